@@ -1,0 +1,30 @@
+# LibTorch::cpu: LibTorch from PyPI's torch wheel, as scripts/setup.sh lays it out.
+#
+# find_package(Torch) of a CUDA wheel demands the CUDA toolkit; this target does not. The binary links only the CPU
+# libraries: libtorch_cuda.so lies beside them and is loaded at run time when a run asks for a CUDA device
+# (memory/device.h), so that one binary serves both and a run on the CPU does not pay for loading it.
+file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/libtorch.version VLMTRAIN_LIBTORCH_VERSION LIMIT_COUNT 1)
+set(VLMTRAIN_LIBTORCH "" CACHE PATH "Folder that holds torch/ and nvidia/ (default: where scripts/setup.sh puts it)")
+if(NOT VLMTRAIN_LIBTORCH)
+  execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/setup.sh --print-libtorch
+                  OUTPUT_VARIABLE libtorch_default OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  set(VLMTRAIN_LIBTORCH ${libtorch_default} CACHE PATH "" FORCE)
+endif()
+
+set(libtorch_root ${VLMTRAIN_LIBTORCH}/torch)
+if(NOT EXISTS ${libtorch_root}/lib/libtorch_cpu.so)
+  message(FATAL_ERROR "LibTorch is not in ${VLMTRAIN_LIBTORCH}: run scripts/setup.sh first")
+endif()
+file(READ ${libtorch_root}/version.py libtorch_version_py)
+if(NOT libtorch_version_py MATCHES "__version__ = '${VLMTRAIN_LIBTORCH_VERSION}[+']")
+  message(FATAL_ERROR "${libtorch_root} is not LibTorch ${VLMTRAIN_LIBTORCH_VERSION}: remove it and run scripts/setup.sh")
+endif()
+
+add_library(LibTorch::cpu INTERFACE IMPORTED)
+target_include_directories(LibTorch::cpu SYSTEM INTERFACE ${libtorch_root}/include
+                           ${libtorch_root}/include/torch/csrc/api/include)
+target_link_directories(LibTorch::cpu INTERFACE ${libtorch_root}/lib)
+# libtorch_cpu.so names libcudart and libcupti; they are found at run time through its own RPATH.
+target_link_options(LibTorch::cpu INTERFACE -Wl,--disable-new-dtags,-rpath,${libtorch_root}/lib
+                    -Wl,--allow-shlib-undefined)
+target_link_libraries(LibTorch::cpu INTERFACE -Wl,--no-as-needed torch_cpu c10 -Wl,--as-needed)

@@ -1,0 +1,53 @@
+# A part of the project is a folder: include/vlmtrain/<part>/ (its contract), src/<part>/ (the rest), tests/<part>/.
+file(STRINGS ${CMAKE_SOURCE_DIR}/parts.txt VLMTRAIN_PARTS)
+set(VLMTRAIN_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi -Werror)
+
+# vlmtrain_part(NAME [LIBRARIES …] [PRIVATE_LIBRARIES …]): the static library vlmtrain_NAME. It sees every part above it
+# in parts.txt and none below.
+function(vlmtrain_part name)
+  cmake_parse_arguments(PART "" "" "LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
+  list(FIND VLMTRAIN_PARTS ${name} index)
+  if(index EQUAL -1)
+    message(FATAL_ERROR "part ${name} is not in parts.txt")
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  add_library(vlmtrain_${name} STATIC ${sources})
+  target_include_directories(vlmtrain_${name} PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_compile_options(vlmtrain_${name} PRIVATE ${VLMTRAIN_WARNINGS})
+  target_link_libraries(vlmtrain_${name} PUBLIC ${PART_LIBRARIES} PRIVATE ${PART_PRIVATE_LIBRARIES})
+  if(index GREATER 0)
+    math(EXPR above "${index} - 1")
+    list(GET VLMTRAIN_PARTS ${above} part_above)
+    target_link_libraries(vlmtrain_${name} PUBLIC vlmtrain_${part_above})
+  endif()
+endfunction()
+
+# vlmtrain_executable(NAME SOURCE…): a program that uses every part.
+function(vlmtrain_executable name)
+  add_executable(${name} ${ARGN})
+  target_compile_options(${name} PRIVATE ${VLMTRAIN_WARNINGS})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${name} PRIVATE vlmtrain_app)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+endfunction()
+
+# vlmtrain_test(PART LABEL): the tests in tests/PART/*_test.cpp as one program, each test registered with ctest.
+function(vlmtrain_test part label)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${part}/*_test.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  set(library ${part})
+  if(NOT part IN_LIST VLMTRAIN_PARTS)
+    set(library app)
+  endif()
+  add_executable(${part}_tests ${sources})
+  target_compile_options(${part}_tests PRIVATE ${VLMTRAIN_WARNINGS})
+  target_include_directories(${part}_tests PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(${part}_tests PRIVATE VLMTRAIN_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                             VLMTRAIN_BINARY="$<TARGET_FILE:vlmtrain>")
+  target_link_libraries(${part}_tests PRIVATE vlmtrain_${library} GTest::gtest GTest::gmock GTest::gtest_main)
+  gtest_discover_tests(${part}_tests TEST_PREFIX "${part}." DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS ${label} TIMEOUT 600)
+endfunction()

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Installs everything that vlmtrain needs to build and run on Debian 12: system packages with apt, LibTorch from PyPI's
+# torch wheel into a cache folder. Safe to run again: what is there already is left alone.
+#
+#   scripts/setup.sh                 packages and LibTorch
+#   scripts/setup.sh --print-libtorch   print the folder that holds torch/ and nvidia/, install nothing
+#
+# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is where LibTorch goes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=$(cat cmake/libtorch.version)
+cache=${VLMTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vlmtrain}
+libtorch=$cache/libtorch-$torch_version
+
+if [[ ${1:-} == --print-libtorch ]]; then
+  echo "$libtorch"
+  exit 0
+fi
+
+packages=(
+  g++ cmake ninja-build ccache clang-format clang-tidy pkg-config git ca-certificates
+  libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
+  libpcre2-dev libutf8proc-dev libjpeg62-turbo-dev libpng-dev libwebp-dev
+  python3 python3-venv python3-pip python3-numpy python3-pil
+)
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+if ((${#missing[@]})); then
+  as_root=()
+  if [[ $(id -u) -ne 0 ]]; then
+    command -v sudo >/dev/null || { echo "setup: not root and no sudo; install with apt: ${missing[*]}" >&2; exit 1; }
+    as_root=(sudo)
+  fi
+  echo "setup: installing ${#missing[@]} Debian packages: ${missing[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if [[ ! -f $libtorch/.complete ]]; then
+  echo "setup: fetching LibTorch $torch_version and the CUDA libraries that it names into $libtorch"
+  mkdir -p "$cache"
+  partial=$(mktemp -d "$cache/libtorch-partial.XXXXXX")
+  trap 'rm -rf "$partial"' EXIT
+  # Everything that torch's metadata asks for at run time from C++: the CUDA wheels, not the Python-only packages.
+  /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --no-compile --no-deps \
+    --target "$partial" "torch==$torch_version"
+  mapfile -t cuda_wheels < <(/usr/bin/python3 scripts/cuda_requirements.py "$partial"/torch-*.dist-info/METADATA)
+  /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --no-compile \
+    --target "$partial" "${cuda_wheels[@]}"
+  touch "$partial/.complete"
+  rm -rf "$libtorch"
+  mv "$partial" "$libtorch"
+  trap - EXIT
+fi
+echo "setup: ready; LibTorch $torch_version is in $libtorch"
