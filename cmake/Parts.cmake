@@ -3,7 +3,7 @@ file(STRINGS ${CMAKE_SOURCE_DIR}/parts.txt VLMTRAIN_PARTS)
 set(VLMTRAIN_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi -Werror)
 
 # vlmtrain_part(NAME [LIBRARIES …] [PRIVATE_LIBRARIES …]): the static library vlmtrain_NAME. It sees every part above it
-# in parts.txt and none below.
+# in parts.txt and none below (tests/include_order.py).
 function(vlmtrain_part name)
   cmake_parse_arguments(PART "" "" "LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
   list(FIND VLMTRAIN_PARTS ${name} index)
@@ -12,6 +12,9 @@ function(vlmtrain_part name)
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  if(NOT sources)
+    set(sources ${CMAKE_SOURCE_DIR}/cmake/empty.cpp)
+  endif()
   add_library(vlmtrain_${name} STATIC ${sources})
   target_include_directories(vlmtrain_${name} PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(vlmtrain_${name} PRIVATE ${VLMTRAIN_WARNINGS})

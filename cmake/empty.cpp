@@ -1,0 +1,1 @@
+// The source of a part that has only headers.

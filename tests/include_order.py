@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Proves the order of the parts: a part includes only its own files and the public headers of parts above it in parts.txt.
+
+    include_order.py CHECKOUT
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]((?:vlmtrain/)?)([a-z0-9_]+)/[^">]+[">]', re.MULTILINE)
+
+
+def violations(root: pathlib.Path) -> list[str]:
+    parts = (root / "parts.txt").read_text().split()
+    place = {part: index for index, part in enumerate(parts)}
+    found = []
+    for folder in (root / "include" / "vlmtrain", root / "src"):
+        for source in sorted(folder.rglob("*")):
+            if source.suffix not in (".h", ".cpp"):
+                continue
+            part = source.relative_to(folder).parts[0]
+            if part not in place:
+                found.append(f"{source.relative_to(root)}: {part} is not in parts.txt")
+                continue
+            public_header = folder.name == "vlmtrain"
+            for public, other in INCLUDE.findall(source.read_text()):
+                if other not in place:
+                    continue  # a library's header
+                if not public and (other != part or public_header):
+                    found.append(f"{source.relative_to(root)}: includes a private header of {other}")
+                elif public and place[other] > place[part]:
+                    found.append(f"{source.relative_to(root)}: {part} includes {other}, which stands below it")
+    return found
+
+
+def self_test() -> None:
+    """The check must fail where it should: a part that looks down, and one that looks into another's private files."""
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name)
+        (root / "parts.txt").write_text("base\nio\n")
+        for path, text in {
+            "include/vlmtrain/base/a.h": '#include "vlmtrain/io/b.h"\n',
+            "include/vlmtrain/io/b.h": '#include "vlmtrain/base/a.h"\n',
+            "src/io/c.cpp": '#include "base/hidden.h"\n#include "io/own.h"\n',
+        }.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        found = violations(root)
+        assert len(found) == 2 and "stands below" in found[0] and "private" in found[1], found
+
+
+if __name__ == "__main__":
+    self_test()
+    problems = violations(pathlib.Path(sys.argv[1]))
+    print("\n".join(problems) or "include order: every part looks up only")
+    sys.exit(bool(problems))
