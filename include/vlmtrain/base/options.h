@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace vlmtrain {
+
+/// A value that the program chooses unless the user fixes it; `auto` in YAML.
+template <class T>
+using Auto = std::optional<T>;
+
+/// What a value must fulfil: the phrase stands in the documentation and in the error message.
+template <class T>
+struct Check {
+  std::string phrase;
+  std::function<bool(const T&)> holds;
+};
+
+template <class T>
+Check<T> at_least(T low);
+template <class T>
+Check<T> greater_than(T low);
+/// low <= value <= high
+template <class T>
+Check<T> between(T low, T high);
+/// low <= value < high
+template <class T>
+Check<T> between_below(T low, T high);
+
+/// The declarations of all options: one declaration gives key, type, default, check, documentation, YAML reading and
+/// override. Each part declares its own struct (`declare(OptionTable&, DataOptions&)`); the defaults are the values
+/// that the struct holds when it is declared. The structs must outlive the table. Not thread-safe.
+class OptionTable {
+ public:
+  OptionTable();
+  ~OptionTable();
+  OptionTable(OptionTable&&) noexcept;
+  OptionTable& operator=(OptionTable&&) noexcept;
+
+  /// T: bool, int64_t, double, std::string, std::vector<std::string>, Auto<int64_t>, Auto<double>.
+  template <class T>
+  void add(std::string key, T& target, std::string doc, std::optional<Check<T>> check = std::nullopt);
+
+  /// One of a few named values.
+  template <class E>
+  void add_choice(std::string key, E& target, std::vector<std::pair<std::string, E>> choices, std::string doc) {
+    std::vector<std::string> names;
+    for (const auto& choice : choices) names.push_back(choice.first);
+    add_named(
+        std::move(key), std::move(names),
+        [&target, choices] {
+          for (size_t i = 0; i < choices.size(); ++i) {
+            if (choices[i].second == target) return i;
+          }
+          return size_t{0};
+        },
+        [&target, choices](size_t index) { target = choices[index].second; }, std::move(doc));
+  }
+
+  /// A sentence about a section, for the documentation. Sections are documented in the order in which they are named.
+  void describe_section(std::string section, std::string doc);
+
+  /// Sets the values that a YAML file names, then the overrides (`training.max_steps=10`; the value is YAML). Throws
+  /// one UserError (kUsage) that lists every error, each with its key, line and remedy. An empty path reads no file.
+  void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
+
+  /// All values as YAML that `read` takes back, in the order of declaration.
+  std::string to_yaml() const;
+  /// docs/config.md: a table a section.
+  std::string to_markdown() const;
+
+ private:
+  void add_named(std::string key, std::vector<std::string> names, std::function<size_t()> get,
+                 std::function<void(size_t)> set, std::string doc);
+
+  struct Declarations;
+  std::unique_ptr<Declarations> declarations_;
+};
+
+/// The entry of `known` with the least edit distance to `word`, if it is near enough to be meant.
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known);
+
+}  // namespace vlmtrain

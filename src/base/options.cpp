@@ -1,0 +1,347 @@
+#include "vlmtrain/base/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <type_traits>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain {
+
+namespace {
+
+template <class T>
+constexpr bool kIsAuto = std::is_same_v<T, Auto<int64_t>> || std::is_same_v<T, Auto<double>>;
+
+template <class T>
+std::string type_name() {
+  if constexpr (std::is_same_v<T, bool>) return "boolean";
+  if constexpr (std::is_same_v<T, int64_t>) return "integer";
+  if constexpr (std::is_same_v<T, double>) return "number";
+  if constexpr (std::is_same_v<T, std::string>) return "text";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "list of texts";
+  if constexpr (std::is_same_v<T, Auto<int64_t>>) return "integer or auto";
+  if constexpr (std::is_same_v<T, Auto<double>>) return "number or auto";
+}
+
+template <class T>
+void emit(YAML::Emitter& out, const T& value) {
+  if constexpr (kIsAuto<T>) {
+    if (value) {
+      emit(out, *value);
+    } else {
+      out << "auto";
+    }
+  } else if constexpr (std::is_same_v<T, double>) {
+    out << fmt::format("{}", value);  // the shortest form that reads back as the same number
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (value.empty()) {
+      out << YAML::DoubleQuoted;
+    }
+    out << value;
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    out << YAML::Flow << YAML::BeginSeq;
+    for (const auto& item : value) emit(out, item);
+    out << YAML::EndSeq;
+  } else {
+    out << value;
+  }
+}
+
+/// Nothing where the node is not a T.
+template <class T>
+std::optional<T> parse(const YAML::Node& node) {
+  if constexpr (kIsAuto<T>) {
+    if (node.IsScalar() && node.Scalar() == "auto") return T{};
+    const auto value = parse<typename T::value_type>(node);
+    return value ? std::optional<T>{T{*value}} : std::nullopt;
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    if (node.IsNull()) return T{};
+    if (node.IsScalar()) return T{node.Scalar()};
+    if (!node.IsSequence()) return std::nullopt;
+    T items;
+    for (const auto& item : node) {
+      if (!item.IsScalar()) return std::nullopt;
+      items.push_back(item.Scalar());
+    }
+    return items;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (node.IsNull()) return T{};
+    return node.IsScalar() ? std::optional<T>{node.Scalar()} : std::nullopt;
+  } else {
+    if (!node.IsScalar()) return std::nullopt;
+    T value{};
+    return YAML::convert<T>::decode(node, value) ? std::optional<T>{value} : std::nullopt;
+  }
+}
+
+/// A value as it stands in a message or in the documentation.
+template <class T>
+std::string show(const T& value) {
+  YAML::Emitter out;
+  emit(out, value);
+  return out.c_str();
+}
+
+}  // namespace
+
+template <class T>
+Check<T> at_least(T low) {
+  return {fmt::format("at least {}", low), [low](const T& value) { return value >= low; }};
+}
+
+template <class T>
+Check<T> greater_than(T low) {
+  return {fmt::format("greater than {}", low), [low](const T& value) { return value > low; }};
+}
+
+template <class T>
+Check<T> between(T low, T high) {
+  return {fmt::format("from {} to {}", low, high),
+          [low, high](const T& value) { return value >= low && value <= high; }};
+}
+
+template <class T>
+Check<T> between_below(T low, T high) {
+  return {fmt::format("from {} to below {}", low, high),
+          [low, high](const T& value) { return value >= low && value < high; }};
+}
+
+struct OptionTable::Declarations {
+  struct Option {
+    std::string key;
+    std::string type;
+    std::string default_text;
+    std::string doc;
+    std::string condition;                                             // empty: any value of the type
+    std::function<std::optional<std::string>(const YAML::Node&)> set;  // what is wrong, or nothing
+    std::function<void(YAML::Emitter&)> emit_value;
+  };
+
+  std::vector<Option> options;
+  std::vector<std::pair<std::string, std::string>> sections;
+
+  Option* find(std::string_view key) {
+    const auto found = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.key == key; });
+    return found == options.end() ? nullptr : &*found;
+  }
+
+  std::vector<std::string> keys() const {
+    std::vector<std::string> all;
+    for (const auto& option : options) all.push_back(option.key);
+    return all;
+  }
+
+  void put(Option option) {
+    VLMTRAIN_CHECK(find(option.key) == nullptr, "option {} is declared twice", option.key);
+    VLMTRAIN_CHECK(option.key.find('.') != std::string::npos, "option {} has no section", option.key);
+    options.push_back(std::move(option));
+  }
+
+  void set_value(const std::string& key, const YAML::Node& value, const std::string& where,
+                 std::vector<std::string>& errors) {
+    Option* option = find(key);
+    if (option == nullptr) {
+      const auto near = nearest(key, keys());
+      errors.push_back(fmt::format(
+          "{}: unknown key {}; {}", where, key,
+          near ? fmt::format("did you mean {}?", *near) : std::string("`vlmtrain options` lists the known ones")));
+      return;
+    }
+    if (auto wrong = option->set(value)) errors.push_back(fmt::format("{}: {}: {}", where, key, *wrong));
+  }
+
+  void set_node(const YAML::Node& node, const std::string& prefix, const std::string& file,
+                std::vector<std::string>& errors) {
+    std::set<std::string> seen;
+    for (const auto& entry : node) {
+      const std::string key = prefix.empty() ? entry.first.Scalar() : prefix + "." + entry.first.Scalar();
+      const std::string where = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
+      if (!seen.insert(key).second) {
+        errors.push_back(fmt::format("{}: {} stands twice; keep one", where, key));
+      } else if (entry.second.IsMap() && find(key) == nullptr) {
+        set_node(entry.second, key, file, errors);
+      } else if (entry.second.IsNull() && is_section(key)) {
+        continue;
+      } else {
+        set_value(key, entry.second, where, errors);
+      }
+    }
+  }
+
+  bool is_section(const std::string& key) const {
+    return std::any_of(options.begin(), options.end(),
+                       [&](const Option& option) { return option.key.rfind(key + ".", 0) == 0; });
+  }
+};
+
+OptionTable::OptionTable() : declarations_(std::make_unique<Declarations>()) {}
+OptionTable::~OptionTable() = default;
+OptionTable::OptionTable(OptionTable&&) noexcept = default;
+OptionTable& OptionTable::operator=(OptionTable&&) noexcept = default;
+
+template <class T>
+void OptionTable::add(std::string key, T& target, std::string doc, std::optional<Check<T>> check) {
+  Declarations::Option option{std::move(key), type_name<T>(), show(target), std::move(doc), {}, {}, {}};
+  if (check) option.condition = check->phrase;
+  option.set = [&target, check](const YAML::Node& node) -> std::optional<std::string> {
+    const auto value = parse<T>(node);
+    if (!value) {
+      const std::string given = node.IsScalar() ? node.Scalar() : node.IsNull() ? "nothing" : "a list or section";
+      return fmt::format("must be {} {}, not {}", type_name<T>() == "integer" ? "an" : "a", type_name<T>(), given);
+    }
+    if (check && !check->holds(*value)) return fmt::format("must be {}, not {}", check->phrase, show(*value));
+    target = *value;
+    return std::nullopt;
+  };
+  option.emit_value = [&target](YAML::Emitter& out) { emit(out, target); };
+  declarations_->put(std::move(option));
+}
+
+void OptionTable::add_named(std::string key, std::vector<std::string> names, std::function<size_t()> get,
+                            std::function<void(size_t)> set, std::string doc) {
+  Declarations::Option option{std::move(key),
+                              "choice",
+                              names.at(get()),
+                              std::move(doc),
+                              fmt::format("one of {}", fmt::join(names, ", ")),
+                              {},
+                              {}};
+  option.set = [names, set](const YAML::Node& node) -> std::optional<std::string> {
+    const auto text = parse<std::string>(node);
+    const auto found = text ? std::find(names.begin(), names.end(), *text) : names.end();
+    if (found == names.end()) {
+      return fmt::format("must be one of {}, not {}", fmt::join(names, ", "), text ? *text : "a list or section");
+    }
+    set(static_cast<size_t>(found - names.begin()));
+    return std::nullopt;
+  };
+  option.emit_value = [names, get](YAML::Emitter& out) { out << names.at(get()); };
+  declarations_->put(std::move(option));
+}
+
+void OptionTable::describe_section(std::string section, std::string doc) {
+  declarations_->sections.emplace_back(std::move(section), std::move(doc));
+}
+
+void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides) {
+  std::vector<std::string> errors;
+  if (!yaml_file.empty()) {
+    try {
+      const YAML::Node root = YAML::LoadFile(yaml_file.string());
+      if (root.IsMap()) {
+        declarations_->set_node(root, "", yaml_file.string(), errors);
+      } else if (!root.IsNull()) {
+        errors.push_back(fmt::format("{}: must hold sections of keys, as docs/config.md shows", yaml_file.string()));
+      }
+    } catch (const YAML::BadFile&) {
+      throw usage_error("{}: cannot be read; give an existing file to --config", yaml_file.string());
+    } catch (const YAML::ParserException& error) {
+      throw usage_error("{}:{}: is not YAML: {}", yaml_file.string(), error.mark.line + 1, error.msg);
+    }
+  }
+  for (const auto& text : overrides) {
+    const auto equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      errors.push_back(fmt::format("{}: an override is written key=value, such as training.max_steps=10", text));
+      continue;
+    }
+    try {
+      declarations_->set_value(text.substr(0, equals), YAML::Load(text.substr(equals + 1)), "command line", errors);
+    } catch (const YAML::ParserException& error) {
+      errors.push_back(fmt::format("command line: {}: the value is not YAML: {}", text, error.msg));
+    }
+  }
+  if (!errors.empty()) {
+    throw usage_error("{} in the configuration:\n  {}",
+                      errors.size() == 1 ? "an error" : fmt::format("{} errors", errors.size()),
+                      fmt::join(errors, "\n  "));
+  }
+}
+
+std::string OptionTable::to_yaml() const {
+  YAML::Emitter out;
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<const Declarations::Option*>> sections;
+  for (const auto& option : declarations_->options) {
+    const std::string section = option.key.substr(0, option.key.find('.'));
+    if (sections[section].empty()) order.push_back(section);
+    sections[section].push_back(&option);
+  }
+  out << YAML::BeginMap;
+  for (const auto& section : order) {
+    out << YAML::Key << section << YAML::Value << YAML::BeginMap;
+    for (const auto* option : sections[section]) {
+      out << YAML::Key << option->key.substr(section.size() + 1) << YAML::Value;
+      option->emit_value(out);
+    }
+    out << YAML::EndMap;
+  }
+  out << YAML::EndMap;
+  return std::string(out.c_str()) + "\n";
+}
+
+std::string OptionTable::to_markdown() const {
+  std::string text =
+      "# Configuration\n\n"
+      "Written by `vlmtrain options --markdown` from the declarations in the code; a test keeps it current.\n"
+      "Every key can be overridden on the command line: `vlmtrain --config train.yaml training.max_steps=10`.\n";
+  for (const auto& [section, doc] : declarations_->sections) {
+    text += fmt::format("\n## `{}`\n\n{}\n\n| key | type | default | meaning |\n|---|---|---|---|\n", section, doc);
+    for (const auto& option : declarations_->options) {
+      if (option.key.rfind(section + ".", 0) != 0) continue;
+      const std::string allowed = option.condition.empty() ? "" : fmt::format(" ({})", option.condition);
+      text += fmt::format("| `{}` | {}{} | `{}` | {} |\n", option.key, option.type, allowed, option.default_text,
+                          option.doc);
+    }
+  }
+  return text;
+}
+
+std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known) {
+  std::optional<std::string> best;
+  size_t best_distance = std::max<size_t>(3, word.size() / 3);
+  for (const auto& candidate : known) {
+    std::vector<size_t> row(candidate.size() + 1);
+    std::iota(row.begin(), row.end(), size_t{0});
+    for (size_t i = 1; i <= word.size(); ++i) {
+      size_t diagonal = row[0];
+      row[0] = i;
+      for (size_t j = 1; j <= candidate.size(); ++j) {
+        const size_t substituted = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+      }
+    }
+    if (row.back() < best_distance) {
+      best_distance = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+template void OptionTable::add(std::string, bool&, std::string, std::optional<Check<bool>>);
+template void OptionTable::add(std::string, int64_t&, std::string, std::optional<Check<int64_t>>);
+template void OptionTable::add(std::string, double&, std::string, std::optional<Check<double>>);
+template void OptionTable::add(std::string, std::string&, std::string, std::optional<Check<std::string>>);
+template void OptionTable::add(std::string, std::vector<std::string>&, std::string,
+                               std::optional<Check<std::vector<std::string>>>);
+template void OptionTable::add(std::string, Auto<int64_t>&, std::string, std::optional<Check<Auto<int64_t>>>);
+template void OptionTable::add(std::string, Auto<double>&, std::string, std::optional<Check<Auto<double>>>);
+
+template Check<int64_t> at_least(int64_t);
+template Check<double> at_least(double);
+template Check<int64_t> greater_than(int64_t);
+template Check<double> greater_than(double);
+template Check<int64_t> between(int64_t, int64_t);
+template Check<double> between(double, double);
+template Check<double> between_below(double, double);
+
+}  // namespace vlmtrain

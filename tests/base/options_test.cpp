@@ -1,0 +1,115 @@
+#include "vlmtrain/base/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain {
+namespace {
+
+using testing::HasSubstr;
+
+enum class Speed { kSlow, kFast };
+
+struct Values {
+  int64_t steps = 100;
+  double rate = 1e-8;
+  bool quiet = false;
+  std::string name;
+  std::vector<std::string> files;
+  Auto<int64_t> micro;
+  Speed speed = Speed::kSlow;
+};
+
+class OptionsTest : public testing::Test {
+ protected:
+  OptionsTest() {
+    table_.describe_section("run", "How it runs.");
+    table_.add("run.steps", values_.steps, "Optimizer steps.", std::optional{at_least<int64_t>(1)});
+    table_.add("run.rate", values_.rate, "Rate.", std::optional{greater_than(0.0)});
+    table_.add("run.quiet", values_.quiet, "Quiet.");
+    table_.add("run.name", values_.name, "Name.");
+    table_.add("run.files", values_.files, "Files.");
+    table_.add("run.micro_batch_size", values_.micro, "Samples.");
+    table_.add_choice("run.speed", values_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}}, "Speed.");
+  }
+
+  void read(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+    const auto path = std::filesystem::temp_directory_path() / "vlmtrain_options_test.yaml";
+    std::ofstream(path) << yaml;
+    table_.read(path, overrides);
+  }
+
+  std::string error_of(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
+    try {
+      read(yaml, overrides);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      return error.what();
+    }
+    ADD_FAILURE() << "no error";
+    return "";
+  }
+
+  Values values_;
+  OptionTable table_;
+};
+
+TEST_F(OptionsTest, ReadsEveryTypeAndOverrides) {
+  read(
+      "run:\n  steps: 7\n  rate: 2e-3\n  quiet: true\n  name: a b\n  files: [x, y]\n  micro_batch_size: 4\n  speed: "
+      "fast\n",
+      {"run.steps=9", "run.micro_batch_size=auto", "run.files=[z]"});
+  EXPECT_EQ(values_.steps, 9);
+  EXPECT_DOUBLE_EQ(values_.rate, 2e-3);
+  EXPECT_TRUE(values_.quiet);
+  EXPECT_EQ(values_.name, "a b");
+  EXPECT_EQ(values_.files, std::vector<std::string>{"z"});
+  EXPECT_FALSE(values_.micro.has_value());
+  EXPECT_EQ(values_.speed, Speed::kFast);
+}
+
+TEST_F(OptionsTest, AllErrorsAreReportedTogetherWithKeyLineAndRemedy) {
+  const std::string message = error_of("run:\n  stepz: 7\n  rate: -1\n  speed: warp\n", {"run.quiet=perhaps"});
+  EXPECT_THAT(message, HasSubstr("4 errors"));
+  EXPECT_THAT(message, HasSubstr(":2: unknown key run.stepz; did you mean run.steps?"));
+  EXPECT_THAT(message, HasSubstr(":3: run.rate: must be greater than 0, not -1"));
+  EXPECT_THAT(message, HasSubstr(":4: run.speed: must be one of slow, fast, not warp"));
+  EXPECT_THAT(message, HasSubstr("command line: run.quiet: must be a boolean, not perhaps"));
+}
+
+TEST_F(OptionsTest, WrongTypesAndDuplicatesAreErrors) {
+  EXPECT_THAT(error_of("run: {steps: 1.5}"), HasSubstr("must be an integer, not 1.5"));
+  EXPECT_THAT(error_of("run: {steps: [1]}"), HasSubstr("must be an integer, not a list or section"));
+  EXPECT_THAT(error_of("run: {steps: 1, steps: 2}"), HasSubstr("stands twice"));
+  EXPECT_THAT(error_of("- a\n"), HasSubstr("must hold sections"));
+  EXPECT_THAT(error_of("run: [\n"), HasSubstr("is not YAML"));
+  EXPECT_THAT(error_of("", {"run.steps"}), HasSubstr("key=value"));
+}
+
+TEST_F(OptionsTest, ResolvedYamlReadsBackAsTheSame) {
+  read("run: {name: 'true: x', files: ['', a], rate: 0.1, micro_batch_size: 3, speed: fast}");
+  const std::string first = table_.to_yaml();
+  values_ = Values{};
+  read(first);
+  EXPECT_EQ(table_.to_yaml(), first);
+  EXPECT_EQ(values_.name, "true: x");
+  EXPECT_EQ(values_.micro, 3);
+}
+
+TEST_F(OptionsTest, MarkdownNamesTypeCheckAndDefault) {
+  EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.steps` | integer (at least 1) | `100` | Optimizer steps. |"));
+  EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.rate` | number (greater than 0) | `1e-08` | Rate. |"));
+}
+
+TEST(Nearest, FindsTheMeantWordOnly) {
+  EXPECT_EQ(nearest("max_step", {"max_steps", "seed"}), "max_steps");
+  EXPECT_FALSE(nearest("banana", {"max_steps", "seed"}).has_value());
+}
+
+}  // namespace
+}  // namespace vlmtrain

@@ -1,0 +1,44 @@
+#include "vlmtrain/base/rng.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "vlmtrain/base/bytes.h"
+
+namespace vlmtrain {
+namespace {
+
+TEST(RandomStream, GivesThePublishedNumbers) {
+  RandomStream random(1234567);  // the test vector of the reference implementation
+  EXPECT_EQ(random.next(), 6457827717110365317U);
+  EXPECT_EQ(random.next(), 3203168211198807973U);
+}
+
+TEST(StreamSeed, DiffersByNameAndPlace) {
+  const std::set<uint64_t> seeds{stream_seed(1, "order"), stream_seed(2, "order"), stream_seed(1, "init"),
+                                 stream_seed(1, "order", {1}), stream_seed(1, "order", {1, 0})};
+  EXPECT_EQ(seeds.size(), 5U);
+}
+
+TEST(Permutation, HoldsEachNumberOnceAndDependsOnTheSeed) {
+  auto order = permutation(1000, 3);
+  EXPECT_EQ(order, permutation(1000, 3));
+  EXPECT_NE(order, permutation(1000, 4));
+  std::sort(order.begin(), order.end());
+  std::vector<int64_t> expected(1000);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(order, expected);
+  EXPECT_TRUE(permutation(0, 1).empty());
+}
+
+TEST(FormatBytes, ChoosesTheUnit) {
+  EXPECT_EQ(format_bytes(512), "512 B");
+  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(format_bytes(int64_t{24} << 30), "24.0 GiB");
+}
+
+}  // namespace
+}  // namespace vlmtrain
