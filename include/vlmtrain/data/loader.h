@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "vlmtrain/data/ledger.h"
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/io/dataset_file.h"
+
+namespace vlmtrain::data {
+
+enum class BadSamplePolicy { kFail, kSkip };
+
+/// Where the next sample is drawn: `position` in the order of `epoch`. With the seed it is all that a checkpoint needs to
+/// go on with the same samples, at once.
+struct Cursor {
+  int64_t epoch = 0;
+  int64_t position = 0;
+
+  bool operator==(const Cursor&) const = default;
+};
+
+/// The samples of one optimizer step: exactly the global batch.
+struct GlobalBatch {
+  std::vector<Sample> samples;
+  int64_t label_tokens = 0;  ///< of all samples; what the loss is divided by
+  Cursor next;               ///< where the following step goes on
+  double wait_seconds = 0;   ///< how long the caller waited for the loader threads
+};
+
+struct LoaderSettings {
+  int64_t global_batch_size = 1;
+  int64_t num_workers = 1;   ///< threads that decode ahead, >= 1
+  int64_t samples_ahead = 0; ///< processed samples kept ready; 0: two global batches
+  uint64_t seed = 0;
+  BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
+};
+
+/// Draws global batches for ever: epoch after epoch, each in an order that is a function of the seed and the epoch. A batch
+/// that an epoch's end cuts goes on with the next epoch, so that each has exactly the global batch size. Loader threads
+/// decode ahead of the caller; the samples and their order do not depend on the number of threads. A sample without a
+/// single label token is bad.
+class Loader {
+ public:
+  /// `records`, `processor` and `ledger` must outlive the loader.
+  Loader(const std::vector<io::Record>& records, const SampleProcessor& processor, LoaderSettings settings, Cursor start,
+         Ledger& ledger);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// Throws UserError (kBadData) if a sample is bad and the policy is kFail, or if an epoch holds no usable sample.
+  GlobalBatch next();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace vlmtrain::data

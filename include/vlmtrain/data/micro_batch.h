@@ -1,0 +1,37 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <span>
+
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/nn/segments.h"
+
+namespace vlmtrain::data {
+
+/// Some samples end to end, without padding. Everything that depends on values (where image features go, which tokens are
+/// labels) is computed here on the host, so that the step reads nothing back from the device.
+struct MicroBatch {
+  at::Tensor token_ids;        ///< int64 [tokens]
+  at::Tensor position_ids;     ///< int64 [tokens], place within the own sample
+  nn::Segments segments;       ///< one a sample
+  at::Tensor image_positions;  ///< int64 [image tokens], rows of token_ids that take the vision features, in order
+  at::Tensor tiles;            ///< uint8 [tiles, 3, height, width]; undefined if no sample has images
+  at::Tensor label_positions;  ///< int64 [labels], rows whose hidden state predicts the label
+  at::Tensor labels;           ///< int64 [labels], the token that follows that row
+  int64_t samples = 0;
+  int64_t images = 0;
+
+  int64_t tokens() const { return segments.rows; }
+  int64_t label_tokens() const { return labels.numel(); }
+
+  /// Copies to the device without waiting (from pinned memory if `device` is CUDA).
+  MicroBatch to(at::Device device) const;
+};
+
+/// REQUIRES: at least one sample; tiles of one size.
+MicroBatch collate(std::span<const Sample> samples);
+
+}  // namespace vlmtrain::data

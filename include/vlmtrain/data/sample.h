@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/dataset_file.h"
+
+namespace vlmtrain::data {
+
+/// A conversation ready for the model: token ids with the places of the image features, labels, and pixels.
+struct Sample {
+  int64_t index = 0;  ///< its place in the data set
+  std::string id;
+  std::string task;
+  std::vector<int64_t> token_ids;              ///< [tokens]
+  std::vector<char> is_label;                  ///< [tokens], 1 where the model has to produce the token
+  std::vector<int64_t> image_token_positions;  ///< ascending places in token_ids that take the vision features
+  at::Tensor tiles;                            ///< uint8 [tiles, 3, height, width]; undefined without images
+  int64_t images = 0;
+
+  int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
+  int64_t label_tokens() const;
+};
+
+/// Why a sample cannot be used. `reason` is a short fixed phrase that the ledger counts by, such as "too long"; the
+/// message names the sample and the remedy.
+class SampleError : public UserError {
+ public:
+  SampleError(std::string reason, const std::string& message)
+      : UserError(ExitCode::kBadData, message), reason_(std::move(reason)) {}
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string reason_;
+};
+
+/// Makes samples of records; each model family has its own. Thread-safe: loader threads share one.
+class SampleProcessor {
+ public:
+  virtual ~SampleProcessor() = default;
+
+  /// Decodes the images, renders the chat and tokenizes it. Throws SampleError (or another UserError with kBadData) where
+  /// the record cannot be used.
+  virtual Sample process(const io::Record& record, int64_t index) const = 0;
+};
+
+}  // namespace vlmtrain::data
