@@ -8,8 +8,8 @@
 
 namespace vlmtrain::nn {
 
-/// How a packed stream of rows `[rows, …]` divides into segments that do not see each other: samples of a micro-batch, or
-/// tiles of the vision tower. The lengths are known on the host, so that no step reads them back from the device.
+/// How a packed stream of rows `[rows, …]` divides into segments that do not see each other: samples of a micro-batch,
+/// or tiles of the vision tower. The lengths are known on the host, so that no step reads them back from the device.
 struct Segments {
   std::vector<int64_t> lengths;  ///< rows of each segment, each > 0
   at::Tensor offsets;            ///< int32 [segments + 1], on the model's device: cumulated lengths, from 0

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace vlmtrain::nn {
+
+/// Cosine and sine of the rotary angles (Su et al. 2021, arXiv 2104.09864), fp32 [rows, 1, head_dim / 2], one row a
+/// token.
+struct RotaryTable {
+  at::Tensor cos, sin;
+
+  /// `position_ids` int64 [rows]; angle of pair i at position p: p · theta^(−2i / head_dim).
+  static RotaryTable of(const at::Tensor& position_ids, int64_t head_dim, double theta);
+};
+
+/// Rotates x [rows, heads, head_dim], where feature i pairs with i + head_dim / 2 as in Llama.
+at::Tensor apply_rotary(const at::Tensor& x, const RotaryTable& table);
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,82 @@
+#include "vlmtrain/nn/fused_loss.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
+                            const at::Tensor& weight, const at::Tensor& labels, double normalizer, int64_t chunk_rows) {
+    const bool hidden_gradient_wanted = hidden.requires_grad();
+    const bool weight_gradient_wanted = weight.requires_grad();
+    const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
+    at::Tensor loss = at::zeros({}, fp32);
+    at::Tensor hidden_gradient, weight_gradient;
+    if (hidden_gradient_wanted) hidden_gradient = at::empty_like(hidden);
+    if (weight_gradient_wanted) weight_gradient = at::zeros(weight.sizes(), fp32);
+
+    for (int64_t first = 0; first < hidden.size(0); first += chunk_rows) {
+      const int64_t rows = std::min(chunk_rows, hidden.size(0) - first);
+      const at::Tensor chunk = hidden.narrow(0, first, rows);
+      const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
+      at::Tensor logits = at::mm(chunk, weight.t()).to(at::kFloat);
+      const at::Tensor log_normalizer = at::logsumexp(logits, 1, /*keepdim=*/true);
+      loss += (log_normalizer - logits.gather(1, chunk_labels)).sum();
+      if (!hidden_gradient_wanted && !weight_gradient_wanted) continue;
+
+      // In place of the logits: (softmax − one-hot) / normalizer, the gradient of the loss with respect to them.
+      at::Tensor logits_gradient = logits.sub_(log_normalizer).exp_().div_(normalizer);
+      logits_gradient.scatter_add_(1, chunk_labels, at::full({rows, 1}, -1.0 / normalizer, fp32));
+      logits_gradient = logits_gradient.to(hidden.scalar_type());
+      if (hidden_gradient_wanted) {
+        at::Tensor rows_gradient = hidden_gradient.narrow(0, first, rows);
+        at::mm_out(rows_gradient, logits_gradient, weight);
+      }
+      if (!weight_gradient_wanted) continue;
+      if (weight_gradient.scalar_type() == hidden.scalar_type()) {
+        weight_gradient.addmm_(logits_gradient.t(), chunk);
+      } else {
+        weight_gradient += at::mm(logits_gradient.t(), chunk);
+      }
+    }
+    if (weight_gradient_wanted) weight_gradient = weight_gradient.to(weight.scalar_type());
+    context->saved_data["hidden_gradient"] = hidden_gradient;
+    context->saved_data["weight_gradient"] = weight_gradient;
+    return loss.div_(normalizer);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    // The incoming gradient is the loss scale; it stays on the device.
+    const auto scaled = [&](const char* name) {
+      at::Tensor gradient = context->saved_data[name].toTensor();
+      context->saved_data.erase(name);
+      return gradient.defined() ? gradient.mul_(gradients[0]) : gradient;
+    };
+    return {scaled("hidden_gradient"), scaled("weight_gradient"), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                double normalizer, int64_t chunk_rows) {
+  VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0), "{} hidden states for {} labels",
+                 hidden.size(0), labels.size(0));
+  return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows);
+}
+
+}  // namespace vlmtrain::nn

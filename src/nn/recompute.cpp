@@ -1,0 +1,98 @@
+#include "vlmtrain/nn/recompute.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <mutex>
+#include <utility>
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Generator default_generator(at::Device device) {
+  return at::globalContext().defaultGenerator(device);
+}
+
+at::Tensor random_state(at::Generator generator) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+/// Puts the random state back that a generator had, for as long as the guard lives.
+class RandomStateGuard {
+ public:
+  RandomStateGuard(at::Generator generator, const at::Tensor& state)
+      : generator_(std::move(generator)), outer_state_(random_state(generator_)) {
+    set(state);
+  }
+  ~RandomStateGuard() { set(outer_state_); }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+
+ private:
+  void set(const at::Tensor& state) {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(state);
+  }
+
+  at::Generator generator_;
+  at::Tensor outer_state_;
+};
+
+struct Block : torch::CustomClassHolder {
+  explicit Block(std::function<at::Tensor(const at::Tensor&)> function) : run(std::move(function)) {}
+  std::function<at::Tensor(const at::Tensor&)> run;
+};
+
+struct Recompute : torch::autograd::Function<Recompute> {
+  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<Block>& block, const at::Tensor& input,
+                            at::TensorList parameters) {
+    context->saved_data["block"] = c10::IValue::make_capsule(block);
+    context->saved_data["random_state"] = random_state(default_generator(input.device()));
+    variable_list kept{input};
+    kept.insert(kept.end(), parameters.begin(), parameters.end());
+    context->save_for_backward(std::move(kept));
+    return block->run(input);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list output_gradients) {
+    const auto block = c10::static_intrusive_pointer_cast<Block>(context->saved_data["block"].toCapsule());
+    variable_list inputs = context->get_saved_variables();
+    const bool input_needs_gradient = inputs[0].requires_grad();
+    inputs[0] = inputs[0].detach().set_requires_grad(input_needs_gradient);
+
+    at::Tensor output;
+    {
+      const at::AutoGradMode with_gradients(true);
+      const RandomStateGuard same_randomness(default_generator(inputs[0].device()),
+                                             context->saved_data["random_state"].toTensor());
+      output = block->run(inputs[0]);
+    }
+    variable_list wanted;
+    for (const auto& input : inputs) {
+      if (input.requires_grad()) wanted.push_back(input);
+    }
+    const variable_list found = torch::autograd::grad({output}, wanted, output_gradients, /*retain_graph=*/false,
+                                                      /*create_graph=*/false, /*allow_unused=*/true);
+    variable_list gradients{at::Tensor()};  // of the block itself
+    auto next = found.begin();
+    for (const auto& input : inputs) gradients.push_back(input.requires_grad() ? *next++ : at::Tensor());
+    return gradients;
+  }
+};
+
+}  // namespace
+
+at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
+                     const std::vector<at::Tensor>& parameters) {
+  return Recompute::apply(c10::make_intrusive<Block>(block), input, at::TensorList(parameters));
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,57 @@
+#include "vlmtrain/nn/rotary.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/pow.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace vlmtrain::nn {
+
+namespace {
+
+/// `direction` 1 rotates by the angle, −1 back: the gradient of a rotation is the rotation back.
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+  const int64_t half = x.size(-1) / 2;
+  const at::Tensor first = x.narrow(-1, 0, half);
+  const at::Tensor second = x.narrow(-1, half, half);
+  at::Tensor rotated = at::empty_like(x, at::MemoryFormat::Contiguous);
+  at::Tensor rotated_first = rotated.narrow(-1, 0, half);
+  at::Tensor rotated_second = rotated.narrow(-1, half, half);
+  at::mul_out(rotated_first, first, cos);
+  rotated_first.addcmul_(second, sin, -direction);
+  at::mul_out(rotated_second, second, cos);
+  rotated_second.addcmul_(first, sin, direction);
+  return rotated;
+}
+
+struct Rotate : torch::autograd::Function<Rotate> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
+                            const at::Tensor& sin) {
+    context->save_for_backward({cos, sin});
+    return rotate(x, cos, sin, 1);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    return {rotate(gradients[0], saved[0], saved[1], -1), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+RotaryTable RotaryTable::of(const at::Tensor& position_ids, int64_t head_dim, double theta) {
+  const auto options = at::TensorOptions(at::kFloat).device(position_ids.device());
+  const at::Tensor exponents = at::arange(0, head_dim, 2, options).div_(static_cast<double>(head_dim));
+  const at::Tensor frequencies = at::pow(theta, exponents).reciprocal_();
+  const at::Tensor angles = position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies;
+  return {angles.cos(), angles.sin()};
+}
+
+at::Tensor apply_rotary(const at::Tensor& x, const RotaryTable& table) {
+  return Rotate::apply(x, table.cos, table.sin);
+}
+
+}  // namespace vlmtrain::nn

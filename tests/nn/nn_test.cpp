@@ -1,0 +1,171 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <vector>
+
+#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/fused_loss.h"
+#include "vlmtrain/nn/norm.h"
+#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/rotary.h"
+
+namespace vlmtrain::nn {
+namespace {
+
+double relative_difference(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).norm() / b.norm().clamp_min(1e-12)).item<double>();
+}
+
+at::Tensor random_leaf(at::IntArrayRef sizes) {
+  return at::randn(sizes).set_requires_grad(true);
+}
+
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal) {
+  const int64_t group = q.size(1) / k.size(1);
+  const auto keys = k.repeat_interleave(group, 1).transpose(0, 1);
+  const auto values = v.repeat_interleave(group, 1).transpose(0, 1);
+  auto scores = at::matmul(q.transpose(0, 1), keys.transpose(1, 2)) / std::sqrt(static_cast<double>(q.size(-1)));
+  if (causal) {
+    const auto later = at::ones({q.size(0), q.size(0)}, at::kBool).triu(1);
+    scores = scores.masked_fill(later, -std::numeric_limits<double>::infinity());
+  }
+  return at::matmul(scores.softmax(-1), values).transpose(0, 1);
+}
+
+class AttentionTest : public testing::TestWithParam<std::tuple<std::vector<int64_t>, int64_t, bool>> {};
+
+TEST_P(AttentionTest, EqualsPlainAttentionWithinEachSegment) {
+  const auto& [lengths, key_value_heads, causal] = GetParam();
+  at::manual_seed(0);
+  const auto segments = Segments::from_lengths(lengths, at::kCPU);
+  const auto q = random_leaf({segments.rows, 4, 16});
+  const auto k = random_leaf({segments.rows, key_value_heads, 16});
+  const auto v = random_leaf({segments.rows, key_value_heads, 16});
+  const auto output = attention(q, k, v, segments, causal);
+
+  std::vector<at::Tensor> expected;
+  int64_t first = 0;
+  for (const int64_t length : lengths) {
+    expected.push_back(
+        plain_attention(q.narrow(0, first, length), k.narrow(0, first, length), v.narrow(0, first, length), causal));
+    first += length;
+  }
+  const auto reference = at::cat(expected);
+  EXPECT_LT(relative_difference(output, reference), 1e-6);
+
+  const auto direction = at::randn_like(output);
+  const auto found = torch::autograd::grad({output}, {q, k, v}, {direction});
+  const auto wanted = torch::autograd::grad({reference}, {q, k, v}, {direction});
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_LT(relative_difference(found[i], wanted[i]), 1e-5) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
+                         testing::Combine(testing::Values(std::vector<int64_t>{5}, std::vector<int64_t>{7, 7, 7},
+                                                          std::vector<int64_t>{1, 33, 8, 2}),
+                                          testing::Values(4, 2, 1), testing::Bool()));
+
+TEST(Rotary, RotatesPairsAndBackIsTheGradient) {
+  const auto positions = at::tensor({0, 1, 2, 3, 0, 1}, at::kLong);
+  const auto table = RotaryTable::of(positions, 8, 10000.0);
+  const auto x = random_leaf({6, 2, 8});
+  const auto y = apply_rotary(x, table);
+  for (int64_t row = 0; row < 6; ++row) {
+    for (int64_t pair = 0; pair < 4; ++pair) {
+      const double angle =
+          static_cast<double>(positions[row].item<int64_t>()) * std::pow(10000.0, -2.0 * static_cast<double>(pair) / 8);
+      const double a = x[row][1][pair].item<double>();
+      const double b = x[row][1][pair + 4].item<double>();
+      EXPECT_NEAR(y[row][1][pair].item<double>(), a * std::cos(angle) - b * std::sin(angle), 1e-5);
+      EXPECT_NEAR(y[row][1][pair + 4].item<double>(), b * std::cos(angle) + a * std::sin(angle), 1e-5);
+    }
+  }
+  const auto back = torch::autograd::grad({y}, {x}, {y.detach()})[0];  // rotating back what was rotated
+  EXPECT_LT(relative_difference(back, x), 1e-6);
+}
+
+TEST(RmsNormTest, EqualsItsFormulaInBothTypes) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    ParameterStore store(at::TensorOptions().dtype(type));
+    const RmsNorm norm(ParameterScope(store, Component::kLanguageModel, "norm"), 16, 1e-5);
+    const auto weight = store.all()[0].tensor;
+    weight.detach().uniform_(0.5, 1.5);
+    const auto x = at::randn({5, 16}).to(type).set_requires_grad(true);
+    const auto wide = x.detach().to(at::kDouble).set_requires_grad(true);
+    const auto expected = wide * (wide.pow(2).mean(-1, true) + 1e-5).rsqrt() * weight.detach().to(at::kDouble);
+    const auto output = norm(x);
+    EXPECT_EQ(output.scalar_type(), type);
+    EXPECT_LT(relative_difference(output.to(at::kDouble), expected), type == at::kFloat ? 1e-6 : 1e-2);
+    const auto direction = at::randn({5, 16}).to(type);
+    const auto found = torch::autograd::grad({output}, {x}, {direction})[0];
+    const auto wanted = torch::autograd::grad({expected}, {wide}, {direction.to(at::kDouble)})[0];
+    EXPECT_LT(relative_difference(found.to(at::kDouble), wanted), type == at::kFloat ? 1e-5 : 2e-2);
+  }
+}
+
+class FusedLossTest : public testing::TestWithParam<int64_t> {};
+
+TEST_P(FusedLossTest, EqualsProjectionAndCrossEntropyForEveryChunking) {
+  at::manual_seed(1);
+  const auto hidden = random_leaf({13, 8});
+  const auto weight = random_leaf({31, 8});
+  const auto labels = at::randint(31, {13}, at::kLong);
+  const auto loss = linear_cross_entropy(hidden, weight, labels, 40.0, GetParam()) * 3;
+  const auto expected = at::cross_entropy_loss(at::mm(hidden, weight.t()), labels, {}, at::Reduction::Sum) / 40.0 * 3;
+  EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-6);
+  const auto found = torch::autograd::grad({loss}, {hidden, weight});
+  const auto wanted = torch::autograd::grad({expected}, {hidden, weight});
+  EXPECT_LT(relative_difference(found[0], wanted[0]), 1e-6);
+  EXPECT_LT(relative_difference(found[1], wanted[1]), 1e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(ChunkRows, FusedLossTest, testing::Values(1, 4, 13, 100));
+
+TEST(FusedLoss, ComputesNoGradientThatIsNotWanted) {
+  const auto hidden = random_leaf({3, 4});
+  const auto frozen = at::randn({5, 4});
+  const auto labels = at::zeros({3}, at::kLong);
+  const auto loss = linear_cross_entropy(hidden, frozen, labels, 3.0, 2);
+  EXPECT_TRUE(torch::autograd::grad({loss}, {hidden})[0].defined());
+  EXPECT_FALSE(linear_cross_entropy(hidden.detach(), frozen, labels, 3.0, 2).requires_grad());
+}
+
+TEST(Recompute, GivesTheSameLossAndGradientsWithRandomnessInside) {
+  const auto x = random_leaf({6, 4});
+  const auto w = random_leaf({4, 4});
+  const auto frozen = at::randn({4, 4});
+  const auto block = [&](const at::Tensor& input) {
+    return at::dropout(at::linear(at::linear(input, w), frozen).tanh(), 0.5, /*train=*/true);
+  };
+  at::manual_seed(7);
+  const auto plain = block(block(x)).pow(2).sum();
+  const auto after_plain = at::rand({1}).item<double>();
+  const auto wanted = torch::autograd::grad({plain}, {x, w});
+
+  at::manual_seed(7);
+  const auto inner = recompute(block, x, {w, frozen});
+  const auto recomputed = recompute(block, inner, {w, frozen}).pow(2).sum();
+  EXPECT_EQ(at::rand({1}).item<double>(), after_plain);
+  const auto state = at::rand({1});
+  const auto found = torch::autograd::grad({recomputed}, {x, w});
+  EXPECT_EQ(recomputed.item<double>(), plain.item<double>());
+  EXPECT_TRUE(at::equal(found[0], wanted[0]));
+  EXPECT_LT(relative_difference(found[1], wanted[1]), 1e-6);  // the shared weight's two gradients add in another order
+}
+
+TEST(Recompute, LeavesTheRandomStreamWhereItWas) {
+  const auto x = random_leaf({4});
+  const auto block = [](const at::Tensor& input) { return at::dropout(input, 0.5, true); };
+  at::manual_seed(3);
+  const auto y = recompute(block, x, {}).sum();
+  const auto expected_next = [&] {
+    const auto generator = at::globalContext().defaultGenerator(at::kCPU).clone();
+    return at::rand({3}, generator);
+  }();
+  torch::autograd::grad({y}, {x});
+  EXPECT_TRUE(at::equal(at::rand({3}), expected_next));
+}
+
+}  // namespace
+}  // namespace vlmtrain::nn
