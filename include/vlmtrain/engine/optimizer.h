@@ -1,0 +1,73 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/nn/parameters.h"
+
+namespace vlmtrain::engine {
+
+/// The learning rate of each component in one step.
+struct LearningRates {
+  double vision_tower = 0;
+  double projector = 0;
+  double language_model = 0;
+
+  double of(nn::Component component) const;
+};
+
+struct AdamWSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;   ///< decoupled (Loshchilov and Hutter 2017, arXiv 1711.05101); matrices only
+  double max_grad_norm = 1.0;  ///< 0: no clipping
+};
+
+/// AdamW on fp32 master weights, with gradients that add up in fp32 over the micro-batches of a step.
+///
+/// With 16-bit weights a hook on each parameter adds its gradient to the fp32 sum as soon as the backward pass has made
+/// it, and frees it. With fp32 weights the parameter is its own master and `grad` the sum. All memory of the optimizer
+/// is allocated by the constructor. Not thread-safe.
+class AdamW {
+ public:
+  /// Takes the parameters of `store` that require gradients, as they are: weights must be loaded before.
+  AdamW(const nn::ParameterStore& store, AdamWSettings settings);
+  ~AdamW();
+  AdamW(const AdamW&) = delete;
+  AdamW& operator=(const AdamW&) = delete;
+
+  /// Clips the summed gradients to the global norm, moves the weights and drops the gradients. Returns the norm before
+  /// clipping, an fp32 scalar on the device. Parameters that got no gradient in this step count as zero.
+  at::Tensor step(const LearningRates& rates);
+
+  /// Drops the gradients of a step that is not done.
+  void drop_gradients();
+
+  /// fp32 sum of a parameter's gradients so far; undefined if it has none. For tests and for gradient synchronisation.
+  at::Tensor gradient(const std::string& name) const;
+
+  /// Everything a resumed run needs, by name: `step`, and `first_moment.NAME`, `second_moment.NAME`, `master.NAME` (the
+  /// last only with 16-bit weights). The tensors are the optimizer's own, not copies.
+  std::vector<std::pair<std::string, at::Tensor>> state() const;
+
+  /// Copies a saved state back. Throws UserError (kBadData) naming what is missing or has another shape.
+  void load_state(const std::map<std::string, at::Tensor>& state, const std::string& source);
+
+  int64_t trained_elements() const;
+
+ private:
+  struct Entry;
+  void refresh_weights();
+
+  AdamWSettings settings_;
+  std::vector<Entry> entries_;
+  at::Tensor step_count_;
+};
+
+}  // namespace vlmtrain::engine

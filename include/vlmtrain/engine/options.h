@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "vlmtrain/base/options.h"
+#include "vlmtrain/engine/schedule.h"
+
+namespace vlmtrain::engine {
+
+/// What the model computes in. The optimizer always works on fp32 master weights and moments.
+enum class Precision { kFp32, kBf16 };
+
+/// Section `training`, as far as it says how an optimizer step is done.
+struct TrainingOptions {
+  int64_t global_batch_size = 16;
+  Auto<int64_t> micro_batch_size;
+  Auto<int64_t> max_steps;
+  double epochs = 1.0;
+  double learning_rate = 1e-5;
+  Auto<double> vision_learning_rate;
+  Auto<double> projector_learning_rate;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double weight_decay = 0.0;
+  double warmup_ratio = 0.03;
+  ScheduleShape lr_scheduler = ScheduleShape::kCosine;
+  double max_grad_norm = 1.0;
+  Precision precision = Precision::kBf16;
+  int64_t seed = 0;
+};
+
+void declare(OptionTable& table, TrainingOptions& options);
+
+/// Section `memory`.
+struct MemoryOptions {
+  std::string recompute = "none";  ///< none, all, or a number of blocks in each tower
+};
+
+void declare(OptionTable& table, MemoryOptions& options);
+
+}  // namespace vlmtrain::engine

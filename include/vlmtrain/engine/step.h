@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <span>
+
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::engine {
+
+/// What an optimizer step did. The tensors are scalars on the device: reading them waits for it.
+struct StepResult {
+  at::Tensor loss;       ///< fp32, mean over the label tokens of the global batch
+  at::Tensor grad_norm;  ///< fp32, before clipping; undefined without an optimizer step
+  int64_t tokens = 0;
+  int64_t label_tokens = 0;
+  int64_t images = 0;
+  int64_t samples = 0;
+  int64_t micro_batches = 0;
+};
+
+struct StepSettings {
+  at::Device device = at::kCPU;
+  int64_t micro_batch_size = 1;
+  int64_t loss_chunk_rows = 1024;  ///< rows of logits that exist at a time
+};
+
+/// Forward and backward passes over `samples` in micro-batches. The loss of each is divided by the label tokens of all,
+/// so that the gradients add up to those of one large batch, wherever it is cut.
+/// REQUIRES: at least one sample; each has a label token.
+StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,
+                                const StepSettings& settings);
+
+/// accumulate_gradients, then the optimizer's step.
+StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
+                          std::span<const data::Sample> samples, const LearningRates& rates,
+                          const StepSettings& settings);
+
+/// Loss of a micro-batch that is already on the device, divided by `normalizer` label tokens.
+at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
+                   int64_t loss_chunk_rows);
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/nn/parameters.h"
+
+namespace vlmtrain::models {
+
+/// How many blocks, counted from the input, run again in the backward pass instead of keeping their activations.
+struct RecomputeBlocks {
+  int64_t vision = 0;
+  int64_t language = 0;
+};
+
+/// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the
+/// CPU, on CUDA and on a virtual card. Not thread-safe.
+class VisionLanguageModel {
+ public:
+  explicit VisionLanguageModel(at::TensorOptions options) : parameters_(options) {}
+  virtual ~VisionLanguageModel() = default;
+  VisionLanguageModel(const VisionLanguageModel&) = delete;
+  VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
+
+  /// Vision tower and projector: uint8 tiles [tiles, 3, height, width] → [image tokens, hidden].
+  virtual at::Tensor image_features(const at::Tensor& tiles) const = 0;
+
+  /// The hidden states, after the final norm, of the rows `output_positions` (int64 [n]) of the packed stream: [n,
+  /// hidden]. `image_features` take the rows batch.image_positions; undefined for a batch without images.
+  virtual at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
+                                   const at::Tensor& output_positions) const = 0;
+
+  /// The projection to the vocabulary, [vocabulary, hidden]; logits are hidden · weightᵀ.
+  virtual const at::Tensor& output_weight() const = 0;
+
+  virtual int64_t vision_blocks() const = 0;
+  virtual int64_t language_blocks() const = 0;
+
+  /// Both of the above for a batch.
+  at::Tensor forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const {
+    return hidden_states(batch, batch.tiles.defined() ? image_features(batch.tiles) : at::Tensor(), output_positions);
+  }
+
+  const nn::ParameterStore& parameters() const { return parameters_; }
+  nn::ParameterStore& parameters() { return parameters_; }
+  void set_recompute(RecomputeBlocks blocks) { recompute_ = blocks; }
+  const RecomputeBlocks& recompute() const { return recompute_; }
+
+ private:
+  nn::ParameterStore parameters_;
+  RecomputeBlocks recompute_;
+};
+
+}  // namespace vlmtrain::models

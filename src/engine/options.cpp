@@ -1,0 +1,75 @@
+#include "vlmtrain/engine/options.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace vlmtrain::engine {
+
+namespace {
+
+template <class T>
+Check<Auto<T>> unless_auto(const Check<T>& check) {
+  return {check.phrase, [check](const Auto<T>& value) { return !value || check.holds(*value); }};
+}
+
+}  // namespace
+
+void declare(OptionTable& table, TrainingOptions& options) {
+  table.describe_section("training", "How many samples a step takes, how long, and how the weights are moved.");
+  table.add("training.global_batch_size", options.global_batch_size,
+            "Samples of one optimizer step. Exactly this many: neither memory nor the micro-batch changes it.",
+            std::optional{at_least<int64_t>(1)});
+  table.add(
+      "training.micro_batch_size", options.micro_batch_size,
+      "Samples of one forward and backward pass; must divide the global batch. `auto`: the largest divisor of the "
+      "global batch up to 8.",
+      std::optional{unless_auto(at_least<int64_t>(1))});
+  table.add("training.max_steps", options.max_steps, "Optimizer steps. `auto`: as many as `training.epochs` takes.",
+            std::optional{unless_auto(at_least<int64_t>(1))});
+  table.add("training.epochs", options.epochs,
+            "Passes over the data set, where max_steps is `auto`; rounded up to whole steps.",
+            std::optional{greater_than(0.0)});
+  table.add("training.learning_rate", options.learning_rate, "Peak learning rate.", std::optional{at_least(0.0)});
+  table.add("training.vision_learning_rate", options.vision_learning_rate,
+            "Peak learning rate of the vision tower. `auto`: `training.learning_rate`.",
+            std::optional{unless_auto(at_least(0.0))});
+  table.add("training.projector_learning_rate", options.projector_learning_rate,
+            "Peak learning rate of the projector. `auto`: `training.learning_rate`.",
+            std::optional{unless_auto(at_least(0.0))});
+  table.add("training.adam_beta1", options.adam_beta1, "AdamW's decay of the first moment.",
+            std::optional{between_below(0.0, 1.0)});
+  table.add("training.adam_beta2", options.adam_beta2, "AdamW's decay of the second moment.",
+            std::optional{between_below(0.0, 1.0)});
+  table.add("training.adam_epsilon", options.adam_epsilon, "AdamW's epsilon.", std::optional{greater_than(0.0)});
+  table.add("training.weight_decay", options.weight_decay,
+            "AdamW's decoupled weight decay, on tensors of two or more dimensions only.", std::optional{at_least(0.0)});
+  table.add("training.warmup_ratio", options.warmup_ratio,
+            "Share of the steps in which the learning rate rises to its peak.", std::optional{between(0.0, 1.0)});
+  table.add_choice(
+      "training.lr_scheduler", options.lr_scheduler,
+      {{"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}},
+      "Course of the learning rate after the warm-up: to zero, or constant.");
+  table.add("training.max_grad_norm", options.max_grad_norm,
+            "The gradient is scaled down to this global norm. 0: never.", std::optional{at_least(0.0)});
+  table.add_choice(
+      "training.precision", options.precision, {{"bf16", Precision::kBf16}, {"fp32", Precision::kFp32}},
+      "What the model computes in. With bf16 the optimizer keeps fp32 master weights, and gradients add up "
+      "in fp32 over the micro-batches.");
+  table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",
+            std::optional{at_least<int64_t>(0)});
+}
+
+void declare(OptionTable& table, MemoryOptions& options) {
+  table.describe_section("memory", "What is traded for memory.");
+  const auto valid = [](const std::string& text) {
+    const bool number = !text.empty() && text.size() < 7 &&
+                        std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+    return text == "none" || text == "all" || number;
+  };
+  table.add("memory.recompute", options.recompute,
+            "Blocks of the vision tower and of the language model (each) whose activations are computed again in the "
+            "backward pass instead of being kept.",
+            std::optional{Check<std::string>{"none, all or a number of blocks", valid}});
+}
+
+}  // namespace vlmtrain::engine

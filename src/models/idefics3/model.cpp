@@ -1,0 +1,51 @@
+#include "models/idefics3/model.h"
+
+#include <ATen/ops/index_copy.h>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models::idefics3 {
+
+using nn::Component;
+using nn::ParameterScope;
+
+Model::Model(Config config, image::Normalization normalization, at::TensorOptions options)
+    : VisionLanguageModel(options),
+      config_(std::move(config)),
+      normalization_(normalization),
+      tower_(ParameterScope(parameters(), Component::kVisionTower, "model.vision_model"), config_.vision),
+      projection_(ParameterScope(parameters(), Component::kProjector, "model.connector.modality_projection.proj"),
+                  config_.vision.hidden_size * config_.scale_factor * config_.scale_factor, config_.text.hidden_size,
+                  /*bias=*/false),
+      text_(ParameterScope(parameters(), Component::kLanguageModel, "model.text_model"), config_.text),
+      output_weight_(config_.tie_word_embeddings
+                         ? text_.embedding_weight()
+                         : ParameterScope(parameters(), Component::kLanguageModel, "lm_head")
+                               .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size})) {}
+
+at::Tensor Model::image_features(const at::Tensor& tiles) const {
+  const at::Tensor pixels = image::normalize_pixels(tiles, normalization_);
+  const at::Tensor patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
+  return projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor));
+}
+
+at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
+                                const at::Tensor& output_positions) const {
+  at::Tensor embedded = text_.embed(batch.token_ids);
+  if (image_features.defined()) {
+    VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
+                   image_features.size(0), batch.image_positions.numel());
+    embedded = embedded.index_copy(0, batch.image_positions, image_features);
+  }
+  return text_(embedded, batch.position_ids, batch.segments, output_positions, recompute().language);
+}
+
+at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale) {
+  const int64_t features = patches.size(1);
+  const int64_t cells = side / scale;
+  return patches.view({-1, cells, scale, cells, scale * features})
+      .transpose(2, 3)
+      .reshape({-1, scale * scale * features});
+}
+
+}  // namespace vlmtrain::models::idefics3

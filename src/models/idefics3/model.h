@@ -1,0 +1,34 @@
+#pragma once
+
+#include "models/idefics3/config.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models::idefics3 {
+
+/// SigLIP tower, pixel-shuffle connector and Llama text model. Parameter names are those of transformers.
+class Model final : public VisionLanguageModel {
+ public:
+  Model(Config config, image::Normalization normalization, at::TensorOptions options);
+
+  at::Tensor image_features(const at::Tensor& tiles) const override;
+  at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
+                           const at::Tensor& output_positions) const override;
+  const at::Tensor& output_weight() const override { return output_weight_; }
+  int64_t vision_blocks() const override { return tower_.blocks(); }
+  int64_t language_blocks() const override { return text_.blocks(); }
+
+ private:
+  Config config_;
+  image::Normalization normalization_;
+  SiglipTower tower_;
+  nn::Linear projection_;
+  LlamaModel text_;
+  at::Tensor output_weight_;
+};
+
+/// Gathers each scale × scale square of patches into one row: [tiles · side², features] →
+/// [tiles · (side / scale)², features · scale²].
+at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale);
+
+}  // namespace vlmtrain::models::idefics3
