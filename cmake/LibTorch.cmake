@@ -20,8 +20,15 @@ if(NOT libtorch_version_py MATCHES "__version__ = '${VLMTRAIN_LIBTORCH_VERSION}[
   message(FATAL_ERROR "${libtorch_root} is not LibTorch ${VLMTRAIN_LIBTORCH_VERSION}: remove it and run scripts/setup.sh")
 endif()
 
+# The wheel also ships headers of other libraries (fmt among them) that would hide Debian's: only LibTorch's own are shown.
+set(libtorch_include ${CMAKE_BINARY_DIR}/libtorch-include)
+file(MAKE_DIRECTORY ${libtorch_include})
+foreach(folder ATen c10 caffe2 torch)
+  file(CREATE_LINK ${libtorch_root}/include/${folder} ${libtorch_include}/${folder} SYMBOLIC)
+endforeach()
+
 add_library(LibTorch::cpu INTERFACE IMPORTED)
-target_include_directories(LibTorch::cpu SYSTEM INTERFACE ${libtorch_root}/include
+target_include_directories(LibTorch::cpu SYSTEM INTERFACE ${libtorch_include}
                            ${libtorch_root}/include/torch/csrc/api/include)
 target_link_directories(LibTorch::cpu INTERFACE ${libtorch_root}/lib)
 # libtorch_cpu.so names libcudart and libcupti; they are found at run time through its own RPATH.
