@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/io/conversation.h"
+
+namespace vlmtrain::io {
+
+/// One record of a conversation file, in one form for all formats.
+struct Record {
+  std::string id;    ///< its "id" (string or integer), else "<file stem>:<index from 0>"
+  std::string task;  ///< the first of "task", "kind", "category", "answer_type" that is a string; else empty
+  /// An optional system turn, then user and assistant by turns; as many kImageMark as `images`.
+  std::vector<Turn> turns;
+  std::vector<std::string> images;  ///< paths as the file writes them, without "file://"
+  int64_t line = 0;                 ///< on which the record begins, from 1
+  std::string problem;              ///< why the record cannot be used, a sentence; empty where it can
+};
+
+/// Reads a file of conversations: a JSON array of records, or JSON lines (one record a line, blank lines are skipped);
+/// which of them, the content tells. A record is, in the words of its format,
+///   LLaVA      {"image": "a.jpg" or [...], "conversations": [{"from": "human", "value": "<image>\n..."}, ...]}
+///   ShareGPT   {"images": [...], "conversations": [{"from": "user", ...}, ...]}
+///   messages   {"images": [...], "messages": [{"role": "user", "content": "..." or [blocks]}, ...]}
+/// where a block is {"type": "text", "text"}, {"type": "image"} for the next of "images" or with an "image", "path" or
+/// "url" of its own, or {"type": "image_url", "image_url": {"url"} or string}. A "system" string beside the turns comes
+/// first, as in LLaMA-Factory. Numbers and booleans as texts become strings. Where a record has images and no mark at
+/// all, the marks go to the start of the first user turn, as in LLaVA's own code.
+///
+/// A record that cannot be used does not stop the reading: it comes with its `problem`. data_error names file, line and
+/// column where the file cannot be read or an array as a whole is not JSON. Images are not looked at.
+std::vector<Record> read_dataset(const std::filesystem::path& file);
+
+}  // namespace vlmtrain::io

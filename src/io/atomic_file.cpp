@@ -1,0 +1,99 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "io/temporary_name.h"
+#include "io/write_error.h"
+#include "vlmtrain/io/atomic.h"
+
+namespace vlmtrain::io {
+
+AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
+    : path_(std::move(path)),
+      temporary_(temporary_path(path_, TemporaryKind::kNew)),
+      expected_bytes_(expected_bytes),
+      descriptor_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+  if (descriptor_ < 0) {
+    fail(errno);
+  }
+  reserve();
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) {
+    close(descriptor_);
+  }
+  if (!temporary_.empty()) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary_, ignored);
+  }
+}
+
+void AtomicFile::reserve() {
+  if (expected_bytes_ <= 0) {
+    return;
+  }
+  // Not posix_fallocate: where the file system cannot reserve, that one writes every block instead.
+  if (fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, expected_bytes_) != 0 &&
+      (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+    fail(errno);
+  }
+}
+
+void AtomicFile::write(std::string_view bytes) {
+  const int64_t end = written_bytes_ + static_cast<int64_t>(bytes.size());
+  expected_bytes_ = std::max(expected_bytes_, end);
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count <= 0) {
+      fail(count < 0 ? errno : EIO);
+    }
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  written_bytes_ = end;
+}
+
+void AtomicFile::commit() {
+  sync_and_close();
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    fail(errno);
+  }
+  temporary_.clear();
+  sync_path(folder_of(path_), path_);
+}
+
+void AtomicFile::sync_and_close() {
+  if (fsync(descriptor_) != 0) {
+    fail(errno);
+  }
+  // NFS may report a full disk only here.
+  if (close(std::exchange(descriptor_, -1)) != 0) {
+    fail(errno);
+  }
+}
+
+// A constructor that throws runs no destructor, so the temporary goes here.
+void AtomicFile::fail(int error) {
+  const UserError failure = write_error(path_, error, expected_bytes_);
+  if (descriptor_ >= 0) {
+    close(std::exchange(descriptor_, -1));
+  }
+  std::error_code ignored;
+  std::filesystem::remove(std::exchange(temporary_, {}), ignored);
+  throw failure;
+}
+
+void write_file(const std::filesystem::path& path, std::string_view content) {
+  AtomicFile file(path, static_cast<int64_t>(content.size()));
+  file.write(content);
+  file.commit();
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,108 @@
+#include "vlmtrain/io/checkpoint.h"
+
+#include <map>
+#include <utility>
+
+#include "io/checkpoint_layout.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail_without_weights(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw data_error(
+        "the checkpoint folder {} does not exist; a model of the Hugging Face Hub is to be downloaded first",
+        folder.string());
+  }
+  for (const std::string_view pickled : {kPickledWeightsName, kPickledWeightsIndexName}) {
+    if (fs::exists(folder / pickled)) {
+      throw data_error(
+          "{} has only pickled weights ({}), which are not read; convert them with transformers: "
+          "from_pretrained(\"{}\").save_pretrained(NEW_FOLDER, safe_serialization=True)",
+          folder.string(), pickled, folder.string());
+    }
+  }
+  throw data_error("{} has no weights: neither {} nor {} is there; give the folder that holds them", folder.string(),
+                   kWeightsName, kWeightsIndexName);
+}
+
+fs::path shard_path(const fs::path& index, const std::string& shard) {
+  const fs::path name(shard);
+  if (shard.empty() || name.has_parent_path() || name == "." || name == "..") {
+    throw data_error("{} names the shard \"{}\", which is not the name of a file beside it; download the index again",
+                     index.string(), shard);
+  }
+  fs::path path = index.parent_path() / name;
+  if (!fs::exists(path)) {
+    throw data_error("{} names the shard {}, which is missing; download it", index.string(), path.string());
+  }
+  return path;
+}
+
+}  // namespace
+
+CheckpointTensors::CheckpointTensors(fs::path folder) : folder_(std::move(folder)) {
+  if (fs::exists(folder_ / kWeightsName)) {
+    open_single(folder_ / kWeightsName);
+  } else if (fs::exists(folder_ / kWeightsIndexName)) {
+    open_sharded(folder_ / kWeightsIndexName);
+  } else {
+    fail_without_weights(folder_);
+  }
+}
+
+void CheckpointTensors::open_single(const fs::path& file) {
+  names_ = shards_.emplace_back(file).names();
+  for (const std::string& name : names_) {
+    shard_of_.emplace(name, 0);
+  }
+}
+
+void CheckpointTensors::open_sharded(const fs::path& index) {
+  const nlohmann::json content = read_json(index);
+  if (!content.is_object() || !content.contains("weight_map") || !content["weight_map"].is_object()) {
+    throw data_error("{} has no \"weight_map\" of tensor names to files; download it again", index.string());
+  }
+  const nlohmann::json& weight_map = content["weight_map"];
+  std::map<std::string, size_t> places;
+  for (const auto& [name, file] : weight_map.items()) {
+    if (!file.is_string()) {
+      throw data_error("{}: the file of the tensor {} is not a string; download it again", index.string(), name);
+    }
+    const auto shard_name = file.get<std::string>();
+    const auto [place, is_new] = places.try_emplace(shard_name, shards_.size());
+    if (is_new) {
+      shards_.emplace_back(shard_path(index, shard_name));
+    }
+    const SafetensorsFile& shard = shards_[place->second];
+    if (!shard.contains(name)) {
+      throw data_error("{} places the tensor {} in {}, which has none of that name; download both again",
+                       index.string(), name, shard.path().string());
+    }
+    names_.push_back(name);
+    shard_of_.emplace(name, place->second);
+  }
+}
+
+const SafetensorsFile& CheckpointTensors::shard(const std::string& name) const {
+  const auto found = shard_of_.find(name);
+  if (found == shard_of_.end()) {
+    throw data_error("the checkpoint {} has no tensor {}; is it a checkpoint of another model?", folder_.string(),
+                     name);
+  }
+  return shards_[found->second];
+}
+
+const TensorInfo& CheckpointTensors::info(const std::string& name) const {
+  return shard(name).info(name);
+}
+
+at::Tensor CheckpointTensors::tensor(const std::string& name) const {
+  return shard(name).tensor(name);
+}
+
+}  // namespace vlmtrain::io

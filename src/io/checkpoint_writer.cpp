@@ -1,0 +1,64 @@
+#include <nlohmann/json.hpp>
+
+#include <map>
+
+#include "io/checkpoint_layout.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+
+namespace vlmtrain::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+void refuse_existing_weights(const fs::path& folder) {
+  for (const std::string_view name : {kWeightsName, kWeightsIndexName}) {
+    if (fs::exists(folder / name)) {
+      throw run_error("{} holds weights already ({}); write to an empty folder", folder.string(), name);
+    }
+  }
+}
+
+std::vector<NamedTensors> split_into_shards(const NamedTensors& tensors, int64_t max_shard_bytes) {
+  std::vector<NamedTensors> shards(1);
+  int64_t shard_bytes = 0;
+  for (const auto& entry : tensors) {
+    const auto bytes = static_cast<int64_t>(entry.second.nbytes());
+    if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
+      shards.emplace_back();
+      shard_bytes = 0;
+    }
+    shards.back().push_back(entry);
+    shard_bytes += bytes;
+  }
+  return shards;
+}
+
+}  // namespace
+
+void write_checkpoint_tensors(const fs::path& folder, const NamedTensors& tensors, int64_t max_shard_bytes) {
+  VLMTRAIN_CHECK(max_shard_bytes > 0, "shards of {} bytes", max_shard_bytes);
+  refuse_existing_weights(folder);
+  const std::vector<NamedTensors> shards = split_into_shards(tensors, max_shard_bytes);
+  if (shards.size() == 1) {
+    write_safetensors(folder / kWeightsName, shards.front());
+    return;
+  }
+  int64_t total_bytes = 0;
+  std::map<std::string, std::string> shard_of;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    write_safetensors(folder / file, shards[i]);
+    for (const auto& [name, tensor] : shards[i]) {
+      total_bytes += static_cast<int64_t>(tensor.nbytes());
+      const bool is_new = shard_of.emplace(name, file).second;
+      VLMTRAIN_CHECK(is_new, "the tensor {} is to be written twice", name);
+    }
+  }
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", shard_of}};
+  // The index comes last: without it the folder has no weights.
+  write_file(folder / kWeightsIndexName, index.dump(2) + "\n");
+}
+
+}  // namespace vlmtrain::io

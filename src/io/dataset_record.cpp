@@ -1,0 +1,219 @@
+#include "io/dataset_record.h"
+
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "io/image_places.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+// The value of the first of `keys` that is there and not null.
+const json* find_first(const json& object, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    const auto found = object.find(key);
+    if (found != object.end() && !found->is_null()) {
+      return &*found;
+    }
+  }
+  return nullptr;
+}
+
+std::string id_of(const json& record, std::string fallback) {
+  const json* id = find_first(record, {"id"});
+  if (id != nullptr && id->is_string()) {
+    return id->get<std::string>();
+  }
+  return id != nullptr && id->is_number_integer() ? id->dump() : std::move(fallback);
+}
+
+std::string task_of(const json& record) {
+  for (const char* key : {"task", "kind", "category", "answer_type"}) {
+    const auto found = record.find(key);
+    if (found != record.end() && found->is_string()) {
+      return found->get<std::string>();
+    }
+  }
+  return {};
+}
+
+void refuse_video_and_audio(const json& record) {
+  for (const char* key : {"video", "videos", "audio", "audios"}) {
+    const json* found = find_first(record, {key});
+    if (found != nullptr && !found->empty()) {
+      throw data_error("has the field \"{}\", which is not supported yet: remove it or the record", key);
+    }
+  }
+}
+
+const json& turns_of(const json& record) {
+  for (const char* key : {"messages", "conversations"}) {
+    const auto found = record.find(key);
+    if (found == record.end() || found->is_null()) {
+      continue;
+    }
+    if (!found->is_array() || found->empty()) {
+      throw data_error("its \"{}\" is not a list of turns", key);
+    }
+    return *found;
+  }
+  throw data_error("has no \"conversations\" and no \"messages\"");
+}
+
+Role role_of(const json& turn, size_t number) {
+  constexpr std::array<std::pair<std::string_view, Role>, 5> kRoles{{{"human", Role::kUser},
+                                                                     {"user", Role::kUser},
+                                                                     {"gpt", Role::kAssistant},
+                                                                     {"assistant", Role::kAssistant},
+                                                                     {"system", Role::kSystem}}};
+  const json* name = find_first(turn, {"from", "role"});
+  if (name == nullptr || !name->is_string()) {
+    throw data_error("turn {} does not say whose it is: \"from\" or \"role\" is missing", number);
+  }
+  for (const auto& [word, role] : kRoles) {
+    if (name->get_ref<const std::string&>() == word) {
+      return role;
+    }
+  }
+  throw data_error("turn {} has the unknown role \"{}\": human, user, gpt, assistant and system are known", number,
+                   name->get_ref<const std::string&>());
+}
+
+std::optional<std::string> scalar_text(const json& value) {
+  if (value.is_string()) {
+    return value.get<std::string>();
+  }
+  return value.is_number() || value.is_boolean() ? std::optional(value.dump()) : std::nullopt;
+}
+
+// The image that a content block brings along, if any.
+std::optional<std::string> own_image(const json& block, size_t number) {
+  const json* image = find_first(block, {"image_url", "image", "path", "url"});
+  if (image != nullptr && image->is_object()) {
+    image = find_first(*image, {"url", "path"});
+    if (image == nullptr) {
+      throw data_error("turn {}: an image block has an object without \"url\"", number);
+    }
+  }
+  if (image == nullptr) {
+    return std::nullopt;
+  }
+  if (!image->is_string()) {
+    throw data_error("turn {}: an image block's image is not a path", number);
+  }
+  return image->get<std::string>();
+}
+
+std::string block_text(const json& block, size_t number, ImagePlaces& places) {
+  const auto type = block.is_object() ? block.find("type") : block.end();
+  if (!block.is_object() || type == block.end() || !type->is_string()) {
+    throw data_error("turn {}: a content block has no \"type\"", number);
+  }
+  const auto& name = type->get_ref<const std::string&>();
+  if (name == "image" || name == "image_url") {
+    places.add(own_image(block, number));
+    return std::string(kImageMark);
+  }
+  if (name != "text") {
+    throw data_error("turn {}: a content block of type \"{}\" is not supported: text, image and image_url are", number,
+                     name);
+  }
+  const json* value = find_first(block, {"text"});
+  const std::optional<std::string> text = value == nullptr ? std::nullopt : scalar_text(*value);
+  if (!text) {
+    throw data_error("turn {}: a text block has no \"text\"", number);
+  }
+  places.add_marks_in(*text);
+  return *text;
+}
+
+std::string text_of(const json& turn, size_t number, ImagePlaces& places) {
+  const json* content = find_first(turn, {"value", "content"});
+  if (content == nullptr) {
+    throw data_error("turn {} is empty", number);
+  }
+  if (content->is_array()) {
+    std::string text;
+    for (const json& block : *content) {
+      text += block_text(block, number, places);
+    }
+    return text;
+  }
+  std::optional<std::string> text = scalar_text(*content);
+  if (!text) {
+    throw data_error("turn {}: its text is neither a string nor a list of content blocks", number);
+  }
+  places.add_marks_in(*text);
+  return *std::move(text);
+}
+
+void check_turn(const Turn& turn, size_t number) {
+  if (turn.text.find_first_not_of(" \t\r\n") == std::string::npos) {
+    throw data_error("turn {} is empty", number);
+  }
+  if (turn.role == Role::kAssistant && turn.text.find(kImageMark) != std::string::npos) {
+    throw data_error("turn {} is the assistant's and has an image: a model cannot be trained to answer with one",
+                     number);
+  }
+}
+
+void check_alternation(const std::vector<Turn>& turns) {
+  const size_t first = turns.front().role == Role::kSystem ? 1 : 0;
+  for (size_t i = first; i < turns.size(); ++i) {
+    const Role expected = (i - first) % 2 == 0 ? Role::kUser : Role::kAssistant;
+    if (turns[i].role != expected) {
+      throw data_error("turn {} should be the {}'s: after an optional system turn, user and assistant alternate", i + 1,
+                       expected == Role::kUser ? "user" : "assistant");
+    }
+  }
+  if (turns.size() < first + 2) {
+    throw data_error("has no turn of the assistant, so there is nothing to learn");
+  }
+}
+
+void read_turns(const json& value, Record& record) {
+  refuse_video_and_audio(value);
+  const json& turns = turns_of(value);
+  ImagePlaces places;
+  const json* system = find_first(value, {"system"});
+  if (system != nullptr && system->is_string() && !system->get_ref<const std::string&>().empty()) {
+    record.turns.push_back({Role::kSystem, text_of({{"value", *system}}, 1, places)});
+  }
+  for (const json& turn : turns) {
+    const size_t number = record.turns.size() + 1;
+    if (!turn.is_object()) {
+      throw data_error("turn {} is not a JSON object", number);
+    }
+    const Role role = role_of(turn, number);
+    record.turns.push_back({role, text_of(turn, number, places)});
+    check_turn(record.turns.back(), number);
+  }
+  check_alternation(record.turns);
+  record.images = places.fill(listed_images(value), record.turns);
+}
+
+}  // namespace
+
+Record read_record(const json& value, std::string fallback_id) {
+  Record record;
+  if (!value.is_object()) {
+    record.id = std::move(fallback_id);
+    record.problem = "is not a JSON object";
+    return record;
+  }
+  record.id = id_of(value, std::move(fallback_id));
+  record.task = task_of(value);
+  try {
+    read_turns(value, record);
+  } catch (const UserError& error) {
+    record.problem = error.what();
+  }
+  return record;
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,58 @@
+#include "io/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::io {
+namespace {
+
+UserError read_error(const std::filesystem::path& path, int error) {
+  return data_error("cannot read {}: {}; check the path and its permissions", path.string(),
+                    std::generic_category().message(error));
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    throw read_error(path, errno);
+  }
+  struct stat status {};
+  void* mapping = nullptr;
+  int error = fstat(descriptor, &status) == 0 ? 0 : errno;
+  if (error == 0 && !S_ISREG(status.st_mode)) {
+    error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+  }
+  if (error == 0 && status.st_size > 0) {
+    // Without MAP_NORESERVE a private writable mapping larger than the memory is refused.
+    mapping = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                   descriptor, 0);
+    error = mapping == MAP_FAILED ? errno : 0;
+  }
+  close(descriptor);
+  if (error != 0) {
+    throw read_error(path, error);
+  }
+  data_ = static_cast<std::byte*>(mapping);
+  size_ = static_cast<size_t>(status.st_size);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) {
+    munmap(data_, size_);
+  }
+}
+
+bool is_git_lfs_pointer(std::string_view content) {
+  return content.starts_with("version https://git-lfs.github.com/spec/");
+}
+
+}  // namespace vlmtrain::io

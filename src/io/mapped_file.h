@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string_view>
+
+namespace vlmtrain::io {
+
+/// A file mapped into memory, copy-on-write: what is written to its pages stays in this process.
+class MappedFile {
+ public:
+  /// data_error names the file where it cannot be opened or mapped.
+  explicit MappedFile(const std::filesystem::path& path);
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// Whether a file's content is a Git LFS pointer instead of what it stands for: a clone without `git lfs pull`.
+bool is_git_lfs_pointer(std::string_view content);
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,38 @@
+#include "vlmtrain/io/safetensors.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <cstdint>
+
+#include "io/mapped_file.h"
+#include "io/safetensors_header.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::io {
+
+SafetensorsFile::SafetensorsFile(std::filesystem::path path)
+    : path_(std::move(path)), file_(std::make_shared<const MappedFile>(path_)) {
+  SafetensorsHeader header = parse_safetensors_header(file_->text(), path_.string());
+  names_ = std::move(header.names);
+  tensors_ = std::move(header.tensors);
+  metadata_ = std::move(header.metadata);
+}
+
+const TensorInfo& SafetensorsFile::info(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    throw data_error("{} has no tensor {}; is it a checkpoint of another model?", path_.string(), name);
+  }
+  return found->second;
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const TensorInfo& tensor = info(name);
+  std::byte* data = file_->data() + tensor.offset_bytes;
+  const at::Tensor view = at::from_blob(
+      data, tensor.shape, [file = file_](void*) {}, at::TensorOptions().dtype(tensor.dtype));
+  const bool aligned = reinterpret_cast<uintptr_t>(data) % c10::elementSize(tensor.dtype) == 0;
+  return aligned ? view : view.clone();
+}
+
+}  // namespace vlmtrain::io
