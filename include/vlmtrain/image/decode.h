@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace vlmtrain::image {
+
+/// Pixels, as the picture is to be looked at: with the EXIF orientation applied.
+struct ImageSize {
+  int64_t height;
+  int64_t width;
+
+  bool operator==(const ImageSize&) const = default;
+};
+
+/// A picture of more pixels is refused: Pillow's own limit against decompression bombs.
+inline constexpr int64_t kMaxImagePixels = 178'956'970;
+
+/// Decodes a JPEG, PNG or still WebP file held in memory to RGB: uint8 [3, height, width], contiguous, on the CPU.
+///
+/// The bytes are those that Pillow and transformers 5.23 give for `exif_transpose(Image.open(path))` handed to an image
+/// processor with do_convert_rgb: grey and palettes are expanded, CMYK is converted as Pillow does, 16-bit samples keep
+/// their upper byte, and what is transparent is laid on white. (transformers' own loader of paths drops alpha instead,
+/// which shows whatever colour the file keeps under it; training scripts open the picture themselves, so white it is.)
+/// One difference: a 16-bit grey PNG keeps its upper byte too, where Pillow clips it at 255.
+///
+/// `name` is what an error calls the picture. A file that is cut off, corrupt, too large or of another format is a data
+/// error; nothing is ever filled in for missing data. Thread-safe.
+at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& name);
+
+/// decode_image of a file's content, called by its path.
+at::Tensor decode_image_file(const std::filesystem::path& path);
+
+/// The size that decode_image_file would give, read from the file's headers only: some reads of a few bytes. Fails as
+/// that does where the headers are broken; pixels are not looked at. Thread-safe.
+ImageSize read_image_size(const std::filesystem::path& path);
+
+}  // namespace vlmtrain::image

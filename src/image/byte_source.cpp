@@ -1,0 +1,28 @@
+#include "image/byte_source.h"
+
+#include <cstring>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+
+bool MemorySource::read(uint64_t offset, std::span<uint8_t> out) {
+  if (offset > bytes_.size() || out.size() > bytes_.size() - offset) return false;
+  std::memcpy(out.data(), bytes_.data() + offset, out.size());
+  return true;
+}
+
+FileSource::FileSource(const std::filesystem::path& path) : file_(path, std::ios::binary) {
+  if (!file_ || !std::filesystem::is_regular_file(path)) {
+    throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
+  }
+}
+
+bool FileSource::read(uint64_t offset, std::span<uint8_t> out) {
+  file_.clear();
+  file_.seekg(static_cast<std::streamoff>(offset));
+  file_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
+  return file_.gcount() == static_cast<std::streamsize>(out.size());
+}
+
+}  // namespace vlmtrain::image

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+
+namespace vlmtrain::image {
+
+/// Where a header is read from: memory, or a file of which only the asked bytes are read.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+
+  /// Fills `out` with the bytes from `offset` on; false where the source ends before.
+  virtual bool read(uint64_t offset, std::span<uint8_t> out) = 0;
+};
+
+class MemorySource final : public ByteSource {
+ public:
+  explicit MemorySource(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  bool read(uint64_t offset, std::span<uint8_t> out) override;
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+class FileSource final : public ByteSource {
+ public:
+  /// A data error where the file cannot be opened.
+  explicit FileSource(const std::filesystem::path& path);
+  bool read(uint64_t offset, std::span<uint8_t> out) override;
+
+ private:
+  std::ifstream file_;
+};
+
+}  // namespace vlmtrain::image

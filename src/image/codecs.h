@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "vlmtrain/image/decode.h"
+
+namespace vlmtrain::image {
+
+/// A picture as it is stored: rows of interleaved samples.
+struct StoredPixels {
+  ImageSize size;
+  int64_t channels;  ///< 1 grey, 3 RGB, 4 RGBA (PNG, WebP) or inverted CMYK (JPEG)
+  std::unique_ptr<uint8_t[]> samples;
+
+  StoredPixels(ImageSize size_in, int64_t channels_in)
+      : size(size_in),
+        channels(channels_in),
+        samples(std::make_unique_for_overwrite<uint8_t[]>(size_in.height * size_in.width * channels_in)) {}
+
+  int64_t row_bytes() const { return size.width * channels; }
+};
+
+/// Each decodes a whole file of its format to RGB, `stored` being the size in its header; a data error, with `name`,
+/// where any of it is missing or damaged.
+StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+
+}  // namespace vlmtrain::image

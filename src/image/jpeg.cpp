@@ -1,0 +1,109 @@
+// jpeglib.h wants size_t and FILE declared before it, and jerror.h wants jpeglib.h.
+// clang-format off
+#include <cstddef>
+#include <cstdio>
+#include <jpeglib.h>
+#include <jerror.h>
+// clang-format on
+
+#include <array>
+#include <csetjmp>
+#include <optional>
+#include <utility>
+
+#include "image/codecs.h"
+#include "image/colour.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+namespace {
+
+/// libjpeg's error handler with a way out of it. `base` is first: libjpeg hands back its address.
+struct ErrorManager {
+  jpeg_error_mgr base;
+  std::jmp_buf jump;
+  std::array<char, JMSG_LENGTH_MAX> message;
+};
+
+[[noreturn]] void leave(j_common_ptr info) {
+  auto* manager = reinterpret_cast<ErrorManager*>(info->err);
+  manager->base.format_message(info, manager->message.data());
+  std::longjmp(manager->jump, 1);
+}
+
+/// Warnings after which libjpeg goes on with pixels that the file does not hold.
+bool means_missing_data(int code) {
+  return code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE || code == JWRN_MUST_RESYNC;
+}
+
+void judge_message(j_common_ptr info, int level) {
+  if (level < 0 && means_missing_data(info->err->msg_code)) leave(info);
+}
+
+/// A decompressor. What libjpeg's longjmp jumps over must have no destructor, so memory is owned here and by the
+/// caller.
+class JpegReader {
+ public:
+  JpegReader() {
+    info_.err = jpeg_std_error(&errors_.base);
+    errors_.base.error_exit = leave;
+    errors_.base.emit_message = judge_message;
+  }
+  ~JpegReader() { jpeg_destroy_decompress(&info_); }
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
+
+  /// Each returns false on an error, with message() set.
+  bool start(std::span<const std::byte> bytes) {
+    if (setjmp(errors_.jump) != 0) return false;
+    jpeg_create_decompress(&info_);
+    jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+    jpeg_read_header(&info_, TRUE);
+    info_.out_color_space = colour_space(info_.num_components);
+    jpeg_start_decompress(&info_);
+    return true;
+  }
+
+  bool read(StoredPixels& pixels) {
+    if (setjmp(errors_.jump) != 0) return false;
+    while (info_.output_scanline < info_.output_height) {
+      JSAMPROW row = &pixels.samples[info_.output_scanline * pixels.row_bytes()];
+      jpeg_read_scanlines(&info_, &row, 1);
+    }
+    return true;
+  }
+
+  ImageSize size() const { return {info_.output_height, info_.output_width}; }
+  int64_t channels() const { return info_.output_components; }
+  const char* message() const { return errors_.message.data(); }
+
+ private:
+  static J_COLOR_SPACE colour_space(int components) {
+    if (components == 1) return JCS_GRAYSCALE;
+    return components == 4 ? JCS_CMYK : JCS_RGB;
+  }
+
+  jpeg_decompress_struct info_{};
+  ErrorManager errors_{};
+};
+
+}  // namespace
+
+StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+  JpegReader reader;
+  std::optional<StoredPixels> pixels;
+  bool done = reader.start(bytes);
+  if (done) {
+    VLMTRAIN_CHECK(reader.size() == stored, "{}: the JPEG's header was read as another size", name);
+    pixels.emplace(reader.size(), reader.channels());
+    done = reader.read(*pixels);
+  }
+  if (!done) {
+    throw data_error("{}: a damaged or cut-off JPEG ({}); replace the file or drop the sample", name, reader.message());
+  }
+  if (pixels->channels == 1) return grey_to_rgb(*pixels);
+  if (pixels->channels == 4) return inverted_cmyk_to_rgb(*pixels);
+  return *std::move(pixels);
+}
+
+}  // namespace vlmtrain::image

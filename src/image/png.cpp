@@ -1,0 +1,98 @@
+#include <png.h>
+
+#include <array>
+#include <csetjmp>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "image/codecs.h"
+#include "image/colour.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+namespace {
+
+struct ErrorMessage {
+  std::array<char, 200> text{};
+};
+
+[[noreturn]] void leave(png_structp png, png_const_charp message) {
+  auto* error = static_cast<ErrorMessage*>(png_get_error_ptr(png));
+  std::strncpy(error->text.data(), message, error->text.size() - 1);
+  png_longjmp(png, 1);
+}
+
+void ignore_warning(png_structp /*png*/, png_const_charp /*message*/) {}
+
+void read_bytes(png_structp png, png_bytep out, size_t count) {
+  auto* rest = static_cast<std::span<const std::byte>*>(png_get_io_ptr(png));
+  if (count > rest->size()) png_error(png, "the file ends too early");
+  std::memcpy(out, rest->data(), count);
+  *rest = rest->subspan(count);
+}
+
+/// A decompressor. What libpng's longjmp jumps over must have no destructor, so memory is owned here and by the caller.
+class PngReader {
+ public:
+  explicit PngReader(std::span<const std::byte> bytes) : rest_(bytes) {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &error_, leave, ignore_warning);
+    info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
+    VLMTRAIN_CHECK(info_ != nullptr, "libpng of another version, or out of memory");
+    png_set_read_fn(png_, &rest_, read_bytes);
+  }
+  ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+
+  /// Each returns false on an error, with message() set.
+  bool start() {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // read_header has its own
+    png_read_info(png_, info_);
+    png_set_expand(png_);    // palettes, few bits, and a transparent colour to alpha
+    png_set_strip_16(png_);  // keeps the upper byte, as Pillow does
+    png_set_gray_to_rgb(png_);
+    png_set_interlace_handling(png_);
+    png_read_update_info(png_, info_);
+    return true;
+  }
+
+  bool read(png_bytepp rows) {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_read_image(png_, rows);
+    return true;
+  }
+
+  ImageSize size() const { return {png_get_image_height(png_, info_), png_get_image_width(png_, info_)}; }
+  int64_t channels() const { return png_get_channels(png_, info_); }
+  const char* message() const { return error_.text.data(); }
+
+ private:
+  ErrorMessage error_;
+  std::span<const std::byte> rest_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+};
+
+}  // namespace
+
+StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+  PngReader reader(bytes);
+  std::optional<StoredPixels> pixels;
+  std::vector<png_bytep> rows;
+  bool done = reader.start();
+  if (done) {
+    VLMTRAIN_CHECK(reader.size() == stored, "{}: the PNG's header was read as another size", name);
+    pixels.emplace(reader.size(), reader.channels());
+    for (int64_t y = 0; y < stored.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
+    done = reader.read(rows.data());
+  }
+  if (!done) {
+    throw data_error("{}: a damaged or cut-off PNG ({}); replace the file or drop the sample", name, reader.message());
+  }
+  return pixels->channels == 4 ? rgba_on_white(*pixels) : *std::move(pixels);
+}
+
+}  // namespace vlmtrain::image

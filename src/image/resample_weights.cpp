@@ -1,0 +1,102 @@
+#include "image/resample_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace vlmtrain::image {
+namespace {
+
+double triangle(double x) {
+  return x < 1.0 ? 1.0 - x : 0.0;
+}
+
+double keys_cubic(double x) {
+  constexpr double kA = -0.5;
+  if (x < 1.0) return ((kA + 2.0) * x - (kA + 3.0)) * x * x + 1.0;
+  if (x < 2.0) return (((x - 5.0) * x + 8.0) * x - 4.0) * kA;
+  return 0.0;
+}
+
+double sinc(double x) {
+  if (x == 0.0) return 1.0;
+  const double angle = x * std::numbers::pi;
+  return std::sin(angle) / angle;
+}
+
+double lanczos3(double x) {
+  return x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
+}
+
+struct Kernel {
+  double (*value)(double distance);
+  double support;
+};
+
+Kernel kernel_of(Filter filter) {
+  switch (filter) {
+    case Filter::kBilinear:
+      return {triangle, 1.0};
+    case Filter::kBicubic:
+      return {keys_cubic, 2.0};
+    case Filter::kLanczos:
+      break;
+  }
+  return {lanczos3, 3.0};
+}
+
+/// The most fractional bits with which the largest weight still fits 16 bits.
+int precision_for(double largest) {
+  constexpr int kMostBits = 22;
+  int precision = 0;
+  while (precision < kMostBits) {
+    const auto next = static_cast<int>(0.5 + largest * (1 << (precision + 1)));
+    if (next > std::numeric_limits<int16_t>::max()) break;
+    ++precision;
+  }
+  return precision;
+}
+
+}  // namespace
+
+ResampleWeights resample_weights(int64_t input_size, int64_t output_size, Filter filter) {
+  const Kernel kernel = kernel_of(filter);
+  const double scale = static_cast<double>(input_size) / static_cast<double>(output_size);
+  const double stretch = std::max(scale, 1.0);
+  const double squeeze = 1.0 / stretch;
+  const double support = kernel.support * stretch;
+  const auto most = static_cast<int64_t>(std::ceil(support)) * 2 + 1;
+
+  ResampleWeights result;
+  result.stride = (most + 1) / 2 * 2;
+  result.spans.reserve(output_size);
+  std::vector<double> exact(output_size * result.stride);
+  double largest = 0.0;
+  for (int64_t i = 0; i < output_size; ++i) {
+    const double center = scale * (static_cast<double>(i) + 0.5);
+    const auto first = std::max<int64_t>(static_cast<int64_t>(center - support + 0.5), 0);
+    const auto end = std::min(static_cast<int64_t>(center + support + 0.5), input_size);
+    const int64_t count = std::clamp<int64_t>(end - first, 0, most);
+    double* weights = exact.data() + i * result.stride;
+    double total = 0.0;
+    for (int64_t k = 0; k < count; ++k) {
+      weights[k] = kernel.value(std::abs((static_cast<double>(k + first) - center + 0.5) * squeeze));
+      total += weights[k];
+    }
+    for (int64_t k = 0; k < count && total != 0.0; ++k) {
+      weights[k] /= total;
+      largest = std::max(largest, weights[k]);
+    }
+    result.spans.push_back({first, count});
+  }
+
+  result.precision = precision_for(largest);
+  result.values.resize(exact.size());
+  const double one = 1 << result.precision;
+  std::transform(exact.begin(), exact.end(), result.values.begin(),
+                 [one](double weight) { return static_cast<int16_t>(std::round(weight * one)); });
+  return result;
+}
+
+}  // namespace vlmtrain::image
