@@ -5,21 +5,13 @@
 #include <vector>
 
 #include "vlmtrain/data/ledger.h"
+#include "vlmtrain/data/order.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/io/dataset_file.h"
 
 namespace vlmtrain::data {
 
 enum class BadSamplePolicy { kFail, kSkip };
-
-/// Where the next sample is drawn: `position` in the order of `epoch`. With the seed it is all that a checkpoint needs to
-/// go on with the same samples, at once.
-struct Cursor {
-  int64_t epoch = 0;
-  int64_t position = 0;
-
-  bool operator==(const Cursor&) const = default;
-};
 
 /// The samples of one optimizer step: exactly the global batch.
 struct GlobalBatch {
@@ -31,26 +23,30 @@ struct GlobalBatch {
 
 struct LoaderSettings {
   int64_t global_batch_size = 1;
-  int64_t num_workers = 1;   ///< threads that decode ahead, >= 1
-  int64_t samples_ahead = 0; ///< processed samples kept ready; 0: two global batches
+  int64_t num_workers = 1;    ///< threads that decode ahead, >= 1
+  int64_t samples_ahead = 0;  ///< processed samples kept ready; 0: two global batches
   uint64_t seed = 0;
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
 };
 
-/// Draws global batches for ever: epoch after epoch, each in an order that is a function of the seed and the epoch. A batch
-/// that an epoch's end cuts goes on with the next epoch, so that each has exactly the global batch size. Loader threads
-/// decode ahead of the caller; the samples and their order do not depend on the number of threads. A sample without a
-/// single label token is bad.
+/// Draws global batches for ever: epoch after epoch, each in an order that is a function of the seed and the epoch. A
+/// batch that an epoch's end cuts goes on with the next epoch, so that each has exactly the global batch size. Loader
+/// threads decode ahead of the caller; the samples and their order do not depend on the number of threads. A sample is
+/// bad if make_sample throws a UserError with kBadData. For one caller's thread.
 class Loader {
  public:
-  /// `records`, `processor` and `ledger` must outlive the loader.
-  Loader(const std::vector<io::Record>& records, const SampleProcessor& processor, LoaderSettings settings, Cursor start,
-         Ledger& ledger);
+  /// `records`, `processor` and `ledger` (of as many samples as there are records) must outlive the loader. Throws
+  /// UserError (kBadData) if there are no records, if `start` lies behind their end, or if some have a problem and the
+  /// policy is kFail; with kSkip those are dropped at once.
+  Loader(const std::vector<io::Record>& records, const SampleProcessor& processor, LoaderSettings settings,
+         Cursor start, Ledger& ledger);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// Throws UserError (kBadData) if a sample is bad and the policy is kFail, or if an epoch holds no usable sample.
+  /// Marks the samples as used. Throws UserError (kBadData) if a sample is bad and the policy is kFail, or if an epoch
+  /// holds no usable sample; rethrows any other exception of the processor as it is. After a throw the loader can only
+  /// be destroyed.
   GlobalBatch next();
 
  private:

@@ -11,8 +11,8 @@
 
 namespace vlmtrain::data {
 
-/// Some samples end to end, without padding. Everything that depends on values (where image features go, which tokens are
-/// labels) is computed here on the host, so that the step reads nothing back from the device.
+/// Some samples end to end, without padding. Everything that depends on values (where image features go, which tokens
+/// are labels) is computed here on the host, so that the step reads nothing back from the device.
 struct MicroBatch {
   at::Tensor token_ids;        ///< int64 [tokens]
   at::Tensor position_ids;     ///< int64 [tokens], place within the own sample

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "vlmtrain/base/error.h"
@@ -43,9 +44,13 @@ class SampleProcessor {
  public:
   virtual ~SampleProcessor() = default;
 
-  /// Decodes the images, renders the chat and tokenizes it. Throws SampleError (or another UserError with kBadData) where
-  /// the record cannot be used.
+  /// Decodes the images, renders the chat and tokenizes it. Throws SampleError (or another UserError with kBadData)
+  /// where the record cannot be used.
   virtual Sample process(const io::Record& record, int64_t index) const = 0;
 };
+
+/// The sample of `records[index]`, for training and evaluation alike. Throws SampleError also if the record has a
+/// problem or if the sample has no label token. Thread-safe.
+Sample make_sample(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index);
 
 }  // namespace vlmtrain::data

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "vlmtrain/base/options.h"
+#include "vlmtrain/data/loader.h"
+
+namespace vlmtrain::data {
+
+/// The section `data` of the configuration.
+struct DataOptions {
+  std::string train;
+  std::string eval;
+  std::string image_root;  ///< empty: the folder of the data file
+  int64_t max_length = 8192;
+  bool packing = true;
+  Auto<int64_t> max_images_per_sample;
+  Auto<int64_t> image_max_pixels;
+  BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
+  int64_t num_workers = 2;
+  std::string chat_template = "auto";
+};
+
+void declare(OptionTable& table, DataOptions& options);
+
+}  // namespace vlmtrain::data

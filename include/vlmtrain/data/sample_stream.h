@@ -1,0 +1,79 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "vlmtrain/data/sample.h"
+
+namespace vlmtrain::data {
+
+/// Names the sample at each place of a sequence, one call a place; nothing at the end. Called by one thread at a time,
+/// but not always the same one.
+using IndexSource = std::function<std::optional<int64_t>()>;
+
+/// The whole data set once, as the file has it.
+IndexSource file_order(int64_t samples);
+
+/// Makes the sample of an index, or throws. Called by several threads at once.
+using MakeSample = std::function<Sample(int64_t index)>;
+
+/// What one place of the sequence gave.
+struct StreamItem {
+  int64_t index = -1;
+  Sample sample;             ///< empty if there is an error
+  std::exception_ptr error;  ///< whatever was thrown, of any type
+};
+
+/// Makes the samples of a sequence on worker threads ahead of the consumer and hands them out strictly in order: they
+/// do not depend on the number of workers. An exception travels with its place and does not stop the others. The
+/// workers use one core each: ATen operations start no OpenMP teams in them.
+///
+///   SampleStream stream(file_order(samples), make_sample, {.workers = 2, .ahead = 16});
+///   while (auto item = stream.next()) …
+class SampleStream {
+ public:
+  struct Settings {
+    int64_t workers = 1;  ///< threads, >= 1
+    int64_t ahead = 1;    ///< samples made or being made that the consumer has not taken; at least one a worker
+  };
+
+  SampleStream(IndexSource source, MakeSample make, Settings settings);
+  /// Waits only for samples that are being made at this moment.
+  ~SampleStream();
+  SampleStream(const SampleStream&) = delete;
+  SampleStream& operator=(const SampleStream&) = delete;
+
+  /// The next item, or nothing behind the end of the sequence. For one consumer thread. Throws only what the source
+  /// threw.
+  std::optional<StreamItem> next();
+
+ private:
+  struct Slot {
+    StreamItem item;
+    bool ready = false;
+  };
+
+  void work(const std::stop_token& stop);
+  Slot* claim();
+
+  IndexSource source_;
+  MakeSample make_;
+  size_t ahead_;
+  std::mutex mutex_;  // guards what follows and source_
+  std::condition_variable_any room_;
+  std::condition_variable front_ready_;
+  std::deque<Slot> slots_;  // in order; its ends grow and shrink without moving the slots that workers fill
+  bool ended_ = false;
+  std::exception_ptr source_error_;
+  std::vector<std::jthread> workers_;  // last: joined before anything they use is destroyed
+};
+
+}  // namespace vlmtrain::data

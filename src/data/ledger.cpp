@@ -1,0 +1,94 @@
+#include "vlmtrain/data/ledger.h"
+
+#include <numeric>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::data {
+
+Ledger::Ledger(std::string dataset, int64_t samples)
+    : dataset_(std::move(dataset)), statuses_(static_cast<size_t>(samples), SampleStatus::kNotReached) {
+  counts_[static_cast<size_t>(SampleStatus::kNotReached)] = samples;
+}
+
+Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset, int64_t samples, Cursor next,
+                       uint64_t seed) {
+  Ledger ledger(std::move(dataset), samples);
+  try {
+    if (const auto saved_samples = saved.at("samples").get<int64_t>(); saved_samples != samples) {
+      throw data_error(
+          "{} holds {} samples, but the run to resume had {}: resume with the data file that it was started with",
+          ledger.dataset_, samples, saved_samples);
+    }
+    for (const auto& problem : saved.at("problems")) {
+      if (problem.at("status") != "dropped") continue;
+      const auto index = problem.at("index").get<int64_t>();
+      if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
+      ledger.mark_dropped(index, problem.at("id"), problem.at("reason"), problem.at("message"));
+    }
+  } catch (const nlohmann::ordered_json::exception& error) {
+    throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint", error.what());
+  }
+  if (next.epoch > 0) {
+    for (int64_t index = 0; index < samples; ++index) ledger.mark_used(index);
+  } else {
+    VLMTRAIN_CHECK(next.position <= samples, "position {} of {} samples", next.position, samples);
+    const auto order = epoch_order(samples, seed, 0);
+    for (int64_t position = 0; position < next.position; ++position) {
+      ledger.mark_used(order[static_cast<size_t>(position)]);
+    }
+  }
+  return ledger;
+}
+
+void Ledger::mark_used(int64_t index) {
+  raise(index, SampleStatus::kUsed);
+}
+
+void Ledger::mark_dropped(int64_t index, std::string id, std::string reason, std::string message) {
+  if (!raise(index, SampleStatus::kDropped)) return;
+  problems_[index] = {std::move(id), std::move(reason), std::move(message)};
+}
+
+void Ledger::mark_failed(int64_t index, std::string id, std::string reason, std::string message) {
+  if (!raise(index, SampleStatus::kFailed)) return;
+  problems_[index] = {std::move(id), std::move(reason), std::move(message)};
+}
+
+bool Ledger::raise(int64_t index, SampleStatus status) {
+  VLMTRAIN_CHECK(index >= 0 && index < samples(), "sample {} of {}", index, samples());
+  SampleStatus& current = statuses_[static_cast<size_t>(index)];
+  if (status <= current) return false;
+  --counts_[static_cast<size_t>(current)];
+  ++counts_[static_cast<size_t>(status)];
+  current = status;
+  return true;
+}
+
+nlohmann::ordered_json Ledger::to_json() const {
+  VLMTRAIN_CHECK(std::accumulate(counts_.begin(), counts_.end(), int64_t{0}) == samples(),
+                 "the counts do not sum to {} samples", samples());
+  VLMTRAIN_CHECK(count(SampleStatus::kDropped) + count(SampleStatus::kFailed) == std::ssize(problems_),
+                 "{} problems are named", problems_.size());
+  auto problems = nlohmann::ordered_json::array();
+  std::map<std::string, int64_t> reasons;
+  for (const auto& [index, problem] : problems_) {
+    ++reasons[problem.reason];
+    problems.push_back({{"index", index},
+                        {"id", problem.id},
+                        {"status", status(index) == SampleStatus::kFailed ? "failed" : "dropped"},
+                        {"reason", problem.reason},
+                        {"message", problem.message}});
+  }
+  return {{"dataset", dataset_},
+          {"samples", samples()},
+          {"used", count(SampleStatus::kUsed)},
+          {"dropped", count(SampleStatus::kDropped)},
+          {"failed", count(SampleStatus::kFailed)},
+          {"not_reached", count(SampleStatus::kNotReached)},
+          {"reasons", nlohmann::ordered_json(reasons)},
+          {"problems", std::move(problems)}};
+}
+
+}  // namespace vlmtrain::data

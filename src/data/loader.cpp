@@ -1,0 +1,191 @@
+#include "vlmtrain/data/loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "data/bad_sample_log.h"
+#include "data/record_problem.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/data/sample_stream.h"
+
+namespace vlmtrain::data {
+namespace {
+
+constexpr size_t kNamedInError = 5;
+
+struct Problem {
+  std::string reason;
+  std::string message;
+  bool skippable = false;  ///< the sample's own fault, not the program's or the machine's
+};
+
+Problem describe(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const SampleError& bad) {
+    return {bad.reason(), bad.what(), true};
+  } catch (const UserError& bad) {
+    return {"bad data", bad.what(), bad.code() == ExitCode::kBadData};
+  } catch (const std::exception& unexpected) {
+    return {"unexpected error", unexpected.what()};
+  } catch (...) {
+    return {"unexpected error", "an exception of unknown type"};
+  }
+}
+
+UserError unusable_records(const std::string& dataset, const std::vector<io::Record>& records,
+                           const std::vector<int64_t>& unusable) {
+  std::string list;
+  for (size_t i = 0; i < std::min(unusable.size(), kNamedInError); ++i) {
+    const io::Record& record = records[static_cast<size_t>(unusable[i])];
+    list += fmt::format("\n  line {}, sample {}: {}", record.line, record.id, record.problem);
+  }
+  if (unusable.size() > kNamedInError) list += fmt::format("\n  and {} more", unusable.size() - kNamedInError);
+  return data_error("{}: {} of {} samples cannot be used; mend the file or set data.on_bad_sample=skip{}", dataset,
+                    unusable.size(), records.size(), list);
+}
+
+IndexSource endless(EpochSequence sequence) {
+  return [sequence = std::move(sequence)]() mutable { return std::optional{sequence.next()}; };
+}
+
+}  // namespace
+
+class Loader::Impl {
+ public:
+  Impl(const std::vector<io::Record>& records, const SampleProcessor& processor, const LoaderSettings& settings,
+       Cursor start, Ledger& ledger)
+      : records_(records), settings_(settings), cursor_(start), ledger_(ledger) {
+    check_start();
+    settle_unusable_records();
+    epoch_has_usable_ = start.position > 0;  // what lies before a resumed epoch's cut was not seen here
+    const int64_t ahead = settings.samples_ahead > 0 ? settings.samples_ahead : 2 * settings.global_batch_size;
+    stream_.emplace(
+        endless(EpochSequence(std::ssize(records), settings.seed, start)),
+        [&records, &processor](int64_t index) { return make_sample(processor, records, index); },
+        SampleStream::Settings{.workers = settings.num_workers, .ahead = ahead});
+  }
+
+  ~Impl() { summarize(); }
+
+  GlobalBatch next() {
+    GlobalBatch batch;
+    while (std::ssize(batch.samples) < settings_.global_batch_size) {
+      StreamItem item = draw(batch.wait_seconds);
+      if (item.error) {
+        settle_bad_sample(item.index, item.error);
+      } else {
+        epoch_has_usable_ = true;
+        batch.label_tokens += item.sample.label_tokens();
+        batch.samples.push_back(std::move(item.sample));
+      }
+      advance();
+    }
+    // Only now: a batch that a bad sample stops is not trained on.
+    for (const Sample& sample : batch.samples) ledger_.mark_used(sample.index);
+    batch.next = cursor_;
+    return batch;
+  }
+
+ private:
+  void check_start() const {
+    VLMTRAIN_CHECK(ledger_.samples() == std::ssize(records_), "a ledger of {} samples for {} records",
+                   ledger_.samples(), records_.size());
+    VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "a global batch of {}", settings_.global_batch_size);
+    if (records_.empty()) throw data_error("{}: holds no samples; name another file in data.train", ledger_.dataset());
+    if (cursor_.position >= std::ssize(records_)) {
+      throw data_error(
+          "{}: the run to resume goes on at sample {} of an epoch, but the file holds {}; resume with the file that it "
+          "was started with",
+          ledger_.dataset(), cursor_.position, records_.size());
+    }
+  }
+
+  void settle_unusable_records() {
+    std::vector<int64_t> unusable;
+    for (int64_t index = 0; index < std::ssize(records_); ++index) {
+      if (!records_[static_cast<size_t>(index)].problem.empty()) unusable.push_back(index);
+    }
+    for (const int64_t index : unusable) {
+      const SampleError error = record_problem(records_[static_cast<size_t>(index)]);
+      settle(index, {error.reason(), error.what(), true});
+    }
+    if (settings_.on_bad_sample == BadSamplePolicy::kFail && !unusable.empty()) {
+      throw unusable_records(ledger_.dataset(), records_, unusable);
+    }
+    summarize();
+  }
+
+  StreamItem draw(double& wait_seconds) {
+    const auto begin = std::chrono::steady_clock::now();
+    auto item = stream_->next();
+    wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    VLMTRAIN_CHECK(item.has_value(), "the endless sequence ended");
+    return std::move(*item);
+  }
+
+  void settle_bad_sample(int64_t index, const std::exception_ptr& error) {
+    const Problem problem = describe(error);
+    if (settle(index, problem)) return;
+    if (!problem.skippable) spdlog::error("{} stopped the run: {}", name(index), problem.message);
+    std::rethrow_exception(error);
+  }
+
+  /// Enters the problem in the ledger; true if the run goes on without the sample.
+  bool settle(int64_t index, const Problem& problem) {
+    const std::string& id = records_[static_cast<size_t>(index)].id;
+    if (!problem.skippable || settings_.on_bad_sample == BadSamplePolicy::kFail) {
+      ledger_.mark_failed(index, id, problem.reason, problem.message);
+      return false;
+    }
+    const bool known = ledger_.status(index) == SampleStatus::kDropped;  // in an earlier epoch, or before a resume
+    ledger_.mark_dropped(index, id, problem.reason, problem.message);
+    if (!known) log_.warn(problem.message);
+    return true;
+  }
+
+  void advance() {
+    const Cursor following = after(cursor_, std::ssize(records_));
+    if (following.epoch != cursor_.epoch) {
+      summarize();
+      if (!epoch_has_usable_) {
+        throw data_error("{}: none of the {} samples can be used; ledger.json names each with the reason",
+                         ledger_.dataset(), records_.size());
+      }
+      epoch_has_usable_ = false;
+    }
+    cursor_ = following;
+  }
+
+  void summarize() { log_.summarize(ledger_.count(SampleStatus::kDropped), ledger_.samples()); }
+
+  std::string name(int64_t index) const {
+    const io::Record& record = records_[static_cast<size_t>(index)];
+    return fmt::format("{}: sample {} (line {})", ledger_.dataset(), record.id, record.line);
+  }
+
+  const std::vector<io::Record>& records_;
+  LoaderSettings settings_;
+  Cursor cursor_;
+  Ledger& ledger_;
+  BadSampleLog log_;
+  bool epoch_has_usable_ = false;
+  std::optional<SampleStream> stream_;
+};
+
+Loader::Loader(const std::vector<io::Record>& records, const SampleProcessor& processor, LoaderSettings settings,
+               Cursor start, Ledger& ledger)
+    : impl_(std::make_unique<Impl>(records, processor, settings, start, ledger)) {}
+
+Loader::~Loader() = default;
+
+GlobalBatch Loader::next() {
+  return impl_->next();
+}
+
+}  // namespace vlmtrain::data

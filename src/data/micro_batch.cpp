@@ -1,0 +1,99 @@
+#include "vlmtrain/data/micro_batch.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::data {
+namespace {
+
+at::Tensor to_tensor(const std::vector<int64_t>& values) {
+  at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+void check_shapes(const Sample& sample) {
+  VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label marks for {} tokens", sample.id,
+                 sample.is_label.size(), sample.tokens());
+  VLMTRAIN_CHECK(sample.is_label.empty() || sample.is_label.front() == 0,
+                 "sample {}: its first token is a label, which nothing could predict", sample.id);
+  VLMTRAIN_CHECK(sample.tiles.defined() == !sample.image_token_positions.empty(),
+                 "sample {}: {} image tokens, tiles {}", sample.id, sample.image_token_positions.size(),
+                 sample.tiles.defined() ? "given" : "missing");
+}
+
+at::Tensor join_tiles(std::span<const Sample> samples) {
+  std::vector<at::Tensor> tiles;
+  for (const Sample& sample : samples) {
+    if (!sample.tiles.defined()) continue;
+    VLMTRAIN_CHECK(sample.tiles.dim() == 4 && sample.tiles.scalar_type() == at::kByte,
+                   "sample {}: tiles of {} dimensions", sample.id, sample.tiles.dim());
+    VLMTRAIN_CHECK(tiles.empty() || sample.tiles.sizes().slice(1) == tiles.front().sizes().slice(1),
+                   "sample {}: tiles of {}x{} beside {}x{}", sample.id, sample.tiles.size(2), sample.tiles.size(3),
+                   tiles.front().size(2), tiles.front().size(3));
+    tiles.push_back(sample.tiles);
+  }
+  return tiles.empty() ? at::Tensor() : at::cat(tiles);
+}
+
+at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
+  if (!tensor.defined()) return tensor;
+  // Only a copy from pinned memory does not hold up the host.
+  const bool pin = device.is_cuda() && tensor.device().is_cpu();
+  return (pin ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/true);
+}
+
+}  // namespace
+
+MicroBatch MicroBatch::to(at::Device device) const {
+  MicroBatch moved = *this;
+  for (at::Tensor* tensor : {&moved.token_ids, &moved.position_ids, &moved.segments.offsets, &moved.image_positions,
+                             &moved.tiles, &moved.label_positions, &moved.labels}) {
+    *tensor = copy_to(*tensor, device);
+  }
+  return moved;
+}
+
+MicroBatch collate(std::span<const Sample> samples) {
+  VLMTRAIN_CHECK(!samples.empty(), "a micro-batch without samples");
+  MicroBatch batch;
+  std::vector<int64_t> lengths;
+  std::vector<int64_t> token_ids;
+  std::vector<int64_t> position_ids;
+  std::vector<int64_t> image_positions;
+  std::vector<int64_t> label_positions;
+  std::vector<int64_t> labels;
+  for (const Sample& sample : samples) {
+    check_shapes(sample);
+    const auto offset = std::ssize(token_ids);
+    lengths.push_back(sample.tokens());
+    token_ids.insert(token_ids.end(), sample.token_ids.begin(), sample.token_ids.end());
+    position_ids.resize(token_ids.size());
+    std::iota(position_ids.begin() + offset, position_ids.end(), int64_t{0});
+    for (const int64_t position : sample.image_token_positions) image_positions.push_back(offset + position);
+    for (int64_t position = 1; position < sample.tokens(); ++position) {
+      if (sample.is_label[static_cast<size_t>(position)] == 0) continue;
+      label_positions.push_back(offset + position - 1);
+      labels.push_back(sample.token_ids[static_cast<size_t>(position)]);
+    }
+    batch.images += sample.images;
+  }
+  batch.samples = std::ssize(samples);
+  batch.token_ids = to_tensor(token_ids);
+  batch.position_ids = to_tensor(position_ids);
+  batch.segments = nn::Segments::from_lengths(std::move(lengths), at::kCPU);
+  batch.image_positions = to_tensor(image_positions);
+  batch.tiles = join_tiles(samples);
+  batch.label_positions = to_tensor(label_positions);
+  batch.labels = to_tensor(labels);
+  return batch;
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,38 @@
+#include "vlmtrain/data/options.h"
+
+#include <optional>
+
+namespace vlmtrain::data {
+
+void declare(OptionTable& table, DataOptions& options) {
+  const Check<Auto<int64_t>> auto_or_positive{
+      "auto or at least 1", [](const Auto<int64_t>& value) { return !value.has_value() || *value >= 1; }};
+  const Check<bool> always_packed{"true, since samples always lie end to end, without padding",
+                                  [](const bool& packing) { return packing; }};
+  table.describe_section("data", "What is learnt from, and how it is read.");
+  table.add("data.train", options.train, "JSON or JSON Lines file of conversations to train on.");
+  table.add("data.eval", options.eval, "File of conversations to evaluate on; empty: none.");
+  table.add("data.image_root", options.image_root,
+            "Folder that the images' relative paths start from; empty: the folder of the data file.");
+  table.add("data.max_length", options.max_length,
+            "Most tokens of a sample, image tokens included; a longer one is a bad sample, it is not cut.",
+            std::optional{at_least<int64_t>(1)});
+  table.add("data.packing", options.packing, "Samples of a micro-batch lie end to end and do not see each other.",
+            std::optional{always_packed});
+  table.add("data.max_images_per_sample", options.max_images_per_sample,
+            "Most images of a sample; one with more is a bad sample. auto: no limit.", std::optional{auto_or_positive});
+  table.add("data.image_max_pixels", options.image_max_pixels,
+            "Most pixels of an image, width x height; a larger one is made smaller. auto: what the model's own "
+            "processor allows.",
+            std::optional{auto_or_positive});
+  table.add_choice(
+      "data.on_bad_sample", options.on_bad_sample, {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
+      "What to do with a sample that cannot be used: stop and name it, or go on without it and count it in "
+      "ledger.json.");
+  table.add("data.num_workers", options.num_workers, "Threads that decode and tokenize ahead of the training step.",
+            std::optional{at_least<int64_t>(1)});
+  table.add("data.chat_template", options.chat_template,
+            "Name of the template that turns a conversation into text. auto: the model family's own.");
+}
+
+}  // namespace vlmtrain::data

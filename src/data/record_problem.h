@@ -1,0 +1,11 @@
+#pragma once
+
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/io/dataset_file.h"
+
+namespace vlmtrain::data {
+
+/// The error of a record that cannot be used. REQUIRES: record.problem is not empty.
+SampleError record_problem(const io::Record& record);
+
+}  // namespace vlmtrain::data

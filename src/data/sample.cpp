@@ -1,0 +1,32 @@
+#include "vlmtrain/data/sample.h"
+
+#include <algorithm>
+
+#include "data/record_problem.h"
+
+namespace vlmtrain::data {
+
+int64_t Sample::label_tokens() const {
+  return std::count(is_label.begin(), is_label.end(), 1);
+}
+
+SampleError record_problem(const io::Record& record) {
+  return {"unusable record", fmt::format("sample {} (line {}): {}", record.id, record.line, record.problem)};
+}
+
+Sample make_sample(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index) {
+  const io::Record& record = records.at(static_cast<size_t>(index));
+  if (!record.problem.empty()) throw record_problem(record);
+  Sample sample = processor.process(record, index);
+  VLMTRAIN_CHECK(sample.index == index, "sample {} came back as {}", index, sample.index);
+  if (sample.label_tokens() == 0) {
+    throw SampleError(
+        "no label tokens",
+        fmt::format("sample {} (line {}) has no label token, so there is nothing to learn from it; give it "
+                    "an assistant's turn that is not empty",
+                    record.id, record.line));
+  }
+  return sample;
+}
+
+}  // namespace vlmtrain::data

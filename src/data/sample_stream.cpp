@@ -1,0 +1,102 @@
+#include "vlmtrain/data/sample_stream.h"
+
+#include <dlfcn.h>
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::data {
+namespace {
+
+// An ATen operation above its grain size starts an OpenMP team in whichever thread calls it: N workers would have N
+// teams, each as large as the machine. at::set_num_threads(1) would also hold for threads that start later, such as the
+// engine's, so the limit is set for this thread alone, in the OpenMP runtime that LibTorch brings along.
+void keep_aten_on_this_thread() {
+  at::get_num_threads();  // LibTorch sets a thread up at its first use, which would lift the limit later
+  using SetNumThreads = void (*)(int);
+  const auto set_num_threads = reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set_num_threads != nullptr) set_num_threads(1);
+}
+
+}  // namespace
+
+IndexSource file_order(int64_t samples) {
+  return [samples, next = int64_t{0}]() mutable -> std::optional<int64_t> {
+    if (next >= samples) return std::nullopt;
+    return next++;
+  };
+}
+
+SampleStream::SampleStream(IndexSource source, MakeSample make, Settings settings)
+    : source_(std::move(source)),
+      make_(std::move(make)),
+      ahead_(static_cast<size_t>(std::max(settings.ahead, settings.workers))) {
+  VLMTRAIN_CHECK(settings.workers >= 1, "{} workers", settings.workers);
+  for (int64_t worker = 0; worker < settings.workers; ++worker) {
+    workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  }
+}
+
+SampleStream::~SampleStream() {
+  // All are asked before the first is joined, so that none begins another sample meanwhile.
+  for (auto& worker : workers_) worker.request_stop();
+}
+
+std::optional<StreamItem> SampleStream::next() {
+  std::unique_lock lock(mutex_);
+  front_ready_.wait(lock, [this] { return slots_.empty() ? ended_ : slots_.front().ready; });
+  if (slots_.empty()) {
+    if (source_error_) std::rethrow_exception(source_error_);
+    return std::nullopt;
+  }
+  StreamItem item = std::move(slots_.front().item);
+  slots_.pop_front();
+  room_.notify_one();
+  return item;
+}
+
+void SampleStream::work(const std::stop_token& stop) {
+  keep_aten_on_this_thread();
+  std::unique_lock lock(mutex_);
+  while (room_.wait(lock, stop, [this] { return ended_ || slots_.size() < ahead_; }) && !stop.stop_requested()) {
+    Slot* slot = claim();
+    if (slot == nullptr) return;
+    const int64_t index = slot->item.index;
+    lock.unlock();
+    Sample sample;
+    std::exception_ptr error;
+    try {
+      sample = make_(index);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    slot->item.sample = std::move(sample);
+    slot->item.error = std::move(error);
+    slot->ready = true;
+    if (slot == &slots_.front()) front_ready_.notify_one();
+  }
+}
+
+SampleStream::Slot* SampleStream::claim() {
+  if (ended_) return nullptr;
+  try {
+    if (const auto index = source_()) {
+      Slot& slot = slots_.emplace_back();
+      slot.item.index = *index;
+      return &slot;
+    }
+  } catch (...) {
+    source_error_ = std::current_exception();
+  }
+  ended_ = true;
+  room_.notify_all();
+  front_ready_.notify_one();
+  return nullptr;
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/data/sample.h"
+
+namespace vlmtrain::data {
+
+/// Samples of two tokens that name their record, made by as many calls as are counted. `trouble` may throw or wait.
+class FakeProcessor : public SampleProcessor {
+ public:
+  explicit FakeProcessor(std::function<void(int64_t index)> trouble = {}) : trouble_(std::move(trouble)) {}
+
+  Sample process(const io::Record& record, int64_t index) const override {
+    ++calls_;
+    if (trouble_) trouble_(index);
+    Sample sample;
+    sample.index = index;
+    sample.id = record.id;
+    sample.token_ids = {1, 100 + index};
+    sample.is_label = {0, static_cast<char>(record.task == "unlabelled" ? 0 : 1)};
+    return sample;
+  }
+
+  int64_t calls() const { return calls_; }
+
+ private:
+  std::function<void(int64_t index)> trouble_;
+  mutable std::atomic<int64_t> calls_{0};
+};
+
+inline std::vector<io::Record> make_records(int64_t count) {
+  std::vector<io::Record> records(static_cast<size_t>(count));
+  for (size_t i = 0; i < records.size(); ++i) {
+    records[i].id = fmt::format("s{}", i);
+    records[i].line = static_cast<int64_t>(i) + 1;
+  }
+  return records;
+}
+
+/// Lets threads overtake each other: a wait of 0 to 150 microseconds that differs from index to index.
+inline void stagger(int64_t index) {
+  std::this_thread::sleep_for(std::chrono::microseconds(index * 7919 % 4 * 50));
+}
+
+inline void reject(int64_t index) {
+  throw SampleError("too long", fmt::format("sample s{} is too long; raise data.max_length", index));
+}
+
+}  // namespace vlmtrain::data

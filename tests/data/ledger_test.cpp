@@ -1,0 +1,103 @@
+#include "vlmtrain/data/ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::data {
+namespace {
+
+void expect_counts(const Ledger& ledger, int64_t used, int64_t dropped, int64_t failed, int64_t not_reached) {
+  const auto json = ledger.to_json();
+  EXPECT_EQ(json["used"], used);
+  EXPECT_EQ(json["dropped"], dropped);
+  EXPECT_EQ(json["failed"], failed);
+  EXPECT_EQ(json["not_reached"], not_reached);
+  EXPECT_EQ(json["samples"], used + dropped + failed + not_reached);
+}
+
+TEST(Ledger, CountsEachSampleOnce) {
+  Ledger ledger("train.json", 5);
+  expect_counts(ledger, 0, 0, 0, 5);
+  ledger.mark_used(0);
+  ledger.mark_used(0);
+  ledger.mark_used(1);
+  ledger.mark_dropped(2, "c", "too long", "c is too long");
+  ledger.mark_dropped(2, "c", "too long", "c is too long");
+  expect_counts(ledger, 2, 1, 0, 2);
+  ledger.mark_failed(3, "d", "bad image", "d");
+  expect_counts(ledger, 2, 1, 1, 1);
+}
+
+TEST(Ledger, TheWorseStatusWins) {
+  Ledger ledger("train.json", 2);
+  ledger.mark_used(0);
+  ledger.mark_dropped(0, "a", "too long", "first");
+  ledger.mark_used(0);
+  ledger.mark_dropped(0, "a", "too long", "second");
+  EXPECT_EQ(ledger.to_json()["problems"][0]["message"], "first");
+  ledger.mark_failed(0, "a", "too long", "third");
+  ledger.mark_dropped(0, "a", "too long", "fourth");
+  EXPECT_EQ(ledger.to_json()["problems"][0]["message"], "third");
+  expect_counts(ledger, 0, 0, 1, 1);
+}
+
+TEST(Ledger, JsonNamesProblemsAndCountsReasons) {
+  Ledger ledger("train.json", 4);
+  ledger.mark_dropped(3, "d", "too long", "d is too long");
+  ledger.mark_dropped(1, "b", "too long", "b is too long");
+  ledger.mark_failed(2, "c", "bad image", "c has a bad image");
+  EXPECT_EQ(ledger.to_json().dump(),
+            R"({"dataset":"train.json","samples":4,"used":0,"dropped":2,"failed":1,"not_reached":1,)"
+            R"("reasons":{"bad image":1,"too long":2},"problems":[)"
+            R"({"index":1,"id":"b","status":"dropped","reason":"too long","message":"b is too long"},)"
+            R"({"index":2,"id":"c","status":"failed","reason":"bad image","message":"c has a bad image"},)"
+            R"({"index":3,"id":"d","status":"dropped","reason":"too long","message":"d is too long"}]})");
+  EXPECT_EQ(Ledger("empty", 0).to_json()["problems"].dump(), "[]");
+  EXPECT_EQ(Ledger("empty", 0).to_json()["reasons"].dump(), "{}");
+}
+
+TEST(Ledger, RestoresFromTheCursor) {
+  const auto order = epoch_order(6, 1, 0);
+  Ledger before("train.json", 6);
+  before.mark_used(order[0]);
+  before.mark_used(order[1]);
+  before.mark_dropped(order[2], "c", "too long", "c");
+  before.mark_dropped(order[5], "f", "unusable record", "f");  // known from the start, not reached yet
+  const Ledger restored = Ledger::restore(before.to_json(), "train.json", 6, {0, 3}, 1);
+  EXPECT_EQ(restored.to_json(), before.to_json());
+  expect_counts(restored, 2, 2, 0, 2);
+  expect_counts(Ledger::restore(before.to_json(), "train.json", 6, {1, 0}, 1), 4, 2, 0, 0);
+  expect_counts(Ledger::restore(Ledger("", 6).to_json(), "train.json", 6, {0, 0}, 1), 0, 0, 0, 6);
+}
+
+TEST(Ledger, AFailedSampleIsTriedAnew) {
+  const auto order = epoch_order(3, 1, 0);
+  Ledger before("train.json", 3);
+  before.mark_used(order[0]);
+  before.mark_failed(order[1], "b", "too long", "b");
+  expect_counts(Ledger::restore(before.to_json(), "train.json", 3, {0, 1}, 1), 1, 0, 0, 2);
+}
+
+TEST(Ledger, RefusesWhatIsNotItsDataSet) {
+  const auto error_of = [](const nlohmann::ordered_json& saved) -> std::string {
+    try {
+      Ledger::restore(saved, "train.json", 6, {0, 0}, 1);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error_of(Ledger("train.json", 5).to_json()),
+              testing::HasSubstr("train.json holds 6 samples, but the run to resume had 5"));
+  EXPECT_THAT(error_of({{"samples", 6}}), testing::HasSubstr("ledger cannot be read"));
+  EXPECT_THAT(error_of("nonsense"), testing::HasSubstr("ledger cannot be read"));
+  auto outside = Ledger("train.json", 6).to_json();
+  outside["problems"].push_back({{"index", 6}, {"id", ""}, {"status", "dropped"}, {"reason", ""}, {"message", ""}});
+  EXPECT_THAT(error_of(outside), testing::HasSubstr("sample 6 of 6"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::data

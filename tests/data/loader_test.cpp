@@ -1,0 +1,290 @@
+#include "vlmtrain/data/loader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <new>
+#include <sstream>
+
+#include "data/fake_processor.h"
+
+namespace vlmtrain::data {
+namespace {
+
+using testing::HasSubstr;
+
+/// Keeps what is logged while it lives.
+class CapturedLog {
+ public:
+  CapturedLog() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+    spdlog::default_logger()->set_pattern("%l: %v");
+  }
+  ~CapturedLog() { spdlog::set_default_logger(before_); }
+  std::string text() const { return text_.str(); }
+  int64_t lines() const {
+    const std::string text = text_.str();
+    return std::count(text.begin(), text.end(), '\n');
+  }
+
+ private:
+  std::ostringstream text_;
+  std::shared_ptr<spdlog::logger> before_;
+};
+
+std::vector<int64_t> indices(const GlobalBatch& batch) {
+  std::vector<int64_t> result;
+  for (const Sample& sample : batch.samples) result.push_back(sample.index);
+  return result;
+}
+
+void expect_sum(const Ledger& ledger) {
+  const auto json = ledger.to_json();
+  EXPECT_EQ(json["used"].get<int64_t>() + json["dropped"].get<int64_t>() + json["failed"].get<int64_t>() +
+                json["not_reached"].get<int64_t>(),
+            ledger.samples());
+}
+
+struct Drawn {
+  std::vector<std::vector<int64_t>> batches;
+  std::vector<Cursor> cursors;
+};
+
+Drawn draw(Loader& loader, int64_t batches) {
+  Drawn drawn;
+  for (int64_t i = 0; i < batches; ++i) {
+    const GlobalBatch batch = loader.next();
+    drawn.batches.push_back(indices(batch));
+    drawn.cursors.push_back(batch.next);
+  }
+  return drawn;
+}
+
+void reject_every_fourth(int64_t index) {
+  stagger(index);
+  if (index % 4 == 0) reject(index);
+}
+
+template <class Error = UserError>
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(Loader, TheOrderDoesNotDependOnTheThreads) {
+  const auto records = make_records(23);
+  const FakeProcessor processor(reject_every_fourth);
+  const CapturedLog log;
+  std::vector<std::vector<int64_t>> expected;
+  for (const int64_t workers : {1, 2, 4}) {
+    for (const int64_t ahead : {0, 1, 50}) {
+      Ledger ledger("train.json", 23);
+      Loader loader(records, processor,
+                    {.global_batch_size = 5,
+                     .num_workers = workers,
+                     .samples_ahead = ahead,
+                     .seed = 3,
+                     .on_bad_sample = BadSamplePolicy::kSkip},
+                    {}, ledger);
+      const auto batches = draw(loader, 12).batches;
+      if (expected.empty()) expected = batches;
+      EXPECT_EQ(batches, expected) << workers << " workers, " << ahead << " ahead";
+    }
+  }
+}
+
+TEST(Loader, BatchesAreExactAcrossEpochs) {
+  const auto records = make_records(7);
+  const FakeProcessor processor;
+  Ledger ledger("train.json", 7);
+  Loader loader(records, processor, {.global_batch_size = 5, .num_workers = 2, .seed = 11}, {}, ledger);
+  std::vector<int64_t> drawn;
+  for (int64_t step = 1; step <= 7; ++step) {
+    const GlobalBatch batch = loader.next();
+    ASSERT_EQ(batch.samples.size(), 5U);
+    EXPECT_EQ(batch.label_tokens, 5);
+    EXPECT_GE(batch.wait_seconds, 0);
+    EXPECT_EQ(batch.next, (Cursor{step * 5 / 7, step * 5 % 7}));
+    for (const int64_t index : indices(batch)) drawn.push_back(index);
+  }
+  for (int64_t epoch = 0; epoch < 5; ++epoch) {
+    EXPECT_EQ(std::vector(drawn.begin() + epoch * 7, drawn.begin() + (epoch + 1) * 7), epoch_order(7, 11, epoch));
+  }
+}
+
+TEST(Loader, ABatchMayHoldMoreThanAnEpoch) {
+  const auto records = make_records(2);
+  const FakeProcessor processor;
+  Ledger ledger("train.json", 2);
+  Loader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, {}, ledger);
+  EXPECT_EQ(loader.next().samples.size(), 5U);
+  EXPECT_EQ(loader.next().next, (Cursor{5, 0}));
+}
+
+TEST(Loader, ResumesWithTheSameBatchesAndLedger) {
+  const auto records = make_records(23);
+  const FakeProcessor processor(reject_every_fourth);
+  const LoaderSettings settings{
+      .global_batch_size = 5, .num_workers = 3, .seed = 3, .on_bad_sample = BadSamplePolicy::kSkip};
+  const CapturedLog log;
+  for (int64_t stop = 1; stop < 10; ++stop) {
+    Ledger ledger("train.json", 23);
+    Loader loader(records, processor, settings, {}, ledger);
+    const Cursor cursor = draw(loader, stop).cursors.back();
+    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", 23, cursor, 3);
+    EXPECT_EQ(restored.to_json(), ledger.to_json());
+    Loader resumed(records, processor, settings, cursor, restored);
+    const Drawn expected = draw(loader, 6);
+    const Drawn actual = draw(resumed, 6);
+    EXPECT_EQ(actual.batches, expected.batches) << "stopped after " << stop;
+    EXPECT_EQ(actual.cursors, expected.cursors);
+    EXPECT_EQ(restored.to_json(), ledger.to_json());
+    expect_sum(restored);
+  }
+}
+
+TEST(Loader, RefusesUnusableRecordsAtOnce) {
+  auto records = make_records(9);
+  for (size_t i = 1; i < 8; ++i) records[i].problem = "image missing.jpg is not there";
+  const FakeProcessor processor;
+  Ledger ledger("train.json", 9);
+  const std::string message = error_of([&] { Loader(records, processor, {}, {}, ledger); });
+  EXPECT_THAT(message, HasSubstr("train.json: 7 of 9 samples cannot be used"));
+  EXPECT_THAT(message, HasSubstr("line 2, sample s1: image missing.jpg is not there"));
+  EXPECT_THAT(message, HasSubstr("line 6, sample s5"));
+  EXPECT_THAT(message, Not(HasSubstr("sample s6")));
+  EXPECT_THAT(message, HasSubstr("and 2 more"));
+  EXPECT_THAT(message, HasSubstr("data.on_bad_sample=skip"));
+  EXPECT_EQ(processor.calls(), 0);
+  EXPECT_EQ(ledger.count(SampleStatus::kFailed), 7);
+  expect_sum(ledger);
+}
+
+TEST(Loader, SkipsUnusableRecordsAndWarnsOfEachOnce) {
+  auto records = make_records(6);
+  records[2].problem = "no turns";
+  records[4].task = "unlabelled";
+  const FakeProcessor processor;
+  Ledger ledger("train.json", 6);
+  const CapturedLog log;
+  Loader loader(records, processor, {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip},
+                {}, ledger);
+  EXPECT_EQ(ledger.status(2), SampleStatus::kDropped);
+  for (int64_t step = 0; step < 5; ++step) {
+    for (const int64_t index : indices(loader.next())) EXPECT_TRUE(index != 2 && index != 4) << index;
+  }
+  EXPECT_EQ(log.lines(), 2);
+  EXPECT_THAT(log.text(), HasSubstr("warning: dropped: sample s2 (line 3): no turns"));
+  EXPECT_THAT(log.text(), HasSubstr("sample s4 (line 5) has no label token"));
+  const auto json = ledger.to_json();
+  EXPECT_EQ(json["used"], 4);
+  EXPECT_EQ(json["reasons"].dump(), R"({"no label tokens":1,"unusable record":1})");
+}
+
+TEST(Loader, StopsAtABadSample) {
+  const auto records = make_records(8);
+  const int64_t bad = epoch_order(8, 5, 0)[5];
+  const FakeProcessor processor([bad](int64_t index) {
+    if (index == bad) reject(index);
+  });
+  Ledger ledger("train.json", 8);
+  Loader loader(records, processor, {.global_batch_size = 4, .num_workers = 2, .seed = 5}, {}, ledger);
+  EXPECT_EQ(loader.next().samples.size(), 4U);
+  EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("is too long; raise data.max_length"));
+  EXPECT_EQ(ledger.status(bad), SampleStatus::kFailed);
+  EXPECT_EQ(ledger.count(SampleStatus::kUsed), 4);  // the batch that was cut short is not trained on
+  EXPECT_EQ(ledger.count(SampleStatus::kNotReached), 3);
+  EXPECT_EQ(ledger.to_json()["reasons"]["too long"], 1);
+}
+
+TEST(Loader, ErrorsThatAreNotTheSamplesFaultAreNeverSkipped) {
+  const auto records = make_records(3);
+  const auto throws = [&](auto error) {
+    const CapturedLog log;
+    const FakeProcessor processor([error](int64_t) { throw error; });
+    Ledger ledger("train.json", 3);
+    Loader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
+    EXPECT_THROW(loader.next(), decltype(error));
+    EXPECT_EQ(ledger.count(SampleStatus::kFailed), 1);
+    EXPECT_THAT(log.text(), HasSubstr("error: train.json: sample s"));
+    expect_sum(ledger);
+  };
+  throws(std::bad_alloc());
+  throws(InternalError("a bug"));
+  throws(usage_error("a wrong option"));
+  throws(42);
+}
+
+TEST(Loader, BadDataOfAnyKindIsSkipped) {
+  const auto records = make_records(3);
+  const FakeProcessor processor([](int64_t index) {
+    if (index == 1) throw data_error("no image; put it there");
+  });
+  Ledger ledger("train.json", 3);
+  const CapturedLog log;
+  Loader loader(records, processor, {.global_batch_size = 3, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
+  loader.next();
+  EXPECT_EQ(ledger.to_json()["reasons"].dump(), R"({"bad data":1})");
+}
+
+TEST(Loader, AnEpochWithoutAUsableSampleIsAnError) {
+  auto records = make_records(4);
+  const FakeProcessor processor(reject);
+  const CapturedLog log;
+  for (const Cursor start : {Cursor{0, 0}, Cursor{0, 2}, Cursor{3, 3}}) {
+    Ledger ledger("train.json", 4);
+    Loader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, start, ledger);
+    EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("none of the 4 samples can be used"));
+    EXPECT_EQ(ledger.count(SampleStatus::kDropped), 4);
+  }
+}
+
+TEST(Loader, ManyBadSamplesDoNotFloodTheLog) {
+  const auto records = make_records(100);
+  const FakeProcessor processor([](int64_t index) {
+    if (index % 2 == 0) reject(index);
+  });
+  Ledger ledger("train.json", 100);
+  const CapturedLog log;
+  {
+    Loader loader(records, processor,
+                  {.global_batch_size = 50, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
+    for (int64_t step = 0; step < 4; ++step) loader.next();
+  }
+  EXPECT_EQ(log.lines(), 21);
+  EXPECT_THAT(log.text(), HasSubstr("30 more samples are dropped, 50 of 100 in all"));
+}
+
+TEST(Loader, RefusesAnEmptyDataSetAndAForeignCursor) {
+  const FakeProcessor processor;
+  Ledger none("train.json", 0);
+  EXPECT_THAT(error_of([&] { Loader(make_records(0), processor, {}, {}, none); }), HasSubstr("holds no samples"));
+  Ledger three("train.json", 3);
+  EXPECT_THAT(error_of([&] { Loader(make_records(3), processor, {}, {0, 3}, three); }), HasSubstr("file holds 3"));
+}
+
+TEST(Loader, StopsWhileThreadsAreBusy) {
+  const auto records = make_records(40);
+  const FakeProcessor processor(stagger);
+  for (int64_t repetition = 0; repetition < 200; ++repetition) {
+    Ledger ledger("train.json", 40);
+    Loader loader(
+        records, processor,
+        {.global_batch_size = 3, .num_workers = 1 + repetition % 4, .seed = static_cast<uint64_t>(repetition)}, {},
+        ledger);
+    for (int64_t step = 0; step < repetition % 3; ++step) loader.next();
+    EXPECT_EQ(ledger.count(SampleStatus::kUsed), repetition % 3 * 3);
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::data

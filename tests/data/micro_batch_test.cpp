@@ -1,0 +1,90 @@
+#include "vlmtrain/data/micro_batch.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::data {
+namespace {
+
+std::vector<int64_t> values(const at::Tensor& tensor) {
+  EXPECT_EQ(tensor.scalar_type(), at::kLong);
+  EXPECT_EQ(tensor.dim(), 1);
+  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
+}
+
+Sample text_sample(std::vector<int64_t> token_ids, std::vector<char> is_label) {
+  Sample sample;
+  sample.id = "text";
+  sample.token_ids = std::move(token_ids);
+  sample.is_label = std::move(is_label);
+  return sample;
+}
+
+Sample image_sample(int64_t tiles, int fill, int64_t size = 4) {
+  Sample sample = text_sample({9, 9, 50, 51}, {0, 0, 0, 1});
+  sample.id = "image";
+  sample.image_token_positions = {0, 1};
+  sample.tiles = at::full({tiles, 3, size, size}, fill, at::kByte);
+  sample.images = 1;
+  return sample;
+}
+
+TEST(Collate, LaysSamplesEndToEnd) {
+  const MicroBatch batch = collate(std::vector{text_sample({10, 11, 12}, {0, 1, 1}), text_sample({20}, {0}),
+                                               text_sample({30, 31, 32, 33}, {0, 1, 0, 1})});
+  EXPECT_EQ(values(batch.token_ids), (std::vector<int64_t>{10, 11, 12, 20, 30, 31, 32, 33}));
+  EXPECT_EQ(values(batch.position_ids), (std::vector<int64_t>{0, 1, 2, 0, 0, 1, 2, 3}));
+  EXPECT_EQ(batch.segments.lengths, (std::vector<int64_t>{3, 1, 4}));
+  EXPECT_EQ(batch.segments.max_length, 4);
+  EXPECT_EQ(batch.segments.offsets.scalar_type(), at::kInt);
+  EXPECT_EQ(values(batch.segments.offsets.to(at::kLong)), (std::vector<int64_t>{0, 3, 4, 8}));
+  EXPECT_EQ(batch.tokens(), 8);
+  EXPECT_EQ(batch.samples, 3);
+  EXPECT_EQ(batch.images, 0);
+}
+
+TEST(Collate, TheRowBeforeALabelPredictsIt) {
+  const MicroBatch batch =
+      collate(std::vector{text_sample({10, 11, 12}, {0, 1, 1}), text_sample({30, 31, 32, 33}, {0, 1, 0, 1})});
+  EXPECT_EQ(values(batch.label_positions), (std::vector<int64_t>{0, 1, 3, 5}));
+  EXPECT_EQ(values(batch.labels), (std::vector<int64_t>{11, 12, 31, 33}));
+  EXPECT_EQ(batch.label_tokens(), 4);
+}
+
+TEST(Collate, ImagePositionsSkipSamplesWithoutImages) {
+  const std::vector samples{text_sample({1, 2, 3}, {0, 0, 1}), image_sample(2, 7), text_sample({4, 5}, {0, 1}),
+                            image_sample(1, 8)};
+  const MicroBatch batch = collate(samples);
+  EXPECT_EQ(values(batch.image_positions), (std::vector<int64_t>{3, 4, 9, 10}));
+  EXPECT_EQ(values(batch.token_ids.index_select(0, batch.image_positions)), (std::vector<int64_t>{9, 9, 9, 9}));
+  EXPECT_EQ(batch.images, 2);
+  ASSERT_EQ(batch.tiles.sizes(), (std::vector<int64_t>{3, 3, 4, 4}));
+  EXPECT_TRUE(at::equal(batch.tiles, at::cat({samples[1].tiles, samples[3].tiles})));
+}
+
+TEST(Collate, WithoutImagesThereAreNoTiles) {
+  const MicroBatch batch = collate(std::vector{text_sample({1, 2}, {0, 1})});
+  EXPECT_FALSE(batch.tiles.defined());
+  EXPECT_EQ(batch.image_positions.numel(), 0);
+  const MicroBatch moved = batch.to(at::kCPU);
+  EXPECT_FALSE(moved.tiles.defined());
+  EXPECT_TRUE(at::equal(moved.token_ids, batch.token_ids));
+  EXPECT_EQ(moved.tokens(), 2);
+}
+
+TEST(Collate, BrokenSamplesAreBugs) {
+  EXPECT_THROW(collate({}), InternalError);
+  EXPECT_THROW(collate(std::vector{text_sample({1, 2}, {1, 1})}), InternalError);  // nothing predicts the first token
+  EXPECT_THROW(collate(std::vector{text_sample({1, 2}, {0})}), InternalError);
+  EXPECT_THROW(collate(std::vector{image_sample(1, 7, 4), image_sample(1, 7, 8)}), InternalError);
+  Sample without_tiles = image_sample(1, 7);
+  without_tiles.tiles = at::Tensor();
+  EXPECT_THROW(collate(std::vector{without_tiles}), InternalError);
+}
+
+}  // namespace
+}  // namespace vlmtrain::data
