@@ -29,18 +29,15 @@ void refuse_unsupported(const JsonNode& node) {
 }
 
 /// A merge is "a b" or ["a", "b"].
-std::pair<std::string, std::string> parse_merge(const JsonNode& node) {
-  const nlohmann::json& value = node.value();
+std::optional<std::pair<std::string, std::string>> parse_merge(const nlohmann::json& value) {
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
     const size_t space = text.find(' ');
-    if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
-      return {text.substr(0, space), text.substr(space + 1)};
-    }
-  } else if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
-    return {value[0].get<std::string>(), value[1].get<std::string>()};
+    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) return std::nullopt;
+    return std::pair(text.substr(0, space), text.substr(space + 1));
   }
-  throw node.error("must be two tokens, \"a b\" or [\"a\", \"b\"]");
+  if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_string()) return std::nullopt;
+  return std::pair(value[0].get<std::string>(), value[1].get<std::string>());
 }
 
 bool later(const Merge& a, int32_t a_left, const Merge& b, int32_t b_left) {
@@ -66,15 +63,22 @@ Bpe::Bpe(const JsonNode& node)
 }
 
 void Bpe::read_merges(const JsonNode& node) {
+  const JsonNode merges = node.at("merges");
+  if (!merges.value().is_array()) throw merges.error("must be a list");
   uint32_t rank = 0;
-  for (const JsonNode& item : node.list_at("merges")) {
-    const auto [left, right] = parse_merge(item);
+  for (const nlohmann::json& item : merges.value()) {
+    const auto pair = parse_merge(item);
+    if (!pair) throw merges.error("has {} at {}; a merge is \"a b\" or [\"a\", \"b\"]", item.dump(), rank);
     const auto id_of = [&](const std::string& token) {
       const auto id = vocabulary_.find(token);
-      if (!id) throw item.error("needs the token \"{}\", which model.vocab lacks; fetch the file again", token);
+      if (!id) {
+        throw merges.error("needs at {} the token \"{}\", which model.vocab lacks; fetch the file again", rank, token);
+      }
       return *id;
     };
-    merges_.insert(id_of(left), id_of(right), {rank++, id_of(left + right)});
+    const auto& [left, right] = *pair;
+    merges_.insert(id_of(left), id_of(right), {rank, id_of(left + right)});
+    ++rank;
   }
 }
 
