@@ -1,0 +1,83 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/json_node.h"
+#include "text/normalizer.h"
+#include "text/pattern.h"
+#include "text/vocabulary.h"
+
+namespace vlmtrain::text {
+
+/// A token that is found in the text before the model sees it.
+struct AddedToken {
+  std::string content;
+  uint32_t id;
+  bool single_word;  ///< not inside a word
+  bool lstrip;       ///< takes the white space before it
+  bool rstrip;       ///< takes the white space after it
+  bool normalized;   ///< is looked for in the normalised text
+  bool special;
+};
+
+/// Finds the longest of many strings at each place of a text in one pass.
+class TokenFinder {
+ public:
+  struct Found {
+    size_t bytes;
+    const AddedToken* token;
+  };
+
+  /// `content` is what is looked for; it may differ from the token's own. The token must outlive the finder.
+  void insert(std::string_view content, const AddedToken& token);
+  std::optional<Found> longest_at(std::string_view text, size_t at) const;
+
+ private:
+  struct Node {
+    std::vector<std::pair<unsigned char, uint32_t>> children;
+    const AddedToken* token = nullptr;
+  };
+  uint32_t child(uint32_t node, unsigned char byte) const;
+
+  std::vector<Node> nodes_{1};
+  std::array<uint32_t, 256> first_{};  // the root's children: most places of a text end here
+};
+
+/// The section `added_tokens`. Thread-safe.
+class AddedTokens {
+ public:
+  /// A stretch of text: an added token, or none.
+  struct Segment {
+    Range range;
+    const AddedToken* token;
+  };
+
+  /// `root` is the document; `normalizer` may be null. Throws where a token's id contradicts the vocabulary's.
+  AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer);
+
+  /// Cuts the original text at the tokens that are not `normalized`: stretches from left to right, none empty.
+  std::vector<Segment> split_original(std::string_view text) const { return split(text, original_); }
+  /// Cuts a normalised text at those that are.
+  std::vector<Segment> split_normalized(std::string_view text) const { return split(text, normalized_); }
+
+  const AddedToken* find(std::string_view content) const;
+  const AddedToken* find(int64_t id) const;
+  /// Highest id plus one, 0 without tokens.
+  int64_t size() const { return by_id_.empty() ? 0 : int64_t{by_id_.rbegin()->first} + 1; }
+
+ private:
+  static std::vector<Segment> split(std::string_view text, const TokenFinder& finder);
+
+  std::map<uint32_t, AddedToken> by_id_;
+  std::map<std::string_view, const AddedToken*> by_content_;
+  TokenFinder original_;
+  TokenFinder normalized_;
+};
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "text/json_node.h"
+
+namespace vlmtrain::text {
+
+/// A kind of component that tokenizer.json can name in a key `type`, and how it is made.
+template <class Component>
+struct ComponentKind {
+  std::string_view type;
+  std::unique_ptr<Component> (*make)(const JsonNode&);
+};
+
+/// Makes the component that `node` describes, or throws an error that lists the kinds there are.
+template <class Component>
+std::unique_ptr<Component> make_component(const JsonNode& node, std::span<const ComponentKind<Component>> kinds) {
+  const std::string type = node.string_at("type");
+  std::string known;
+  for (const auto& kind : kinds) {
+    if (kind.type == type) return kind.make(node);
+    known += (known.empty() ? "" : ", ") + std::string(kind.type);
+  }
+  throw node.error("has the type \"{}\", which is not supported; supported are {}", type, known);
+}
+
+/// The component under `key`, or none where the file says null.
+template <class Component>
+std::unique_ptr<Component> make_optional(const JsonNode& root, const std::string& key,
+                                         std::unique_ptr<Component> (*make)(const JsonNode&)) {
+  return root.has(key) ? make(root.at(key)) : nullptr;
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,170 @@
+#include "vlmtrain/text/tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/component.h"
+#include "text/decoder.h"
+#include "text/json_node.h"
+#include "text/normalizer.h"
+#include "text/post_processor.h"
+#include "text/pre_tokenizer.h"
+#include "text/utf8.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::text {
+namespace {
+
+nlohmann::json parse_document(std::string_view json_text, const std::string& source) {
+  try {
+    return nlohmann::json::parse(json_text);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw data_error("{} is not valid JSON ({}); fetch the file again", source, error.what());
+  }
+}
+
+void require_utf8(std::string_view text) {
+  if (const auto at = find_invalid_utf8(text)) {
+    throw data_error("A text is not valid UTF-8 at byte {} of {}; convert it to UTF-8 or drop it", *at, text.size());
+  }
+}
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  explicit Impl(const JsonNode& root)
+      : normalizer(make_optional(root, "normalizer", &make_normalizer)),
+        pre_tokenizer(make_optional(root, "pre_tokenizer", &make_pre_tokenizer)),
+        model(root.at("model")),
+        post_processor(make_optional(root, "post_processor", &make_post_processor)),
+        decoder(make_optional(root, "decoder", &make_decoder)),
+        added_tokens(root, model.vocabulary(), normalizer.get()) {}
+
+  /// What one call of encode works with.
+  struct Call {
+    Encoding out;
+    Bpe::Workspace workspace;
+    std::vector<BpeToken> tokens;
+  };
+
+  static void append(Call& call, uint32_t id, uint32_t start) {
+    call.out.ids.push_back(id);
+    call.out.starts.push_back(start);
+  }
+
+  /// Text without added tokens, normalised.
+  void encode_plain(AlignedText text, Call& call) const {
+    PreTokenized pre_tokenized{std::move(text), {}};
+    pre_tokenized.pieces.push_back({0, pre_tokenized.text.bytes.size()});
+    if (pre_tokenizer) pre_tokenizer->apply(pre_tokenized);
+    for (const Range& piece : pre_tokenized.pieces) {
+      call.tokens.clear();
+      model.encode(std::string_view(pre_tokenized.text.bytes).substr(piece.begin, piece.end - piece.begin),
+                   call.workspace, call.tokens);
+      for (const BpeToken& token : call.tokens) {
+        append(call, token.id, pre_tokenized.text.origin[piece.begin + token.begin]);
+      }
+    }
+  }
+
+  /// Original text without added tokens that are looked for in it.
+  void encode_segment(std::string_view segment, uint32_t begin, Call& call) const {
+    AlignedText text = AlignedText::of(segment, begin);
+    if (normalizer) normalizer->apply(text);
+    for (const auto& [range, token] : added_tokens.split_normalized(text.bytes)) {
+      if (token != nullptr) {
+        append(call, token->id, text.origin[range.begin]);
+        continue;
+      }
+      AlignedText part;
+      part.append(text, range.begin, range.end);
+      encode_plain(std::move(part), call);
+    }
+  }
+
+  std::unique_ptr<Normalizer> normalizer;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  Bpe model;
+  std::unique_ptr<PostProcessor> post_processor;
+  std::unique_ptr<Decoder> decoder;
+  AddedTokens added_tokens;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json) {
+  std::ifstream file(tokenizer_json, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) {
+    throw data_error("The tokenizer {} cannot be read; a checkpoint folder must hold a tokenizer.json",
+                     tokenizer_json.string());
+  }
+  return from_json(content, tokenizer_json.string());
+}
+
+Tokenizer Tokenizer::from_json(std::string_view json_text, const std::string& source_name) {
+  const nlohmann::json document = parse_document(json_text, source_name);
+  return Tokenizer(std::make_unique<const Impl>(JsonNode(document, source_name)));
+}
+
+Encoding Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  VLMTRAIN_CHECK(text.size() < std::numeric_limits<uint32_t>::max(), "offsets have 32 bits");
+  require_utf8(text);
+  Impl::Call call;
+  for (const auto& [range, token] : impl_->added_tokens.split_original(text)) {
+    const auto begin = static_cast<uint32_t>(range.begin);
+    if (token != nullptr) {
+      Impl::append(call, token->id, begin);
+    } else {
+      impl_->encode_segment(text.substr(range.begin, range.end - range.begin), begin, call);
+    }
+  }
+  if (add_special_tokens && impl_->post_processor) impl_->post_processor->apply(call.out);
+  return std::move(call.out);
+}
+
+std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special_tokens) const {
+  std::vector<std::string> tokens;
+  for (const int64_t id : ids) {
+    const std::string_view token = id_to_token(id);
+    if (!token.empty() && !(skip_special_tokens && is_special(id))) tokens.emplace_back(token);
+  }
+  if (impl_->decoder) impl_->decoder->apply(tokens);
+  std::string text;
+  for (const std::string& token : tokens) {
+    if (!impl_->decoder && !text.empty()) text += ' ';
+    text += token;
+  }
+  return text;
+}
+
+std::optional<int64_t> Tokenizer::token_to_id(std::string_view token) const {
+  if (const AddedToken* added = impl_->added_tokens.find(token)) return added->id;
+  return impl_->model.vocabulary().find(token);
+}
+
+std::string_view Tokenizer::id_to_token(int64_t id) const {
+  if (const AddedToken* added = impl_->added_tokens.find(id)) return added->content;
+  return impl_->model.vocabulary().token(id);
+}
+
+bool Tokenizer::is_special(int64_t id) const {
+  const AddedToken* added = impl_->added_tokens.find(id);
+  return added != nullptr && added->special;
+}
+
+int64_t Tokenizer::vocab_size() const {
+  return std::max(impl_->model.vocabulary().size(), impl_->added_tokens.size());
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,34 @@
+#include "text/vocabulary.h"
+
+#include <algorithm>
+
+namespace vlmtrain::text {
+namespace {
+
+constexpr int64_t kMostIds = int64_t{1} << 26U;  // a guard against ids that would take all memory
+
+int64_t checked_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
+  const bool good = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMostIds;
+  if (!good) throw node.error("gives the token \"{}\" the id {}, which is none", token, id.dump());
+  return id.get<int64_t>();
+}
+
+}  // namespace
+
+Vocabulary::Vocabulary(const JsonNode& node) {
+  const nlohmann::json& entries = node.value();
+  if (!entries.is_object()) throw node.error("must be an object of tokens and their ids");
+  int64_t highest = -1;
+  for (const auto& [token, id] : entries.items()) highest = std::max(highest, checked_id(token, id, node));
+  tokens_.resize(static_cast<size_t>(highest + 1));
+  ids_.reserve(entries.size());
+  for (const auto& [token, id] : entries.items()) {
+    if (token.empty()) continue;
+    std::string& slot = tokens_[id.get<size_t>()];
+    if (!slot.empty()) throw node.error("gives the id {} to \"{}\" and to \"{}\"", id.get<size_t>(), slot, token);
+    slot = token;
+    ids_.emplace(slot, id.get<uint32_t>());
+  }
+}
+
+}  // namespace vlmtrain::text
