@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
 
 #include <cstdint>
 #include <memory>
@@ -30,7 +31,7 @@ class BlockList {
   at::Tensor run(at::Tensor hidden, int64_t recomputed, const Context& context) const {
     for (const auto& entry : entries_) {
       const Block* block = entry.block.get();
-      if (recomputed-- > 0 && at::GradMode::is_enabled()) {
+      if (recomputed-- > 0 && c10::GradMode::is_enabled()) {
         hidden = nn::recompute([block, context](const at::Tensor& x) { return (*block)(x, context); }, hidden,
                                entry.parameters);
       } else {

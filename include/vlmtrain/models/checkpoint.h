@@ -1,0 +1,46 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
+
+namespace vlmtrain::models {
+
+/// Builds the model that `folder`/config.json describes, with uninitialised weights; no weight file is read. Throws
+/// UserError (kBadData) that names the known families for an unknown one.
+std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
+                                                 at::ScalarType dtype);
+
+/// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to its dtype. Strict:
+/// missing and unexpected tensors and other shapes are listed in one UserError (kBadData).
+void load_weights(VisionLanguageModel& model, const std::filesystem::path& folder);
+
+/// Draws the weights at random, by kind of tensor: matrices and embeddings normal with `initializer_range` of the
+/// checkpoint's text_config (0.02 where it has none), biases 0, norms' weights 1.
+void initialize_weights(VisionLanguageModel& model, const std::filesystem::path& folder, uint64_t seed);
+
+/// The processor of `folder`'s family.
+std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings);
+
+/// Writes a checkpoint that transformers loads into the existing folder `out`: the weights in the model's dtype, and
+/// config.json, tokenizer, processor and template files as `source` has them, with the config's dtype set.
+void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
+                     const std::filesystem::path& out, int64_t max_shard_bytes);
+
+/// The models that `vlmtrain init --preset` knows.
+std::vector<std::string> preset_names();
+
+/// Writes a randomly initialised fp32 checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is
+/// a tokenizer.json for presets that come without one; empty: the preset's own.
+void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
+                  const std::filesystem::path& out);
+
+}  // namespace vlmtrain::models

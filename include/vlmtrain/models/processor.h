@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/text/tokenizer.h"
+
+namespace vlmtrain::models {
+
+struct ProcessorSettings {
+  std::filesystem::path image_root;              ///< what relative image paths start from
+  int64_t max_length = 8192;                     ///< tokens, image tokens included; a longer sample is bad, never cut
+  std::optional<int64_t> max_images_per_sample;  ///< nothing: no limit
+  std::optional<int64_t> image_max_pixels;       ///< nothing: what the checkpoint's own processor allows
+  std::string chat_template = "auto";            ///< a name of text::ChatTemplate; auto: the family's own
+};
+
+/// What turns conversations with images into a family's samples, and its tokens back into text. Thread-safe.
+class Processor : public data::SampleProcessor {
+ public:
+  /// The conversation up to where its next answer begins: no labels, no end. A last assistant turn is left out.
+  virtual data::Sample process_prompt(const io::Record& record, int64_t index) const = 0;
+
+  virtual const text::Tokenizer& tokenizer() const = 0;
+  /// The token that ends an answer.
+  virtual int64_t end_of_turn_id() const = 0;
+};
+
+}  // namespace vlmtrain::models

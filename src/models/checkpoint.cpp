@@ -1,0 +1,135 @@
+#include "vlmtrain/models/checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "models/registry.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/rng.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// What a checkpoint holds beside config.json and the weights; a file that `source` lacks is left out.
+constexpr const char* kCompanionFiles[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           "preprocessor_config.json",
+                                           "processor_config.json",
+                                           "chat_template.jinja",
+                                           "chat_template.json",
+                                           "generation_config.json",
+                                           "image_processor_config.json"};
+
+constexpr std::string_view kTiedOutput = "lm_head.weight";
+
+const char* dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      throw InternalError("weights of an unknown dtype");
+  }
+}
+
+std::string shape_text(at::IntArrayRef sizes) {
+  return fmt::format("[{}]", fmt::join(sizes, ", "));
+}
+
+}  // namespace
+
+std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
+                                                 at::ScalarType dtype) {
+  const auto config = io::read_json(folder / "config.json");
+  return family_of(config, folder).build(config, folder, at::TensorOptions(dtype).device(device));
+}
+
+std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
+  const auto config = io::read_json(folder / "config.json");
+  return family_of(config, folder).load_processor(config, folder, settings);
+}
+
+void load_weights(VisionLanguageModel& model, const std::filesystem::path& folder) {
+  const at::NoGradGuard no_gradients;
+  const io::CheckpointTensors checkpoint(folder);
+  std::vector<std::string> problems;
+  std::unordered_set<std::string> wanted;
+  for (const auto& parameter : model.parameters().all()) {
+    wanted.insert(parameter.name);
+    if (!checkpoint.contains(parameter.name)) {
+      problems.push_back(fmt::format("missing: {}", parameter.name));
+      continue;
+    }
+    const auto& shape = checkpoint.info(parameter.name).shape;
+    if (parameter.tensor.sizes() != at::IntArrayRef(shape)) {
+      problems.push_back(fmt::format("{} has shape {}, the config asks for {}", parameter.name, shape_text(shape),
+                                     shape_text(parameter.tensor.sizes())));
+    }
+  }
+  for (const auto& name : checkpoint.names()) {
+    // Some checkpoints with tied embeddings carry the output projection once more.
+    if (!wanted.contains(name) && name != kTiedOutput) problems.push_back(fmt::format("unexpected: {}", name));
+  }
+  if (!problems.empty()) {
+    const size_t total = problems.size();
+    problems.resize(std::min<size_t>(total, 20));
+    throw data_error("{}: the weights do not match config.json ({} differences):\n  {}{}", folder.string(), total,
+                     fmt::join(problems, "\n  "), total > problems.size() ? "\n  …" : "");
+  }
+  for (const auto& parameter : model.parameters().all()) {
+    parameter.tensor.detach().copy_(checkpoint.tensor(parameter.name));
+  }
+}
+
+void initialize_weights(VisionLanguageModel& model, const std::filesystem::path& folder, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  const auto path = folder / "config.json";
+  const auto config = io::read_json(path);
+  const auto& text = config.contains("text_config") ? config["text_config"] : config;
+  const auto deviation = io::get_or<double>(text, "initializer_range", 0.02, path.string());
+  for (const auto& parameter : model.parameters().all()) {
+    at::Tensor weight = parameter.tensor.detach();
+    if (weight.dim() >= 2) {
+      // A stream for each name: the values do not depend on the order of construction or on the device.
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
+      weight.copy_(at::empty(weight.sizes(), at::kFloat).normal_(0, deviation, generator));
+    } else {
+      weight.fill_(parameter.name.ends_with("bias") ? 0.0 : 1.0);
+    }
+  }
+}
+
+void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
+                     const std::filesystem::path& out, int64_t max_shard_bytes) {
+  auto config = io::read_ordered_json(source / "config.json");
+  const char* const dtype_key = config.contains("torch_dtype") ? "torch_dtype" : "dtype";
+  config[dtype_key] = dtype_name(model.parameters().options().dtype().toScalarType());
+  io::write_file(out / "config.json", config.dump(2) + "\n");
+  for (const char* name : kCompanionFiles) {
+    if (std::filesystem::exists(source / name)) std::filesystem::copy_file(source / name, out / name);
+  }
+  io::NamedTensors tensors;
+  for (const auto& parameter : model.parameters().all())
+    tensors.emplace_back(parameter.name, parameter.tensor.detach());
+  io::write_checkpoint_tensors(out, tensors, max_shard_bytes);
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,37 @@
+#include "models/idefics3/family.h"
+
+#include "models/idefics3/config.h"
+#include "models/idefics3/image_processor.h"
+#include "models/idefics3/model.h"
+#include "models/idefics3/processor.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models::idefics3 {
+
+namespace {
+
+ImageProcessorSettings image_settings(const std::filesystem::path& folder) {
+  const auto path = folder / "preprocessor_config.json";
+  return read_image_processor_settings(io::read_json(path), path.string());
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
+                                           at::TensorOptions options) {
+  return std::make_unique<Model>(Config::from_json(config, (folder / "config.json").string()),
+                                 image_settings(folder).normalization, options);
+}
+
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings) {
+  return std::make_unique<Processor>(Config::from_json(config, (folder / "config.json").string()),
+                                     ImageProcessor(image_settings(folder), settings.image_max_pixels),
+                                     text::Tokenizer::from_file(folder / "tokenizer.json"), settings);
+}
+
+}  // namespace
+
+Family family() {
+  return {{"idefics3", "smolvlm"}, build, load_processor};
+}
+
+}  // namespace vlmtrain::models::idefics3

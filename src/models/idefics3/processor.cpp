@@ -1,0 +1,130 @@
+#include "models/idefics3/processor.h"
+
+#include <ATen/ops/cat.h>
+
+#include "models/expand_images.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/text/labels.h"
+
+namespace vlmtrain::models::idefics3 {
+
+namespace {
+
+constexpr std::string_view kAroundImage = "<fake_token_around_image>";
+constexpr std::string_view kWholePicture = "<global-img>";
+
+std::string repeat(std::string_view text, int64_t times) {
+  std::string repeated;
+  for (int64_t i = 0; i < times; ++i) repeated += text;
+  return repeated;
+}
+
+int64_t id_of(const text::Tokenizer& tokenizer, std::string_view token) {
+  const auto id = tokenizer.token_to_id(token);
+  if (!id) throw data_error("the tokenizer has no token {}, which the chat template needs", token);
+  return *id;
+}
+
+}  // namespace
+
+Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, ProcessorSettings settings)
+    : config_(std::move(config)),
+      images_(std::move(images)),
+      tokenizer_(std::move(tokenizer)),
+      settings_(std::move(settings)),
+      template_(&text::ChatTemplate::find(settings_.chat_template == "auto" ? "smolvlm" : settings_.chat_template)),
+      end_of_turn_id_(id_of(tokenizer_, template_->end_of_turn())) {
+  if (images_.settings().tile_size != config_.vision.image_size) {
+    throw data_error(
+        "preprocessor_config.json cuts tiles of {} pixels (max_image_size) and config.json's vision tower takes {} "
+        "(image_size); they must be equal",
+        images_.settings().tile_size, config_.vision.image_size);
+  }
+  const int64_t image_token = id_of(tokenizer_, text::kImageMark);
+  if (image_token != config_.image_token_id) {
+    throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",
+                     config_.image_token_id, text::kImageMark, image_token);
+  }
+  if (tokenizer_.vocab_size() > config_.text.vocab_size) {
+    throw data_error("tokenizer.json has {} tokens and config.json's vocab_size is {}; the embedding is too small",
+                     tokenizer_.vocab_size(), config_.text.vocab_size);
+  }
+}
+
+data::Sample Processor::process(const io::Record& record, int64_t index) const {
+  return make_sample(record, index, template_->render(record.turns, /*add_generation_prompt=*/false));
+}
+
+data::Sample Processor::process_prompt(const io::Record& record, int64_t index) const {
+  std::vector<text::Turn> turns = record.turns;
+  if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns.pop_back();
+  text::RenderedChat chat = template_->render(turns, /*add_generation_prompt=*/true);
+  chat.answers.clear();
+  return make_sample(record, index, chat);
+}
+
+data::Sample Processor::make_sample(const io::Record& record, int64_t index, const text::RenderedChat& chat) const {
+  const auto files = image_files(record);
+  std::vector<std::string> image_texts;
+  for (const auto& file : files) image_texts.push_back(image_text(images_.grid_for(image::read_image_size(file))));
+  const auto expanded = expand_images(chat, template_->image_text(), image_texts);
+  auto encoding = tokenizer_.encode(expanded.text);
+
+  data::Sample sample;
+  sample.index = index;
+  sample.id = record.id;
+  sample.task = record.task;
+  sample.images = static_cast<int64_t>(files.size());
+  sample.is_label = text::answer_tokens(encoding, expanded.answers);
+  sample.token_ids = std::move(encoding.ids);
+  if (sample.tokens() > settings_.max_length) {
+    throw data::SampleError(
+        "too long", fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shrink the images "
+                                "with data.image_max_pixels",
+                                record.id, sample.tokens(), settings_.max_length));
+  }
+  for (int64_t place = 0; place < sample.tokens(); ++place) {
+    if (sample.token_ids[static_cast<size_t>(place)] == config_.image_token_id) {
+      sample.image_token_positions.push_back(place);
+    }
+  }
+  std::vector<at::Tensor> tiles;
+  for (const auto& file : files) tiles.push_back(images_.process(image::decode_image_file(file)).tiles);
+  if (!tiles.empty()) sample.tiles = at::cat(tiles);
+  const int64_t features = tiles.empty() ? 0 : sample.tiles.size(0) * config_.image_tokens_per_tile();
+  if (static_cast<int64_t>(sample.image_token_positions.size()) != features) {
+    throw data::SampleError("image tokens in the text",
+                            fmt::format("sample {} has {} image tokens in its text for {} image features; take the "
+                                        "text {} out of the conversation",
+                                        record.id, sample.image_token_positions.size(), features, text::kImageMark));
+  }
+  return sample;
+}
+
+std::string Processor::image_text(const TileGrid& grid) const {
+  const std::string tile = repeat(text::kImageMark, config_.image_tokens_per_tile());
+  std::string text;
+  for (int64_t row = 1; row <= grid.rows; ++row) {
+    for (int64_t column = 1; column <= grid.columns; ++column) {
+      text += fmt::format("{}<row_{}_col_{}>{}", kAroundImage, row, column, tile);
+    }
+    text += '\n';
+  }
+  if (grid.is_split()) text += '\n';
+  return text + fmt::format("{}{}{}{}", kAroundImage, kWholePicture, tile, kAroundImage);
+}
+
+std::vector<std::filesystem::path> Processor::image_files(const io::Record& record) const {
+  const auto limit = settings_.max_images_per_sample;
+  if (limit && static_cast<int64_t>(record.images.size()) > *limit) {
+    throw data::SampleError("too many images",
+                            fmt::format("sample {} has {} images, more than data.max_images_per_sample={}", record.id,
+                                        record.images.size(), *limit));
+  }
+  std::vector<std::filesystem::path> files;
+  for (const auto& image : record.images) files.push_back(settings_.image_root / image);
+  return files;
+}
+
+}  // namespace vlmtrain::models::idefics3

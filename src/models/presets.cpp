@@ -1,0 +1,55 @@
+#include "models/presets.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/options.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::models {
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const auto& [path, content] : resources()) {
+    std::string name = path.substr(0, path.find('/'));
+    if (names.empty() || names.back() != name) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
+                  const std::filesystem::path& out) {
+  const auto names = preset_names();
+  if (std::find(names.begin(), names.end(), preset) == names.end()) {
+    const auto near = nearest(preset, names);
+    throw usage_error("--preset {}: unknown; {}the known ones are {}", preset,
+                      near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(names, ", "));
+  }
+  if (std::filesystem::exists(out) && !(std::filesystem::is_directory(out) && std::filesystem::is_empty(out))) {
+    throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
+  }
+  io::AtomicDirectory folder(out);
+  for (const auto& [path, content] : resources()) {
+    if (path.starts_with(preset + "/")) io::write_file(folder.path() / path.substr(preset.size() + 1), content);
+  }
+  if (!tokenizer.empty()) {
+    std::filesystem::copy_file(tokenizer, folder.path() / "tokenizer.json",
+                               std::filesystem::copy_options::overwrite_existing);
+  } else if (!std::filesystem::exists(folder.path() / "tokenizer.json")) {
+    throw usage_error("--preset {}: comes without a tokenizer; give the model's tokenizer.json with --tokenizer",
+                      preset);
+  }
+  const auto model = build_model(folder.path(), at::kCPU, at::kFloat);
+  initialize_weights(*model, folder.path(), seed);
+  io::NamedTensors tensors;
+  for (const auto& parameter : model->parameters().all())
+    tensors.emplace_back(parameter.name, parameter.tensor.detach());
+  io::write_checkpoint_tensors(folder.path(), tensors);
+  folder.commit();
+}
+
+}  // namespace vlmtrain::models

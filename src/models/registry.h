@@ -1,0 +1,28 @@
+#pragma once
+
+#include <c10/core/TensorOptions.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
+
+namespace vlmtrain::models {
+
+/// What a family of models has to offer. `config` is the content of `folder`/config.json.
+struct Family {
+  std::vector<std::string_view> model_types;  ///< values of config.json's `model_type`
+  std::unique_ptr<VisionLanguageModel> (*build)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                at::TensorOptions options);
+  std::unique_ptr<Processor> (*load_processor)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                               const ProcessorSettings& settings);
+};
+
+/// The family of a checkpoint's config. Throws UserError (kBadData) that names the known ones.
+const Family& family_of(const nlohmann::json& config, const std::filesystem::path& folder);
+
+}  // namespace vlmtrain::models
