@@ -62,7 +62,7 @@ STRINGS = [
     "<|im_start|>user\nhi<|im_end|>\n", "<|im_start", "<|im_start|", "<|im_start||>", "<|im_<|im_end|>", "<s>", "</s>",
     "<s>hi</s> there", "[INST] hi [/INST] yes </s>[INST] more [/INST]", "<unk> x", "<strip>", "a  <strip> \n b", "<strip><strip>",
     " <strip>x", "x<strip> ", "<word>", "a<word>b", "a <word> b", "<word>b", ".<word>.", "\u00e9<word>", "<norm\u00e9>",
-    "a <norme\u0301> b", "<norm x> <norm  x>", "x<norm x>", "<row_1_col_1><row_1_col_2>\n\n<global-img>", "<tok><tok-long>",
+    "a <norme\u0301> b", "<norm x> <norm  x>", "x<norm x>", "<norm x>y", "x<image><norm x>", "<row_1_col_1><row_1_col_2>\n\n<global-img>", "<tok><tok-long>",
     "a" * 60, "ab" * 40, " " * 70 + "x", "the " * 30, "\n" * 20, "9" * 25,
 ]
 
