@@ -42,14 +42,23 @@ size_t strip_right(std::string_view text, size_t end) {
   return end;
 }
 
-AddedToken parse_token(const JsonNode& node, const Vocabulary& vocabulary) {
+std::string normalize(const std::string& content, const Normalizer* normalizer) {
+  if (normalizer == nullptr) return content;
+  AlignedText text = AlignedText::of(content, 0);
+  normalizer->apply(text);
+  return text.bytes;
+}
+
+AddedToken parse_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
   AddedToken token{node.string_at("content"),
+                   "",
                    0,
                    node.boolean_at("single_word", false),
                    node.boolean_at("lstrip", false),
                    node.boolean_at("rstrip", false),
                    node.boolean_at("normalized", true),
                    node.boolean_at("special", false)};
+  token.spelling = token.normalized ? normalize(token.content, normalizer) : token.content;
   const int64_t id = node.at("id").integer();
   if (id < 0 || id >= kMostIds) throw node.error("has the id {}, which is none", id);
   token.id = static_cast<uint32_t>(id);
@@ -61,18 +70,11 @@ AddedToken parse_token(const JsonNode& node, const Vocabulary& vocabulary) {
   return token;
 }
 
-std::string normalize(const std::string& content, const Normalizer* normalizer) {
-  if (normalizer == nullptr) return content;
-  AlignedText text = AlignedText::of(content, 0);
-  normalizer->apply(text);
-  return text.bytes;
-}
-
 }  // namespace
 
-void TokenFinder::insert(std::string_view content, const AddedToken& token) {
+void TokenFinder::insert(const AddedToken& token) {
   uint32_t node = 0;
-  for (const char c : content) {
+  for (const char c : token.spelling) {
     const auto byte = static_cast<unsigned char>(c);
     uint32_t next = child(node, byte);
     if (next == 0) {
@@ -108,15 +110,14 @@ std::optional<TokenFinder::Found> TokenFinder::longest_at(std::string_view text,
 AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer) {
   if (!root.has("added_tokens")) return;
   for (const JsonNode& node : root.list_at("added_tokens")) {
-    AddedToken token = parse_token(node, vocabulary);
+    AddedToken token = parse_token(node, vocabulary, normalizer);
     if (token.content.empty()) continue;
     const auto [entry, is_new] = by_id_.emplace(token.id, std::move(token));
     if (!is_new) throw node.error("has the id {}, which \"{}\" has too", entry->first, entry->second.content);
     by_content_.emplace(entry->second.content, &entry->second);
   }
   for (const auto& [id, token] : by_id_) {
-    const std::string content = token.normalized ? normalize(token.content, normalizer) : token.content;
-    (token.normalized ? normalized_ : original_).insert(content, token);
+    (token.normalized ? normalized_ : original_).insert(token);
   }
 }
 

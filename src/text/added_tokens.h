@@ -18,6 +18,7 @@ namespace vlmtrain::text {
 /// A token that is found in the text before the model sees it.
 struct AddedToken {
   std::string content;
+  std::string spelling;  ///< what is looked for, and decoded: the content, normalised if `normalized`
   uint32_t id;
   bool single_word;  ///< not inside a word
   bool lstrip;       ///< takes the white space before it
@@ -34,8 +35,8 @@ class TokenFinder {
     const AddedToken* token;
   };
 
-  /// `content` is what is looked for; it may differ from the token's own. The token must outlive the finder.
-  void insert(std::string_view content, const AddedToken& token);
+  /// The token must outlive the finder.
+  void insert(const AddedToken& token);
   std::optional<Found> longest_at(std::string_view text, size_t at) const;
 
  private:

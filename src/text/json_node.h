@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "vlmtrain/base/error.h"
 
@@ -19,7 +20,6 @@ class JsonNode {
   JsonNode(const nlohmann::json& value, const std::string& source) : JsonNode(value, source, "") {}
 
   const nlohmann::json& value() const { return *value_; }
-  bool is_string() const { return value_->is_string(); }
   /// Whether `key` is there and not null.
   bool has(const std::string& key) const {
     return value_->is_object() && value_->contains(key) && !(*value_)[key].is_null();

@@ -136,8 +136,10 @@ Encoding Tokenizer::encode(std::string_view text, bool add_special_tokens) const
 std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special_tokens) const {
   std::vector<std::string> tokens;
   for (const int64_t id : ids) {
-    const std::string_view token = id_to_token(id);
-    if (!token.empty() && !(skip_special_tokens && is_special(id))) tokens.emplace_back(token);
+    const AddedToken* added = impl_->added_tokens.find(id);
+    if (added != nullptr && added->special && skip_special_tokens) continue;
+    const std::string_view token = added != nullptr ? added->spelling : impl_->model.vocabulary().token(id);
+    if (!token.empty()) tokens.emplace_back(token);
   }
   if (impl_->decoder) impl_->decoder->apply(tokens);
   std::string text;

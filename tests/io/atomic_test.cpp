@@ -1,0 +1,321 @@
+#include "vlmtrain/io/atomic.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "io/replace_directory.h"
+#include "io/temporary_folder.h"
+#include "io/temporary_name.h"
+#include "io/write_error.h"
+
+namespace vlmtrain::io {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int kSkipped = 77;
+
+// Runs `action` in a child process, which ends without destructors, as a killed one does. Returns its exit status.
+int in_child(const std::function<int()>& action) {
+  const pid_t child = fork();
+  if (child == 0) {
+    int status = 99;
+    try {
+      status = action();
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "child: {}\n", error.what());
+    }
+    _exit(status);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+class WriteFile : public TemporaryFolderTest {};
+class AtomicDirectoryTest : public TemporaryFolderTest {};
+class CleanLeftovers : public TemporaryFolderTest {};
+
+TEST_F(WriteFile, WritesAndReplaces) {
+  const fs::path file = folder() / "a.json";
+  write_file(file, "old");
+  write_file(file, std::string(3'000'000, 'x'));
+  EXPECT_EQ(content_of(file), std::string(3'000'000, 'x'));
+  write_file(file, "");
+  EXPECT_EQ(fs::file_size(file), 0);
+  EXPECT_THAT(entries(folder()), ElementsAre("a.json"));
+}
+
+TEST_F(WriteFile, KeepsTheOldFileWithoutCommit) {
+  const fs::path path = put("a", "old");
+  {
+    AtomicFile file(path);
+    file.write("half of the new");
+    EXPECT_EQ(content_of(path), "old");
+  }
+  EXPECT_EQ(content_of(path), "old");
+  EXPECT_THAT(entries(folder()), ElementsAre("a"));
+}
+
+TEST_F(WriteFile, NamesWhatIsWrong) {
+  EXPECT_THAT(message_of([&] { write_file(folder() / "none" / "a", "x"); }, ExitCode::kFailed),
+              AllOf(HasSubstr((folder() / "none" / "a").string()), HasSubstr("No such file"), HasSubstr("create")));
+  fs::create_directory(folder() / "d");
+  EXPECT_THAT(message_of([&] { write_file(folder() / "d", "x"); }, ExitCode::kFailed), HasSubstr("Is a directory"));
+  EXPECT_THAT(entries(folder()), ElementsAre("d"));
+}
+
+int write_beyond_the_limit(const fs::path& path, int64_t expected_bytes) {
+  signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{.rlim_cur = 4096, .rlim_max = 4096};
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::string message;
+  try {
+    AtomicFile file(path, expected_bytes);
+    file.write(std::string(4000, 'x'));
+    file.write(std::string(6000, 'x'));
+    return 2;
+  } catch (const UserError& error) {
+    message = error.what();
+  }
+  const bool is_told = message.find(path.string()) != std::string::npos &&
+                       message.find("File too large") != std::string::npos &&
+                       message.find("10000 bytes") != std::string::npos && message.find("ulimit") != std::string::npos;
+  return is_told ? 0 : 3;
+}
+
+TEST_F(WriteFile, KeepsTheOldFileWhenWritingFails) {
+  const fs::path path = put("a", "old");
+  for (const int64_t expected_bytes : {0, 10'000}) {
+    EXPECT_EQ(in_child([&] { return write_beyond_the_limit(path, expected_bytes); }), 0);
+    EXPECT_EQ(content_of(path), "old");
+    EXPECT_THAT(entries(folder()), ElementsAre("a"));
+  }
+}
+
+// A small file system of its own; where the system does not let a test mount one, it is skipped.
+int fill_a_small_disk(const fs::path& disk) {
+  if (unshare(CLONE_NEWNS | (geteuid() == 0 ? 0 : CLONE_NEWUSER)) != 0 ||
+      mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=64k") != 0) {
+    return kSkipped;
+  }
+  write_file(disk / "a", "old");
+  std::string message;
+  try {
+    write_file(disk / "a", std::string(200'000, 'x'));
+    return 1;
+  } catch (const UserError& error) {
+    message = error.what();
+  }
+  const bool is_whole =
+      fs::file_size(disk / "a") == 3 && std::distance(fs::directory_iterator(disk), fs::directory_iterator()) == 1;
+  const bool is_told = message.find("No space left") != std::string::npos &&
+                       message.find("needs 200000 bytes and 61440 bytes are free") != std::string::npos;
+  return is_whole && is_told ? 0 : 2;
+}
+
+TEST_F(WriteFile, KeepsTheOldFileOnAFullDisk) {
+  const int status = in_child([&] { return fill_a_small_disk(folder()); });
+  if (status == kSkipped) {
+    GTEST_SKIP() << "no right to mount a file system";
+  }
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(WriteFile, TellsWantedAndFreeBytes) {
+  EXPECT_THAT(write_error(folder() / "a", ENOSPC, 123'456).what(),
+              AllOf(HasSubstr((folder() / "a").string()), HasSubstr("No space left"), HasSubstr("123456 bytes"),
+                    HasSubstr("are free"), HasSubstr("make room")));
+  EXPECT_THAT(write_error("a", EDQUOT, 5).what(), AllOf(HasSubstr("quota"), HasSubstr("5 bytes")));
+}
+
+TEST_F(AtomicDirectoryTest, CommitsNestedFilesAndParents) {
+  const fs::path final_path = folder() / "runs" / "checkpoints" / "step-1";
+  AtomicDirectory directory(final_path);
+  fs::create_directory(directory.path() / "trainer_state");
+  write_file(directory.path() / "trainer_state" / "a", "x");
+  EXPECT_FALSE(fs::exists(final_path));
+  directory.commit();
+  EXPECT_EQ(content_of(final_path / "trainer_state" / "a"), "x");
+  EXPECT_THAT(entries(final_path.parent_path()), ElementsAre("step-1"));
+  EXPECT_THROW(directory.commit(), InternalError);
+}
+
+TEST_F(AtomicDirectoryTest, ReplacesTheWholeFolder) {
+  for (const char* name : {"old", "new"}) {
+    AtomicDirectory directory(folder() / "d/");
+    write_file(directory.path() / name, name);
+    directory.commit();
+  }
+  EXPECT_THAT(entries(folder() / "d"), ElementsAre("new"));
+  EXPECT_THAT(entries(folder()), ElementsAre("d"));
+}
+
+TEST_F(AtomicDirectoryTest, RemovesWhatIsNotCommitted) {
+  {
+    const AtomicDirectory directory(folder() / "d");
+    write_file(directory.path() / "a", "x");
+  }
+  EXPECT_THAT(entries(folder()), IsEmpty());
+}
+
+TEST_F(AtomicDirectoryTest, RefusesAFilesName) {
+  put("d", "x");
+  EXPECT_THAT(message_of([&] { const AtomicDirectory directory(folder() / "d"); }, ExitCode::kFailed),
+              HasSubstr("a file has that name"));
+}
+
+TEST_F(AtomicDirectoryTest, ReplacesInTwoStepsWhereNamesCannotBeExchanged) {
+  fs::create_directories(folder() / "d" / "old");
+  fs::create_directories(folder() / "fresh" / "new");
+  const fs::path aside = replace_in_two_steps(folder() / "fresh", folder() / "d");
+  EXPECT_THAT(entries(folder() / "d"), ElementsAre("new"));
+  EXPECT_THAT(entries(aside), ElementsAre("old"));
+}
+
+TEST_F(AtomicDirectoryTest, TakesTheFirstStepBackWhenTheSecondFails) {
+  fs::create_directories(folder() / "d" / "old");
+  EXPECT_THAT(message_of([&] { replace_in_two_steps(folder() / "none", folder() / "d"); }, ExitCode::kFailed),
+              HasSubstr((folder() / "d").string()));
+  EXPECT_THAT(entries(folder()), ElementsAre("d"));
+  EXPECT_THAT(entries(folder() / "d"), ElementsAre("old"));
+}
+
+constexpr int kFiles = 8;
+
+// Writes version after version of a folder, each of files that hold the version's number, until it is killed. Tells
+// through the pipe `started` when it has begun.
+[[noreturn]] void write_versions(const fs::path& final_path, bool exchange, int started) noexcept {
+  for (int version = 0;; ++version) {
+    if (version == 0 && write(started, "x", 1) != 1) {
+      _exit(1);
+    }
+    AtomicDirectory directory(final_path);
+    for (int i = 0; i < kFiles; ++i) {
+      std::ofstream(directory.path() / fmt::format("{}", i)) << version;
+    }
+    if (exchange || !fs::exists(final_path)) {
+      directory.commit();
+    } else {
+      fs::remove_all(replace_in_two_steps(directory.path(), final_path));
+    }
+  }
+}
+
+class Killed : public TemporaryFolderTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(Killed, LeavesAWholeFolderAtEveryInstant) {
+  const fs::path final_path = folder() / "step";
+  {
+    AtomicDirectory first(final_path);
+    for (int i = 0; i < kFiles; ++i) {
+      write_file(first.path() / fmt::format("{}", i), "first");
+    }
+    first.commit();
+  }
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> exponent(1, 4);  // 10 us to 10 ms: the steps differ as much
+  std::array<int, 2> started{};
+  ASSERT_EQ(pipe(started.data()), 0);
+  int leftovers = 0;
+  for (int round = 0; round < 100; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      write_versions(final_path, GetParam(), started[1]);
+    }
+    char signal_byte = 0;
+    ASSERT_EQ(read(started[0], &signal_byte, 1), 1);
+    usleep(static_cast<useconds_t>(std::pow(10, exponent(random))));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    leftovers += entries(folder()).size() > 1 ? 1 : 0;
+    clean_leftovers(folder());
+    ASSERT_THAT(entries(folder()), ElementsAre("step"));
+    ASSERT_EQ(entries(final_path).size(), kFiles);
+    const std::string version = content_of(final_path / "0");
+    for (int i = 0; i < kFiles; ++i) {
+      ASSERT_EQ(content_of(final_path / fmt::format("{}", i)), version) << "round " << round;
+    }
+  }
+  EXPECT_GT(leftovers, 5) << "the kills came too late or too early to test anything";
+}
+
+INSTANTIATE_TEST_SUITE_P(Replacing, Killed, testing::Bool(),
+                         [](const auto& test) { return test.param ? "ByExchange" : "InTwoSteps"; });
+
+TEST_F(CleanLeftovers, BringsBackAFolderSetAsideByADeadProcess) {
+  fs::create_directories(folder() / "d" / "old");
+  ASSERT_EQ(in_child([&] {
+              const auto* fresh = new AtomicDirectory(folder() / "d");  // not removed: the process dies
+              fs::create_directory(fresh->path() / "new");
+              set_aside(folder() / "d");
+              return 0;
+            }),
+            0);
+  ASSERT_EQ(entries(folder()).size(), 2);
+  clean_leftovers(folder());
+  EXPECT_THAT(entries(folder()), ElementsAre("d"));
+  EXPECT_THAT(entries(folder() / "d"), ElementsAre("old"));
+}
+
+TEST_F(CleanLeftovers, RemovesAFolderSetAsideAndReplaced) {
+  fs::create_directories(folder() / "d" / "old");
+  fs::create_directories(folder() / "fresh" / "new");
+  ASSERT_EQ(in_child([&] {
+              replace_in_two_steps(folder() / "fresh", folder() / "d");
+              return 0;
+            }),
+            0);
+  clean_leftovers(folder());
+  EXPECT_THAT(entries(folder()), ElementsAre("d"));
+  EXPECT_THAT(entries(folder() / "d"), ElementsAre("new"));
+}
+
+TEST_F(CleanLeftovers, LeavesTheLivingAndTheUnknown) {
+  put(".d.vlmtrain-new.machine", "not a name of ours");
+  put("model.safetensors.tmp", "");
+  const AtomicDirectory directory(folder() / "d");
+  const fs::path aside = temporary_path(folder() / "e", TemporaryKind::kSetAside);
+  fs::create_directory(aside);
+  clean_leftovers(folder());
+  EXPECT_EQ(entries(folder()).size(), 4);
+  EXPECT_TRUE(fs::exists(directory.path()));
+  EXPECT_TRUE(fs::exists(aside));
+  clean_leftovers(folder() / "none");
+}
+
+// Process numbers come back; the start time tells that this is another process.
+TEST_F(CleanLeftovers, RemovesWhatAnEarlierProcessOfTheSameNumberLeft) {
+  put(fmt::format(".a.vlmtrain-new.{}.{}.12.0", this_machine(), getpid()), "");
+  clean_leftovers(folder());
+  EXPECT_THAT(entries(folder()), IsEmpty());
+}
+
+TEST_F(CleanLeftovers, BringsBackButDoesNotRemoveWhatAnotherMachineJustWrote) {
+  put(".a.vlmtrain-new.elsewhere.7.12.0", "");
+  fs::create_directory(folder() / ".d.vlmtrain-old.elsewhere.7.12.1");
+  clean_leftovers(folder());
+  EXPECT_THAT(entries(folder()), ElementsAre(".a.vlmtrain-new.elsewhere.7.12.0", "d"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

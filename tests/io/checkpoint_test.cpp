@@ -1,0 +1,113 @@
+#include "vlmtrain/io/checkpoint.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::io {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+class Checkpoint : public TemporaryFolderTest {
+ protected:
+  // Five tensors of 40 bytes, each filled with its number.
+  static NamedTensors five() {
+    NamedTensors tensors;
+    for (int i = 0; i < 5; ++i) {
+      tensors.emplace_back(fmt::format("layer.{}", i), at::full({10}, i, at::kFloat));
+    }
+    return tensors;
+  }
+
+  void expect_five() const {
+    const CheckpointTensors checkpoint(folder());
+    EXPECT_THAT(checkpoint.names(), UnorderedElementsAre("layer.0", "layer.1", "layer.2", "layer.3", "layer.4"));
+    for (const auto& [name, tensor] : five()) {
+      EXPECT_TRUE(checkpoint.contains(name));
+      EXPECT_TRUE(at::equal(checkpoint.tensor(name), tensor)) << name;
+      EXPECT_EQ(checkpoint.info(name).size_bytes, 40);
+    }
+    EXPECT_FALSE(checkpoint.contains("none"));
+    EXPECT_THAT(message_of([&] { checkpoint.tensor("none"); }),
+                AllOf(HasSubstr("no tensor none"), HasSubstr(folder().string())));
+  }
+
+  std::string refusal() const {
+    return message_of([&] { const CheckpointTensors checkpoint(folder()); });
+  }
+};
+
+TEST_F(Checkpoint, WritesOneFile) {
+  write_checkpoint_tensors(folder(), five());
+  EXPECT_THAT(entries(folder()), ElementsAre("model.safetensors"));
+  expect_five();
+}
+
+TEST_F(Checkpoint, WritesShardsAndTheirIndex) {
+  write_checkpoint_tensors(folder(), five(), 80);
+  EXPECT_THAT(entries(folder()), ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                             "model-00003-of-00003.safetensors", "model.safetensors.index.json"));
+  expect_five();
+  EXPECT_EQ(read_json(folder() / "model.safetensors.index.json"), nlohmann::json::parse(R"({
+    "metadata": {"total_size": 200},
+    "weight_map": {
+      "layer.0": "model-00001-of-00003.safetensors", "layer.1": "model-00001-of-00003.safetensors",
+      "layer.2": "model-00002-of-00003.safetensors", "layer.3": "model-00002-of-00003.safetensors",
+      "layer.4": "model-00003-of-00003.safetensors"}})"));
+}
+
+TEST_F(Checkpoint, GivesAnOversizedTensorItsOwnShard) {
+  write_checkpoint_tensors(folder(), five(), 1);
+  EXPECT_EQ(entries(folder()).size(), 6);
+  expect_five();
+}
+
+TEST_F(Checkpoint, RefusesToWriteBesideOtherWeights) {
+  write_checkpoint_tensors(folder(), five());
+  EXPECT_THAT(message_of([&] { write_checkpoint_tensors(folder(), five(), 80); }, ExitCode::kFailed),
+              AllOf(HasSubstr("holds weights already"), HasSubstr("model.safetensors")));
+}
+
+TEST_F(Checkpoint, SaysWhatWasLookedFor) {
+  EXPECT_THAT(refusal(), AllOf(HasSubstr(folder().string()), HasSubstr("neither model.safetensors nor "
+                                                                       "model.safetensors.index.json")));
+  EXPECT_THAT(message_of([&] { const CheckpointTensors checkpoint(folder() / "none"); }), HasSubstr("does not exist"));
+}
+
+TEST_F(Checkpoint, RefusesPickledWeights) {
+  put("pytorch_model.bin", "");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("pytorch_model.bin"), HasSubstr("save_pretrained")));
+}
+
+TEST_F(Checkpoint, RefusesAMissingShard) {
+  write_checkpoint_tensors(folder(), five(), 80);
+  fs::remove(folder() / "model-00002-of-00003.safetensors");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("model-00002-of-00003.safetensors"), HasSubstr("missing")));
+}
+
+TEST_F(Checkpoint, RefusesAnIndexThatLies) {
+  write_checkpoint_tensors(folder(), five(), 80);
+  const auto index = [&](const std::string& map) { put("model.safetensors.index.json", map); };
+  index(R"({"weight_map": {"layer.9": "model-00001-of-00003.safetensors"}})");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("layer.9"), HasSubstr("model-00001-of-00003.safetensors")));
+  index(R"({"weight_map": {"layer.0": "../model-00001-of-00003.safetensors"}})");
+  EXPECT_THAT(refusal(), HasSubstr("not the name of a file beside it"));
+  index(R"({"weight_map": {"layer.0": 3}})");
+  EXPECT_THAT(refusal(), HasSubstr("not a string"));
+  index(R"({"weight_map": []})");
+  EXPECT_THAT(refusal(), HasSubstr("weight_map"));
+  index("{");
+  EXPECT_THAT(refusal(), HasSubstr("line 1, column 2"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

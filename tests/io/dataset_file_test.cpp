@@ -1,0 +1,227 @@
+#include "vlmtrain/io/dataset_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ReadDataset : public TemporaryFolderTest {
+ protected:
+  std::vector<Record> read(std::string_view content) const { return read_dataset(put("train.llava.json", content)); }
+
+  Record one(std::string_view record) const {
+    std::vector<Record> records = read(fmt::format("[{}]", record));
+    EXPECT_EQ(records.size(), 1);
+    return records.at(0);
+  }
+
+  // The record with these turns, given as JSON, and one listed image.
+  Record with_turns(std::string_view turns) const {
+    return one(fmt::format(R"({{"image": "a.jpg", "conversations": [{}]}})", turns));
+  }
+
+  std::string refusal(std::string_view content) const {
+    return message_of([&] { read(content); });
+  }
+};
+
+constexpr std::string_view kText = R"({"conversations": [{"from":"human","value":"Q"},{"from":"gpt","value":"A"}]})";
+
+TEST_F(ReadDataset, ReadsLlava) {
+  const Record record = one(R"({"id": "x-1", "image": "images/a.jpg", "answer_type": "OPEN", "conversations": [
+      {"from": "system", "value": "Be brief."},
+      {"from": "human", "value": "<image>\nWhere?"}, {"from": "gpt", "value": "Left"},
+      {"from": "human", "value": "How many?"}, {"from": "gpt", "value": 3}]})");
+  EXPECT_EQ(record.problem, "");
+  EXPECT_EQ(record.id, "x-1");
+  EXPECT_EQ(record.task, "OPEN");
+  EXPECT_EQ(record.line, 1);
+  EXPECT_THAT(record.images, ElementsAre("images/a.jpg"));
+  ASSERT_EQ(record.turns.size(), 5);
+  EXPECT_EQ(record.turns[0].role, Role::kSystem);
+  EXPECT_EQ(record.turns[1].role, Role::kUser);
+  EXPECT_EQ(record.turns[1].text, "<image>\nWhere?");
+  EXPECT_EQ(record.turns[4].role, Role::kAssistant);
+  EXPECT_EQ(record.turns[4].text, "3");
+}
+
+TEST_F(ReadDataset, ReadsListsOfImagesAndNone) {
+  EXPECT_THAT(one(R"({"image": ["a", "b"], "conversations": [{"from":"human","value":"<image><image>Q"},
+                      {"from":"gpt","value":"A"}]})")
+                  .images,
+              ElementsAre("a", "b"));
+  for (const char* none : {"", R"("image": null,)", R"("images": [],)"}) {
+    const Record record = one(fmt::format("{{{} {}", none, kText.substr(1)));
+    EXPECT_EQ(record.problem, "");
+    EXPECT_THAT(record.images, IsEmpty());
+    EXPECT_EQ(record.id, "train.llava:0");
+    EXPECT_EQ(record.task, "");
+  }
+}
+
+TEST_F(ReadDataset, ReadsShareGpt) {
+  const Record record = one(R"({"images": ["a", "b"], "system": "S", "conversations": [
+      {"from": "user", "value": "<image>Q"}, {"from": "assistant", "value": "A"},
+      {"from": "user", "value": "<image>R"}, {"from": "assistant", "value": true}]})");
+  EXPECT_EQ(record.problem, "");
+  ASSERT_EQ(record.turns.size(), 5);
+  EXPECT_EQ(record.turns[0].role, Role::kSystem);
+  EXPECT_EQ(record.turns[0].text, "S");
+  EXPECT_EQ(record.turns[4].text, "true");
+  EXPECT_THAT(record.images, ElementsAre("a", "b"));
+}
+
+TEST_F(ReadDataset, ReadsMessagesWithContentBlocks) {
+  const Record record = one(R"({"images": ["listed.png"], "messages": [
+      {"role": "user", "content": [{"type": "text", "text": "Compare "}, {"type": "image"},
+                                   {"type": "image_url", "image_url": {"url": "file:///data/b.png"}},
+                                   {"type": "image", "image": "c.png"}, {"type": "image_url", "image_url": "d.png"}]},
+      {"role": "assistant", "content": [{"type": "text", "text": "Same"}]}]})");
+  EXPECT_EQ(record.problem, "");
+  EXPECT_EQ(record.turns.at(0).text, "Compare <image><image><image><image>");
+  EXPECT_EQ(record.turns.at(1).text, "Same");
+  EXPECT_THAT(record.images, ElementsAre("listed.png", "/data/b.png", "c.png", "d.png"));
+}
+
+TEST_F(ReadDataset, PutsMissingMarksFirst) {
+  const Record record = one(R"({"image": ["a", "b"], "conversations": [{"from":"system","value":"S"},
+                                {"from":"human","value":"Q"},{"from":"gpt","value":"A"}]})");
+  EXPECT_EQ(record.problem, "");
+  EXPECT_EQ(record.turns.at(1).text, "<image><image>\nQ");
+}
+
+TEST_F(ReadDataset, TakesIdsAndTasks) {
+  EXPECT_EQ(one(R"({"id": 42, "conversations": []})").id, "42");
+  EXPECT_EQ(one(R"({"id": "", "conversations": []})").id, "");
+  EXPECT_EQ(one(R"({"id": 1.5, "conversations": []})").id, "train.llava:0");
+  EXPECT_EQ(one(R"({"id": null, "kind": "k", "category": "c"})").task, "k");
+  EXPECT_EQ(one(R"({"task": 3, "category": "c"})").task, "c");
+}
+
+TEST_F(ReadDataset, ReadsJsonLinesByContent) {
+  const std::vector<Record> records = read(fmt::format("\n{}\r\n\n  {}", kText, kText));
+  ASSERT_EQ(records.size(), 2);
+  EXPECT_EQ(records[0].line, 2);
+  EXPECT_EQ(records[1].line, 4);
+  EXPECT_EQ(records[1].id, "train.llava:1");
+  EXPECT_EQ(records[1].problem, "");
+  EXPECT_EQ(read_dataset(put("a.jsonl", fmt::format("\xEF\xBB\xBF[{}]", kText))).size(), 1);
+}
+
+TEST_F(ReadDataset, TellsTheLinesOfAnArray) {
+  const std::vector<Record> records =
+      read(fmt::format("[\n{},\n{{\n\"id\": \"a ] , }} \\\" b\"}}, 3\n,\n{}\n]\n", kText, kText));
+  ASSERT_EQ(records.size(), 4);
+  EXPECT_EQ(records[0].line, 2);
+  EXPECT_EQ(records[1].line, 3);
+  EXPECT_EQ(records[1].id, "a ] , } \" b");
+  EXPECT_EQ(records[2].line, 4);
+  EXPECT_EQ(records[2].problem, "is not a JSON object");
+  EXPECT_EQ(records[3].line, 6);
+  EXPECT_EQ(records[3].id, "train.llava:3");
+  EXPECT_THAT(read(" [ ] "), IsEmpty());
+}
+
+TEST_F(ReadDataset, KeepsBrokenLinesAndGoesOn) {
+  const std::vector<Record> records = read(fmt::format("{}\n{{\"id\": 1,, }}\n{}\n", kText, kText));
+  ASSERT_EQ(records.size(), 3);
+  EXPECT_EQ(records[1].line, 2);
+  EXPECT_EQ(records[1].id, "train.llava:1");
+  EXPECT_THAT(records[1].problem, AllOf(HasSubstr("not valid JSON"), HasSubstr("column 10")));
+  EXPECT_EQ(records[2].problem, "");
+  EXPECT_THAT(read(fmt::format("{{\n{}\n", kText)).at(0).problem, HasSubstr("not valid JSON"));
+}
+
+TEST_F(ReadDataset, RefusesBrokenArrays) {
+  EXPECT_THAT(refusal(fmt::format("[{},\n{}", kText, kText)),
+              AllOf(HasSubstr("train.llava.json"), HasSubstr("line 2")));
+  EXPECT_THAT(refusal("[{\"a\": 1}\n{\"b\": 1}]"), HasSubstr("line 2, column 1"));
+  EXPECT_THAT(refusal("[\n{\"a\": 1},\n]"), HasSubstr("line 3, column 1"));
+  EXPECT_THAT(refusal("[{\"a\": 1}} {\"b\": 1}]"), HasSubstr("column 10"));
+  EXPECT_THAT(refusal("[{\"a\": 1]}"), HasSubstr("column 9"));
+  EXPECT_THAT(refusal("[{}] x"), HasSubstr("column 6"));
+  EXPECT_THAT(refusal("["), HasSubstr("line 1"));
+  EXPECT_THAT(refusal("[\"a\\"), HasSubstr("line 1"));
+  EXPECT_THAT(refusal("[{\"a\": \"\xFF\"}]"), HasSubstr("column 9"));
+}
+
+TEST_F(ReadDataset, RefusesOtherFiles) {
+  EXPECT_THAT(refusal(""), HasSubstr("is empty"));
+  EXPECT_THAT(refusal(" \n"), HasSubstr("is empty"));
+  EXPECT_THAT(refusal("id,question"), HasSubstr("neither a JSON array nor JSON lines"));
+  EXPECT_THAT(refusal("{\n\"data\": []\n}\n"), HasSubstr("one JSON object"));
+  EXPECT_THAT(refusal("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("git lfs pull"));
+  EXPECT_THAT(message_of([&] { read_dataset(folder() / "none.json"); }), HasSubstr("none.json"));
+  EXPECT_THAT(message_of([&] { read_dataset(folder()); }), HasSubstr("Is a directory"));
+}
+
+TEST_F(ReadDataset, SaysWhatIsWrongWithTurns) {
+  const auto problem = [&](std::string_view turns) { return with_turns(turns).problem; };
+  const std::string user = R"({"from":"human","value":"<image>Q"})";
+  const std::string assistant = R"({"from":"gpt","value":"A"})";
+  EXPECT_EQ(problem(user + "," + assistant), "");
+  EXPECT_THAT(problem(""), HasSubstr("not a list of turns"));
+  EXPECT_THAT(problem("3"), HasSubstr("turn 1 is not a JSON object"));
+  EXPECT_THAT(problem(R"({"value":"Q"})"), HasSubstr("turn 1 does not say whose it is"));
+  EXPECT_THAT(problem(user + R"(,{"from":"bot","value":"A"})"), HasSubstr("turn 2 has the unknown role \"bot\""));
+  EXPECT_THAT(problem(user + R"(,{"from":"gpt"})"), HasSubstr("turn 2 is empty"));
+  EXPECT_THAT(problem(user + R"(,{"from":"gpt","value":null})"), HasSubstr("turn 2 is empty"));
+  EXPECT_THAT(problem(user + R"(,{"from":"gpt","value":" \n"})"), HasSubstr("turn 2 is empty"));
+  EXPECT_THAT(problem(user + R"(,{"from":"gpt","value":{}})"), HasSubstr("turn 2: its text is neither"));
+  EXPECT_THAT(problem(user), HasSubstr("no turn of the assistant"));
+  EXPECT_THAT(problem(assistant), HasSubstr("turn 1 should be the user's"));
+  EXPECT_THAT(problem(user + "," + user), HasSubstr("turn 2 should be the assistant's"));
+  EXPECT_THAT(problem(user + "," + assistant + "," + assistant), HasSubstr("turn 3 should be the user's"));
+  EXPECT_THAT(problem(user + "," + assistant + R"(,{"from":"system","value":"S"})"), HasSubstr("turn 3 should be"));
+  EXPECT_THAT(problem(R"({"from":"human","value":"Q"},{"from":"gpt","value":"<image>"})"),
+              HasSubstr("turn 2 is the assistant's and has an image"));
+  EXPECT_THAT(one(R"({"id": 1})").problem, HasSubstr("no \"conversations\" and no \"messages\""));
+}
+
+TEST_F(ReadDataset, SaysWhatIsWrongWithImages) {
+  const auto problem = [&](std::string_view images, std::string_view text) {
+    return one(fmt::format(R"({{{} "conversations":[{{"from":"human","value":"{}"}},{{"from":"gpt","value":"A"}}]}})",
+                           images, text))
+        .problem;
+  };
+  EXPECT_EQ(problem(R"("image": "a",)", "<image>"), "");
+  EXPECT_THAT(problem(R"("image": "a",)", "<image><image>"), HasSubstr("has 2 <image> marks for 1 images"));
+  EXPECT_THAT(problem(R"("image": ["a", "b"],)", "<image>"), HasSubstr("has 1 <image> marks for 2 images"));
+  EXPECT_THAT(problem("", "<image>"), HasSubstr("has 1 <image> marks for 0 images"));
+  EXPECT_THAT(problem(R"("image": "a", "images": ["b"],)", "<image>"), HasSubstr("both \"image\" and \"images\""));
+  EXPECT_THAT(problem(R"("image": 3,)", "<image>"), HasSubstr("image 1 is not a path"));
+  EXPECT_THAT(problem(R"("image": ["a", ""],)", "<image>"), HasSubstr("image 2 is not a path"));
+  EXPECT_THAT(problem(R"("image": "https://x/a.png",)", "<image>"), HasSubstr("image 1 is a https://"));
+  EXPECT_THAT(problem(R"("image": "data:image/png;base64,AA",)", "<image>"), HasSubstr("data:"));
+  EXPECT_THAT(problem(R"("video": "a.mp4",)", "Q"), HasSubstr("\"video\", which is not supported yet"));
+  EXPECT_THAT(problem(R"("videos": ["a.mp4"],)", "Q"), HasSubstr("\"videos\""));
+  EXPECT_EQ(problem(R"("videos": [],)", "Q"), "");
+}
+
+TEST_F(ReadDataset, SaysWhatIsWrongWithBlocks) {
+  const auto problem = [&](std::string_view block) {
+    return one(fmt::format(R"({{"messages":[{{"role":"user","content":[{}]}},{{"role":"assistant","content":"A"}}]}})",
+                           block))
+        .problem;
+  };
+  EXPECT_EQ(problem(R"({"type":"text","text":5})"), "");
+  EXPECT_THAT(problem(""), HasSubstr("turn 1 is empty"));
+  EXPECT_THAT(problem(R"("text")"), HasSubstr("turn 1: a content block has no \"type\""));
+  EXPECT_THAT(problem(R"({"text":"Q"})"), HasSubstr("has no \"type\""));
+  EXPECT_THAT(problem(R"({"type":"text"})"), HasSubstr("a text block has no \"text\""));
+  EXPECT_THAT(problem(R"({"type":"video","video":"a"})"), HasSubstr("type \"video\" is not supported"));
+  EXPECT_THAT(problem(R"({"type":"image"})"), HasSubstr("has 1 <image> marks for 0 images"));
+  EXPECT_THAT(problem(R"({"type":"image","image":3})"), HasSubstr("not a path"));
+  EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("without \"url\""));
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

@@ -1,0 +1,90 @@
+#include "vlmtrain/io/json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class ReadJson : public TemporaryFolderTest {};
+
+TEST_F(ReadJson, ReadsBothForms) {
+  const auto path = put("a.json", "\xEF\xBB\xBF{\"b\": 1, \"a\": [true]}");
+  EXPECT_EQ(read_json(path), json::parse(R"({"a": [true], "b": 1})"));
+  const nlohmann::ordered_json ordered = read_ordered_json(path);
+  EXPECT_EQ(ordered.begin().key(), "b");
+}
+
+TEST_F(ReadJson, NamesFileLineAndColumn) {
+  const auto path = put("a.json", "{\n  \"a\": 1,\n  \"\xC3\xA4\xC3\xB6\": x}\n");
+  const std::string message = message_of([&] { read_json(path); });
+  EXPECT_THAT(message, AllOf(HasSubstr(path.string()), HasSubstr("line 3, column 9:"), HasSubstr("invalid literal")));
+  EXPECT_EQ(message, message_of([&] { read_ordered_json(path); }));
+}
+
+TEST_F(ReadJson, TellsMissingFilesAndFolders) {
+  EXPECT_THAT(message_of([&] { read_json(folder() / "none"); }),
+              AllOf(HasSubstr((folder() / "none").string()), HasSubstr("No such file")));
+  EXPECT_THAT(message_of([&] { read_json(folder()); }), HasSubstr("is a folder"));
+}
+
+TEST(FindJsonFault, KeepsTheReasonShortAndPrintable) {
+  const JsonFault unclosed = find_json_fault("{\"a\": \"" + std::string(100'000, 'x'));
+  EXPECT_EQ(unclosed.column, 7 + 100'000 + 1);
+  EXPECT_LT(unclosed.reason.size(), 201);
+  EXPECT_THAT(find_json_fault("[1e999]").reason, HasSubstr("number overflow"));
+  EXPECT_EQ(find_json_fault("[1e999]").line, 1);
+  EXPECT_THAT(find_json_fault("[\"\xFF\"]").reason, AllOf(HasSubstr("UTF-8"), Not(HasSubstr("\xFF"))));
+  EXPECT_THAT(find_json_fault("").reason, HasSubstr("end of input"));
+  EXPECT_THAT(find_json_fault("[1").reason, HasSubstr("expected ']'"));
+  EXPECT_THROW(find_json_fault("[]"), InternalError);
+}
+
+TEST(JsonGet, ReadsTypes) {
+  const json object = json::parse(R"({"b": true, "i": -3, "u": 7, "f": 1.5, "s": "x", "l": [1, 2], "n": null})");
+  EXPECT_TRUE(get<bool>(object, "b", "f.json"));
+  EXPECT_EQ(get<int>(object, "i", "f.json"), -3);
+  EXPECT_EQ(get<uint8_t>(object, "u", "f.json"), 7);
+  EXPECT_DOUBLE_EQ(get<double>(object, "u", "f.json"), 7.0);
+  EXPECT_FLOAT_EQ(get<float>(object, "f", "f.json"), 1.5F);
+  EXPECT_EQ(get<std::string>(object, "s", "f.json"), "x");
+  EXPECT_THAT(get<std::vector<int64_t>>(object, "l", "f.json"), ElementsAre(1, 2));
+  EXPECT_EQ(get_or<int>(object, "none", 5, "f.json"), 5);
+  EXPECT_EQ(get_or<std::string>(object, "n", "default", "f.json"), "default");
+  EXPECT_EQ(get_or<int>(object, "u", 5, "f.json"), 7);
+}
+
+TEST(JsonGet, RefusesWhatDoesNotFit) {
+  const json object = json::parse(
+      R"({"b": true, "i": -3, "big": 300, "huge": 18446744073709551615, "f": 1.5, "s": "3", "l": [1, "x"], "n": null})");
+  EXPECT_EQ(message_of([&] { get<int>(object, "none", "f.json"); }), "f.json: the key \"none\" is missing");
+  EXPECT_EQ(message_of([&] { get<int>(object, "s", "f.json"); }), "f.json: \"s\" should be a whole number, not \"3\"");
+  EXPECT_THAT(message_of([&] { get<int>(object, "f", "f.json"); }), HasSubstr("not 1.5"));
+  EXPECT_THAT(message_of([&] { get<int>(object, "b", "f.json"); }), HasSubstr("not true"));
+  EXPECT_THAT(message_of([&] { get<uint32_t>(object, "i", "f.json"); }), HasSubstr("at least 0, not -3"));
+  EXPECT_THAT(message_of([&] { get<uint8_t>(object, "big", "f.json"); }), HasSubstr("not 300"));
+  EXPECT_THAT(message_of([&] { get<int64_t>(object, "huge", "f.json"); }), HasSubstr("not 18446744073709551615"));
+  EXPECT_THAT(message_of([&] { get<bool>(object, "n", "f.json"); }), HasSubstr("true or false, not null"));
+  EXPECT_THAT(message_of([&] { get<std::vector<int>>(object, "l", "f.json"); }),
+              HasSubstr("a whole number, not \"x\""));
+  EXPECT_THAT(message_of([&] { get<std::vector<int>>(object, "s", "f.json"); }), HasSubstr("should be a list"));
+  EXPECT_THAT(message_of([&] { get_or<int>(object, "s", 1, "f.json"); }), HasSubstr("not \"3\""));
+  EXPECT_THAT(message_of([&] { get<int>(json::array(), "s", "f.json"); }), HasSubstr("a JSON object"));
+  EXPECT_THAT(message_of([&] { get_or<int>(json("x"), "s", 1, "f.json"); }), HasSubstr("a JSON object"));
+}
+
+TEST(JsonGet, ShortensLongValues) {
+  const json object = {{"k", std::string(1000, 'x')}};
+  EXPECT_LT(message_of([&] { get<int>(object, "k", "f.json"); }).size(), 120);
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <string>
+
+namespace vlmtrain::text {
+
+inline std::string data_path(const std::string& name) {
+  return VLMTRAIN_SOURCE_DIR "/tests/text/data/" + name;
+}
+
+inline nlohmann::json read_data(const std::string& name) {
+  return nlohmann::json::parse(std::ifstream(data_path(name)));
+}
+
+}  // namespace vlmtrain::text

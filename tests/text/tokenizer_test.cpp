@@ -1,0 +1,225 @@
+#include "vlmtrain/text/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <string>
+
+#include "text/test_data.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::text {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Tokens a, b, c, ab, "e with acute", "▁" and one merge; the smallest file that loads.
+json small_file() {
+  return json::parse(R"({
+    "added_tokens": [{"id": 6, "content": "<x>", "normalized": false, "special": true}],
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "\u00e9": 4, "\u2581": 5}, "merges": [["a", "b"]]}
+  })");
+}
+
+Tokenizer load(const json& file) {
+  return Tokenizer::from_json(file.dump(), "dir/tokenizer.json");
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    Tokenizer::from_json(text, "dir/tokenizer.json");
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadData);
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string error_of(const json& file) {
+  return error_of(file.dump());
+}
+
+TEST(Tokenizer, MergesAndFindsAddedTokens) {
+  const Tokenizer tokenizer = load(small_file());
+  const Encoding encoding = tokenizer.encode("cab<x>a");
+  EXPECT_THAT(encoding.ids, ElementsAre(2, 3, 6, 0));
+  EXPECT_THAT(encoding.starts, ElementsAre(0, 1, 3, 6));
+}
+
+TEST(Tokenizer, KnowsItsTokens) {
+  const Tokenizer tokenizer = load(small_file());
+  EXPECT_EQ(tokenizer.vocab_size(), 7);
+  EXPECT_EQ(tokenizer.token_to_id("ab"), 3);
+  EXPECT_EQ(tokenizer.token_to_id("<x>"), 6);
+  EXPECT_EQ(tokenizer.token_to_id("zz"), std::nullopt);
+  EXPECT_EQ(tokenizer.id_to_token(6), "<x>");
+  EXPECT_EQ(tokenizer.id_to_token(3), "ab");
+  EXPECT_EQ(tokenizer.id_to_token(7), "");
+  EXPECT_EQ(tokenizer.id_to_token(-100), "");
+  EXPECT_TRUE(tokenizer.is_special(6));
+  EXPECT_FALSE(tokenizer.is_special(3));
+}
+
+TEST(Tokenizer, DecodeLeavesOutIdsWithoutToken) {
+  json file = small_file();
+  file["decoder"] = {{"type", "Fuse"}};
+  EXPECT_EQ(load(file).decode(std::vector<int64_t>{3, -100, 99, 6, 2}, false), "ab<x>c");
+  EXPECT_EQ(load(file).decode(std::vector<int64_t>{3, -100, 99, 6, 2}, true), "abc");
+}
+
+TEST(Tokenizer, OffsetsAreThoseBeforePrependAndReplace) {
+  json file = small_file();
+  file["normalizer"] = json::parse(R"({"type": "Sequence", "normalizers": [
+      {"type": "Prepend", "prepend": "\u2581"},
+      {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]})");
+  const Encoding encoding = load(file).encode("ab c<x>b");
+  EXPECT_THAT(encoding.ids, ElementsAre(5, 3, 5, 2, 6, 5, 1));
+  EXPECT_THAT(encoding.starts, ElementsAre(0, 0, 2, 3, 4, 7, 7));
+}
+
+TEST(Tokenizer, OffsetsAreThoseBeforeNfc) {
+  json file = small_file();
+  file["normalizer"] = {{"type", "NFC"}};
+  const Encoding encoding = load(file).encode("ae\u0301be\u0301c");
+  EXPECT_THAT(encoding.ids, ElementsAre(0, 4, 1, 4, 2));
+  EXPECT_THAT(encoding.starts, ElementsAre(0, 1, 4, 5, 8));
+}
+
+TEST(Tokenizer, SplitBehaviors) {
+  const auto ids_with = [](const char* behavior, bool invert) {
+    json file = small_file();
+    file["model"]["ignore_merges"] = true;
+    file["model"]["vocab"]["aa"] = 7;  // no merge builds these: a piece that is one of them shows where it was cut
+    file["model"]["vocab"]["ca"] = 8;
+    file["model"]["vocab"]["ac"] = 9;
+    file["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", behavior}, {"invert", invert}};
+    return load(file).encode("caac").ids;
+  };
+  EXPECT_THAT(ids_with("Removed", false), ElementsAre(2, 2));
+  EXPECT_THAT(ids_with("Removed", true), ElementsAre(0, 0));
+  EXPECT_THAT(ids_with("Isolated", false), ElementsAre(2, 0, 0, 2));
+  EXPECT_THAT(ids_with("Contiguous", false), ElementsAre(2, 7, 2));
+  EXPECT_THAT(ids_with("MergedWithPrevious", false), ElementsAre(8, 0, 2));
+  EXPECT_THAT(ids_with("MergedWithNext", false), ElementsAre(2, 0, 9));
+}
+
+TEST(Tokenizer, PostProcessorTokensTakeTheirNeighboursOffset) {
+  json file = small_file();
+  file["post_processor"] = json::parse(R"({"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<x>"}}, {"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<x>"}}],
+      "special_tokens": {"<x>": {"id": "<x>", "ids": [6], "tokens": ["<x>"]}}})");
+  const Encoding encoding = load(file).encode("cab", true);
+  EXPECT_THAT(encoding.ids, ElementsAre(6, 2, 3, 6));
+  EXPECT_THAT(encoding.starts, ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(load(file).encode("", true).starts, ElementsAre(0, 0));
+  EXPECT_THAT(load(file).encode("cab", false).ids, ElementsAre(2, 3));
+}
+
+TEST(Tokenizer, RefusesInvalidUtf8) {
+  const Tokenizer tokenizer = load(small_file());
+  for (const std::string& text : {std::string("ab\xFF"), std::string("ab\xC3"), std::string("ab\xED\xA0\x80")}) {
+    try {
+      tokenizer.encode(text);
+      ADD_FAILURE() << "no error";
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("not valid UTF-8 at byte 2"));
+    }
+  }
+}
+
+TEST(Tokenizer, LongTextsTakeLinearTime) {
+  // A quadratic search would take minutes on these.
+  std::string images;
+  for (int i = 0; i < 50'000; ++i) images += "<image>";
+  const Tokenizer smol = Tokenizer::from_file(data_path("smollm2.tokenizer.json"));
+  EXPECT_EQ(smol.encode(images).ids.size(), 50'000U);
+  EXPECT_EQ(smol.encode(std::string(500'000, ' ') + "x").starts.back(), 500'000U);
+  const Tokenizer llama = Tokenizer::from_file(data_path("llama2.tokenizer.json"));
+  const Encoding encoding = llama.encode(std::string(500'000, 'a'));
+  EXPECT_TRUE(std::is_sorted(encoding.starts.begin(), encoding.starts.end()));
+}
+
+TEST(TokenizerFile, MissingFileIsNamed) {
+  try {
+    Tokenizer::from_file("no/such/tokenizer.json");
+    FAIL() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no/such/tokenizer.json"));
+  }
+}
+
+TEST(TokenizerFile, BrokenJsonIsNamed) {
+  EXPECT_THAT(error_of(std::string("{\"model\": ")),
+              AllOf(HasSubstr("dir/tokenizer.json"), HasSubstr("not valid JSON")));
+  EXPECT_THAT(error_of(std::string("[]")), HasSubstr("lacks the key \"model\""));
+}
+
+TEST(TokenizerFile, UnknownComponentsAreNamedWithTheKnownOnes) {
+  const std::vector<std::pair<const char*, const char*>> known{{"normalizer", "NFC, Prepend, Replace, Sequence"},
+                                                               {"pre_tokenizer", "ByteLevel, Digits, Metaspace, Split"},
+                                                               {"post_processor", "ByteLevel, TemplateProcessing"},
+                                                               {"decoder", "ByteFallback, ByteLevel, Fuse, Metaspace"}};
+  for (const auto& [section, kinds] : known) {
+    json file = small_file();
+    file[section] = {{"type", "Unheard"}};
+    EXPECT_THAT(error_of(file),
+                AllOf(HasSubstr("dir/tokenizer.json: " + std::string(section) + " has the type \"Unheard\""),
+                      HasSubstr(kinds)));
+  }
+}
+
+TEST(TokenizerFile, AnUnknownPartOfASequenceIsNamed) {
+  json file = small_file();
+  file["normalizer"] = json::parse(R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]})");
+  EXPECT_THAT(error_of(file), HasSubstr("normalizer.normalizers[1] has the type \"NFKC\""));
+}
+
+TEST(TokenizerFile, UnsupportedModelsAreNamed) {
+  json file = small_file();
+  file["model"]["type"] = "Unigram";
+  EXPECT_THAT(error_of(file), HasSubstr("model has the type \"Unigram\""));
+  file = small_file();
+  file["model"]["end_of_word_suffix"] = "</w>";
+  EXPECT_THAT(error_of(file), HasSubstr("model.end_of_word_suffix is \"</w>\""));
+  file = small_file();
+  file["model"]["dropout"] = 0.1;
+  EXPECT_THAT(error_of(file), HasSubstr("model.dropout is set"));
+}
+
+TEST(TokenizerFile, MergesOfUnknownTokensAreNamed) {
+  json file = small_file();
+  file["model"]["merges"] = {"a b", "b c"};
+  EXPECT_THAT(error_of(file), HasSubstr("model.merges needs at 1 the token \"bc\""));
+  file["model"]["merges"] = {"a b c"};
+  EXPECT_THAT(error_of(file), HasSubstr("model.merges has \"a b c\" at 0"));
+}
+
+TEST(TokenizerFile, ContradictoryIdsAreNamed) {
+  json file = small_file();
+  file["added_tokens"][0]["content"] = "ab";
+  EXPECT_THAT(error_of(file), HasSubstr("gives \"ab\" the id 6, but model.vocab gives it 3"));
+  file = small_file();
+  file["model"]["vocab"]["d"] = 2;
+  EXPECT_THAT(error_of(file), HasSubstr("gives the id 2 to"));
+  file = small_file();
+  file["model"]["vocab"]["d"] = -1;
+  EXPECT_THAT(error_of(file), HasSubstr("gives the token \"d\" the id -1"));
+}
+
+TEST(TokenizerFile, RegexThatDoesNotCompileIsNamed) {
+  json file = small_file();
+  file["pre_tokenizer"] = json::parse(R"({"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"})");
+  EXPECT_THAT(error_of(file), HasSubstr("pre_tokenizer.pattern has the regular expression \"(a\""));
+  file["pre_tokenizer"]["pattern"] = {{"String", "a"}};
+  file["pre_tokenizer"]["behavior"] = "Sideways";
+  EXPECT_THAT(error_of(file), AllOf(HasSubstr("Sideways"), HasSubstr("MergedWithNext")));
+}
+
+}  // namespace
+}  // namespace vlmtrain::text
