@@ -1,0 +1,61 @@
+#include "vlmtrain/report/metrics.h"
+
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+/// The lines up to `last_step`; a line that a kill cut off is dropped.
+std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
+  std::ifstream file(path);
+  std::string kept;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_discarded() && io::get_or<int64_t>(json, "step", last_step + 1, path.string()) <= last_step) {
+      kept += line + "\n";
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string StepMetrics::to_json_line() const {
+  nlohmann::ordered_json line{{"step", step},
+                              {"epoch", epoch},
+                              {"loss", loss},
+                              {"learning_rate", learning_rate},
+                              {"grad_norm", grad_norm},
+                              {"tokens", tokens},
+                              {"label_tokens", label_tokens},
+                              {"images", images},
+                              {"samples", samples},
+                              {"step_seconds", step_seconds},
+                              {"data_wait_seconds", data_wait_seconds},
+                              {"tokens_per_second", tokens_per_second()},
+                              {"micro_batches", micro_batches},
+                              {"oom_splits", oom_splits},
+                              {"predicted_peak_bytes", nullptr},
+                              {"allocated_peak_bytes", allocated_peak_bytes},
+                              {"reserved_peak_bytes", reserved_peak_bytes},
+                              {"host_peak_bytes", host_peak_bytes}};
+  if (predicted_peak_bytes) line["predicted_peak_bytes"] = *predicted_peak_bytes;
+  return line.dump();
+}
+
+StepLines::StepLines(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {
+  io::write_file(path_, std::filesystem::exists(path_) ? lines_up_to(path_, resumed_step) : "");
+  file_.open(path_, std::ios::app);
+}
+
+void StepLines::append(const std::string& json_line) {
+  file_ << json_line << '\n' << std::flush;
+  if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
+}
+
+}  // namespace vlmtrain::report
