@@ -20,7 +20,7 @@ from transformers import (
 from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
 from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
 
-import tokenizer as small_tokenizer
+import small_tokenizer
 
 CHAT_TEMPLATE = (
     "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
@@ -216,10 +216,10 @@ def write_weights(model, folder, shards):
     write_json(folder / "model.safetensors.index.json", index)
 
 
-def write(shape, folder):
-    """Writes the checkpoint of a shape into the folder."""
+def write(shape, folder, corpus=small_tokenizer.CORPUS):
+    """Writes the checkpoint of a shape into the folder, its tokenizer trained on the corpus."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = small_tokenizer.train(shape.tokenizer_size)
+    tokenizer = small_tokenizer.train(shape.tokenizer_size, corpus)
     tokenizer.save(str(folder / "tokenizer.json"))
     write_json(folder / "config.json", config(shape, tokenizer))
     write_json(folder / "preprocessor_config.json", preprocessor_config(shape))

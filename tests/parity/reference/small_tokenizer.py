@@ -22,7 +22,7 @@ CORPUS = [
 ]
 
 
-def train(vocabulary_size):
+def train(vocabulary_size, corpus=CORPUS):
     """vocabulary_size counts all entries, with the vision tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -36,7 +36,7 @@ def train(vocabulary_size):
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(CORPUS * 2, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.add_special_tokens(VISION_TOKENS)
     assert tokenizer.get_vocab_size() == vocabulary_size, "the corpus is too small for this vocabulary"
     return tokenizer
