@@ -1,6 +1,6 @@
 """Writes what bench/speed.py trains on: python bench/make_workload.py OUT. The same bytes every time.
 
-OUT/checkpoint: a randomly initialised Idefics3 model of 19.5 million parameters, with a vocabulary of 8,192.
+OUT/checkpoint: a randomly initialised Idefics3 model of 11 million parameters, with a vocabulary of 8,192.
 OUT/train.json, OUT/images: conversations on drawn pictures. The answers' lengths are spread log-normally (median 110 tokens,
 clipped to 20..600), as in instruction data: that is what padding costs most on.
 """
@@ -19,9 +19,9 @@ import pictures  # noqa: E402
 
 VOCABULARY = 8192
 SHAPE = checkpoints.Shape(
-    seed=1, vocabulary_size=VOCABULARY, tokenizer_size=VOCABULARY, tie_embeddings=True,
-    hidden_size=384, intermediate_size=1024, text_layers=8, heads=6, key_value_heads=2, head_dim=64,
-    vision_hidden_size=256, vision_intermediate_size=1024, vision_layers=4, vision_heads=4,
+    seed=1, embedding_deviation=0.1, vocabulary_size=VOCABULARY, tokenizer_size=VOCABULARY, tie_embeddings=True,
+    hidden_size=320, intermediate_size=896, text_layers=6, heads=5, key_value_heads=1, head_dim=64,
+    vision_hidden_size=192, vision_intermediate_size=768, vision_layers=3, vision_heads=3,
     tile_side=128, patch_side=16, longest_edge=256,
 )
 IMAGES = 32

@@ -39,6 +39,7 @@ class Shape:
     model_type: str = "idefics3"
     layout: str = "hub"
     seed: int = 0
+    embedding_deviation: float = 0.3
     vocabulary_size: int = 400
     tokenizer_size: int = 400
     tie_embeddings: bool = False
@@ -179,7 +180,7 @@ def tokenizer_config(shape):
     }
 
 
-def randomise(model, seed):
+def randomise(model, seed, embedding_deviation):
     """Weights far from the usual start: attention is uneven, and every norm and bias matters."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -187,7 +188,7 @@ def randomise(model, seed):
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() >= 2:
                 fan_in = parameter[0].numel()
-                deviation = 0.3 if "embed" in name else 1.3 / fan_in**0.5
+                deviation = embedding_deviation if "embed" in name else 1.3 / fan_in**0.5
                 parameter.copy_(deviation * noise)
             elif name.endswith("bias"):
                 parameter.copy_(0.15 * noise)
@@ -234,7 +235,7 @@ def write(shape, folder, corpus=small_tokenizer.CORPUS):
         (folder / shape.chat_template_file).write_text(CHAT_TEMPLATE)
 
     model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder))
-    randomise(model, shape.seed)
+    randomise(model, shape.seed, shape.embedding_deviation)
     if shape.layout == "saved":
         processor = saved_processor(shape, folder)
         (folder / "preprocessor_config.json").unlink()
