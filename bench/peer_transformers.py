@@ -3,9 +3,8 @@
     python bench/peer_transformers.py --checkpoint DIR --data train.json --image-root DIR --order order.json
 
 Float32, transformers' default attention (sdpa), fused AdamW, padded batches made ahead by a loader process, no accumulation, no
-grouping by length (as is the default). An
-optimizer step takes the samples that --order (a JSON list of lists of ids) names for it. Prints one JSON line; a token is a
-token of a sample, padding does not count. --metrics gets a line for each step.
+grouping by length (off by default there too). An optimizer step takes the samples that --order (a JSON list of lists of ids)
+names for it. Prints one JSON line; a token is a token of a sample, padding does not count. --metrics gets a line for each step.
 """
 
 import argparse

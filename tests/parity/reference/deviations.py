@@ -39,20 +39,20 @@ def relative(gradient):
 
 HEADER = """# Expected results
 
-Written by `../reference/make_reference.py` (its head says what the files hold); do not edit. The tests need neither Python nor a
-network. To make them again: a virtual environment with `../reference/requirements.txt`, then `python make_reference.py`.
+Written by `../reference/make_reference.py` (its head says what the files hold); do not edit. The tests need neither Python nor
+a network. To make them again: a virtual environment with `../reference/requirements.txt`, then `python make_reference.py`.
 
 ## How far transformers is from itself
-Float32 (stored here) against the same in float64; absolute differences, gradients relative to the largest value of their tensor. A
-tolerance of a test should be a small multiple of these. `deviations.json` has every tensor.
+Float32 (stored here) against the same in float64; absolute differences, gradients relative to the largest value of their tensor.
+A tolerance of a test should be a small multiple of these. `deviations.json` has every tensor.
 
 | case | loss | logits (largest) | gradient: worst tensor | parameters after 5 steps: largest, worst mean of a tensor | eager instead of sdpa: loss | as one padded batch: loss |
 |---|---|---|---|---|---|---|
 """
 
 NOTES = """
-Left out of the two worst-of columns, because their true gradient is zero: `...vision_model...self_attn.k_proj.bias`. A key's bias adds the
-same number to all scores of a query, and softmax is blind to that. What float32 shows there is rounding:
+Left out of the two worst-of columns, because their true gradient is zero: the vision tower's `self_attn.k_proj.bias`. A key's bias
+adds the same number to all scores of a query, and softmax is blind to that. What float32 shows there is rounding:
 
 | case | k_proj.bias: largest gradient, float64 | float32 | after 5 steps: worst difference |
 |---|---|---|---|
@@ -67,9 +67,9 @@ steps cannot be compared, their gradients only with an absolute tolerance. Nothi
   included, and they stay as they were. `case.json` lists them; `gradient.` and `parameter.` are left out for them.
 - Rows of `embed_tokens` for tokens that do not occur have zero gradient where embeddings are not tied. The row of `<image>`
   never has one from the input side: its embedding is overwritten by the image features.
-- `vision_positions.json`: for a number of patches along a tile's side, the row of the position table (along that side) which each patch
-  takes. It is 0, 1, 2, ... for the tiles of all published checkpoints (26, 27, 32 patches), but not for every number: for 19, 25, 29, 31,
-  38, ... rounding in float32 puts two patches into one row.
+- `vision_positions.json`: for a number of patches along a tile's side, the row of the position table (along that side) which each
+  patch takes. It is 0, 1, 2, ... for the tiles of all published checkpoints (26, 27, 32 patches), but not for every number: for
+  19, 25, 29, 31, 38, ... rounding in float32 puts two patches into one row.
 """
 
 
