@@ -1,0 +1,80 @@
+"""Writes what bench/speed.py trains on: python bench/make_workload.py OUT. The same bytes every time.
+
+OUT/checkpoint: a randomly initialised Idefics3 model of 11 million parameters, with a vocabulary of 8,192.
+OUT/train.json, OUT/images: conversations on drawn pictures. The answers' lengths are spread log-normally (median 110 tokens,
+clipped to 20..600), as in instruction data: that is what padding costs most on.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference"))
+
+import checkpoints  # noqa: E402
+import pictures  # noqa: E402
+
+VOCABULARY = 8192
+SHAPE = checkpoints.Shape(
+    seed=1, embedding_deviation=0.1, vocabulary_size=VOCABULARY, tokenizer_size=VOCABULARY, tie_embeddings=True,
+    hidden_size=320, intermediate_size=896, text_layers=6, heads=5, key_value_heads=1, head_dim=64,
+    vision_hidden_size=192, vision_intermediate_size=768, vision_layers=3, vision_heads=3,
+    tile_side=128, patch_side=16, longest_edge=256,
+)
+IMAGES = 32
+PICTURE_SIZES = [(256, 192), (320, 160), (200, 260), (120, 120), (300, 100)]
+WORDS = 7000
+SHORTEST, MEDIAN, LONGEST, SPREAD = 20, 110, 600, 0.9
+
+
+def make_words(rng):
+    """Distinct made-up words of one to four syllables; the first ones are used most."""
+    onsets = "b c d f g h k l m n p r s t v st tr pl gr sh".split()
+    vowels = "a e i o u ea ou".split()
+    words = {}
+    while len(words) < WORDS:
+        syllables = rng.integers(1, 5)
+        words["".join(rng.choice(onsets) + rng.choice(vowels) for _ in range(syllables))] = None
+    return list(words)
+
+
+def write_text(rng, words, count):
+    ranks = np.minimum(rng.zipf(1.2, count) - 1, rng.integers(0, WORDS, count))
+    return " ".join(words[rank] for rank in ranks).capitalize()
+
+
+def make_sample(index, rng, words, image_names):
+    answer_words = int(np.clip(rng.lognormal(np.log(MEDIAN), SPREAD), SHORTEST, LONGEST))
+    return {
+        "id": f"sample-{index:04d}",
+        "image": image_names[rng.integers(len(image_names))],
+        "conversations": [
+            {"from": "human", "value": "<image>\n" + write_text(rng, words, int(rng.integers(5, 20))) + "?"},
+            {"from": "gpt", "value": write_text(rng, words, answer_words) + "."},
+        ],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--samples", type=int, default=512)
+    arguments = parser.parse_args()
+
+    rng = np.random.default_rng(20)
+    words = make_words(rng)
+    corpus = [" " + " ".join(words)] + [write_text(rng, words, 200) + "." for _ in range(200)]
+    checkpoints.write(SHAPE, arguments.out / "checkpoint", corpus)
+    image_names = [f"{index:02d}.{'jpg' if index % 2 else 'png'}" for index in range(IMAGES)]
+    for index, name in enumerate(image_names):
+        width, height = PICTURE_SIZES[index % len(PICTURE_SIZES)]
+        pictures.save(pictures.draw(width, height, index), arguments.out / "images" / name)
+    samples = [make_sample(index, rng, words, image_names) for index in range(arguments.samples)]
+    (arguments.out / "train.json").write_text(json.dumps(samples, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
