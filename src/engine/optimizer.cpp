@@ -1,14 +1,13 @@
 #include "vlmtrain/engine/optimizer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -20,18 +19,25 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// Moves a 16-bit gradient into the fp32 sum as soon as the backward pass has made it.
+/// The fp32 sum of a parameter's 16-bit gradients.
+struct GradientSum {
+  at::Tensor total;
+  bool received = false;  // in this step
+};
+
+/// Moves a 16-bit gradient into the sum as soon as the backward pass has made it.
 class AddToSum : public torch::autograd::PostAccumulateGradHook {
  public:
-  explicit AddToSum(at::Tensor sum) : sum_(std::move(sum)) {}
+  explicit AddToSum(std::shared_ptr<GradientSum> sum) : sum_(std::move(sum)) {}
 
   void operator()(const at::Tensor& parameter) override {
-    sum_.add_(parameter.grad());
+    sum_->total.add_(parameter.grad());
+    sum_->received = true;
     parameter.mutable_grad().reset();
   }
 
  private:
-  at::Tensor sum_;
+  std::shared_ptr<GradientSum> sum_;
 };
 
 }  // namespace
@@ -40,15 +46,20 @@ struct AdamW::Entry {
   std::string name;
   nn::Component component;
   bool decays;
-  at::Tensor weight;        // what the model computes with
-  at::Tensor master;        // fp32; the same storage as `weight` if that is fp32
-  at::Tensor sum;           // fp32 sum of 16-bit gradients; undefined with fp32 weights, whose `grad` is the sum
-  at::Tensor first_moment;  // fp32
+  at::Tensor weight;                 // what the model computes with
+  at::Tensor master;                 // fp32; the same storage as `weight` if that is fp32
+  std::shared_ptr<GradientSum> sum;  // null with fp32 weights, whose `grad` is the sum
+  at::Tensor first_moment;           // fp32
   at::Tensor second_moment;
+  at::Tensor steps;  // fp32 scalar
 
-  bool has_master() const { return sum.defined(); }
+  bool has_master() const { return sum != nullptr; }
 
-  at::Tensor gradient() const { return has_master() ? sum : weight.grad(); }
+  /// Undefined if there was none in this step.
+  at::Tensor gradient() const {
+    if (!has_master()) return weight.grad();
+    return sum->received ? sum->total : at::Tensor();
+  }
 };
 
 double LearningRates::of(nn::Component component) const {
@@ -65,20 +76,21 @@ double LearningRates::of(nn::Component component) const {
 
 AdamW::AdamW(const nn::ParameterStore& store, AdamWSettings settings) : settings_(settings) {
   const auto fp32 = store.options().dtype(at::kFloat);
-  step_count_ = at::zeros({}, fp32);
   for (const auto& parameter : store.all()) {
     if (!parameter.tensor.requires_grad()) continue;
-    Entry entry{parameter.name, parameter.component, parameter.tensor.dim() >= 2, parameter.tensor, {}, {}, {}, {}};
+    Entry entry{parameter.name, parameter.component, parameter.tensor.dim() >= 2, parameter.tensor, {}, {}, {}, {}, {}};
     entry.master = parameter.tensor.detach();
     if (parameter.tensor.scalar_type() != at::kFloat) {
       entry.master = entry.master.to(at::kFloat);
-      entry.sum = at::zeros(parameter.tensor.sizes(), fp32);
+      entry.sum = std::make_shared<GradientSum>(GradientSum{at::zeros(parameter.tensor.sizes(), fp32)});
       torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, std::make_unique<AddToSum>(entry.sum));
     }
     entry.first_moment = at::zeros(parameter.tensor.sizes(), fp32);
     entry.second_moment = at::zeros(parameter.tensor.sizes(), fp32);
     entries_.push_back(std::move(entry));
   }
+  steps_ = at::zeros({static_cast<int64_t>(entries_.size())}, fp32);
+  for (size_t i = 0; i < entries_.size(); ++i) entries_[i].steps = steps_.select(0, static_cast<int64_t>(i));
 }
 
 AdamW::~AdamW() {
@@ -89,32 +101,32 @@ AdamW::~AdamW() {
 
 at::Tensor AdamW::step(const LearningRates& rates) {
   const at::NoGradGuard no_gradients;
+  struct Group {
+    std::vector<at::Tensor> masters, gradients, first_moments, second_moments, steps;
+  };
+  std::map<std::pair<nn::Component, bool>, Group> groups;
   std::vector<at::Tensor> gradients;
-  for (auto& entry : entries_) {
-    if (!entry.gradient().defined()) entry.weight.mutable_grad() = at::zeros_like(entry.weight);
-    gradients.push_back(entry.gradient());
+  for (const auto& entry : entries_) {
+    const at::Tensor gradient = entry.gradient();
+    if (!gradient.defined()) continue;
+    gradients.push_back(gradient);
+    Group& group = groups[{entry.component, entry.decays}];
+    group.masters.push_back(entry.master);
+    group.gradients.push_back(gradient);
+    group.first_moments.push_back(entry.first_moment);
+    group.second_moments.push_back(entry.second_moment);
+    group.steps.push_back(entry.steps);
   }
-  VLMTRAIN_CHECK(!gradients.empty(), "an optimizer without a trained parameter");
+  VLMTRAIN_CHECK(!gradients.empty(), "an optimizer step without a gradient");
+
   const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);
   // The fused kernel divides the gradients by this on the fly: max(1, norm / max_grad_norm), still on the device.
   at::Tensor divisor;
   if (settings_.max_grad_norm > 0) divisor = norm.div(settings_.max_grad_norm).clamp_min_(1.0);
 
-  step_count_ += 1;
-  struct Group {
-    std::vector<at::Tensor> masters, gradients, first_moments, second_moments, steps;
-  };
-  std::map<std::pair<nn::Component, bool>, Group> groups;
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    Group& group = groups[{entries_[i].component, entries_[i].decays}];
-    group.masters.push_back(entries_[i].master);
-    group.gradients.push_back(gradients[i]);
-    group.first_moments.push_back(entries_[i].first_moment);
-    group.second_moments.push_back(entries_[i].second_moment);
-    group.steps.push_back(step_count_);
-  }
   for (auto& [key, group] : groups) {
     const auto& [component, decays] = key;
+    at::_foreach_add_(group.steps, 1);
     at::_fused_adamw_(group.masters, group.gradients, group.first_moments, group.second_moments,
                       /*max_exp_avg_sqs=*/{}, group.steps, rates.of(component), settings_.beta1, settings_.beta2,
                       decays ? settings_.weight_decay : 0.0, settings_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
@@ -138,7 +150,8 @@ void AdamW::refresh_weights() {
 void AdamW::drop_gradients() {
   for (auto& entry : entries_) {
     if (entry.has_master()) {
-      entry.sum.zero_();
+      entry.sum->total.zero_();
+      entry.sum->received = false;
     } else {
       entry.weight.mutable_grad().reset();
     }
@@ -153,7 +166,7 @@ at::Tensor AdamW::gradient(const std::string& name) const {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
-  std::vector<std::pair<std::string, at::Tensor>> tensors{{"step", step_count_}};
+  std::vector<std::pair<std::string, at::Tensor>> tensors{{"steps", steps_}};
   for (const auto& entry : entries_) {
     tensors.emplace_back("first_moment." + entry.name, entry.first_moment);
     tensors.emplace_back("second_moment." + entry.name, entry.second_moment);

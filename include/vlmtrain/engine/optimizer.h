@@ -43,7 +43,9 @@ class AdamW {
   AdamW& operator=(const AdamW&) = delete;
 
   /// Clips the summed gradients to the global norm, moves the weights and drops the gradients. Returns the norm before
-  /// clipping, an fp32 scalar on the device. Parameters that got no gradient in this step count as zero.
+  /// clipping, an fp32 scalar on the device. As in torch.optim, a parameter that got no gradient in this step (the
+  /// vision tower's in a step of text only) stays as it is, its moments and its weight decay included. REQUIRES: some
+  /// parameter has a gradient.
   at::Tensor step(const LearningRates& rates);
 
   /// Drops the gradients of a step that is not done.
@@ -52,8 +54,9 @@ class AdamW {
   /// fp32 sum of a parameter's gradients so far; undefined if it has none. For tests and for gradient synchronisation.
   at::Tensor gradient(const std::string& name) const;
 
-  /// Everything a resumed run needs, by name: `step`, and `first_moment.NAME`, `second_moment.NAME`, `master.NAME` (the
-  /// last only with 16-bit weights). The tensors are the optimizer's own, not copies.
+  /// Everything a resumed run needs, by name: `steps` (fp32 [parameters], steps done by each), and `first_moment.NAME`,
+  /// `second_moment.NAME`, `master.NAME` (the last only with 16-bit weights). The tensors are the optimizer's own, not
+  /// copies.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
   /// Copies a saved state back. Throws UserError (kBadData) naming what is missing or has another shape.
@@ -67,7 +70,7 @@ class AdamW {
 
   AdamWSettings settings_;
   std::vector<Entry> entries_;
-  at::Tensor step_count_;
+  at::Tensor steps_;  // fp32 [entries]; each entry holds a view of its own
 };
 
 }  // namespace vlmtrain::engine

@@ -19,8 +19,6 @@ Config Config::from_json(const nlohmann::json& json, const std::string& source) 
   Config config;
   config.vision = SiglipConfig::from_json(json["vision_config"], source + " (vision_config)");
   config.text = LlamaConfig::from_json(text, source + " (text_config)");
-  // Idefics3Config overrides LlamaConfig's own default.
-  if (!text.contains("rms_norm_eps")) config.text.rms_norm_eps = 1e-5;
   config.scale_factor = io::get_or<int64_t>(json, "scale_factor", config.scale_factor, source);
   config.image_token_id = io::get_or<int64_t>(json, "image_token_id", config.image_token_id, source);
   config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", config.tie_word_embeddings, source);

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "vlmtrain/base/options.h"
+#include "vlmtrain/data/options.h"
+#include "vlmtrain/engine/options.h"
+
+namespace vlmtrain::train {
+
+struct ModelOptions {
+  std::string path;
+  bool freeze_vision_tower = false;
+  bool freeze_projector = false;
+  bool freeze_language_model = false;
+};
+
+enum class Resume { kAuto, kNever };
+
+struct OutputOptions {
+  std::string dir;
+  int64_t save_steps = 500;
+  int64_t keep = 2;
+  bool log_samples = false;
+};
+
+/// Everything that a configuration file can say.
+struct Config {
+  ModelOptions model;
+  data::DataOptions data;
+  engine::TrainingOptions training;
+  Resume resume = Resume::kAuto;
+  engine::MemoryOptions memory;
+  OutputOptions output;
+};
+
+/// The options of all sections, bound to `config`, which must outlive the table.
+OptionTable declare(Config& config);
+
+/// Steps of the run: training.max_steps, or what training.epochs of `samples` take, rounded up.
+int64_t total_steps(const engine::TrainingOptions& training, int64_t samples);
+
+/// training.micro_batch_size, or for `auto` the largest divisor of the global batch up to 8. Throws UserError (kUsage)
+/// where it does not divide the global batch.
+int64_t micro_batch_size(const engine::TrainingOptions& training);
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/data/loader.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
+
+namespace vlmtrain::train {
+
+struct EvaluationSettings {
+  at::Device device = at::kCPU;
+  int64_t batch_size = 16;
+  int64_t num_workers = 1;
+  int64_t max_new_tokens = 32;
+  data::BadSamplePolicy on_bad_sample = data::BadSamplePolicy::kFail;
+};
+
+struct TaskScore {
+  int64_t samples = 0;
+  int64_t exact = 0;
+  double exact_match() const { return samples > 0 ? static_cast<double>(exact) / static_cast<double>(samples) : 0; }
+};
+
+struct Evaluation {
+  double loss = 0;  ///< mean over all label tokens
+  int64_t label_tokens = 0;
+  TaskScore total;
+  std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in the total only
+  int64_t skipped = 0;                       ///< bad samples left out under on_bad_sample=skip
+
+  /// As `eval --json` prints it.
+  std::string to_json() const;
+};
+
+/// One answer of the model beside the one in the data.
+struct Answer {
+  std::string id, task, expected, given;
+};
+
+/// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after
+/// white space at both ends is dropped. `on_answer` sees each, in the data set's order.
+Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
+                    const std::vector<io::Record>& records, const EvaluationSettings& settings,
+                    const std::function<void(const Answer&)>& on_answer);
+
+}  // namespace vlmtrain::train

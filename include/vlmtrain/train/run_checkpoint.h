@@ -1,0 +1,52 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "vlmtrain/data/ledger.h"
+#include "vlmtrain/data/order.h"
+#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::train {
+
+/// Where a run stands between two steps. Random numbers need no state: each step's stream is a function of seed and
+/// step.
+struct RunState {
+  int64_t step = 0;     ///< steps done
+  data::Cursor cursor;  ///< where the next step's samples are drawn
+  /// What the numbers depend on: a resumed run must have the same.
+  nlohmann::ordered_json fingerprint;
+};
+
+/// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, and `trainer_state/`. Each is
+/// written under a temporary name and renamed, so that a kill at any instant leaves the previous one whole.
+class RunCheckpoints {
+ public:
+  /// `keep` newest ones stay. Removes what a killed run left unfinished.
+  RunCheckpoints(std::filesystem::path run_dir, int64_t keep);
+
+  /// The folder of the newest checkpoint, if there is one.
+  std::optional<std::filesystem::path> newest() const;
+
+  /// `source` is the checkpoint folder that configuration and tokenizer files are copied from.
+  void save(const RunState& state, const models::VisionLanguageModel& model, const engine::AdamW& optimizer,
+            const data::Ledger& ledger, const std::filesystem::path& source);
+
+ private:
+  void remove_old() const;
+
+  std::filesystem::path folder_;
+  int64_t keep_;
+};
+
+/// Reads trainer_state/state.json. Throws UserError (kUsage) that lists what differs from `fingerprint`.
+RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint);
+/// Restores moments and master weights.
+void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
+nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);
+
+}  // namespace vlmtrain::train

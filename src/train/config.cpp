@@ -1,0 +1,74 @@
+#include "vlmtrain/train/config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr int64_t kLargestAutomaticMicroBatch = 8;
+
+void declare(OptionTable& table, ModelOptions& options) {
+  table.describe_section("model", "The checkpoint that training starts from, and what of it stays as it is.");
+  table.add("model.path", options.path,
+            "Folder of a checkpoint in Hugging Face layout: config.json, *.safetensors, tokenizer.json, …");
+  table.add("model.freeze_vision_tower", options.freeze_vision_tower, "The vision tower's weights stay as they are.");
+  table.add("model.freeze_projector", options.freeze_projector, "The projector's weights stay as they are.");
+  table.add("model.freeze_language_model", options.freeze_language_model,
+            "The language model's weights stay as they are, embeddings and output included.");
+}
+
+void declare(OptionTable& table, OutputOptions& options) {
+  table.describe_section("output", "Where results go.");
+  table.add("output.dir", options.dir, "The run's folder: configuration, metrics, ledger, checkpoints.");
+  table.add("output.save_steps", options.save_steps,
+            "Steps between checkpoints; one is always written at the end. 0: at the end only.",
+            std::optional{at_least<int64_t>(0)});
+  table.add("output.keep", options.keep, "Checkpoints kept; older ones are removed.",
+            std::optional{at_least<int64_t>(1)});
+  table.add("output.log_samples", options.log_samples, "Writes the ids of each step's samples to samples.jsonl.");
+}
+
+}  // namespace
+
+OptionTable declare(Config& config) {
+  OptionTable table;
+  declare(table, config.model);
+  data::declare(table, config.data);
+  engine::declare(table, config.training);
+  table.add_choice("training.resume", config.resume, {{"auto", Resume::kAuto}, {"never", Resume::kNever}},
+                   "`auto`: go on from the newest checkpoint in output.dir, if there is one. `never`: refuse to start "
+                   "where there is one.");
+  engine::declare(table, config.memory);
+  declare(table, config.output);
+  return table;
+}
+
+int64_t total_steps(const engine::TrainingOptions& training, int64_t samples) {
+  if (training.max_steps) return *training.max_steps;
+  const double steps = training.epochs * static_cast<double>(samples) / static_cast<double>(training.global_batch_size);
+  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps)));
+}
+
+int64_t micro_batch_size(const engine::TrainingOptions& training) {
+  const int64_t global = training.global_batch_size;
+  if (!training.micro_batch_size) {
+    int64_t size = std::min(kLargestAutomaticMicroBatch, global);
+    while (global % size != 0) --size;
+    return size;
+  }
+  const int64_t size = *training.micro_batch_size;
+  if (size > global || global % size != 0) {
+    throw usage_error(
+        "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch is kept "
+        "exactly, "
+        "so choose a divisor of it, or auto",
+        size, global);
+  }
+  return size;
+}
+
+}  // namespace vlmtrain::train

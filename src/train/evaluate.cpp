@@ -1,0 +1,125 @@
+#include "vlmtrain/train/evaluate.h"
+
+#include <ATen/core/grad_mode.h>
+#include <nlohmann/json.hpp>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample_stream.h"
+#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/engine/step.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kSpace = " \t\r\n";
+  const auto first = text.find_first_not_of(kSpace);
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+class Evaluator {
+ public:
+  Evaluator(const models::VisionLanguageModel& model, const models::Processor& processor,
+            const std::vector<io::Record>& records, const EvaluationSettings& settings,
+            const std::function<void(const Answer&)>& on_answer)
+      : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {}
+
+  Evaluation run() {
+    const at::NoGradGuard no_gradients;
+    data::SampleStream stream(data::file_order(static_cast<int64_t>(records_.size())),
+                              [this](int64_t index) { return data::make_sample(processor_, records_, index); },
+                              {.workers = settings_.num_workers, .ahead = 2 * settings_.batch_size});
+    std::vector<data::Sample> batch;
+    while (auto item = stream.next()) {
+      if (item->error) {
+        skip_or_rethrow(item->error);
+        continue;
+      }
+      batch.push_back(std::move(item->sample));
+      if (static_cast<int64_t>(batch.size()) == settings_.batch_size) score(batch);
+    }
+    if (!batch.empty()) score(batch);
+    if (result_.label_tokens > 0) result_.loss = loss_sum_ / static_cast<double>(result_.label_tokens);
+    return result_;
+  }
+
+ private:
+  void skip_or_rethrow(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const UserError& bad) {
+      if (bad.code() != ExitCode::kBadData || settings_.on_bad_sample == data::BadSamplePolicy::kFail) throw;
+      spdlog::warn("skipped: {}", bad.what());
+      ++result_.skipped;
+    }
+  }
+
+  /// Empties `batch`.
+  void score(std::vector<data::Sample>& batch) {
+    constexpr int64_t kLossChunkRows = 1024;
+    const auto micro_batch = data::collate(batch).to(settings_.device);
+    loss_sum_ += engine::loss_of(model_, micro_batch, 1.0, kLossChunkRows).item<double>();
+    result_.label_tokens += micro_batch.label_tokens();
+
+    std::vector<data::Sample> prompts;
+    for (const auto& sample : batch) {
+      prompts.push_back(processor_.process_prompt(records_[static_cast<size_t>(sample.index)], sample.index));
+    }
+    const auto answers = engine::generate(model_, std::move(prompts),
+                                          {.device = settings_.device,
+                                           .max_new_tokens = settings_.max_new_tokens,
+                                           .end_of_turn_id = processor_.end_of_turn_id()});
+    for (size_t i = 0; i < batch.size(); ++i) count(batch[i], answers[i]);
+    batch.clear();
+  }
+
+  void count(const data::Sample& sample, const std::vector<int64_t>& answer_ids) {
+    const auto& record = records_[static_cast<size_t>(sample.index)];
+    if (record.turns.back().role != io::Role::kAssistant) return;  // there is nothing to compare with
+    const Answer answer{record.id, record.task, trimmed(record.turns.back().text),
+                        trimmed(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true))};
+    const bool exact = answer.expected == answer.given;
+    const auto add = [exact](TaskScore& score) {
+      ++score.samples;
+      score.exact += exact ? 1 : 0;
+    };
+    add(result_.total);
+    if (!record.task.empty()) add(result_.by_task[record.task]);
+    on_answer_(answer);
+  }
+
+  const models::VisionLanguageModel& model_;
+  const models::Processor& processor_;
+  const std::vector<io::Record>& records_;
+  const EvaluationSettings& settings_;
+  const std::function<void(const Answer&)>& on_answer_;
+  Evaluation result_;
+  double loss_sum_ = 0;
+};
+
+}  // namespace
+
+std::string Evaluation::to_json() const {
+  nlohmann::ordered_json tasks = nlohmann::ordered_json::object();
+  for (const auto& [task, score] : by_task) {
+    tasks[task] = {{"samples", score.samples}, {"exact_match", score.exact_match()}};
+  }
+  return nlohmann::ordered_json{{"loss", loss},
+                                {"label_tokens", label_tokens},
+                                {"samples", total.samples},
+                                {"exact_match", total.exact_match()},
+                                {"skipped", skipped},
+                                {"by_task", tasks}}
+      .dump();
+}
+
+Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
+                    const std::vector<io::Record>& records, const EvaluationSettings& settings,
+                    const std::function<void(const Answer&)>& on_answer) {
+  return Evaluator(model, processor, records, settings, on_answer).run();
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,119 @@
+#include "vlmtrain/train/run_checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr int64_t kShardBytes = 5'000'000'000;
+constexpr std::string_view kPrefix = "step-";
+
+std::filesystem::path state_folder(const std::filesystem::path& checkpoint) {
+  return checkpoint / "trainer_state";
+}
+
+/// The step of a checkpoint's folder name; nothing for other names.
+std::optional<int64_t> step_of(const std::filesystem::path& folder) {
+  const std::string name = folder.filename().string();
+  int64_t step = 0;
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+  return error == std::errc() && end == name.data() + name.size() ? std::optional{step} : std::nullopt;
+}
+
+/// Ascending by step.
+std::vector<std::pair<int64_t, std::filesystem::path>> all_checkpoints(const std::filesystem::path& folder) {
+  std::vector<std::pair<int64_t, std::filesystem::path>> found;
+  if (!std::filesystem::exists(folder)) return found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (const auto step = step_of(entry.path()); step && entry.is_directory()) found.emplace_back(*step, entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(std::filesystem::path run_dir, int64_t keep)
+    : folder_(std::move(run_dir) / "checkpoints"), keep_(keep) {
+  io::clean_leftovers(folder_);
+}
+
+std::optional<std::filesystem::path> RunCheckpoints::newest() const {
+  const auto checkpoints = all_checkpoints(folder_);
+  return checkpoints.empty() ? std::nullopt : std::optional{checkpoints.back().second};
+}
+
+void RunCheckpoints::save(const RunState& state, const models::VisionLanguageModel& model,
+                          const engine::AdamW& optimizer, const data::Ledger& ledger,
+                          const std::filesystem::path& source) {
+  io::AtomicDirectory folder(folder_ / fmt::format("{}{}", kPrefix, state.step));
+  models::save_checkpoint(model, source, folder.path(), kShardBytes);
+  const auto trainer_state = state_folder(folder.path());
+  std::filesystem::create_directory(trainer_state);
+  io::write_safetensors(trainer_state / "optimizer.safetensors", optimizer.state());
+  io::write_file(trainer_state / "ledger.json", ledger.to_json().dump(2) + "\n");
+  const nlohmann::ordered_json json{{"step", state.step},
+                                    {"epoch", state.cursor.epoch},
+                                    {"position", state.cursor.position},
+                                    {"fingerprint", state.fingerprint}};
+  io::write_file(trainer_state / "state.json", json.dump(2) + "\n");
+  folder.commit();
+  remove_old();
+}
+
+void RunCheckpoints::remove_old() const {
+  const auto checkpoints = all_checkpoints(folder_);
+  const auto surplus = static_cast<int64_t>(checkpoints.size()) - keep_;
+  for (int64_t i = 0; i < surplus; ++i) std::filesystem::remove_all(checkpoints[static_cast<size_t>(i)].second);
+}
+
+RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint) {
+  const auto path = state_folder(checkpoint) / "state.json";
+  const auto json = io::read_ordered_json(path);
+  RunState state;
+  state.step = io::get<int64_t>(json, "step", path.string());
+  state.cursor.epoch = io::get<int64_t>(json, "epoch", path.string());
+  state.cursor.position = io::get<int64_t>(json, "position", path.string());
+  state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
+  std::string differences;
+  for (const auto& [key, value] : fingerprint.items()) {
+    const auto saved = state.fingerprint.find(key);
+    if (saved == state.fingerprint.end() || *saved != value) {
+      differences += fmt::format("\n  {}: was {}, is {}", key,
+                                 saved == state.fingerprint.end() ? "not there" : saved->dump(), value.dump());
+    }
+  }
+  if (!differences.empty()) {
+    throw usage_error(
+        "{}: the run there was made with other settings, so going on would not continue it; use them, or another "
+        "output.dir:{}",
+        checkpoint.string(), differences);
+  }
+  return state;
+}
+
+void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
+  const auto path = state_folder(checkpoint) / "optimizer.safetensors";
+  const io::SafetensorsFile file(path);
+  std::map<std::string, at::Tensor> state;
+  for (const auto& name : file.names()) state.emplace(name, file.tensor(name));
+  optimizer.load_state(state, path.string());
+}
+
+nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint) {
+  return io::read_ordered_json(state_folder(checkpoint) / "ledger.json");
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,94 @@
+#include "vlmtrain/train/setup.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::train {
+
+void check_required(const Config& config) {
+  std::vector<std::string> missing;
+  if (config.model.path.empty()) missing.emplace_back("model.path: the checkpoint to start from");
+  if (config.data.train.empty()) missing.emplace_back("data.train: the file of conversations to train on");
+  if (config.output.dir.empty()) missing.emplace_back("output.dir: the folder for the run's results");
+  if (!missing.empty()) throw usage_error("the configuration lacks\n  {}", fmt::join(missing, "\n  "));
+}
+
+std::vector<io::Record> read_records(const std::filesystem::path& file) {
+  auto records = io::read_dataset(file);
+  if (records.empty()) throw data_error("{}: holds no samples", file.string());
+  return records;
+}
+
+models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file) {
+  return {.image_root = data.image_root.empty() ? data_file.parent_path() : std::filesystem::path(data.image_root),
+          .max_length = data.max_length,
+          .max_images_per_sample = data.max_images_per_sample,
+          .image_max_pixels = data.image_max_pixels,
+          .chat_template = data.chat_template};
+}
+
+data::LoaderSettings loader_settings(const Config& config) {
+  return {.global_batch_size = config.training.global_batch_size,
+          .num_workers = config.data.num_workers,
+          .seed = static_cast<uint64_t>(config.training.seed),
+          .on_bad_sample = config.data.on_bad_sample};
+}
+
+at::ScalarType compute_dtype(engine::Precision precision) {
+  return precision == engine::Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+}
+
+void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
+  bool anything_trained = false;
+  for (const auto& parameter : model.parameters().all()) {
+    const bool frozen = (parameter.component == nn::Component::kVisionTower && options.freeze_vision_tower) ||
+                        (parameter.component == nn::Component::kProjector && options.freeze_projector) ||
+                        (parameter.component == nn::Component::kLanguageModel && options.freeze_language_model);
+    parameter.tensor.set_requires_grad(!frozen);
+    anything_trained |= !frozen;
+  }
+  if (!anything_trained) {
+    throw usage_error(
+        "model.freeze_vision_tower, model.freeze_projector and model.freeze_language_model leave nothing to train; set "
+        "one of them to false");
+  }
+}
+
+models::RecomputeBlocks recompute_blocks(const engine::MemoryOptions& options,
+                                         const models::VisionLanguageModel& model) {
+  if (options.recompute == "none") return {};
+  if (options.recompute == "all") return {model.vision_blocks(), model.language_blocks()};
+  const int64_t blocks = std::stoll(options.recompute);
+  return {std::min(blocks, model.vision_blocks()), std::min(blocks, model.language_blocks())};
+}
+
+engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options) {
+  return {.beta1 = options.adam_beta1,
+          .beta2 = options.adam_beta2,
+          .epsilon = options.adam_epsilon,
+          .weight_decay = options.weight_decay,
+          .max_grad_norm = options.max_grad_norm};
+}
+
+engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor) {
+  return {.vision_tower = schedule_factor * options.vision_learning_rate.value_or(options.learning_rate),
+          .projector = schedule_factor * options.projector_learning_rate.value_or(options.learning_rate),
+          .language_model = schedule_factor * options.learning_rate};
+}
+
+nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
+  const auto& training = config.training;
+  return {{"data.train", config.data.train},
+          {"samples", samples},
+          {"training.seed", training.seed},
+          {"training.global_batch_size", training.global_batch_size},
+          {"total steps", total_steps(training, samples)},
+          {"training.learning_rate", training.learning_rate},
+          {"training.lr_scheduler", static_cast<int>(training.lr_scheduler)},
+          {"training.precision", static_cast<int>(training.precision)}};
+}
+
+}  // namespace vlmtrain::train

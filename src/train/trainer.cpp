@@ -1,0 +1,201 @@
+#include "vlmtrain/train/trainer.h"
+
+#include <ATen/Context.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "train/pending_step.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/rng.h"
+#include "vlmtrain/data/loader.h"
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/report/metrics.h"
+#include "vlmtrain/report/progress.h"
+#include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/setup.h"
+#include "vlmtrain/train/stop_request.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// One run, from its data set to its last checkpoint.
+class Run {
+ public:
+  Run(const Config& config, at::Device device, bool quiet)
+      : config_(config),
+        device_(device),
+        dir_(config.output.dir),
+        records_(read_records(config.data.train)),
+        processor_(models::load_processor(config.model.path, processor_settings(config.data, config.data.train))),
+        checkpoints_(dir_, config.output.keep),
+        fingerprint_(run_fingerprint(config, static_cast<int64_t>(records_.size()))),
+        ledger_(config.data.train, static_cast<int64_t>(records_.size())) {
+    schedule_.total_steps = total_steps(config.training, static_cast<int64_t>(records_.size()));
+    schedule_.shape = config.training.lr_scheduler;
+    schedule_.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule_.total_steps));
+    resume_or_start();
+    progress_ = std::make_unique<report::Progress>(schedule_.total_steps, step_, quiet);
+  }
+
+  TrainingSummary train() {
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+    try {
+      loop();
+    } catch (...) {
+      write_ledger();
+      throw;
+    }
+    write_ledger();
+    return {stop_signal() != 0 && step_ < schedule_.total_steps, step_, last_loss_, *checkpoints_.newest()};
+  }
+
+ private:
+  void resume_or_start() {
+    const auto newest = checkpoints_.newest();
+    if (newest && config_.resume == Resume::kNever) {
+      throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
+                        dir_.string(), newest->filename().string());
+    }
+    const std::filesystem::path weights = newest ? *newest : std::filesystem::path(config_.model.path);
+    model_ = models::build_model(weights, device_, compute_dtype(config_.training.precision));
+    models::load_weights(*model_, weights);
+    freeze(*model_, config_.model);
+    model_->set_recompute(recompute_blocks(config_.memory, *model_));
+    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), adamw_settings(config_.training));
+    if (newest) {
+      const RunState state = load_run_state(*newest, fingerprint_);
+      load_optimizer(*newest, *optimizer_);
+      step_ = state.step;
+      cursor_ = state.cursor;
+      ledger_ = data::Ledger::restore(load_ledger(*newest), config_.data.train, static_cast<int64_t>(records_.size()),
+                                      cursor_, seed());
+      spdlog::info("going on after step {} from {}", step_, newest->string());
+    }
+    saved_step_ = newest ? step_ : -1;
+  }
+
+  void loop() {
+    const engine::StepSettings settings{.device = device_, .micro_batch_size = micro_batch_size(config_.training)};
+    data::Loader loader(records_, *processor_, loader_settings(config_), cursor_, ledger_);
+    report::StepLines metrics_lines(dir_ / "metrics.jsonl", step_);
+    std::optional<report::StepLines> sample_lines;
+    if (config_.output.log_samples) sample_lines.emplace(dir_ / "samples.jsonl", step_);
+    std::optional<PendingStep> pending;
+
+    while (step_ < schedule_.total_steps && stop_signal() == 0) {
+      // 1. The samples of this step, exactly the global batch.
+      const auto start = Clock::now();
+      const data::GlobalBatch batch = loader.next();
+      // 2. Forward and backward passes over its micro-batches, then the optimizer.
+      at::globalContext().defaultGenerator(device_).set_current_seed(
+          stream_seed(seed(), "step", {static_cast<uint64_t>(step_)}));
+      memory::reset_peaks(device_);
+      const engine::LearningRates rates = learning_rates(config_.training, schedule_.factor(step_));
+      const auto result = engine::optimizer_step(*model_, *optimizer_, batch.samples, rates, settings);
+      ++step_;
+      cursor_ = batch.next;
+      // 3. Report: the numbers of the step before, which have reached the host by now.
+      PendingStep current(result, batch, device_);
+      current.metrics.step = step_;
+      current.metrics.epoch = epochs_done();
+      current.metrics.learning_rate = rates.language_model;
+      if (sample_lines) sample_lines->append(sample_ids_line(step_, batch));
+      if (pending) finish(*pending, metrics_lines);
+      current.metrics.step_seconds = seconds_since(start);
+      pending.emplace(std::move(current));
+      if (device_.is_cpu() || is_save_step()) finish_and_forget(pending, metrics_lines);
+      // 4. Save.
+      if (is_save_step()) save();
+    }
+    finish_and_forget(pending, metrics_lines);
+    progress_->clear();
+    if (saved_step_ != step_) save();
+    if (stop_signal() != 0) spdlog::warn("stopped by signal {} after step {}", stop_signal(), step_);
+  }
+
+  void finish_and_forget(std::optional<PendingStep>& pending, report::StepLines& lines) {
+    if (pending) finish(*pending, lines);
+    pending.reset();
+  }
+
+  void finish(PendingStep& step, report::StepLines& lines) {
+    step.read();
+    lines.append(step.metrics.to_json_line());
+    progress_->show(step.metrics);
+    last_loss_ = step.metrics.loss;
+    if (!std::isfinite(step.metrics.loss) || !std::isfinite(step.metrics.grad_norm)) {
+      throw run_error(
+          "step {}: loss {} with gradient norm {}; the last checkpoint is whole. Its samples: {}. Lower "
+          "training.learning_rate, or look at these samples",
+          step.metrics.step, step.metrics.loss, step.metrics.grad_norm, step.sample_ids);
+    }
+  }
+
+  bool is_save_step() const { return config_.output.save_steps > 0 && step_ % config_.output.save_steps == 0; }
+
+  void save() {
+    checkpoints_.save({step_, cursor_, fingerprint_}, *model_, *optimizer_, ledger_, config_.model.path);
+    saved_step_ = step_;
+    write_ledger();
+  }
+
+  void write_ledger() const { io::write_file(dir_ / "ledger.json", ledger_.to_json().dump(2) + "\n"); }
+
+  double epochs_done() const {
+    return static_cast<double>(cursor_.epoch) +
+           static_cast<double>(cursor_.position) / static_cast<double>(records_.size());
+  }
+
+  uint64_t seed() const { return static_cast<uint64_t>(config_.training.seed); }
+
+  const Config& config_;
+  at::Device device_;
+  std::filesystem::path dir_;
+  std::vector<io::Record> records_;
+  std::unique_ptr<models::Processor> processor_;
+  RunCheckpoints checkpoints_;
+  nlohmann::ordered_json fingerprint_;
+  data::Ledger ledger_;
+  engine::Schedule schedule_;
+  std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::AdamW> optimizer_;
+  std::unique_ptr<report::Progress> progress_;
+  int64_t step_ = 0;  // done
+  int64_t saved_step_ = -1;
+  data::Cursor cursor_;
+  double last_loss_ = 0;
+};
+
+}  // namespace
+
+std::string TrainingSummary::to_json() const {
+  return nlohmann::ordered_json{
+      {"stopped", stopped}, {"steps", steps}, {"last_loss", last_loss}, {"checkpoint", checkpoint.string()}}
+      .dump();
+}
+
+TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {
+  check_required(config);
+  micro_batch_size(config.training);
+  std::filesystem::create_directories(config.output.dir);
+  Run run(config, device, quiet);
+  io::write_file(std::filesystem::path(config.output.dir) / "config.yaml", resolved_yaml);
+  return run.train();
+}
+
+}  // namespace vlmtrain::train
