@@ -53,7 +53,6 @@ class Run {
   }
 
   TrainingSummary train() {
-    at::globalContext().setDeterministicFillUninitializedMemory(false);
     try {
       loop();
     } catch (...) {

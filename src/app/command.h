@@ -1,0 +1,21 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::app {
+
+/// What a subcommand does once its arguments are parsed.
+using Action = std::function<ExitCode()>;
+
+// Each declares its subcommand, with options bound to what the action holds.
+Action declare_train(CLI::App& command);
+Action declare_init(CLI::App& command);
+Action declare_eval(CLI::App& command);
+Action declare_generate(CLI::App& command);
+Action declare_options(CLI::App& command);
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,93 @@
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/command.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/evaluate.h"
+#include "vlmtrain/train/setup.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+struct Arguments {
+  std::string config;
+  std::string checkpoint;
+  std::vector<std::string> overrides;
+  std::string device = "auto";
+  std::string answers;
+  int64_t max_new_tokens = 32;
+  bool json = false;
+};
+
+void print_table(const train::Evaluation& result) {
+  fmt::print("{:<16} {:>8} {:>12}\n", "task", "samples", "exact match");
+  const auto row = [](const std::string& name, const train::TaskScore& score) {
+    fmt::print("{:<16} {:>8} {:>11.1f}%\n", name, score.samples, 100 * score.exact_match());
+  };
+  for (const auto& [task, score] : result.by_task) row(task, score);
+  row("all", result.total);
+  fmt::print("loss {:.4f} over {} label tokens", result.loss, result.label_tokens);
+  fmt::print(result.skipped > 0 ? "; {} samples skipped\n" : "\n", result.skipped);
+}
+
+ExitCode eval(const Arguments& arguments) {
+  start_log(/*quiet=*/false);
+  train::Config config;
+  train::declare(config).read(arguments.config, arguments.overrides);
+  if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
+  const at::Device device = memory::open_device(arguments.device);
+  const auto records = train::read_records(config.data.eval);
+  const auto processor =
+      models::load_processor(arguments.checkpoint, train::processor_settings(config.data, config.data.eval));
+  const auto model = models::build_model(arguments.checkpoint, device, train::compute_dtype(config.training.precision));
+  models::load_weights(*model, arguments.checkpoint);
+
+  std::string lines;
+  const auto result = train::evaluate(*model, *processor, records,
+                                      {.device = device,
+                                       .num_workers = config.data.num_workers,
+                                       .max_new_tokens = arguments.max_new_tokens,
+                                       .on_bad_sample = config.data.on_bad_sample},
+                                      [&lines](const train::Answer& answer) {
+                                        lines += nlohmann::ordered_json{{"id", answer.id},
+                                                                        {"task", answer.task},
+                                                                        {"expected", answer.expected},
+                                                                        {"given", answer.given}}
+                                                     .dump() +
+                                                 "\n";
+                                      });
+  if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);
+  if (arguments.json) {
+    fmt::print("{}\n", result.to_json());
+  } else {
+    print_table(result);
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action declare_eval(CLI::App& command) {
+  const auto arguments = std::make_shared<Arguments>();
+  command.add_option("--config", arguments->config, "YAML file; data.eval names the data")->required();
+  command.add_option("--checkpoint", arguments->checkpoint, "checkpoint folder")->required();
+  command.add_option("overrides", arguments->overrides, "key=value, such as data.eval=held_out.json");
+  command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_option("--answers", arguments->answers, "write every answer to this JSON Lines file");
+  command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of an answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
+  return [arguments] { return eval(*arguments); };
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,85 @@
+#include "vlmtrain/engine/generate.h"
+
+#include <nlohmann/json.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/command.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+struct Arguments {
+  std::string checkpoint;
+  std::vector<std::string> images;
+  std::string prompt;
+  std::string device = "auto";
+  std::string precision = "fp32";
+  int64_t max_new_tokens = 64;
+  bool json = false;
+};
+
+/// The question as a record: the images stand before the text unless the prompt places them itself.
+io::Record record_of(const Arguments& arguments) {
+  io::Record record;
+  record.id = "prompt";
+  record.images = arguments.images;
+  std::string text = arguments.prompt;
+  size_t marks = 0;
+  for (size_t at = text.find(io::kImageMark); at != std::string::npos; at = text.find(io::kImageMark, at + 1)) ++marks;
+  if (marks == 0) {
+    for (size_t i = 0; i < arguments.images.size(); ++i) text.insert(0, io::kImageMark);
+  } else if (marks != arguments.images.size()) {
+    throw usage_error("--prompt has {} marks {} for {} images; give one for each, or none", marks, io::kImageMark,
+                      arguments.images.size());
+  }
+  record.turns.push_back({io::Role::kUser, std::move(text)});
+  return record;
+}
+
+ExitCode generate(const Arguments& arguments) {
+  start_log(/*quiet=*/false);
+  const at::Device device = memory::open_device(arguments.device);
+  const auto processor = models::load_processor(arguments.checkpoint, {});
+  const auto model =
+      models::build_model(arguments.checkpoint, device, arguments.precision == "bf16" ? at::kBFloat16 : at::kFloat);
+  models::load_weights(*model, arguments.checkpoint);
+  const auto answers = engine::generate(
+      *model, {processor->process_prompt(record_of(arguments), 0)},
+      {.device = device, .max_new_tokens = arguments.max_new_tokens, .end_of_turn_id = processor->end_of_turn_id()});
+  const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
+  if (arguments.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"text", text}, {"token_ids", answers[0]}}.dump());
+  } else {
+    fmt::print("{}\n", text);
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Action declare_generate(CLI::App& command) {
+  const auto arguments = std::make_shared<Arguments>();
+  command.add_option("--checkpoint", arguments->checkpoint, "checkpoint folder")->required();
+  command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);
+  command
+      .add_option("--prompt", arguments->prompt, "question; <image> marks the places of images, else they stand first")
+      ->required();
+  command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of the answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_option("--precision", arguments->precision, "what the model computes in")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
+  return [arguments] { return generate(*arguments); };
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,69 @@
+#include "vlmtrain/app/run.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "app/command.h"
+#include "vlmtrain/base/log.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+struct CommandEntry {
+  const char* name;
+  const char* description;
+  Action (*declare)(CLI::App&);
+};
+
+constexpr CommandEntry kCommands[] = {
+    {"train", "train as a configuration says (also without the word: vlmtrain --config FILE)", declare_train},
+    {"init", "write a randomly initialised checkpoint of a preset", declare_init},
+    {"eval", "loss and accuracy of a checkpoint on a data set", declare_eval},
+    {"generate", "answer a question about images", declare_generate},
+    {"options", "list every configuration key", declare_options},
+};
+
+/// `vlmtrain --config F` is `vlmtrain train --config F`.
+void put_default_command(std::vector<std::string>& arguments) {
+  constexpr std::string_view kOwnFlags[] = {"--help", "-h", "--version"};
+  if (arguments.empty() || !arguments.front().starts_with('-')) return;
+  if (std::find(std::begin(kOwnFlags), std::end(kOwnFlags), arguments.front()) != std::end(kOwnFlags)) return;
+  arguments.insert(arguments.begin(), "train");
+}
+
+ExitCode act(const Action& action) {
+  try {
+    return action();
+  } catch (const UserError& error) {
+    std::fprintf(stderr, "vlmtrain: error: %s\n", error.what());
+    return error.code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", error.what());
+    return ExitCode::kFailed;
+  }
+}
+
+}  // namespace
+
+int run(std::vector<std::string> arguments) {
+  CLI::App app("Fine-tunes vision-language models and plans its own memory.", "vlmtrain");
+  app.set_version_flag("--version", VLMTRAIN_VERSION);
+  app.require_subcommand(1);
+  std::map<const CLI::App*, Action> actions;
+  for (const auto& entry : kCommands) {
+    CLI::App* const command = app.add_subcommand(entry.name, entry.description);
+    actions.emplace(command, entry.declare(*command));
+  }
+  put_default_command(arguments);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  try {
+    app.parse(arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  return static_cast<int>(act(actions.at(app.get_subcommands().front())));
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,52 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/command.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/stop_request.h"
+#include "vlmtrain/train/trainer.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+struct Arguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string device = "auto";
+  bool json = false;
+  bool quiet = false;
+};
+
+ExitCode train(const Arguments& arguments) {
+  start_log(arguments.quiet);
+  train::Config config;
+  OptionTable options = train::declare(config);
+  options.read(arguments.config, arguments.overrides);
+  const at::Device device = memory::open_device(arguments.device);
+  train::watch_stop_signals();
+  const auto summary = train::train(config, options.to_yaml(), device, arguments.quiet);
+  if (arguments.json) {
+    fmt::print("{}\n", summary.to_json());
+  } else if (!arguments.quiet) {
+    spdlog::info("{} steps done; checkpoint: {}", summary.steps, summary.checkpoint.string());
+  }
+  return summary.stopped ? ExitCode::kStopped : ExitCode::kDone;
+}
+
+}  // namespace
+
+Action declare_train(CLI::App& command) {
+  const auto arguments = std::make_shared<Arguments>();
+  command.add_option("--config", arguments->config, "YAML file (docs/config.md)")->required();
+  command.add_option("overrides", arguments->overrides, "key=value, such as training.max_steps=100");
+  command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
+  command.add_flag("--quiet", arguments->quiet, "no progress, warnings only");
+  return [arguments] { return train(*arguments); };
+}
+
+}  // namespace vlmtrain::app
