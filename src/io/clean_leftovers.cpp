@@ -12,7 +12,7 @@ namespace vlmtrain::io {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::time_t kForeignAgeSeconds = 24 * 60 * 60;
+constexpr std::time_t kForeignAgeSeconds = 86'400;
 
 bool is_abandoned(const Temporary& temporary) {
   if (temporary.machine == this_machine()) {

@@ -32,11 +32,19 @@ std::string id_of(const json& record, std::string fallback) {
   return id != nullptr && id->is_number_integer() ? id->dump() : std::move(fallback);
 }
 
+constexpr const char* kSpace = " \t\r\n";
+
+// VQA-RAD has the answer types "CLOSED" and "CLOSED ", which are one.
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(kSpace);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
 std::string task_of(const json& record) {
   for (const char* key : {"task", "kind", "category", "answer_type"}) {
     const auto found = record.find(key);
     if (found != record.end() && found->is_string()) {
-      return found->get<std::string>();
+      return trimmed(found->get_ref<const std::string&>());
     }
   }
   return {};
@@ -153,7 +161,7 @@ std::string text_of(const json& turn, size_t number, ImagePlaces& places) {
 }
 
 void check_turn(const Turn& turn, size_t number) {
-  if (turn.text.find_first_not_of(" \t\r\n") == std::string::npos) {
+  if (turn.text.find_first_not_of(kSpace) == std::string::npos) {
     throw data_error("turn {} is empty", number);
   }
   if (turn.role == Role::kAssistant && turn.text.find(kImageMark) != std::string::npos) {

@@ -88,6 +88,7 @@ std::vector<std::string> ImagePlaces::fill(const std::vector<std::string>& liste
     throw data_error("has {} {} marks for {} images: each image needs one mark", waiting, kImageMark, listed.size());
   }
   std::vector<std::string> images;
+  images.reserve(places.size());
   auto next = listed.begin();
   for (const std::optional<std::string>& place : places) {
     images.push_back(local_path(place ? *place : *next++, images.size() + 1));

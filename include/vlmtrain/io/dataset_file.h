@@ -12,7 +12,7 @@ namespace vlmtrain::io {
 /// One record of a conversation file, in one form for all formats.
 struct Record {
   std::string id;    ///< its "id" (string or integer), else "<file stem>:<index from 0>"
-  std::string task;  ///< the first of "task", "kind", "category", "answer_type" that is a string; else empty
+  std::string task;  ///< the first of "task", "kind", "category", "answer_type" that is a string, trimmed; else empty
   /// An optional system turn, then user and assistant by turns; as many kImageMark as `images`.
   std::vector<Turn> turns;
   std::vector<std::string> images;  ///< paths as the file writes them, without "file://"
