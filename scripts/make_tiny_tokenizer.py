@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Trains the tokenizer of the smolvlm-tiny preset: byte-level BPE with SmolVLM's special tokens.
+
+    pip install tokenizers==0.23.3
+    scripts/make_tiny_tokenizer.py [--out configs/models/smolvlm-tiny/tokenizer.json]
+
+The merges come from the sentences of scripts/make_shapes.py and from some common English below, so the words of the
+quickstart are one token each and other text is spelled in pieces. The same input gives the same file.
+"""
+
+import argparse
+from pathlib import Path
+
+from make_shapes import COLOURS, FORMS, PLACES
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+BASE_VOCABULARY = 600
+FIRST_SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TILE_TOKENS = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+LAST_SPECIAL_TOKENS = ["<global-img>", *TILE_TOKENS, "<fake_token_around_image>", "<image>", "<end_of_utterance>"]
+
+# How often each sentence of the shapes is counted, against one for the common English.
+SHAPES_WEIGHT = 10
+
+COMMON_ENGLISH = """
+The picture shows a man and a woman in the street. What is shown in this image? There are two people on the left and
+one on the right. Describe what you see. It is a small dog that sits next to the door of a house. Which of them is
+larger? The sky over the sea was grey, with some light at the end of the day. They would not go there before the water
+was clear. He has been here for years, but she will come later than this. Can you read the words on the sign? Yes, it
+says that the shop opens at nine. How much does this cost? No one could have known about it at that time. Is the car in
+front of the tree or behind it? People who work with their hands often make things that last. Where did all of the
+children go? Some went into the garden, others up to the room above. When we look from the side, we see more of the
+line. Each part has its own name and number. An answer should be short and true. I think that these are only the first.
+"""
+
+
+def shapes_sentences():
+    for form in FORMS:
+        yield f"What colour is the {form}?"
+        yield f"Where is the {form}?"
+        for colour in COLOURS:
+            yield f"What form is the {colour} shape?"
+            yield f"Where is the {colour} shape?"
+            yield f"Is there a {colour} {form}? yes no"
+    for place in PLACES:
+        yield f"What colour is the shape at the {place}?"
+        yield f"What form is the shape at the {place}?"
+    yield "How many shapes are there?"
+    yield "Describe the picture."
+    yield from ("User:", "Assistant:", "System:")
+
+
+def train_tokenizer():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=BASE_VOCABULARY,
+        special_tokens=[special(token) for token in FIRST_SPECIAL_TOKENS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    # A question stands right after an image, or after "User: ".
+    sentences = [space + sentence for space in ("", " ") for sentence in shapes_sentences()]
+    tokenizer.train_from_iterator([*SHAPES_WEIGHT * sentences, *COMMON_ENGLISH.split("\n")], trainer)
+    tokenizer.add_special_tokens([special(token) for token in LAST_SPECIAL_TOKENS])
+    return tokenizer
+
+
+def special(token):
+    return AddedToken(token, normalized=False, special=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(__file__).parent.parent / "configs/models/smolvlm-tiny/tokenizer.json"
+    parser.add_argument("--out", type=Path, default=default, metavar="FILE")
+    arguments = parser.parse_args()
+    tokenizer = train_tokenizer()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(arguments.out))
+    print(f"{tokenizer.get_vocab_size()} tokens are in {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()
