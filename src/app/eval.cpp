@@ -35,8 +35,8 @@ void print_table(const train::Evaluation& result) {
   };
   for (const auto& [task, score] : result.by_task) row(task, score);
   row("all", result.total);
-  fmt::print("loss {:.4f} over {} label tokens", result.loss, result.label_tokens);
-  fmt::print(result.skipped > 0 ? "; {} samples skipped\n" : "\n", result.skipped);
+  fmt::print("loss {:.4f} over {} label tokens\n", result.loss, result.label_tokens);
+  if (result.skipped > 0) fmt::print("{} bad samples skipped\n", result.skipped);
 }
 
 ExitCode eval(const Arguments& arguments) {

@@ -1,5 +1,6 @@
 #include "vlmtrain/engine/generate.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>

@@ -101,8 +101,8 @@ class Run {
       const auto start = Clock::now();
       const data::GlobalBatch batch = loader.next();
       // 2. Forward and backward passes over its micro-batches, then the optimizer.
-      at::globalContext().defaultGenerator(device_).set_current_seed(
-          stream_seed(seed(), "step", {static_cast<uint64_t>(step_)}));
+      at::Generator generator = at::globalContext().defaultGenerator(device_);
+      generator.set_current_seed(stream_seed(seed(), "step", {static_cast<uint64_t>(step_)}));
       memory::reset_peaks(device_);
       const engine::LearningRates rates = learning_rates(config_.training, schedule_.factor(step_));
       const auto result = engine::optimizer_step(*model_, *optimizer_, batch.samples, rates, settings);

@@ -18,7 +18,7 @@ struct MicroBatch {
   at::Tensor position_ids;     ///< int64 [tokens], place within the own sample
   nn::Segments segments;       ///< one a sample
   at::Tensor image_positions;  ///< int64 [image tokens], rows of token_ids that take the vision features, in order
-  at::Tensor tiles;            ///< uint8 [tiles, 3, height, width]; undefined if no sample has images
+  at::Tensor tiles;            ///< uint8 [tiles, 3, height, width]; undefined if no sample has tiles
   at::Tensor label_positions;  ///< int64 [labels], rows whose hidden state predicts the label
   at::Tensor labels;           ///< int64 [labels], the token that follows that row
   int64_t samples = 0;
