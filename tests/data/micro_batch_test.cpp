@@ -81,9 +81,18 @@ TEST(Collate, BrokenSamplesAreBugs) {
   EXPECT_THROW(collate(std::vector{text_sample({1, 2}, {1, 1})}), InternalError);  // nothing predicts the first token
   EXPECT_THROW(collate(std::vector{text_sample({1, 2}, {0})}), InternalError);
   EXPECT_THROW(collate(std::vector{image_sample(1, 7, 4), image_sample(1, 7, 8)}), InternalError);
+  Sample without_image_tokens = image_sample(1, 7);
+  without_image_tokens.image_token_positions.clear();
+  EXPECT_THROW(collate(std::vector{without_image_tokens}), InternalError);
+}
+
+TEST(Collate, TilesMayBeLeftOutOnceTheFeaturesAreKnown) {
   Sample without_tiles = image_sample(1, 7);
+  const auto places = without_tiles.image_token_positions.size();
   without_tiles.tiles = at::Tensor();
-  EXPECT_THROW(collate(std::vector{without_tiles}), InternalError);
+  const MicroBatch batch = collate(std::vector{without_tiles});
+  EXPECT_FALSE(batch.tiles.defined());
+  EXPECT_EQ(batch.image_positions.numel(), static_cast<int64_t>(places));
 }
 
 }  // namespace

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Draws some held-out pictures with the question, the right answer, and the model's before and after training.
+
+    draw_answers.py QUICKSTART_DIR      reads what scripts/quickstart.sh wrote, writes QUICKSTART_DIR/answers.png
+"""
+import json
+import pathlib
+import sys
+
+from PIL import Image, ImageDraw, ImageFont
+
+COLUMNS, ROWS = 4, 3
+CELL_WIDTH, CELL_HEIGHT, PICTURE = 330, 210, 128
+INK, RIGHT, WRONG, PAPER = "#1b1f24", "#1a7f37", "#cf222e", "#ffffff"
+
+
+def answers(path: pathlib.Path) -> dict[str, str]:
+    return {line["id"]: line["given"] for line in map(json.loads, path.read_text().splitlines())}
+
+
+def font(size: int) -> ImageFont.ImageFont:
+    try:
+        return ImageFont.truetype("DejaVuSans.ttf", size)
+    except OSError:
+        return ImageFont.load_default()
+
+
+def clipped(text: str, limit: int = 20) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def spread(records: list[dict], count: int) -> list[dict]:
+    """`count` records, of every task in turn."""
+    by_task: dict[str, list[dict]] = {}
+    for record in records:
+        by_task.setdefault(record["task"], []).append(record)
+    chosen = []
+    while len(chosen) < min(count, len(records)):
+        for queue in by_task.values():
+            if queue and len(chosen) < count:
+                chosen.append(queue.pop(0))
+    return chosen
+
+
+def draw(root: pathlib.Path) -> pathlib.Path:
+    records = json.loads((root / "data" / "held_out.json").read_text())
+    before, after = answers(root / "answers_before.jsonl"), answers(root / "answers_after.jsonl")
+    sheet = Image.new("RGB", (COLUMNS * CELL_WIDTH, ROWS * CELL_HEIGHT), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    for number, record in enumerate(spread(records, COLUMNS * ROWS)):
+        left, top = number % COLUMNS * CELL_WIDTH + 16, number // COLUMNS * CELL_HEIGHT + 16
+        picture = Image.open(root / "data" / record["image"]).resize((PICTURE, PICTURE), Image.BICUBIC)
+        sheet.paste(picture, (left, top))
+        question, expected = (turn["value"].replace("<image>", "").strip() for turn in record["conversations"][:2])
+        pen.text((left, top + PICTURE + 10), clipped(question, 46), fill=INK, font=font(13))
+        lines = [("right answer", expected, INK)]
+        for name, given in (("before", before[record["id"]]), ("after", after[record["id"]])):
+            lines.append((name, given or "(nothing)", RIGHT if given == expected else WRONG))
+        for row, (name, text, colour) in enumerate(lines):
+            pen.text((left + PICTURE + 14, top + 42 * row), name, fill="#6e7781", font=font(11))
+            pen.text((left + PICTURE + 14, top + 42 * row + 15), clipped(text), fill=colour, font=font(14))
+    path = root / "answers.png"
+    sheet.save(path)
+    return path
+
+
+if __name__ == "__main__":
+    print(draw(pathlib.Path(sys.argv[1])))

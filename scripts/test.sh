@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Builds everything and runs every test that this machine can run.
+#
+#   scripts/test.sh [ctest arguments, such as -L unit or -R tokenizer]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh
+cmake --preset release >/dev/null
+cmake --build --preset release
+ctest --preset release "$@"
