@@ -10,10 +10,12 @@
 #include <atomic>
 #include <cctype>
 #include <cerrno>
+#include <charconv>
 #include <fstream>
 #include <iterator>
-#include <regex>
 #include <sstream>
+#include <string_view>
+#include <system_error>
 
 namespace vlmtrain::io {
 namespace {
@@ -49,8 +51,27 @@ std::optional<uint64_t> start_time_of(pid_t process) {
   return fields >> ticks ? std::optional(ticks) : std::nullopt;
 }
 
-const char* word_of(TemporaryKind kind) {
-  return kind == TemporaryKind::kNew ? "new" : "old";
+std::string_view word_of(TemporaryKind kind) {
+  return kind == TemporaryKind::kNew ? "vlmtrain-new" : "vlmtrain-old";
+}
+
+// Cuts what follows the last dot, and the dot, off `text`; empty where there is none.
+std::string_view cut_last_field(std::string_view& text) {
+  const size_t dot = text.rfind('.');
+  if (dot == std::string_view::npos) {
+    return {};
+  }
+  const std::string_view field = text.substr(dot + 1);
+  text = text.substr(0, dot);
+  return field;
+}
+
+template <class Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  return is_whole && !text.starts_with('-') ? std::optional(number) : std::nullopt;
 }
 
 }  // namespace
@@ -63,24 +84,30 @@ const std::string& this_machine() {
 std::filesystem::path temporary_path(const std::filesystem::path& final_path, TemporaryKind kind) {
   static std::atomic<uint64_t> number{0};
   const pid_t process = getpid();
-  return final_path.parent_path() / fmt::format(".{}.vlmtrain-{}.{}.{}.{}.{}", final_path.filename().string(),
-                                                word_of(kind), this_machine(), process,
-                                                start_time_of(process).value_or(0), number++);
+  return final_path.parent_path() / fmt::format(".{}.{}.{}.{}.{}.{}", final_path.filename().string(), word_of(kind),
+                                                this_machine(), process, start_time_of(process).value_or(0), number++);
 }
 
 std::optional<Temporary> parse_temporary(const std::filesystem::path& path) {
-  static const std::regex pattern(R"(\.(.+)\.vlmtrain-(new|old)\.([A-Za-z0-9-]+)\.(\d{1,9})\.(\d{1,19})\.\d+)");
-  const std::string name = path.filename().string();
-  std::smatch match;
-  if (!std::regex_match(name, match, pattern)) {
+  const std::string file_name = path.filename().string();
+  std::string_view rest = file_name;
+  const std::optional<uint64_t> number = number_in<uint64_t>(cut_last_field(rest));
+  const std::optional<uint64_t> start_time = number_in<uint64_t>(cut_last_field(rest));
+  const std::optional<pid_t> process = number_in<pid_t>(cut_last_field(rest));
+  const std::string_view machine = cut_last_field(rest);
+  const std::string_view word = cut_last_field(rest);
+  const bool is_new = word == word_of(TemporaryKind::kNew);
+  const bool is_ours =
+      (is_new || word == word_of(TemporaryKind::kSetAside)) && rest.starts_with('.') && rest.size() > 1;
+  if (!number || !start_time || !process || machine.empty() || !is_ours) {
     return std::nullopt;
   }
   return Temporary{.path = path,
-                   .final_path = path.parent_path() / match[1].str(),
-                   .kind = match[2] == "new" ? TemporaryKind::kNew : TemporaryKind::kSetAside,
-                   .machine = match[3],
-                   .process = std::stoi(match[4]),
-                   .start_time = std::stoull(match[5])};
+                   .final_path = path.parent_path() / rest.substr(1),
+                   .kind = is_new ? TemporaryKind::kNew : TemporaryKind::kSetAside,
+                   .machine = std::string(machine),
+                   .process = *process,
+                   .start_time = *start_time};
 }
 
 bool writer_is_alive(const Temporary& temporary) {

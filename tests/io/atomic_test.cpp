@@ -290,6 +290,23 @@ TEST_F(CleanLeftovers, RemovesAFolderSetAsideAndReplaced) {
   EXPECT_THAT(entries(folder() / "d"), ElementsAre("new"));
 }
 
+TEST(TemporaryName, IsReadBack) {
+  for (const TemporaryKind kind : {TemporaryKind::kNew, TemporaryKind::kSetAside}) {
+    const std::optional<Temporary> read = parse_temporary(temporary_path("runs/model.v1.safetensors", kind));
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(read->final_path, "runs/model.v1.safetensors");
+    EXPECT_EQ(read->kind, kind);
+    EXPECT_EQ(read->machine, this_machine());
+    EXPECT_EQ(read->process, getpid());
+    EXPECT_TRUE(writer_is_alive(*read));
+  }
+  for (const char* other :
+       {"", "a", ".a.b.c.d.e.f", "a.vlmtrain-new.m.1.2.3", "..vlmtrain-new.m.1.2", ".a.vlmtrain-new.m.1.2.x",
+        ".a.vlmtrain-new.m.-1.2.3", ".a.vlmtrain-new..1.2.3", ".a.vlmtrain-tmp.m.1.2.3", ".vlmtrain-new.m.1.2.3"}) {
+    EXPECT_FALSE(parse_temporary(other).has_value()) << other;
+  }
+}
+
 TEST_F(CleanLeftovers, LeavesTheLivingAndTheUnknown) {
   put(".d.vlmtrain-new.machine", "not a name of ours");
   put("model.safetensors.tmp", "");
