@@ -149,6 +149,7 @@ TEST(Decode, ThreadsDoNotDisturbEachOther) {
   bad.resize(bad.size() / 2);
   const std::vector<std::byte> pixels = tensor_bytes(decode_image(good, "good"));
   std::vector<std::jthread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < 50; ++round) {
