@@ -37,16 +37,18 @@ class HeaderBytes {
     return value;
   }
 
-  std::string text(uint64_t offset, size_t count) const {
-    const std::vector<uint8_t> read = bytes(offset, count);
-    return {read.begin(), read.end()};
-  }
-
   /// The four characters at `offset`, or nothing where the file ends before them.
   std::optional<std::string> tag(uint64_t offset) const {
     std::string result(4, '\0');
     if (!source_.read(offset, {reinterpret_cast<uint8_t*>(result.data()), result.size()})) return std::nullopt;
     return result;
+  }
+
+  /// The orientation in the EXIF data at `offset`. The tag stands in the first directory, so a start is enough: a
+  /// length out of a damaged file must not become memory.
+  Orientation orientation(uint64_t offset, uint32_t length) const {
+    constexpr uint32_t kEnough = 1 << 16;
+    return exif_orientation(bytes(offset, std::min(length, kEnough)));
   }
 
   const std::string& name() const { return name_; }
@@ -90,7 +92,7 @@ Header read_jpeg(const HeaderBytes& file) {
     }
     const bool holds_exif = marker == 0xE1 && length >= 8 && file.tag(offset + 2) == "Exif";
     if (holds_exif && !exif_seen) {
-      header.orientation = exif_orientation(file.bytes(offset + 2, length - 2));
+      header.orientation = file.orientation(offset + 2, length - 2);
       exif_seen = true;
     }
     offset += length;
@@ -110,7 +112,7 @@ Header read_png(const HeaderBytes& file) {
     if (!type || *type == "IEND") return header;
     const uint32_t length = file.big_endian(offset, 4);
     if (*type == "eXIf") {
-      header.orientation = exif_orientation(file.bytes(offset + 8, length));
+      header.orientation = file.orientation(offset + 8, length);
       return header;
     }
     offset += length + kChunkOverhead;
@@ -136,7 +138,7 @@ Header read_webp(const HeaderBytes& file) {
       throw data_error("{}: an animated WebP; save the frame that is meant as a still picture", file.name());
     }
     if (*type == "VP8 " || *type == "VP8L") header.stored = webp_frame_size(file, *type, data);
-    if (*type == "EXIF") header.orientation = exif_orientation(file.bytes(data, length));
+    if (*type == "EXIF") header.orientation = file.orientation(data, length);
     offset = data + length + length % 2;
   }
   return header;

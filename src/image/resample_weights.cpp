@@ -29,6 +29,11 @@ double lanczos3(double x) {
   return x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
 }
 
+/// ATen's roundings are casts after adding a half, which drop the fraction towards zero; they are kept to the letter.
+int64_t truncate(double value) {
+  return static_cast<int64_t>(value);
+}
+
 struct Kernel {
   double (*value)(double distance);
   double support;
@@ -51,7 +56,7 @@ int precision_for(double largest) {
   constexpr int kMostBits = 22;
   int precision = 0;
   while (precision < kMostBits) {
-    const auto next = static_cast<int>(0.5 + largest * (1 << (precision + 1)));
+    const int64_t next = truncate(largest * (1 << (precision + 1)) + 0.5);
     if (next > std::numeric_limits<int16_t>::max()) break;
     ++precision;
   }
@@ -75,8 +80,8 @@ ResampleWeights resample_weights(int64_t input_size, int64_t output_size, Filter
   double largest = 0.0;
   for (int64_t i = 0; i < output_size; ++i) {
     const double center = scale * (static_cast<double>(i) + 0.5);
-    const auto first = std::max<int64_t>(static_cast<int64_t>(center - support + 0.5), 0);
-    const auto end = std::min(static_cast<int64_t>(center + support + 0.5), input_size);
+    const auto first = std::max<int64_t>(truncate(center - support + 0.5), 0);
+    const auto end = std::min(truncate(center + support + 0.5), input_size);
     const int64_t count = std::clamp<int64_t>(end - first, 0, most);
     double* weights = exact.data() + i * result.stride;
     double total = 0.0;
@@ -94,8 +99,9 @@ ResampleWeights resample_weights(int64_t input_size, int64_t output_size, Filter
   result.precision = precision_for(largest);
   result.values.resize(exact.size());
   const double one = 1 << result.precision;
-  std::transform(exact.begin(), exact.end(), result.values.begin(),
-                 [one](double weight) { return static_cast<int16_t>(std::round(weight * one)); });
+  std::transform(exact.begin(), exact.end(), result.values.begin(), [one](double weight) {
+    return static_cast<int16_t>(truncate(weight * one + std::copysign(0.5, weight)));
+  });
   return result;
 }
 

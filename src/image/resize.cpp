@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "image/resample_weights.h"
+#include "image/transpose.h"
 #include "vlmtrain/base/error.h"
 
 // The loops below are plain C++ that the compiler turns into vector code; on x86-64 it does so for more than one
@@ -59,36 +60,25 @@ VLMTRAIN_VECTORISED void resample_columns(const uint8_t* in, int64_t width, cons
   }
 }
 
-/// Resamples kLanes rows of `in` [kLanes, width] to `out` [kLanes, spans]. They are turned so that the samples of one
-/// column lie together: a row's neighbours have weights of their own, a column's share them.
-VLMTRAIN_VECTORISED void resample_lane_rows(const uint8_t* in, int64_t width, const ResampleWeights& weights,
-                                            std::vector<uint8_t>& turned, uint8_t* out) {
-  turned.resize(width * kLanes);
-  for (int64_t x = 0; x < width; ++x) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) turned[x * kLanes + lane] = in[lane * width + x];
-  }
-  const auto out_width = static_cast<int64_t>(weights.spans.size());
-  std::array<uint8_t, kLanes> column;
-  for (int64_t x = 0; x < out_width; ++x) {
-    const auto [first, count] = weights.spans[x];
-    weigh_lanes(turned.data() + first * kLanes, kLanes, count, weights.of(x), weights.precision, column.data());
-    for (int64_t lane = 0; lane < kLanes; ++lane) out[lane * out_width + x] = column[lane];
+/// Resamples each of the kLanes columns of `in` [samples, kLanes] to `out` [spans, kLanes].
+VLMTRAIN_VECTORISED void resample_lanes(const uint8_t* in, const ResampleWeights& weights, uint8_t* out) {
+  for (size_t i = 0; i < weights.spans.size(); ++i, out += kLanes) {
+    const auto [first, count] = weights.spans[i];
+    weigh_lanes(in + first * kLanes, kLanes, count, weights.of(static_cast<int64_t>(i)), weights.precision, out);
   }
 }
 
-/// Resamples each row of `in` [rows, width] to `out` [rows, spans].
+/// Resamples each row of `in` [rows, width] to `out` [rows, spans]: kLanes rows at a time, turned so that the samples
+/// of one column lie together. A row's neighbours have weights of their own, a column's share them.
 void resample_rows(const uint8_t* in, int64_t rows, int64_t width, const ResampleWeights& weights, uint8_t* out) {
   const auto out_width = static_cast<int64_t>(weights.spans.size());
-  std::vector<uint8_t> turned;
-  const int64_t whole = rows / kLanes * kLanes;
-  for (int64_t y = 0; y < whole; y += kLanes) {
-    resample_lane_rows(in + y * width, width, weights, turned, out + y * out_width);
-  }
-  for (int64_t y = whole; y < rows; ++y) {
-    for (int64_t x = 0; x < out_width; ++x) {
-      const auto [first, count] = weights.spans[x];
-      out[y * out_width + x] = weigh_one(in + y * width + first, 1, count, weights.of(x), weights.precision);
-    }
+  std::vector<uint8_t> turned(width * kLanes);
+  std::vector<uint8_t> resampled(out_width * kLanes);
+  for (int64_t y = 0; y < rows; y += kLanes) {
+    const int64_t lanes = std::min(kLanes, rows - y);
+    transpose_bytes(in + y * width, width, lanes, width, turned.data(), kLanes);
+    resample_lanes(turned.data(), weights, resampled.data());
+    transpose_bytes(resampled.data(), kLanes, out_width, lanes, out + y * out_width, out_width);
   }
 }
 
