@@ -1,5 +1,8 @@
 #include "vlmtrain/base/options.h"
 
+#include <unistd.h>
+
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,8 +41,9 @@ class OptionsTest : public testing::Test {
     table_.add_choice("run.speed", values_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}}, "Speed.");
   }
 
+  // The tests run at the same time, each in a process of its own.
   void read(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
-    const auto path = std::filesystem::temp_directory_path() / "vlmtrain_options_test.yaml";
+    const auto path = std::filesystem::temp_directory_path() / fmt::format("vlmtrain_options_test_{}.yaml", getpid());
     std::ofstream(path) << yaml;
     table_.read(path, overrides);
   }

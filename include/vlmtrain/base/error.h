@@ -56,9 +56,9 @@ namespace detail {
 }  // namespace vlmtrain
 
 /// Throws InternalError where `condition` is false; the rest is a format string and its arguments.
-#define VLMTRAIN_CHECK(condition, ...)                                                               \
-  do {                                                                                               \
-    if (!(condition)) {                                                                              \
-      ::vlmtrain::detail::fail_check(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));    \
-    }                                                                                                \
+#define VLMTRAIN_CHECK(condition, ...)                                                            \
+  do {                                                                                            \
+    if (!(condition)) {                                                                           \
+      ::vlmtrain::detail::fail_check(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
+    }                                                                                             \
   } while (false)
