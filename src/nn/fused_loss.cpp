@@ -5,13 +5,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/logsumexp.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::nn {
 
@@ -32,7 +32,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const int64_t rows = std::min(chunk_rows, hidden.size(0) - first);
       const at::Tensor chunk = hidden.narrow(0, first, rows);
       const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
-      at::Tensor logits = at::mm(chunk, weight.t()).to(at::kFloat);
+      at::Tensor logits = matmul_transposed(chunk, weight).to(at::kFloat);
       const at::Tensor log_normalizer = at::logsumexp(logits, 1, /*keepdim=*/true);
       loss += (log_normalizer - logits.gather(1, chunk_labels)).sum();
       if (!hidden_gradient_wanted && !weight_gradient_wanted) continue;
@@ -42,15 +42,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       logits_gradient.scatter_add_(1, chunk_labels, at::full({rows, 1}, -1.0 / normalizer, fp32));
       logits_gradient = logits_gradient.to(hidden.scalar_type());
       if (hidden_gradient_wanted) {
-        at::Tensor rows_gradient = hidden_gradient.narrow(0, first, rows);
-        at::mm_out(rows_gradient, logits_gradient, weight);
+        hidden_gradient.narrow(0, first, rows).copy_(matmul_transposed(logits_gradient, weight.t()));
       }
-      if (!weight_gradient_wanted) continue;
-      if (weight_gradient.scalar_type() == hidden.scalar_type()) {
-        weight_gradient.addmm_(logits_gradient.t(), chunk);
-      } else {
-        weight_gradient += at::mm(logits_gradient.t(), chunk);
-      }
+      if (weight_gradient_wanted) weight_gradient += matmul_transposed(logits_gradient.t(), chunk.t());
     }
     if (weight_gradient_wanted) weight_gradient = weight_gradient.to(weight.scalar_type());
     context->saved_data["hidden_gradient"] = hidden_gradient;

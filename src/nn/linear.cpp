@@ -1,8 +1,47 @@
 #include "vlmtrain/nn/linear.h"
 
 #include <ATen/ops/linear.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// at::linear with its products through matmul_transposed. `bias` may be undefined.
+struct CpuLinear : torch::autograd::Function<CpuLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias) {
+    context->save_for_backward({x, weight});
+    context->saved_data["has_bias"] = bias.has_value();
+    at::Tensor y = matmul_transposed(x, weight);
+    if (bias) y.add_(*bias);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const at::Tensor gradient = gradients[0].contiguous();
+    variable_list result(3);
+    if (context->needs_input_grad(0)) result[0] = matmul_transposed(gradient, weight.t());
+    if (context->needs_input_grad(1)) result[1] = matmul_transposed(gradient.t(), x.t());
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) result[2] = gradient.sum(0);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!x.is_cpu()) return at::linear(x, weight, bias);
+  return CpuLinear::apply(x, weight, bias.defined() ? std::optional{bias} : std::nullopt);
+}
 
 Linear::Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias)
     : weight_(scope.parameter("weight", {out_features, in_features})) {
@@ -10,7 +49,7 @@ Linear::Linear(const ParameterScope& scope, int64_t in_features, int64_t out_fea
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {
-  return at::linear(x, weight_, bias_);
+  return linear(x, weight_, bias_);
 }
 
 }  // namespace vlmtrain::nn

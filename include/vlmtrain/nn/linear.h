@@ -8,7 +8,10 @@
 
 namespace vlmtrain::nn {
 
-/// y = x Wᵀ (+ b); weight [out, in], bias [out].
+/// x Wᵀ (+ b): x [rows, in], weight [out, in], bias [out] or undefined → [rows, out].
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+
+/// `linear` with parameters of its own.
 class Linear {
  public:
   Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias);

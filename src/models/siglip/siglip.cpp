@@ -4,7 +4,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/linear.h>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -94,9 +93,10 @@ at::Tensor SiglipTower::embed(const at::Tensor& pixels) const {
   const int64_t patch = config_.patch_size;
   const at::Tensor patches = pixels.view({tiles, 3, side, patch, side, patch})
                                  .permute({0, 2, 4, 1, 3, 5})
-                                 .reshape({tiles, side * side, 3 * patch * patch});
+                                 .reshape({tiles * side * side, 3 * patch * patch});
+  const at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_);
   const at::Tensor positions = position_.index_select(0, position_ids_);
-  return (at::linear(patches, patch_weight_.flatten(1), patch_bias_) + positions).flatten(0, 1);
+  return (embedded.view({tiles, side * side, -1}) + positions).flatten(0, 1);
 }
 
 at::Tensor SiglipTower::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
