@@ -233,6 +233,9 @@ void OptionTable::describe_section(std::string section, std::string doc) {
 void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides) {
   std::vector<std::string> errors;
   if (!yaml_file.empty()) {
+    if (std::filesystem::is_directory(yaml_file)) {
+      throw usage_error("{}: is a folder; give an existing file to --config", yaml_file.string());
+    }
     try {
       const YAML::Node root = YAML::LoadFile(yaml_file.string());
       if (root.IsMap()) {
