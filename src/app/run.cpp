@@ -66,6 +66,8 @@ ExitCode act(const Action& action) {
 }  // namespace
 
 int run(std::vector<std::string> arguments) {
+  // A write above the limit of `ulimit -f` is an error like a full disk, with a message; it must not kill.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Fine-tunes vision-language models and plans its own memory.", "vlmtrain");
   app.set_version_flag("--version", VLMTRAIN_VERSION);
   app.require_subcommand(1);

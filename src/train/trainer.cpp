@@ -56,7 +56,7 @@ class Run {
     try {
       loop();
     } catch (...) {
-      write_ledger();
+      write_ledger_if_possible();
       throw;
     }
     write_ledger();
@@ -154,6 +154,15 @@ class Run {
   }
 
   void write_ledger() const { io::write_file(dir_ / "ledger.json", ledger_.to_json().dump(2) + "\n"); }
+
+  // What stopped the run, such as a full disk, may also be in the way here; it is the error to report.
+  void write_ledger_if_possible() const {
+    try {
+      write_ledger();
+    } catch (const std::exception& error) {
+      spdlog::warn("the ledger was not written: {}", error.what());
+    }
+  }
 
   double epochs_done() const {
     return static_cast<double>(cursor_.epoch) +
