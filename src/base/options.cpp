@@ -268,6 +268,14 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
   }
 }
 
+std::string OptionTable::value_of(std::string_view key) const {
+  const auto* const option = declarations_->find(key);
+  VLMTRAIN_CHECK(option != nullptr, "no option {} is declared", key);
+  YAML::Emitter out;
+  option->emit_value(out);
+  return out.c_str();
+}
+
 std::string OptionTable::to_yaml() const {
   YAML::Emitter out;
   std::vector<std::string> order;

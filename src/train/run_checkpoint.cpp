@@ -92,7 +92,8 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
     const auto saved = state.fingerprint.find(key);
     if (saved == state.fingerprint.end() || *saved != value) {
       differences += fmt::format("\n  {}: was {}, is {}", key,
-                                 saved == state.fingerprint.end() ? "not there" : saved->dump(), value.dump());
+                                 saved == state.fingerprint.end() ? "not there" : saved->get<std::string>(),
+                                 value.get<std::string>());
     }
   }
   if (!differences.empty()) {

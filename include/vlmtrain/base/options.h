@@ -72,6 +72,8 @@ class OptionTable {
   /// one UserError (kUsage) that lists every error, each with its key, line and remedy. An empty path reads no file.
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
 
+  /// The value of one declared key as `to_yaml` writes it.
+  std::string value_of(std::string_view key) const;
   /// All values as YAML that `read` takes back, in the order of declaration.
   std::string to_yaml() const;
   /// docs/config.md: a table a section.
