@@ -45,8 +45,9 @@ std::vector<std::pair<int64_t, std::filesystem::path>> all_checkpoints(const std
 
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(std::filesystem::path run_dir, int64_t keep)
-    : folder_(std::move(run_dir) / "checkpoints"), keep_(keep) {
+RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep)
+    : folder_(run_dir / "checkpoints"), keep_(keep) {
+  io::clean_leftovers(run_dir);
   io::clean_leftovers(folder_);
 }
 
