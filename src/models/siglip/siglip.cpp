@@ -100,7 +100,9 @@ at::Tensor SiglipTower::embed(const at::Tensor& pixels) const {
   const int64_t tiles = pixels.size(0);
   const int64_t side = config_.patches_per_side();
   const int64_t patch = config_.patch_size;
-  const at::Tensor patches = pixels.view({tiles, 3, side, patch, side, patch})
+  // As a convolution without padding does, drops the pixels beyond the last whole patch: 384 is no multiple of 14.
+  const at::Tensor whole = pixels.narrow(2, 0, side * patch).narrow(3, 0, side * patch);
+  const at::Tensor patches = whole.view({tiles, 3, side, patch, side, patch})
                                  .permute({0, 2, 4, 1, 3, 5})
                                  .reshape({tiles * side * side, 3 * patch * patch});
   const at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_);
