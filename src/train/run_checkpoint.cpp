@@ -43,6 +43,10 @@ std::vector<std::pair<int64_t, std::filesystem::path>> all_checkpoints(const std
   return found;
 }
 
+std::string text_of(const nlohmann::ordered_json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep)
@@ -93,8 +97,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
     const auto saved = state.fingerprint.find(key);
     if (saved == state.fingerprint.end() || *saved != value) {
       differences += fmt::format("\n  {}: was {}, is {}", key,
-                                 saved == state.fingerprint.end() ? "not there" : saved->get<std::string>(),
-                                 value.get<std::string>());
+                                 saved == state.fingerprint.end() ? "not there" : text_of(*saved), text_of(value));
     }
   }
   if (!differences.empty()) {
