@@ -7,9 +7,17 @@ writes DIR/images/*.jpg, DIR/train.json (several questions a picture) and DIR/he
 equally many of each kind). Needs Python 3.11, Pillow and NumPy. The same seed gives the same scenes and questions.
 
 A scene has one to three shapes, at most one in each quadrant, no two of the same form or colour. A question names a
-shape by its form, its colour or its place, and asks for one of the other two, so with several shapes it can only be
-answered by binding form, colour and place to each other. Held-out pictures come from a random stream of their own, and
-no scene (forms, colours, centres, sizes and angles) of the training set is drawn again.
+shape by its place or its form and asks for its other attributes, so with several shapes it can only be answered by
+binding form, colour and place to each other. The tasks of the held-out questions:
+
+    colour    What colour is the shape at the top left?
+    form      What form is the shape at the top left?
+    position  Where is the circle?
+    count     How many shapes are there?
+    binding   What colour is the circle?   (two or three shapes)
+
+Held-out pictures come from a random stream of their own, and no scene (forms, colours, centres, sizes and angles) of the
+training set is drawn again.
 """
 
 import argparse
@@ -79,58 +87,42 @@ def random_shape(rng, form, colour, place):
 
 
 def questions_about_shape(rng, shape):
-    """Names the shape by one of its three attributes and asks for the two others, so neither answer gives the other."""
-    key = rng.choice(("form", "colour", "place"))
-    name = {"form": f"the {shape.form}", "colour": f"the {shape.colour} shape", "place": f"the shape at the {shape.place}"}[key]
-    questions = {
-        "colour": Question("colour", f"What colour is {name}?", shape.colour),
-        "form": Question("form", f"What form is {name}?", shape.form),
-        "place": Question("position", f"Where is {name}?", shape.place),
-    }
-    del questions[key]
-    return list(questions.values())
-
-
-def binding_question(rng, scene):
-    """Asks for a colour and a form together. Yes and no are equally likely; a no names, where the scene has several
-    shapes, the form of one and the colour of another, so that seeing either of them somewhere says nothing."""
-    shape = rng.choice(scene)
-    colour, form, answer = shape.colour, shape.form, "yes"
+    """Names the shape by its place or its form, and asks for the two other attributes, so neither answer gives the
+    other away."""
     if rng.random() < 0.5:
-        answer = "no"
-        others = [other for other in scene if other is not shape]
-        if others:
-            colour = rng.choice(others).colour
-        elif rng.random() < 0.5:
-            colour = rng.choice([name for name in COLOURS if name != colour])
-        else:
-            form = rng.choice([name for name in FORMS if name != form])
-    return Question("binding", f"Is there a {colour} {form}?", answer)
+        return [
+            Question("colour", f"What colour is the shape at the {shape.place}?", shape.colour),
+            Question("form", f"What form is the shape at the {shape.place}?", shape.form),
+        ]
+    return [
+        Question("binding", f"What colour is the {shape.form}?", shape.colour),
+        Question("position", f"Where is the {shape.form}?", shape.place),
+    ]
 
 
 def count_question(scene):
     return Question("count", "How many shapes are there?", str(len(scene)))
 
 
-def description(scene):
-    """Names every shape, in the order of the places. It has the most facts for its length, so the training set asks for
-    one with every picture, last, where it cannot give away another answer."""
-    shapes = sorted(scene, key=lambda shape: PLACES.index(shape.place))
-    return Question("description", "Describe the picture.", ", ".join(f"{s.colour} {s.form} {s.place}" for s in shapes))
+def description(rng, scene):
+    """Names every shape, in random order, by its form or by its place, with its other attributes. It has the most facts for
+    its length, so the training set asks for one with every picture, last, where it cannot give away another answer."""
+    shapes = rng.sample(scene, len(scene))
+    if rng.random() < 0.5:
+        return Question("description", "Describe the shapes.", ", ".join(f"{s.form} {s.colour} {s.place}" for s in shapes))
+    return Question("description", "Describe the places.", ", ".join(f"{s.place} {s.form} {s.colour}" for s in shapes))
 
 
 def training_questions(rng, scene):
-    questions = [count_question(scene), binding_question(rng, scene)]
+    questions = [count_question(scene)]
     for shape in scene:
         questions += questions_about_shape(rng, shape)
-    return [*rng.sample(questions, QUESTIONS_A_PICTURE), description(scene)]
+    return [*rng.sample(questions, QUESTIONS_A_PICTURE), description(rng, scene)]
 
 
 def held_out_question(rng, scene, task):
     if task == "count":
         return count_question(scene)
-    if task == "binding":
-        return binding_question(rng, scene)
     while True:
         for question in questions_about_shape(rng, rng.choice(scene)):
             if question.task == task:
@@ -199,43 +191,45 @@ def save_picture(job):
     draw_scene(scene, seed, image_size).save(path, quality=JPEG_QUALITY)
 
 
-def record(name, image, questions, **more):
+def record(name, image, task, questions):
     conversations = []
     for number, question in enumerate(questions):
         prefix = "<image>\n" if number == 0 else ""
         conversations.append({"from": "human", "value": prefix + question.text})
         conversations.append({"from": "gpt", "value": question.answer})
-    return {"id": name, "image": image, **more, "conversations": conversations}
+    return {"id": name, "image": image, "task": task, "conversations": conversations}
 
 
-def new_scenes(rng, count, seen):
-    """Random scenes that are not in `seen`, to which they are added."""
-    scenes = []
-    while len(scenes) < count:
+def new_scene(rng, seen, fewest_shapes):
+    """A random scene that is not in `seen`, to which it is added."""
+    while True:
         scene = random_scene(rng)
-        key = frozenset(scene)
-        if key not in seen:
-            seen.add(key)
-            scenes.append(scene)
-    return scenes
+        if len(scene) >= fewest_shapes and frozenset(scene) not in seen:
+            seen.add(frozenset(scene))
+            return scene
+
+
+def make_split(split, count, seed, seen):
+    """The split's records and its pictures, as (file name, scene, seed)."""
+    rng = random.Random(f"{split} {seed}")
+    records, pictures = [], []
+    for index in range(count):
+        task = "mixed" if split == "train" else TASKS[index % len(TASKS)]
+        scene = new_scene(rng, seen, fewest_shapes=2 if task == "binding" else 1)
+        questions = training_questions(rng, scene) if split == "train" else [held_out_question(rng, scene, task)]
+        name = f"{split}_{index:05d}"
+        records.append(record(name, f"images/{name}.jpg", task, questions))
+        pictures.append((f"images/{name}.jpg", scene, rng.getrandbits(63)))
+    return records, pictures
 
 
 def make_data(out, train_count, held_out_count, seed, image_size, processes):
     (out / "images").mkdir(parents=True, exist_ok=True)
     seen, jobs = set(), []
     for split, count in (("train", train_count), ("held_out", held_out_count)):
-        rng = random.Random(f"{split} {seed}")
-        records = []
-        for index, scene in enumerate(new_scenes(rng, count, seen)):
-            name = f"{split}_{index:05d}"
-            image = f"images/{name}.jpg"
-            jobs.append((out / image, scene, rng.getrandbits(63), image_size))
-            if split == "train":
-                records.append(record(name, image, training_questions(rng, scene), task="mixed"))
-            else:
-                task = TASKS[index % len(TASKS)]
-                records.append(record(name, image, [held_out_question(rng, scene, task)], task=task))
+        records, pictures = make_split(split, count, seed, seen)
         (out / f"{split}.json").write_text(json.dumps(records, indent=1) + "\n")
+        jobs += [(out / file, scene, picture_seed, image_size) for file, scene, picture_seed in pictures]
     with Pool(processes) as pool:
         pool.map(save_picture, jobs, chunksize=64)
 

@@ -39,14 +39,13 @@ def shapes_sentences():
         yield f"What colour is the {form}?"
         yield f"Where is the {form}?"
         for colour in COLOURS:
-            yield f"What form is the {colour} shape?"
-            yield f"Where is the {colour} shape?"
-            yield f"Is there a {colour} {form}? yes no"
+            for place in PLACES:
+                yield f"{form} {colour} {place}, {place} {form} {colour}"
     for place in PLACES:
         yield f"What colour is the shape at the {place}?"
         yield f"What form is the shape at the {place}?"
     yield "How many shapes are there?"
-    yield "Describe the picture."
+    yield from ("Describe the shapes.", "Describe the places.")
     yield from ("User:", "Assistant:", "System:")
 
 
