@@ -6,15 +6,14 @@
 writes DIR/images/*.jpg, DIR/train.json (several questions a picture) and DIR/held_out.json (one question a record,
 equally many of each kind). Needs Python 3.11, Pillow and NumPy. The same seed gives the same scenes and questions.
 
-A scene has one to three shapes, at most one in each quadrant, no two of the same form or colour. A question names a
-shape by its place or its form and asks for its other attributes, so with several shapes it can only be answered by
-binding form, colour and place to each other. The tasks of the held-out questions:
+A scene has one to three shapes, at most one in each quadrant, no two of the same form or colour. The tasks of the held-out
+questions:
 
-    colour    What colour is the shape at the top left?
-    form      What form is the shape at the top left?
-    position  Where is the circle?
+    colour    What colour is the shape?     (one shape)
+    form      What form is the shape?       (one shape)
     count     How many shapes are there?
-    binding   What colour is the circle?   (two or three shapes)
+    position  Where is the circle?
+    binding   What colour is the circle?    (two or three shapes)
 
 Held-out pictures come from a random stream of their own, and no scene (forms, colours, centres, sizes and angles) of the
 training set is drawn again.
@@ -43,7 +42,6 @@ FORMS = ("circle", "square", "triangle", "cross")
 PLACES = ("top left", "top right", "bottom left", "bottom right")
 MOST_SHAPES = 3
 QUESTIONS_A_PICTURE = 3
-TASKS = ("colour", "form", "position", "count", "binding")
 
 SUPERSAMPLING = 4
 JPEG_QUALITY = 90
@@ -69,8 +67,7 @@ class Question:
     answer: str
 
 
-def random_scene(rng):
-    count = rng.randint(1, MOST_SHAPES)
+def random_scene(rng, count):
     forms = rng.sample(FORMS, count)
     colours = rng.sample(sorted(COLOURS), count)
     places = rng.sample(PLACES, count)
@@ -86,47 +83,52 @@ def random_shape(rng, form, colour, place):
     return Shape(form, colour, place, round(x, 3), round(y, 3), round(radius, 3), round(rng.uniform(-10, 10), 1))
 
 
-def questions_about_shape(rng, shape):
-    """Names the shape by its place or its form, and asks for the two other attributes, so neither answer gives the
-    other away."""
-    if rng.random() < 0.5:
-        return [
-            Question("colour", f"What colour is the shape at the {shape.place}?", shape.colour),
-            Question("form", f"What form is the shape at the {shape.place}?", shape.form),
-        ]
-    return [
-        Question("binding", f"What colour is the {shape.form}?", shape.colour),
-        Question("position", f"Where is the {shape.form}?", shape.place),
-    ]
-
-
 def count_question(scene):
     return Question("count", "How many shapes are there?", str(len(scene)))
 
 
+def colour_question(shape):
+    return Question("colour", "What colour is the shape?", shape.colour)
+
+
+def form_question(shape):
+    return Question("form", "What form is the shape?", shape.form)
+
+
+def position_question(shape):
+    return Question("position", f"Where is the {shape.form}?", shape.place)
+
+
+def binding_question(shape):
+    return Question("binding", f"What colour is the {shape.form}?", shape.colour)
+
+
 def description(rng, scene):
-    """Names every shape, in random order, by its form or by its place, with its other attributes. It has the most facts for
-    its length, so the training set asks for one with every picture, last, where it cannot give away another answer."""
+    """Names every shape, in random order. It has the most facts for its length, so the training set asks for one with every
+    picture, last, where it cannot give away another answer."""
     shapes = rng.sample(scene, len(scene))
-    if rng.random() < 0.5:
-        return Question("description", "Describe the shapes.", ", ".join(f"{s.form} {s.colour} {s.place}" for s in shapes))
-    return Question("description", "Describe the places.", ", ".join(f"{s.place} {s.form} {s.colour}" for s in shapes))
+    return Question("description", "Describe the shapes.", ", ".join(f"{s.form} {s.colour} {s.place}" for s in shapes))
 
 
 def training_questions(rng, scene):
+    """Questions of which none gives away another's answer."""
     questions = [count_question(scene)]
-    for shape in scene:
-        questions += questions_about_shape(rng, shape)
+    if len(scene) == 1:
+        questions += [colour_question(scene[0]), rng.choice((form_question, position_question))(scene[0])]
+    else:
+        for shape in scene:
+            questions += [position_question(shape), binding_question(shape)]
     return [*rng.sample(questions, QUESTIONS_A_PICTURE), description(rng, scene)]
 
 
-def held_out_question(rng, scene, task):
-    if task == "count":
-        return count_question(scene)
-    while True:
-        for question in questions_about_shape(rng, rng.choice(scene)):
-            if question.task == task:
-                return question
+# Of each task: the fewest and the most shapes of its scenes, and how a question is made.
+TASKS = {
+    "colour": (1, 1, lambda rng, scene: colour_question(scene[0])),
+    "form": (1, 1, lambda rng, scene: form_question(scene[0])),
+    "count": (1, MOST_SHAPES, lambda rng, scene: count_question(scene)),
+    "position": (1, MOST_SHAPES, lambda rng, scene: position_question(rng.choice(scene))),
+    "binding": (2, MOST_SHAPES, lambda rng, scene: binding_question(rng.choice(scene))),
+}
 
 
 def outline(shape):
@@ -200,13 +202,24 @@ def record(name, image, task, questions):
     return {"id": name, "image": image, "task": task, "conversations": conversations}
 
 
-def new_scene(rng, seen, fewest_shapes):
+def new_scene(rng, seen, fewest_shapes, most_shapes):
     """A random scene that is not in `seen`, to which it is added."""
     while True:
-        scene = random_scene(rng)
-        if len(scene) >= fewest_shapes and frozenset(scene) not in seen:
+        scene = random_scene(rng, rng.randint(fewest_shapes, most_shapes))
+        if frozenset(scene) not in seen:
             seen.add(frozenset(scene))
             return scene
+
+
+def new_sample(split, index, rng, seen):
+    """A scene, the task of its questions, the questions."""
+    if split == "train":
+        scene = new_scene(rng, seen, 1, MOST_SHAPES)
+        return scene, "mixed", training_questions(rng, scene)
+    task = list(TASKS)[index % len(TASKS)]
+    fewest_shapes, most_shapes, question = TASKS[task]
+    scene = new_scene(rng, seen, fewest_shapes, most_shapes)
+    return scene, task, [question(rng, scene)]
 
 
 def make_split(split, count, seed, seen):
@@ -214,9 +227,7 @@ def make_split(split, count, seed, seen):
     rng = random.Random(f"{split} {seed}")
     records, pictures = [], []
     for index in range(count):
-        task = "mixed" if split == "train" else TASKS[index % len(TASKS)]
-        scene = new_scene(rng, seen, fewest_shapes=2 if task == "binding" else 1)
-        questions = training_questions(rng, scene) if split == "train" else [held_out_question(rng, scene, task)]
+        scene, task, questions = new_sample(split, index, rng, seen)
         name = f"{split}_{index:05d}"
         records.append(record(name, f"images/{name}.jpg", task, questions))
         pictures.append((f"images/{name}.jpg", scene, rng.getrandbits(63)))

@@ -40,12 +40,11 @@ def shapes_sentences():
         yield f"Where is the {form}?"
         for colour in COLOURS:
             for place in PLACES:
-                yield f"{form} {colour} {place}, {place} {form} {colour}"
-    for place in PLACES:
-        yield f"What colour is the shape at the {place}?"
-        yield f"What form is the shape at the {place}?"
+                yield f"{form} {colour} {place},"
+    yield "What colour is the shape?"
+    yield "What form is the shape?"
     yield "How many shapes are there?"
-    yield from ("Describe the shapes.", "Describe the places.")
+    yield "Describe the shapes."
     yield from ("User:", "Assistant:", "System:")
 
 
