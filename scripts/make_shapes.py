@@ -104,8 +104,9 @@ def binding_question(shape):
 
 
 def description(rng, scene):
-    """Names every shape, in random order. It has the most facts for its length, so the training set asks for one with every
-    picture, last, where it cannot give away another answer."""
+    """Names every shape, in random order, so that the colour and the place after a form can only come from finding that form
+    in the picture. It has the most facts for its length: the training set asks for one with every picture, last, where
+    it cannot give away another answer."""
     shapes = rng.sample(scene, len(scene))
     return Question("description", "Describe the shapes.", ", ".join(f"{s.form} {s.colour} {s.place}" for s in shapes))
 
@@ -249,13 +250,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--train", type=int, default=8000, metavar="N", help="training pictures (default: %(default)s)")
-    parser.add_argument("--held-out", type=int, default=500, metavar="M", help="held-out questions, each on a picture of its own (default: %(default)s)")
+    parser.add_argument(
+        "--held-out", type=int, default=500, metavar="M", help="held-out questions, a picture each (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--image-size", type=int, default=64, help="side in pixels (default: %(default)s)")
+    parser.add_argument("--image-size", type=int, default=64, metavar="SIDE", help="in pixels (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="how many draw (default: %(default)s)")
-    arguments = parser.parse_args()
-    make_data(arguments.out, arguments.train, arguments.held_out, arguments.seed, arguments.image_size, arguments.processes)
-    print(f"{arguments.train} training pictures and {arguments.held_out} held-out questions are in {arguments.out}")
+    given = parser.parse_args()
+    make_data(given.out, given.train, given.held_out, given.seed, given.image_size, given.processes)
+    print(f"{given.train} training pictures and {given.held_out} held-out questions are in {given.out}")
 
 
 if __name__ == "__main__":
