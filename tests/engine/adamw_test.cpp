@@ -30,8 +30,8 @@ class Parameters {
          {std::pair{Component::kVisionTower, "vision"}, std::pair{Component::kProjector, "projector"},
           std::pair{Component::kLanguageModel, "language"}}) {
       const nn::ParameterScope scope(store_, component, name);
-      scope.parameter("matrix", {3, 5});
-      scope.parameter("vector", {7});
+      scope.parameter("matrix", {3, 5}, nn::InitialValues::zeros());
+      scope.parameter("vector", {7}, nn::InitialValues::zeros());
     }
     for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
   }
