@@ -51,18 +51,19 @@ class OptionTable {
 
   /// One of a few named values.
   template <class E>
-  void add_choice(std::string key, E& target, std::vector<std::pair<std::string, E>> choices, std::string doc) {
+  void add_choice(const std::string& key, E& target, std::vector<std::pair<std::string, E>> choices,
+                  const std::string& doc) {
     std::vector<std::string> names;
     for (const auto& choice : choices) names.push_back(choice.first);
     add_named(
-        std::move(key), std::move(names),
+        key, std::move(names),
         [&target, choices] {
           for (size_t i = 0; i < choices.size(); ++i) {
             if (choices[i].second == target) return i;
           }
           return size_t{0};
         },
-        [&target, choices](size_t index) { target = choices[index].second; }, std::move(doc));
+        [&target, choices](size_t index) { target = choices[index].second; }, doc);
   }
 
   /// A sentence about a section, for the documentation. Sections are documented in the order in which they are named.
