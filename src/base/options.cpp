@@ -204,8 +204,8 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
   declarations_->put(std::move(option));
 }
 
-void OptionTable::add_named(std::string key, std::vector<std::string> names, std::function<size_t()> get,
-                            std::function<void(size_t)> set, std::string doc) {
+void OptionTable::add_named(std::string key, std::vector<std::string> names, const std::function<size_t()>& get,
+                            const std::function<void(size_t)>& set, std::string doc) {
   Declarations::Option option{std::move(key),
                               "choice",
                               names.at(get()),

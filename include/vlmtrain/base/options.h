@@ -54,6 +54,7 @@ class OptionTable {
   void add_choice(const std::string& key, E& target, std::vector<std::pair<std::string, E>> choices,
                   const std::string& doc) {
     std::vector<std::string> names;
+    names.reserve(choices.size());
     for (const auto& choice : choices) names.push_back(choice.first);
     add_named(
         key, std::move(names),
@@ -81,8 +82,8 @@ class OptionTable {
   std::string to_markdown() const;
 
  private:
-  void add_named(std::string key, std::vector<std::string> names, std::function<size_t()> get,
-                 std::function<void(size_t)> set, std::string doc);
+  void add_named(std::string key, std::vector<std::string> names, const std::function<size_t()>& get,
+                 const std::function<void(size_t)>& set, std::string doc);
 
   struct Declarations;
   std::unique_ptr<Declarations> declarations_;
