@@ -6,10 +6,17 @@
 writes DIR/images/*.jpg, DIR/train.json (several questions a picture) and DIR/held_out.json (one question a record,
 equally many of each kind). Needs Python 3.11, Pillow and NumPy. The same seed gives the same scenes and questions.
 
-A scene has one to three shapes, at most one in each quadrant, no two of the same form or colour. A question names a
-shape by its form, its colour or its place, and asks for one of the other two, so with several shapes it can only be
-answered by binding form, colour and place to each other. Held-out pictures come from a random stream of their own, and
-no scene (forms, colours, centres, sizes and angles) of the training set is drawn again.
+A scene has one to three shapes, at most one in each quadrant, no two of the same form or colour. The tasks of the held-out
+questions:
+
+    colour    What colour is the shape?     (one shape)
+    form      What form is the shape?       (one shape)
+    count     How many shapes are there?
+    position  Where is the circle?
+    binding   What colour is the circle?    (two or three shapes)
+
+Held-out pictures come from a random stream of their own, and no scene (forms, colours, centres, sizes and angles) of the
+training set is drawn again.
 """
 
 import argparse
@@ -35,7 +42,6 @@ FORMS = ("circle", "square", "triangle", "cross")
 PLACES = ("top left", "top right", "bottom left", "bottom right")
 MOST_SHAPES = 3
 QUESTIONS_A_PICTURE = 3
-TASKS = ("colour", "form", "position", "count", "binding")
 
 SUPERSAMPLING = 4
 JPEG_QUALITY = 90
@@ -61,8 +67,7 @@ class Question:
     answer: str
 
 
-def random_scene(rng):
-    count = rng.randint(1, MOST_SHAPES)
+def random_scene(rng, count):
     forms = rng.sample(FORMS, count)
     colours = rng.sample(sorted(COLOURS), count)
     places = rng.sample(PLACES, count)
@@ -78,63 +83,53 @@ def random_shape(rng, form, colour, place):
     return Shape(form, colour, place, round(x, 3), round(y, 3), round(radius, 3), round(rng.uniform(-10, 10), 1))
 
 
-def questions_about_shape(rng, shape):
-    """Names the shape by one of its three attributes and asks for the two others, so neither answer gives the other."""
-    key = rng.choice(("form", "colour", "place"))
-    name = {"form": f"the {shape.form}", "colour": f"the {shape.colour} shape", "place": f"the shape at the {shape.place}"}[key]
-    questions = {
-        "colour": Question("colour", f"What colour is {name}?", shape.colour),
-        "form": Question("form", f"What form is {name}?", shape.form),
-        "place": Question("position", f"Where is {name}?", shape.place),
-    }
-    del questions[key]
-    return list(questions.values())
-
-
-def binding_question(rng, scene):
-    """Asks for a colour and a form together. Yes and no are equally likely; a no names, where the scene has several
-    shapes, the form of one and the colour of another, so that seeing either of them somewhere says nothing."""
-    shape = rng.choice(scene)
-    colour, form, answer = shape.colour, shape.form, "yes"
-    if rng.random() < 0.5:
-        answer = "no"
-        others = [other for other in scene if other is not shape]
-        if others:
-            colour = rng.choice(others).colour
-        elif rng.random() < 0.5:
-            colour = rng.choice([name for name in COLOURS if name != colour])
-        else:
-            form = rng.choice([name for name in FORMS if name != form])
-    return Question("binding", f"Is there a {colour} {form}?", answer)
-
-
 def count_question(scene):
     return Question("count", "How many shapes are there?", str(len(scene)))
 
 
-def description(scene):
-    """Names every shape, in the order of the places. It has the most facts for its length, so the training set asks for
-    one with every picture, last, where it cannot give away another answer."""
-    shapes = sorted(scene, key=lambda shape: PLACES.index(shape.place))
-    return Question("description", "Describe the picture.", ", ".join(f"{s.colour} {s.form} {s.place}" for s in shapes))
+def colour_question(shape):
+    return Question("colour", "What colour is the shape?", shape.colour)
+
+
+def form_question(shape):
+    return Question("form", "What form is the shape?", shape.form)
+
+
+def position_question(shape):
+    return Question("position", f"Where is the {shape.form}?", shape.place)
+
+
+def binding_question(shape):
+    return Question("binding", f"What colour is the {shape.form}?", shape.colour)
+
+
+def description(rng, scene):
+    """Names every shape, in random order, so that the colour and the place after a form can only come from finding that form
+    in the picture. It has the most facts for its length: the training set asks for one with every picture, last, where
+    it cannot give away another answer."""
+    shapes = rng.sample(scene, len(scene))
+    return Question("description", "Describe the shapes.", ", ".join(f"{s.form} {s.colour} {s.place}" for s in shapes))
 
 
 def training_questions(rng, scene):
-    questions = [count_question(scene), binding_question(rng, scene)]
-    for shape in scene:
-        questions += questions_about_shape(rng, shape)
-    return [*rng.sample(questions, QUESTIONS_A_PICTURE), description(scene)]
+    """Questions of which none gives away another's answer."""
+    questions = [count_question(scene)]
+    if len(scene) == 1:
+        questions += [colour_question(scene[0]), rng.choice((form_question, position_question))(scene[0])]
+    else:
+        for shape in scene:
+            questions += [position_question(shape), binding_question(shape)]
+    return [*rng.sample(questions, QUESTIONS_A_PICTURE), description(rng, scene)]
 
 
-def held_out_question(rng, scene, task):
-    if task == "count":
-        return count_question(scene)
-    if task == "binding":
-        return binding_question(rng, scene)
-    while True:
-        for question in questions_about_shape(rng, rng.choice(scene)):
-            if question.task == task:
-                return question
+# Of each task: the fewest and the most shapes of its scenes, and how a question is made.
+TASKS = {
+    "colour": (1, 1, lambda rng, scene: colour_question(scene[0])),
+    "form": (1, 1, lambda rng, scene: form_question(scene[0])),
+    "count": (1, MOST_SHAPES, lambda rng, scene: count_question(scene)),
+    "position": (1, MOST_SHAPES, lambda rng, scene: position_question(rng.choice(scene))),
+    "binding": (2, MOST_SHAPES, lambda rng, scene: binding_question(rng.choice(scene))),
+}
 
 
 def outline(shape):
@@ -199,43 +194,54 @@ def save_picture(job):
     draw_scene(scene, seed, image_size).save(path, quality=JPEG_QUALITY)
 
 
-def record(name, image, questions, **more):
+def record(name, image, task, questions):
     conversations = []
     for number, question in enumerate(questions):
         prefix = "<image>\n" if number == 0 else ""
         conversations.append({"from": "human", "value": prefix + question.text})
         conversations.append({"from": "gpt", "value": question.answer})
-    return {"id": name, "image": image, **more, "conversations": conversations}
+    return {"id": name, "image": image, "task": task, "conversations": conversations}
 
 
-def new_scenes(rng, count, seen):
-    """Random scenes that are not in `seen`, to which they are added."""
-    scenes = []
-    while len(scenes) < count:
-        scene = random_scene(rng)
-        key = frozenset(scene)
-        if key not in seen:
-            seen.add(key)
-            scenes.append(scene)
-    return scenes
+def new_scene(rng, seen, fewest_shapes, most_shapes):
+    """A random scene that is not in `seen`, to which it is added."""
+    while True:
+        scene = random_scene(rng, rng.randint(fewest_shapes, most_shapes))
+        if frozenset(scene) not in seen:
+            seen.add(frozenset(scene))
+            return scene
+
+
+def new_sample(split, index, rng, seen):
+    """A scene, the task of its questions, the questions."""
+    if split == "train":
+        scene = new_scene(rng, seen, 1, MOST_SHAPES)
+        return scene, "mixed", training_questions(rng, scene)
+    task = list(TASKS)[index % len(TASKS)]
+    fewest_shapes, most_shapes, question = TASKS[task]
+    scene = new_scene(rng, seen, fewest_shapes, most_shapes)
+    return scene, task, [question(rng, scene)]
+
+
+def make_split(split, count, seed, seen):
+    """The split's records and its pictures, as (file name, scene, seed)."""
+    rng = random.Random(f"{split} {seed}")
+    records, pictures = [], []
+    for index in range(count):
+        scene, task, questions = new_sample(split, index, rng, seen)
+        name = f"{split}_{index:05d}"
+        records.append(record(name, f"images/{name}.jpg", task, questions))
+        pictures.append((f"images/{name}.jpg", scene, rng.getrandbits(63)))
+    return records, pictures
 
 
 def make_data(out, train_count, held_out_count, seed, image_size, processes):
     (out / "images").mkdir(parents=True, exist_ok=True)
     seen, jobs = set(), []
     for split, count in (("train", train_count), ("held_out", held_out_count)):
-        rng = random.Random(f"{split} {seed}")
-        records = []
-        for index, scene in enumerate(new_scenes(rng, count, seen)):
-            name = f"{split}_{index:05d}"
-            image = f"images/{name}.jpg"
-            jobs.append((out / image, scene, rng.getrandbits(63), image_size))
-            if split == "train":
-                records.append(record(name, image, training_questions(rng, scene), task="mixed"))
-            else:
-                task = TASKS[index % len(TASKS)]
-                records.append(record(name, image, [held_out_question(rng, scene, task)], task=task))
+        records, pictures = make_split(split, count, seed, seen)
         (out / f"{split}.json").write_text(json.dumps(records, indent=1) + "\n")
+        jobs += [(out / file, scene, picture_seed, image_size) for file, scene, picture_seed in pictures]
     with Pool(processes) as pool:
         pool.map(save_picture, jobs, chunksize=64)
 
@@ -244,13 +250,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--train", type=int, default=8000, metavar="N", help="training pictures (default: %(default)s)")
-    parser.add_argument("--held-out", type=int, default=500, metavar="M", help="held-out questions, each on a picture of its own (default: %(default)s)")
+    parser.add_argument(
+        "--held-out", type=int, default=500, metavar="M", help="held-out questions, a picture each (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--image-size", type=int, default=64, help="side in pixels (default: %(default)s)")
+    parser.add_argument("--image-size", type=int, default=64, metavar="SIDE", help="in pixels (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="how many draw (default: %(default)s)")
-    arguments = parser.parse_args()
-    make_data(arguments.out, arguments.train, arguments.held_out, arguments.seed, arguments.image_size, arguments.processes)
-    print(f"{arguments.train} training pictures and {arguments.held_out} held-out questions are in {arguments.out}")
+    given = parser.parse_args()
+    make_data(given.out, given.train, given.held_out, given.seed, given.image_size, given.processes)
+    print(f"{given.train} training pictures and {given.held_out} held-out questions are in {given.out}")
 
 
 if __name__ == "__main__":

@@ -39,14 +39,12 @@ def shapes_sentences():
         yield f"What colour is the {form}?"
         yield f"Where is the {form}?"
         for colour in COLOURS:
-            yield f"What form is the {colour} shape?"
-            yield f"Where is the {colour} shape?"
-            yield f"Is there a {colour} {form}? yes no"
-    for place in PLACES:
-        yield f"What colour is the shape at the {place}?"
-        yield f"What form is the shape at the {place}?"
+            for place in PLACES:
+                yield f"{form} {colour} {place},"
+    yield "What colour is the shape?"
+    yield "What form is the shape?"
     yield "How many shapes are there?"
-    yield "Describe the picture."
+    yield "Describe the shapes."
     yield from ("User:", "Assistant:", "System:")
 
 

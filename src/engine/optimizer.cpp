@@ -12,6 +12,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
+#include <set>
+#include <string_view>
 
 #include "vlmtrain/base/error.h"
 
@@ -178,20 +180,20 @@ std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
 void AdamW::load_state(const std::map<std::string, at::Tensor>& saved, const std::string& source) {
   const at::NoGradGuard no_gradients;
   const auto own = state();
-  for (const auto& [name, tensor] : own) {
-    const auto found = saved.find(name);
-    if (found == saved.end() || found->second.sizes() != tensor.sizes()) {
-      throw data_error(
-          "{}: {} {}; the run's model, frozen parts and precision must be those that the checkpoint was made with",
-          source, name, found == saved.end() ? "is missing" : "has another shape");
-    }
-  }
-  if (saved.size() != own.size()) {
+  const auto refuse = [&source](const std::string& name, std::string_view problem) {
     throw data_error(
-        "{}: holds {} tensors where this run has {}; the run's model, frozen parts and precision must be those that "
-        "the "
-        "checkpoint was made with",
-        source, saved.size(), own.size());
+        "{}: {} {}; the run's model, frozen parts and precision must be those that the checkpoint was made with",
+        source, name, problem);
+  };
+  std::set<std::string_view> own_names;
+  for (const auto& [name, tensor] : own) {
+    own_names.insert(name);
+    const auto found = saved.find(name);
+    if (found == saved.end()) refuse(name, "is missing");
+    if (found->second.sizes() != tensor.sizes()) refuse(name, "has another shape");
+  }
+  for (const auto& [name, tensor] : saved) {
+    if (!own_names.contains(name)) refuse(name, "is not one of this run's");
   }
   for (const auto& [name, tensor] : own) tensor.copy_(saved.at(name));
   refresh_weights();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::engine {
 
 namespace {
@@ -12,7 +14,28 @@ Check<Auto<T>> unless_auto(const Check<T>& check) {
   return {check.phrase, [check](const Auto<T>& value) { return !value || check.holds(*value); }};
 }
 
+const std::vector<std::pair<std::string, Precision>> kPrecisions{{"bf16", Precision::kBf16},
+                                                                 {"fp32", Precision::kFp32}};
+
+const std::vector<std::pair<std::string, ScheduleShape>> kShapes{
+    {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
+
+template <class T>
+std::string name_in(const std::vector<std::pair<std::string, T>>& choices, T value) {
+  for (const auto& [name, choice] : choices) {
+    if (choice == value) return name;
+  }
+  throw InternalError("a choice without a name");
+}
+
 }  // namespace
+
+std::string name_of(Precision precision) {
+  return name_in(kPrecisions, precision);
+}
+std::string name_of(ScheduleShape shape) {
+  return name_in(kShapes, shape);
+}
 
 void declare(OptionTable& table, TrainingOptions& options) {
   table.describe_section("training", "How many samples a step takes, how long, and how the weights are moved.");

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -11,6 +12,12 @@
 #include "vlmtrain/nn/recompute.h"
 
 namespace vlmtrain::models {
+
+/// How much smaller the projections start that add to the residual stream, two a block, so that its variance does not
+/// grow with depth (Radford et al. 2019, GPT-2).
+inline double residual_branch_gain(int64_t blocks) {
+  return 1.0 / std::sqrt(2.0 * static_cast<double>(blocks));
+}
 
 /// The blocks of a tower, which recomputation is applied to from outside: a block only says how it maps its input.
 template <class Block>

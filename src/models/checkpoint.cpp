@@ -99,21 +99,17 @@ void load_weights(VisionLanguageModel& model, const std::filesystem::path& folde
   }
 }
 
-void initialize_weights(VisionLanguageModel& model, const std::filesystem::path& folder, uint64_t seed) {
+void initialize_weights(VisionLanguageModel& model, uint64_t seed) {
   const at::NoGradGuard no_gradients;
-  const auto path = folder / "config.json";
-  const auto config = io::read_json(path);
-  const auto& text = config.contains("text_config") ? config["text_config"] : config;
-  const auto deviation = io::get_or<double>(text, "initializer_range", 0.02, path.string());
   for (const auto& parameter : model.parameters().all()) {
+    const auto& [mean, deviation] = parameter.initial;
     at::Tensor weight = parameter.tensor.detach();
-    if (weight.dim() >= 2) {
-      // A stream for each name: the values do not depend on the order of construction or on the device.
-      auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
-      weight.copy_(at::empty(weight.sizes(), at::kFloat).normal_(0, deviation, generator));
-    } else {
-      weight.fill_(parameter.name.ends_with("bias") ? 0.0 : 1.0);
+    if (deviation == 0) {
+      weight.fill_(mean);
+      continue;
     }
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
+    weight.copy_(at::empty(weight.sizes(), at::kFloat).normal_(mean, deviation, generator));
   }
 }
 

@@ -44,7 +44,7 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
                       preset);
   }
   const auto model = build_model(folder.path(), at::kCPU, at::kFloat);
-  initialize_weights(*model, folder.path(), seed);
+  initialize_weights(*model, seed);
   io::NamedTensors tensors;
   for (const auto& parameter : model->parameters().all())
     tensors.emplace_back(parameter.name, parameter.tensor.detach());

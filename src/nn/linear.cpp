@@ -43,9 +43,10 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   return CpuLinear::apply(x, weight, bias.defined() ? std::optional{bias} : std::nullopt);
 }
 
-Linear::Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias)
-    : weight_(scope.parameter("weight", {out_features, in_features})) {
-  if (bias) bias_ = scope.parameter("bias", {out_features});
+Linear::Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain)
+    : weight_(scope.parameter("weight", {out_features, in_features},
+                              InitialValues::for_fan_in(in_features, initial_gain))) {
+  if (bias) bias_ = scope.parameter("bias", {out_features}, InitialValues::zeros());
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {

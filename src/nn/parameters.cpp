@@ -3,10 +3,16 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace vlmtrain::nn {
 
-at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes) {
-  parameters_.push_back({std::move(name), component, at::empty(sizes, options_).set_requires_grad(true)});
+InitialValues InitialValues::for_fan_in(int64_t fan_in, double gain) {
+  return {0, gain / std::sqrt(static_cast<double>(fan_in))};
+}
+
+at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial) {
+  parameters_.push_back({std::move(name), component, at::empty(sizes, options_).set_requires_grad(true), initial});
   return parameters_.back().tensor;
 }
 
@@ -26,8 +32,8 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
   return {*store_, component_, fmt::format("{}.{}", prefix_, name)};
 }
 
-at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes) const {
-  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes);
+at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
 }
 
 }  // namespace vlmtrain::nn

@@ -87,8 +87,8 @@ nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
           {"training.global_batch_size", training.global_batch_size},
           {"total steps", total_steps(training, samples)},
           {"training.learning_rate", training.learning_rate},
-          {"training.lr_scheduler", static_cast<int>(training.lr_scheduler)},
-          {"training.precision", static_cast<int>(training.precision)}};
+          {"training.lr_scheduler", engine::name_of(training.lr_scheduler)},
+          {"training.precision", engine::name_of(training.precision)}};
 }
 
 }  // namespace vlmtrain::train

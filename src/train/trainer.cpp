@@ -49,6 +49,7 @@ class Run {
     schedule_.shape = config.training.lr_scheduler;
     schedule_.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule_.total_steps));
     resume_or_start();
+    log_plan();
     progress_ = std::make_unique<report::Progress>(schedule_.total_steps, step_, quiet);
   }
 
@@ -86,6 +87,18 @@ class Run {
       spdlog::info("going on after step {} from {}", step_, newest->string());
     }
     saved_step_ = newest ? step_ : -1;
+  }
+
+  void log_plan() const {
+    const auto& training = config_.training;
+    const int64_t micro = micro_batch_size(training);
+    spdlog::info("model {}: {:.1f} million parameters, {:.1f} million trained, in {} on {}", config_.model.path,
+                 static_cast<double>(model_->parameters().total_elements()) / 1e6,
+                 static_cast<double>(optimizer_->trained_elements()) / 1e6, engine::name_of(training.precision),
+                 device_.str());
+    spdlog::info("data {}: {} samples; {} steps of {} samples, in {} micro-batches of {}", config_.data.train,
+                 records_.size(), schedule_.total_steps, training.global_batch_size, training.global_batch_size / micro,
+                 micro);
   }
 
   void loop() {

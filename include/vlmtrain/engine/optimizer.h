@@ -59,7 +59,7 @@ class AdamW {
   /// copies.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
-  /// Copies a saved state back. Throws UserError (kBadData) naming what is missing or has another shape.
+  /// Copies a saved state back. Throws UserError (kBadData) naming what is missing, unexpected or of another shape.
   void load_state(const std::map<std::string, at::Tensor>& state, const std::string& source);
 
   int64_t trained_elements() const;

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/engine/schedule.h"
@@ -9,6 +12,10 @@ namespace vlmtrain::engine {
 
 /// What the model computes in. The optimizer always works on fp32 master weights and moments.
 enum class Precision { kFp32, kBf16 };
+
+/// As the configuration writes them.
+std::string name_of(Precision precision);
+std::string name_of(ScheduleShape shape);
 
 /// Section `training`, as far as it says how an optimizer step is done.
 struct TrainingOptions {

@@ -14,7 +14,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 /// `linear` with parameters of its own.
 class Linear {
  public:
-  Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias);
+  /// `initial_gain` scales the random start, for the projections that end a residual branch.
+  Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain = 1);
 
   /// x [rows, in] → [rows, out]
   at::Tensor operator()(const at::Tensor& x) const;

@@ -13,10 +13,22 @@ namespace vlmtrain::nn {
 /// The part of a vision-language model that a parameter belongs to: what freezing and learning rates are chosen by.
 enum class Component { kVisionTower, kProjector, kLanguageModel };
 
+/// What a parameter's values are drawn from where a model starts at random: normal with this mean and deviation.
+struct InitialValues {
+  double mean = 0;
+  double deviation = 0;
+
+  static InitialValues zeros() { return {0, 0}; }
+  static InitialValues ones() { return {1, 0}; }
+  /// Keeps the variance of a product with `fan_in` inputs of variance 1; `gain` scales it.
+  static InitialValues for_fan_in(int64_t fan_in, double gain = 1);
+};
+
 struct Parameter {
   std::string name;  ///< as in the checkpoint
   Component component;
   at::Tensor tensor;
+  InitialValues initial;
 };
 
 /// The parameters of a model in order of construction. Modules hold the same tensors.
@@ -25,7 +37,7 @@ class ParameterStore {
   /// New parameters are uninitialised, of this device and dtype.
   explicit ParameterStore(at::TensorOptions options) : options_(options) {}
 
-  at::Tensor add(std::string name, Component component, at::IntArrayRef sizes);
+  at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
 
   const std::vector<Parameter>& all() const { return parameters_; }
   const at::TensorOptions& options() const { return options_; }
@@ -46,7 +58,7 @@ class ParameterScope {
 
   ParameterScope operator/(std::string_view name) const;
   ParameterScope operator/(int64_t index) const { return *this / std::to_string(index); }
-  at::Tensor parameter(std::string_view name, at::IntArrayRef sizes) const;
+  at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   ParameterStore& store() const { return *store_; }
 
  private:

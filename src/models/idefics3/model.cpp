@@ -21,7 +21,8 @@ Model::Model(Config config, image::Normalization normalization, at::TensorOption
       output_weight_(config_.tie_word_embeddings
                          ? text_.embedding_weight()
                          : ParameterScope(parameters(), Component::kLanguageModel, "lm_head")
-                               .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size})) {}
+                               .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
+                                          nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
 
 at::Tensor Model::image_features(const at::Tensor& tiles) const {
   const at::Tensor pixels = image::normalize_pixels(tiles, normalization_);

@@ -57,10 +57,12 @@ LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& confi
            config.attention_bias),
       value_(scope / "self_attn" / "v_proj", config.hidden_size, config.key_value_heads * config.head_dim,
              config.attention_bias),
-      out_(scope / "self_attn" / "o_proj", config.heads * config.head_dim, config.hidden_size, config.attention_bias),
+      out_(scope / "self_attn" / "o_proj", config.heads * config.head_dim, config.hidden_size, config.attention_bias,
+           residual_branch_gain(config.layers)),
       gate_(scope / "mlp" / "gate_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
       up_(scope / "mlp" / "up_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
-      down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias),
+      down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
+            residual_branch_gain(config.layers)),
       input_norm_(scope / "input_layernorm", config.hidden_size, config.rms_norm_eps),
       post_attention_norm_(scope / "post_attention_layernorm", config.hidden_size, config.rms_norm_eps) {}
 
@@ -82,7 +84,9 @@ at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& conte
 
 LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)
     : config_(config),
-      embedding_((scope / "embed_tokens").parameter("weight", {config.vocab_size, config.hidden_size})),
+      embedding_((scope / "embed_tokens")
+                     .parameter("weight", {config.vocab_size, config.hidden_size},
+                                nn::InitialValues::for_fan_in(config.hidden_size))),
       blocks_(scope / "layers", config.layers, config),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
 

@@ -13,6 +13,10 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// Random positions have to stand out from patches of variance 1: with the usual 0.02 a small tower learns late where
+/// things are.
+constexpr double kPositionDeviation = 0.5;
+
 /// Which entry of the position table each patch of a full tile takes. Idefics3 finds it by bucketing fractional
 /// coordinates in fp32; the same arithmetic is done here, since rounding can move a patch into its neighbour's bucket.
 at::Tensor position_ids(int64_t side) {
@@ -60,9 +64,11 @@ SiglipBlock::SiglipBlock(const nn::ParameterScope& scope, const SiglipConfig& co
       query_(scope / "self_attn" / "q_proj", config.hidden_size, config.hidden_size, true),
       key_(scope / "self_attn" / "k_proj", config.hidden_size, config.hidden_size, true),
       value_(scope / "self_attn" / "v_proj", config.hidden_size, config.hidden_size, true),
-      out_(scope / "self_attn" / "out_proj", config.hidden_size, config.hidden_size, true),
+      out_(scope / "self_attn" / "out_proj", config.hidden_size, config.hidden_size, true,
+           residual_branch_gain(config.layers)),
       fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
-      fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true) {}
+      fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
+           residual_branch_gain(config.layers)) {}
 
 at::Tensor SiglipBlock::attend(const at::Tensor& x, const nn::Segments& tiles) const {
   const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), heads_, -1}); };
@@ -79,10 +85,13 @@ at::Tensor SiglipBlock::operator()(const at::Tensor& x, const nn::Segments& tile
 SiglipTower::SiglipTower(const nn::ParameterScope& scope, const SiglipConfig& config)
     : config_(config),
       patch_weight_((scope / "embeddings" / "patch_embedding")
-                        .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size})),
-      patch_bias_((scope / "embeddings" / "patch_embedding").parameter("bias", {config.hidden_size})),
+                        .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
+                                   nn::InitialValues::for_fan_in(3 * config.patch_size * config.patch_size))),
+      patch_bias_((scope / "embeddings" / "patch_embedding")
+                      .parameter("bias", {config.hidden_size}, nn::InitialValues::zeros())),
       position_((scope / "embeddings" / "position_embedding")
-                    .parameter("weight", {config.patches_per_side() * config.patches_per_side(), config.hidden_size})),
+                    .parameter("weight", {config.patches_per_side() * config.patches_per_side(), config.hidden_size},
+                               {.mean = 0, .deviation = kPositionDeviation})),
       position_ids_(position_ids(config.patches_per_side()).to(patch_weight_.device())),
       blocks_(scope / "encoder" / "layers", config.layers, config),
       post_norm_(scope / "post_layernorm", config.hidden_size, config.layer_norm_eps) {}
@@ -91,7 +100,9 @@ at::Tensor SiglipTower::embed(const at::Tensor& pixels) const {
   const int64_t tiles = pixels.size(0);
   const int64_t side = config_.patches_per_side();
   const int64_t patch = config_.patch_size;
-  const at::Tensor patches = pixels.view({tiles, 3, side, patch, side, patch})
+  // As a convolution without padding does, drops the pixels beyond the last whole patch: 384 is no multiple of 14.
+  const at::Tensor whole = pixels.narrow(2, 0, side * patch).narrow(3, 0, side * patch);
+  const at::Tensor patches = whole.view({tiles, 3, side, patch, side, patch})
                                  .permute({0, 2, 4, 1, 3, 5})
                                  .reshape({tiles * side * side, 3 * patch * patch});
   const at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_);

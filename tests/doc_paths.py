@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+"""Proves that every file which README.md and docs/*.md name, in backticks or as a link, exists.
+
+    doc_paths.py CHECKOUT
+"""
+import pathlib
+import re
+import sys
+
+NAMED = re.compile(r"`((?:src|include|tests|docs|scripts|bench|configs|cmake)/[\w./-]*[\w])`|\]\((?!https?:)([^)#]+)[^)]*\)")
+
+
+def missing(root: pathlib.Path) -> list[str]:
+    found = []
+    for document in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        for in_backticks, linked in NAMED.findall(document.read_text()):
+            path = root / in_backticks if in_backticks else document.parent / linked
+            if not path.exists():
+                found.append(f"{document.relative_to(root)}: names {in_backticks or linked}, which is not there")
+    return found
+
+
+if __name__ == "__main__":
+    problems = missing(pathlib.Path(sys.argv[1]))
+    print("\n".join(problems) or "documents: every file named is there")
+    sys.exit(bool(problems))

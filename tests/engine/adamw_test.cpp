@@ -1,0 +1,330 @@
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/engine/optimizer.h"
+
+namespace vlmtrain::engine {
+namespace {
+
+using nn::Component;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// A matrix and a vector in each component, drawn at random.
+class Parameters {
+ public:
+  explicit Parameters(at::ScalarType dtype = at::kFloat) : store_(at::TensorOptions(dtype)) {
+    for (const auto& [component, name] :
+         {std::pair{Component::kVisionTower, "vision"}, std::pair{Component::kProjector, "projector"},
+          std::pair{Component::kLanguageModel, "language"}}) {
+      const nn::ParameterScope scope(store_, component, name);
+      scope.parameter("matrix", {3, 5}, nn::InitialValues::zeros());
+      scope.parameter("vector", {7}, nn::InitialValues::zeros());
+    }
+    for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
+  }
+
+  nn::ParameterStore& store() { return store_; }
+  at::Tensor tensor(const std::string& name) const {
+    for (const auto& parameter : store_.all()) {
+      if (parameter.name == name) return parameter.tensor;
+    }
+    throw InternalError(name);
+  }
+  void copy_from(const Parameters& other) {
+    for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(other.tensor(parameter.name));
+  }
+
+ private:
+  nn::ParameterStore store_;
+};
+
+/// Lets the backward pass of a linear loss give `parameter` this gradient, on top of what it has.
+void add_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
+  (parameter * gradient.to(parameter.scalar_type())).sum().backward();
+}
+
+/// The same random gradients for every optimizer that asks for those of a step.
+std::map<std::string, at::Tensor> random_gradients(Parameters& parameters, uint64_t step, double scale) {
+  at::manual_seed(100 + step);
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& parameter : parameters.store().all())
+    gradients[parameter.name] = at::randn(parameter.tensor.sizes()) * scale;
+  return gradients;
+}
+
+void add_gradients(Parameters& parameters, const std::map<std::string, at::Tensor>& gradients) {
+  for (const auto& [name, gradient] : gradients) add_gradient(parameters.tensor(name), gradient);
+}
+
+/// AdamW as its paper has it, element-wise in float64.
+class ReferenceAdamW {
+ public:
+  ReferenceAdamW(Parameters& parameters, AdamWSettings settings) : settings_(settings) {
+    for (const auto& parameter : parameters.store().all()) {
+      const at::Tensor weight = parameter.tensor.detach().to(at::kDouble).clone();
+      states_[parameter.name] = {parameter.component, weight, at::zeros_like(weight), at::zeros_like(weight), 0};
+    }
+  }
+
+  double step(const std::map<std::string, at::Tensor>& gradients, const LearningRates& rates) {
+    double squares = 0;
+    for (const auto& [name, gradient] : gradients) squares += gradient.to(at::kDouble).square().sum().item<double>();
+    const double norm = std::sqrt(squares);
+    const bool is_clipped = settings_.max_grad_norm > 0 && norm > settings_.max_grad_norm;
+    for (const auto& [name, gradient] : gradients) {
+      State& state = states_.at(name);
+      const at::Tensor g = gradient.to(at::kDouble) * (is_clipped ? settings_.max_grad_norm / norm : 1.0);
+      const double rate = rates.of(state.component);
+      ++state.steps;
+      state.first = state.first * settings_.beta1 + g * (1 - settings_.beta1);
+      state.second = state.second * settings_.beta2 + g.square() * (1 - settings_.beta2);
+      const at::Tensor first = state.first / (1 - std::pow(settings_.beta1, state.steps));
+      const at::Tensor second = state.second / (1 - std::pow(settings_.beta2, state.steps));
+      const double decay = state.weight.dim() >= 2 ? settings_.weight_decay : 0.0;
+      state.weight = state.weight * (1 - rate * decay) - first / (second.sqrt() + settings_.epsilon) * rate;
+    }
+    return norm;
+  }
+
+  const at::Tensor& weight(const std::string& name) const { return states_.at(name).weight; }
+
+ private:
+  struct State {
+    Component component;
+    at::Tensor weight, first, second;
+    int64_t steps;
+  };
+  AdamWSettings settings_;
+  std::map<std::string, State> states_;
+};
+
+struct Setting {
+  const char* name;
+  AdamWSettings settings;
+};
+
+class AdamWFormula : public testing::TestWithParam<Setting> {};
+
+TEST_P(AdamWFormula, IsFollowedOverSeveralSteps) {
+  at::manual_seed(1);
+  Parameters parameters;
+  ReferenceAdamW reference(parameters, GetParam().settings);
+  AdamW optimizer(parameters.store(), GetParam().settings);
+  for (uint64_t step = 0; step < 6; ++step) {
+    const LearningRates rates{1e-2 * static_cast<double>(step + 1), 3e-2, 1e-1};
+    const auto gradients = random_gradients(parameters, step, step % 2 == 0 ? 2.0 : 0.05);
+    add_gradients(parameters, gradients);
+    const double wanted_norm = reference.step(gradients, rates);
+    EXPECT_NEAR(optimizer.step(rates).item<double>(), wanted_norm, 1e-6 * wanted_norm);
+    for (const auto& parameter : parameters.store().all()) {
+      const at::Tensor difference = parameter.tensor.detach().to(at::kDouble) - reference.weight(parameter.name);
+      EXPECT_LT(difference.abs().max().item<double>(), 2e-6) << parameter.name << ", step " << step;
+      EXPECT_FALSE(parameter.tensor.grad().defined()) << "the gradient outlives its step";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, AdamWFormula,
+                         testing::Values(Setting{"Defaults", {}}, Setting{"Decay", {.weight_decay = 0.3}},
+                                         Setting{"NoClipping", {.weight_decay = 0.1, .max_grad_norm = 0}},
+                                         Setting{"OtherConstants",
+                                                 {.beta1 = 0.5, .beta2 = 0.9, .epsilon = 1e-3, .max_grad_norm = 0.5}}),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(AdamW, DecaysMatricesOnly) {
+  Parameters parameters;
+  const at::Tensor matrix = parameters.tensor("projector.matrix").detach().clone();
+  const at::Tensor vector = parameters.tensor("projector.vector").detach().clone();
+  AdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+  for (const char* name : {"projector.matrix", "projector.vector"})
+    add_gradient(parameters.tensor(name), at::zeros_like(parameters.tensor(name).detach()));
+  optimizer.step({.projector = 0.1});
+  EXPECT_LT((parameters.tensor("projector.matrix").detach() - matrix * 0.95).abs().max().item<double>(), 1e-6);
+  EXPECT_TRUE(at::equal(parameters.tensor("projector.vector").detach(), vector));
+}
+
+TEST(AdamW, LearningRateIsThatOfTheComponent) {
+  Parameters parameters, start;
+  start.copy_from(parameters);
+  AdamW optimizer(parameters.store(), {.max_grad_norm = 0});
+  for (const auto& parameter : parameters.store().all())
+    add_gradient(parameter.tensor, at::ones(parameter.tensor.sizes()));
+  optimizer.step({.vision_tower = 0.0, .projector = 0.01, .language_model = 0.1});
+  for (const auto& parameter : parameters.store().all()) {
+    const double rate = LearningRates{0.0, 0.01, 0.1}.of(parameter.component);
+    const at::Tensor moved = start.tensor(parameter.name).detach() - parameter.tensor.detach();
+    EXPECT_LT((moved - rate).abs().max().item<double>(), 1e-6) << parameter.name;  // a first step is the rate's size
+  }
+}
+
+TEST(AdamW, ParameterWithoutGradientStaysAsItIs) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    Parameters parameters(dtype), start(dtype);
+    start.copy_from(parameters);
+    AdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+    add_gradient(parameters.tensor("language.matrix"), at::ones({3, 5}));
+    EXPECT_FALSE(optimizer.gradient("vision.matrix").defined());
+    optimizer.step({0.1, 0.1, 0.1});
+    for (const auto& parameter : parameters.store().all()) {
+      const bool is_same = at::equal(parameter.tensor.detach(), start.tensor(parameter.name).detach());
+      EXPECT_EQ(is_same, parameter.name != "language.matrix") << parameter.name;
+    }
+    // The order is that of construction: language.matrix is the fifth.
+    const auto state = optimizer.state();
+    EXPECT_EQ(state[0].first, "steps");
+    EXPECT_EQ(state[0].second.sum().item<double>(), 1.0);
+    EXPECT_EQ(state[0].second[4].item<double>(), 1.0);
+    for (const auto& [name, tensor] : state) {
+      if (name.find("moment.vision") == std::string::npos) continue;
+      EXPECT_EQ(tensor.abs().sum().item<double>(), 0.0) << name;
+    }
+    EXPECT_THROW(optimizer.step({0.1, 0.1, 0.1}), InternalError) << "a step without any gradient";
+  }
+}
+
+TEST(AdamW, FrozenParametersAreNotTaken) {
+  Parameters parameters;
+  for (const auto& parameter : parameters.store().all())
+    parameter.tensor.set_requires_grad(parameter.component == Component::kProjector);
+  const AdamW optimizer(parameters.store(), {});
+  EXPECT_EQ(optimizer.trained_elements(), 3 * 5 + 7);
+  EXPECT_EQ(optimizer.state().size(), 1U + 2 * 2);
+  EXPECT_THROW(optimizer.gradient("vision.matrix"), InternalError);
+}
+
+TEST(AdamW, DroppedGradientsDoNotCount) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    Parameters parameters(dtype);
+    AdamW optimizer(parameters.store(), {});
+    const auto& vector = parameters.tensor("vision.vector");
+    add_gradient(vector, at::ones({7}) * 100);
+    optimizer.drop_gradients();
+    EXPECT_FALSE(optimizer.gradient("vision.vector").defined());
+    add_gradient(vector, at::ones({7}));
+    EXPECT_TRUE(at::equal(optimizer.gradient("vision.vector"), at::ones({7})));
+  }
+}
+
+TEST(AdamWWith16BitWeights, GradientsOfMicroBatchesAddUpInFp32) {
+  Parameters parameters(at::kBFloat16);
+  AdamW optimizer(parameters.store(), {});
+  const auto& vector = parameters.tensor("language.vector");
+  // bf16 has 8 significant bits: 256 + 1 is 256 again, however often.
+  add_gradient(vector, at::ones({7}) * 256);
+  for (int i = 0; i < 9; ++i) add_gradient(vector, at::ones({7}));
+  EXPECT_FALSE(vector.grad().defined()) << "the 16-bit gradient is kept beside its sum";
+  EXPECT_EQ(optimizer.gradient("language.vector").scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(optimizer.gradient("language.vector"), at::ones({7}) * 265));
+  EXPECT_FLOAT_EQ(optimizer.step({0, 0, 0}).item<float>(), 265.0F * std::sqrt(7.0F));
+}
+
+TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
+  at::manual_seed(2);
+  Parameters parameters(at::kBFloat16);
+  const AdamWSettings settings{.weight_decay = 0.1};
+  ReferenceAdamW reference(parameters, settings);
+  AdamW optimizer(parameters.store(), settings);
+  const LearningRates rates{1e-4, 1e-4, 1e-4};  // below a bf16 weight's precision: the weights alone would never move
+  for (uint64_t step = 0; step < 8; ++step) {
+    auto gradients = random_gradients(parameters, step, 1.0);
+    for (auto& [name, gradient] : gradients) gradient = gradient.to(at::kBFloat16).to(at::kFloat);
+    add_gradients(parameters, gradients);
+    reference.step(gradients, rates);
+    optimizer.step(rates);
+  }
+  for (const auto& [name, master] : optimizer.state()) {
+    if (!name.starts_with("master.")) continue;
+    const std::string parameter = name.substr(std::string("master.").size());
+    EXPECT_EQ(master.scalar_type(), at::kFloat);
+    EXPECT_LT((master.to(at::kDouble) - reference.weight(parameter)).abs().max().item<double>(), 1e-6) << name;
+    EXPECT_TRUE(at::equal(parameters.tensor(parameter).detach(), master.to(at::kBFloat16))) << name;
+    EXPECT_FALSE(at::equal(master, master.to(at::kBFloat16).to(at::kFloat))) << name << " has lost its low bits";
+  }
+}
+
+TEST(AdamWWith16BitWeights, AWeightOutlivesItsOptimizer) {
+  Parameters parameters(at::kBFloat16);
+  { const AdamW optimizer(parameters.store(), {}); }
+  add_gradient(parameters.tensor("vision.vector"), at::ones({7}));
+  EXPECT_TRUE(parameters.tensor("vision.vector").grad().defined()) << "the hook of the optimizer is still there";
+}
+
+class AdamWState : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  static std::map<std::string, at::Tensor> copy_of(const AdamW& optimizer) {
+    std::map<std::string, at::Tensor> copy;
+    for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
+    return copy;
+  }
+};
+
+TEST_P(AdamWState, ResumedRunGoesOnToTheBit) {
+  const AdamWSettings settings{.weight_decay = 0.1};
+  const LearningRates rates{1e-3, 2e-3, 3e-3};
+  const auto run = [&](Parameters& parameters, AdamW& optimizer, uint64_t first, uint64_t last) {
+    for (uint64_t step = first; step < last; ++step) {
+      auto gradients = random_gradients(parameters, step, 1.0);
+      if (step == 1) gradients.erase("vision.matrix");  // the parameters' step counts differ from here on
+      add_gradients(parameters, gradients);
+      optimizer.step(rates);
+    }
+  };
+  Parameters parameters(GetParam()), resumed(GetParam());
+  AdamW optimizer(parameters.store(), settings);
+  run(parameters, optimizer, 0, 3);
+  // A checkpoint holds the weights in the model's type and this state.
+  resumed.copy_from(parameters);
+  const auto saved = copy_of(optimizer);
+  run(parameters, optimizer, 3, 6);
+
+  AdamW second(resumed.store(), settings);
+  second.load_state(saved, "a checkpoint");
+  run(resumed, second, 3, 6);
+  for (const auto& parameter : parameters.store().all())
+    EXPECT_TRUE(at::equal(resumed.tensor(parameter.name), parameter.tensor)) << parameter.name;
+  const auto wanted = copy_of(optimizer);
+  for (const auto& [name, tensor] : second.state()) EXPECT_TRUE(at::equal(tensor, wanted.at(name))) << name;
+}
+
+TEST_P(AdamWState, WrongOneIsRefusedByName) {
+  Parameters parameters(GetParam());
+  AdamW optimizer(parameters.store(), {});
+  const auto right = copy_of(optimizer);
+  const auto message = [&](const std::map<std::string, at::Tensor>& state) -> std::string {
+    try {
+      optimizer.load_state(state, "run/step-3");
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  auto state = right;
+  state.erase("second_moment.projector.vector");
+  EXPECT_THAT(message(state), AllOf(HasSubstr("run/step-3"), HasSubstr("second_moment.projector.vector is missing")));
+  state = right;
+  state["first_moment.language.matrix"] = at::ones({5, 3});
+  EXPECT_THAT(message(state), HasSubstr("first_moment.language.matrix has another shape"));
+  state = right;
+  state["first_moment.lm_head.weight"] = at::ones({1});
+  EXPECT_THAT(message(state), AllOf(HasSubstr("first_moment.lm_head.weight"), HasSubstr("run/step-3")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, AdamWState, testing::Values(at::kFloat, at::kBFloat16),
+                         [](const auto& instance) { return instance.param == at::kFloat ? "Fp32" : "Bf16"; });
+
+}  // namespace
+}  // namespace vlmtrain::engine

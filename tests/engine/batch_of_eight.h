@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parity/case.h"
+#include "vlmtrain/data/sample.h"
+
+namespace vlmtrain::engine {
+
+/// `texts` are the user's and the assistant's by turns.
+inline io::Record conversation(std::string id, const std::vector<std::string>& texts,
+                               std::vector<std::string> images = {}) {
+  io::Record record;
+  record.id = std::move(id);
+  record.images = std::move(images);
+  for (const auto& text : texts)
+    record.turns.push_back({record.turns.size() % 2 == 0 ? io::Role::kUser : io::Role::kAssistant, text});
+  return record;
+}
+
+/// Eight samples of unequal lengths and label counts, with none, one or two images, for the checkpoint of the parity
+/// case `mixed_batch`. Two neighbours are text only, so that a micro-batch of two has no image.
+inline std::vector<data::Sample> batch_of_eight() {
+  const std::vector<io::Record> records{
+      conversation("colour", {"Which colour is it?", "Red."}),
+      conversation("two rounds", {"Is there a fracture?", "No.", "Are you sure? Look at the base of the lung.",
+                                  "There is none, and the outline is smooth in all of the pictures."}),
+      conversation("square", {"<image>What is shown?", "The heart is enlarged."}, {"small.png"}),
+      conversation("strip", {"<image>How many?", "3"}, {"strip.jpg"}),
+      conversation("tall", {"Look: <image>Say more.", "There is no fluid; the size is normal."}, {"tall.jpg"}),
+      conversation("words", {"Say yes.", "yes"}),
+      conversation(
+          "two images",
+          {"<image><image>Compare the two.", "The first one has more contrast than the other one, and it is wider."},
+          {"strip.jpg", "small.png"}),
+      conversation("square again", {"<image>Is it round?", "It is"}, {"small.png"}),
+  };
+  const auto processor = parity::Case("mixed_batch").load_processor();
+  std::vector<data::Sample> samples;
+  for (size_t i = 0; i < records.size(); ++i)
+    samples.push_back(data::make_sample(*processor, records, static_cast<int64_t>(i)));
+  return samples;
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,212 @@
+#include "vlmtrain/models/checkpoint.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "io/temporary_folder.h"
+#include "models/checkpoint_copy.h"
+#include "vlmtrain/io/checkpoint.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using io::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+std::map<std::string, at::Tensor> weights_of(const std::filesystem::path& folder) {
+  const io::CheckpointTensors checkpoint(folder);
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& name : checkpoint.names()) weights[name] = checkpoint.tensor(name).clone();
+  return weights;
+}
+
+void replace_weights(const std::filesystem::path& folder, const std::map<std::string, at::Tensor>& weights) {
+  std::filesystem::remove(folder / "model.safetensors");
+  io::write_checkpoint_tensors(folder, {weights.begin(), weights.end()});
+}
+
+std::string loading_error(const std::filesystem::path& folder) {
+  const auto model = build_model(folder, at::kCPU, at::kFloat);
+  return message_of([&] { load_weights(*model, folder); });
+}
+
+TEST(LoadWeights, ListsEveryDifferenceAtOnce) {
+  const CheckpointCopy copy("full_heads_untied_tiles");
+  auto weights = weights_of(copy.path());
+  weights.erase("lm_head.weight");
+  weights.erase("model.text_model.norm.weight");
+  weights["model.text_model.layers.7.mlp.up_proj.weight"] = at::ones({3});
+  weights["model.vision_model.post_layernorm.bias"] = at::ones({31});
+  replace_weights(copy.path(), weights);
+  EXPECT_THAT(loading_error(copy.path()),
+              AllOf(HasSubstr(copy.path().string()), HasSubstr("4 differences"), HasSubstr("missing: lm_head.weight"),
+                    HasSubstr("missing: model.text_model.norm.weight"),
+                    HasSubstr("unexpected: model.text_model.layers.7.mlp.up_proj.weight"),
+                    HasSubstr("model.vision_model.post_layernorm.bias has shape [31], the config asks for [32]")));
+}
+
+TEST(LoadWeights, CutsALongListShort) {
+  const CheckpointCopy copy("mixed_batch");
+  replace_weights(copy.path(), {{"strange", at::ones({1})}});
+  EXPECT_THAT(loading_error(copy.path()), AllOf(HasSubstr("59 differences"), Not(HasSubstr("strange"))));
+}
+
+TEST(LoadWeights, TiedOutputProjectionMayBeThereOnceMore) {
+  const CheckpointCopy copy("mixed_batch");
+  auto weights = weights_of(copy.path());
+  weights["lm_head.weight"] = weights.at("model.text_model.embed_tokens.weight").clone();
+  replace_weights(copy.path(), weights);
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  EXPECT_NO_THROW(load_weights(*model, copy.path()));
+  EXPECT_TRUE(at::equal(model->output_weight(), weights.at("lm_head.weight")));
+}
+
+TEST(LoadWeights, ConvertsToTheModelsType) {
+  const parity::Case from("mixed_batch");
+  const auto half = from.load_model(at::kBFloat16);
+  const auto full = from.load_model();
+  for (size_t i = 0; i < full->parameters().all().size(); ++i) {
+    const auto& parameter = full->parameters().all()[i];
+    EXPECT_TRUE(at::equal(half->parameters().all()[i].tensor, parameter.tensor.to(at::kBFloat16))) << parameter.name;
+  }
+}
+
+TEST(BuildModel, NamesTheKnownFamiliesForAnUnknownOne) {
+  const CheckpointCopy copy("text_only");
+  copy.edit("config.json", [](auto& config) { config["model_type"] = "idefix"; });
+  EXPECT_THAT(message_of([&] { build_model(copy.path(), at::kCPU, at::kFloat); }),
+              AllOf(HasSubstr((copy.path() / "config.json").string()), HasSubstr("idefix"), HasSubstr("idefics3"),
+                    HasSubstr("smolvlm")));
+}
+
+struct Mistake {
+  const char* name;
+  void (*make)(nlohmann::json& config);
+  std::vector<std::string> said;
+};
+
+class BuildModelRefuses : public testing::TestWithParam<Mistake> {};
+
+TEST_P(BuildModelRefuses, AMistakeInTheConfig) {
+  const CheckpointCopy copy("full_heads_untied_tiles");
+  copy.edit("config.json", GetParam().make);
+  const auto message = message_of([&] { build_model(copy.path(), at::kCPU, at::kFloat); });
+  EXPECT_THAT(message, HasSubstr("config.json"));
+  for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mistakes, BuildModelRefuses,
+    testing::Values(
+        Mistake{"NoVisionSection", [](auto& c) { c.erase("vision_config"); }, {"vision_config"}},
+        Mistake{"OtherTextModel", [](auto& c) { c["text_config"]["model_type"] = "mistral"; }, {"mistral", "llama"}},
+        Mistake{"ScaleFactor", [](auto& c) { c["scale_factor"] = 3; }, {"scale_factor 3", "4 patches"}},
+        Mistake{"ScaleFactorZero", [](auto& c) { c["scale_factor"] = 0; }, {"scale_factor 0"}},
+        Mistake{"ImageToken", [](auto& c) { c["image_token_id"] = 400; }, {"image_token_id 400"}},
+        Mistake{"TypeOfAKey", [](auto& c) { c["text_config"]["hidden_size"] = "big"; }, {"hidden_size", "big"}},
+        Mistake{"VisionHeads",
+                [](auto& c) { c["vision_config"]["num_attention_heads"] = 5; },
+                {"vision_config", "num_attention_heads 5"}},
+        Mistake{"KeyValueHeads",
+                [](auto& c) { c["text_config"]["num_key_value_heads"] = 3; },
+                {"text_config", "num_key_value_heads 3"}},
+        Mistake{"VisionActivation",
+                [](auto& c) { c["vision_config"]["hidden_act"] = "relu"; },
+                {"relu", "gelu_pytorch_tanh"}},
+        Mistake{"TextActivation", [](auto& c) { c["text_config"]["hidden_act"] = "gelu"; }, {"gelu", "silu"}},
+        Mistake{"RopeScaling",
+                [](auto& c) {
+                  c["text_config"]["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}};
+                },
+                {"rope_scaling", "llama3"}},
+        Mistake{"PatchLargerThanTile", [](auto& c) { c["vision_config"]["patch_size"] = 64; }, {"patch_size 64"}}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST(BuildModel, DropsThePixelsBeyondTheLastWholePatch) {
+  // As a convolution without padding does. SmolVLM-Instruct is such a model: tiles of 384, patches of 14.
+  const CheckpointCopy copy("full_heads_untied_tiles");
+  copy.edit("config.json", [](auto& config) { config["vision_config"]["image_size"] = 37; });
+  const auto wide = build_model(copy.path(), at::kCPU, at::kFloat);
+  load_weights(*wide, copy.path());
+  const auto tiles = copy.origin().samples().at(0).tiles.narrow(0, 0, 2);
+  const auto larger = at::ones({2, 3, 37, 37}, at::kByte);
+  larger.narrow(2, 0, 32).narrow(3, 0, 32).copy_(tiles);
+  EXPECT_TRUE(at::equal(wide->image_features(larger), copy.origin().load_model()->image_features(tiles)));
+}
+
+TEST(SaveCheckpoint, WritesTheTypeIntoTheConfig) {
+  const CheckpointCopy copy("grouped_tied_one_image");
+  const auto model = copy.origin().load_model(at::kBFloat16);
+  const parity::TemporaryFolder out;
+  save_checkpoint(*model, copy.path(), out.path(), 1'000'000);
+  const auto config = io::read_json(out.path() / "config.json");
+  EXPECT_EQ(config.contains("torch_dtype") ? config["torch_dtype"] : config.at("dtype"), "bfloat16");
+  EXPECT_EQ(io::CheckpointTensors(out.path()).info("model.text_model.norm.weight").dtype, at::kBFloat16);
+}
+
+TEST(SaveCheckpoint, RefusesAFolderThatHoldsAModel) {
+  const CheckpointCopy copy("text_only");
+  const auto model = copy.origin().load_model();
+  const parity::TemporaryFolder out;
+  save_checkpoint(*model, copy.path(), out.path(), 1'000'000);
+  EXPECT_ANY_THROW(save_checkpoint(*model, copy.path(), out.path(), 1'000'000));
+}
+
+TEST(InitializeWeights, ByKindOfTensor) {
+  const CheckpointCopy copy("mixed_batch");
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  initialize_weights(*model, 3);
+  const double layers = 2;  // of the vision tower and of the language model alike
+  for (const auto& parameter : model->parameters().all()) {
+    const std::string& name = parameter.name;
+    const at::Tensor weight = parameter.tensor.detach();
+    if (weight.dim() < 2) {
+      EXPECT_TRUE(weight.eq(name.ends_with("bias") ? 0.0 : 1.0).all().item<bool>()) << name;
+      continue;
+    }
+    double deviation = 1.0 / std::sqrt(static_cast<double>(weight.numel() / weight.size(0)));
+    if (name.find("position_embedding") != std::string::npos) deviation = 0.5;
+    for (const char* end : {"out_proj.weight", "fc2.weight", "o_proj.weight", "down_proj.weight"}) {
+      if (name.ends_with(end)) deviation /= std::sqrt(2 * layers);
+    }
+    EXPECT_NEAR(weight.std().item<double>() / deviation, 1.0, 0.15) << name;
+    EXPECT_NEAR(weight.mean().item<double>() / deviation, 0.0, 0.15) << name;
+  }
+}
+
+TEST(InitializeWeights, ValuesBelongToSeedAndNameNotToTheOrder) {
+  const CheckpointCopy copy("mixed_batch");
+  const auto draw = [&](uint64_t seed) {
+    auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+    initialize_weights(*model, seed);
+    std::map<std::string, at::Tensor> weights;
+    for (const auto& parameter : model->parameters().all()) weights[parameter.name] = parameter.tensor.detach();
+    return weights;
+  };
+  const auto first = draw(1);
+  const auto again = draw(1);
+  const auto other = draw(2);
+  copy.edit("config.json", [](auto& config) {
+    config["vision_config"]["intermediate_size"] = 40;  // takes other numbers of values in between
+  });
+  const auto narrower = draw(1);
+  for (const auto& [name, weight] : first) {
+    EXPECT_TRUE(at::equal(again.at(name), weight)) << name;
+    EXPECT_EQ(at::equal(other.at(name), weight), weight.dim() < 2) << name;
+  }
+  for (const auto& [name, weight] : narrower) {
+    if (weight.sizes() != first.at(name).sizes()) continue;
+    EXPECT_TRUE(at::equal(first.at(name), weight)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::models

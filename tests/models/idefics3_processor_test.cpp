@@ -1,0 +1,141 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "models/checkpoint_copy.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using io::message_of;
+using io::Role;
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Mistake {
+  const char* name;
+  const char* file;
+  void (*make)(nlohmann::json& config);
+  std::vector<std::string> said;
+};
+
+class ProcessorRefuses : public testing::TestWithParam<Mistake> {};
+
+TEST_P(ProcessorRefuses, FilesThatContradictEachOther) {
+  const CheckpointCopy copy("mixed_batch");
+  copy.edit(GetParam().file, GetParam().make);
+  const auto message = message_of([&] { load_processor(copy.path(), {}); });
+  for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
+}
+
+INSTANTIATE_TEST_SUITE_P(Mistakes, ProcessorRefuses,
+                         testing::Values(Mistake{"TileSize",
+                                                 "preprocessor_config.json",
+                                                 [](auto& c) { c["max_image_size"]["longest_edge"] = 48; },
+                                                 {"preprocessor_config.json", "48", "config.json", "32"}},
+                                         Mistake{"ImageToken",
+                                                 "config.json",
+                                                 [](auto& c) { c["image_token_id"] = 5; },
+                                                 {"image_token_id is 5", "tokenizer.json", "398"}},
+                                         Mistake{"Vocabulary",
+                                                 "config.json",
+                                                 [](auto& c) { c["text_config"]["vocab_size"] = 399; },
+                                                 {"vocab_size is 399", "400 tokens"}},
+                                         Mistake{"ProcessorType",
+                                                 "preprocessor_config.json",
+                                                 [](auto& c) { c["image_processor_type"] = "CLIPImageProcessor"; },
+                                                 {"preprocessor_config.json", "CLIPImageProcessor"}}),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(LoadProcessor, UnknownChatTemplateIsAUsageError) {
+  ProcessorSettings settings;
+  settings.chat_template = "chatlm";
+  EXPECT_THAT(message_of([&] { load_processor(parity::Case("mixed_batch").checkpoint(), settings); }, ExitCode::kUsage),
+              AllOf(HasSubstr("chatlm"), HasSubstr("chatml")));
+}
+
+class Idefics3Processor : public testing::Test {
+ protected:
+  std::unique_ptr<Processor> processor() const { return load_processor(case_.checkpoint(), settings_); }
+
+  /// The reason that the ledger counts by; `said` has to be in the message.
+  std::string refusal(const io::Record& record, const std::vector<std::string>& said) const {
+    try {
+      processor()->process(record, 0);
+    } catch (const data::SampleError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      for (const auto& words : said) EXPECT_THAT(error.what(), HasSubstr(words));
+      return error.reason();
+    }
+    return "accepted";
+  }
+
+  const parity::Case case_{"mixed_batch"};
+  const std::vector<io::Record> records_ = case_.records();
+  ProcessorSettings settings_ = case_.processor_settings();
+};
+
+TEST_F(Idefics3Processor, SampleLongerThanTheLimitIsBadNotCut) {
+  const auto& two = records_.at(3);
+  ASSERT_EQ(processor()->process(two, 3).tokens(), 165);
+  settings_.max_length = 165;
+  EXPECT_EQ(refusal(two, {}), "accepted");
+  settings_.max_length = 164;
+  EXPECT_EQ(refusal(two, {"sample two", "165 tokens", "data.max_length=164", "data.image_max_pixels"}), "too long");
+}
+
+TEST_F(Idefics3Processor, FewerPixelsMakeTheSampleShorter) {
+  const auto& two = records_.at(3);
+  const auto whole = processor()->process(two, 3);
+  settings_.image_max_pixels = 2 * 32 * 32;
+  const auto shrunk = processor()->process(two, 3);
+  EXPECT_LT(shrunk.tokens(), whole.tokens());
+  EXPECT_EQ(shrunk.label_tokens(), whole.label_tokens());
+  EXPECT_EQ(std::ssize(shrunk.image_token_positions), shrunk.tiles.size(0) * 4);
+}
+
+TEST_F(Idefics3Processor, MoreImagesThanTheLimitAreRefused) {
+  settings_.max_images_per_sample = 2;
+  EXPECT_EQ(refusal(records_.at(3), {}), "accepted");
+  settings_.max_images_per_sample = 1;
+  EXPECT_EQ(refusal(records_.at(3), {"sample two", "2 images", "data.max_images_per_sample=1"}), "too many images");
+}
+
+TEST_F(Idefics3Processor, ImageTokenInTheTextThatIsNoImageIsRefused) {
+  io::Record record = records_.at(0);
+  record.turns[0].text += " <image>";
+  EXPECT_EQ(refusal(record, {"sample words", "1 image tokens", "0 image features"}), "image tokens in the text");
+}
+
+TEST_F(Idefics3Processor, MissingPictureIsNamed) {
+  io::Record record = records_.at(1);
+  record.images = {"nowhere.png"};
+  EXPECT_THAT(message_of([&] { processor()->process(record, 1); }), HasSubstr("nowhere.png"));
+}
+
+TEST_F(Idefics3Processor, PromptEndsWhereTheLastAnswerBegins) {
+  for (size_t i = 0; i < records_.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    const auto whole = processor()->process(records_[i], index);
+    const auto prompt = processor()->process_prompt(records_[i], index);
+    EXPECT_EQ(prompt.label_tokens(), 0);
+    EXPECT_EQ(prompt.images, whole.images);
+    ASSERT_LT(prompt.tokens(), whole.tokens());
+    const auto length = static_cast<size_t>(prompt.tokens());
+    EXPECT_EQ(prompt.token_ids, std::vector(whole.token_ids.begin(), whole.token_ids.begin() + prompt.tokens()));
+    // Only what the model says itself comes after it, and the line break that the template ends with.
+    EXPECT_EQ(whole.is_label.at(length), 1) << records_[i].id;
+    EXPECT_EQ(std::count(whole.is_label.begin() + prompt.tokens(), whole.is_label.end(), 0), 1) << records_[i].id;
+  }
+}
+
+TEST_F(Idefics3Processor, AnswersEndWithTheirEndOfTurn) {
+  const auto sample = processor()->process(records_.at(3), 3);
+  int64_t ends = 0;
+  for (size_t i = 0; i < sample.token_ids.size(); ++i)
+    ends += sample.is_label[i] == 1 && sample.token_ids[i] == processor()->end_of_turn_id();
+  EXPECT_EQ(ends, 2);
+}
+
+}  // namespace
+}  // namespace vlmtrain::models

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::parity {
+
+/// The cases of tests/parity/data.
+inline std::vector<std::string> case_names() {
+  return {"grouped_tied_one_image", "full_heads_untied_tiles", "smolvlm_type_sharded", "text_only", "mixed_batch"};
+}
+
+/// One case: a small checkpoint, conversations, and what transformers computes from them (data/README.md).
+class Case {
+ public:
+  explicit Case(const std::string& name)
+      : folder_(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data" / name) {}
+
+  std::filesystem::path checkpoint() const { return folder_ / "checkpoint"; }
+  nlohmann::json description() const { return io::read_json(folder_ / "case.json"); }
+  io::SafetensorsFile expected() const { return io::SafetensorsFile(folder_ / "expected.safetensors"); }
+  std::vector<io::Record> records() const { return io::read_dataset(folder_ / "conversations.json"); }
+
+  std::unique_ptr<models::VisionLanguageModel> load_model(at::ScalarType dtype = at::kFloat) const {
+    auto model = models::build_model(checkpoint(), at::kCPU, dtype);
+    models::load_weights(*model, checkpoint());
+    return model;
+  }
+
+  models::ProcessorSettings processor_settings() const {
+    models::ProcessorSettings settings;
+    settings.image_root = folder_ / "images";
+    return settings;
+  }
+
+  std::unique_ptr<models::Processor> load_processor() const {
+    return models::load_processor(checkpoint(), processor_settings());
+  }
+
+  std::vector<data::Sample> samples() const {
+    const auto processor = load_processor();
+    const auto all = records();
+    std::vector<data::Sample> made;
+    for (int64_t i = 0; i < std::ssize(all); ++i) made.push_back(data::make_sample(*processor, all, i));
+    return made;
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace vlmtrain::parity

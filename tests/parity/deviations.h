@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace vlmtrain::parity {
+
+/// ‖a − b‖ / ‖b‖, in float64.
+inline double relative_difference(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = b.to(at::kDouble);
+  return ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+}
+
+/// max |a − b| / max |b|, in float64.
+inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = b.to(at::kDouble);
+  return ((a.to(at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
+}
+
+/// A key's bias in the vision tower. It adds the same number to all scores of a query, which softmax does not see: its
+/// true gradient is zero, and what float32 computes for it is rounding noise.
+inline bool has_zero_true_gradient(std::string_view parameter) {
+  return parameter.ends_with("self_attn.k_proj.bias");
+}
+
+/// Holds measured differences against their bounds, and prints the worst of each kind at the end of the test.
+class Deviations {
+ public:
+  void expect_at_most(double bound, double measured, const std::string& kind, const std::string& place) {
+    EXPECT_LE(measured, bound) << kind << ": " << place;
+    const auto [worst, is_first] = worst_.try_emplace(kind, Worst{measured, bound, place});
+    if (!is_first && !(measured <= worst->second.measured)) worst->second = {measured, bound, place};
+  }
+
+  void report() const {
+    for (const auto& [kind, worst] : worst_) {
+      std::cout << fmt::format("  {}: {:.1e} (at most {:.0e}) {}\n", kind, worst.measured, worst.bound, worst.place);
+    }
+  }
+
+ private:
+  struct Worst {
+    double measured;
+    double bound;
+    std::string place;
+  };
+  std::map<std::string, Worst> worst_;
+};
+
+}  // namespace vlmtrain::parity

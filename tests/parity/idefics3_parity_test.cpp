@@ -1,0 +1,229 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mm.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "models/idefics3/image_processor.h"
+#include "parity/case.h"
+#include "parity/deviations.h"
+#include "parity/temporary_folder.h"
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/io/file.h"
+
+namespace vlmtrain::parity {
+namespace {
+
+std::vector<int64_t> to_vector(const at::Tensor& ids) {
+  const at::Tensor wide = ids.to(at::kLong).contiguous();
+  return {wide.const_data_ptr<int64_t>(), wide.const_data_ptr<int64_t>() + wide.numel()};
+}
+
+image::Normalization normalization_of(const std::filesystem::path& checkpoint) {
+  const bool own_file = std::filesystem::exists(checkpoint / "preprocessor_config.json");
+  const auto config = own_file ? io::read_json(checkpoint / "preprocessor_config.json")
+                               : io::read_json(checkpoint / "processor_config.json").at("image_processor");
+  return models::idefics3::read_image_processor_settings(config, "the image processor's config").normalization;
+}
+
+/// The reference answers the first turn alone.
+io::Record first_question(io::Record record) {
+  record.turns.resize(1);
+  size_t images = 0;
+  const std::string& text = record.turns.front().text;
+  for (auto at = text.find(io::kImageMark); at != std::string::npos; at = text.find(io::kImageMark, at + 1)) ++images;
+  record.images.resize(images);
+  return record;
+}
+
+class Idefics3Parity : public testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override { deviations_.report(); }
+
+  engine::StepSettings all_at_once() const { return {.micro_batch_size = std::ssize(samples_)}; }
+
+  void check_gradients(const models::VisionLanguageModel& model, const engine::StepSettings& settings) {
+    const auto result = engine::accumulate_gradients(model, samples_, settings);
+    deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("loss")), "loss", GetParam());
+
+    double largest_gradient = 0;
+    for (const auto& parameter : model.parameters().all()) {
+      if (!parameter.tensor.grad().defined()) continue;
+      largest_gradient = std::max(largest_gradient, parameter.tensor.grad().abs().max().item<double>());
+    }
+    for (const auto& [name, component, tensor, initial] : model.parameters().all()) {
+      ASSERT_EQ(tensor.grad().defined(), expected_.contains("gradient." + name)) << name;
+      if (!tensor.grad().defined()) continue;
+      const at::Tensor wanted = expected_.tensor("gradient." + name);
+      if (has_zero_true_gradient(name)) {
+        const double noise = tensor.grad().abs().max().item<double>() / largest_gradient;
+        deviations_.expect_at_most(1e-6, noise, "gradient that is zero, of the largest", name);
+        continue;
+      }
+      deviations_.expect_at_most(1e-5, relative_difference(tensor.grad(), wanted), "gradient", name);
+      deviations_.expect_at_most(2e-5, largest_difference(tensor.grad(), wanted), "gradient, single element", name);
+    }
+  }
+
+  const Case case_{GetParam()};
+  const io::SafetensorsFile expected_ = case_.expected();
+  const std::vector<data::Sample> samples_ = case_.samples();
+  Deviations deviations_;
+};
+
+TEST_P(Idefics3Parity, TokensAndLabelsAreEqual) {
+  const auto description = case_.description();
+  ASSERT_EQ(samples_.size(), description.at("samples").size());
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    const auto prefix = fmt::format("sample.{}.", i);
+    EXPECT_EQ(samples_[i].token_ids, to_vector(expected_.tensor(prefix + "input_ids"))) << i;
+    const std::vector<int64_t> mask(samples_[i].is_label.begin(), samples_[i].is_label.end());
+    EXPECT_EQ(mask, to_vector(expected_.tensor(prefix + "label_mask"))) << i;
+    EXPECT_EQ(samples_[i].id, description["samples"][i].at("id"));
+    EXPECT_EQ(samples_[i].images, std::ssize(description["samples"][i].at("grids")));
+  }
+}
+
+TEST_P(Idefics3Parity, PixelValuesAreEqualToTheBit) {
+  const auto normalization = normalization_of(case_.checkpoint());
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    const auto name = fmt::format("sample.{}.pixel_values", i);
+    ASSERT_EQ(samples_[i].tiles.defined(), expected_.contains(name)) << i;
+    if (!samples_[i].tiles.defined()) continue;
+    const at::Tensor pixels = image::normalize_pixels(samples_[i].tiles, normalization);
+    EXPECT_TRUE(at::equal(pixels, expected_.tensor(name))) << i;
+  }
+}
+
+TEST_P(Idefics3Parity, LogitsOfThePackedBatch) {
+  const at::NoGradGuard no_gradients;
+  const auto model = case_.load_model();
+  const auto batch = data::collate(samples_);
+  const at::Tensor logits = at::mm(model->forward(batch, batch.label_positions), model->output_weight().t());
+  int64_t first = 0;
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
+    const at::Tensor found = logits.narrow(0, first, samples_[i].label_tokens());
+    ASSERT_EQ(found.sizes(), wanted.sizes());
+    deviations_.expect_at_most(1e-5, relative_difference(found, wanted), "logits", samples_[i].id);
+    deviations_.expect_at_most(1e-5, largest_difference(found, wanted), "logits, single element", samples_[i].id);
+    first += samples_[i].label_tokens();
+  }
+}
+
+TEST_P(Idefics3Parity, LossAndGradients) {
+  check_gradients(*case_.load_model(), all_at_once());
+}
+
+TEST_P(Idefics3Parity, LossAndGradientsWithEveryBlockRecomputed) {
+  const auto model = case_.load_model();
+  model->set_recompute({model->vision_blocks(), model->language_blocks()});
+  check_gradients(*model, all_at_once());
+}
+
+TEST_P(Idefics3Parity, LossAndGradientsOfOneSampleAtATime) {
+  check_gradients(*case_.load_model(), {.micro_batch_size = 1, .loss_chunk_rows = 7});
+}
+
+TEST_P(Idefics3Parity, FiveStepsOfAdamW) {
+  const auto description = case_.description();
+  const auto model = case_.load_model();
+  engine::AdamW optimizer(model->parameters(), {.beta1 = description.at("adam_betas").at(0),
+                                                .beta2 = description.at("adam_betas").at(1),
+                                                .epsilon = description.at("adam_epsilon"),
+                                                .weight_decay = description.at("weight_decay"),
+                                                .max_grad_norm = description.at("max_grad_norm")});
+  const double rate = description.at("learning_rate");
+  for (int64_t step = 0; step < description.at("steps"); ++step) {
+    const auto result = engine::optimizer_step(*model, optimizer, samples_, {rate, rate, rate}, all_at_once());
+    const auto place = fmt::format("{}, step {}", GetParam(), step);
+    deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("step_losses")[step]),
+                               "loss of a step", place);
+    // After the first step the weights have drifted apart by what is measured below, and the norm with them.
+    deviations_.expect_at_most(step == 0 ? 1e-6 : 3e-5,
+                               relative_difference(result.grad_norm, expected_.tensor("step_grad_norms")[step]),
+                               step == 0 ? "gradient norm of the first step" : "gradient norm of a later step", place);
+  }
+
+  // AdamW divides a gradient by its own size: of one that is nothing but rounding it makes steps of up to the learning
+  // rate, in transformers against itself too (data/README.md). So an element is held to 1e-5 where its first gradient
+  // is more than the precision of its tensor's gradient; the few others are counted, and still bounded.
+  constexpr double kGradientPrecision = 1e-5;
+  const double largest_drift = rate;
+  int64_t astray = 0;
+  const auto start = case_.load_model();
+  const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
+  for (size_t i = 0; i < model->parameters().all().size(); ++i) {
+    const auto& [name, component, tensor, initial] = model->parameters().all()[i];
+    const at::Tensor found = tensor.detach();
+    if (unmoved.contains(name)) {
+      EXPECT_TRUE(at::equal(found, start->parameters().all()[i].tensor.detach())) << name << " has moved";
+      continue;
+    }
+    if (has_zero_true_gradient(name)) continue;
+    const at::Tensor wanted = expected_.tensor("parameter." + name);
+    const at::Tensor difference = (found - wanted).abs();
+    deviations_.expect_at_most(1e-6, difference.mean().item<double>(), "weight, mean difference", name);
+    deviations_.expect_at_most(largest_drift, difference.max().item<double>(), "weight, any element", name);
+    astray += (difference > 1e-5).sum().item<int64_t>();
+
+    const at::Tensor size = expected_.tensor("gradient." + name).abs();
+    const at::Tensor is_certain = (size > kGradientPrecision * size.max()).logical_or_(size == 0);
+    const at::Tensor certain = difference.masked_select(is_certain);
+    deviations_.expect_at_most(1e-5, certain.max().item<double>(), "weight, element with a certain gradient", name);
+    deviations_.expect_at_most(1e-5,
+                               relative_difference(found.masked_select(is_certain), wanted.masked_select(is_certain)),
+                               "weight, relative", name);
+  }
+  deviations_.expect_at_most(5, static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
+}
+
+TEST_P(Idefics3Parity, SavedCheckpointIsTheSame) {
+  const auto model = case_.load_model();
+  const TemporaryFolder saved;
+  models::save_checkpoint(*model, case_.checkpoint(), saved.path(), /*max_shard_bytes=*/200'000);
+  EXPECT_TRUE(std::filesystem::exists(saved.path() / "model.safetensors.index.json"));
+
+  const auto loaded = models::build_model(saved.path(), at::kCPU, at::kFloat);
+  models::load_weights(*loaded, saved.path());
+  for (size_t i = 0; i < model->parameters().all().size(); ++i) {
+    const auto& parameter = model->parameters().all()[i];
+    EXPECT_TRUE(at::equal(loaded->parameters().all()[i].tensor, parameter.tensor)) << parameter.name;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(case_.checkpoint())) {
+    const auto name = entry.path().filename();
+    if (name.string().starts_with("model")) continue;
+    ASSERT_TRUE(std::filesystem::exists(saved.path() / name)) << name;
+    if (name == "config.json") {
+      EXPECT_EQ(io::read_json(saved.path() / name), io::read_json(entry.path()));
+    } else {
+      EXPECT_EQ(io::read_file(saved.path() / name), io::read_file(entry.path())) << name;
+    }
+  }
+}
+
+TEST_P(Idefics3Parity, GreedyAnswerIsEqual) {
+  const auto description = case_.description();
+  if (description.at("generate").is_null()) GTEST_SKIP() << "the case has no answer";
+  const auto records = case_.records();
+  const auto record = std::ranges::find(records, description.at("generate").get<std::string>(), &io::Record::id);
+  ASSERT_NE(record, records.end());
+  const auto processor = case_.load_processor();
+  const auto prompt = processor->process_prompt(first_question(*record), record - records.begin());
+  EXPECT_EQ(prompt.token_ids, to_vector(expected_.tensor("generation.prompt_ids")));
+  const auto wanted = to_vector(expected_.tensor("generation.new_ids"));
+  const auto answers =
+      engine::generate(*case_.load_model(), {prompt},
+                       {.max_new_tokens = std::ssize(wanted), .end_of_turn_id = processor->end_of_turn_id()});
+  EXPECT_EQ(answers.at(0), wanted);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Idefics3Parity, testing::ValuesIn(case_names()),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace vlmtrain::parity
