@@ -53,3 +53,14 @@ vlmtrain_stand_in(cublasLt SOVERSION 13 FOLDERS cublaslt
 # What a process needs in its environment to be on the virtual GPU.
 set(VLMTRAIN_VGPU_PRELOAD
     ${VLMTRAIN_VGPU_FOLDER}/libcudart.so.13:${VLMTRAIN_VGPU_FOLDER}/libcublasLt.so.13:${VLMTRAIN_VGPU_FOLDER}/libcublas.so.13)
+
+# vlmtrain_virtual_gpu_test(FOLDER CARD …): the tests in tests/FOLDER, which ctest runs once on each card.
+function(vlmtrain_virtual_gpu_test folder)
+  vlmtrain_test_program(${folder})
+  add_dependencies(${folder}_tests vgpu_cudart vgpu_cublas vgpu_cublasLt)
+  foreach(card IN LISTS ARGN)
+    add_test(NAME ${folder}.${card} COMMAND ${folder}_tests)
+    set_tests_properties(${folder}.${card} PROPERTIES LABELS virtual-gpu TIMEOUT 600
+                         ENVIRONMENT "LD_PRELOAD=${VLMTRAIN_VGPU_PRELOAD};VLMTRAIN_VGPU_CARD=${card}")
+  endforeach()
+endfunction()

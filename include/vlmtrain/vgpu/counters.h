@@ -31,11 +31,14 @@ struct Counters {
   uint64_t device_synchronizations = 0;
   uint64_t blocking_copies = 0;  ///< copies that return only when they are done; counted among the copies as well
 
+  uint64_t host_allocations = 0;  ///< of pinned memory, each of which takes a real driver a millisecond or so
+
   uint64_t unknown_calls = 0;  ///< calls of functions that are not modelled; each name is reported on stderr once
 
   uint64_t allocations = 0;  ///< of device memory: cudaMalloc and cuMemCreate
   uint64_t frees = 0;
   uint64_t failed_allocations = 0;
+  uint64_t capacity_bytes = 0;   ///< of the card, now
   uint64_t used_bytes = 0;       ///< now, VLMTRAIN_VGPU_USED_BYTES included; a reset leaves it
   uint64_t used_peak_bytes = 0;  ///< a reset sets it to used_bytes
 };

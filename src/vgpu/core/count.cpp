@@ -27,6 +27,7 @@ void each(From& from, To& to, const Visit& visit) {
   visit(from.event_synchronizations, to.event_synchronizations);
   visit(from.device_synchronizations, to.device_synchronizations);
   visit(from.blocking_copies, to.blocking_copies);
+  visit(from.host_allocations, to.host_allocations);
   visit(from.unknown_calls, to.unknown_calls);
 }
 

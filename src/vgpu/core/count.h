@@ -34,6 +34,7 @@ struct Counts {
   std::atomic<uint64_t> event_synchronizations{0};
   std::atomic<uint64_t> device_synchronizations{0};
   std::atomic<uint64_t> blocking_copies{0};
+  std::atomic<uint64_t> host_allocations{0};
   std::atomic<uint64_t> unknown_calls{0};
 
   void read(Counters& counters) const;

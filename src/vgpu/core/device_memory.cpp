@@ -174,6 +174,7 @@ void DeviceMemory::read(Counters& counters) const {
   counters.allocations = allocations_;
   counters.frees = frees_;
   counters.failed_allocations = failed_allocations_;
+  counters.capacity_bytes = capacity_bytes_;
   counters.used_bytes = used_bytes_;
   counters.used_peak_bytes = used_peak_bytes_;
 }

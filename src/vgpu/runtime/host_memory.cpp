@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <iterator>
 
+#include "vgpu/core/count.h"
 #include "vgpu/core/immortal.h"
 #include "vgpu/runtime/error.h"
 
@@ -35,6 +36,7 @@ HostMemory& host_memory() {
 
 }  // namespace vlmtrain::vgpu
 
+using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::fail;
 using vlmtrain::vgpu::host_memory;
 
@@ -42,6 +44,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   constexpr size_t kPage = 4096;
   *pointer = std::aligned_alloc(kPage, (bytes + kPage) / kPage * kPage);
   if (*pointer == nullptr) return fail(cudaErrorMemoryAllocation);
+  ++counts().host_allocations;
   host_memory().add(*pointer, bytes);
   return cudaSuccess;
 }
