@@ -52,7 +52,7 @@ struct Product {
   int input_type = 0;   ///< cudaDataType_t of A
   int output_type = 0;  ///< cudaDataType_t of C
 
-  auto operator<=>(const Product&) const = default;
+  auto operator<=>(const Product&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
 };
 
 /// What the stand-ins offer the program above them. Nothing links against them: attached() finds them in the process.

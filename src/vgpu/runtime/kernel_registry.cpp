@@ -61,7 +61,7 @@ using vlmtrain::vgpu::FatBinary;
 using vlmtrain::vgpu::kernel_registry;
 
 // Called by the start-up code that NVIDIA's compiler puts into each object file; no header declares these.
-// NOLINTBEGIN(bugprone-reserved-identifier)
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 
 void** __cudaRegisterFatBinary(void* wrapper) {
@@ -92,7 +92,7 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
 }
 
 }  // extern "C"
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 cudaError_t cudaGetSymbolAddress(void** address, const void* symbol) {
   const auto variable = kernel_registry().find_variable(symbol);

@@ -104,7 +104,7 @@ using vlmtrain::vgpu::pushed_launches;
 using vlmtrain::vgpu::start;
 
 // Called by the code that NVIDIA's compiler makes of <<<…>>>; no header declares these.
-// NOLINTBEGIN(bugprone-reserved-identifier)
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
@@ -129,7 +129,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 }
 
 }  // extern "C"
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, void**, size_t shared_bytes,
                              cudaStream_t stream) {
