@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/openmp_waiting.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/device.h"
@@ -45,6 +46,7 @@ ExitCode eval(const Arguments& arguments) {
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
   const at::Device device = memory::open_device(arguments.device);
+  if (device.is_cpu()) let_openmp_threads_sleep();
   const auto records = train::read_records(config.data.eval);
   const auto processor =
       models::load_processor(arguments.checkpoint, train::processor_settings(config.data, config.data.eval));

@@ -1,11 +1,15 @@
 #include "vlmtrain/app/run.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <map>
+#include <optional>
 
 #include "app/command.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/options.h"
 
 namespace vlmtrain::app {
 
@@ -33,12 +37,26 @@ void put_default_command(std::vector<std::string>& arguments) {
   arguments.insert(arguments.begin(), "train");
 }
 
+/// What is wrong with the first word, if it is no subcommand; CLI11 says only that one is required.
+std::optional<std::string> unknown_command(const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments.front().starts_with('-')) return std::nullopt;
+  std::vector<std::string> names;
+  for (const auto& entry : kCommands) names.emplace_back(entry.name);
+  if (std::find(names.begin(), names.end(), arguments.front()) != names.end()) return std::nullopt;
+  const auto near = nearest(arguments.front(), names);
+  return fmt::format("{}: unknown command; {}", arguments.front(),
+                     near ? fmt::format("did you mean {}?", *near) : "vlmtrain --help lists the known ones");
+}
+
 ExitCode act(const Action& action) {
   try {
     return action();
   } catch (const UserError& error) {
     std::fprintf(stderr, "vlmtrain: error: %s\n", error.what());
     return error.code();
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "vlmtrain: error: %s; check the path, its permissions and the free space\n", error.what());
+    return ExitCode::kFailed;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", error.what());
     return ExitCode::kFailed;
@@ -48,6 +66,8 @@ ExitCode act(const Action& action) {
 }  // namespace
 
 int run(std::vector<std::string> arguments) {
+  // A write above the limit of `ulimit -f` is an error like a full disk, with a message; it must not kill.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Fine-tunes vision-language models and plans its own memory.", "vlmtrain");
   app.set_version_flag("--version", VLMTRAIN_VERSION);
   app.require_subcommand(1);
@@ -55,6 +75,10 @@ int run(std::vector<std::string> arguments) {
   for (const auto& entry : kCommands) {
     CLI::App* const command = app.add_subcommand(entry.name, entry.description);
     actions.emplace(command, entry.declare(*command));
+  }
+  if (const auto unknown = unknown_command(arguments)) {
+    std::fprintf(stderr, "vlmtrain: error: %s\n", unknown->c_str());
+    return static_cast<int>(ExitCode::kUsage);
   }
   put_default_command(arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them

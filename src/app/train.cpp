@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/openmp_waiting.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/train/config.h"
@@ -27,6 +28,7 @@ ExitCode train(const Arguments& arguments) {
   OptionTable options = train::declare(config);
   options.read(arguments.config, arguments.overrides);
   const at::Device device = memory::open_device(arguments.device);
+  if (device.is_cpu()) let_openmp_threads_sleep();
   train::watch_stop_signals();
   const auto summary = train::train(config, options.to_yaml(), device, arguments.quiet);
   if (arguments.json) {

@@ -233,6 +233,9 @@ void OptionTable::describe_section(std::string section, std::string doc) {
 void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides) {
   std::vector<std::string> errors;
   if (!yaml_file.empty()) {
+    if (std::filesystem::is_directory(yaml_file)) {
+      throw usage_error("{}: is a folder; give an existing file to --config", yaml_file.string());
+    }
     try {
       const YAML::Node root = YAML::LoadFile(yaml_file.string());
       if (root.IsMap()) {
@@ -263,6 +266,14 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
                       errors.size() == 1 ? "an error" : fmt::format("{} errors", errors.size()),
                       fmt::join(errors, "\n  "));
   }
+}
+
+std::string OptionTable::value_of(std::string_view key) const {
+  const auto* const option = declarations_->find(key);
+  VLMTRAIN_CHECK(option != nullptr, "no option {} is declared", key);
+  YAML::Emitter out;
+  option->emit_value(out);
+  return out.c_str();
 }
 
 std::string OptionTable::to_yaml() const {

@@ -132,7 +132,11 @@ class Loader::Impl {
   void settle_bad_sample(int64_t index, const std::exception_ptr& error) {
     const Problem problem = describe(error);
     if (settle(index, problem)) return;
-    if (!problem.skippable) spdlog::error("{} stopped the run: {}", name(index), problem.message);
+    if (problem.skippable) {
+      throw data_error("{}, line {}: {}; or go on without such samples: data.on_bad_sample=skip", ledger_.dataset(),
+                       records_[static_cast<size_t>(index)].line, problem.message);
+    }
+    spdlog::error("{} stopped the run: {}", name(index), problem.message);
     std::rethrow_exception(error);
   }
 

@@ -121,7 +121,7 @@ at::Tensor AdamW::step(const LearningRates& rates) {
   }
   VLMTRAIN_CHECK(!gradients.empty(), "an optimizer step without a gradient");
 
-  const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);
+  at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);
   // The fused kernel divides the gradients by this on the fly: max(1, norm / max_grad_norm), still on the device.
   at::Tensor divisor;
   if (settings_.max_grad_norm > 0) divisor = norm.div(settings_.max_grad_norm).clamp_min_(1.0);

@@ -33,9 +33,6 @@ std::string name_in(const std::vector<std::pair<std::string, T>>& choices, T val
 std::string name_of(Precision precision) {
   return name_in(kPrecisions, precision);
 }
-std::string name_of(ScheduleShape shape) {
-  return name_in(kShapes, shape);
-}
 
 void declare(OptionTable& table, TrainingOptions& options) {
   table.describe_section("training", "How many samples a step takes, how long, and how the weights are moved.");
@@ -68,14 +65,12 @@ void declare(OptionTable& table, TrainingOptions& options) {
             "AdamW's decoupled weight decay, on tensors of two or more dimensions only.", std::optional{at_least(0.0)});
   table.add("training.warmup_ratio", options.warmup_ratio,
             "Share of the steps in which the learning rate rises to its peak.", std::optional{between(0.0, 1.0)});
-  table.add_choice(
-      "training.lr_scheduler", options.lr_scheduler,
-      {{"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}},
-      "Course of the learning rate after the warm-up: to zero, or constant.");
+  table.add_choice("training.lr_scheduler", options.lr_scheduler, kShapes,
+                   "Course of the learning rate after the warm-up: to zero, or constant.");
   table.add("training.max_grad_norm", options.max_grad_norm,
             "The gradient is scaled down to this global norm. 0: never.", std::optional{at_least(0.0)});
   table.add_choice(
-      "training.precision", options.precision, {{"bf16", Precision::kBf16}, {"fp32", Precision::kFp32}},
+      "training.precision", options.precision, kPrecisions,
       "What the model computes in. With bf16 the optimizer keeps fp32 master weights, and gradients add up "
       "in fp32 over the micro-batches.");
   table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",

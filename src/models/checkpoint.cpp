@@ -14,6 +14,7 @@
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
@@ -120,7 +121,7 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
   config[dtype_key] = dtype_name(model.parameters().options().dtype().toScalarType());
   io::write_file(out / "config.json", config.dump(2) + "\n");
   for (const char* name : kCompanionFiles) {
-    if (std::filesystem::exists(source / name)) std::filesystem::copy_file(source / name, out / name);
+    if (std::filesystem::exists(source / name)) io::write_file(out / name, io::read_file(source / name));
   }
   io::NamedTensors tensors;
   for (const auto& parameter : model.parameters().all())

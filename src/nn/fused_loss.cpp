@@ -53,7 +53,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+                                                 const torch::autograd::variable_list& gradients) {
     // The incoming gradient is the loss scale; it stays on the device.
     const auto scaled = [&](const char* name) {
       at::Tensor gradient = context->saved_data[name].toTensor();

@@ -23,7 +23,7 @@ struct CpuLinear : torch::autograd::Function<CpuLinear> {
     return y;
   }
 
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];

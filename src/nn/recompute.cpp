@@ -62,7 +62,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     return block->run(input);
   }
 
-  static variable_list backward(AutogradContext* context, variable_list output_gradients) {
+  static variable_list backward(AutogradContext* context, const variable_list& output_gradients) {
     const auto block = c10::static_intrusive_pointer_cast<Block>(context->saved_data["block"].toCapsule());
     variable_list inputs = context->get_saved_variables();
     const bool input_needs_gradient = inputs[0].requires_grad();

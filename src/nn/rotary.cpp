@@ -34,7 +34,7 @@ struct Rotate : torch::autograd::Function<Rotate> {
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
+                                                 const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     return {rotate(gradients[0], saved[0], saved[1], -1), at::Tensor(), at::Tensor()};
   }

@@ -16,7 +16,7 @@ std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
   std::string kept;
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_discarded() && io::get_or<int64_t>(json, "step", last_step + 1, path.string()) <= last_step) {
+    if (json.is_object() && io::get_or<int64_t>(json, "step", last_step + 1, path.string()) <= last_step) {
       kept += line + "\n";
     }
   }

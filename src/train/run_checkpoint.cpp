@@ -43,10 +43,15 @@ std::vector<std::pair<int64_t, std::filesystem::path>> all_checkpoints(const std
   return found;
 }
 
+std::string text_of(const nlohmann::ordered_json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 }  // namespace
 
-RunCheckpoints::RunCheckpoints(std::filesystem::path run_dir, int64_t keep)
-    : folder_(std::move(run_dir) / "checkpoints"), keep_(keep) {
+RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep)
+    : folder_(run_dir / "checkpoints"), keep_(keep) {
+  io::clean_leftovers(run_dir);
   io::clean_leftovers(folder_);
 }
 
@@ -92,7 +97,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
     const auto saved = state.fingerprint.find(key);
     if (saved == state.fingerprint.end() || *saved != value) {
       differences += fmt::format("\n  {}: was {}, is {}", key,
-                                 saved == state.fingerprint.end() ? "not there" : saved->dump(), value.dump());
+                                 saved == state.fingerprint.end() ? "not there" : text_of(*saved), text_of(value));
     }
   }
   if (!differences.empty()) {

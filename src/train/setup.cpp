@@ -80,15 +80,33 @@ engine::LearningRates learning_rates(const engine::TrainingOptions& options, dou
 }
 
 nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
-  const auto& training = config.training;
-  return {{"data.train", config.data.train},
-          {"samples", samples},
-          {"training.seed", training.seed},
-          {"training.global_batch_size", training.global_batch_size},
-          {"total steps", total_steps(training, samples)},
-          {"training.learning_rate", training.learning_rate},
-          {"training.lr_scheduler", engine::name_of(training.lr_scheduler)},
-          {"training.precision", engine::name_of(training.precision)}};
+  // Not the keys that an error message tells to change before going on, such as data.max_length.
+  constexpr const char* kKeys[] = {"model.path",
+                                   "model.freeze_vision_tower",
+                                   "model.freeze_projector",
+                                   "model.freeze_language_model",
+                                   "data.train",
+                                   "data.chat_template",
+                                   "training.global_batch_size",
+                                   "training.learning_rate",
+                                   "training.vision_learning_rate",
+                                   "training.projector_learning_rate",
+                                   "training.adam_beta1",
+                                   "training.adam_beta2",
+                                   "training.adam_epsilon",
+                                   "training.weight_decay",
+                                   "training.warmup_ratio",
+                                   "training.lr_scheduler",
+                                   "training.max_grad_norm",
+                                   "training.precision",
+                                   "training.seed"};
+  Config copy = config;
+  const OptionTable options = declare(copy);
+  nlohmann::ordered_json fingerprint;
+  for (const char* key : kKeys) fingerprint[key] = options.value_of(key);
+  fingerprint["samples in data.train"] = std::to_string(samples);
+  fingerprint["steps (training.max_steps or training.epochs)"] = std::to_string(total_steps(config.training, samples));
+  return fingerprint;
 }
 
 }  // namespace vlmtrain::train

@@ -57,7 +57,7 @@ class Run {
     try {
       loop();
     } catch (...) {
-      write_ledger();
+      write_ledger_if_possible();
       throw;
     }
     write_ledger();
@@ -168,6 +168,15 @@ class Run {
 
   void write_ledger() const { io::write_file(dir_ / "ledger.json", ledger_.to_json().dump(2) + "\n"); }
 
+  // What stopped the run, such as a full disk, may also be in the way here; it is the error to report.
+  void write_ledger_if_possible() const {
+    try {
+      write_ledger();
+    } catch (const std::exception& error) {
+      spdlog::warn("the ledger was not written: {}", error.what());
+    }
+  }
+
   double epochs_done() const {
     return static_cast<double>(cursor_.epoch) +
            static_cast<double>(cursor_.position) / static_cast<double>(records_.size());
@@ -190,21 +199,31 @@ class Run {
   int64_t step_ = 0;  // done
   int64_t saved_step_ = -1;
   data::Cursor cursor_;
-  double last_loss_ = 0;
+  std::optional<double> last_loss_;
 };
+
+void create_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    throw run_error("output.dir: the folder {} cannot be made: {}; choose another, or make room for it",
+                    folder.string(), error.message());
+  }
+}
 
 }  // namespace
 
 std::string TrainingSummary::to_json() const {
-  return nlohmann::ordered_json{
-      {"stopped", stopped}, {"steps", steps}, {"last_loss", last_loss}, {"checkpoint", checkpoint.string()}}
-      .dump();
+  nlohmann::ordered_json json{
+      {"stopped", stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", checkpoint.string()}};
+  if (last_loss) json["last_loss"] = *last_loss;
+  return json.dump();
 }
 
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {
   check_required(config);
   micro_batch_size(config.training);
-  std::filesystem::create_directories(config.output.dir);
+  create_folder(config.output.dir);
   Run run(config, device, quiet);
   io::write_file(std::filesystem::path(config.output.dir) / "config.yaml", resolved_yaml);
   return run.train();

@@ -51,18 +51,19 @@ class OptionTable {
 
   /// One of a few named values.
   template <class E>
-  void add_choice(std::string key, E& target, std::vector<std::pair<std::string, E>> choices, std::string doc) {
+  void add_choice(const std::string& key, E& target, std::vector<std::pair<std::string, E>> choices,
+                  const std::string& doc) {
     std::vector<std::string> names;
     for (const auto& choice : choices) names.push_back(choice.first);
     add_named(
-        std::move(key), std::move(names),
+        key, std::move(names),
         [&target, choices] {
           for (size_t i = 0; i < choices.size(); ++i) {
             if (choices[i].second == target) return i;
           }
           return size_t{0};
         },
-        [&target, choices](size_t index) { target = choices[index].second; }, std::move(doc));
+        [&target, choices](size_t index) { target = choices[index].second; }, doc);
   }
 
   /// A sentence about a section, for the documentation. Sections are documented in the order in which they are named.
@@ -72,6 +73,8 @@ class OptionTable {
   /// one UserError (kUsage) that lists every error, each with its key, line and remedy. An empty path reads no file.
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
 
+  /// The value of one declared key as `to_yaml` writes it.
+  std::string value_of(std::string_view key) const;
   /// All values as YAML that `read` takes back, in the order of declaration.
   std::string to_yaml() const;
   /// docs/config.md: a table a section.

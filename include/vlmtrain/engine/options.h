@@ -15,7 +15,6 @@ enum class Precision { kFp32, kBf16 };
 
 /// As the configuration writes them.
 std::string name_of(Precision precision);
-std::string name_of(ScheduleShape shape);
 
 /// Section `training`, as far as it says how an optimizer step is done.
 struct TrainingOptions {

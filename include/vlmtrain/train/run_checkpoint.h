@@ -26,8 +26,8 @@ struct RunState {
 /// written under a temporary name and renamed, so that a kill at any instant leaves the previous one whole.
 class RunCheckpoints {
  public:
-  /// `keep` newest ones stay. Removes what a killed run left unfinished.
-  RunCheckpoints(std::filesystem::path run_dir, int64_t keep);
+  /// `keep` newest ones stay. Removes what a killed run left unfinished, here and in `run_dir` itself.
+  RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep);
 
   /// The folder of the newest checkpoint, if there is one.
   std::optional<std::filesystem::path> newest() const;

@@ -34,7 +34,7 @@ models::RecomputeBlocks recompute_blocks(const engine::MemoryOptions& options,
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options);
 engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor);
 
-/// What the numbers of a run depend on.
+/// What the numbers of a run depend on: its value, as text, by the key that the user knows.
 nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples);
 
 }  // namespace vlmtrain::train

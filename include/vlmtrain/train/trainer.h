@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "vlmtrain/train/config.h"
@@ -11,9 +12,9 @@
 namespace vlmtrain::train {
 
 struct TrainingSummary {
-  bool stopped = false;  ///< a signal ended the run early; a checkpoint is written
-  int64_t steps = 0;     ///< done in all, by this process and the ones before it
-  double last_loss = 0;  ///< of the last step that this process did
+  bool stopped = false;             ///< a signal ended the run early; a checkpoint is written
+  int64_t steps = 0;                ///< done in all, by this process and the ones before it
+  std::optional<double> last_loss;  ///< of the last step that this process did, if it did one
   std::filesystem::path checkpoint;
 
   /// As `train --json` prints it.

@@ -20,6 +20,16 @@ std::string repeat(std::string_view text, int64_t times) {
   return repeated;
 }
 
+/// What `read` gives; its error is one of the record that names the image.
+template <class Read>
+auto read_image(const io::Record& record, const Read& read) {
+  try {
+    return read();
+  } catch (const UserError& error) {
+    throw data::SampleError("unreadable image", fmt::format("sample {}: {}", record.id, error.what()));
+  }
+}
+
 int64_t id_of(const text::Tokenizer& tokenizer, std::string_view token) {
   const auto id = tokenizer.token_to_id(token);
   if (!id) throw data_error("the tokenizer has no token {}, which the chat template needs", token);
@@ -67,7 +77,10 @@ data::Sample Processor::process_prompt(const io::Record& record, int64_t index) 
 data::Sample Processor::make_sample(const io::Record& record, int64_t index, const text::RenderedChat& chat) const {
   const auto files = image_files(record);
   std::vector<std::string> image_texts;
-  for (const auto& file : files) image_texts.push_back(image_text(images_.grid_for(image::read_image_size(file))));
+  for (const auto& file : files) {
+    const auto size = read_image(record, [&] { return image::read_image_size(file); });
+    image_texts.push_back(image_text(images_.grid_for(size)));
+  }
   const auto expanded = expand_images(chat, template_->image_text(), image_texts);
   auto encoding = tokenizer_.encode(expanded.text);
 
@@ -90,7 +103,10 @@ data::Sample Processor::make_sample(const io::Record& record, int64_t index, con
     }
   }
   std::vector<at::Tensor> tiles;
-  for (const auto& file : files) tiles.push_back(images_.process(image::decode_image_file(file)).tiles);
+  for (const auto& file : files) {
+    const auto picture = read_image(record, [&] { return image::decode_image_file(file); });
+    tiles.push_back(images_.process(picture).tiles);
+  }
   if (!tiles.empty()) sample.tiles = at::cat(tiles);
   const int64_t features = tiles.empty() ? 0 : sample.tiles.size(0) * config_.image_tokens_per_tile();
   if (static_cast<int64_t>(sample.image_token_positions.size()) != features) {

@@ -1,0 +1,106 @@
+#include <sched.h>
+#include <sys/mount.h>
+
+#include "e2e/command.h"
+
+namespace vlmtrain::e2e {
+namespace {
+
+using testing::AnyOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+class FullDiskTest : public CommandTest {
+ protected:
+  const std::vector<std::string> kSettings{"training.max_steps=6", "output.save_steps=1", "output.keep=1"};
+
+  void TearDown() override {
+    if (mounted_) umount(disk().c_str());
+    CommandTest::TearDown();
+  }
+
+  std::filesystem::path disk() const { return folder() / "disk"; }
+
+  /// A disk of `kilobytes`, in a mount namespace of this process; false where the system does not let us.
+  bool mount_disk(int kilobytes) {
+    std::filesystem::create_directory(disk());
+    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+    mounted_ = mount("tmpfs", disk().c_str(), "tmpfs", 0, size_option(kilobytes).c_str()) == 0;
+    return mounted_;
+  }
+  bool resize_disk(int kilobytes) const {
+    return mount("tmpfs", disk().c_str(), "tmpfs", MS_REMOUNT, size_option(kilobytes).c_str()) == 0;
+  }
+
+  Result train_in(const std::string& dir, rlim_t file_bytes = 0) const {
+    auto settings = kSettings;
+    settings.push_back("output.dir=" + dir);
+    return run(train_arguments(settings), file_bytes);
+  }
+
+  /// The run goes on from its checkpoint and ends where one that never met a limit ends.
+  void expect_whole(const std::string& dir) const {
+    const Result again = train_in(dir);
+    ASSERT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_THAT(again.err, HasSubstr("going on after step"));
+    ASSERT_EQ(train_in("whole").exit_code, 0);
+    EXPECT_EQ(read_text(folder() / dir / "checkpoints/step-6/model.safetensors"),
+              read_text(folder() / "whole/checkpoints/step-6/model.safetensors"));
+    EXPECT_EQ(step_lines(dir + "/metrics.jsonl").size(), 6U);
+    EXPECT_EQ(entries(folder() / dir / "checkpoints"), entries(folder() / "whole/checkpoints"));
+  }
+
+ private:
+  static std::string size_option(int kilobytes) { return "size=" + std::to_string(kilobytes) + "k"; }
+  bool mounted_ = false;
+};
+
+/// The sizes leave room for one checkpoint (about 800 kB) and let the second fail at different files of it.
+class FullDiskWhileSavingTest : public FullDiskTest, public testing::WithParamInterface<int> {};
+
+TEST_P(FullDiskWhileSavingTest, NamesTheFileAndLeavesThePreviousCheckpointWhole) {
+  if (!mount_disk(GetParam())) GTEST_SKIP() << "no permission to mount a tmpfs";
+  const Result full = train_in("disk/run");
+  EXPECT_EQ(full.exit_code, 5) << full.err;
+  EXPECT_THAT(full.err, Not(HasSubstr("internal error")));
+  EXPECT_THAT(full.err, HasSubstr("cannot write disk/run/checkpoints/"));
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+  EXPECT_THAT(full.err, HasSubstr("bytes are free"));
+
+  const auto checkpoints = folder() / "disk/run/checkpoints";
+  EXPECT_THAT(entries(checkpoints), ElementsAre("step-1")) << "the failed one's files are gone";
+  EXPECT_EQ(entries(checkpoints / "step-1").size(), entries(checkpoint()).size() + 1);
+  EXPECT_EQ(json_file("disk/run/ledger.json")["samples"], kRecords);
+
+  ASSERT_TRUE(resize_disk(8192));
+  expect_whole("disk/run");
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, FullDiskWhileSavingTest, testing::Values(820, 1000, 1200));
+
+TEST_F(FullDiskTest, ADiskWithoutAnyRoom) {
+  if (!mount_disk(4)) GTEST_SKIP() << "no permission to mount a tmpfs";
+  const Result full = train_in("disk/run");
+  EXPECT_EQ(full.exit_code, 5) << full.err;
+  EXPECT_THAT(full.err, HasSubstr("disk/run"));
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+  EXPECT_THAT(full.err, Not(HasSubstr("internal error")));
+}
+
+TEST_F(FullDiskTest, ALimitOnTheFileSizeIsNamedAndDoesNotKill) {
+  ASSERT_EQ(train_in("run").exit_code, 0);
+  std::filesystem::remove_all(folder() / "run");
+  // Holds the weights (240 kB), not the optimizer's state (twice that).
+  const Result limited = train_in("run", 300'000);
+  EXPECT_EQ(limited.signal, 0);
+  EXPECT_EQ(limited.exit_code, 5) << limited.err;
+  EXPECT_THAT(limited.err, HasSubstr("optimizer.safetensors: File too large: the file needs"));
+  EXPECT_THAT(limited.err, HasSubstr("ulimit -f"));
+  EXPECT_TRUE(entries(folder() / "run/checkpoints").empty());
+}
+
+}  // namespace
+}  // namespace vlmtrain::e2e

@@ -1,0 +1,93 @@
+#include "vlmtrain/train/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+const fs::path kSource = VLMTRAIN_SOURCE_DIR;
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(ConfigTest, TheDocumentationIsCurrent) {
+  Config config;
+  EXPECT_EQ(declare(config).to_markdown(), read_text(kSource / "docs/config.md"))
+      << "write it again: vlmtrain options --markdown > docs/config.md";
+}
+
+TEST(ConfigTest, EveryShippedConfigurationIsValid) {
+  for (const auto& entry : fs::directory_iterator(kSource / "configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    SCOPED_TRACE(entry.path().string());
+    Config config;
+    EXPECT_NO_THROW(declare(config).read(entry.path(), {}));
+    EXPECT_NO_THROW(micro_batch_size(config.training));
+  }
+}
+
+TEST(ConfigTest, ItsYamlReadsBackAsTheSame) {
+  Config config;
+  config.model.path = "a: b";
+  OptionTable options = declare(config);
+  options.read("", {"training.learning_rate=1e-5", "training.max_steps=7", "memory.recompute=2",
+                    "training.precision=fp32", "data.on_bad_sample=skip", "data.image_max_pixels=4096"});
+  const std::string yaml = options.to_yaml();
+  const fs::path file = fs::temp_directory_path() / "vlmtrain_config_test.yaml";
+  std::ofstream(file) << yaml;
+  Config again;
+  OptionTable read = declare(again);
+  read.read(file, {});
+  fs::remove(file);
+  EXPECT_EQ(read.to_yaml(), yaml);
+  EXPECT_EQ(again.model.path, "a: b");
+  EXPECT_EQ(again.training.max_steps, 7);
+}
+
+TEST(ConfigTest, StepsAreGivenOrFollowFromTheEpochs) {
+  engine::TrainingOptions options;
+  options.global_batch_size = 4;
+  options.epochs = 2;
+  EXPECT_EQ(total_steps(options, 10), 5);
+  EXPECT_EQ(total_steps(options, 11), 6) << "rounded up";
+  options.epochs = 0.01;
+  EXPECT_EQ(total_steps(options, 10), 1);
+  options.max_steps = 3;
+  EXPECT_EQ(total_steps(options, 10), 3);
+}
+
+TEST(ConfigTest, TheMicroBatchDividesTheGlobalBatch) {
+  engine::TrainingOptions options;
+  for (const auto& [global, micro] : {std::pair<int64_t, int64_t>{16, 8}, {12, 6}, {7, 7}, {11, 1}, {1, 1}}) {
+    options.global_batch_size = global;
+    EXPECT_EQ(micro_batch_size(options), micro) << global;
+  }
+  options.global_batch_size = 12;
+  options.micro_batch_size = 12;
+  EXPECT_EQ(micro_batch_size(options), 12);
+  for (const int64_t wrong : {5, 24}) {
+    options.micro_batch_size = wrong;
+    try {
+      micro_batch_size(options);
+      ADD_FAILURE() << wrong << " was taken";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr("training.micro_batch_size"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::train

@@ -1,0 +1,36 @@
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "vlmtrain/train/evaluate.h"
+#include "vlmtrain/train/trainer.h"
+
+namespace vlmtrain::train {
+namespace {
+
+TEST(EvaluationTest, IsOneLineOfJson) {
+  Evaluation evaluation;
+  evaluation.loss = 0.25;
+  evaluation.label_tokens = 12;
+  evaluation.total = {.samples = 4, .exact = 3};
+  evaluation.by_task["count"] = {.samples = 2, .exact = 1};
+  evaluation.skipped = 1;
+  EXPECT_EQ(evaluation.to_json(), R"({"loss":0.25,"label_tokens":12,"samples":4,"exact_match":0.75,"skipped":1,)"
+                                  R"("by_task":{"count":{"samples":2,"exact_match":0.5}}})");
+}
+
+TEST(EvaluationTest, NoSampleIsNoMatch) {
+  EXPECT_EQ(TaskScore{}.exact_match(), 0);
+  EXPECT_EQ(nlohmann::json::parse(Evaluation{}.to_json())["by_task"].dump(), "{}");
+}
+
+TEST(TrainingSummaryTest, ARunThatDidNoStepHasNoLoss) {
+  TrainingSummary summary;
+  summary.steps = 3;
+  summary.checkpoint = "run/checkpoints/step-3";
+  EXPECT_EQ(summary.to_json(), R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3"})");
+  summary.last_loss = 1.5;
+  EXPECT_EQ(nlohmann::json::parse(summary.to_json())["last_loss"], 1.5);
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
