@@ -114,7 +114,7 @@ TEST_F(LaunchesTest, SharedMemoryCanBeRaisedToTheCardsLimit) {
 
 TEST_F(LaunchesTest, MachineCodeRunsOnItsMajorVersionOnly) {
   static const int kernel = 0;
-  static DeviceCode code(DeviceCode::kMachineCode, 70);
+  static DeviceCode code(DeviceCode::kMachineCode, 60);
   code.add_kernel(&kernel);
   testing::internal::CaptureStderr();
   EXPECT_EQ(launch(&kernel, {}, {}), kNoKernelImage);
