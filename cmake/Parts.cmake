@@ -35,8 +35,8 @@ function(vlmtrain_executable name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
-# vlmtrain_test(PART LABEL): the tests in tests/PART/*_test.cpp as one program, each test registered with ctest.
-function(vlmtrain_test part label)
+# vlmtrain_test_program(PART): the tests in tests/PART/*_test.cpp as the program PART_tests, if there are any.
+function(vlmtrain_test_program part)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${part}/*_test.cpp)
   if(NOT sources)
     return()
@@ -51,6 +51,13 @@ function(vlmtrain_test part label)
   target_compile_definitions(${part}_tests PRIVATE VLMTRAIN_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              VLMTRAIN_BINARY="$<TARGET_FILE:vlmtrain>")
   target_link_libraries(${part}_tests PRIVATE vlmtrain_${library} GTest::gtest GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${part}_tests TEST_PREFIX "${part}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${label} TIMEOUT 600)
+endfunction()
+
+# vlmtrain_test(PART LABEL): the program, and each of its tests registered with ctest.
+function(vlmtrain_test part label)
+  vlmtrain_test_program(${part})
+  if(TARGET ${part}_tests)
+    gtest_discover_tests(${part}_tests TEST_PREFIX "${part}." DISCOVERY_TIMEOUT 60
+                         PROPERTIES LABELS ${label} TIMEOUT 600)
+  endif()
 endfunction()

@@ -8,7 +8,10 @@ import re
 import sys
 import tempfile
 
-INCLUDE = re.compile(r'^\s*#\s*include\s*["<]((?:vlmtrain/)?)([a-z0-9_]+)/[^">]+[">]', re.MULTILINE)
+# The stand-ins for CUDA's libraries must not drag LibTorch or our libraries into themselves.
+ONLY = {"vgpu": {"vlmtrain/memory/gpu_table.h"}}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]((?:vlmtrain/)?)([a-z0-9_]+)(/[^">]+)[">]', re.MULTILINE)
 
 
 def violations(root: pathlib.Path) -> list[str]:
@@ -24,30 +27,34 @@ def violations(root: pathlib.Path) -> list[str]:
                 found.append(f"{source.relative_to(root)}: {part} is not in parts.txt")
                 continue
             public_header = folder.name == "vlmtrain"
-            for public, other in INCLUDE.findall(source.read_text()):
+            for public, other, rest in INCLUDE.findall(source.read_text()):
                 if other not in place:
                     continue  # a library's header
                 if not public and (other != part or public_header):
                     found.append(f"{source.relative_to(root)}: includes a private header of {other}")
                 elif public and place[other] > place[part]:
                     found.append(f"{source.relative_to(root)}: {part} includes {other}, which stands below it")
+                elif part in ONLY and other != part and public + other + rest not in ONLY[part]:
+                    found.append(f"{source.relative_to(root)}: {part} may include of ours only {sorted(ONLY[part])}")
     return found
 
 
 def self_test() -> None:
-    """The check must fail where it should: a part that looks down, and one that looks into another's private files."""
+    """The check must fail where it should: a part that looks down, one that looks into another's private files, and one
+    that includes more than it may."""
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
-        (root / "parts.txt").write_text("base\nio\n")
+        (root / "parts.txt").write_text("base\nio\nvgpu\n")
         for path, text in {
             "include/vlmtrain/base/a.h": '#include "vlmtrain/io/b.h"\n',
             "include/vlmtrain/io/b.h": '#include "vlmtrain/base/a.h"\n',
             "src/io/c.cpp": '#include "base/hidden.h"\n#include "io/own.h"\n',
+            "src/vgpu/d.cpp": '#include "vlmtrain/base/a.h"\n#include "vgpu/own.h"\n',
         }.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
         found = violations(root)
-        assert len(found) == 2 and "stands below" in found[0] and "private" in found[1], found
+        assert len(found) == 3 and "stands below" in found[0] and "private" in found[1] and "only" in found[2], found
 
 
 if __name__ == "__main__":

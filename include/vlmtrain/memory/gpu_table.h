@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace vlmtrain::memory {
+
+/// What a compute capability fixes (CUDA C++ Programming Guide, table "Technical Specifications per Compute
+/// Capability").
+struct Architecture {
+  int number = 0;  ///< compute capability × 10: 90 is sm_90
+  int threads_per_multiprocessor = 0;
+  int blocks_per_multiprocessor = 0;
+  int64_t shared_bytes_per_multiprocessor = 0;
+  int64_t shared_bytes_per_block = 0;  ///< the most that a kernel can opt in to
+};
+
+/// One card. Rates are NVIDIA's data sheets', dense, per second; 0 where the card has no such unit.
+struct Gpu {
+  std::string_view name;         ///< short, lower case: h100
+  std::string_view device_name;  ///< as the driver calls it
+  int architecture = 0;          ///< Architecture::number
+  int multiprocessors = 0;
+  int64_t l2_cache_bytes = 0;
+  int64_t memory_bytes = 0;  ///< as the driver reports it (cudaDeviceProp::totalGlobalMem), less than the name says
+  bool memory_measured = false;
+  int64_t context_bytes = 0;  ///< what a process of LibTorch takes beside its allocator
+  bool context_measured = false;
+  double fp32_operations = 0;  ///< multiply and add count as two
+  double tf32_operations = 0;
+  double bf16_operations = 0;  ///< fp16 too, with fp32 sums
+  double fp16_operations = 0;
+  double memory_bandwidth = 0;  ///< bytes a second
+};
+
+/// Every known card, smallest architecture first.
+std::span<const Gpu> gpus();
+
+/// Null if there is no such card.
+const Gpu* find_gpu(std::string_view name);
+
+/// REQUIRES: `number` is that of a card in gpus().
+const Architecture& architecture(int number);
+
+}  // namespace vlmtrain::memory

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+
+namespace vlmtrain::vgpu {
+
+/// Copies of one direction and kind of host memory.
+struct CopyCount {
+  uint64_t calls = 0;
+  uint64_t bytes = 0;
+};
+
+/// What a process did on the virtual GPU since the start or the last reset.
+struct Counters {
+  uint64_t launches = 0;            ///< kernels that a real card of this architecture would have started
+  uint64_t rejected_launches = 0;   ///< kernels that it would have refused; each is reported on stderr
+  uint64_t products = 0;            ///< matrix products of cuBLAS and cuBLASLt; a batched one counts once
+  uint64_t product_operations = 0;  ///< their 2 · m · n · k · batch
+
+  CopyCount host_to_device_pinned;
+  CopyCount host_to_device_pageable;  ///< these hold up the host
+  CopyCount device_to_host_pinned;
+  CopyCount device_to_host_pageable;
+  CopyCount device_to_device;
+  uint64_t fills = 0;  ///< cudaMemset
+
+  uint64_t stream_synchronizations = 0;
+  uint64_t event_synchronizations = 0;
+  uint64_t device_synchronizations = 0;
+  uint64_t blocking_copies = 0;  ///< copies that return only when they are done; counted among the copies as well
+
+  uint64_t host_allocations = 0;  ///< of pinned memory, each of which takes a real driver a millisecond or so
+
+  uint64_t unknown_calls = 0;  ///< calls of functions that are not modelled; each name is reported on stderr once
+
+  uint64_t allocations = 0;  ///< of device memory: cudaMalloc and cuMemCreate
+  uint64_t frees = 0;
+  uint64_t failed_allocations = 0;
+  uint64_t capacity_bytes = 0;   ///< of the card, now
+  uint64_t used_bytes = 0;       ///< now, VLMTRAIN_VGPU_USED_BYTES included; a reset leaves it
+  uint64_t used_peak_bytes = 0;  ///< a reset sets it to used_bytes
+};
+
+/// A matrix product, column-major as cuBLAS has it: C [m, n] = A [m, k] · B [k, n], `batch` times.
+struct Product {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t batch = 1;
+  int input_type = 0;   ///< cudaDataType_t of A
+  int output_type = 0;  ///< cudaDataType_t of C
+
+  auto operator<=>(const Product&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
+};
+
+/// What the stand-ins offer the program above them. Nothing links against them: attached() finds them in the process.
+/// The visitors are called while a lock is held: they must not call CUDA.
+struct Interface {
+  const char* (*card)();  ///< short name from the table of GPUs
+  void (*read)(Counters* counters);
+  void (*reset)();
+  /// Kernels that were launched since the reset, by mangled name, in no particular order.
+  void (*each_kernel)(void (*visit)(void* context, const char* name, uint64_t launches), void* context);
+  void (*each_product)(void (*visit)(void* context, const Product* product, uint64_t calls), void* context);
+  void (*each_unknown_call)(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
+};
+
+/// Null where the process is not on the virtual GPU.
+inline const Interface* attached() {
+  void* const symbol = dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface");
+  return symbol == nullptr ? nullptr : reinterpret_cast<const Interface* (*)()>(symbol)();
+}
+
+}  // namespace vlmtrain::vgpu

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "vlmtrain/vgpu/counters.h"
+
+namespace vlmtrain::vgpu {
+
+/// Thread-safe counterpart of CopyCount.
+struct AtomicCopyCount {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> bytes{0};
+
+  void add(uint64_t copied_bytes) {
+    ++calls;
+    bytes += copied_bytes;
+  }
+};
+
+/// The part of Counters that calls add to from any thread; device memory counts itself.
+struct Counts {
+  std::atomic<uint64_t> launches{0};
+  std::atomic<uint64_t> rejected_launches{0};
+  std::atomic<uint64_t> products{0};
+  std::atomic<uint64_t> product_operations{0};
+  AtomicCopyCount host_to_device_pinned;
+  AtomicCopyCount host_to_device_pageable;
+  AtomicCopyCount device_to_host_pinned;
+  AtomicCopyCount device_to_host_pageable;
+  AtomicCopyCount device_to_device;
+  std::atomic<uint64_t> fills{0};
+  std::atomic<uint64_t> stream_synchronizations{0};
+  std::atomic<uint64_t> event_synchronizations{0};
+  std::atomic<uint64_t> device_synchronizations{0};
+  std::atomic<uint64_t> blocking_copies{0};
+  std::atomic<uint64_t> host_allocations{0};
+  std::atomic<uint64_t> unknown_calls{0};
+
+  void read(Counters& counters) const;
+  void reset();
+};
+
+Counts& counts();
+
+}  // namespace vlmtrain::vgpu

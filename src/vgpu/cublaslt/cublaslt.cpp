@@ -1,0 +1,139 @@
+// cuBLASLt: products described by objects. The one algorithm that it offers needs no workspace; what LibTorch allocates
+// for one, it allocates before it asks.
+
+#include <cublasLt.h>
+
+#include <cstring>
+#include <memory>
+
+#include "vgpu/core/handle.h"
+#include "vgpu/core/products.h"
+
+namespace vlmtrain::vgpu {
+
+namespace {
+
+struct Library {};
+
+struct Description {
+  cublasOperation_t a_operation = CUBLAS_OP_N;
+};
+
+struct Layout {
+  cudaDataType type = CUDA_R_32F;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int32_t batch = 1;
+};
+
+struct Preference {};
+
+template <class Object, class Handle, class... Arguments>
+cublasStatus_t create(Handle* handle, Arguments... arguments) {
+  *handle = handed_out<Handle>(std::make_unique<Object>(Object{arguments...}));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class Object, class Handle>
+cublasStatus_t destroy(Handle handle) {
+  owned<Object>(handle).reset();
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+/// Reads an attribute's value if it is `wanted`.
+template <class Attribute, class Value>
+void take_if(Attribute attribute, Attribute wanted, const void* from, size_t bytes, Value& value) {
+  if (attribute == wanted && bytes == sizeof value) std::memcpy(&value, from, bytes);
+}
+
+}  // namespace
+
+}  // namespace vlmtrain::vgpu
+
+using vlmtrain::vgpu::create;
+using vlmtrain::vgpu::Description;
+using vlmtrain::vgpu::destroy;
+using vlmtrain::vgpu::Layout;
+using vlmtrain::vgpu::Library;
+using vlmtrain::vgpu::object_of;
+using vlmtrain::vgpu::Preference;
+using vlmtrain::vgpu::take_if;
+
+size_t cublasLtGetVersion() {
+  return CUBLAS_VERSION;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  return create<Library>(handle);
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  return destroy<Library>(handle);
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description, cublasComputeType_t, cudaDataType_t) {
+  return create<Description>(description);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
+  return destroy<Description>(description);
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
+                                              cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              size_t bytes) {
+  take_if(attribute, CUBLASLT_MATMUL_DESC_TRANSA, value, bytes, object_of<Description>(description).a_operation);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t) {
+  return create<Layout>(layout, type, static_cast<int64_t>(rows), static_cast<int64_t>(columns));
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  return destroy<Layout>(layout);
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void* value,
+                                                size_t bytes) {
+  take_if(attribute, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, value, bytes, object_of<Layout>(layout).batch);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  return create<Preference>(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  return destroy<Preference>(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
+                                                    const void*, size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t* results,
+                                              int* found) {
+  *results = {};
+  results->state = CUBLAS_STATUS_SUCCESS;
+  results->wavesCount = 1;
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void*, const void*,
+                              cublasLtMatrixLayout_t a, const void*, cublasLtMatrixLayout_t, const void*, const void*,
+                              cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t*,
+                              void*, size_t, cudaStream_t) {
+  const auto& input = object_of<Layout>(a);
+  const auto& output = object_of<Layout>(d);
+  const bool plain = object_of<Description>(description).a_operation == CUBLAS_OP_N;
+  vlmtrain::vgpu::products().add(
+      {output.rows, output.columns, plain ? input.columns : input.rows, output.batch, input.type, output.type});
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,91 @@
+// Copies and fills. There are no values on the device: what is copied to it is lost, what comes from it is zero.
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "vgpu/core/count.h"
+#include "vgpu/core/device_memory.h"
+#include "vgpu/runtime/host_memory.h"
+
+using vlmtrain::vgpu::counts;
+using vlmtrain::vgpu::device_memory;
+using vlmtrain::vgpu::host_memory;
+
+namespace {
+
+/// `rows` rows of `width` bytes, `pitch` bytes apart on each side. The direction is found from the pointers, as
+/// cudaMemcpyDefault does.
+struct Copy {
+  void* to;
+  const void* from;
+  size_t width;
+  size_t rows = 1;
+  size_t to_pitch = 0;
+  size_t from_pitch = 0;
+};
+
+void* row(const Copy& copy, size_t index) {
+  return static_cast<std::byte*>(copy.to) + index * copy.to_pitch;
+}
+
+const void* source_row(const Copy& copy, size_t index) {
+  return static_cast<const std::byte*>(copy.from) + index * copy.from_pitch;
+}
+
+void perform(const Copy& copy) {
+  const size_t bytes = copy.width * copy.rows;
+  if (bytes == 0) return;
+  const bool to_device = device_memory().contains(copy.to);
+  const bool from_device = device_memory().contains(copy.from);
+  if (to_device && from_device) {
+    counts().device_to_device.add(bytes);
+  } else if (to_device) {
+    const bool pinned = host_memory().is_pinned(copy.from);
+    (pinned ? counts().host_to_device_pinned : counts().host_to_device_pageable).add(bytes);
+  } else if (from_device) {
+    const bool pinned = host_memory().is_pinned(copy.to);
+    (pinned ? counts().device_to_host_pinned : counts().device_to_host_pageable).add(bytes);
+    for (size_t i = 0; i < copy.rows; ++i) std::memset(row(copy, i), 0, copy.width);
+  } else {
+    for (size_t i = 0; i < copy.rows; ++i) std::memmove(row(copy, i), source_row(copy, i), copy.width);
+  }
+}
+
+cudaError_t fill(void* to, int value, size_t bytes) {
+  ++counts().fills;
+  if (!device_memory().contains(to)) std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  ++counts().blocking_copies;
+  perform({to, from, bytes});
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  perform({to, from, bytes});
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t) {
+  perform({to, from, bytes});
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind, cudaStream_t) {
+  perform({to, from, width, height, to_pitch, from_pitch});
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return fill(to, value, bytes);
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  return fill(to, value, bytes);
+}

@@ -1,0 +1,139 @@
+// The one device, and its properties.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "vgpu/core/attributes.h"
+#include "vgpu/core/card.h"
+#include "vgpu/core/count.h"
+#include "vgpu/core/device_memory.h"
+#include "vgpu/runtime/error.h"
+
+using vlmtrain::vgpu::card;
+using vlmtrain::vgpu::counts;
+using vlmtrain::vgpu::device_attribute;
+using vlmtrain::vgpu::device_memory;
+using vlmtrain::vgpu::fail;
+
+namespace {
+
+cudaError_t check_device(int device) {
+  if (card() == nullptr) return fail(cudaErrorNoDevice);
+  return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice);
+}
+
+void set_limits(cudaDeviceProp& properties) {
+  properties.maxThreadsPerBlock = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  properties.maxThreadsDim[0] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
+  properties.maxThreadsDim[1] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
+  properties.maxThreadsDim[2] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z);
+  properties.maxGridSize[0] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X);
+  properties.maxGridSize[1] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y);
+  properties.maxGridSize[2] = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
+  properties.warpSize = device_attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+  properties.regsPerBlock = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
+  properties.regsPerMultiprocessor = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
+  properties.memPitch = static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH));
+  properties.textureAlignment = static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT));
+  properties.totalConstMem = static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY));
+  properties.sharedMemPerBlock = static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK));
+  properties.reservedSharedMemPerBlock =
+      static_cast<size_t>(device_attribute(CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK));
+}
+
+void set_card(cudaDeviceProp& properties) {
+  const auto& gpu = card()->gpu;
+  const auto& architecture = card()->architecture;
+  gpu.device_name.copy(properties.name, sizeof properties.name - 1);
+  std::memcpy(&properties.uuid, "vlmtrain-virtual", sizeof properties.uuid);
+  properties.totalGlobalMem = device_memory().capacity_bytes();
+  properties.major = architecture.number / 10;
+  properties.minor = architecture.number % 10;
+  properties.multiProcessorCount = gpu.multiprocessors;
+  properties.l2CacheSize = static_cast<int>(gpu.l2_cache_bytes);
+  properties.maxThreadsPerMultiProcessor = architecture.threads_per_multiprocessor;
+  properties.maxBlocksPerMultiProcessor = architecture.blocks_per_multiprocessor;
+  properties.sharedMemPerMultiprocessor = static_cast<size_t>(architecture.shared_bytes_per_multiprocessor);
+  properties.sharedMemPerBlockOptin = static_cast<size_t>(architecture.shared_bytes_per_block);
+  properties.clusterLaunch = device_attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
+}
+
+void set_abilities(cudaDeviceProp& properties) {
+  for (int* const ability :
+       {&properties.canMapHostMemory, &properties.concurrentKernels, &properties.unifiedAddressing,
+        &properties.streamPrioritiesSupported, &properties.globalL1CacheSupported, &properties.localL1CacheSupported,
+        &properties.managedMemory, &properties.concurrentManagedAccess, &properties.computePreemptionSupported,
+        &properties.cooperativeLaunch, &properties.hostRegisterSupported, &properties.pciBusID}) {
+    *ability = 1;
+  }
+  properties.asyncEngineCount = device_attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
+}
+
+}  // namespace
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = card() == nullptr ? 0 : 1;
+  return check_device(0);
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return check_device(0);
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return check_device(device);
+}
+
+cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
+  return check_device(device);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (const auto error = check_device(device); error != cudaSuccess) return error;
+  *properties = {};
+  set_limits(*properties);
+  set_card(*properties);
+  set_abilities(*properties);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (const auto error = check_device(device); error != cudaSuccess) return error;
+  *value = device_attribute(static_cast<CUdevice_attribute>(attribute));
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int device) {
+  if (const auto error = check_device(device); error != cudaSuccess) return error;
+  std::snprintf(id, static_cast<size_t>(bytes), "0000:01:00.0");
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  ++counts().device_synchronizations;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}

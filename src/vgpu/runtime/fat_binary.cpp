@@ -1,0 +1,80 @@
+#include "vgpu/runtime/fat_binary.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace vlmtrain::vgpu {
+
+namespace {
+
+// The layouts are not documented by NVIDIA; these are the fields that are needed, as they stand in the wheel's
+// libraries (cuobjdump prints the same).
+struct Wrapper {
+  static constexpr uint32_t kMagic = 0x466243b1;
+  uint32_t magic;
+  uint32_t version;
+  const std::byte* data;
+};
+
+struct Header {
+  static constexpr uint32_t kMagic = 0xba55ed50;
+  uint32_t magic;
+  uint16_t version;
+  uint16_t header_bytes;
+  uint64_t body_bytes;
+};
+
+struct Entry {
+  static constexpr uint16_t kPtx = 1;
+  static constexpr uint16_t kMachineCode = 2;
+  uint16_t kind;
+  uint16_t unused_a;
+  uint32_t header_bytes;
+  uint64_t body_bytes;
+  uint32_t unused_b[3];
+  uint32_t architecture;
+};
+static_assert(offsetof(Entry, architecture) == 28);
+
+template <class T>
+T read(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+int newest(const std::vector<int>& architectures, int oldest, int limit) {
+  int best = 0;
+  for (const int architecture : architectures) {
+    if (architecture >= oldest && architecture <= limit) best = std::max(best, architecture);
+  }
+  return best;
+}
+
+}  // namespace
+
+void FatBinary::parse() {
+  const auto wrapper = read<Wrapper>(static_cast<const std::byte*>(wrapper_));
+  if (wrapper.magic != Wrapper::kMagic) return;
+  const auto header = read<Header>(wrapper.data);
+  if (header.magic != Header::kMagic) return;
+  const std::byte* place = wrapper.data + header.header_bytes;
+  const std::byte* const end = place + header.body_bytes;
+  while (end - place >= static_cast<ptrdiff_t>(sizeof(Entry))) {
+    const auto entry = read<Entry>(place);
+    if (entry.header_bytes == 0) return;
+    if (entry.kind == Entry::kMachineCode) machine_code_.push_back(static_cast<int>(entry.architecture));
+    if (entry.kind == Entry::kPtx) ptx_.push_back(static_cast<int>(entry.architecture));
+    place += entry.header_bytes + entry.body_bytes;
+  }
+}
+
+int FatBinary::code_for(int architecture) {
+  std::call_once(parsed_, [this] { parse(); });
+  const int exact = newest(machine_code_, architecture / 10 * 10, architecture);
+  return exact != 0 ? exact : newest(ptx_, 0, architecture);
+}
+
+}  // namespace vlmtrain::vgpu

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+namespace vlmtrain::vgpu {
+
+/// The device code of one object file, compiled for several architectures. Thread-safe.
+class FatBinary {
+ public:
+  /// `wrapper` is what the compiler's start-up code hands to __cudaRegisterFatBinary.
+  explicit FatBinary(const void* wrapper) : wrapper_(wrapper) {}
+
+  /// The architecture of the code that a card of `architecture` would run: machine code for the same major version, the
+  /// newest that is not newer than the card, else the newest such PTX; 0 if there is none.
+  int code_for(int architecture);
+
+ private:
+  void parse();
+
+  const void* wrapper_;
+  std::once_flag parsed_;
+  std::vector<int> machine_code_;
+  std::vector<int> ptx_;
+};
+
+}  // namespace vlmtrain::vgpu

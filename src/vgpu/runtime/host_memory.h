@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace vlmtrain::vgpu {
+
+/// Which host memory is pinned. Thread-safe.
+class HostMemory {
+ public:
+  void add(const void* first, size_t bytes);
+  bool remove(const void* first);
+  bool is_pinned(const void* pointer) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uintptr_t, size_t> ranges_;  // by first address
+};
+
+HostMemory& host_memory();
+
+}  // namespace vlmtrain::vgpu

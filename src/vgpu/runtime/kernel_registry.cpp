@@ -1,0 +1,115 @@
+#include "vgpu/runtime/kernel_registry.h"
+
+#include <cuda_runtime_api.h>
+
+#include "vgpu/core/device_memory.h"
+#include "vgpu/core/immortal.h"
+#include "vgpu/runtime/error.h"
+
+namespace vlmtrain::vgpu {
+
+FatBinary* KernelRegistry::add_binary(const void* wrapper) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  return &binaries_.emplace_back(wrapper);
+}
+
+void KernelRegistry::add_kernel(const void* host_function, const char* name, FatBinary* code) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  Kernel& kernel = kernels_[host_function];
+  kernel.name = name;
+  kernel.code = code;
+}
+
+void KernelRegistry::add_variable(const void* host_variable, size_t bytes) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  variables_[host_variable] = {device_memory().place_variable(bytes), bytes};
+}
+
+Kernel* KernelRegistry::find_kernel(const void* host_function) {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  const auto found = kernels_.find(host_function);
+  return found == kernels_.end() ? nullptr : &found->second;
+}
+
+std::optional<Variable> KernelRegistry::find_variable(const void* host_variable) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  const auto found = variables_.find(host_variable);
+  return found == variables_.end() ? std::nullopt : std::optional{found->second};
+}
+
+void KernelRegistry::each_launched(void (*visit)(void* context, const char* name, uint64_t launches),
+                                   void* context) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  for (const auto& [host_function, kernel] : kernels_) {
+    if (kernel.launches > 0) visit(context, kernel.name, kernel.launches);
+  }
+}
+
+void KernelRegistry::reset_launches() {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  for (auto& [host_function, kernel] : kernels_) kernel.launches = 0;
+}
+
+KernelRegistry& kernel_registry() {
+  return immortal<KernelRegistry>();
+}
+
+}  // namespace vlmtrain::vgpu
+
+using vlmtrain::vgpu::fail;
+using vlmtrain::vgpu::FatBinary;
+using vlmtrain::vgpu::kernel_registry;
+
+// Called by the start-up code that NVIDIA's compiler puts into each object file; no header declares these.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" {
+
+void** __cudaRegisterFatBinary(void* wrapper) {
+  return reinterpret_cast<void**>(kernel_registry().add_binary(wrapper));
+}
+
+void __cudaRegisterFatBinaryEnd(void**) {}
+
+void __cudaUnregisterFatBinary(void**) {}
+
+char __cudaInitModule(void**) {
+  return 1;
+}
+
+void __cudaRegisterFunction(void** binary, const char* host_function, char*, const char* name, int, uint3*, uint3*,
+                            dim3*, dim3*, int*) {
+  kernel_registry().add_kernel(host_function, name, reinterpret_cast<FatBinary*>(binary));
+}
+
+void __cudaRegisterVar(void**, char* host_variable, char*, const char*, int, size_t bytes, int, int) {
+  kernel_registry().add_variable(host_variable, bytes);
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
+  if (kernel_registry().find_kernel(host_function) == nullptr) return fail(cudaErrorInvalidDeviceFunction);
+  *kernel = static_cast<cudaKernel_t>(const_cast<void*>(host_function));
+  return cudaSuccess;
+}
+
+}  // extern "C"
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+
+cudaError_t cudaGetSymbolAddress(void** address, const void* symbol) {
+  const auto variable = kernel_registry().find_variable(symbol);
+  if (!variable) return fail(cudaErrorInvalidSymbol);
+  *address = reinterpret_cast<void*>(variable->address);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
+  const auto variable = kernel_registry().find_variable(symbol);
+  if (!variable) return fail(cudaErrorInvalidSymbol);
+  *bytes = variable->bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind) {
+  const auto variable = kernel_registry().find_variable(symbol);
+  if (!variable) return fail(cudaErrorInvalidSymbol);
+  return cudaMemcpy(reinterpret_cast<void*>(variable->address + offset), from, bytes, kind);
+}

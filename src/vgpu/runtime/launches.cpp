@@ -1,0 +1,142 @@
+// Kernel launches: checked against the card's limits, counted, and done.
+
+#include <cuda_runtime_api.h>
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vgpu/core/attributes.h"
+#include "vgpu/core/card.h"
+#include "vgpu/core/count.h"
+#include "vgpu/core/report.h"
+#include "vgpu/runtime/error.h"
+#include "vgpu/runtime/kernel_registry.h"
+
+namespace vlmtrain::vgpu {
+
+namespace {
+
+struct Launch {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+struct Rejection {
+  cudaError_t error = cudaSuccess;
+  const char* reason = "";
+};
+
+bool is_within(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, CUdevice_attribute z) {
+  const auto fits = [](unsigned value, CUdevice_attribute limit) {
+    return value > 0 && value <= static_cast<unsigned>(device_attribute(limit));
+  };
+  return fits(size.x, x) && fits(size.y, y) && fits(size.z, z);
+}
+
+Rejection check(const Launch& launch, const Kernel& kernel) {
+  if (!is_within(launch.grid, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+                 CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)) {
+    return {cudaErrorInvalidConfiguration, "grid"};
+  }
+  const auto threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
+  if (!is_within(launch.block, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+                 CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) ||
+      threads > static_cast<uint64_t>(device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
+    return {cudaErrorInvalidConfiguration, "block"};
+  }
+  if (launch.shared_bytes > static_cast<size_t>(kernel.shared_bytes_limit)) {
+    return {cudaErrorInvalidValue, "dynamic shared memory"};
+  }
+  if (kernel.code->code_for(card()->architecture.number) == 0) {
+    return {cudaErrorNoKernelImageForDevice, "no code for this architecture"};
+  }
+  return {};
+}
+
+std::string readable(const char* mangled) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
+                                                         &std::free);
+  return name ? name.get() : mangled;
+}
+
+std::string text(const dim3& size) {
+  return std::to_string(size.x) + "," + std::to_string(size.y) + "," + std::to_string(size.z);
+}
+
+cudaError_t reject(const Rejection& rejection, const Launch& launch, const char* name) {
+  ++counts().rejected_launches;
+  report({"launch rejected, ", rejection.reason, ": grid ", text(launch.grid), ", block ", text(launch.block), ", ",
+          std::to_string(launch.shared_bytes), " bytes of dynamic shared memory: ", readable(name)});
+  return fail(rejection.error);
+}
+
+cudaError_t start(const void* host_function, const Launch& launch) {
+  Kernel* const kernel = kernel_registry().find_kernel(host_function);
+  if (kernel == nullptr) {
+    return reject({cudaErrorInvalidDeviceFunction, "no library has registered the kernel"}, launch, "?");
+  }
+  if (card() == nullptr) return fail(cudaErrorNoDevice);
+  const Rejection rejection = check(launch, *kernel);
+  if (rejection.error != cudaSuccess) return reject(rejection, launch, kernel->name);
+  ++counts().launches;
+  ++kernel->launches;
+  return cudaSuccess;
+}
+
+/// Configurations on their way from <<<…>>> to the kernel's host-side twin.
+std::vector<Launch>& pushed_launches() {
+  thread_local std::vector<Launch> launches;
+  return launches;
+}
+
+}  // namespace
+
+}  // namespace vlmtrain::vgpu
+
+using vlmtrain::vgpu::fail;
+using vlmtrain::vgpu::pushed_launches;
+using vlmtrain::vgpu::start;
+
+// Called by the code that NVIDIA's compiler makes of <<<…>>>; no header declares these.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" {
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream) {
+  pushed_launches().push_back({grid, block, shared_bytes, stream});
+  return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
+  if (pushed_launches().empty()) return fail(cudaErrorMissingConfiguration);
+  const auto launch = pushed_launches().back();
+  pushed_launches().pop_back();
+  *grid = launch.grid;
+  *block = launch.block;
+  *shared_bytes = launch.shared_bytes;
+  *static_cast<cudaStream_t*>(stream) = launch.stream;
+  return cudaSuccess;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**, size_t shared_bytes,
+                               cudaStream_t stream) {
+  return start(kernel, {grid, block, shared_bytes, stream});
+}
+
+}  // extern "C"
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+
+cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, void**, size_t shared_bytes,
+                             cudaStream_t stream) {
+  return start(host_function, {grid, block, shared_bytes, stream});
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* host_function, void**) {
+  return start(host_function, {configuration->gridDim, configuration->blockDim, configuration->dynamicSmemBytes,
+                               configuration->stream});
+}

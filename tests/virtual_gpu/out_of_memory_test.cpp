@@ -1,0 +1,56 @@
+#include <ATen/ops/empty.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include "virtual_gpu/card.h"
+#include "virtual_gpu/small_run.h"
+
+namespace vlmtrain {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+void empty_cache() {
+  c10::getDeviceAllocator(at::kCUDA)->emptyCache();
+}
+
+class OutOfMemoryTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    filled_.reset();
+    empty_cache();
+  }
+
+  /// Takes the card's memory but for a few pages, so that the card is as small as a test wants it.
+  void fill_card() {
+    empty_cache();
+    const auto now = counters();
+    const auto taken = static_cast<int64_t>(now.capacity_bytes - now.used_bytes) - 4 * kMiB;
+    filled_ = at::empty({taken / (2 * kMiB), 2 * kMiB}, at::TensorOptions(at::kByte).device(at::kCUDA));
+  }
+
+  at::Tensor filled_;
+};
+
+TEST_F(OutOfMemoryTest, IsPyTorchsOwnErrorOnACardTooSmall) {
+  SmallRun run({});
+  fill_card();
+  EXPECT_THROW(run.step(), c10::OutOfMemoryError);
+  EXPECT_GT(counters().failed_allocations, 0U);
+}
+
+TEST_F(OutOfMemoryTest, AStepRunsAgainOnceThereIsRoom) {
+  SmallRun run({});
+  fill_card();
+  EXPECT_THROW(run.step(), c10::OutOfMemoryError);
+  filled_.reset();
+  empty_cache();
+  card().reset();
+  EXPECT_EQ(run.step().samples, 4);
+  EXPECT_EQ(counters().rejected_launches, 0U);
+  EXPECT_EQ(counters().failed_allocations, 0U);
+}
+
+}  // namespace
+}  // namespace vlmtrain

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parity/case.h"
+#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/memory/device.h"
+
+namespace vlmtrain {
+
+/// What a small run does; the model is that of a parity case.
+struct SmallRunSettings {
+  std::string parity_case = "mixed_batch";
+  at::ScalarType dtype = at::kBFloat16;
+  bool recompute = false;
+  int64_t micro_batch_size = 2;
+  int64_t repeats = 1;  ///< of the case's samples
+};
+
+/// A model on the virtual card, and the global batch that each of its steps trains on.
+class SmallRun {
+ public:
+  explicit SmallRun(const SmallRunSettings& settings)
+      : settings_{.device = memory::open_device("cuda"), .micro_batch_size = settings.micro_batch_size} {
+    const parity::Case reference(settings.parity_case);
+    for (int64_t i = 0; i < settings.repeats; ++i) {
+      for (auto& sample : reference.samples()) samples_.push_back(std::move(sample));
+    }
+    model_ = models::build_model(reference.checkpoint(), settings_.device, settings.dtype);
+    models::load_weights(*model_, reference.checkpoint());
+    if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
+    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), engine::AdamWSettings{.weight_decay = 0.1});
+  }
+
+  engine::StepResult step() {
+    return engine::optimizer_step(*model_, *optimizer_, samples_, {1e-4, 1e-4, 1e-4}, settings_);
+  }
+
+ private:
+  engine::StepSettings settings_;
+  std::vector<data::Sample> samples_;
+  std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::AdamW> optimizer_;
+};
+
+}  // namespace vlmtrain

@@ -1,0 +1,120 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <ostream>
+#include <string>
+#include <tuple>
+
+#include "virtual_gpu/card.h"
+#include "virtual_gpu/small_run.h"
+#include "vlmtrain/engine/async_scalars.h"
+
+namespace vlmtrain {
+namespace {
+
+struct StepCase {
+  std::string name;
+  SmallRunSettings settings;
+  uint64_t most_launches;  ///< of a step, on any architecture
+};
+
+void PrintTo(const StepCase& step_case, std::ostream* out) {
+  *out << step_case.name;
+}
+
+class TrainingStepTest : public testing::TestWithParam<StepCase> {
+ protected:
+  SmallRun run_{GetParam().settings};
+
+  /// What the step did.
+  vgpu::Counters step() {
+    card().reset();
+    run_.step();
+    return counters();
+  }
+};
+
+TEST_P(TrainingStepTest, LaunchesWhatTheCardAccepts) {
+  for (int i = 0; i < 3; ++i) {
+    const auto done = step();
+    EXPECT_GT(done.launches, 0U);
+    EXPECT_LE(done.launches, GetParam().most_launches);
+    RecordProperty("launches", static_cast<int>(done.launches));
+    EXPECT_EQ(done.rejected_launches, 0U);
+    EXPECT_GT(done.products, 0U);
+    EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
+  }
+}
+
+TEST_P(TrainingStepTest, NeverWaitsForTheDevice) {
+  step();
+  for (int i = 0; i < 2; ++i) {
+    const auto done = step();
+    EXPECT_EQ(done.device_to_host_pinned.calls + done.device_to_host_pageable.calls, 0U);
+    EXPECT_EQ(done.host_to_device_pageable.calls, 0U);
+    EXPECT_EQ(done.stream_synchronizations, 0U);
+    EXPECT_EQ(done.event_synchronizations, 0U);
+    EXPECT_EQ(done.device_synchronizations, 0U);
+    EXPECT_EQ(done.blocking_copies, 0U);
+  }
+}
+
+TEST_P(TrainingStepTest, AsksTheDriverForNoMemoryOnceItIsWarm) {
+  step();
+  step();
+  const auto done = step();
+  EXPECT_EQ(done.allocations, 0U);
+  EXPECT_EQ(done.frees, 0U);
+  EXPECT_EQ(done.host_allocations, 0U);
+}
+
+TEST_P(TrainingStepTest, DoesTheSameInEveryStepAndInEveryRun) {
+  const auto trace = [this](SmallRun& run) {
+    card().reset();
+    run.step();
+    const auto done = counters();
+    return std::tuple(launches_by_kernel(), products(), done.host_to_device_pinned.calls,
+                      done.host_to_device_pinned.bytes, done.device_to_device.calls, done.device_to_device.bytes,
+                      done.fills);
+  };
+  const auto expected = trace(run_);
+  EXPECT_EQ(trace(run_), expected);
+  SmallRun another(GetParam().settings);
+  EXPECT_EQ(trace(another), expected);
+}
+
+TEST_P(TrainingStepTest, GivesLossAndNormWithOneCopyThatNobodyWaitsFor) {
+  run_.step();
+  const auto result = run_.step();
+  card().reset();
+  engine::AsyncScalars scalars({result.loss, result.grad_norm});
+  const auto queued = counters();
+  EXPECT_EQ(queued.device_to_host_pinned.calls, 1U);
+  EXPECT_EQ(queued.device_to_host_pageable.calls, 0U);
+  EXPECT_EQ(queued.stream_synchronizations + queued.event_synchronizations + queued.device_synchronizations, 0U);
+
+  scalars.read();
+  const auto read = counters();
+  EXPECT_EQ(read.event_synchronizations, 1U);
+  EXPECT_EQ(read.stream_synchronizations + read.device_synchronizations, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , TrainingStepTest,
+    testing::Values(StepCase{"bf16", {}, 597}, StepCase{"fp32", {.dtype = at::kFloat}, 492},
+                    StepCase{"bf16_recomputed", {.recompute = true}, 681},
+                    StepCase{"fp32_recomputed", {.dtype = at::kFloat, .recompute = true}, 584},
+                    StepCase{"bf16_one_micro_batch", {.micro_batch_size = 4}, 337},
+                    StepCase{"bf16_untied_tiles", {.parity_case = "full_heads_untied_tiles", .repeats = 4}, 590},
+                    StepCase{"fp32_untied_tiles",
+                             {.parity_case = "full_heads_untied_tiles", .dtype = at::kFloat, .repeats = 4},
+                             475},
+                    StepCase{"bf16_text_only", {.parity_case = "text_only"}, 279},
+                    // 5,280 tokens and 1,456 labels: the embedding's gradient takes another path from 3,072 on, and the
+                    // loss two chunks.
+                    StepCase{"bf16_large", {.micro_batch_size = 64, .repeats = 16}, 377},
+                    StepCase{"fp32_large", {.dtype = at::kFloat, .micro_batch_size = 64, .repeats = 16}, 264}),
+    [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace vlmtrain
