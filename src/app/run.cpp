@@ -1,5 +1,7 @@
 #include "vlmtrain/app/run.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -57,6 +59,14 @@ ExitCode act(const Action& action) {
   } catch (const std::filesystem::filesystem_error& error) {
     std::fprintf(stderr, "vlmtrain: error: %s; check the path, its permissions and the free space\n", error.what());
     return ExitCode::kFailed;
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string reason = error.what_without_backtrace();
+    std::fprintf(
+        stderr,
+        "vlmtrain: error: the device's memory is full: %s; take a smaller training.micro_batch_size (the global "
+        "batch stays what it is), or memory.recompute=all\n",
+        reason.substr(0, reason.find('\n')).c_str());
+    return ExitCode::kDoesNotFit;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", error.what());
     return ExitCode::kFailed;
