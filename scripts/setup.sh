@@ -45,10 +45,10 @@ if [[ ! -f $libtorch/.complete ]]; then
   partial=$(mktemp -d "$cache/libtorch-partial.XXXXXX")
   trap 'rm -rf "$partial"' EXIT
   # Everything that torch's metadata asks for at run time from C++: the CUDA wheels, not the Python-only packages.
-  /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --no-compile --no-deps \
+  /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --root-user-action=ignore --no-compile --no-deps \
     --target "$partial" "torch==$torch_version"
   mapfile -t cuda_wheels < <(/usr/bin/python3 scripts/cuda_requirements.py "$partial"/torch-*.dist-info/METADATA)
-  /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --no-compile \
+  /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --root-user-action=ignore --no-compile \
     --target "$partial" "${cuda_wheels[@]}"
   touch "$partial/.complete"
   rm -rf "$libtorch"
