@@ -25,8 +25,13 @@ def font(size: int) -> ImageFont.ImageFont:
         return ImageFont.load_default()
 
 
-def clipped(text: str, limit: int = 20) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def clipped(pen: ImageDraw.ImageDraw, text: str, letters: ImageFont.ImageFont, width: int) -> str:
+    """The text, or as much of it as `width` pixels take."""
+    if pen.textlength(text, font=letters) <= width:
+        return text
+    while text and pen.textlength(text + "…", font=letters) > width:
+        text = text[:-1]
+    return text + "…"
 
 
 def spread(records: list[dict], count: int) -> list[dict]:
@@ -52,13 +57,14 @@ def draw(root: pathlib.Path) -> pathlib.Path:
         picture = Image.open(root / "data" / record["image"]).resize((PICTURE, PICTURE), Image.BICUBIC)
         sheet.paste(picture, (left, top))
         question, expected = (turn["value"].replace("<image>", "").strip() for turn in record["conversations"][:2])
-        pen.text((left, top + PICTURE + 10), clipped(question, 46), fill=INK, font=font(13))
+        pen.text((left, top + PICTURE + 10), clipped(pen, question, font(13), CELL_WIDTH - 32), fill=INK, font=font(13))
         lines = [("right answer", expected, INK)]
         for name, given in (("before", before[record["id"]]), ("after", after[record["id"]])):
             lines.append((name, given or "(nothing)", RIGHT if given == expected else WRONG))
+        beside = CELL_WIDTH - PICTURE - 46
         for row, (name, text, colour) in enumerate(lines):
             pen.text((left + PICTURE + 14, top + 42 * row), name, fill="#6e7781", font=font(11))
-            pen.text((left + PICTURE + 14, top + 42 * row + 15), clipped(text), fill=colour, font=font(14))
+            pen.text((left + PICTURE + 14, top + 42 * row + 15), clipped(pen, text, font(14), beside), fill=colour, font=font(14))
     path = root / "answers.png"
     sheet.save(path)
     return path

@@ -41,6 +41,7 @@ evaluate "$trained" after
 /usr/bin/python3 scripts/draw_answers.py quickstart
 
 stage "Done"
+picture=$(find quickstart/data/images -name 'held_out_*' | sort | head -n 1)
 before=$(awk '$1 == "all" { print $3 }' quickstart/accuracy_before.txt)
 after=$(awk '$1 == "all" { print $3 }' quickstart/accuracy_after.txt)
 cat <<SUMMARY
@@ -48,5 +49,5 @@ Held-out answers that are right: $before before, $after after training.
   picture of some answers   quickstart/answers.png
   metrics of each step      quickstart/run/metrics.jsonl
   checkpoint                $trained (transformers loads it)
-Ask it: $vlmtrain generate --checkpoint $trained --image quickstart/data/images/FILE.jpg --prompt "What colour is the circle?"
+Ask it: $vlmtrain generate --checkpoint $trained --image $picture --prompt "Describe the shapes."
 SUMMARY
