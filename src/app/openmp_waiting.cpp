@@ -28,6 +28,7 @@ void let_openmp_threads_sleep() {
   setenv(kSetting, "passive", /*overwrite=*/0);
   std::vector<std::string> arguments = own_arguments();
   std::vector<char*> pointers;
+  pointers.reserve(arguments.size() + 1);
   for (auto& argument : arguments) pointers.push_back(argument.data());
   pointers.push_back(nullptr);
   execv("/proc/self/exe", pointers.data());
