@@ -1,5 +1,5 @@
-# Compiles through ccache where it is installed: a warm build takes seconds.
+# Compiles through ccache where it is installed: a warm build takes seconds, also in another clone.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
 endif()
