@@ -28,6 +28,11 @@ int64_t gpu_count() {
   return load_cuda_library().empty() ? static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount()) : 0;
 }
 
+/// Without the driver's library there is no GPU, and LibTorch's half gigabyte need not be loaded to find that out.
+bool has_driver() {
+  return dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;
+}
+
 at::Device open_cuda(at::Device device) {
   if (const std::string failure = load_cuda_library(); !failure.empty()) {
     throw run_error(
@@ -52,7 +57,8 @@ c10::DeviceAllocator* allocator_of(at::Device device) {
 }  // namespace
 
 at::Device open_device(const std::string& name) {
-  if (name == "auto") return gpu_count() > 0 ? open_cuda(at::Device(at::kCUDA, 0)) : at::Device(at::kCPU);
+  if (name == "auto")
+    return has_driver() && gpu_count() > 0 ? open_cuda(at::Device(at::kCUDA, 0)) : at::Device(at::kCPU);
   if (name == "cpu") return at::kCPU;
   if (name == "cuda") return open_cuda(at::Device(at::kCUDA, 0));
   int index = -1;
