@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "models/registry.h"
+#include "models/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/io/atomic.h"
@@ -114,6 +115,14 @@ void initialize_weights(VisionLanguageModel& model, uint64_t seed) {
   }
 }
 
+io::NamedTensors weights_of(const VisionLanguageModel& model) {
+  io::NamedTensors weights;
+  for (const auto& parameter : model.parameters().all()) {
+    weights.emplace_back(parameter.name, parameter.tensor.detach());
+  }
+  return weights;
+}
+
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
                      const std::filesystem::path& out, int64_t max_shard_bytes) {
   auto config = io::read_ordered_json(source / "config.json");
@@ -123,10 +132,7 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
   for (const char* name : kCompanionFiles) {
     if (std::filesystem::exists(source / name)) io::write_file(out / name, io::read_file(source / name));
   }
-  io::NamedTensors tensors;
-  for (const auto& parameter : model.parameters().all())
-    tensors.emplace_back(parameter.name, parameter.tensor.detach());
-  io::write_checkpoint_tensors(out, tensors, max_shard_bytes);
+  io::write_checkpoint_tensors(out, weights_of(model), max_shard_bytes);
 }
 
 }  // namespace vlmtrain::models

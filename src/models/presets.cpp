@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/atomic.h"
@@ -45,10 +46,7 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
   }
   const auto model = build_model(folder.path(), at::kCPU, at::kFloat);
   initialize_weights(*model, seed);
-  io::NamedTensors tensors;
-  for (const auto& parameter : model->parameters().all())
-    tensors.emplace_back(parameter.name, parameter.tensor.detach());
-  io::write_checkpoint_tensors(folder.path(), tensors);
+  io::write_checkpoint_tensors(folder.path(), weights_of(*model));
   folder.commit();
 }
 
