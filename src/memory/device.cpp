@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <ATen/Context.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <charconv>
@@ -80,6 +81,26 @@ DeviceMemory device_memory(at::Device device) {
 
 void reset_peaks(at::Device device) {
   if (auto* const allocator = allocator_of(device)) allocator->resetPeakStats(device.index());
+}
+
+int64_t allocation_retries(at::Device device) {
+  auto* const allocator = allocator_of(device);
+  return allocator == nullptr ? 0 : allocator->getDeviceStats(device.index()).num_alloc_retries;
+}
+
+void release_unused(at::Device device) {
+  auto* const allocator = allocator_of(device);
+  if (allocator == nullptr) return;
+  // LibTorch's own function, which has no entry without CUDA's headers.
+  using ClearWorkspaces = void (*)();
+  static const auto clear_cublas_workspaces =
+      reinterpret_cast<ClearWorkspaces>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
+  if (clear_cublas_workspaces != nullptr) clear_cublas_workspaces();
+  allocator->emptyCache();
+}
+
+void set_expandable_segments(bool expandable) {
+  c10::CachingAllocator::setAllocatorSettings(expandable ? "expandable_segments:True" : "expandable_segments:False");
 }
 
 int64_t host_peak_bytes() {

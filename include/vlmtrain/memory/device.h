@@ -22,6 +22,16 @@ struct DeviceMemory {
 DeviceMemory device_memory(at::Device device);
 void reset_peaks(at::Device device);
 
+/// How often the allocator found no room, emptied its cache and tried again.
+int64_t allocation_retries(at::Device device);
+
+/// Gives everything back to the driver that no tensor uses, the workspaces of cuBLAS included; waits for the device.
+void release_unused(at::Device device);
+
+/// Whether what is allocated from now on lies in segments that grow (PYTORCH_CUDA_ALLOC_CONF=expandable_segments). The
+/// memory of batches of changing size then hardly fragments. Nothing on the CPU.
+void set_expandable_segments(bool expandable);
+
 /// Peak resident set of this process, from the kernel.
 int64_t host_peak_bytes();
 
