@@ -44,6 +44,8 @@ at::Tensor join_tiles(std::span<const Sample> samples) {
 
 at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) return tensor;
+  // Tiles that have a shape only, as in a rehearsal.
+  if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
   // Only a copy from pinned memory does not hold up the host.
   const bool pin = device.is_cuda() && tensor.device().is_cpu();
   return (pin ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/true);

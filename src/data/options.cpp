@@ -5,8 +5,6 @@
 namespace vlmtrain::data {
 
 void declare(OptionTable& table, DataOptions& options) {
-  const Check<Auto<int64_t>> auto_or_positive{
-      "auto or at least 1", [](const Auto<int64_t>& value) { return !value.has_value() || *value >= 1; }};
   const Check<bool> always_packed{"true, since samples always lie end to end, without padding",
                                   [](const bool& packing) { return packing; }};
   table.describe_section("data", "What is learnt from, and how it is read.");
@@ -20,11 +18,11 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.packing", options.packing, "Samples of a micro-batch lie end to end and do not see each other.",
             std::optional{always_packed});
   table.add("data.max_images_per_sample", options.max_images_per_sample,
-            "Most images of a sample; one with more is a bad sample. auto: no limit.", std::optional{auto_or_positive});
+            "Most images of a sample; one with more is a bad sample. auto: no limit.", std::optional{unless_auto(at_least<int64_t>(1))});
   table.add("data.image_max_pixels", options.image_max_pixels,
             "Most pixels of an image, width x height; a larger one is made smaller. auto: what the model's own "
             "processor allows.",
-            std::optional{auto_or_positive});
+            std::optional{unless_auto(at_least<int64_t>(1))});
   table.add_choice(
       "data.on_bad_sample", options.on_bad_sample, {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
       "What to do with a sample that cannot be used: stop and name it, or go on without it and count it in "

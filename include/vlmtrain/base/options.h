@@ -35,6 +35,12 @@ Check<T> between(T low, T high);
 template <class T>
 Check<T> between_below(T low, T high);
 
+/// `auto`, or what fulfils `check`.
+template <class T>
+Check<Auto<T>> unless_auto(const Check<T>& check) {
+  return {"auto, or " + check.phrase, [check](const Auto<T>& value) { return !value || check.holds(*value); }};
+}
+
 /// The declarations of all options: one declaration gives key, type, default, check, documentation, YAML reading and
 /// override. Each part declares its own struct (`declare(OptionTable&, DataOptions&)`); the defaults are the values
 /// that the struct holds when it is declared. The structs must outlive the table. Not thread-safe.

@@ -20,7 +20,8 @@ struct Sample {
   std::vector<int64_t> token_ids;              ///< [tokens]
   std::vector<char> is_label;                  ///< [tokens], 1 where the model has to produce the token
   std::vector<int64_t> image_token_positions;  ///< ascending places in token_ids that take the vision features
-  at::Tensor tiles;  ///< uint8 [tiles, 3, height, width]; undefined without images, or once the features are known
+  at::Tensor tiles;  ///< uint8 [tiles, 3, height, width]; undefined without images, or once the features are
+                     ///< known; on the meta device, a shape without pixels, in a rehearsal
   int64_t images = 0;
 
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }

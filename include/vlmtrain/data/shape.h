@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "vlmtrain/data/sample.h"
+
+namespace vlmtrain::data {
+
+/// What of a sample decides how much memory and time it takes: its sizes, not its values.
+struct SampleShape {
+  int64_t tokens = 0;  ///< image tokens included
+  int64_t label_tokens = 0;
+  int64_t image_tokens = 0;  ///< tokens that take vision features
+  int64_t images = 0;
+  int64_t tiles = 0;  ///< 0 without images
+  int64_t tile_height = 0;
+  int64_t tile_width = 0;
+
+  bool operator==(const SampleShape&) const = default;
+};
+
+SampleShape shape_of(const Sample& sample);
+
+/// A sample of this shape without values: image tokens first, label tokens last, token ids 0, tiles on the meta device.
+/// REQUIRES: image_tokens + label_tokens <= tokens, label_tokens < tokens.
+Sample sample_of(const SampleShape& shape);
+
+}  // namespace vlmtrain::data
