@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/place.h"
 
 namespace vlmtrain::engine {
 
@@ -77,6 +78,7 @@ double LearningRates::of(nn::Component component) const {
 }
 
 AdamW::AdamW(const nn::ParameterStore& store, AdamWSettings settings) : settings_(settings) {
+  const memory::InComponent states(memory::Component::kOptimizer);
   const auto fp32 = store.options().dtype(at::kFloat);
   for (const auto& parameter : store.all()) {
     if (!parameter.tensor.requires_grad()) continue;
@@ -84,6 +86,7 @@ AdamW::AdamW(const nn::ParameterStore& store, AdamWSettings settings) : settings
     entry.master = parameter.tensor.detach();
     if (parameter.tensor.scalar_type() != at::kFloat) {
       entry.master = entry.master.to(at::kFloat);
+      const memory::InComponent sums(memory::Component::kGradients);
       entry.sum = std::make_shared<GradientSum>(GradientSum{at::zeros(parameter.tensor.sizes(), fp32)});
       torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, std::make_unique<AddToSum>(entry.sum));
     }
@@ -103,6 +106,7 @@ AdamW::~AdamW() {
 
 at::Tensor AdamW::step(const LearningRates& rates) {
   const at::NoGradGuard no_gradients;
+  const memory::InComponent optimizer(memory::Component::kOptimizer);
   struct Group {
     std::vector<at::Tensor> masters, gradients, first_moments, second_moments, steps;
   };

@@ -5,13 +5,24 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/place.h"
 #include "vlmtrain/nn/fused_loss.h"
 
 namespace vlmtrain::engine {
 
+namespace {
+
+data::MicroBatch on_device(const data::MicroBatch& batch, at::Device device) {
+  const memory::InComponent input(memory::Component::kInput);
+  return batch.to(device);
+}
+
+}  // namespace
+
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
                    int64_t loss_chunk_rows) {
   const at::Tensor hidden = model.forward(batch, batch.label_positions);
+  const memory::InComponent loss(memory::Component::kLoss);
   return nn::linear_cross_entropy(hidden, model.output_weight(), batch.labels, normalizer, loss_chunk_rows);
 }
 
@@ -25,7 +36,7 @@ StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::s
   const auto micro_batch_size = static_cast<size_t>(settings.micro_batch_size);
   for (size_t first = 0; first < samples.size(); first += micro_batch_size) {
     const size_t count = std::min(micro_batch_size, samples.size() - first);
-    const auto batch = data::collate(samples.subspan(first, count)).to(settings.device);
+    const auto batch = on_device(data::collate(samples.subspan(first, count)), settings.device);
     const at::Tensor loss = loss_of(model, batch, static_cast<double>(result.label_tokens), settings.loss_chunk_rows);
     loss.backward();
     result.loss += loss.detach();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "vlmtrain/memory/place.h"
 #include "vlmtrain/nn/parameters.h"
 #include "vlmtrain/nn/recompute.h"
 
@@ -23,8 +24,10 @@ inline double residual_branch_gain(int64_t blocks) {
 template <class Block>
 class BlockList {
  public:
+  /// `component` is what a trace counts the blocks' memory as.
   template <class Config>
-  BlockList(const nn::ParameterScope& scope, int64_t count, const Config& config) {
+  BlockList(const nn::ParameterScope& scope, int64_t count, const Config& config, memory::Component component)
+      : component_(component) {
     for (int64_t i = 0; i < count; ++i) {
       const size_t first_parameter = scope.store().all().size();
       auto block = std::make_unique<Block>(scope / i, config);
@@ -36,14 +39,14 @@ class BlockList {
   /// is copied into the nodes of the backward pass.
   template <class Context>
   at::Tensor run(at::Tensor hidden, int64_t recomputed, const Context& context) const {
-    for (const auto& entry : entries_) {
-      const Block* block = entry.block.get();
-      if (recomputed-- > 0 && c10::GradMode::is_enabled()) {
-        hidden = nn::recompute([block, context](const at::Tensor& x) { return (*block)(x, context); }, hidden,
-                               entry.parameters);
-      } else {
-        hidden = (*block)(hidden, context);
-      }
+    for (int64_t i = 0; i < size(); ++i) {
+      const Entry& entry = entries_[static_cast<size_t>(i)];
+      const auto run_block = [block = entry.block.get(), context, i, component = component_](const at::Tensor& x) {
+        const memory::InBlock place(component, i);
+        return (*block)(x, context);
+      };
+      const bool recomputes = i < recomputed && c10::GradMode::is_enabled();
+      hidden = recomputes ? nn::recompute(run_block, hidden, entry.parameters) : run_block(hidden);
     }
     return hidden;
   }
@@ -55,6 +58,7 @@ class BlockList {
     std::unique_ptr<Block> block;
     std::vector<at::Tensor> parameters;
   };
+  memory::Component component_;
   std::vector<Entry> entries_;
 };
 

@@ -17,6 +17,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/place.h"
 
 namespace vlmtrain::models {
 
@@ -60,6 +61,7 @@ std::string shape_text(at::IntArrayRef sizes) {
 
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype) {
+  const memory::InComponent weights(memory::Component::kWeights);
   const auto config = io::read_json(folder / "config.json");
   return family_of(config, folder).build(config, folder, at::TensorOptions(dtype).device(device));
 }

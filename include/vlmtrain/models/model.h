@@ -13,6 +13,8 @@ namespace vlmtrain::models {
 struct RecomputeBlocks {
   int64_t vision = 0;
   int64_t language = 0;
+
+  bool operator==(const RecomputeBlocks&) const = default;
 };
 
 /// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the
@@ -38,19 +40,31 @@ class VisionLanguageModel {
   virtual int64_t vision_blocks() const = 0;
   virtual int64_t language_blocks() const = 0;
 
-  /// Both of the above for a batch.
-  at::Tensor forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const {
-    return hidden_states(batch, batch.tiles.defined() ? image_features(batch.tiles) : at::Tensor(), output_positions);
-  }
+  /// Both of the above for a batch, with at most vision_tiles_per_pass() tiles in the tower at a time.
+  at::Tensor forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }
   nn::ParameterStore& parameters() { return parameters_; }
   void set_recompute(RecomputeBlocks blocks) { recompute_ = blocks; }
   const RecomputeBlocks& recompute() const { return recompute_; }
+  /// 0: all that a micro-batch has. Fewer need less memory for temporaries; the features are the same.
+  void set_vision_tiles_per_pass(int64_t tiles) { vision_tiles_per_pass_ = tiles; }
+  int64_t vision_tiles_per_pass() const { return vision_tiles_per_pass_; }
 
  private:
   nn::ParameterStore parameters_;
   RecomputeBlocks recompute_;
+  int64_t vision_tiles_per_pass_ = 0;
 };
+
+/// The parts of a model whose weights stay as they are.
+struct FrozenParts {
+  bool vision_tower = false;
+  bool projector = false;
+  bool language_model = false;  ///< embeddings and output included
+};
+
+/// Lets gradients be computed for what is not frozen, and for nothing else. Returns whether anything is left to train.
+bool freeze(VisionLanguageModel& model, const FrozenParts& frozen);
 
 }  // namespace vlmtrain::models

@@ -87,7 +87,7 @@ LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& confi
       embedding_((scope / "embed_tokens")
                      .parameter("weight", {config.vocab_size, config.hidden_size},
                                 nn::InitialValues::for_fan_in(config.hidden_size))),
-      blocks_(scope / "layers", config.layers, config),
+      blocks_(scope / "layers", config.layers, config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
 
 at::Tensor LlamaModel::embed(const at::Tensor& token_ids) const {

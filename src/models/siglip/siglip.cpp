@@ -93,7 +93,7 @@ SiglipTower::SiglipTower(const nn::ParameterScope& scope, const SiglipConfig& co
                     .parameter("weight", {config.patches_per_side() * config.patches_per_side(), config.hidden_size},
                                {.mean = 0, .deviation = kPositionDeviation})),
       position_ids_(position_ids(config.patches_per_side()).to(patch_weight_.device())),
-      blocks_(scope / "encoder" / "layers", config.layers, config),
+      blocks_(scope / "encoder" / "layers", config.layers, config, memory::Component::kVision),
       post_norm_(scope / "post_layernorm", config.hidden_size, config.layer_norm_eps) {}
 
 at::Tensor SiglipTower::embed(const at::Tensor& pixels) const {
