@@ -50,7 +50,7 @@ ExitCode eval(const Arguments& arguments) {
   const auto records = train::read_records(config.data.eval);
   const auto processor =
       models::load_processor(arguments.checkpoint, train::processor_settings(config.data, config.data.eval));
-  const auto model = models::build_model(arguments.checkpoint, device, train::compute_dtype(config.training.precision));
+  const auto model = models::build_model(arguments.checkpoint, device, engine::dtype_of(config.training.precision));
   models::load_weights(*model, arguments.checkpoint);
 
   std::string lines;

@@ -29,6 +29,7 @@ constexpr CommandEntry kCommands[] = {
     {"eval", "loss and accuracy of a checkpoint on a data set", declare_eval},
     {"generate", "answer a question about images", declare_generate},
     {"options", "list every configuration key", declare_options},
+    {"rehearse", "run steps on a virtual card, as lines on stdin say", declare_rehearse},
 };
 
 /// `vlmtrain --config F` is `vlmtrain train --config F`.

@@ -1,18 +1,10 @@
 #include "vlmtrain/engine/options.h"
 
-#include <algorithm>
-#include <cctype>
-
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::engine {
 
 namespace {
-
-template <class T>
-Check<Auto<T>> unless_auto(const Check<T>& check) {
-  return {check.phrase, [check](const Auto<T>& value) { return !value || check.holds(*value); }};
-}
 
 const std::vector<std::pair<std::string, Precision>> kPrecisions{{"bf16", Precision::kBf16},
                                                                  {"fp32", Precision::kFp32}};
@@ -34,6 +26,10 @@ std::string name_of(Precision precision) {
   return name_in(kPrecisions, precision);
 }
 
+at::ScalarType dtype_of(Precision precision) {
+  return precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+}
+
 void declare(OptionTable& table, TrainingOptions& options) {
   table.describe_section("training", "How many samples a step takes, how long, and how the weights are moved.");
   table.add("training.global_batch_size", options.global_batch_size,
@@ -41,8 +37,8 @@ void declare(OptionTable& table, TrainingOptions& options) {
             std::optional{at_least<int64_t>(1)});
   table.add(
       "training.micro_batch_size", options.micro_batch_size,
-      "Samples of one forward and backward pass; must divide the global batch. `auto`: the largest divisor of the "
-      "global batch up to 8.",
+      "Samples of one forward and backward pass; must divide the global batch. `auto`: what the planner finds for the "
+      "GPU; on the CPU the largest divisor of the global batch up to 8.",
       std::optional{unless_auto(at_least<int64_t>(1))});
   table.add("training.max_steps", options.max_steps, "Optimizer steps. `auto`: as many as `training.epochs` takes.",
             std::optional{unless_auto(at_least<int64_t>(1))});
@@ -75,19 +71,6 @@ void declare(OptionTable& table, TrainingOptions& options) {
       "in fp32 over the micro-batches.");
   table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",
             std::optional{at_least<int64_t>(0)});
-}
-
-void declare(OptionTable& table, MemoryOptions& options) {
-  table.describe_section("memory", "What is traded for memory.");
-  const auto valid = [](const std::string& text) {
-    const bool number = !text.empty() && text.size() < 7 &&
-                        std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
-    return text == "none" || text == "all" || number;
-  };
-  table.add("memory.recompute", options.recompute,
-            "Blocks of the vision tower and of the language model (each) whose activations are computed again in the "
-            "backward pass instead of being kept.",
-            std::optional{Check<std::string>{"none, all or a number of blocks", valid}});
 }
 
 }  // namespace vlmtrain::engine

@@ -42,7 +42,7 @@ OptionTable declare(Config& config) {
   table.add_choice("training.resume", config.resume, {{"auto", Resume::kAuto}, {"never", Resume::kNever}},
                    "`auto`: go on from the newest checkpoint in output.dir, if there is one. `never`: refuse to start "
                    "where there is one.");
-  engine::declare(table, config.memory);
+  planner::declare(table, config.memory);
   declare(table, config.output);
   return table;
 }

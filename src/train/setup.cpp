@@ -37,32 +37,22 @@ data::LoaderSettings loader_settings(const Config& config) {
           .on_bad_sample = config.data.on_bad_sample};
 }
 
-at::ScalarType compute_dtype(engine::Precision precision) {
-  return precision == engine::Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+models::FrozenParts frozen_parts(const ModelOptions& options) {
+  return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model};
 }
 
 void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
-  bool anything_trained = false;
-  for (const auto& parameter : model.parameters().all()) {
-    const bool frozen = (parameter.component == nn::Component::kVisionTower && options.freeze_vision_tower) ||
-                        (parameter.component == nn::Component::kProjector && options.freeze_projector) ||
-                        (parameter.component == nn::Component::kLanguageModel && options.freeze_language_model);
-    parameter.tensor.set_requires_grad(!frozen);
-    anything_trained |= !frozen;
-  }
-  if (!anything_trained) {
+  if (!models::freeze(model, frozen_parts(options))) {
     throw usage_error(
         "model.freeze_vision_tower, model.freeze_projector and model.freeze_language_model leave nothing to train; set "
         "one of them to false");
   }
 }
 
-models::RecomputeBlocks recompute_blocks(const engine::MemoryOptions& options,
+models::RecomputeBlocks recompute_blocks(const planner::MemoryOptions& options,
                                          const models::VisionLanguageModel& model) {
-  if (options.recompute == "none") return {};
-  if (options.recompute == "all") return {model.vision_blocks(), model.language_blocks()};
-  const int64_t blocks = std::stoll(options.recompute);
-  return {std::min(blocks, model.vision_blocks()), std::min(blocks, model.language_blocks())};
+  if (options.recompute.is_auto()) return {};
+  return {options.recompute.blocks_of(model.vision_blocks()), options.recompute.blocks_of(model.language_blocks())};
 }
 
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options) {

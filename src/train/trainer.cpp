@@ -72,7 +72,7 @@ class Run {
                         dir_.string(), newest->filename().string());
     }
     const std::filesystem::path weights = newest ? *newest : std::filesystem::path(config_.model.path);
-    model_ = models::build_model(weights, device_, compute_dtype(config_.training.precision));
+    model_ = models::build_model(weights, device_, engine::dtype_of(config_.training.precision));
     models::load_weights(*model_, weights);
     freeze(*model_, config_.model);
     model_->set_recompute(recompute_blocks(config_.memory, *model_));

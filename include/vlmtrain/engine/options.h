@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -15,6 +17,9 @@ enum class Precision { kFp32, kBf16 };
 
 /// As the configuration writes them.
 std::string name_of(Precision precision);
+
+/// Of weights and activations.
+at::ScalarType dtype_of(Precision precision);
 
 /// Section `training`, as far as it says how an optimizer step is done.
 struct TrainingOptions {
@@ -37,12 +42,5 @@ struct TrainingOptions {
 };
 
 void declare(OptionTable& table, TrainingOptions& options);
-
-/// Section `memory`.
-struct MemoryOptions {
-  std::string recompute = "none";  ///< none, all, or a number of blocks in each tower
-};
-
-void declare(OptionTable& table, MemoryOptions& options);
 
 }  // namespace vlmtrain::engine

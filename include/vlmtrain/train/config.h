@@ -6,6 +6,7 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/engine/options.h"
+#include "vlmtrain/planner/options.h"
 
 namespace vlmtrain::train {
 
@@ -31,7 +32,7 @@ struct Config {
   data::DataOptions data;
   engine::TrainingOptions training;
   Resume resume = Resume::kAuto;
-  engine::MemoryOptions memory;
+  planner::MemoryOptions memory;
   OutputOptions output;
 };
 

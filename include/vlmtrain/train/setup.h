@@ -1,6 +1,5 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -27,9 +26,9 @@ std::vector<io::Record> read_records(const std::filesystem::path& file);
 models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file);
 
 data::LoaderSettings loader_settings(const Config& config);
-at::ScalarType compute_dtype(engine::Precision precision);
+models::FrozenParts frozen_parts(const ModelOptions& options);
 void freeze(models::VisionLanguageModel& model, const ModelOptions& options);
-models::RecomputeBlocks recompute_blocks(const engine::MemoryOptions& options,
+models::RecomputeBlocks recompute_blocks(const planner::MemoryOptions& options,
                                          const models::VisionLanguageModel& model);
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options);
 engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor);

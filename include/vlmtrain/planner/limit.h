@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "vlmtrain/memory/gpu_table.h"
+#include "vlmtrain/planner/options.h"
+
+namespace vlmtrain::planner {
+
+/// The card that a plan is for.
+struct TargetCard {
+  const memory::Gpu* gpu = nullptr;  ///< architecture, rates, context
+  int64_t memory_bytes = 0;          ///< as the driver reports it
+  int64_t context_bytes = 0;         ///< taken beside PyTorch's allocator: the CUDA context, other processes
+  bool context_measured = false;
+  std::string description;  ///< "NVIDIA H100 80GB HBM3 (85.03 GB)" or "a card of 24 GB (…)"
+};
+
+/// A card of the table. Throws UserError (kUsage) that names the known ones.
+TargetCard card_by_name(const std::string& name);
+
+/// A card of so many nominal gigabytes (as shops count them: 24 means 24 GiB). Its driver reports 98 % of that, a
+/// little less than the cards of the table without ECC in their memory's own space do (98.5 % RTX 4090 and A100-40, 99
+/// % A100-80, H100, A6000); cards that keep check bits there report 92 % (T4, L4, L40S): name those. Architecture and
+/// rates are those of a common card of that size. Throws UserError (kUsage) for sizes below 1 and above 1024.
+TargetCard card_of_size(double nominal_gigabytes);
+
+/// What a plan may take of a card.
+struct MemoryLimit {
+  int64_t card_bytes = 0;
+  int64_t context_bytes = 0;        ///< the CUDA context and loaded kernels
+  int64_t communication_bytes = 0;  ///< NCCL's buffers; 0 on one card
+  int64_t margin_bytes = 0;         ///< kept free
+  double margin_percent = 0;        ///< of card_bytes
+  int64_t limit_bytes = 0;          ///< what is left for PyTorch's allocator
+};
+
+/// `limit_gigabytes` (memory.limit_gb, of 1e9 bytes) makes the card smaller. `world_size` > 1 adds an estimate for
+/// NCCL.
+MemoryLimit limit_of(const TargetCard& card, Mode mode, std::optional<double> limit_gigabytes, int64_t world_size);
+
+/// Share of the card that a mode keeps free, in percent.
+double margin_percent(Mode mode);
+
+}  // namespace vlmtrain::planner

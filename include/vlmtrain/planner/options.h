@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/options.h"
+
+namespace vlmtrain::planner {
+
+/// How much of the card a plan keeps free.
+enum class Mode { kConservative, kBalanced, kAggressive };
+
+/// By the names that the configuration and --mode use.
+const std::vector<std::pair<std::string, Mode>>& modes();
+std::string name_of(Mode mode);
+
+/// `auto`, `none`, `all` or a number of blocks in each tower.
+struct RecomputeOption {
+  std::string text = "auto";
+
+  bool is_auto() const { return text == "auto"; }
+  /// Of a tower of so many blocks. REQUIRES: not auto.
+  int64_t blocks_of(int64_t tower) const;
+};
+
+/// Section `memory`: what is traded for memory. The planner fills what is `auto`.
+struct MemoryOptions {
+  Auto<double> limit_gb;
+  Mode mode = Mode::kBalanced;
+  RecomputeOption recompute;
+  Auto<int64_t> vision_tiles_per_pass;
+  Auto<int64_t> loss_chunk_rows;
+  bool expandable_segments = true;
+};
+
+void declare(OptionTable& table, MemoryOptions& options);
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/planner/limit.h"
+#include "vlmtrain/planner/rehearsal.h"
+
+namespace vlmtrain::planner {
+
+/// What the samples are that a plan has to hold.
+struct Workload {
+  /// The worst first; at least one. Where there are fewer than a global batch, the last stands for the rest.
+  std::vector<data::SampleShape> worst;
+  std::string worst_sample_id;  ///< empty where the samples are hypothetical
+  int64_t global_batch_size = 16;
+  int64_t world_size = 1;
+
+  int64_t samples_per_rank() const { return global_batch_size / world_size; }
+};
+
+/// What a person has fixed; the rest is for the planner.
+struct FixedChoices {
+  std::optional<int64_t> micro_batch_size;
+  RecomputeOption recompute;
+  std::optional<int64_t> vision_tiles_per_pass;
+  std::optional<int64_t> loss_chunk_rows;
+  bool expandable_segments = true;
+};
+
+/// One way to do a step, and what it takes.
+struct Option {
+  Choices choices;
+  StepPeaks peaks;
+  double step_seconds = 0;       ///< predicted (planner/cost_recorder.h)
+  double tokens_per_second = 0;  ///< of all ranks, with the worst samples
+  bool fits = false;
+  bool rehearsed = false;  ///< peaks are a rehearsal's; else they are interpolated between rehearsals
+};
+
+/// A remedy, with what it leads to.
+struct Suggestion {
+  std::string text;
+  bool makes_it_fit = false;
+};
+
+/// How long the planner took, and for what.
+struct PlanningEffort {
+  double seconds = 0;
+  int64_t rehearsals = 0;
+  double rehearsal_seconds = 0;
+};
+
+struct Plan {
+  bool fits = false;
+  Option chosen;  ///< where nothing fits: what needs least
+  RehearsalDetail detail;
+  StepCosts costs;  ///< of the rehearsed step, which may have fewer micro-batches
+  MemoryLimit limit;
+  Workload workload;
+  TargetCard card;
+  std::vector<Option> alternatives;  ///< by micro-batch, then by blocks recomputed
+  std::vector<Suggestion> suggestions;
+  PlanningEffort effort;
+
+  int64_t accumulation_steps() const { return workload.samples_per_rank() / chosen.choices.micro_batch_size; }
+  /// Reserved, context and communication.
+  int64_t total_bytes() const;
+  /// `plan --json` and plan.json, as design.md fixes it and more.
+  nlohmann::ordered_json to_json() const;
+};
+
+}  // namespace vlmtrain::planner

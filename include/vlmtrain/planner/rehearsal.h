@@ -1,0 +1,109 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/data/shape.h"
+#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/options.h"
+#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::planner {
+
+/// What is trained and how, as far as the memory and time of a step depend on it.
+struct Job {
+  std::filesystem::path model;  ///< folder with config.json and the processor's settings; weights are not read
+  engine::Precision precision = engine::Precision::kBf16;
+  models::FrozenParts frozen;
+  double max_grad_norm = 1.0;  ///< 0: no clipping
+};
+
+/// What a plan decides: none of it changes loss or gradients beyond rounding.
+struct Choices {
+  int64_t micro_batch_size = 1;
+  models::RecomputeBlocks recompute;
+  int64_t vision_tiles_per_pass = 0;  ///< 0: all of a micro-batch
+  int64_t loss_chunk_rows = 1024;
+  bool expandable_segments = true;
+
+  bool operator==(const Choices&) const = default;
+};
+
+/// `count` samples of one shape.
+struct SampleGroup {
+  data::SampleShape shape;
+  int64_t count = 1;
+};
+
+struct RehearsalRequest {
+  Choices choices;
+  std::vector<std::vector<SampleGroup>> steps;  ///< the samples of each step, in order; cut into micro-batches
+  bool with_costs = false;     ///< count operations and predict times, from the last step
+  bool with_detail = false;    ///< trace allocations: the peak by component
+  bool with_timeline = false;  ///< and the course of the last step
+};
+
+/// What a step's work amounts to, and how long a card is predicted to take for it (planner/cost_recorder.h).
+struct Cost {
+  double product_operations = 0;  ///< of matrix products; a multiplication and an addition count as two
+  double attention_operations = 0;
+  double bytes_moved = 0;  ///< read and written by all other kernels
+  int64_t launches = 0;
+  double seconds = 0;
+
+  Cost& operator+=(const Cost& other);
+};
+
+struct StepCosts {
+  Cost total;
+  Cost vision_blocks_forward;    ///< what recomputing all of the tower's blocks costs once more
+  Cost language_blocks_forward;  ///< the same of the language model
+  Cost optimizer;
+};
+
+struct StepPeaks {
+  int64_t allocated_bytes = 0;
+  int64_t reserved_bytes = 0;
+};
+
+/// Allocated bytes by component at one moment of the last step.
+struct TimelinePoint {
+  memory::ComponentBytes by_component{};
+  int64_t reserved_bytes = 0;
+  memory::Place place;
+  bool backward = false;
+};
+
+struct RehearsalDetail {
+  memory::Peak peak;  ///< over all steps
+  int64_t vision_blocks = 0;
+  int64_t language_blocks = 0;
+  int64_t total_elements = 0;           ///< parameters
+  int64_t trained_elements = 0;         ///< of these
+  std::vector<TimelinePoint> timeline;  ///< empty unless it was asked for
+};
+
+struct Outcome {
+  bool out_of_memory = false;
+  std::vector<StepPeaks> steps;  ///< those that were done
+  int64_t allocation_retries = 0;
+  std::optional<StepCosts> costs;
+  std::optional<RehearsalDetail> detail;
+  double seconds = 0;  ///< that the rehearsal took
+
+  StepPeaks peaks() const;  ///< over all steps
+};
+
+/// Runs optimizer steps of a job through the real engine on a virtual card. Each rehearsal starts from an empty
+/// allocator, as a fresh process does. Throws UserError if the job cannot be built; running out of memory is an answer,
+/// not an error. REQUIRES: this process is on a virtual card.
+Outcome rehearse(const Job& job, const RehearsalRequest& request, at::Device device);
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "vlmtrain/planner/options.h"
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::planner {
+
+struct PlanRequest {
+  Job job;
+  TargetCard card;
+  Mode mode = Mode::kBalanced;
+  std::optional<double> limit_gigabytes;
+  Workload workload;
+  FixedChoices fixed;
+  bool with_timeline = false;
+};
+
+/// The plan with the least predicted step time among those that fit, each tried on a virtual card without limits: where
+/// the reserved peak stays below the limit, a card of that size does the same, allocation by allocation.
+///
+/// Micro-batches are divisors of a rank's share of the global batch. Blocks are recomputed one by one, first those
+/// whose recomputation costs least time for the bytes that it saves, as few as fit. Four short rehearsals tell what a
+/// sample and a block take; from them the search guesses, and then rehearses its guess in full (three steps), until a
+/// guess fits and neither one block less nor the next larger micro-batch does. Where nothing fits, fewer vision tiles a
+/// pass and smaller loss chunks are tried; if that does not help either, `fits` is false and the suggestions say what
+/// would.
+///
+/// Throws UserError: kUsage where the global batch is no multiple of the ranks or a fixed micro-batch does not divide a
+/// rank's share; whatever building the model throws.
+Plan make_plan(const PlanRequest& request);
+
+}  // namespace vlmtrain::planner

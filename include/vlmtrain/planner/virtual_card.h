@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace vlmtrain::planner {
+
+/// A virtual card for a process to run on (docs/virtual-gpu.md).
+struct VirtualCard {
+  std::string gpu = "h100";             ///< a name from memory/gpu_table.h
+  std::optional<int64_t> memory_bytes;  ///< instead of the table's
+  int64_t used_bytes = 0;               ///< taken from the start
+};
+
+/// The environment variables that put a process on `card`. Throws UserError (kFailed) where the stand-ins for the CUDA
+/// libraries are not beside this program.
+std::vector<std::pair<std::string, std::string>> environment_of(const VirtualCard& card);
+
+/// True in a process that has the stand-ins loaded.
+bool on_virtual_card();
+
+/// Starts this program again on `card`, with the same arguments; does not return.
+[[noreturn]] void restart_on(const VirtualCard& card);
+
+/// Throws UserError (kUsage) if this process has the stand-ins although it should use a real card: they were preloaded
+/// by someone else.
+void refuse_stand_ins();
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/planner/rehearsal.h"
+
+namespace vlmtrain::planner {
+
+/// Short rehearsals of one micro-batch that an estimate is made from.
+struct Probes {
+  Outcome one;                      ///< one sample, nothing recomputed; with costs and detail
+  std::optional<Outcome> two;       ///< two samples; nothing where a rank has only one
+  std::optional<Outcome> vision;    ///< one sample, the whole tower recomputed; nothing where it has no activations
+  std::optional<Outcome> language;  ///< one sample, the whole language model recomputed
+};
+
+/// A guess at what a plan takes, for plans that are not rehearsed: straight lines through the probes, moved so that
+/// they pass through every rehearsal that was done since.
+class Estimate {
+ public:
+  explicit Estimate(const Probes& probes);
+
+  int64_t reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
+  /// Forward and backward pass of one micro-batch.
+  double micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
+  double optimizer_seconds() const { return optimizer_seconds_; }
+
+  /// Which blocks to recompute as more and more have to be: from none to all, one more at each step, first those of the
+  /// tower that costs less time for the bytes that it saves.
+  std::vector<models::RecomputeBlocks> recompute_order() const;
+
+  /// What a full rehearsal found.
+  void learn(int64_t micro_batch_size, const models::RecomputeBlocks& recompute, int64_t reserved_bytes);
+
+ private:
+  /// One more block in each sample.
+  struct Block {
+    double saved_bytes = 0;
+    double seconds = 0;
+  };
+
+  double uncorrected_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
+
+  int64_t vision_blocks_;
+  int64_t language_blocks_;
+  double bytes_of_one_;
+  double bytes_per_further_sample_;
+  Block vision_;
+  Block language_;
+  double seconds_of_one_;
+  double seconds_per_further_sample_;
+  double optimizer_seconds_;
+  std::map<int64_t, double> correction_;  // by micro-batch size, bytes
+};
+
+}  // namespace vlmtrain::planner

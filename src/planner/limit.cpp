@@ -1,0 +1,98 @@
+#include "vlmtrain/planner/limit.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kPageBytes = 2 * kMiB;  // what drivers hand out
+/// What drivers report of a card's nominal size.
+constexpr double kReportedShare = 0.98;
+
+// NCCL allocates for each channel and peer 512 KiB, 4.7 MiB and 4 MiB (protocols LL, LL128 and Simple; NCCL's init.cc),
+// on a ring of two peers. How many channels it opens depends on the links; 16 is common inside a machine. Not measured.
+constexpr int64_t kNcclBytesPerChannelAndPeer = 9'650'000;
+constexpr int64_t kNcclChannels = 16;
+constexpr int64_t kRingPeers = 2;
+
+struct SizeClass {
+  double up_to_gigabytes;
+  const char* gpu;
+};
+
+/// The common card by size, for architecture and rates.
+constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx5090"}, SizeClass{40, "a100-40"},
+                                  SizeClass{48, "a6000"},   SizeClass{80, "h100"},    SizeClass{141, "h200"},
+                                  SizeClass{1024, "b200"}};
+
+std::string in_gigabytes(int64_t bytes) {
+  return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+}  // namespace
+
+TargetCard card_by_name(const std::string& name) {
+  const memory::Gpu* const gpu = memory::find_gpu(name);
+  if (gpu == nullptr) {
+    std::vector<std::string> known;
+    for (const auto& entry : memory::gpus()) known.emplace_back(entry.name);
+    const auto near = nearest(name, known);
+    throw usage_error("gpu {}: unknown; {}the known ones are {}; for another card give --gpu-gb", name,
+                      near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(known, ", "));
+  }
+  return {gpu, gpu->memory_bytes, gpu->context_bytes, gpu->context_measured,
+          fmt::format("{} ({})", gpu->device_name, in_gigabytes(gpu->memory_bytes))};
+}
+
+TargetCard card_of_size(double nominal_gigabytes) {
+  constexpr double kLeast = 1;
+  constexpr double kMost = 1024;
+  if (!(nominal_gigabytes >= kLeast && nominal_gigabytes <= kMost)) {
+    throw usage_error("gpu-gb {}: must be a card's size in gigabytes, from {} to {}", nominal_gigabytes, kLeast, kMost);
+  }
+  const auto* const size_class =
+      std::find_if(kSizeClasses.begin(), kSizeClasses.end(),
+                   [&](const SizeClass& candidate) { return nominal_gigabytes <= candidate.up_to_gigabytes; });
+  const memory::Gpu* const gpu = memory::find_gpu(size_class->gpu);
+  const auto pages = static_cast<int64_t>(std::floor(nominal_gigabytes * kGiB * kReportedShare / kPageBytes));
+  const int64_t bytes = pages * kPageBytes;
+  return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
+          fmt::format("a card of {:g} GB (its driver reports about {}; architecture and speed of an {})",
+                      nominal_gigabytes, in_gigabytes(bytes), gpu->device_name)};
+}
+
+double margin_percent(Mode mode) {
+  switch (mode) {
+    case Mode::kConservative:
+      return 10;
+    case Mode::kBalanced:
+      return 5;
+    case Mode::kAggressive:
+      return 2;
+  }
+  throw InternalError("unknown mode");
+}
+
+MemoryLimit limit_of(const TargetCard& card, Mode mode, std::optional<double> limit_gigabytes, int64_t world_size) {
+  MemoryLimit limit;
+  limit.card_bytes = card.memory_bytes;
+  if (limit_gigabytes) limit.card_bytes = std::min(limit.card_bytes, static_cast<int64_t>(*limit_gigabytes * 1e9));
+  limit.context_bytes = card.context_bytes;
+  if (world_size > 1) limit.communication_bytes = kNcclBytesPerChannelAndPeer * kNcclChannels * kRingPeers;
+  limit.margin_percent = margin_percent(mode);
+  limit.margin_bytes = std::llround(static_cast<double>(limit.card_bytes) * limit.margin_percent / 100);
+  limit.limit_bytes =
+      std::max<int64_t>(0, limit.card_bytes - limit.context_bytes - limit.communication_bytes - limit.margin_bytes);
+  return limit;
+}
+
+}  // namespace vlmtrain::planner

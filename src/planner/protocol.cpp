@@ -1,0 +1,98 @@
+#include "planner/protocol.h"
+
+#include <string>
+
+namespace vlmtrain {
+
+namespace data {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, images, tiles, tile_height,
+                                   tile_width)
+}  // namespace data
+
+namespace memory {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Place, component, block)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Peak, event, allocated_bytes, by_component, place, backward)
+}  // namespace memory
+
+namespace models {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, language_model)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
+}  // namespace models
+
+namespace planner {
+
+namespace {
+
+template <class T>
+nlohmann::json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+template <class T>
+std::optional<T> if_not_null(const nlohmann::json& json) {
+  return json.is_null() ? std::nullopt : std::optional{json.get<T>()};
+}
+
+}  // namespace
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Choices, micro_batch_size, recompute, vision_tiles_per_pass, loss_chunk_rows,
+                                   expandable_segments)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cost, product_operations, attention_operations, bytes_moved, launches, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward, optimizer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, by_component, reserved_bytes, place, backward)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RehearsalDetail, peak, vision_blocks, language_blocks, total_elements,
+                                   trained_elements, timeline)
+
+void to_json(nlohmann::json& json, const Job& job) {
+  json = {{"model", job.model.string()},
+          {"precision", job.precision},
+          {"frozen", job.frozen},
+          {"max_grad_norm", job.max_grad_norm}};
+}
+
+void from_json(const nlohmann::json& json, Job& job) {
+  job.model = json.at("model").get<std::string>();
+  json.at("precision").get_to(job.precision);
+  json.at("frozen").get_to(job.frozen);
+  json.at("max_grad_norm").get_to(job.max_grad_norm);
+}
+
+void to_json(nlohmann::json& json, const RehearsalRequest& request) {
+  json = {{"choices", request.choices},
+          {"steps", request.steps},
+          {"with_costs", request.with_costs},
+          {"with_detail", request.with_detail},
+          {"with_timeline", request.with_timeline}};
+}
+
+void from_json(const nlohmann::json& json, RehearsalRequest& request) {
+  json.at("choices").get_to(request.choices);
+  json.at("steps").get_to(request.steps);
+  json.at("with_costs").get_to(request.with_costs);
+  json.at("with_detail").get_to(request.with_detail);
+  json.at("with_timeline").get_to(request.with_timeline);
+}
+
+void to_json(nlohmann::json& json, const Outcome& outcome) {
+  json = {{"out_of_memory", outcome.out_of_memory},
+          {"steps", outcome.steps},
+          {"allocation_retries", outcome.allocation_retries},
+          {"costs", or_null(outcome.costs)},
+          {"detail", or_null(outcome.detail)},
+          {"seconds", outcome.seconds}};
+}
+
+void from_json(const nlohmann::json& json, Outcome& outcome) {
+  json.at("out_of_memory").get_to(outcome.out_of_memory);
+  json.at("steps").get_to(outcome.steps);
+  json.at("allocation_retries").get_to(outcome.allocation_retries);
+  outcome.costs = if_not_null<StepCosts>(json.at("costs"));
+  outcome.detail = if_not_null<RehearsalDetail>(json.at("detail"));
+  json.at("seconds").get_to(outcome.seconds);
+}
+
+}  // namespace planner
+
+}  // namespace vlmtrain

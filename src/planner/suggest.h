@@ -1,0 +1,17 @@
+#pragma once
+
+#include <vector>
+
+#include "planner/estimate.h"
+#include "planner/tried.h"
+#include "vlmtrain/planner/search.h"
+
+namespace vlmtrain::planner {
+
+/// What would make a plan that fits faster.
+std::vector<Suggestion> suggest_faster(const Plan& plan, const Estimate& estimate);
+
+/// What would make a run fit that does not: each change is rehearsed, the smallest first.
+std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& plan, Tried& tried);
+
+}  // namespace vlmtrain::planner
