@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <tuple>
 
 #include "vlmtrain/base/error.h"
 
@@ -68,6 +70,29 @@ TargetCard card_of_size(double nominal_gigabytes) {
   return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
           fmt::format("a card of {:g} GB (its driver reports about {}; architecture and speed of an {})",
                       nominal_gigabytes, in_gigabytes(bytes), gpu->device_name)};
+}
+
+TargetCard card_of_device(const memory::DeviceDescription& device) {
+  const auto unlike = [&device](const memory::Gpu& gpu) {
+    return std::tuple(gpu.device_name != device.name, gpu.architecture > device.architecture,
+                      std::abs(gpu.architecture - device.architecture),
+                      std::abs(gpu.multiprocessors - device.multiprocessors));
+  };
+  const auto gpus = memory::gpus();
+  const auto nearest_gpu = std::min_element(gpus.begin(), gpus.end(), [&](const auto& left, const auto& right) {
+    return unlike(left) < unlike(right);
+  });
+  std::string description = fmt::format("{} ({})", device.name, in_gigabytes(device.total_bytes));
+  if (nearest_gpu->device_name != device.name) {
+    description += fmt::format(", planned as {}", nearest_gpu->device_name);
+  }
+  // Kernels are loaded when they are first used, so a context at the start is smaller than later.
+  const int64_t taken = device.total_bytes - device.free_bytes;
+  return {.gpu = &*nearest_gpu,
+          .memory_bytes = device.total_bytes,
+          .context_bytes = std::max(taken, nearest_gpu->context_bytes),
+          .context_measured = taken >= nearest_gpu->context_bytes,
+          .description = std::move(description)};
 }
 
 double margin_percent(Mode mode) {

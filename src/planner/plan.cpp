@@ -72,7 +72,7 @@ int64_t Plan::total_bytes() const {
 
 nlohmann::ordered_json Plan::to_json() const {
   const Choices& choices = chosen.choices;
-  const data::SampleShape& worst = workload.worst.front();
+  const data::SampleShape& largest = worst.shapes.front();
   auto others = nlohmann::ordered_json::array();
   for (const auto& option : alternatives) others.push_back(option_json(option, *this));
   auto remedies = nlohmann::ordered_json::array();
@@ -89,11 +89,11 @@ nlohmann::ordered_json Plan::to_json() const {
           {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
           {"loss_chunk_rows", choices.loss_chunk_rows},
           {"expandable_segments", choices.expandable_segments},
-          {"tokens_per_sample", worst.tokens},
-          {"tiles_per_sample", worst.tiles},
-          {"label_tokens_per_sample", worst.label_tokens},
-          {"worst_sample", workload.worst_sample_id.empty() ? nlohmann::ordered_json()
-                                                            : nlohmann::ordered_json(workload.worst_sample_id)},
+          {"tokens_per_sample", largest.tokens},
+          {"tiles_per_sample", largest.tiles},
+          {"label_tokens_per_sample", largest.label_tokens},
+          {"worst_sample", worst.first_id.empty() ? nlohmann::ordered_json()
+                                                        : nlohmann::ordered_json(worst.first_id)},
           {"card", card.description},
           {"card_bytes", limit.card_bytes},
           {"margin_bytes", limit.margin_bytes},

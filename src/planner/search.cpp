@@ -109,7 +109,7 @@ class Search {
       changed.recompute = blocks;
       return tried_.probe(changed);
     };
-    const bool has_images = workload_.worst.front().tiles > 0;
+    const bool has_images = tried_.worst().shapes.front().tiles > 0;
     if (has_images && detail.vision_blocks > 0) probes.vision = recomputing({detail.vision_blocks, 0});
     if (detail.language_blocks > 0) probes.language = recomputing({0, detail.language_blocks});
     if (workload_.samples_per_rank() > 1) {
@@ -206,7 +206,7 @@ class Search {
     choices.micro_batch_size = sizes_.front();
     choices.recompute = order_.back();
     std::optional<Option> best;
-    for (int64_t tiles = workload_.worst.front().tiles * choices.micro_batch_size / 2; tiles >= 1; tiles /= 2) {
+    for (int64_t tiles = tried_.worst().shapes.front().tiles * choices.micro_batch_size / 2; tiles >= 1; tiles /= 2) {
       if (!fixed_.vision_tiles_per_pass) choices.vision_tiles_per_pass = tiles;
       const Option option = tried_.rehearse(choices);
       if (option.fits) return option;
@@ -219,7 +219,7 @@ class Search {
     if (const Option* known = tried_.find(choices)) return *known;
     Option option{.choices = choices, .peaks = {0, expected_bytes(choices)}};
     option.step_seconds = expected_seconds(choices);
-    option.tokens_per_second = tried_.tokens_per_step() / option.step_seconds;
+    option.tokens_per_second = tried_.tokens_per_step(tried_.worst()) / option.step_seconds;
     option.fits = option.peaks.reserved_bytes <= limit_bytes_;
     return option;
   }
@@ -233,26 +233,59 @@ class Search {
   std::optional<Estimate> estimate_;
 };
 
+/// The batch that needs most for its first sample; the search begins with it.
+const SampleBatch& heaviest(Tried& tried, const std::vector<SampleBatch>& candidates, const Choices& choices) {
+  size_t heaviest = 0;
+  int64_t most = 0;
+  for (size_t i = 0; candidates.size() > 1 && i < candidates.size(); ++i) {
+    const int64_t bytes = tried.probe(choices, candidates[i]).peaks().reserved_bytes;
+    if (bytes > most) heaviest = i;
+    most = std::max(most, bytes);
+  }
+  return candidates[heaviest];
+}
+
+/// A batch that does not fit into a plan that was found without it; null if all do.
+const SampleBatch* find_overlooked(Tried& tried, const Workload& workload, const Option& chosen, int64_t limit_bytes) {
+  for (const auto& candidate : workload.candidates) {
+    if (candidate.shapes == tried.worst().shapes) continue;
+    if (tried.reserved_bytes(chosen.choices, candidate) > limit_bytes) return &candidate;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Plan make_plan(const PlanRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   check(request.workload, request.fixed);
   Plan plan;
+  plan.model = request.model;
+  plan.job = request.job;
   plan.workload = request.workload;
   plan.card = request.card;
   plan.limit = limit_of(request.card, request.mode, request.limit_gigabytes, request.workload.world_size);
 
   Tried tried(request.job, request.card, request.workload, plan.limit.limit_bytes);
-  Search search(tried, request.workload, request.fixed, plan.limit.limit_bytes);
-  const auto found = search.find();
-  plan.fits = found.has_value();
-  plan.chosen = found ? *found : search.least();
-  plan.alternatives = search.alternatives();
+  tried.hold(heaviest(tried, request.workload.candidates,
+                      {.recompute = {}, .expandable_segments = request.fixed.expandable_segments}));
+  std::optional<Search> search;
+  for (size_t held = 1;; ++held) {
+    search.emplace(tried, request.workload, request.fixed, plan.limit.limit_bytes);
+    const auto found = search->find();
+    plan.fits = found.has_value();
+    plan.chosen = found ? *found : search->least();
+    if (!plan.fits || held == request.workload.candidates.size()) break;
+    const auto* const overlooked = find_overlooked(tried, request.workload, plan.chosen, plan.limit.limit_bytes);
+    if (overlooked == nullptr) break;
+    tried.hold(*overlooked);
+  }
+  plan.alternatives = search->alternatives();
   const Outcome& outcome = tried.outcome_of(plan.chosen.choices, request.with_timeline);
+  plan.worst = tried.batch_of(plan.chosen.choices);
   plan.detail = *outcome.detail;
   plan.costs = *outcome.costs;
-  plan.suggestions = plan.fits ? suggest_faster(plan, search.estimate()) : suggest_fitting(request, plan, tried);
+  plan.suggestions = plan.fits ? suggest_faster(plan, search->estimate()) : suggest_fitting(request, plan, tried);
   plan.effort = tried.effort();
   plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return plan;

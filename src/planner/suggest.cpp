@@ -42,8 +42,8 @@ struct Change {
   data::SampleShape shape;
 };
 
-std::vector<Change> changes(const PlanRequest& request) {
-  const data::SampleShape& shape = request.workload.worst.front();
+std::vector<Change> changes(const PlanRequest& request, const Plan& plan) {
+  const data::SampleShape& shape = plan.worst.shapes.front();
   std::vector<Change> list;
   const auto smaller = with_one_tile_an_image(shape);
   if (smaller != shape) {
@@ -90,7 +90,7 @@ std::vector<Suggestion> suggest_faster(const Plan& plan, const Estimate& estimat
 std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& plan, Tried& tried) {
   std::vector<Suggestion> suggestions;
   const Choices& least = plan.chosen.choices;
-  for (const auto& change : changes(request)) {
+  for (const auto& change : changes(request, plan)) {
     const auto outcome = tried.try_job(change.job, least, change.shape);
     const int64_t needed = outcome.peaks().reserved_bytes;
     const bool fits = needed <= plan.limit.limit_bytes;

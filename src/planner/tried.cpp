@@ -10,30 +10,15 @@ namespace {
 
 constexpr size_t kSteps = 3;
 constexpr int64_t kMostMicroBatches = 2;
-/// More than any card has: address space costs nothing.
-constexpr int64_t kUnlimitedBytes = int64_t{64} << 40;
+/// More than any card has. Expandable segments reserve the addresses of the whole card several times over, so it cannot
+/// be much more.
+constexpr int64_t kUnlimitedBytes = int64_t{4} << 40;
 
-}  // namespace
-
-Tried::Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes)
-    : job_(job),
-      workload_(workload),
-      limit_bytes_(limit_bytes),
-      process_(job, {.gpu = std::string(card.gpu->name), .memory_bytes = kUnlimitedBytes}) {}
-
-Outcome Tried::ask(const RehearsalRequest& request) {
-  Outcome outcome = process_.rehearse(request);
-  ++effort_.rehearsals;
-  effort_.rehearsal_seconds += outcome.seconds;
-  VLMTRAIN_CHECK(!outcome.out_of_memory, "a virtual card of {} bytes is full", kUnlimitedBytes);
-  return outcome;
-}
-
-std::vector<SampleGroup> Tried::worst_samples(int64_t count) const {
+/// The first `count` samples of a batch.
+std::vector<SampleGroup> first_samples(const SampleBatch& batch, int64_t count) {
   std::vector<SampleGroup> groups;
   for (int64_t i = 0; i < count; ++i) {
-    const auto place = std::min(static_cast<size_t>(i), workload_.worst.size() - 1);
-    const auto& shape = workload_.worst[place];
+    const auto& shape = batch.shapes[std::min(static_cast<size_t>(i), batch.shapes.size() - 1)];
     if (!groups.empty() && groups.back().shape == shape) {
       ++groups.back().count;
     } else {
@@ -43,8 +28,37 @@ std::vector<SampleGroup> Tried::worst_samples(int64_t count) const {
   return groups;
 }
 
+}  // namespace
+
+Tried::Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes)
+    : job_(job),
+      workload_(workload),
+      limit_bytes_(limit_bytes),
+      process_(job, {.gpu = std::string(card.gpu->name), .memory_bytes = kUnlimitedBytes}) {}
+
+void Tried::hold(const SampleBatch& batch) {
+  held_.push_back(batch);
+  entries_.clear();
+}
+
+Outcome Tried::ask(const RehearsalRequest& request) {
+  Outcome outcome = process_.rehearse(request);
+  ++effort_.rehearsals;
+  effort_.rehearsal_seconds += outcome.seconds;
+  VLMTRAIN_CHECK(!outcome.out_of_memory, "a virtual card of {} bytes is full", kUnlimitedBytes);
+  return outcome;
+}
+
 int64_t Tried::micro_batches_rehearsed(const Choices& choices) const {
   return std::min(kMostMicroBatches, workload_.samples_per_rank() / choices.micro_batch_size);
+}
+
+RehearsalRequest Tried::full_request(const Choices& choices, const SampleBatch& batch) const {
+  const int64_t samples = micro_batches_rehearsed(choices) * choices.micro_batch_size;
+  return {.choices = choices,
+          .steps = std::vector(kSteps, first_samples(batch, samples)),
+          .with_costs = true,
+          .with_detail = true};
 }
 
 double Tried::step_seconds(const Choices& choices, const StepCosts& costs) const {
@@ -54,67 +68,79 @@ double Tried::step_seconds(const Choices& choices, const StepCosts& costs) const
   return micro_batches * each + costs.optimizer.seconds;
 }
 
-double Tried::tokens_per_step() const {
+double Tried::tokens_per_step(const SampleBatch& batch) const {
   double tokens = 0;
-  for (const auto& group : worst_samples(workload_.samples_per_rank())) {
+  for (const auto& group : first_samples(batch, workload_.samples_per_rank())) {
     tokens += static_cast<double>(group.shape.tokens * group.count);
   }
   return tokens * static_cast<double>(workload_.world_size);
 }
 
+std::vector<Tried::Entry>::const_iterator Tried::entry_of(const Choices& choices) const {
+  return std::find_if(entries_.begin(), entries_.end(),
+                      [&](const Entry& entry) { return entry.option.choices == choices; });
+}
+
 const Option* Tried::find(const Choices& choices) const {
-  const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& entry) { return entry.option.choices == choices; });
+  const auto found = entry_of(choices);
   return found == entries_.end() ? nullptr : &found->option;
 }
 
 Option Tried::rehearse(const Choices& choices) {
   if (const Option* const known = find(choices)) return *known;
-  const int64_t samples = micro_batches_rehearsed(choices) * choices.micro_batch_size;
-  Outcome outcome = ask({.choices = choices,
-                         .steps = std::vector(kSteps, worst_samples(samples)),
-                         .with_costs = true,
-                         .with_detail = true,
-                         .with_timeline = false});
-  Option option{.choices = choices, .peaks = outcome.peaks()};
-  option.step_seconds = step_seconds(choices, *outcome.costs);
-  option.tokens_per_second = tokens_per_step() / option.step_seconds;
-  option.fits = option.peaks.reserved_bytes <= limit_bytes_;
-  option.rehearsed = true;
-  entries_.push_back({option, std::move(outcome)});
+  std::optional<Entry> largest;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    Outcome outcome = ask(full_request(choices, held_[i]));
+    if (largest && outcome.peaks().reserved_bytes <= largest->option.peaks.reserved_bytes) continue;
+    Option option{.choices = choices, .peaks = outcome.peaks()};
+    option.step_seconds = step_seconds(choices, *outcome.costs);
+    option.tokens_per_second = tokens_per_step(held_[i]) / option.step_seconds;
+    option.fits = option.peaks.reserved_bytes <= limit_bytes_;
+    option.rehearsed = true;
+    largest = Entry{option, std::move(outcome), i};
+  }
+  entries_.push_back(std::move(*largest));
   return entries_.back().option;
 }
 
 Outcome Tried::probe(const Choices& choices) {
+  return probe(choices, worst());
+}
+
+Outcome Tried::probe(const Choices& choices, const SampleBatch& batch) {
   return ask({.choices = choices,
-              .steps = {worst_samples(choices.micro_batch_size)},
+              .steps = {first_samples(batch, choices.micro_batch_size)},
               .with_costs = true,
-              .with_detail = true,
-              .with_timeline = false});
+              .with_detail = true});
 }
 
 const Outcome& Tried::outcome_of(const Choices& choices, bool with_timeline) {
-  const auto entry = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& candidate) { return candidate.option.choices == choices; });
+  const auto entry = entries_.begin() + (entry_of(choices) - entries_.cbegin());
   VLMTRAIN_CHECK(entry != entries_.end(), "a plan that was not rehearsed");
   if (with_timeline && entry->outcome.detail->timeline.empty()) {
-    const int64_t samples = micro_batches_rehearsed(choices) * choices.micro_batch_size;
-    entry->outcome = ask({.choices = choices,
-                          .steps = std::vector(kSteps, worst_samples(samples)),
-                          .with_costs = true,
-                          .with_detail = true,
-                          .with_timeline = true});
+    RehearsalRequest request = full_request(choices, held_[entry->batch]);
+    request.with_timeline = true;
+    entry->outcome = ask(request);
   }
   return entry->outcome;
 }
 
+const SampleBatch& Tried::batch_of(const Choices& choices) const {
+  const auto entry = entry_of(choices);
+  VLMTRAIN_CHECK(entry != entries_.end(), "a plan that was not rehearsed");
+  return held_[entry->batch];
+}
+
+int64_t Tried::reserved_bytes(const Choices& choices, const SampleBatch& batch) {
+  RehearsalRequest request = full_request(choices, batch);
+  request.with_costs = request.with_detail = false;
+  return ask(request).peaks().reserved_bytes;
+}
+
 Outcome Tried::try_job(const Job& job, const Choices& choices, const data::SampleShape& shape) {
   process_.set_job(job);
-  Outcome outcome = ask({.choices = choices,
-                         .steps = std::vector(kSteps, std::vector{SampleGroup{shape, choices.micro_batch_size}}),
-                         .with_costs = false,
-                         .with_detail = false,
-                         .with_timeline = false});
+  const RehearsalRequest request = full_request(choices, {.shapes = {shape}, .first_id = {}});
+  Outcome outcome = ask(request);
   process_.set_job(job_);
   return outcome;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <vector>
 
 #include "vlmtrain/planner/plan.h"
@@ -14,38 +13,53 @@ class Tried {
  public:
   Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes);
 
-  /// Three steps of as many micro-batches as a step has, up to two: from the second on they repeat themselves.
+  /// From now on a plan has to hold this batch too. What was rehearsed before is forgotten.
+  void hold(const SampleBatch& batch);
+  /// The first of them, which probes are made with.
+  const SampleBatch& worst() const { return held_.front(); }
+
+  /// Three steps of as many micro-batches as a step has, up to two: from the second on they repeat themselves. The
+  /// peaks are the largest over the batches to hold.
   Option rehearse(const Choices& choices);
 
   /// One step of one micro-batch, for an estimate.
   Outcome probe(const Choices& choices);
+  Outcome probe(const Choices& choices, const SampleBatch& batch);
 
   /// What rehearse() found; null if it was not asked.
   const Option* find(const Choices& choices) const;
 
   /// The whole outcome of a plan that was rehearsed.
   const Outcome& outcome_of(const Choices& choices, bool with_timeline);
+  /// The batch that this outcome is of.
+  const SampleBatch& batch_of(const Choices& choices) const;
 
-  /// The peaks of another job, one step.
+  /// The reserved peak of a plan with another batch than those to hold.
+  int64_t reserved_bytes(const Choices& choices, const SampleBatch& batch);
+
+  /// The peaks of another job, with samples of one shape.
   Outcome try_job(const Job& job, const Choices& choices, const data::SampleShape& shape);
 
-  double tokens_per_step() const;  ///< of all ranks, with the worst samples
+  double tokens_per_step(const SampleBatch& batch) const;  ///< of all ranks
   const PlanningEffort& effort() const { return effort_; }
 
  private:
   struct Entry {
     Option option;
     Outcome outcome;
+    size_t batch;  ///< place in held_
   };
 
   Outcome ask(const RehearsalRequest& request);
-  std::vector<SampleGroup> worst_samples(int64_t count) const;
+  RehearsalRequest full_request(const Choices& choices, const SampleBatch& batch) const;
   int64_t micro_batches_rehearsed(const Choices& choices) const;
   double step_seconds(const Choices& choices, const StepCosts& costs) const;
+  std::vector<Entry>::const_iterator entry_of(const Choices& choices) const;
 
   Job job_;
   Workload workload_;
   int64_t limit_bytes_;
+  std::vector<SampleBatch> held_;
   RehearsalProcess process_;
   std::vector<Entry> entries_;
   PlanningEffort effort_;

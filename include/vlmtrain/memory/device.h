@@ -12,6 +12,18 @@ namespace vlmtrain::memory {
 /// Throws UserError: kUsage for an unknown name, kFailed where CUDA cannot be used, with the reason.
 at::Device open_device(const std::string& name);
 
+/// The card behind a CUDA device, as its driver describes it now.
+struct DeviceDescription {
+  std::string name;         ///< NVIDIA H100 80GB HBM3
+  int architecture = 0;     ///< compute capability × 10
+  int multiprocessors = 0;
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
+/// REQUIRES: open_device() gave `device`, and it is not the CPU. Makes the CUDA context, if there is none yet.
+DeviceDescription describe(at::Device device);
+
 /// Device memory as PyTorch's caching allocator counts it; zeros on the CPU.
 struct DeviceMemory {
   int64_t allocated_peak_bytes = 0;
@@ -31,6 +43,10 @@ void release_unused(at::Device device);
 /// Whether what is allocated from now on lies in segments that grow (PYTORCH_CUDA_ALLOC_CONF=expandable_segments). The
 /// memory of batches of changing size then hardly fragments. Nothing on the CPU.
 void set_expandable_segments(bool expandable);
+
+/// The allocator fails where the process would hold more than `bytes` of a card of `total_bytes`, as if the card were
+/// smaller (per_process_memory_fraction). Nothing on the CPU.
+void limit_reserved_bytes(int64_t bytes, int64_t total_bytes);
 
 /// Peak resident set of this process, from the kernel.
 int64_t host_peak_bytes();

@@ -13,11 +13,18 @@
 
 namespace vlmtrain::planner {
 
+/// Samples that may be together in a global batch.
+struct SampleBatch {
+  /// The largest first; at least one. Where there are fewer than a global batch, the last stands for the rest.
+  std::vector<data::SampleShape> shapes;
+  std::string first_id;  ///< of the first sample; empty where the samples are hypothetical
+};
+
 /// What the samples are that a plan has to hold.
 struct Workload {
-  /// The worst first; at least one. Where there are fewer than a global batch, the last stands for the rest.
-  std::vector<data::SampleShape> worst;
-  std::string worst_sample_id;  ///< empty where the samples are hypothetical
+  /// One of these is the worst global batch: the samples with the most tokens, with the most tiles, with the most label
+  /// tokens. Which one, rehearsals tell.
+  std::vector<SampleBatch> candidates;
   int64_t global_batch_size = 16;
   int64_t world_size = 1;
 
@@ -57,12 +64,15 @@ struct PlanningEffort {
 };
 
 struct Plan {
+  std::string model;  ///< as the user named it
+  Job job;
   bool fits = false;
   Option chosen;  ///< where nothing fits: what needs least
   RehearsalDetail detail;
   StepCosts costs;  ///< of the rehearsed step, which may have fewer micro-batches
   MemoryLimit limit;
   Workload workload;
+  SampleBatch worst;  ///< of the workload's candidates, with the chosen plan
   TargetCard card;
   std::vector<Option> alternatives;  ///< by micro-batch, then by blocks recomputed
   std::vector<Suggestion> suggestions;

@@ -6,6 +6,7 @@
 namespace vlmtrain::planner {
 
 struct PlanRequest {
+  std::string model;  ///< as the user named it
   Job job;
   TargetCard card;
   Mode mode = Mode::kBalanced;

@@ -46,6 +46,15 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
+CUresult cuDeviceGetName(char* name, int capacity, CUdevice) {
+  if (vlmtrain::vgpu::card() == nullptr) return CUDA_ERROR_NO_DEVICE;
+  const std::string_view text = vlmtrain::vgpu::card()->gpu().device_name;
+  const size_t length = std::min(text.size(), static_cast<size_t>(std::max(capacity - 1, 0)));
+  text.copy(name, length);
+  if (capacity > 0) name[length] = '\0';
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   if (vlmtrain::vgpu::card() == nullptr) return CUDA_ERROR_NO_DEVICE;
   *value = vlmtrain::vgpu::device_attribute(attribute);

@@ -1,0 +1,61 @@
+#include <dlfcn.h>
+
+#include <array>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device.h"
+
+// The binary is not linked with CUDA: what LibTorch's CUDA library has loaded is found by name. The types are those of
+// cuda_runtime_api.h and cuda.h: results are enums with 0 for success, attributes are enums.
+
+namespace vlmtrain::memory {
+
+namespace {
+
+template <class Function>
+Function* find(void* library, const char* name) {
+  auto* const function = reinterpret_cast<Function*>(dlsym(library, name));
+  if (function == nullptr) throw run_error("device cuda: the CUDA libraries have no function {}", name);
+  return function;
+}
+
+int attribute(int number, int device) {
+  static auto* const get = find<int(int*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetAttribute");
+  int value = 0;
+  if (get(&value, number, device) != 0) throw run_error("device cuda:{}: it does not tell attribute {}", device, number);
+  return value;
+}
+
+std::string name_of(int device) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) throw run_error("device cuda: the driver's libcuda.so.1 cannot be loaded: {}", dlerror());
+  std::array<char, 256> name{};
+  const int error = find<int(char*, int, int)>(driver, "cuDeviceGetName")(name.data(), name.size(), device);
+  if (error != 0) throw run_error("device cuda:{}: it does not tell its name (CUDA error {})", device, error);
+  return name.data();
+}
+
+}  // namespace
+
+DeviceDescription describe(at::Device device) {
+  // cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor and …Minor
+  constexpr int kMultiprocessors = 16;
+  constexpr int kMajor = 75;
+  constexpr int kMinor = 76;
+  const int index = device.index();
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  const int previous_error = find<int(int)>(RTLD_DEFAULT, "cudaSetDevice")(index);
+  const int error = find<int(size_t*, size_t*)>(RTLD_DEFAULT, "cudaMemGetInfo")(&free_bytes, &total_bytes);
+  if (previous_error != 0 || error != 0) {
+    throw run_error("device cuda:{}: its memory cannot be asked for (CUDA error {})", index,
+                    previous_error != 0 ? previous_error : error);
+  }
+  return {.name = name_of(index),
+          .architecture = 10 * attribute(kMajor, index) + attribute(kMinor, index),
+          .multiprocessors = attribute(kMultiprocessors, index),
+          .total_bytes = static_cast<int64_t>(total_bytes),
+          .free_bytes = static_cast<int64_t>(free_bytes)};
+}
+
+}  // namespace vlmtrain::memory
