@@ -6,18 +6,14 @@
 
 namespace vlmtrain::data {
 
-int64_t Sample::label_tokens() const {
-  return std::count(is_label.begin(), is_label.end(), 1);
-}
+namespace {
 
-SampleError record_problem(const io::Record& record) {
-  return {"unusable record", fmt::format("sample {} (line {}): {}", record.id, record.line, record.problem)};
-}
-
-Sample make_sample(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index) {
+/// What `make` makes of a record that is usable, if there is anything to learn from it.
+template <class Make>
+Sample checked(const std::vector<io::Record>& records, int64_t index, const Make& make) {
   const io::Record& record = records.at(static_cast<size_t>(index));
   if (!record.problem.empty()) throw record_problem(record);
-  Sample sample = processor.process(record, index);
+  Sample sample = make(record);
   VLMTRAIN_CHECK(sample.index == index, "sample {} came back as {}", index, sample.index);
   if (sample.label_tokens() == 0) {
     throw SampleError(
@@ -27,6 +23,24 @@ Sample make_sample(const SampleProcessor& processor, const std::vector<io::Recor
                     record.id, record.line));
   }
   return sample;
+}
+
+}  // namespace
+
+int64_t Sample::label_tokens() const {
+  return std::count(is_label.begin(), is_label.end(), 1);
+}
+
+SampleError record_problem(const io::Record& record) {
+  return {"unusable record", fmt::format("sample {} (line {}): {}", record.id, record.line, record.problem)};
+}
+
+Sample make_sample(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index) {
+  return checked(records, index, [&](const io::Record& record) { return processor.process(record, index); });
+}
+
+Sample make_outline(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index) {
+  return checked(records, index, [&](const io::Record& record) { return processor.outline(record, index); });
 }
 
 }  // namespace vlmtrain::data

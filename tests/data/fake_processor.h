@@ -14,7 +14,8 @@
 
 namespace vlmtrain::data {
 
-/// Samples of two tokens that name their record, made by as many calls as are counted. `trouble` may throw or wait.
+/// Samples of two tokens that name their record, made by as many calls as are counted; their outlines, which are not
+/// counted, name it by another number. `trouble` may throw or wait.
 class FakeProcessor : public SampleProcessor {
  public:
   explicit FakeProcessor(std::function<void(int64_t index)> trouble = {}) : trouble_(std::move(trouble)) {}
@@ -22,17 +23,25 @@ class FakeProcessor : public SampleProcessor {
   Sample process(const io::Record& record, int64_t index) const override {
     ++calls_;
     if (trouble_) trouble_(index);
-    Sample sample;
-    sample.index = index;
-    sample.id = record.id;
-    sample.token_ids = {1, 100 + index};
-    sample.is_label = {0, static_cast<char>(record.task == "unlabelled" ? 0 : 1)};
-    return sample;
+    return sample_of(record, index, 100 + index);
+  }
+
+  Sample outline(const io::Record& record, int64_t index) const override {
+    return sample_of(record, index, 500 + index);
   }
 
   int64_t calls() const { return calls_; }
 
  private:
+  static Sample sample_of(const io::Record& record, int64_t index, int64_t name) {
+    Sample sample;
+    sample.index = index;
+    sample.id = record.id;
+    sample.token_ids = {1, name};
+    sample.is_label = {0, static_cast<char>(record.task == "unlabelled" ? 0 : 1)};
+    return sample;
+  }
+
   std::function<void(int64_t index)> trouble_;
   mutable std::atomic<int64_t> calls_{0};
 };

@@ -1,8 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <tuple>
+
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
+#include "vlmtrain/data/shape.h"
+#include "vlmtrain/io/file.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -127,6 +132,52 @@ TEST_F(Idefics3Processor, PromptEndsWhereTheLastAnswerBegins) {
     EXPECT_EQ(whole.is_label.at(length), 1) << records_[i].id;
     EXPECT_EQ(std::count(whole.is_label.begin() + prompt.tokens(), whole.is_label.end(), 0), 1) << records_[i].id;
   }
+}
+
+TEST_F(Idefics3Processor, OutlineIsTheSampleWithoutItsPixels) {
+  for (const auto max_pixels : {std::optional<int64_t>(), std::optional<int64_t>(2 * 32 * 32)}) {
+    settings_.image_max_pixels = max_pixels;
+    std::set<int64_t> images;
+    for (size_t i = 0; i < records_.size(); ++i) {
+      SCOPED_TRACE(records_[i].id);
+      const auto sample = processor()->process(records_[i], 7);
+      const auto outline = processor()->outline(records_[i], 7);
+      EXPECT_EQ(data::shape_of(outline), data::shape_of(sample));
+      EXPECT_EQ(outline.token_ids, sample.token_ids);
+      EXPECT_EQ(outline.is_label, sample.is_label);
+      EXPECT_EQ(outline.image_token_positions, sample.image_token_positions);
+      EXPECT_EQ(std::tie(outline.index, outline.id, outline.task), std::tie(sample.index, sample.id, sample.task));
+      ASSERT_EQ(outline.tiles.defined(), sample.images > 0);
+      EXPECT_TRUE(!outline.tiles.defined() || outline.tiles.is_meta());
+      EXPECT_TRUE(!sample.tiles.defined() || sample.tiles.is_cpu());
+      images.insert(sample.images);
+    }
+    EXPECT_EQ(images, (std::set<int64_t>{0, 1, 2}));
+  }
+}
+
+TEST_F(Idefics3Processor, OutlineRefusesWhatTheSampleIsRefusedFor) {
+  settings_.max_length = 164;
+  EXPECT_THAT(message_of([&] { processor()->outline(records_.at(3), 3); }), HasSubstr("data.max_length=164"));
+  settings_.max_images_per_sample = 1;
+  EXPECT_THAT(message_of([&] { processor()->outline(records_.at(3), 3); }), HasSubstr("data.max_images_per_sample=1"));
+  io::Record record = records_.at(0);
+  record.turns[0].text += " <image>";
+  EXPECT_THAT(message_of([&] { processor()->outline(record, 0); }), HasSubstr("0 image features"));
+}
+
+TEST_F(Idefics3Processor, PictureThatIsCutOffPassesTheOutlineOnly) {
+  const parity::TemporaryFolder folder;
+  const auto whole = io::read_file(settings_.image_root / "tall.jpg");
+  io::Record record = records_.at(1);
+  record.images = {"tall.jpg"};
+  const auto before = processor()->outline(record, 1);
+  settings_.image_root = folder.path();
+  io::write_file(folder.path() / "tall.jpg", whole.substr(0, whole.size() * 3 / 4));
+  EXPECT_EQ(data::shape_of(processor()->outline(record, 1)), data::shape_of(before));
+  EXPECT_EQ(refusal(record, {"tall.jpg"}), "unreadable image");
+  io::write_file(folder.path() / "tall.jpg", whole.substr(0, 20));
+  EXPECT_THAT(message_of([&] { processor()->outline(record, 1); }), HasSubstr("tall.jpg"));
 }
 
 TEST_F(Idefics3Processor, AnswersEndWithTheirEndOfTurn) {

@@ -48,10 +48,18 @@ class SampleProcessor {
   /// Decodes the images, renders the chat and tokenizes it. Throws SampleError (or another UserError with kBadData)
   /// where the record cannot be used.
   virtual Sample process(const io::Record& record, int64_t index) const = 0;
+
+  /// As process(), but of the images only the size is read, from their headers: the tiles have a shape and no pixels
+  /// (meta device). For planning: some reads of a few bytes an image instead of decoding it. A picture whose header is
+  /// whole and whose pixels are not (cut off, corrupt) passes here and is an error there.
+  virtual Sample outline(const io::Record& record, int64_t index) const = 0;
 };
 
 /// The sample of `records[index]`, for training and evaluation alike. Throws SampleError also if the record has a
 /// problem or if the sample has no label token. Thread-safe.
 Sample make_sample(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index);
+
+/// The same of SampleProcessor::outline, with the same errors.
+Sample make_outline(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index);
 
 }  // namespace vlmtrain::data

@@ -1,8 +1,10 @@
 #include "models/idefics3/processor.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 
 #include "models/expand_images.h"
+#include "models/idefics3/image_text.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/text/labels.h"
@@ -10,15 +12,6 @@
 namespace vlmtrain::models::idefics3 {
 
 namespace {
-
-constexpr std::string_view kAroundImage = "<fake_token_around_image>";
-constexpr std::string_view kWholePicture = "<global-img>";
-
-std::string repeat(std::string_view text, int64_t times) {
-  std::string repeated;
-  for (int64_t i = 0; i < times; ++i) repeated += text;
-  return repeated;
-}
 
 /// What `read` gives; its error is one of the record that names the image.
 template <class Read>
@@ -63,7 +56,7 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
 }
 
 data::Sample Processor::process(const io::Record& record, int64_t index) const {
-  return make_sample(record, index, template_->render(record.turns, /*add_generation_prompt=*/false));
+  return with_pixels(outline(record, index), record);
 }
 
 data::Sample Processor::process_prompt(const io::Record& record, int64_t index) const {
@@ -71,15 +64,22 @@ data::Sample Processor::process_prompt(const io::Record& record, int64_t index) 
   if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns.pop_back();
   text::RenderedChat chat = template_->render(turns, /*add_generation_prompt=*/true);
   chat.answers.clear();
-  return make_sample(record, index, chat);
+  return with_pixels(lay_out(record, index, chat), record);
 }
 
-data::Sample Processor::make_sample(const io::Record& record, int64_t index, const text::RenderedChat& chat) const {
+data::Sample Processor::outline(const io::Record& record, int64_t index) const {
+  return lay_out(record, index, template_->render(record.turns, /*add_generation_prompt=*/false));
+}
+
+data::Sample Processor::lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat) const {
   const auto files = image_files(record);
   std::vector<std::string> image_texts;
+  int64_t tiles = 0;
   for (const auto& file : files) {
     const auto size = read_image(record, [&] { return image::read_image_size(file); });
-    image_texts.push_back(image_text(images_.grid_for(size)));
+    const TileGrid grid = images_.grid_for(size);
+    image_texts.push_back(image_text(grid, config_.image_tokens_per_tile()));
+    tiles += grid.tiles();
   }
   const auto expanded = expand_images(chat, template_->image_text(), image_texts);
   auto encoding = tokenizer_.encode(expanded.text);
@@ -102,33 +102,36 @@ data::Sample Processor::make_sample(const io::Record& record, int64_t index, con
       sample.image_token_positions.push_back(place);
     }
   }
-  std::vector<at::Tensor> tiles;
-  for (const auto& file : files) {
-    const auto picture = read_image(record, [&] { return image::decode_image_file(file); });
-    tiles.push_back(images_.process(picture).tiles);
-  }
-  if (!tiles.empty()) sample.tiles = at::cat(tiles);
-  const int64_t features = tiles.empty() ? 0 : sample.tiles.size(0) * config_.image_tokens_per_tile();
-  if (static_cast<int64_t>(sample.image_token_positions.size()) != features) {
+  const int64_t features = tiles * config_.image_tokens_per_tile();
+  if (std::ssize(sample.image_token_positions) != features) {
     throw data::SampleError("image tokens in the text",
                             fmt::format("sample {} has {} image tokens in its text for {} image features; take the "
                                         "text {} out of the conversation",
                                         record.id, sample.image_token_positions.size(), features, text::kImageMark));
   }
+  if (tiles > 0) {
+    const int64_t side = images_.settings().tile_size;
+    sample.tiles = at::empty({tiles, 3, side, side}, at::TensorOptions(at::kByte).device(at::kMeta));
+  }
   return sample;
 }
 
-std::string Processor::image_text(const TileGrid& grid) const {
-  const std::string tile = repeat(text::kImageMark, config_.image_tokens_per_tile());
-  std::string text;
-  for (int64_t row = 1; row <= grid.rows; ++row) {
-    for (int64_t column = 1; column <= grid.columns; ++column) {
-      text += fmt::format("{}<row_{}_col_{}>{}", kAroundImage, row, column, tile);
-    }
-    text += '\n';
+data::Sample Processor::with_pixels(data::Sample sample, const io::Record& record) const {
+  if (!sample.tiles.defined()) return sample;
+  std::vector<at::Tensor> tiles;
+  for (const auto& file : image_files(record)) {
+    const auto picture = read_image(record, [&] { return image::decode_image_file(file); });
+    tiles.push_back(images_.process(picture).tiles);
   }
-  if (grid.is_split()) text += '\n';
-  return text + fmt::format("{}{}{}{}", kAroundImage, kWholePicture, tile, kAroundImage);
+  at::Tensor pixels = at::cat(tiles);
+  if (pixels.sizes() != sample.tiles.sizes()) {
+    throw data::SampleError("unreadable image",
+                            fmt::format("sample {}: a picture changed its size while it was read; leave the data alone "
+                                        "during a run",
+                                        record.id));
+  }
+  sample.tiles = std::move(pixels);
+  return sample;
 }
 
 std::vector<std::filesystem::path> Processor::image_files(const io::Record& record) const {

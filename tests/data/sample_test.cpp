@@ -1,0 +1,58 @@
+#include "vlmtrain/data/sample.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/fake_processor.h"
+
+namespace vlmtrain::data {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Maker {
+  const char* name;
+  Sample (*make)(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index);
+};
+
+class MakeSample : public testing::TestWithParam<Maker> {
+ protected:
+  std::string refusal(const std::string& said) {
+    try {
+      GetParam().make(processor_, records_, 2);
+    } catch (const SampleError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(said));
+      return error.reason();
+    }
+    return "accepted";
+  }
+
+  FakeProcessor processor_;
+  std::vector<io::Record> records_ = make_records(3);
+};
+
+TEST_P(MakeSample, RefusesARecordWithAProblem) {
+  records_[2].problem = "it has no turns";
+  EXPECT_EQ(refusal("sample s2 (line 3): it has no turns"), "unusable record");
+  EXPECT_EQ(processor_.calls(), 0);
+}
+
+TEST_P(MakeSample, RefusesASampleWithoutLabels) {
+  EXPECT_EQ(refusal(""), "accepted");
+  records_[2].task = "unlabelled";
+  EXPECT_EQ(refusal("sample s2 (line 3) has no label token"), "no label tokens");
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, MakeSample, testing::Values(Maker{"Whole", make_sample}, Maker{"Outline", make_outline}),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(MakeOutline, AsksTheProcessorForAnOutline) {
+  const FakeProcessor processor;
+  const auto records = make_records(3);
+  EXPECT_THAT(make_sample(processor, records, 2).token_ids, ElementsAre(1, 102));
+  EXPECT_THAT(make_outline(processor, records, 2).token_ids, ElementsAre(1, 502));
+}
+
+}  // namespace
+}  // namespace vlmtrain::data
