@@ -5,9 +5,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "vlmtrain/data/shape.h"
+#include "vlmtrain/image/decode.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 
@@ -20,6 +23,9 @@ struct Family {
                                                 at::TensorOptions options);
   std::unique_ptr<Processor> (*load_processor)(const nlohmann::json& config, const std::filesystem::path& folder,
                                                const ProcessorSettings& settings);
+  /// What one image of this size becomes, the marks around it included. Needs no tokenizer (idefics3/image_tokens.h).
+  data::SampleShape (*image_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                   image::ImageSize size, std::optional<int64_t> max_pixels);
 };
 
 /// The family of a checkpoint's config. Throws UserError (kBadData) that names the known ones.

@@ -2,6 +2,7 @@
 
 #include "models/idefics3/config.h"
 #include "models/idefics3/image_processor.h"
+#include "models/idefics3/image_tokens.h"
 #include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
 #include "vlmtrain/base/error.h"
@@ -25,23 +26,51 @@ ImageProcessorSettings image_settings(const std::filesystem::path& folder) {
   return read_image_processor_settings(config["image_processor"], path.string());
 }
 
+Config read_config(const nlohmann::json& config, const std::filesystem::path& folder) {
+  return Config::from_json(config, (folder / "config.json").string());
+}
+
+ImageProcessor image_processor(const Config& config, const std::filesystem::path& folder,
+                               std::optional<int64_t> max_pixels) {
+  const ImageProcessorSettings settings = image_settings(folder);
+  if (settings.tile_size != config.vision.image_size) {
+    throw data_error(
+        "preprocessor_config.json cuts tiles of {} pixels (max_image_size) and config.json's vision tower takes {} "
+        "(image_size); they must be equal",
+        settings.tile_size, config.vision.image_size);
+  }
+  return ImageProcessor(settings, max_pixels);
+}
+
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
                                            at::TensorOptions options) {
-  return std::make_unique<Model>(Config::from_json(config, (folder / "config.json").string()),
-                                 image_settings(folder).normalization, options);
+  return std::make_unique<Model>(read_config(config, folder), image_settings(folder).normalization, options);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
-  return std::make_unique<Processor>(Config::from_json(config, (folder / "config.json").string()),
-                                     ImageProcessor(image_settings(folder), settings.image_max_pixels),
+  const Config read = read_config(config, folder);
+  return std::make_unique<Processor>(read, image_processor(read, folder, settings.image_max_pixels),
                                      text::Tokenizer::from_file(folder / "tokenizer.json"), settings);
+}
+
+data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,
+                              std::optional<int64_t> max_pixels) {
+  const Config read = read_config(config, folder);
+  const TileGrid grid = image_processor(read, folder, max_pixels).grid_for(size);
+  const int64_t side = read.vision.image_size;
+  return {.tokens = count_image_text(grid, read.image_tokens_per_tile(), folder),
+          .image_tokens = grid.tiles() * read.image_tokens_per_tile(),
+          .images = 1,
+          .tiles = grid.tiles(),
+          .tile_height = side,
+          .tile_width = side};
 }
 
 }  // namespace
 
 Family family() {
-  return {{"idefics3", "smolvlm"}, build, load_processor};
+  return {{"idefics3", "smolvlm"}, build, load_processor, image_shape};
 }
 
 }  // namespace vlmtrain::models::idefics3

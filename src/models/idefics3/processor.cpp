@@ -38,12 +38,6 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
       settings_(std::move(settings)),
       template_(&text::ChatTemplate::find(settings_.chat_template == "auto" ? "smolvlm" : settings_.chat_template)),
       end_of_turn_id_(id_of(tokenizer_, template_->end_of_turn())) {
-  if (images_.settings().tile_size != config_.vision.image_size) {
-    throw data_error(
-        "preprocessor_config.json cuts tiles of {} pixels (max_image_size) and config.json's vision tower takes {} "
-        "(image_size); they must be equal",
-        images_.settings().tile_size, config_.vision.image_size);
-  }
   const int64_t image_token = id_of(tokenizer_, text::kImageMark);
   if (image_token != config_.image_token_id) {
     throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "vlmtrain/data/shape.h"
+
+namespace vlmtrain::models {
+
+/// A sample that does not exist: so many images of one size and so much text.
+struct HypotheticalSample {
+  int64_t images = 1;
+  int64_t image_width = 1024, image_height = 768;          ///< pixels; of no effect without images
+  int64_t text_tokens = 256;                               ///< question and answer, chat template included
+  int64_t label_tokens = 64;                               ///< of these, those that are learnt
+  std::optional<int64_t> image_max_pixels = std::nullopt;  ///< as ProcessorSettings::image_max_pixels
+};
+
+/// Its sizes as the processor of `folder` would make them; `folder` needs config.json and the processor's settings.
+///
+/// Tiles and image tokens are exact. What marks the tiles in the text is counted with tokenizer.json where `folder` has
+/// one, and so exact too. Else it is counted as SmolVLM's tokenizers do: a marker is one token, or, where there is an
+/// added_tokens.json that does not list it, one for each of its words, digits and punctuation marks.
+///
+/// Throws UserError: kUsage for numbers that no sample has, kBadData as load_processor does.
+data::SampleShape shape_of(const std::filesystem::path& folder, const HypotheticalSample& sample);
+
+}  // namespace vlmtrain::models

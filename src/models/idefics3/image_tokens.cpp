@@ -1,0 +1,62 @@
+#include "models/idefics3/image_tokens.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "models/idefics3/image_text.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/text/conversation.h"
+#include "vlmtrain/text/tokenizer.h"
+
+namespace vlmtrain::models::idefics3 {
+
+namespace {
+
+bool is_letter(char c) {
+  return c >= 'a' && c <= 'z';
+}
+
+/// Words, digits and punctuation marks.
+int64_t count_pieces(std::string_view marker) {
+  int64_t pieces = 0;
+  for (size_t i = 0; i < marker.size(); ++i) pieces += i == 0 || !is_letter(marker[i]) || !is_letter(marker[i - 1]);
+  return pieces;
+}
+
+/// `added`: the tokens that stand for markers; nothing: all markers have one.
+int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohmann::json>& added) {
+  int64_t tokens = 0;
+  while (!text.empty()) {
+    if (text.front() == '\n') {
+      text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+      ++tokens;
+      continue;
+    }
+    const std::string_view marker = text.substr(0, text.find('>') + 1);
+    const bool is_token = !added || marker == text::kImageMark || added->contains(marker);
+    tokens += is_token ? 1 : count_pieces(marker);
+    text.remove_prefix(marker.size());
+  }
+  return tokens;
+}
+
+}  // namespace
+
+int64_t count_image_text(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder) {
+  const std::string text = image_text(grid, image_tokens_per_tile);
+  const auto tokenizer = folder / "tokenizer.json";
+  if (std::filesystem::exists(tokenizer)) return std::ssize(text::Tokenizer::from_file(tokenizer).encode(text).ids);
+  const auto path = folder / "added_tokens.json";
+  std::optional<nlohmann::json> added;
+  if (std::filesystem::exists(path)) {
+    added = io::read_json(path);
+    if (!added->is_object()) throw data_error("{}: not a JSON object of tokens and ids", path.string());
+  }
+  return count_without_tokenizer(text, added);
+}
+
+}  // namespace vlmtrain::models::idefics3
