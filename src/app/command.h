@@ -17,6 +17,7 @@ Action declare_init(CLI::App& command);
 Action declare_eval(CLI::App& command);
 Action declare_generate(CLI::App& command);
 Action declare_options(CLI::App& command);
+Action declare_plan(CLI::App& command);
 Action declare_rehearse(CLI::App& command);
 
 }  // namespace vlmtrain::app

@@ -1,0 +1,82 @@
+#include "vlmtrain/train/planning.h"
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/data/sample_stream.h"
+#include "vlmtrain/planner/worst_case.h"
+#include "vlmtrain/report/plan_text.h"
+#include "vlmtrain/train/setup.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Samples measured ahead of the one that is looked at, for each thread.
+constexpr int64_t kAheadPerWorker = 16;
+
+}  // namespace
+
+planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload) {
+  return {.model = config.model.path,
+          .job = {.model = config.model.path,
+                  .precision = config.training.precision,
+                  .frozen = frozen_parts(config.model),
+                  .max_grad_norm = config.training.max_grad_norm},
+          .card = std::move(card),
+          .mode = config.memory.mode,
+          .limit_gigabytes = config.memory.limit_gb,
+          .workload = std::move(workload),
+          .fixed = {.micro_batch_size = config.training.micro_batch_size,
+                    .recompute = config.memory.recompute,
+                    .vision_tiles_per_pass = config.memory.vision_tiles_per_pass,
+                    .loss_chunk_rows = config.memory.loss_chunk_rows,
+                    .expandable_segments = config.memory.expandable_segments}};
+}
+
+planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
+                              const Config& config) {
+  std::vector<planner::MeasuredSample> measured;
+  data::SampleStream stream(
+      data::file_order(std::ssize(records)),
+      [&](int64_t index) { return data::make_outline(processor, records, index); },
+      {.workers = config.data.num_workers, .ahead = kAheadPerWorker * config.data.num_workers});
+  int64_t bad = 0;
+  while (const auto item = stream.next()) {
+    if (item->error) {
+      ++bad;
+    } else {
+      measured.push_back({item->sample.id, data::shape_of(item->sample)});
+    }
+  }
+  if (measured.empty()) {
+    throw data_error("{}: none of its {} samples can be used; train, with data.on_bad_sample=skip, names the reasons",
+                     config.data.train, records.size());
+  }
+  if (bad > 0) spdlog::warn("{}: {} of {} samples cannot be used and are not planned for", config.data.train, bad,
+                            records.size());
+  return {.candidates = planner::worst_batches(std::move(measured), config.training.global_batch_size),
+          .global_batch_size = config.training.global_batch_size};
+}
+
+planner::Choices choices_without_plan(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
+  planner::Choices choices{.micro_batch_size = micro_batch_size(config.training),
+                           .recompute = {},
+                           .vision_tiles_per_pass = config.memory.vision_tiles_per_pass.value_or(0),
+                           .expandable_segments = config.memory.expandable_segments};
+  choices.loss_chunk_rows = config.memory.loss_chunk_rows.value_or(choices.loss_chunk_rows);
+  const planner::RecomputeOption& recompute = config.memory.recompute;
+  if (!recompute.is_auto()) {
+    choices.recompute = {recompute.blocks_of(vision_blocks), recompute.blocks_of(language_blocks)};
+  }
+  return choices;
+}
+
+planner::Plan plan_run(const Config& config, at::Device device, const std::vector<io::Record>& records,
+                       const models::Processor& processor) {
+  const auto card = planner::card_of_device(memory::describe(device));
+  planner::Plan plan = planner::make_plan(plan_request(config, card, workload_of(records, processor, config)));
+  if (!plan.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan));
+  return plan;
+}
+
+}  // namespace vlmtrain::train
