@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "models/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/atomic.h"
@@ -22,21 +21,33 @@ std::vector<std::string> preset_names() {
   return names;
 }
 
+namespace {
+
+/// `given_as` is what the message calls the name.
+void check_known(const std::string& preset, std::string_view given_as) {
+  const auto names = preset_names();
+  if (std::find(names.begin(), names.end(), preset) != names.end()) return;
+  const auto near = nearest(preset, names);
+  throw usage_error("{} {}: unknown preset; {}the known ones are {}", given_as, preset,
+                    near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(names, ", "));
+}
+
+void write_files(const std::string& preset, const std::filesystem::path& folder) {
+  for (const auto& [path, content] : resources()) {
+    if (path.starts_with(preset + "/")) io::write_file(folder / path.substr(preset.size() + 1), content);
+  }
+}
+
+}  // namespace
+
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out) {
-  const auto names = preset_names();
-  if (std::find(names.begin(), names.end(), preset) == names.end()) {
-    const auto near = nearest(preset, names);
-    throw usage_error("--preset {}: unknown; {}the known ones are {}", preset,
-                      near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(names, ", "));
-  }
+  check_known(preset, "--preset");
   if (std::filesystem::exists(out) && !(std::filesystem::is_directory(out) && std::filesystem::is_empty(out))) {
     throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
   }
   io::AtomicDirectory folder(out);
-  for (const auto& [path, content] : resources()) {
-    if (path.starts_with(preset + "/")) io::write_file(folder.path() / path.substr(preset.size() + 1), content);
-  }
+  write_files(preset, folder.path());
   if (!tokenizer.empty()) {
     std::filesystem::copy_file(tokenizer, folder.path() / "tokenizer.json",
                                std::filesystem::copy_options::overwrite_existing);
@@ -46,8 +57,13 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
   }
   const auto model = build_model(folder.path(), at::kCPU, at::kFloat);
   initialize_weights(*model, seed);
-  io::write_checkpoint_tensors(folder.path(), weights_of(*model));
+  save_checkpoint(*model, folder.path(), folder.path(), io::kDefaultShardBytes);
   folder.commit();
+}
+
+void write_preset_config(const std::string& preset, const std::filesystem::path& folder) {
+  check_known(preset, "model");
+  write_files(preset, folder);
 }
 
 }  // namespace vlmtrain::models

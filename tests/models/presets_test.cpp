@@ -6,7 +6,9 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/hypothetical_sample.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -14,7 +16,9 @@ namespace {
 using io::message_of;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
+/// One that comes with a tokenizer, and so makes a whole checkpoint.
 class Preset : public testing::TestWithParam<std::string> {
  protected:
   const parity::TemporaryFolder folder_;
@@ -47,20 +51,81 @@ TEST_P(Preset, FillsAnEmptyFolderButNoOther) {
   EXPECT_TRUE(io::read_file(out / "model.safetensors") == before);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Preset, testing::ValuesIn(preset_names()), [](const auto& instance) {
-  std::string name = instance.param;
-  std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
-  return name;
-});
+std::string test_name(std::string preset) {
+  std::erase_if(preset, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
+  return preset;
+}
+
+INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset, testing::Values("smolvlm-tiny"),
+                         [](const auto& instance) { return test_name(instance.param); });
+
+struct Published {
+  std::string name;
+  int64_t parameters;       ///< of the checkpoint that the preset is named after
+  int64_t tokens_per_tile;  ///< image tokens
+  int64_t tokens;           ///< that an image of 1024 x 768 becomes: 4 x 3 cells and the whole picture
+};
+
+class PublishedPreset : public testing::TestWithParam<Published> {
+ protected:
+  PublishedPreset() { write_preset_config(GetParam().name, folder_.path()); }
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_P(PublishedPreset, HasThePublishedNumberOfParameters) {
+  const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+}
+
+TEST_P(PublishedPreset, CutsAndMarksAnImageAsTheCheckpointDoes) {
+  const auto shape = shape_of(folder_.path(), {.images = 1, .image_width = 1024, .image_height = 768});
+  EXPECT_EQ(shape.tiles, 13);
+  EXPECT_EQ(shape.image_tokens, 13 * GetParam().tokens_per_tile);
+  EXPECT_EQ(shape.tokens - 256, GetParam().tokens);
+  const auto config = io::read_json(folder_.path() / "config.json");
+  const auto processor = io::read_json(folder_.path() / "processor_config.json");
+  EXPECT_EQ(processor.at("image_seq_len"), GetParam().tokens_per_tile);
+  const auto added = io::read_json(folder_.path() / "added_tokens.json");
+  EXPECT_EQ(config.at("image_token_id"), added.at("<image>"));
+  EXPECT_EQ(io::read_json(folder_.path() / "generation_config.json").at("eos_token_id"),
+            added.at("<end_of_utterance>"));
+  for (const auto& [token, id] : added.items()) EXPECT_LT(id, config.at("text_config").at("vocab_size")) << token;
+}
+
+TEST_P(PublishedPreset, NeedsATokenizerToBecomeACheckpoint) {
+  const auto out = folder_.path() / "out";
+  EXPECT_THAT(message_of([&] { write_preset(GetParam().name, {}, 1, out); }, ExitCode::kUsage),
+              AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+// The numbers of parameters are those of the checkpoints on the Hugging Face hub. Beside a tile's image tokens: the
+// mark before it and its name, which 2.2B spells out (<row_1_col_1> in nine tokens, <global-img> in five); the last
+// mark; line breaks after three rows.
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedPreset,
+                         testing::Values(Published{"smolvlm-256m", 256'484'928, 64, 13 * (64 + 2) + 1 + 3},
+                                         Published{"smolvlm-500m", 507'482'304, 64, 13 * (64 + 2) + 1 + 3},
+                                         Published{"smolvlm-2.2b", 2'246'272'880, 81,
+                                                   13 * (81 + 1) + 12 * 9 + 5 + 1 + 3}),
+                         [](const auto& instance) { return test_name(instance.param.name); });
+
+TEST(PresetNames, AreTestedAbove) {
+  EXPECT_THAT(preset_names(), UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b"));
+}
 
 TEST(WritePreset, UnknownNameListsTheKnownOnes) {
   const parity::TemporaryFolder folder;
   std::string nearly = preset_names().at(0);
   nearly.back() = '?';
-  const auto message = message_of([&] { write_preset(nearly, {}, 1, folder.path() / "out"); }, ExitCode::kUsage);
-  EXPECT_THAT(message, AllOf(HasSubstr(nearly), HasSubstr("did you mean " + preset_names().at(0))));
-  for (const auto& name : preset_names()) EXPECT_THAT(message, HasSubstr(name));
-  EXPECT_FALSE(std::filesystem::exists(folder.path() / "out"));
+  const auto checkpoint = message_of([&] { write_preset(nearly, {}, 1, folder.path() / "out"); }, ExitCode::kUsage);
+  EXPECT_THAT(checkpoint, HasSubstr("--preset " + nearly));
+  const auto config = message_of([&] { write_preset_config(nearly, folder.path()); }, ExitCode::kUsage);
+  EXPECT_THAT(config, HasSubstr("model " + nearly));
+  for (const auto& message : {checkpoint, config}) {
+    EXPECT_THAT(message, HasSubstr("did you mean " + preset_names().at(0)));
+    for (const auto& name : preset_names()) EXPECT_THAT(message, HasSubstr(name));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 }  // namespace

@@ -40,8 +40,13 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
 std::vector<std::string> preset_names();
 
 /// Writes a randomly initialised fp32 checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is
-/// a tokenizer.json for presets that come without one; empty: the preset's own.
+/// a tokenizer.json for presets that come without one; empty: the preset's own. Throws UserError (kUsage) that names
+/// the known presets for an unknown one.
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out);
+
+/// Writes the files of a preset as they are, without weights, into the existing `folder`: enough for build_model and
+/// shape_of, but not for load_processor where the preset comes without a tokenizer. Errors as write_preset's.
+void write_preset_config(const std::string& preset, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models
