@@ -11,7 +11,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/models/hypothetical_sample.h"
-#include "vlmtrain/models/presets.h"
+#include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/search.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/report/plan_timeline.h"

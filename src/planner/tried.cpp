@@ -12,7 +12,17 @@ constexpr size_t kSteps = 3;
 constexpr int64_t kMostMicroBatches = 2;
 /// More than any card has. Expandable segments reserve the addresses of the whole card several times over, so it cannot
 /// be much more.
-constexpr int64_t kUnlimitedBytes = int64_t{4} << 40;
+constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
+
+UserError beyond_all_cards(const SampleBatch& batch, const Choices& choices) {
+  const data::SampleShape& shape = batch.shapes.front();
+  return UserError(ExitCode::kDoesNotFit,
+                   fmt::format("a micro-batch of {} such samples ({} tokens, {} images in {} tiles{}) needs more than "
+                               "{} GB, more than any card has; take fewer or smaller images, shorter texts or a smaller "
+                               "micro-batch",
+                               choices.micro_batch_size, shape.tokens, shape.images, shape.tiles,
+                               batch.first_id.empty() ? "" : ", " + batch.first_id, kUnlimitedBytes / 1'000'000'000));
+}
 
 /// The first `count` samples of a batch.
 std::vector<SampleGroup> first_samples(const SampleBatch& batch, int64_t count) {
@@ -45,7 +55,6 @@ Outcome Tried::ask(const RehearsalRequest& request) {
   Outcome outcome = process_.rehearse(request);
   ++effort_.rehearsals;
   effort_.rehearsal_seconds += outcome.seconds;
-  VLMTRAIN_CHECK(!outcome.out_of_memory, "a virtual card of {} bytes is full", kUnlimitedBytes);
   return outcome;
 }
 
@@ -91,6 +100,7 @@ Option Tried::rehearse(const Choices& choices) {
   std::optional<Entry> largest;
   for (size_t i = 0; i < held_.size(); ++i) {
     Outcome outcome = ask(full_request(choices, held_[i]));
+    if (outcome.out_of_memory) throw beyond_all_cards(held_[i], choices);
     if (largest && outcome.peaks().reserved_bytes <= largest->option.peaks.reserved_bytes) continue;
     Option option{.choices = choices, .peaks = outcome.peaks()};
     option.step_seconds = step_seconds(choices, *outcome.costs);
@@ -108,10 +118,12 @@ Outcome Tried::probe(const Choices& choices) {
 }
 
 Outcome Tried::probe(const Choices& choices, const SampleBatch& batch) {
-  return ask({.choices = choices,
-              .steps = {first_samples(batch, choices.micro_batch_size)},
-              .with_costs = true,
-              .with_detail = true});
+  Outcome outcome = ask({.choices = choices,
+                         .steps = {first_samples(batch, choices.micro_batch_size)},
+                         .with_costs = true,
+                         .with_detail = true});
+  if (outcome.out_of_memory) throw beyond_all_cards(batch, choices);
+  return outcome;
 }
 
 const Outcome& Tried::outcome_of(const Choices& choices, bool with_timeline) {
