@@ -7,9 +7,9 @@
 
 #include "app/command.h"
 #include "app/openmp_waiting.h"
+#include "app/run_device.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/memory/device.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/evaluate.h"
@@ -45,7 +45,7 @@ ExitCode eval(const Arguments& arguments) {
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
-  const at::Device device = memory::open_device(arguments.device);
+  const at::Device device = open_device(arguments.device);
   if (device.is_cpu()) let_openmp_threads_sleep();
   const auto records = train::read_records(config.data.eval);
   const auto processor =

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/run_device.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/memory/device.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::app {
@@ -45,7 +45,7 @@ io::Record record_of(const Arguments& arguments) {
 
 ExitCode generate(const Arguments& arguments) {
   start_log(/*quiet=*/false);
-  const at::Device device = memory::open_device(arguments.device);
+  const at::Device device = open_device(arguments.device);
   const auto processor = models::load_processor(arguments.checkpoint, {});
   const auto model =
       models::build_model(arguments.checkpoint, device, arguments.precision == "bf16" ? at::kBFloat16 : at::kFloat);

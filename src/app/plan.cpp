@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/run_device.h"
 #include "app/temporary_folder.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
@@ -48,7 +49,7 @@ planner::TargetCard card_of(const Arguments& arguments) {
   }
   if (!arguments.gpu.empty()) return planner::card_by_name(arguments.gpu);
   if (arguments.gpu_gigabytes) return planner::card_of_size(*arguments.gpu_gigabytes);
-  const at::Device device = memory::open_device("auto");
+  const at::Device device = open_device("auto");
   if (device.is_cpu()) {
     throw usage_error("there is no GPU in this machine; say for which one to plan, with --gpu-gb 24 or --gpu rtx4090");
   }

@@ -4,8 +4,9 @@
 
 #include "app/command.h"
 #include "app/openmp_waiting.h"
+#include "app/run_device.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/memory/device.h"
+#include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/stop_request.h"
 #include "vlmtrain/train/trainer.h"
@@ -27,14 +28,16 @@ ExitCode train(const Arguments& arguments) {
   train::Config config;
   OptionTable options = train::declare(config);
   options.read(arguments.config, arguments.overrides);
-  const at::Device device = memory::open_device(arguments.device);
+  if (const auto card = virtual_card(arguments.device); card && !planner::on_virtual_card()) planner::restart_on(*card);
+  const at::Device device = open_device(arguments.device);
   if (device.is_cpu()) let_openmp_threads_sleep();
   train::watch_stop_signals();
   const auto summary = train::train(config, options.to_yaml(), device, arguments.quiet);
   if (arguments.json) {
     fmt::print("{}\n", summary.to_json());
   } else if (!arguments.quiet) {
-    spdlog::info("{} steps done; checkpoint: {}", summary.steps, summary.checkpoint.string());
+    spdlog::info("{} steps done; checkpoint: {}", summary.steps,
+                 summary.checkpoint ? summary.checkpoint->string() : "none, the card is virtual");
   }
   return summary.stopped ? ExitCode::kStopped : ExitCode::kDone;
 }
@@ -45,7 +48,7 @@ Action declare_train(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
   command.add_option("--config", arguments->config, "YAML file (docs/config.md)")->required();
   command.add_option("overrides", arguments->overrides, "key=value, such as training.max_steps=100");
-  command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_option("--device", arguments->device, "auto, cpu, cuda, cuda:N, or virtual:CARD to rehearse the run on a card such as h100")->capture_default_str();
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   command.add_flag("--quiet", arguments->quiet, "no progress, warnings only");
   return [arguments] { return train(*arguments); };

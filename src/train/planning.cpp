@@ -14,6 +14,16 @@ namespace {
 /// Samples measured ahead of the one that is looked at, for each thread.
 constexpr int64_t kAheadPerWorker = 16;
 
+/// Why a sample is bad; an error of any other kind goes on.
+std::string reason_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const UserError& bad) {
+    if (bad.code() != ExitCode::kBadData) throw;
+    return bad.what();
+  }
+}
+
 }  // namespace
 
 planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload) {
@@ -41,19 +51,22 @@ planner::Workload workload_of(const std::vector<io::Record>& records, const mode
       [&](int64_t index) { return data::make_outline(processor, records, index); },
       {.workers = config.data.num_workers, .ahead = kAheadPerWorker * config.data.num_workers});
   int64_t bad = 0;
+  std::string first_reason;
   while (const auto item = stream.next()) {
     if (item->error) {
-      ++bad;
+      if (++bad == 1) first_reason = reason_of(item->error);
     } else {
       measured.push_back({item->sample.id, data::shape_of(item->sample)});
     }
   }
   if (measured.empty()) {
-    throw data_error("{}: none of its {} samples can be used; train, with data.on_bad_sample=skip, names the reasons",
-                     config.data.train, records.size());
+    throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train, records.size(),
+                     first_reason);
   }
-  if (bad > 0) spdlog::warn("{}: {} of {} samples cannot be used and are not planned for", config.data.train, bad,
-                            records.size());
+  if (bad > 0) {
+    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train, bad,
+                 records.size(), first_reason);
+  }
   return {.candidates = planner::worst_batches(std::move(measured), config.training.global_batch_size),
           .global_batch_size = config.training.global_batch_size};
 }

@@ -49,12 +49,6 @@ void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
   }
 }
 
-models::RecomputeBlocks recompute_blocks(const planner::MemoryOptions& options,
-                                         const models::VisionLanguageModel& model) {
-  if (options.recompute.is_auto()) return {};
-  return {options.recompute.blocks_of(model.vision_blocks()), options.recompute.blocks_of(model.language_blocks())};
-}
-
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options) {
   return {.beta1 = options.adam_beta1,
           .beta2 = options.adam_beta2,

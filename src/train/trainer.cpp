@@ -3,8 +3,10 @@
 #include <ATen/Context.h>
 
 #include <chrono>
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -17,17 +19,36 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/report/metrics.h"
+#include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/report/progress.h"
+#include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/train/stop_request.h"
+#include "vlmtrain/vgpu/counters.h"
 
 namespace vlmtrain::train {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+double in_gigabytes(int64_t bytes) {
+  return static_cast<double>(bytes) / 1e9;
+}
+
+/// Whether the run is on a virtual card: all is done but arithmetic, so there are no values and nothing to save.
+bool is_rehearsal() {
+  return planner::on_virtual_card();
+}
+
+/// A rehearsal keeps away from the run's own results.
+std::filesystem::path run_folder(const Config& config) {
+  const std::filesystem::path folder = config.output.dir;
+  return is_rehearsal() ? folder / fmt::format("virtual-{}", vgpu::attached()->card()) : folder;
+}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -39,7 +60,7 @@ class Run {
   Run(const Config& config, at::Device device, bool quiet)
       : config_(config),
         device_(device),
-        dir_(config.output.dir),
+        dir_(run_folder(config)),
         records_(read_records(config.data.train)),
         processor_(models::load_processor(config.model.path, processor_settings(config.data, config.data.train))),
         checkpoints_(dir_, config.output.keep),
@@ -48,8 +69,9 @@ class Run {
     schedule_.total_steps = total_steps(config.training, static_cast<int64_t>(records_.size()));
     schedule_.shape = config.training.lr_scheduler;
     schedule_.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule_.total_steps));
+    if (!device.is_cpu()) make_plan();
     resume_or_start();
-    log_plan();
+    log_run();
     progress_ = std::make_unique<report::Progress>(schedule_.total_steps, step_, quiet);
   }
 
@@ -61,10 +83,27 @@ class Run {
       throw;
     }
     write_ledger();
-    return {stop_signal() != 0 && step_ < schedule_.total_steps, step_, last_loss_, *checkpoints_.newest()};
+    if (plan_) compare_with_plan();
+    return {.stopped = stop_signal() != 0 && step_ < schedule_.total_steps,
+            .steps = step_,
+            .last_loss = last_loss_,
+            .checkpoint = checkpoints_.newest(),
+            .reserved_peak_bytes = most_.reserved_peak_bytes,
+            .planned_peak_bytes = plan_ ? std::optional{plan_->chosen.peaks.reserved_bytes} : std::nullopt};
   }
 
  private:
+  /// Before anything is allocated on the device.
+  void make_plan() {
+    plan_ = plan_run(config_, device_, records_, *processor_);
+    write_plan();
+    spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(*plan_), plan_->effort.seconds);
+    memory::set_expandable_segments(plan_->chosen.choices.expandable_segments);
+    if (config_.memory.limit_gb) {
+      memory::limit_reserved_bytes(plan_->limit.card_bytes - plan_->limit.context_bytes, plan_->card.memory_bytes);
+    }
+  }
+
   void resume_or_start() {
     const auto newest = checkpoints_.newest();
     if (newest && config_.resume == Resume::kNever) {
@@ -73,9 +112,13 @@ class Run {
     }
     const std::filesystem::path weights = newest ? *newest : std::filesystem::path(config_.model.path);
     model_ = models::build_model(weights, device_, engine::dtype_of(config_.training.precision));
-    models::load_weights(*model_, weights);
+    // A virtual card holds no values.
+    if (!is_rehearsal()) models::load_weights(*model_, weights);
     freeze(*model_, config_.model);
-    model_->set_recompute(recompute_blocks(config_.memory, *model_));
+    choices_ = plan_ ? plan_->chosen.choices
+                     : choices_without_plan(config_, model_->vision_blocks(), model_->language_blocks());
+    model_->set_recompute(choices_.recompute);
+    model_->set_vision_tiles_per_pass(choices_.vision_tiles_per_pass);
     optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), adamw_settings(config_.training));
     if (newest) {
       const RunState state = load_run_state(*newest, fingerprint_);
@@ -89,9 +132,9 @@ class Run {
     saved_step_ = newest ? step_ : -1;
   }
 
-  void log_plan() const {
+  void log_run() const {
     const auto& training = config_.training;
-    const int64_t micro = micro_batch_size(training);
+    const int64_t micro = choices_.micro_batch_size;
     spdlog::info("model {}: {:.1f} million parameters, {:.1f} million trained, in {} on {}", config_.model.path,
                  static_cast<double>(model_->parameters().total_elements()) / 1e6,
                  static_cast<double>(optimizer_->trained_elements()) / 1e6, engine::name_of(training.precision),
@@ -102,7 +145,9 @@ class Run {
   }
 
   void loop() {
-    const engine::StepSettings settings{.device = device_, .micro_batch_size = micro_batch_size(config_.training)};
+    const engine::StepSettings settings{.device = device_,
+                                        .micro_batch_size = choices_.micro_batch_size,
+                                        .loss_chunk_rows = choices_.loss_chunk_rows};
     data::Loader loader(records_, *processor_, loader_settings(config_), cursor_, ledger_);
     report::StepLines metrics_lines(dir_ / "metrics.jsonl", step_);
     std::optional<report::StepLines> sample_lines;
@@ -126,6 +171,7 @@ class Run {
       current.metrics.step = step_;
       current.metrics.epoch = epochs_done();
       current.metrics.learning_rate = rates.language_model;
+      if (plan_) current.metrics.predicted_peak_bytes = plan_->chosen.peaks.reserved_bytes;
       if (sample_lines) sample_lines->append(sample_ids_line(step_, batch));
       if (pending) finish(*pending, metrics_lines);
       current.metrics.step_seconds = seconds_since(start);
@@ -147,8 +193,12 @@ class Run {
 
   void finish(PendingStep& step, report::StepLines& lines) {
     step.read();
+    most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, step.metrics.allocated_peak_bytes);
+    most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, step.metrics.reserved_peak_bytes);
+    if (is_rehearsal()) step.metrics.loss = step.metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
     lines.append(step.metrics.to_json_line());
     progress_->show(step.metrics);
+    if (is_rehearsal()) return;
     last_loss_ = step.metrics.loss;
     if (!std::isfinite(step.metrics.loss) || !std::isfinite(step.metrics.grad_norm)) {
       throw run_error(
@@ -161,9 +211,31 @@ class Run {
   bool is_save_step() const { return config_.output.save_steps > 0 && step_ % config_.output.save_steps == 0; }
 
   void save() {
+    if (is_rehearsal()) return;
     checkpoints_.save({step_, cursor_, fingerprint_}, *model_, *optimizer_, ledger_, config_.model.path);
     saved_step_ = step_;
     write_ledger();
+  }
+
+  void write_plan(const nlohmann::ordered_json& measured = nullptr) const {
+    nlohmann::ordered_json json = plan_->to_json();
+    if (!measured.is_null()) json["measured"] = measured;
+    io::write_file(dir_ / "plan.json", json.dump(2) + "\n");
+  }
+
+  void compare_with_plan() const {
+    const auto& planned = plan_->chosen.peaks;
+    const int64_t retries = memory::allocation_retries(device_);
+    const auto card = memory::describe(device_);
+    spdlog::info("device memory at most: {:.2f} GB allocated (planned for the worst batch: {:.2f}), {:.2f} GB reserved "
+                 "(planned: {:.2f}); {} allocations had to be tried again",
+                 in_gigabytes(most_.allocated_peak_bytes), in_gigabytes(planned.allocated_bytes),
+                 in_gigabytes(most_.reserved_peak_bytes), in_gigabytes(planned.reserved_bytes), retries);
+    write_plan({{"allocated_peak_bytes", most_.allocated_peak_bytes},
+                {"reserved_peak_bytes", most_.reserved_peak_bytes},
+                {"allocation_retries", retries},
+                {"device_used_bytes", card.total_bytes - card.free_bytes},
+                {"steps", step_}});
   }
 
   void write_ledger() const { io::write_file(dir_ / "ledger.json", ledger_.to_json().dump(2) + "\n"); }
@@ -199,6 +271,9 @@ class Run {
   int64_t step_ = 0;  // done
   int64_t saved_step_ = -1;
   data::Cursor cursor_;
+  std::optional<planner::Plan> plan_;  // on a GPU
+  planner::Choices choices_;
+  memory::DeviceMemory most_;  // over all steps
   std::optional<double> last_loss_;
 };
 
@@ -215,17 +290,21 @@ void create_folder(const std::filesystem::path& folder) {
 
 std::string TrainingSummary::to_json() const {
   nlohmann::ordered_json json{
-      {"stopped", stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", checkpoint.string()}};
+      {"stopped", stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", nullptr}};
   if (last_loss) json["last_loss"] = *last_loss;
+  if (checkpoint) json["checkpoint"] = checkpoint->string();
+  json["reserved_peak_bytes"] = reserved_peak_bytes;
+  json["planned_peak_bytes"] = nullptr;
+  if (planned_peak_bytes) json["planned_peak_bytes"] = *planned_peak_bytes;
   return json.dump();
 }
 
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {
   check_required(config);
   micro_batch_size(config.training);
-  create_folder(config.output.dir);
+  create_folder(run_folder(config));
   Run run(config, device, quiet);
-  io::write_file(std::filesystem::path(config.output.dir) / "config.yaml", resolved_yaml);
+  io::write_file(run_folder(config) / "config.yaml", resolved_yaml);
   return run.train();
 }
 

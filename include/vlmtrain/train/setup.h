@@ -28,8 +28,6 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
 data::LoaderSettings loader_settings(const Config& config);
 models::FrozenParts frozen_parts(const ModelOptions& options);
 void freeze(models::VisionLanguageModel& model, const ModelOptions& options);
-models::RecomputeBlocks recompute_blocks(const planner::MemoryOptions& options,
-                                         const models::VisionLanguageModel& model);
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options);
 engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor);
 

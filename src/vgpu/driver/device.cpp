@@ -3,7 +3,9 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 #include "vgpu/core/attributes.h"
 #include "vgpu/core/card.h"
@@ -48,7 +50,7 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 
 CUresult cuDeviceGetName(char* name, int capacity, CUdevice) {
   if (vlmtrain::vgpu::card() == nullptr) return CUDA_ERROR_NO_DEVICE;
-  const std::string_view text = vlmtrain::vgpu::card()->gpu().device_name;
+  const std::string_view text = vlmtrain::vgpu::card()->gpu.device_name;
   const size_t length = std::min(text.size(), static_cast<size_t>(std::max(capacity - 1, 0)));
   text.copy(name, length);
   if (capacity > 0) name[length] = '\0';

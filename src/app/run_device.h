@@ -1,0 +1,20 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+
+#include "vlmtrain/planner/virtual_card.h"
+
+namespace vlmtrain::app {
+
+/// The card of `virtual:NAME`, such as virtual:h100; nothing for another device. Throws UserError (kUsage) for a name
+/// that is not in the table of GPUs.
+std::optional<planner::VirtualCard> virtual_card(const std::string& device);
+
+/// As memory::open_device; a process on a virtual card opens that. Throws UserError (kUsage) in a process that has the
+/// stand-ins for the CUDA libraries although a real card is asked for.
+at::Device open_device(const std::string& device);
+
+}  // namespace vlmtrain::app
