@@ -48,7 +48,10 @@ Action declare_train(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
   command.add_option("--config", arguments->config, "YAML file (docs/config.md)")->required();
   command.add_option("overrides", arguments->overrides, "key=value, such as training.max_steps=100");
-  command.add_option("--device", arguments->device, "auto, cpu, cuda, cuda:N, or virtual:CARD to rehearse the run on a card such as h100")->capture_default_str();
+  command
+      .add_option("--device", arguments->device,
+                  "auto, cpu, cuda, cuda:N, or virtual:CARD to rehearse the run on a card such as h100")
+      ->capture_default_str();
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   command.add_flag("--quiet", arguments->quiet, "no progress, warnings only");
   return [arguments] { return train(*arguments); };

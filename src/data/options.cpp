@@ -18,7 +18,8 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.packing", options.packing, "Samples of a micro-batch lie end to end and do not see each other.",
             std::optional{always_packed});
   table.add("data.max_images_per_sample", options.max_images_per_sample,
-            "Most images of a sample; one with more is a bad sample. auto: no limit.", std::optional{unless_auto(at_least<int64_t>(1))});
+            "Most images of a sample; one with more is a bad sample. auto: no limit.",
+            std::optional{unless_auto(at_least<int64_t>(1))});
   table.add("data.image_max_pixels", options.image_max_pixels,
             "Most pixels of an image, width x height; a larger one is made smaller. auto: what the model's own "
             "processor allows.",

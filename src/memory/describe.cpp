@@ -22,7 +22,8 @@ Function* find(void* library, const char* name) {
 int attribute(int number, int device) {
   static auto* const get = find<int(int*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetAttribute");
   int value = 0;
-  if (get(&value, number, device) != 0) throw run_error("device cuda:{}: it does not tell attribute {}", device, number);
+  if (get(&value, number, device) != 0)
+    throw run_error("device cuda:{}: it does not tell attribute {}", device, number);
   return value;
 }
 

@@ -1,5 +1,6 @@
 #include "planner/estimate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -11,6 +12,11 @@ namespace {
 
 double reserved(const Outcome& outcome) {
   return static_cast<double>(outcome.peaks().reserved_bytes);
+}
+
+int64_t to_bytes(double bytes) {
+  constexpr double kMost = 1e18;
+  return std::llround(std::clamp(bytes, 0.0, kMost));
 }
 
 double without_optimizer(const StepCosts& costs) {
@@ -47,7 +53,7 @@ double Estimate::uncorrected_bytes(int64_t micro_batch_size, const models::Recom
 
 int64_t Estimate::reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
   const double uncorrected = uncorrected_bytes(micro_batch_size, recompute);
-  if (correction_.empty()) return std::llround(uncorrected);
+  if (correction_.empty()) return to_bytes(uncorrected);
   // Of the nearest size that was rehearsed, in proportion to the samples.
   auto nearest = correction_.begin();
   double least = std::numeric_limits<double>::infinity();
@@ -60,7 +66,7 @@ int64_t Estimate::reserved_bytes(int64_t micro_batch_size, const models::Recompu
     }
   }
   const double scale = static_cast<double>(micro_batch_size) / static_cast<double>(nearest->first);
-  return std::llround(uncorrected + nearest->second * scale);
+  return to_bytes(uncorrected + nearest->second * scale);
 }
 
 double Estimate::micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {

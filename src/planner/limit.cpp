@@ -79,9 +79,8 @@ TargetCard card_of_device(const memory::DeviceDescription& device) {
                       std::abs(gpu.multiprocessors - device.multiprocessors));
   };
   const auto gpus = memory::gpus();
-  const auto nearest_gpu = std::min_element(gpus.begin(), gpus.end(), [&](const auto& left, const auto& right) {
-    return unlike(left) < unlike(right);
-  });
+  const auto nearest_gpu = std::min_element(
+      gpus.begin(), gpus.end(), [&](const auto& left, const auto& right) { return unlike(left) < unlike(right); });
   std::string description = fmt::format("{} ({})", device.name, in_gigabytes(device.total_bytes));
   if (nearest_gpu->device_name != device.name) {
     description += fmt::format(", planned as {}", nearest_gpu->device_name);

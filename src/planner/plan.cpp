@@ -80,6 +80,8 @@ nlohmann::ordered_json Plan::to_json() const {
     remedies.push_back({{"text", suggestion.text}, {"makes_it_fit", suggestion.makes_it_fit}});
   }
   return {{"fits", fits},
+          {"model", model},
+          {"precision", engine::name_of(job.precision)},
           {"micro_batch_size", choices.micro_batch_size},
           {"gradient_accumulation_steps", accumulation_steps()},
           {"global_batch_size", workload.global_batch_size},
@@ -92,10 +94,10 @@ nlohmann::ordered_json Plan::to_json() const {
           {"tokens_per_sample", largest.tokens},
           {"tiles_per_sample", largest.tiles},
           {"label_tokens_per_sample", largest.label_tokens},
-          {"worst_sample", worst.first_id.empty() ? nlohmann::ordered_json()
-                                                        : nlohmann::ordered_json(worst.first_id)},
+          {"worst_sample", worst.first_id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(worst.first_id)},
           {"card", card.description},
           {"card_bytes", limit.card_bytes},
+          {"mode", name_of(mode)},
           {"margin_bytes", limit.margin_bytes},
           {"margin_percent", limit.margin_percent},
           {"limit_bytes", limit.limit_bytes},
@@ -106,6 +108,8 @@ nlohmann::ordered_json Plan::to_json() const {
           {"step_seconds", chosen.step_seconds},
           {"tokens_per_second", chosen.tokens_per_second},
           {"rehearsed_step_cost", cost_json(costs.total)},
+          {"predicted",
+           "step_seconds and tokens_per_second are computed from counted operations and data sheets, not measured"},
           {"alternatives", others},
           {"suggestions", remedies},
           {"rehearsals", effort.rehearsals},

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <optional>
+
+#include "planner/option_search.h"
 
 namespace vlmtrain::planner {
 
@@ -11,6 +13,12 @@ namespace {
 
 std::string gigabytes(int64_t bytes) {
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string describe(const Choices& choices) {
+  const auto& blocks = choices.recompute;
+  return fmt::format("micro-batch {}, {} vision and {} language blocks recomputed", choices.micro_batch_size,
+                     blocks.vision, blocks.language);
 }
 
 /// The sample with one tile an image, the whole picture, and the text as it is.
@@ -42,26 +50,110 @@ struct Change {
   data::SampleShape shape;
 };
 
-std::vector<Change> changes(const PlanRequest& request, const Plan& plan) {
-  const data::SampleShape& shape = plan.worst.shapes.front();
+using Apply = bool (*)(Change& change);  // false: there is nothing to change
+
+bool take_smaller_images(Change& change) {
+  const auto smaller = with_one_tile_an_image(change.shape);
+  if (smaller == change.shape) return false;
+  change.text = fmt::format("smaller images: {} tiles a sample instead of {} (data.image_max_pixels)", smaller.tiles,
+                            change.shape.tiles);
+  change.shape = smaller;
+  return true;
+}
+
+bool freeze_vision_tower(Change& change) {
+  auto& frozen = change.job.frozen;
+  if (frozen.vision_tower || (frozen.projector && frozen.language_model)) return false;
+  frozen.vision_tower = true;
+  change.text = "model.freeze_vision_tower=true";
+  return true;
+}
+
+bool freeze_language_model(Change& change) {
+  auto& frozen = change.job.frozen;
+  if (frozen.language_model || (frozen.projector && frozen.vision_tower)) return false;
+  frozen.language_model = true;
+  change.text = "model.freeze_language_model=true";
+  return true;
+}
+
+/// The least change first.
+constexpr Apply kChanges[] = {take_smaller_images, freeze_vision_tower, freeze_language_model};
+
+std::vector<Change> single_changes(const Job& job, const data::SampleShape& shape) {
   std::vector<Change> list;
-  const auto smaller = with_one_tile_an_image(shape);
-  if (smaller != shape) {
-    list.push_back({fmt::format("smaller images (data.image_max_pixels): {} tiles a sample instead of {}",
-                                smaller.tiles, shape.tiles),
-                    request.job, smaller});
+  for (const Apply apply : kChanges) {
+    Change change{.text = {}, .job = job, .shape = shape};
+    if (apply(change)) list.push_back(std::move(change));
   }
-  const auto freezing = [&](const char* text, bool models::FrozenParts::*part) {
-    if (request.job.frozen.*part) return;
-    Job job = request.job;
-    job.frozen.*part = true;
-    const auto& frozen = job.frozen;
-    if (frozen.vision_tower && frozen.projector && frozen.language_model) return;
-    list.push_back({text, job, shape});
-  };
-  freezing("model.freeze_vision_tower=true", &models::FrozenParts::vision_tower);
-  freezing("model.freeze_language_model=true", &models::FrozenParts::language_model);
   return list;
+}
+
+std::vector<Change> double_changes(const Job& job, const data::SampleShape& shape) {
+  std::vector<Change> list;
+  for (size_t first = 0; first < std::size(kChanges); ++first) {
+    for (size_t second = first + 1; second < std::size(kChanges); ++second) {
+      Change change{.text = {}, .job = job, .shape = shape};
+      if (!kChanges[first](change)) continue;
+      const std::string text = change.text;
+      if (!kChanges[second](change)) continue;
+      change.text = text + " and " + change.text;
+      list.push_back(std::move(change));
+    }
+  }
+  return list;
+}
+
+/// Of these, the ones that fit.
+std::vector<Suggestion> fitting(const std::vector<Change>& changes, const Plan& plan, Tried& tried) {
+  std::vector<Suggestion> suggestions;
+  for (const auto& change : changes) {
+    const auto outcome = tried.try_job(change.job, plan.chosen.choices, change.shape);
+    const int64_t bytes = outcome.peaks().reserved_bytes;
+    if (outcome.out_of_memory || bytes > plan.limit.limit_bytes) continue;
+    suggestions.push_back({fmt::format("{}: needs {}", change.text, gigabytes(bytes)), true});
+  }
+  return suggestions;
+}
+
+/// What a person fixed, less and less of it.
+struct Relaxed {
+  std::string text;
+  FixedChoices fixed;
+};
+
+std::vector<Relaxed> relaxations(const FixedChoices& fixed) {
+  std::vector<Relaxed> list;
+  Relaxed all{.text = {}, .fixed = fixed};
+  const auto relax = [&](const char* key, const auto& free) {
+    all.text += (all.text.empty() ? "" : " ") + std::string(key) + "=auto";
+    free(all.fixed);
+    list.push_back(all);
+  };
+  if (!fixed.recompute.is_auto()) relax("memory.recompute", [](FixedChoices& choices) { choices.recompute = {}; });
+  if (fixed.vision_tiles_per_pass) {
+    relax("memory.vision_tiles_per_pass", [](FixedChoices& choices) { choices.vision_tiles_per_pass = {}; });
+  }
+  if (fixed.loss_chunk_rows) {
+    relax("memory.loss_chunk_rows", [](FixedChoices& choices) { choices.loss_chunk_rows = {}; });
+  }
+  if (fixed.micro_batch_size) {
+    relax("training.micro_batch_size", [](FixedChoices& choices) { choices.micro_batch_size = {}; });
+  }
+  return list;
+}
+
+/// The plan that keeps most of what a person fixed.
+std::optional<Suggestion> nearest_plan(const PlanRequest& request, const Plan& plan, Tried& tried) {
+  for (const auto& relaxed : relaxations(request.fixed)) {
+    OptionSearch search(tried, request.workload, relaxed.fixed, plan.limit.limit_bytes);
+    if (const auto found = search.find()) {
+      return Suggestion{
+          fmt::format("{}: {}, {}", relaxed.text, describe(found->choices), gigabytes(found->peaks.reserved_bytes)),
+          true};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -89,20 +181,26 @@ std::vector<Suggestion> suggest_faster(const Plan& plan, const Estimate& estimat
 
 std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& plan, Tried& tried) {
   std::vector<Suggestion> suggestions;
-  const Choices& least = plan.chosen.choices;
-  for (const auto& change : changes(request, plan)) {
-    const auto outcome = tried.try_job(change.job, least, change.shape);
-    const int64_t needed = outcome.peaks().reserved_bytes;
-    const bool fits = needed <= plan.limit.limit_bytes;
-    suggestions.push_back(
-        {fmt::format("{}: needs {}{}", change.text, gigabytes(needed), fits ? "" : ", still too much"), fits});
-  }
+  if (const auto nearest = nearest_plan(request, plan, tried)) suggestions.push_back(*nearest);
+
   const int64_t needed = plan.chosen.peaks.reserved_bytes;
+  const auto least_margin =
+      limit_of(request.card, Mode::kAggressive, request.limit_gigabytes, request.workload.world_size);
+  if (needed <= least_margin.limit_bytes) {
+    suggestions.push_back({fmt::format("memory.mode=aggressive, which keeps {:g} % of the card free instead of {:g} %",
+                                       least_margin.margin_percent, plan.limit.margin_percent),
+                           true});
+  }
+  auto changed = fitting(single_changes(request.job, plan.worst.shapes.front()), plan, tried);
+  if (changed.empty()) changed = fitting(double_changes(request.job, plan.worst.shapes.front()), plan, tried);
+  suggestions.insert(suggestions.end(), changed.begin(), changed.end());
   if (const auto* gpu = smallest_card_for(needed, request.mode, request.workload.world_size)) {
     suggestions.push_back({fmt::format("a larger card: --gpu {} holds it", gpu->name), true});
   }
-  std::stable_partition(suggestions.begin(), suggestions.end(),
-                        [](const Suggestion& suggestion) { return suggestion.makes_it_fit; });
+  if (suggestions.empty()) {
+    suggestions.push_back(
+        {"neither smaller images nor frozen parts nor a larger card would do; take a smaller model", false});
+  }
   return suggestions;
 }
 

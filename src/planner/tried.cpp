@@ -1,6 +1,7 @@
 #include "planner/tried.h"
 
 #include <algorithm>
+#include <span>
 
 #include "vlmtrain/base/error.h"
 
@@ -16,25 +17,27 @@ constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
 
 UserError beyond_all_cards(const SampleBatch& batch, const Choices& choices) {
   const data::SampleShape& shape = batch.shapes.front();
-  return UserError(ExitCode::kDoesNotFit,
-                   fmt::format("a micro-batch of {} such samples ({} tokens, {} images in {} tiles{}) needs more than "
-                               "{} GB, more than any card has; take fewer or smaller images, shorter texts or a smaller "
-                               "micro-batch",
-                               choices.micro_batch_size, shape.tokens, shape.images, shape.tiles,
-                               batch.first_id.empty() ? "" : ", " + batch.first_id, kUnlimitedBytes / 1'000'000'000));
+  return UserError(
+      ExitCode::kDoesNotFit,
+      fmt::format("a micro-batch of {} such samples ({} tokens, {} images in {} tiles{}) needs more than "
+                  "{} GB, more than any card has; take fewer or smaller images, shorter texts or a smaller "
+                  "micro-batch",
+                  choices.micro_batch_size, shape.tokens, shape.images, shape.tiles,
+                  batch.first_id.empty() ? "" : ", " + batch.first_id, kUnlimitedBytes / 1'000'000'000));
 }
 
 /// The first `count` samples of a batch.
 std::vector<SampleGroup> first_samples(const SampleBatch& batch, int64_t count) {
   std::vector<SampleGroup> groups;
-  for (int64_t i = 0; i < count; ++i) {
-    const auto& shape = batch.shapes[std::min(static_cast<size_t>(i), batch.shapes.size() - 1)];
+  const int64_t different = std::min(count, std::ssize(batch.shapes));
+  for (const auto& shape : std::span(batch.shapes).first(static_cast<size_t>(different))) {
     if (!groups.empty() && groups.back().shape == shape) {
       ++groups.back().count;
     } else {
       groups.push_back({shape, 1});
     }
   }
+  groups.back().count += count - different;
   return groups;
 }
 
@@ -93,6 +96,12 @@ std::vector<Tried::Entry>::const_iterator Tried::entry_of(const Choices& choices
 const Option* Tried::find(const Choices& choices) const {
   const auto found = entry_of(choices);
   return found == entries_.end() ? nullptr : &found->option;
+}
+
+std::vector<const Option*> Tried::all() const {
+  std::vector<const Option*> options;
+  for (const auto& entry : entries_) options.push_back(&entry.option);
+  return options;
 }
 
 Option Tried::rehearse(const Choices& choices) {

@@ -29,6 +29,9 @@ class Tried {
   /// What rehearse() found; null if it was not asked.
   const Option* find(const Choices& choices) const;
 
+  /// Everything that rehearse() found.
+  std::vector<const Option*> all() const;
+
   /// The whole outcome of a plan that was rehearsed.
   const Outcome& outcome_of(const Choices& choices, bool with_timeline);
   /// The batch that this outcome is of.

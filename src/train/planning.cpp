@@ -46,10 +46,9 @@ planner::PlanRequest plan_request(const Config& config, planner::TargetCard card
 planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
                               const Config& config) {
   std::vector<planner::MeasuredSample> measured;
-  data::SampleStream stream(
-      data::file_order(std::ssize(records)),
-      [&](int64_t index) { return data::make_outline(processor, records, index); },
-      {.workers = config.data.num_workers, .ahead = kAheadPerWorker * config.data.num_workers});
+  data::SampleStream stream(data::file_order(std::ssize(records)),
+                            [&](int64_t index) { return data::make_outline(processor, records, index); },
+                            {.workers = config.data.num_workers, .ahead = kAheadPerWorker * config.data.num_workers});
   int64_t bad = 0;
   std::string first_reason;
   while (const auto item = stream.next()) {

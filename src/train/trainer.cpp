@@ -2,8 +2,8 @@
 
 #include <ATen/Context.h>
 
-#include <chrono>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -145,9 +145,8 @@ class Run {
   }
 
   void loop() {
-    const engine::StepSettings settings{.device = device_,
-                                        .micro_batch_size = choices_.micro_batch_size,
-                                        .loss_chunk_rows = choices_.loss_chunk_rows};
+    const engine::StepSettings settings{
+        .device = device_, .micro_batch_size = choices_.micro_batch_size, .loss_chunk_rows = choices_.loss_chunk_rows};
     data::Loader loader(records_, *processor_, loader_settings(config_), cursor_, ledger_);
     report::StepLines metrics_lines(dir_ / "metrics.jsonl", step_);
     std::optional<report::StepLines> sample_lines;
@@ -227,10 +226,11 @@ class Run {
     const auto& planned = plan_->chosen.peaks;
     const int64_t retries = memory::allocation_retries(device_);
     const auto card = memory::describe(device_);
-    spdlog::info("device memory at most: {:.2f} GB allocated (planned for the worst batch: {:.2f}), {:.2f} GB reserved "
-                 "(planned: {:.2f}); {} allocations had to be tried again",
-                 in_gigabytes(most_.allocated_peak_bytes), in_gigabytes(planned.allocated_bytes),
-                 in_gigabytes(most_.reserved_peak_bytes), in_gigabytes(planned.reserved_bytes), retries);
+    spdlog::info(
+        "device memory at most: {:.2f} GB allocated (planned for the worst batch: {:.2f}), {:.2f} GB reserved "
+        "(planned: {:.2f}); {} allocations had to be tried again",
+        in_gigabytes(most_.allocated_peak_bytes), in_gigabytes(planned.allocated_bytes),
+        in_gigabytes(most_.reserved_peak_bytes), in_gigabytes(planned.reserved_bytes), retries);
     write_plan({{"allocated_peak_bytes", most_.allocated_peak_bytes},
                 {"reserved_peak_bytes", most_.reserved_peak_bytes},
                 {"allocation_retries", retries},
@@ -289,8 +289,7 @@ void create_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 std::string TrainingSummary::to_json() const {
-  nlohmann::ordered_json json{
-      {"stopped", stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", nullptr}};
+  nlohmann::ordered_json json{{"stopped", stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", nullptr}};
   if (last_loss) json["last_loss"] = *last_loss;
   if (checkpoint) json["checkpoint"] = checkpoint->string();
   json["reserved_peak_bytes"] = reserved_peak_bytes;

@@ -14,8 +14,8 @@ at::Device open_device(const std::string& name);
 
 /// The card behind a CUDA device, as its driver describes it now.
 struct DeviceDescription {
-  std::string name;         ///< NVIDIA H100 80GB HBM3
-  int architecture = 0;     ///< compute capability × 10
+  std::string name;      ///< NVIDIA H100 80GB HBM3
+  int architecture = 0;  ///< compute capability × 10
   int multiprocessors = 0;
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;

@@ -25,9 +25,9 @@ struct AllocationEvent {
   int64_t reserved_bytes;  ///< by the allocator, after the event
 };
 
-/// Every allocation on a device by the calling thread and of the backward passes that it starts, while it lives. It listens where
-/// PyTorch's profiler would (c10::MemoryReportingInfoBase), so it works with any device; the profiler cannot run
-/// meanwhile. One at a time in a process. The tensors that live when it begins are unknown to it.
+/// Every allocation on a device by the calling thread and of the backward passes that it starts, while it lives. It
+/// listens where PyTorch's profiler would (c10::MemoryReportingInfoBase), so it works with any device; the profiler
+/// cannot run meanwhile. One at a time in a process. The tensors that live when it begins are unknown to it.
 class AllocationTrace {
  public:
   explicit AllocationTrace(c10::Device device);

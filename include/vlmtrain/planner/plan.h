@@ -66,6 +66,7 @@ struct PlanningEffort {
 struct Plan {
   std::string model;  ///< as the user named it
   Job job;
+  Mode mode = Mode::kBalanced;
   bool fits = false;
   Option chosen;  ///< where nothing fits: what needs least
   RehearsalDetail detail;

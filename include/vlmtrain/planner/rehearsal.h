@@ -45,9 +45,9 @@ struct SampleGroup {
 struct RehearsalRequest {
   Choices choices;
   std::vector<std::vector<SampleGroup>> steps;  ///< the samples of each step, in order; cut into micro-batches
-  bool with_costs = false;     ///< count operations and predict times, from the last step
-  bool with_detail = false;    ///< trace allocations: the peak by component
-  bool with_timeline = false;  ///< and the course of the last step
+  bool with_costs = false;                      ///< count operations and predict times, from the last step
+  bool with_detail = false;                     ///< trace allocations: the peak by component
+  bool with_timeline = false;                   ///< and the course of the last step
 };
 
 /// What a step's work amounts to, and how long a card is predicted to take for it (planner/cost_recorder.h).

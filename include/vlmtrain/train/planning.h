@@ -12,13 +12,14 @@ namespace vlmtrain::train {
 /// What a configuration asks of the planner.
 planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload);
 
-/// The largest global batches that a data set can make, measured sample by sample on data.num_workers threads: texts are
-/// tokenized, of images only the header is read. Bad samples are left out. Throws UserError (kBadData) if none is good.
+/// The largest global batches that a data set can make, measured sample by sample on data.num_workers threads: texts
+/// are tokenized, of images only the header is read. Bad samples are left out. Throws UserError (kBadData) if none is
+/// good.
 planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
                               const Config& config);
 
-/// What a run without a plan does, which is one on the CPU: what the configuration says; where it says auto, the largest
-/// divisor of the global batch up to 8 as micro-batch, and nothing recomputed.
+/// What a run without a plan does, which is one on the CPU: what the configuration says; where it says auto, the
+/// largest divisor of the global batch up to 8 as micro-batch, and nothing recomputed.
 planner::Choices choices_without_plan(const Config& config, int64_t vision_blocks, int64_t language_blocks);
 
 /// The plan for a run on a GPU. Throws UserError (kDoesNotFit), which says what would, if it does not fit.

@@ -12,9 +12,9 @@
 namespace vlmtrain::train {
 
 struct TrainingSummary {
-  bool stopped = false;             ///< a signal ended the run early; a checkpoint is written
-  int64_t steps = 0;                ///< done in all, by this process and the ones before it
-  std::optional<double> last_loss;  ///< of the last step that this process did, if it did one
+  bool stopped = false;                             ///< a signal ended the run early; a checkpoint is written
+  int64_t steps = 0;                                ///< done in all, by this process and the ones before it
+  std::optional<double> last_loss;                  ///< of the last step that this process did, if it did one
   std::optional<std::filesystem::path> checkpoint;  ///< nothing on a virtual card
   int64_t reserved_peak_bytes = 0;                  ///< of device memory; 0 on the CPU
   std::optional<int64_t> planned_peak_bytes;        ///< the same, as planned; nothing on the CPU
@@ -24,8 +24,9 @@ struct TrainingSummary {
 };
 
 /// Trains as `config` says and writes the run's folder: config.yaml, plan.json (on a GPU), metrics.jsonl, ledger.json,
-/// checkpoints. On a virtual card it is the same without values: no weights are read, no checkpoint is written, losses are
-/// null, and the folder is `virtual-CARD` in output.dir. Throws UserError; whatever happens, ledger.json is written and the newest checkpoint is whole.
+/// checkpoints. On a virtual card it is the same without values: no weights are read, no checkpoint is written, losses
+/// are null, and the folder is `virtual-CARD` in output.dir. Throws UserError; whatever happens, ledger.json is written
+/// and the newest checkpoint is whole.
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet);
 
 }  // namespace vlmtrain::train

@@ -1,0 +1,207 @@
+#include "planner/option_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace vlmtrain::planner {
+
+namespace {
+
+constexpr int64_t kMostGuesses = 16;
+constexpr int64_t kDefaultLossChunkRows = 1024;
+constexpr int64_t kSmallLossChunkRows = 128;
+constexpr int64_t kMostVisionPasses = 8;
+/// Micro-batch sizes among the alternatives that do not fit however much is recomputed.
+constexpr int64_t kTooLargeShown = 2;
+
+}  // namespace
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> small;
+  std::vector<int64_t> large;
+  for (int64_t candidate = 1; candidate * candidate <= number; ++candidate) {
+    if (number % candidate != 0) continue;
+    small.push_back(candidate);
+    if (candidate != number / candidate) large.push_back(number / candidate);
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+OptionSearch::OptionSearch(Tried& tried, const Workload& workload, const FixedChoices& fixed, int64_t limit_bytes)
+    : tried_(tried), workload_(workload), fixed_(fixed), limit_bytes_(limit_bytes) {
+  sizes_ = fixed.micro_batch_size ? std::vector{*fixed.micro_batch_size} : divisors(workload.samples_per_rank());
+}
+
+std::optional<Option> OptionSearch::find() {
+  probe();
+  std::optional<Option> best;
+  for (int64_t guesses = 0; guesses < kMostGuesses; ++guesses) {
+    const auto guess = next_guess();
+    if (!guess) break;
+    const Option option = rehearse(*guess);
+    if (!option.fits) continue;
+    if (!best || option.step_seconds < best->step_seconds) best = option;
+    if (next_guess() == guess) break;
+  }
+  if (!best) return find_with_smaller_passes();
+  while (const auto larger = larger_that_may_fit(best->choices)) {
+    const Option option = rehearse(*larger);
+    if (!option.fits) break;
+    best = option;
+  }
+  return best;
+}
+
+Option OptionSearch::least() {
+  std::optional<Option> least;
+  for (const Option* known : tried_.all()) {
+    if (!least || known->peaks.reserved_bytes < least->peaks.reserved_bytes) least = *known;
+  }
+  return least ? *least : tried_.rehearse(smallest(1));
+}
+
+std::vector<Option> OptionSearch::alternatives() const {
+  std::vector<Option> options;
+  int64_t too_large = 0;
+  for (const int64_t size : sizes_) {
+    if (expected_bytes(choices_at(size, order_.size() - 1)) > limit_bytes_ && ++too_large > kTooLargeShown) break;
+    std::set<size_t> levels{0, order_.size() - 1};
+    if (const auto level = least_level(size)) levels.insert(*level);
+    for (const size_t level : levels) options.push_back(known_or_estimated(choices_at(size, level)));
+  }
+  return options;
+}
+
+void OptionSearch::probe() {
+  Choices choices = choices_at_defaults();
+  choices.micro_batch_size = 1;
+  Probes probes;
+  probes.one = tried_.probe(choices);
+  const RehearsalDetail& detail = *probes.one.detail;
+  for (const auto component :
+       {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
+    standing_bytes_ += detail.peak.by_component[static_cast<size_t>(component)];
+  }
+  const auto recomputing = [&](models::RecomputeBlocks blocks) {
+    Choices changed = choices;
+    changed.recompute = blocks;
+    return tried_.probe(changed);
+  };
+  const bool has_images = tried_.worst().shapes.front().tiles > 0;
+  if (has_images && detail.vision_blocks > 0) probes.vision = recomputing({detail.vision_blocks, 0});
+  if (detail.language_blocks > 0) probes.language = recomputing({0, detail.language_blocks});
+  if (workload_.samples_per_rank() > 1) {
+    choices.micro_batch_size = 2;
+    probes.two = tried_.probe(choices);
+  }
+  estimate_.emplace(probes);
+  order_ = estimate_->recompute_order();
+  if (!fixed_.recompute.is_auto()) {
+    order_ = {{fixed_.recompute.blocks_of(detail.vision_blocks), fixed_.recompute.blocks_of(detail.language_blocks)}};
+  }
+}
+
+Choices OptionSearch::choices_at_defaults() const {
+  return {.micro_batch_size = 1,
+          .recompute = {},
+          .vision_tiles_per_pass = fixed_.vision_tiles_per_pass.value_or(0),
+          .loss_chunk_rows = fixed_.loss_chunk_rows.value_or(kDefaultLossChunkRows),
+          .expandable_segments = fixed_.expandable_segments};
+}
+
+Choices OptionSearch::choices_at(int64_t size, size_t level) const {
+  Choices choices = choices_at_defaults();
+  choices.micro_batch_size = size;
+  choices.recompute = order_[level];
+  return choices;
+}
+
+int64_t OptionSearch::expected_bytes(const Choices& choices) const {
+  if (const Option* known = tried_.find(choices)) return known->peaks.reserved_bytes;
+  return estimate_->reserved_bytes(choices.micro_batch_size, choices.recompute);
+}
+
+/// The fewest blocks with which a micro-batch is expected to fit.
+std::optional<size_t> OptionSearch::least_level(int64_t size) const {
+  for (size_t level = 0; level < order_.size(); ++level) {
+    if (expected_bytes(choices_at(size, level)) <= limit_bytes_) return level;
+  }
+  return std::nullopt;
+}
+
+double OptionSearch::expected_seconds(const Choices& choices) const {
+  if (const Option* known = tried_.find(choices)) return known->step_seconds;
+  const auto micro_batches = static_cast<double>(workload_.samples_per_rank() / choices.micro_batch_size);
+  return micro_batches * estimate_->micro_batch_seconds(choices.micro_batch_size, choices.recompute) +
+         estimate_->optimizer_seconds();
+}
+
+/// The fastest of what is expected to fit.
+std::optional<Choices> OptionSearch::next_guess() const {
+  std::optional<Choices> best;
+  double best_seconds = std::numeric_limits<double>::infinity();
+  for (const int64_t size : sizes_) {
+    const auto level = least_level(size);
+    if (!level) continue;
+    const Choices choices = choices_at(size, *level);
+    const double seconds = expected_seconds(choices);
+    if (seconds < best_seconds) {
+      best_seconds = seconds;
+      best = choices;
+    }
+  }
+  return best;
+}
+
+Option OptionSearch::rehearse(const Choices& choices) {
+  const Option option = tried_.rehearse(choices);
+  estimate_->learn(choices.micro_batch_size, choices.recompute, option.peaks.reserved_bytes);
+  return option;
+}
+
+/// The same choices with the next larger micro-batch, unless that is far from fitting.
+std::optional<Choices> OptionSearch::larger_that_may_fit(const Choices& choices) const {
+  const auto next = std::upper_bound(sizes_.begin(), sizes_.end(), choices.micro_batch_size);
+  if (next == sizes_.end()) return std::nullopt;
+  Choices larger = choices;
+  larger.micro_batch_size = *next;
+  constexpr double kClearlyTooLarge = 1.1;
+  const bool hopeless =
+      static_cast<double>(expected_bytes(larger)) > kClearlyTooLarge * static_cast<double>(limit_bytes_);
+  return hopeless ? std::nullopt : std::optional{larger};
+}
+
+/// With the smallest micro-batch and everything recomputed, fewer tiles a pass and a smaller loss chunk.
+std::optional<Option> OptionSearch::find_with_smaller_passes() {
+  if (standing_bytes_ > limit_bytes_) return std::nullopt;
+  const int64_t tiles = tried_.worst().shapes.front().tiles * sizes_.front();
+  for (int64_t passes = 1; passes <= std::clamp<int64_t>(tiles, 1, kMostVisionPasses); passes *= 2) {
+    const Option option = tried_.rehearse(smallest(passes));
+    if (option.fits) return option;
+    if (fixed_.vision_tiles_per_pass) break;
+  }
+  return std::nullopt;
+}
+
+Choices OptionSearch::smallest(int64_t vision_passes) const {
+  Choices choices = choices_at(sizes_.front(), order_.size() - 1);
+  const int64_t tiles = tried_.worst().shapes.front().tiles * choices.micro_batch_size;
+  if (!fixed_.vision_tiles_per_pass && vision_passes > 1) {
+    choices.vision_tiles_per_pass = (tiles + vision_passes - 1) / vision_passes;
+  }
+  if (!fixed_.loss_chunk_rows) choices.loss_chunk_rows = kSmallLossChunkRows;
+  return choices;
+}
+
+Option OptionSearch::known_or_estimated(const Choices& choices) const {
+  if (const Option* known = tried_.find(choices)) return *known;
+  Option option{.choices = choices, .peaks = {0, expected_bytes(choices)}};
+  option.step_seconds = expected_seconds(choices);
+  option.tokens_per_second = tried_.tokens_per_step(tried_.worst()) / option.step_seconds;
+  option.fits = option.peaks.reserved_bytes <= limit_bytes_;
+  return option;
+}
+
+}  // namespace vlmtrain::planner

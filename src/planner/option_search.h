@@ -1,0 +1,56 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "planner/estimate.h"
+#include "planner/tried.h"
+#include "vlmtrain/planner/search.h"
+
+namespace vlmtrain::planner {
+
+std::vector<int64_t> divisors(int64_t number);  ///< ascending
+
+/// The search for one set of fixed choices, with the batches that `tried` holds.
+class OptionSearch {
+ public:
+  /// `tried` and `workload` must outlive the search.
+  OptionSearch(Tried& tried, const Workload& workload, const FixedChoices& fixed, int64_t limit_bytes);
+
+  /// The fastest option that fits, rehearsed in full; nothing if none does.
+  std::optional<Option> find();
+
+  /// What needs least of all that was tried. After find() found nothing.
+  Option least();
+
+  /// Every micro-batch size with nothing, as few as fit, and all blocks recomputed. After find().
+  std::vector<Option> alternatives() const;
+
+  const Estimate& estimate() const { return *estimate_; }
+
+ private:
+  void probe();
+  Choices choices_at_defaults() const;
+  Choices choices_at(int64_t size, size_t level) const;
+  /// Smallest micro-batch, everything recomputed, small loss chunks, the tower's tiles in so many passes.
+  Choices smallest(int64_t vision_passes) const;
+  int64_t expected_bytes(const Choices& choices) const;
+  double expected_seconds(const Choices& choices) const;
+  std::optional<size_t> least_level(int64_t size) const;
+  std::optional<Choices> next_guess() const;
+  Option rehearse(const Choices& choices);
+  std::optional<Choices> larger_that_may_fit(const Choices& choices) const;
+  std::optional<Option> find_with_smaller_passes();
+  Option known_or_estimated(const Choices& choices) const;
+
+  Tried& tried_;
+  const Workload& workload_;
+  FixedChoices fixed_;
+  int64_t limit_bytes_;
+  int64_t standing_bytes_ = 0;                  // weights, gradients, optimizer
+  std::vector<int64_t> sizes_;                  // ascending
+  std::vector<models::RecomputeBlocks> order_;  // from none to all
+  std::optional<Estimate> estimate_;
+};
+
+}  // namespace vlmtrain::planner
