@@ -1,0 +1,138 @@
+"""Published peaks of memory of real cards, replayed on the virtual GPU (docs/virtual-gpu.md), as Markdown tables.
+
+    python bench/published_peaks.py --vgpu build/release/vgpu --torch DIR --packages DIR [SOURCE …]
+
+--vgpu is the folder of the stand-ins, --torch the folder with PyTorch (what `scripts/setup.sh --print-libtorch` prints), and
+--packages one with the Python packages that PyTorch needs; the folders may also come from VLMTRAIN_VGPU, VLMTRAIN_TORCH and
+VLMTRAIN_PACKAGES. A source that needs a version of transformers looks for it in DIR/transformers-VERSION. docs/benchmarks/
+published-peaks.md says how to make these folders, and what the sources are.
+
+No GPU is used. Every process of a source runs by itself, one after the other. Sources: the modules in bench/published_peaks.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from published_peaks import SOURCES  # noqa: E402
+
+STAND_INS = ["libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13"]
+
+
+def load(source):
+    return importlib.import_module(f"published_peaks.{source}").PROCESSES
+
+
+def environment(process, folders):
+    """A child's: PyTorch and the packages on the path, the stand-ins before the libraries that they stand for."""
+    versions = [folders.packages / f"{name}-{version}" for name, version in process.packages.items()]
+    for folder in versions:
+        if not folder.is_dir():
+            raise SystemExit(f"{folder} is not there; docs/benchmarks/published-peaks.md says how to make it")
+    paths = [*versions, folders.torch, folders.packages]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "LD_PRELOAD": ":".join(str(folders.vgpu / name) for name in STAND_INS),
+        "VLMTRAIN_VGPU_CARD": process.card,
+    }
+
+
+def replay(source, index, process, folders):
+    """Bytes of each point, from a process on the virtual card."""
+    command = [sys.executable, __file__, "--child", source, str(index)]
+    done = subprocess.run(command, env=environment(process, folders), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{process.title} on {process.card} failed:\n{done.stdout}{done.stderr}")
+    values = json.loads(done.stdout.splitlines()[-1])
+    if len(values) != len(process.points):
+        raise SystemExit(f"{process.title}: {len(values)} values for {len(process.points)} points")
+    reports = [line for line in done.stderr.splitlines() if line.startswith("virtual GPU: ")]
+    for line in reports:
+        print(f"{process.title}: {line}", file=sys.stderr)
+    return values
+
+
+def child(source, index):
+    process = load(source)[index]
+    print(json.dumps([int(value) for value in process.measure()]))
+
+
+@dataclass
+class Row:
+    setting: str
+    published: float
+    replayed: float
+
+    @property
+    def error(self):
+        """In %, positive where the virtual card needs more."""
+        return round(100 * (self.replayed / self.published - 1), 3) + 0.0
+
+
+def rows_of(process, values):
+    return [
+        Row(point.setting, point.published, value / process.unit_bytes)
+        for point, value in zip(process.points, values, strict=True)
+    ]
+
+
+def summary(tables):
+    print(
+        "| source | stated card | points | error %, lowest | median | highest | within 0.01 % |\n|---|---|---|---|---|---|---|"
+    )
+    for (title, stated_card, *_), rows in tables.items():
+        errors = [row.error for row in rows]
+        exact = sum(abs(e) < 0.01 for e in errors)
+        print(
+            f"| {title} | {stated_card} | {len(errors)} "
+            f"| {min(errors):+.3f} | {statistics.median(errors):+.3f} | {max(errors):+.3f} | {exact} |"
+        )
+
+
+def details(tables):
+    for (title, stated_card, card, unit), rows in tables.items():
+        print(f"\n### {title}, {stated_card}, on the virtual {card}\n")
+        print(f"| setting | published, {unit} | replayed, {unit} | error % |\n|---|---|---|---|")
+        for row in rows:
+            print(f"| {row.setting} | {row.published} | {row.replayed:.{digits(row.published)}f} | {row.error:+.3f} |")
+
+
+def digits(published):
+    """As many decimals as the published figure has, and at least one."""
+    return max(1, len(repr(float(published)).partition(".")[2]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="default: all; " + ", ".join(SOURCES))
+    for name in ("vgpu", "torch", "packages"):
+        default = os.environ.get(f"VLMTRAIN_{name.upper()}")
+        parser.add_argument(f"--{name}", type=lambda path: Path(path).resolve(), default=default, required=default is None)
+    folders = parser.parse_args()
+    unknown = set(folders.sources) - set(SOURCES)
+    if unknown:
+        parser.error(f"no source {', '.join(sorted(unknown))}; there are {', '.join(SOURCES)}")
+    tables = {}
+    for source in folders.sources or SOURCES:
+        for index, process in enumerate(load(source)):
+            values = replay(source, index, process, folders)
+            key = (process.title, process.stated_card, process.card, process.unit)
+            tables.setdefault(key, []).extend(rows_of(process, values))
+    summary(tables)
+    details(tables)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2], int(sys.argv[3]))
+    else:
+        main()

@@ -1,0 +1,44 @@
+"""What a source is made of: processes on one card, each with its points in the order in which they are measured."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+MB = 10**6
+MIB = 2**20
+GB = 10**9
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Point:
+    """`published` is the figure as printed, in the unit of its process."""
+
+    setting: str
+    published: float
+
+
+@dataclass(frozen=True)
+class Process:
+    """`measure()` runs in a process of its own on the virtual card `card` and returns one number of bytes for each point.
+
+    `stated_card` is what the source says it measured on, `unit` and `unit_bytes` the unit of its figures, `packages` the
+    versions of Python packages that it needs besides PyTorch (name: version).
+    """
+
+    title: str
+    stated_card: str
+    card: str
+    unit: str
+    unit_bytes: int
+    points: list[Point]
+    measure: Callable[[], list[int]]
+    packages: dict[str, str] = field(default_factory=dict)
+
+
+def peak_of(run):
+    """The peak of allocated bytes while `run()` runs, what was allocated before included."""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    return torch.cuda.max_memory_allocated()
