@@ -6,37 +6,24 @@
 #include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <unordered_set>
+#include <set>
 
+#include "models/companion_files.h"
+#include "models/load_parameters.h"
 #include "models/registry.h"
 #include "models/weights.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/options.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/place.h"
+#include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::models {
 
 namespace {
-
-/// What a checkpoint holds beside config.json and the weights; a file that `source` lacks is left out.
-constexpr const char* kCompanionFiles[] = {"tokenizer.json",
-                                           "tokenizer_config.json",
-                                           "special_tokens_map.json",
-                                           "added_tokens.json",
-                                           "vocab.json",
-                                           "merges.txt",
-                                           "tokenizer.model",
-                                           "preprocessor_config.json",
-                                           "processor_config.json",
-                                           "chat_template.jinja",
-                                           "chat_template.json",
-                                           "generation_config.json",
-                                           "image_processor_config.json"};
 
 constexpr std::string_view kTiedOutput = "lm_head.weight";
 
@@ -53,73 +40,87 @@ const char* dtype_name(at::ScalarType dtype) {
   }
 }
 
-std::string shape_text(at::IntArrayRef sizes) {
-  return fmt::format("[{}]", fmt::join(sizes, ", "));
+/// Some checkpoints with tied embeddings carry the output projection once more.
+bool may_be_unused(std::string_view name) {
+  return name == kTiedOutput;
+}
+
+/// A pattern that matches nothing is a slip of the pen, or an adapter for another model.
+void check_lora_targets(const nn::ParameterStore& store, const std::filesystem::path& folder) {
+  const auto unmatched = store.targets_without_linear();
+  if (unmatched.empty()) return;
+  const auto& lora = *store.lora();
+  if (!lora.adapter.empty()) {
+    throw data_error("{}: adapts {}, and {} has no such Linear; is it an adapter for another model?",
+                     lora.adapter.string(), fmt::join(shortened(unmatched), ", "), folder.string());
+  }
+  std::set<std::string> last_names;
+  for (const auto& linear : store.linears()) last_names.insert(linear.path.substr(linear.path.rfind('.') + 1));
+  std::vector<std::string> problems;
+  for (const auto& target : unmatched) {
+    const auto near = nearest(target, {last_names.begin(), last_names.end()});
+    problems.push_back(target + (near && *near != target ? fmt::format(" (did you mean {}?)", *near) : ""));
+  }
+  throw usage_error("lora.target_modules: no Linear of {}{} for {}. There are {}, at paths such as {}", folder.string(),
+                    lora.left_out.empty() ? "" : " outside the frozen parts", fmt::join(problems, ", "),
+                    fmt::join(last_names, ", "), store.linears().back().path);
 }
 
 }  // namespace
 
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
-                                                 at::ScalarType dtype) {
+                                                 at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora) {
   const memory::InComponent weights(memory::Component::kWeights);
   const auto config = io::read_json(folder / "config.json");
-  return family_of(config, folder).build(config, folder, at::TensorOptions(dtype).device(device));
+  auto model = family_of(config, folder).build(config, folder, {at::TensorOptions(dtype).device(device), lora});
+  check_lora_targets(model->parameters(), folder);
+  return model;
 }
 
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
+  if (is_adapter(folder)) return load_processor(base_of_adapter(folder), settings);
   const auto config = io::read_json(folder / "config.json");
   return family_of(config, folder).load_processor(config, folder, settings);
 }
 
 void load_weights(VisionLanguageModel& model, const std::filesystem::path& folder) {
-  const at::NoGradGuard no_gradients;
-  const io::CheckpointTensors checkpoint(folder);
-  std::vector<std::string> problems;
-  std::unordered_set<std::string> wanted;
-  for (const auto& parameter : model.parameters().all()) {
-    wanted.insert(parameter.name);
-    if (!checkpoint.contains(parameter.name)) {
-      problems.push_back(fmt::format("missing: {}", parameter.name));
-      continue;
-    }
-    const auto& shape = checkpoint.info(parameter.name).shape;
-    if (parameter.tensor.sizes() != at::IntArrayRef(shape)) {
-      problems.push_back(fmt::format("{} has shape {}, the config asks for {}", parameter.name, shape_text(shape),
-                                     shape_text(parameter.tensor.sizes())));
-    }
-  }
-  for (const auto& name : checkpoint.names()) {
-    // Some checkpoints with tied embeddings carry the output projection once more.
-    if (!wanted.contains(name) && name != kTiedOutput) problems.push_back(fmt::format("unexpected: {}", name));
-  }
-  if (!problems.empty()) {
-    const size_t total = problems.size();
-    problems.resize(std::min<size_t>(total, 20));
-    throw data_error("{}: the weights do not match config.json ({} differences):\n  {}{}", folder.string(), total,
-                     fmt::join(problems, "\n  "), total > problems.size() ? "\n  …" : "");
-  }
-  for (const auto& parameter : model.parameters().all()) {
-    parameter.tensor.detach().copy_(checkpoint.tensor(parameter.name));
-  }
+  load_parameters(own_parameters(model), io::CheckpointTensors(folder), "", may_be_unused,
+                  fmt::format("{}: the weights do not match config.json", folder.string()));
 }
 
 void initialize_weights(VisionLanguageModel& model, uint64_t seed) {
-  const at::NoGradGuard no_gradients;
+  for (const auto& parameter : own_parameters(model)) draw_initial_values(parameter, seed);
+}
+
+std::vector<nn::Parameter> own_parameters(const VisionLanguageModel& model) {
+  std::vector<nn::Parameter> own;
   for (const auto& parameter : model.parameters().all()) {
-    const auto& [mean, deviation] = parameter.initial;
-    at::Tensor weight = parameter.tensor.detach();
-    if (deviation == 0) {
-      weight.fill_(mean);
-      continue;
-    }
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
-    weight.copy_(at::empty(weight.sizes(), at::kFloat).normal_(mean, deviation, generator));
+    if (!parameter.is_adapter) own.push_back(parameter);
   }
+  return own;
+}
+
+void draw_initial_values(const nn::Parameter& parameter, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  const auto& [mean, deviation, is_uniform] = parameter.initial;
+  at::Tensor weight = parameter.tensor.detach();
+  if (deviation == 0) {
+    weight.fill_(mean);
+    return;
+  }
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
+  at::Tensor values = at::empty(weight.sizes(), at::kFloat);
+  if (is_uniform) {
+    values.uniform_(mean - deviation, mean + deviation, generator);
+  } else {
+    values.normal_(mean, deviation, generator);
+  }
+  weight.copy_(values);
 }
 
 io::NamedTensors weights_of(const VisionLanguageModel& model) {
   io::NamedTensors weights;
-  for (const auto& parameter : model.parameters().all()) {
+  for (const auto& parameter : own_parameters(model)) {
     weights.emplace_back(parameter.name, parameter.tensor.detach());
   }
   return weights;
@@ -131,9 +132,7 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
   const char* const dtype_key = config.contains("torch_dtype") ? "torch_dtype" : "dtype";
   config[dtype_key] = dtype_name(model.parameters().options().dtype().toScalarType());
   io::write_file(out / "config.json", config.dump(2) + "\n");
-  for (const char* name : kCompanionFiles) {
-    if (std::filesystem::exists(source / name)) io::write_file(out / name, io::read_file(source / name));
-  }
+  copy_companion_files(source, out);
   io::write_checkpoint_tensors(out, weights_of(model), max_shard_bytes);
 }
 

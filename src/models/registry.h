@@ -1,6 +1,5 @@
 #pragma once
 
-#include <c10/core/TensorOptions.h>
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -20,7 +19,7 @@ namespace vlmtrain::models {
 struct Family {
   std::vector<std::string_view> model_types;  ///< values of config.json's `model_type`
   std::unique_ptr<VisionLanguageModel> (*build)(const nlohmann::json& config, const std::filesystem::path& folder,
-                                                at::TensorOptions options);
+                                                const nn::ParameterSettings& settings);
   std::unique_ptr<Processor> (*load_processor)(const nlohmann::json& config, const std::filesystem::path& folder,
                                                const ProcessorSettings& settings);
   /// What one image of this size becomes, the marks around it included. Needs no tokenizer (idefics3/image_tokens.h).

@@ -16,7 +16,8 @@ using torch::autograd::variable_list;
 struct CpuLinear : torch::autograd::Function<CpuLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias) {
-    context->save_for_backward({x, weight});
+    // Only a trained weight needs x again.
+    context->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
     context->saved_data["has_bias"] = bias.has_value();
     at::Tensor y = matmul_transposed(x, weight);
     if (bias) y.add_(*bias);
@@ -47,10 +48,11 @@ Linear::Linear(const ParameterScope& scope, int64_t in_features, int64_t out_fea
     : weight_(scope.parameter("weight", {out_features, in_features},
                               InitialValues::for_fan_in(in_features, initial_gain))) {
   if (bias) bias_ = scope.parameter("bias", {out_features}, InitialValues::zeros());
+  if (const LoraSettings* lora = scope.linear_here()) adapter_.emplace(scope, *lora, in_features, out_features);
 }
 
 at::Tensor Linear::operator()(const at::Tensor& x) const {
-  return linear(x, weight_, bias_);
+  return adapter_ ? (*adapter_)(x, weight_, bias_) : linear(x, weight_, bias_);
 }
 
 }  // namespace vlmtrain::nn

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace vlmtrain::nn {
@@ -11,9 +12,38 @@ InitialValues InitialValues::for_fan_in(int64_t fan_in, double gain) {
   return {0, gain / std::sqrt(static_cast<double>(fan_in))};
 }
 
-at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial) {
-  parameters_.push_back({std::move(name), component, at::empty(sizes, options_).set_requires_grad(true), initial});
-  return parameters_.back().tensor;
+ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move(settings)) {
+  if (!settings_.lora) return;
+  for (const auto& text : settings_.lora->target_modules) targets_.emplace_back(text);
+}
+
+at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
+                               bool is_adapter) {
+  const bool is_trained = is_adapter || !settings_.lora;
+  const at::Tensor tensor = at::empty(sizes, settings_.options).set_requires_grad(is_trained);
+  parameters_.push_back({std::move(name), component, tensor, initial, is_adapter});
+  return tensor;
+}
+
+const LoraSettings* ParameterStore::add_linear(const std::string& path, Component component) {
+  LinearPlace linear{path, component, /*has_adapter=*/false};
+  linear.has_adapter = std::ranges::any_of(targets_, [&](const LoraTarget& target) { return takes(target, linear); });
+  linears_.push_back(linear);
+  return linear.has_adapter ? &*settings_.lora : nullptr;
+}
+
+bool ParameterStore::takes(const LoraTarget& target, const LinearPlace& linear) const {
+  const auto& left_out = settings_.lora->left_out;
+  return std::ranges::find(left_out, linear.component) == left_out.end() && target.matches(linear.path);
+}
+
+std::vector<std::string> ParameterStore::targets_without_linear() const {
+  std::vector<std::string> found;
+  for (const auto& target : targets_) {
+    const auto is_taken = [&](const LinearPlace& linear) { return takes(target, linear); };
+    if (std::ranges::none_of(linears_, is_taken)) found.push_back(target.text());
+  }
+  return found;
 }
 
 std::vector<at::Tensor> ParameterStore::tensors_from(size_t first) const {
@@ -34,6 +64,11 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
 
 at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
   return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
+}
+
+at::Tensor ParameterScope::adapter_parameter(std::string_view name, at::IntArrayRef sizes,
+                                             InitialValues initial) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true);
 }
 
 }  // namespace vlmtrain::nn

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -15,6 +16,20 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+thread_local bool in_first_run = false;
+
+/// Says that gradients are wanted although none are recorded yet.
+class FirstRun {
+ public:
+  explicit FirstRun(bool gradients_are_wanted) : outer_(std::exchange(in_first_run, gradients_are_wanted)) {}
+  ~FirstRun() { in_first_run = outer_; }
+  FirstRun(const FirstRun&) = delete;
+  FirstRun& operator=(const FirstRun&) = delete;
+
+ private:
+  bool outer_;
+};
 
 at::Generator default_generator(at::Device device) {
   return at::globalContext().defaultGenerator(device);
@@ -92,7 +107,12 @@ struct Recompute : torch::autograd::Function<Recompute> {
 
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters) {
+  const FirstRun first_run(gradients_wanted());
   return Recompute::apply(c10::make_intrusive<Block>(block), input, at::TensorList(parameters));
+}
+
+bool gradients_wanted() {
+  return at::GradMode::is_enabled() || in_first_run;
 }
 
 }  // namespace vlmtrain::nn

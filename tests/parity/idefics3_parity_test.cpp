@@ -55,7 +55,7 @@ class Idefics3Parity : public testing::TestWithParam<std::string> {
       if (!parameter.tensor.grad().defined()) continue;
       largest_gradient = std::max(largest_gradient, parameter.tensor.grad().abs().max().item<double>());
     }
-    for (const auto& [name, component, tensor, initial] : model.parameters().all()) {
+    for (const auto& [name, component, tensor, initial, is_adapter] : model.parameters().all()) {
       ASSERT_EQ(tensor.grad().defined(), expected_.contains("gradient." + name)) << name;
       if (!tensor.grad().defined()) continue;
       const at::Tensor wanted = expected_.tensor("gradient." + name);
@@ -158,7 +158,7 @@ TEST_P(Idefics3Parity, FiveStepsOfAdamW) {
   const auto start = case_.load_model();
   const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
-    const auto& [name, component, tensor, initial] = model->parameters().all()[i];
+    const auto& [name, component, tensor, initial, is_adapter] = model->parameters().all()[i];
     const at::Tensor found = tensor.detach();
     if (unmoved.contains(name)) {
       EXPECT_TRUE(at::equal(found, start->parameters().all()[i].tensor.detach())) << name << " has moved";

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,15 @@
 namespace vlmtrain::models {
 
 /// Builds the model that `folder`/config.json describes, with uninitialised weights; no weight file is read. Throws
-/// UserError (kBadData) that names the known families for an unknown one.
+/// UserError (kBadData) that names the known families for an unknown one. With `lora` the Linears that it targets have
+/// adapters, and only these are trained; a target that matches no Linear is a UserError that lists near names.
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
-                                                 at::ScalarType dtype);
+                                                 at::ScalarType dtype,
+                                                 const std::optional<nn::LoraSettings>& lora = std::nullopt);
 
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to its dtype. Strict:
-/// missing and unexpected tensors and other shapes are listed in one UserError (kBadData).
+/// missing and unexpected tensors and other shapes are listed in one UserError (kBadData). Adapters are left as they
+/// are (models/adapter.h), here and in the two functions below.
 void load_weights(VisionLanguageModel& model, const std::filesystem::path& folder);
 
 /// Draws the weights at random, each from its parameter's initial values: matrices and embeddings normal with variance
@@ -28,7 +32,7 @@ void load_weights(VisionLanguageModel& model, const std::filesystem::path& folde
 /// times faster than from transformers' deviation of 0.02. The values depend on seed and name only.
 void initialize_weights(VisionLanguageModel& model, uint64_t seed);
 
-/// The processor of `folder`'s family.
+/// The processor of `folder`'s family; of an adapter's folder, its base's.
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings);
 
 /// Writes a checkpoint that transformers loads into the existing folder `out`: the weights in the model's dtype, and

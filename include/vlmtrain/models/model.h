@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/nn/parameters.h"
@@ -21,7 +22,7 @@ struct RecomputeBlocks {
 /// CPU, on CUDA and on a virtual card. Not thread-safe.
 class VisionLanguageModel {
  public:
-  explicit VisionLanguageModel(at::TensorOptions options) : parameters_(options) {}
+  explicit VisionLanguageModel(nn::ParameterSettings settings) : parameters_(std::move(settings)) {}
   virtual ~VisionLanguageModel() = default;
   VisionLanguageModel(const VisionLanguageModel&) = delete;
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
@@ -64,7 +65,8 @@ struct FrozenParts {
   bool language_model = false;  ///< embeddings and output included
 };
 
-/// Lets gradients be computed for what is not frozen, and for nothing else. Returns whether anything is left to train.
+/// Lets gradients be computed for what is not frozen, and for nothing else; of a model with LoRA for the adapters of
+/// what is not frozen. Returns whether anything is left to train.
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen);
 
 }  // namespace vlmtrain::models

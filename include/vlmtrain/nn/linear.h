@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
+#include "vlmtrain/nn/lora_adapter.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::nn {
@@ -11,7 +13,7 @@ namespace vlmtrain::nn {
 /// x Wᵀ (+ b): x [rows, in], weight [out, in], bias [out] or undefined → [rows, out].
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// `linear` with parameters of its own.
+/// `linear` with parameters of its own, and an adapter where the store's LoraSettings ask for one.
 class Linear {
  public:
   /// `initial_gain` scales the random start, for the projections that end a residual branch.
@@ -23,6 +25,7 @@ class Linear {
  private:
   at::Tensor weight_;
   at::Tensor bias_;  // undefined: none
+  std::optional<LoraAdapter> adapter_;
 };
 
 }  // namespace vlmtrain::nn

@@ -4,24 +4,29 @@
 #include <c10/core/TensorOptions.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "vlmtrain/nn/component.h"
+#include "vlmtrain/nn/lora_settings.h"
 
 namespace vlmtrain::nn {
 
-/// The part of a vision-language model that a parameter belongs to: what freezing and learning rates are chosen by.
-enum class Component { kVisionTower, kProjector, kLanguageModel };
-
-/// What a parameter's values are drawn from where a model starts at random: normal with this mean and deviation.
+/// What a parameter's values are drawn from where a model starts at random: normal with this mean and deviation, or
+/// uniform in mean ± deviation.
 struct InitialValues {
   double mean = 0;
   double deviation = 0;
+  bool is_uniform = false;
 
   static InitialValues zeros() { return {0, 0}; }
   static InitialValues ones() { return {1, 0}; }
   /// Keeps the variance of a product with `fan_in` inputs of variance 1; `gain` scales it.
   static InitialValues for_fan_in(int64_t fan_in, double gain = 1);
+  static InitialValues uniform(double bound) { return {0, bound, true}; }
 };
 
 struct Parameter {
@@ -29,25 +34,53 @@ struct Parameter {
   Component component;
   at::Tensor tensor;
   InitialValues initial;
+  bool is_adapter = false;  ///< LoRA's, beside the checkpoint's own
+};
+
+/// What the parameters of a model are, beside its configuration.
+struct ParameterSettings {
+  at::TensorOptions options;  ///< device and dtype
+  std::optional<LoraSettings> lora = std::nullopt;
+};
+
+/// A Linear of a model, by its place in the tree of names.
+struct LinearPlace {
+  std::string path;
+  Component component;
+  bool has_adapter;
 };
 
 /// The parameters of a model in order of construction. Modules hold the same tensors.
 class ParameterStore {
  public:
-  /// New parameters are uninitialised, of this device and dtype.
-  explicit ParameterStore(at::TensorOptions options) : options_(options) {}
+  /// New parameters are uninitialised. They require gradients; with LoRA only the adapters' do.
+  /// Throws UserError (kUsage) for a regular expression in target_modules that is none.
+  explicit ParameterStore(ParameterSettings settings);
+  explicit ParameterStore(at::TensorOptions options) : ParameterStore(ParameterSettings{options}) {}
 
-  at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
+  at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
+                 bool is_adapter = false);
+
+  /// Notes a Linear. Returns the settings of its adapter if it is to have one.
+  const LoraSettings* add_linear(const std::string& path, Component component);
 
   const std::vector<Parameter>& all() const { return parameters_; }
-  const at::TensorOptions& options() const { return options_; }
+  const std::vector<LinearPlace>& linears() const { return linears_; }
+  /// The entries of target_modules that no adapter follows from.
+  std::vector<std::string> targets_without_linear() const;
+  const std::optional<LoraSettings>& lora() const { return settings_.lora; }
+  const at::TensorOptions& options() const { return settings_.options; }
   /// The tensors added since `all()` had `first` entries: those of one block.
   std::vector<at::Tensor> tensors_from(size_t first) const;
   int64_t total_elements() const;
 
  private:
-  at::TensorOptions options_;
+  bool takes(const LoraTarget& target, const LinearPlace& linear) const;
+
+  ParameterSettings settings_;
+  std::vector<LoraTarget> targets_;
   std::vector<Parameter> parameters_;
+  std::vector<LinearPlace> linears_;
 };
 
 /// A place in the tree of parameter names, such as `model.text_model.layers.3`.
@@ -59,6 +92,9 @@ class ParameterScope {
   ParameterScope operator/(std::string_view name) const;
   ParameterScope operator/(int64_t index) const { return *this / std::to_string(index); }
   at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  /// Notes that a Linear is here; see ParameterStore::add_linear.
+  const LoraSettings* linear_here() const { return store_->add_linear(prefix_, component_); }
   ParameterStore& store() const { return *store_; }
 
  private:

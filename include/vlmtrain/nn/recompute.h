@@ -16,4 +16,8 @@ namespace vlmtrain::nn {
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters);
 
+/// Whether gradients through what runs now are wanted: they are recorded, or will be when `recompute` runs the block
+/// again. Training differs from evaluation by it (dropout), in both runs of a block alike.
+bool gradients_wanted();
+
 }  // namespace vlmtrain::nn

@@ -43,8 +43,8 @@ ImageProcessor image_processor(const Config& config, const std::filesystem::path
 }
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
-                                           at::TensorOptions options) {
-  return std::make_unique<Model>(read_config(config, folder), image_settings(folder).normalization, options);
+                                           const nn::ParameterSettings& settings) {
+  return std::make_unique<Model>(read_config(config, folder), image_settings(folder).normalization, settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,

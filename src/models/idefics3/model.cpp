@@ -9,8 +9,8 @@ namespace vlmtrain::models::idefics3 {
 using nn::Component;
 using nn::ParameterScope;
 
-Model::Model(Config config, image::Normalization normalization, at::TensorOptions options)
-    : VisionLanguageModel(options),
+Model::Model(Config config, image::Normalization normalization, nn::ParameterSettings settings)
+    : VisionLanguageModel(std::move(settings)),
       config_(std::move(config)),
       normalization_(normalization),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "model.vision_model"), config_.vision),

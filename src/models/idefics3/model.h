@@ -9,7 +9,7 @@ namespace vlmtrain::models::idefics3 {
 /// SigLIP tower, pixel-shuffle connector and Llama text model. Parameter names are those of transformers.
 class Model final : public VisionLanguageModel {
  public:
-  Model(Config config, image::Normalization normalization, at::TensorOptions options);
+  Model(Config config, image::Normalization normalization, nn::ParameterSettings settings);
 
   at::Tensor image_features(const at::Tensor& tiles) const override;
   at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,

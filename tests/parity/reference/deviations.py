@@ -70,6 +70,11 @@ steps cannot be compared, their gradients only with an absolute tolerance. Nothi
 - `vision_positions.json`: for a number of patches along a tile's side, the row of the position table (along that side) which each
   patch takes. It is 0, 1, 2, ... for the tiles of all published checkpoints (26, 27, 32 patches), but not for every number: for
   19, 25, 29, 31, 38, ... rounding in float32 puts two patches into one row.
+
+## LoRA
+`lora/` is written by `../reference/make_lora_reference.py`: adapters of the checkpoints here, as peft 0.21.2 saves them, and what it
+computes with them. Each `case.json` has the difference of float32 from float64 for its case. In `text_only` a few elements of
+`lora_A` have a gradient near its rounding error, and end up to 4e-5 apart.
 """
 
 

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "vlmtrain/nn/lora_settings.h"
+#include "vlmtrain/nn/parameters.h"
+
+namespace vlmtrain::nn {
+
+/// What LoRA adds to one Linear. Its parameters are `lora_A.weight` [rank, in], uniform in ±1/√in, and `lora_B.weight`
+/// [out, rank], zero, as in PEFT; with DoRA also `lora_magnitude_vector` [out], the lengths of W's rows.
+class LoraAdapter {
+ public:
+  LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, int64_t in_features, int64_t out_features);
+
+  /// x [rows, in] → x Wᵀ + b + scale · dropout(x) Aᵀ Bᵀ, [rows, out]. `bias` may be undefined. Dropout is that of
+  /// LoraSettings where gradients are wanted, none elsewhere.
+  ///
+  /// With DoRA, V = W + scale · B A and f = magnitude / lengths of V's rows, which no gradient goes through:
+  /// (x − dropout(x)) Wᵀ + b + f · dropout(x) Vᵀ.
+  at::Tensor operator()(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
+
+ private:
+  at::Tensor length_factor(const at::Tensor& weight) const;
+
+  at::Tensor a_, b_;
+  at::Tensor magnitude_;  // undefined: no DoRA
+  double scale_;
+  double dropout_;
+};
+
+/// The Euclidean length of each row, in fp32 for 16-bit weights: [out, in] → [out].
+at::Tensor row_lengths(const at::Tensor& weight);
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/nn/component.h"
+
+namespace vlmtrain::nn {
+
+/// Low-rank adaptation of Linears (Hu et al. 2021, arXiv 2106.09685), in the terms of PEFT's LoraConfig:
+/// y = W x + b + scale · B A dropout(x), with W and b as they are, A [rank, in] and B [out, rank] trained.
+struct LoraSettings {
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;       ///< share of an adapter's inputs that a training pass sets to zero
+  bool use_rslora = false;  ///< scale by alpha / √rank (Kalajdzievski 2023, arXiv 2312.03732)
+  bool use_dora = false;    ///< train the length of each row of W + scale · B A (Liu et al. 2024, arXiv 2402.09353)
+  /// Each is `all-linear`, the last names of a Linear's path (`q_proj`, `mlp.fc1`) or, where it holds one of
+  /// *+?()[]{}|\^$, an ECMAScript regular expression of the whole path. The output projection is no Linear here.
+  std::vector<std::string> target_modules{"all-linear"};
+  std::vector<Component> left_out{};  ///< components whose Linears get no adapters, whatever matches
+  std::filesystem::path adapter{};    ///< the adapter that this was read from; empty: the configuration
+
+  /// What B A is multiplied by: alpha / rank, or alpha / √rank.
+  double scale() const;
+};
+
+/// One entry of LoraSettings::target_modules.
+class LoraTarget {
+ public:
+  /// Throws UserError (kUsage) for a regular expression that is none.
+  explicit LoraTarget(std::string text);
+
+  /// Of a Linear's path, such as `model.text_model.layers.0.self_attn.q_proj`.
+  bool matches(const std::string& path) const { return matches_(path); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::function<bool(const std::string& path)> matches_;
+};
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,192 @@
+#include "vlmtrain/models/adapter.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "models/adapter_layout.h"
+#include "models/companion_files.h"
+#include "models/load_parameters.h"
+#include "models/weights.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/nn/lora_adapter.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// Keys of PEFT's LoraConfig that change what an adapter computes or holds, in ways that are not supported.
+constexpr const char* kUnsupportedKeys[] = {"modules_to_save",
+                                            "rank_pattern",
+                                            "alpha_pattern",
+                                            "layer_replication",
+                                            "trainable_token_indices",
+                                            "target_parameters",
+                                            "alora_invocation_tokens",
+                                            "fan_in_fan_out",
+                                            "lora_bias",
+                                            "use_qalora",
+                                            "use_bdlora",
+                                            "arrow_config",
+                                            "kasa_config",
+                                            "monteclora_config",
+                                            "megatron_config"};
+
+bool is_set(const nlohmann::json& value) {
+  if (value.is_null() || (value.is_boolean() && !value.get<bool>())) return false;
+  return !value.is_structured() || !value.empty();
+}
+
+void check_supported(const nlohmann::json& config, const std::string& source) {
+  const auto method = io::get<std::string>(config, "peft_type", source);
+  if (method != "LORA") throw data_error("{}: peft_type {} is not supported; LORA is", source, method);
+  const auto bias = io::get_or<std::string>(config, "bias", "none", source);
+  if (bias != "none") throw data_error("{}: trained biases (bias: {}) are not supported; none is", source, bias);
+  for (const char* key : kUnsupportedKeys) {
+    if (config.contains(key) && is_set(config[key])) {
+      throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and take the result",
+                       source, key, config[key].dump());
+    }
+  }
+  // Such starts (PiSSA, OLoRA, …) change the base weights as well.
+  const auto start = config.value("init_lora_weights", nlohmann::json());
+  if (start.is_string() && start != "gaussian" && start != "orthogonal" && start != "eva") {
+    throw data_error("{}: init_lora_weights {} changes the base's weights; let peft convert the adapter to plain LoRA",
+                     source, start.dump());
+  }
+}
+
+/// An adapter is given for its base checkpoint at this place.
+std::string path_to_write(const std::filesystem::path& base) {
+  return std::filesystem::absolute(base).lexically_normal().string();
+}
+
+std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model) {
+  std::vector<nn::Parameter> found;
+  for (const auto& parameter : model.parameters().all()) {
+    if (parameter.is_adapter) found.push_back(parameter);
+  }
+  return found;
+}
+
+nlohmann::ordered_json number(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<int64_t>(value);
+  return value;
+}
+
+}  // namespace
+
+bool is_adapter(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / kAdapterConfigName);
+}
+
+std::filesystem::path base_of_adapter(const std::filesystem::path& folder) {
+  const auto source = folder / kAdapterConfigName;
+  const auto base = io::get<std::string>(io::read_json(source), "base_model_name_or_path", source.string());
+  if (!std::filesystem::is_directory(base)) {
+    throw data_error(
+        "{}: base_model_name_or_path {} is not a folder on this machine; write the folder of the adapter's base "
+        "checkpoint there",
+        source.string(), base);
+  }
+  return base;
+}
+
+nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder) {
+  const auto path = folder / kAdapterConfigName;
+  const std::string source = path.string();
+  if (!std::filesystem::exists(path)) {
+    throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source);
+  }
+  const auto config = io::read_json(path);
+  check_supported(config, source);
+  nn::LoraSettings settings{.rank = io::get<int64_t>(config, "r", source),
+                            .alpha = io::get<double>(config, "lora_alpha", source),
+                            .dropout = io::get_or<double>(config, "lora_dropout", 0.0, source),
+                            .use_rslora = io::get_or<bool>(config, "use_rslora", false, source),
+                            .use_dora = io::get_or<bool>(config, "use_dora", false, source),
+                            .target_modules = adapted_paths(open_adapter(folder)),
+                            .adapter = folder};
+  if (settings.rank < 1) throw data_error("{}: r is {}, which must be at least 1", source, settings.rank);
+  if (settings.target_modules.empty()) {
+    throw data_error("{}: holds no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix,
+                     kLoraA);
+  }
+  return settings;
+}
+
+void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folder) {
+  load_parameters(
+      adapter_parameters(model), open_adapter(folder), kAdapterPrefix, [](std::string_view) { return false; },
+      fmt::format("{}: the adapter does not match the model; is it one for another model?", folder.string()));
+}
+
+void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
+  std::unordered_map<std::string, at::Tensor> weights;
+  for (const auto& parameter : own_parameters(model)) weights.emplace(parameter.name, parameter.tensor.detach());
+  for (const auto& parameter : adapter_parameters(model)) {
+    if (parameter.name.ends_with(kMagnitude)) {
+      const std::string path = parameter.name.substr(0, parameter.name.size() - kMagnitude.size());
+      parameter.tensor.detach().copy_(nn::row_lengths(weights.at(path + "weight")));
+    } else {
+      draw_initial_values(parameter, seed);
+    }
+  }
+}
+
+void save_adapter(const VisionLanguageModel& model, const std::filesystem::path& base,
+                  const std::filesystem::path& out) {
+  const nn::ParameterStore& store = model.parameters();
+  VLMTRAIN_CHECK(store.lora().has_value(), "a model without adapters");
+  const nn::LoraSettings& lora = *store.lora();
+  auto targets = nlohmann::ordered_json::array();
+  for (const auto& linear : store.linears()) {
+    if (linear.has_adapter) targets.push_back(linear.path);
+  }
+  const nlohmann::ordered_json config{{"base_model_name_or_path", path_to_write(base)},
+                                      {"bias", "none"},
+                                      {"fan_in_fan_out", false},
+                                      {"inference_mode", true},
+                                      {"init_lora_weights", true},
+                                      {"lora_alpha", number(lora.alpha)},
+                                      {"lora_dropout", lora.dropout},
+                                      {"modules_to_save", nullptr},
+                                      {"peft_type", "LORA"},
+                                      {"r", lora.rank},
+                                      {"target_modules", targets},
+                                      {"task_type", nullptr},
+                                      {"use_dora", lora.use_dora},
+                                      {"use_rslora", lora.use_rslora}};
+  io::write_file(out / kAdapterConfigName, config.dump(2) + "\n");
+  copy_companion_files(base, out);
+  io::NamedTensors tensors;
+  for (const auto& parameter : adapter_parameters(model)) {
+    tensors.emplace_back(std::string(kAdapterPrefix) + parameter.name, parameter.tensor.detach());
+  }
+  io::write_safetensors(out / kAdapterWeightsName, tensors);
+}
+
+std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& folder, at::Device device,
+                                                at::ScalarType dtype) {
+  if (!is_adapter(folder)) {
+    auto model = build_model(folder, device, dtype);
+    load_weights(*model, folder);
+    return model;
+  }
+  const auto base = base_of_adapter(folder);
+  nn::LoraSettings lora = read_adapter_settings(folder);
+  lora.dropout = 0;
+  auto model = build_model(base, device, dtype, lora);
+  load_weights(*model, base);
+  load_adapter(*model, folder);
+  return model;
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/io/safetensors.h"
+
+namespace vlmtrain::models {
+
+inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
+inline constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
+/// What PEFT puts before a module's path, and an adapter's parameters after it.
+inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
+inline constexpr std::string_view kLoraA = "lora_A.weight";
+inline constexpr std::string_view kLoraB = "lora_B.weight";
+inline constexpr std::string_view kMagnitude = "lora_magnitude_vector";  ///< DoRA's
+
+/// An adapter's tensors. Throws UserError (kBadData) where there are none, or only pickled ones.
+io::SafetensorsFile open_adapter(const std::filesystem::path& folder);
+
+/// The paths of the modules that an adapter has a lora_A for.
+std::vector<std::string> adapted_paths(const io::SafetensorsFile& tensors);
+
+}  // namespace vlmtrain::models

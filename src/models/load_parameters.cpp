@@ -1,0 +1,37 @@
+#include "models/load_parameters.h"
+
+#include <fmt/ranges.h>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+std::string shape_text(at::IntArrayRef sizes) {
+  return fmt::format("[{}]", fmt::join(sizes, ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> shortened(std::vector<std::string> items) {
+  constexpr size_t kMost = 20;
+  if (items.size() > kMost) {
+    items.resize(kMost);
+    items.emplace_back("…");
+  }
+  return items;
+}
+
+std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape) {
+  if (parameter.tensor.sizes() == shape) return "";
+  return fmt::format("{} has shape {}, the config asks for {}", parameter.name, shape_text(shape),
+                     shape_text(parameter.tensor.sizes()));
+}
+
+void refuse_differences(const std::string& headline, const std::vector<std::string>& problems) {
+  if (problems.empty()) return;
+  throw data_error("{} ({} differences):\n  {}", headline, problems.size(), fmt::join(shortened(problems), "\n  "));
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,95 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "models/adapter_layout.h"
+#include "models/companion_files.h"
+#include "models/load_parameters.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/nn/lora_adapter.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// One adapted module: W of the base checkpoint, A and B of the adapter.
+class Fold {
+ public:
+  Fold(const io::CheckpointTensors& base, const io::SafetensorsFile& adapter, const std::string& path)
+      : base_(base), adapter_(adapter), weight_(path + ".weight"), tensors_(std::string(kAdapterPrefix) + path + ".") {}
+
+  const std::string& weight() const { return weight_; }
+
+  /// What stands in the way; empty: nothing.
+  std::string problem(const nn::LoraSettings& settings) const {
+    if (!base_.contains(weight_)) return "the base has no " + weight_;
+    if (!adapter_.contains(name(kLoraB))) return "the adapter has no " + name(kLoraB);
+    if (settings.use_dora && !adapter_.contains(name(kMagnitude))) return "the adapter has no " + name(kMagnitude);
+    const auto& w = base_.info(weight_).shape;
+    const auto& a = adapter_.shape(name(kLoraA));
+    const auto& b = adapter_.shape(name(kLoraB));
+    bool fits = w.size() == 2 && a == std::vector{settings.rank, w[1]} && b == std::vector{w[0], settings.rank};
+    if (settings.use_dora) fits = fits && adapter_.shape(name(kMagnitude)) == std::vector{w[0]};
+    return fits ? "" : fmt::format("{} is not of the shape that the adapter is for", weight_);
+  }
+
+  at::Tensor merged(const nn::LoraSettings& settings) const {
+    const at::Tensor weight = base_.tensor(weight_);
+    at::Tensor sum = weight.to(at::kFloat) + at::mm(wide(kLoraB), wide(kLoraA)).mul_(settings.scale());
+    if (settings.use_dora) sum.mul_((wide(kMagnitude) / nn::row_lengths(sum)).unsqueeze(1));
+    return sum.to(weight.scalar_type());
+  }
+
+ private:
+  std::string name(std::string_view tensor) const { return tensors_ + std::string(tensor); }
+  at::Tensor wide(std::string_view tensor) const { return adapter_.tensor(name(tensor)).to(at::kFloat); }
+
+  const io::CheckpointTensors& base_;
+  const io::SafetensorsFile& adapter_;
+  std::string weight_;
+  std::string tensors_;  // what the names of the adapter's tensors begin with
+};
+
+void check_out(const std::filesystem::path& out) {
+  if (std::filesystem::exists(out) && !(std::filesystem::is_directory(out) && std::filesystem::is_empty(out))) {
+    throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
+  }
+}
+
+}  // namespace
+
+void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out) {
+  check_out(out);
+  const auto settings = read_adapter_settings(adapter);
+  const auto base = base_of_adapter(adapter);
+  const io::SafetensorsFile tensors = open_adapter(adapter);
+  const io::CheckpointTensors weights(base);
+  std::vector<Fold> folds;
+  std::vector<std::string> problems;
+  for (const auto& path : settings.target_modules) {
+    folds.emplace_back(weights, tensors, path);
+    if (auto problem = folds.back().problem(settings); !problem.empty()) problems.push_back(std::move(problem));
+  }
+  refuse_differences(fmt::format("{}: the adapter does not match its base {}", adapter.string(), base.string()),
+                     problems);
+
+  io::NamedTensors merged;
+  for (const auto& name : weights.names()) {
+    const auto fold = std::ranges::find(folds, name, &Fold::weight);
+    merged.emplace_back(name, fold == folds.end() ? weights.tensor(name) : fold->merged(settings));
+  }
+  io::AtomicDirectory folder(out);
+  io::write_file(folder.path() / "config.json", io::read_file(base / "config.json"));
+  copy_companion_files(base, folder.path());
+  io::write_checkpoint_tensors(folder.path(), merged);
+  folder.commit();
+}
+
+}  // namespace vlmtrain::models

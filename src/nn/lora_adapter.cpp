@@ -1,0 +1,57 @@
+#include "vlmtrain/nn/lora_adapter.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <cmath>
+
+#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/recompute.h"
+
+namespace vlmtrain::nn {
+
+LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, int64_t in_features,
+                         int64_t out_features)
+    : a_(scope.adapter_parameter("lora_A.weight", {settings.rank, in_features},
+                                 InitialValues::uniform(1 / std::sqrt(static_cast<double>(in_features))))),
+      b_(scope.adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros())),
+      scale_(settings.scale()),
+      dropout_(settings.dropout) {
+  if (settings.use_dora) {
+    magnitude_ = scope.adapter_parameter("lora_magnitude_vector", {out_features}, InitialValues::ones());
+  }
+}
+
+at::Tensor LoraAdapter::operator()(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const {
+  const bool drops = dropout_ > 0 && gradients_wanted();
+  const at::Tensor input = drops ? at::dropout(x, dropout_, /*train=*/true) : x;
+  // In place, in the product's own kernel: no other tensor of [rows, out] comes into being, here or in the backward
+  // pass.
+  const auto add_adapter = [&](at::Tensor y) {
+    return y.addmm_(nn::linear(input, a_, {}), b_.t(), /*beta=*/1, /*alpha=*/scale_);
+  };
+  if (!magnitude_.defined()) return add_adapter(linear(x, weight, bias));
+  const at::Tensor rescaled = add_adapter(nn::linear(input, weight, {})) * length_factor(weight);
+  if (drops) return linear(x - input, weight, bias) + rescaled;
+  return bias.defined() ? rescaled + bias : rescaled;
+}
+
+at::Tensor LoraAdapter::length_factor(const at::Tensor& weight) const {
+  const auto wide = at::toOpMathType(weight.scalar_type());
+  at::Tensor lengths;
+  {
+    const at::NoGradGuard no_gradients;
+    lengths = row_lengths(at::addmm(weight, b_, a_, /*beta=*/1, /*alpha=*/scale_));
+  }
+  return (magnitude_.to(wide) / lengths).to(weight.scalar_type());
+}
+
+at::Tensor row_lengths(const at::Tensor& weight) {
+  return at::linalg_vector_norm(weight, 2, /*dim=*/1, /*keepdim=*/false, at::toOpMathType(weight.scalar_type()));
+}
+
+}  // namespace vlmtrain::nn

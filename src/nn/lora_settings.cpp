@@ -1,0 +1,47 @@
+#include "vlmtrain/nn/lora_settings.h"
+
+#include <cmath>
+#include <regex>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+bool ends_in_names(const std::string& path, const std::string& names) {
+  if (!path.ends_with(names)) return false;
+  const size_t before = path.size() - names.size();
+  return before == 0 || path[before - 1] == '.';
+}
+
+std::regex expression_of(const std::string& text) {
+  try {
+    return std::regex(text);
+  } catch (const std::regex_error& error) {
+    throw usage_error("lora.target_modules: {} is no regular expression ({}); correct it, or give names of Linears",
+                      text, error.what());
+  }
+}
+
+}  // namespace
+
+double LoraSettings::scale() const {
+  const auto width = static_cast<double>(rank);
+  return alpha / (use_rslora ? std::sqrt(width) : width);
+}
+
+LoraTarget::LoraTarget(std::string text) : text_(std::move(text)) {
+  if (text_ == "all-linear") {
+    matches_ = [](const std::string&) { return true; };
+  } else if (text_.find_first_of("*+?()[]{}|\\^$") == std::string::npos) {
+    matches_ = [names = text_](const std::string& path) { return ends_in_names(path, names); };
+  } else {
+    matches_ = [expression = expression_of(text_)](const std::string& path) {
+      return std::regex_match(path, expression);
+    };
+  }
+}
+
+}  // namespace vlmtrain::nn

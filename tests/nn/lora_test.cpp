@@ -1,0 +1,228 @@
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/recompute.h"
+
+namespace vlmtrain::nn {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr int64_t kRows = 20;  // enough for oneDNN's product
+constexpr int64_t kIn = 6;
+constexpr int64_t kOut = 10;
+
+double relative_difference(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).norm() / b.norm()).item<double>();
+}
+
+ParameterStore double_store(const LoraSettings& lora) {
+  return ParameterStore(ParameterSettings{at::TensorOptions(at::kDouble), lora});
+}
+
+void randomise(const ParameterStore& store) {
+  at::manual_seed(1);
+  for (const auto& parameter : store.all()) parameter.tensor.detach().normal_();
+}
+
+at::Tensor tensor_of(const ParameterStore& store, const std::string& name) {
+  for (const auto& parameter : store.all()) {
+    if (parameter.name == name) return parameter.tensor;
+  }
+  throw InternalError(name);
+}
+
+/// A Linear named `up` with adapters, and the product of W + scale · B A in its place.
+class LoraLinear : public testing::TestWithParam<LoraSettings> {
+ protected:
+  LoraLinear() { randomise(store_); }
+
+  at::Tensor merged_weight() const {
+    const at::Tensor sum = weight_ + GetParam().scale() * at::mm(b_, a_);
+    if (!GetParam().use_dora) return sum;
+    return (tensor_of(store_, "up.lora_magnitude_vector") / sum.detach().norm(2, {1})).unsqueeze(1) * sum;
+  }
+
+  std::vector<at::Tensor> with_trained(const at::Tensor& x) const {
+    std::vector<at::Tensor> tensors{x};
+    for (const auto& parameter : store_.all()) {
+      if (parameter.is_adapter) tensors.push_back(parameter.tensor);
+    }
+    return tensors;
+  }
+
+  ParameterStore store_ = double_store(GetParam());
+  const Linear linear_{ParameterScope(store_, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/true};
+  const at::Tensor weight_ = tensor_of(store_, "up.weight");
+  const at::Tensor bias_ = tensor_of(store_, "up.bias");
+  const at::Tensor a_ = tensor_of(store_, "up.lora_A.weight");
+  const at::Tensor b_ = tensor_of(store_, "up.lora_B.weight");
+};
+
+TEST_P(LoraLinear, IsTheProductWithTheMergedWeight) {
+  const at::Tensor x = at::randn({kRows, kIn}, at::kDouble).set_requires_grad(true);
+  const at::Tensor y = linear_(x);
+  const at::Tensor wanted = at::linear(x, merged_weight(), bias_);
+  EXPECT_LT(relative_difference(y, wanted), 1e-14);
+
+  const at::Tensor direction = at::randn_like(y);
+  const auto found = torch::autograd::grad({y}, with_trained(x), {direction});
+  const auto expected = torch::autograd::grad({wanted}, with_trained(x), {direction});
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(relative_difference(found[i], expected[i]), 1e-14) << i;
+}
+
+TEST_P(LoraLinear, TrainsTheAdapterOnly) {
+  EXPECT_EQ(a_.sizes(), at::IntArrayRef({GetParam().rank, kIn}));
+  EXPECT_EQ(b_.sizes(), at::IntArrayRef({kOut, GetParam().rank}));
+  for (const auto& parameter : store_.all()) {
+    EXPECT_EQ(parameter.tensor.requires_grad(), parameter.is_adapter) << parameter.name;
+    EXPECT_EQ(parameter.is_adapter, parameter.name.find("lora_") != std::string::npos) << parameter.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scales, LoraLinear,
+                         testing::Values(LoraSettings{.rank = 4, .alpha = 8}, LoraSettings{.rank = 1, .alpha = 0.5},
+                                         LoraSettings{.rank = 9, .alpha = 2, .use_rslora = true},
+                                         LoraSettings{.rank = 3, .alpha = 6, .use_dora = true}));
+
+TEST(LoraSettingsTest, ScalesByTheRankOrItsRoot) {
+  EXPECT_EQ((LoraSettings{.rank = 16, .alpha = 8}).scale(), 0.5);
+  EXPECT_EQ((LoraSettings{.rank = 16, .alpha = 8, .use_rslora = true}).scale(), 2);
+}
+
+TEST(LoraTargetTest, NamesAreTheEndOfAPath) {
+  const std::string path = "model.text_model.layers.10.self_attn.q_proj";
+  for (const char* target : {"all-linear", "q_proj", "self_attn.q_proj", "10.self_attn.q_proj", path.c_str()}) {
+    EXPECT_TRUE(LoraTarget(target).matches(path)) << target;
+  }
+  for (const char* target : {"proj", "k_proj", "self_attn", "0.self_attn.q_proj", "q_proj.", "model"}) {
+    EXPECT_FALSE(LoraTarget(target).matches(path)) << target;
+  }
+}
+
+TEST(LoraTargetTest, ExpressionsAreOfTheWholePath) {
+  const std::string path = "model.text_model.layers.10.self_attn.q_proj";
+  for (const char* target :
+       {R"(.*\.(q|v)_proj)", R"(model\.text_model\.layers\.\d+\.self_attn\.q_proj)", "(?!.*vision).*"}) {
+    EXPECT_TRUE(LoraTarget(target).matches(path)) << target;
+  }
+  for (const char* target : {"(q|v)_proj", "model.*vision_model.*", R"(.*self_attn\.q)"}) {
+    EXPECT_FALSE(LoraTarget(target).matches(path)) << target;
+  }
+  EXPECT_THROW(LoraTarget("q_proj("), UserError);
+}
+
+TEST(LoraTargetTest, ComponentsMayBeLeftOut) {
+  ParameterStore store =
+      double_store({.target_modules = {"q_proj", "fc1", "absent"}, .left_out = {Component::kVisionTower}});
+  const ParameterScope tower(store, Component::kVisionTower, "vision");
+  const ParameterScope text(store, Component::kLanguageModel, "text");
+  const Linear first(tower / "q_proj", kIn, kOut, false);
+  const Linear second(text / "q_proj", kIn, kOut, false);
+  const Linear third(tower / "fc1", kIn, kOut, false);
+  std::vector<std::string> adapters;
+  for (const auto& parameter : store.all()) {
+    if (parameter.is_adapter) adapters.push_back(parameter.name);
+  }
+  EXPECT_THAT(adapters, ElementsAre("text.q_proj.lora_A.weight", "text.q_proj.lora_B.weight"));
+  EXPECT_THAT(store.targets_without_linear(), ElementsAre("fc1", "absent"));
+}
+
+TEST(LoraTargetTest, WithoutSettingsNothingIsAdapted) {
+  ParameterStore store{at::TensorOptions(at::kFloat)};
+  const Linear linear(ParameterScope(store, Component::kProjector, "up"), kIn, kOut, true);
+  EXPECT_EQ(store.all().size(), 2U);
+  EXPECT_TRUE(store.all()[0].tensor.requires_grad());
+  EXPECT_THAT(store.targets_without_linear(), IsEmpty());
+}
+
+/// Half of an adapter's inputs are dropped; B A is random, W zero, so that the output is the adapter's alone.
+class LoraDropout : public testing::Test {
+ protected:
+  LoraDropout() {
+    randomise(store_);
+    tensor_of(store_, "up.weight").detach().zero_();
+  }
+
+  /// The outputs of dropped rows: x is all ones, so that a row's sum tells how many of its elements were dropped.
+  at::Tensor run() const { return linear_(at::ones({kRows, kIn}, at::kDouble)); }
+
+  static constexpr double kShare = 0.5;
+  ParameterStore store_ = double_store({.rank = 3, .alpha = 3, .dropout = kShare});
+  const Linear linear_{ParameterScope(store_, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/false};
+  const at::Tensor a_ = tensor_of(store_, "up.lora_A.weight");
+  const at::Tensor b_ = tensor_of(store_, "up.lora_B.weight");
+};
+
+TEST_F(LoraDropout, DropsTheInputsOfTheAdapter) {
+  at::manual_seed(5);
+  const at::Tensor y = run();
+  at::manual_seed(5);
+  const at::Tensor dropped = at::dropout(at::ones({kRows, kIn}, at::kDouble), kShare, /*train=*/true);
+  EXPECT_LT(relative_difference(y, at::mm(at::mm(dropped, a_.t()), b_.t())), 1e-14);
+  EXPECT_FALSE(at::equal(run(), y));
+}
+
+TEST_F(LoraDropout, IsOffWhereNoGradientIsWanted) {
+  const at::AutoGradMode no_gradients(false);
+  const at::Tensor whole = at::mm(at::mm(at::ones({kRows, kIn}, at::kDouble), a_.t()), b_.t());
+  EXPECT_LT(relative_difference(run(), whole), 1e-14);
+  const at::Tensor recomputed =
+      recompute([this](const at::Tensor& x) { return linear_(x); }, at::ones({kRows, kIn}, at::kDouble), {a_, b_});
+  EXPECT_LT(relative_difference(recomputed, whole), 1e-14);
+}
+
+TEST_F(LoraDropout, IsTheSameWhenABlockRunsAgain) {
+  const at::Tensor x = at::ones({kRows, kIn}, at::kDouble);
+  at::manual_seed(5);
+  const at::Tensor plain = run();
+  const auto wanted = torch::autograd::grad({plain.pow(2).sum()}, {a_, b_});
+  at::manual_seed(5);
+  const at::Tensor recomputed = recompute([this](const at::Tensor& input) { return linear_(input); }, x, {a_, b_});
+  EXPECT_TRUE(at::equal(recomputed, plain));
+  at::rand({3});
+  const auto found = torch::autograd::grad({recomputed.pow(2).sum()}, {a_, b_});
+  EXPECT_TRUE(at::equal(found[0], wanted[0]));
+  EXPECT_TRUE(at::equal(found[1], wanted[1]));
+}
+
+TEST(Dora, KeepsWhatDropoutTakesFromTheAdapter) {
+  ParameterStore store = double_store({.rank = 3, .alpha = 3, .dropout = 0.5, .use_dora = true});
+  const Linear linear(ParameterScope(store, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/true);
+  randomise(store);
+  const at::Tensor x = at::randn({kRows, kIn}, at::kDouble);
+  at::manual_seed(5);
+  const at::Tensor y = linear(x);
+  at::manual_seed(5);
+  const at::Tensor dropped = at::dropout(x, 0.5, /*train=*/true);
+
+  // As in PEFT: base + (f − 1) · W dropout(x) + f · scale · B A dropout(x).
+  const at::Tensor weight = tensor_of(store, "up.weight");
+  const at::Tensor product = at::mm(tensor_of(store, "up.lora_B.weight"), tensor_of(store, "up.lora_A.weight"));
+  const at::Tensor factor = tensor_of(store, "up.lora_magnitude_vector") / (weight + product).norm(2, {1});
+  const at::Tensor wanted = at::linear(x, weight, tensor_of(store, "up.bias")) +
+                            (factor - 1) * at::linear(dropped, weight) + factor * at::linear(dropped, product);
+  EXPECT_LT(relative_difference(y, wanted), 1e-14);
+}
+
+TEST(FrozenLinear, KeepsNoInput) {
+  const at::Tensor x = at::randn({kRows, kIn}).set_requires_grad(true).neg();  // no leaf, which its gradient holds
+  const auto holders = [&x] { return x.use_count() + x.storage().use_count(); };
+  const auto before = holders();
+  const at::Tensor frozen = linear(x, at::randn({kOut, kIn}), at::randn({kOut}));
+  EXPECT_EQ(holders(), before);
+  const at::Tensor trained = linear(x, at::randn({kOut, kIn}).set_requires_grad(true), at::randn({kOut}));
+  EXPECT_GT(holders(), before);
+}
+
+}  // namespace
+}  // namespace vlmtrain::nn

@@ -1,0 +1,235 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mm.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "parity/case.h"
+#include "parity/deviations.h"
+#include "parity/temporary_folder.h"
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/models/adapter.h"
+
+namespace vlmtrain::parity {
+namespace {
+
+constexpr const char* kPrefix = "base_model.model.";
+
+/// An adapter that peft saved, for the checkpoint of a Case, and what peft computes with it.
+class LoraCase {
+ public:
+  explicit LoraCase(const std::string& name)
+      : folder_(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/lora" / name) {}
+
+  std::filesystem::path adapter() const { return folder_ / "adapter"; }
+  nlohmann::json description() const { return io::read_json(folder_ / "case.json"); }
+  io::SafetensorsFile expected() const { return io::SafetensorsFile(folder_ / "expected.safetensors"); }
+  Case base() const { return Case(description().at("base")); }
+
+  /// As a configuration would ask for them.
+  nn::LoraSettings settings() const {
+    const auto json = description();
+    return {.rank = json.at("rank"),
+            .alpha = json.at("alpha"),
+            .use_rslora = json.at("use_rslora"),
+            .use_dora = json.at("use_dora"),
+            .target_modules = json.at("target_modules")};
+  }
+
+  std::unique_ptr<models::VisionLanguageModel> build(const nn::LoraSettings& settings) const {
+    auto model = models::build_model(base().checkpoint(), at::kCPU, at::kFloat, settings);
+    models::load_weights(*model, base().checkpoint());
+    return model;
+  }
+
+  std::unique_ptr<models::VisionLanguageModel> load() const {
+    auto model = build(models::read_adapter_settings(adapter()));
+    models::load_adapter(*model, adapter());
+    return model;
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+std::set<std::string> adapter_names(const models::VisionLanguageModel& model) {
+  std::set<std::string> names;
+  for (const auto& parameter : model.parameters().all()) {
+    if (parameter.is_adapter) names.insert(kPrefix + parameter.name);
+  }
+  return names;
+}
+
+class LoraParity : public testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override { deviations_.report(); }
+
+  engine::StepSettings all_at_once() const { return {.micro_batch_size = std::ssize(samples_)}; }
+
+  void check_gradients(const models::VisionLanguageModel& model, const engine::StepSettings& settings) {
+    const auto result = engine::accumulate_gradients(model, samples_, settings);
+    deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("loss")), "loss", GetParam());
+    for (const auto& parameter : model.parameters().all()) {
+      const std::string name = "gradient." + (kPrefix + parameter.name);
+      const at::Tensor gradient = parameter.tensor.grad();
+      ASSERT_EQ(gradient.defined(), expected_.contains(name)) << name;
+      if (!gradient.defined()) continue;
+      const at::Tensor wanted = expected_.tensor(name);
+      deviations_.expect_at_most(1e-5, relative_difference(gradient, wanted), "gradient", name);
+      deviations_.expect_at_most(2e-5, largest_difference(gradient, wanted), "gradient, single element", name);
+    }
+  }
+
+  const LoraCase case_{GetParam()};
+  const io::SafetensorsFile expected_ = case_.expected();
+  const std::vector<data::Sample> samples_ = case_.base().samples();
+  Deviations deviations_;
+};
+
+TEST_P(LoraParity, TargetsAreThoseOfPeft) {
+  const auto saved = io::SafetensorsFile(case_.adapter() / "adapter_model.safetensors").names();
+  EXPECT_EQ(adapter_names(*case_.build(case_.settings())), (std::set<std::string>{saved.begin(), saved.end()}));
+}
+
+TEST_P(LoraParity, Logits) {
+  const at::NoGradGuard no_gradients;
+  const auto model = case_.load();
+  const auto batch = data::collate(samples_);
+  const at::Tensor logits = at::mm(model->forward(batch, batch.label_positions), model->output_weight().t());
+  int64_t first = 0;
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
+    const at::Tensor found = logits.narrow(0, first, samples_[i].label_tokens());
+    deviations_.expect_at_most(1e-5, relative_difference(found, wanted), "logits", samples_[i].id);
+    deviations_.expect_at_most(1e-5, largest_difference(found, wanted), "logits, single element", samples_[i].id);
+    first += samples_[i].label_tokens();
+  }
+}
+
+TEST_P(LoraParity, LossAndGradients) {
+  check_gradients(*case_.load(), all_at_once());
+}
+
+TEST_P(LoraParity, LossAndGradientsWithEveryBlockRecomputed) {
+  const auto model = case_.load();
+  model->set_recompute({model->vision_blocks(), model->language_blocks()});
+  check_gradients(*model, {.micro_batch_size = 1});
+}
+
+TEST_P(LoraParity, FiveStepsOfAdamW) {
+  const auto description = case_.description();
+  const auto model = case_.load();
+  engine::AdamW optimizer(model->parameters(), {.beta1 = description.at("adam_betas").at(0),
+                                                .beta2 = description.at("adam_betas").at(1),
+                                                .epsilon = description.at("adam_epsilon"),
+                                                .weight_decay = description.at("weight_decay"),
+                                                .max_grad_norm = description.at("max_grad_norm")});
+  const double rate = description.at("learning_rate");
+  for (int64_t step = 0; step < description.at("steps"); ++step) {
+    const auto result = engine::optimizer_step(*model, optimizer, samples_, {rate, rate, rate}, all_at_once());
+    const auto place = fmt::format("{}, step {}", GetParam(), step);
+    deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("step_losses")[step]),
+                               "loss of a step", place);
+    deviations_.expect_at_most(step == 0 ? 1e-6 : 3e-5,
+                               relative_difference(result.grad_norm, expected_.tensor("step_grad_norms")[step]),
+                               step == 0 ? "gradient norm of the first step" : "gradient norm of a later step", place);
+  }
+
+  const auto start = case_.load();
+  const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
+  for (size_t i = 0; i < model->parameters().all().size(); ++i) {
+    const auto& parameter = model->parameters().all()[i];
+    const std::string name = kPrefix + parameter.name;
+    const at::Tensor found = parameter.tensor.detach();
+    if (!parameter.is_adapter || unmoved.contains(name)) {
+      EXPECT_TRUE(at::equal(found, start->parameters().all()[i].tensor.detach())) << name << " has moved";
+      continue;
+    }
+    const at::Tensor wanted = expected_.tensor("parameter." + name);
+    const at::Tensor difference = (found - wanted).abs();
+    deviations_.expect_at_most(1e-6, difference.mean().item<double>(), "weight, mean difference", name);
+    deviations_.expect_at_most(1e-4, difference.max().item<double>(), "weight, any element", name);
+    // Of a gradient that is nothing but rounding AdamW makes steps all the same; see data/README.md.
+    const at::Tensor size = expected_.tensor("gradient." + name).abs();
+    const at::Tensor is_certain = size > 1e-5 * size.max();
+    deviations_.expect_at_most(1e-5,
+                               relative_difference(found.masked_select(is_certain), wanted.masked_select(is_certain)),
+                               "weight, elements with a certain gradient", name);
+  }
+}
+
+TEST_P(LoraParity, SavedAdapterIsTheSame) {
+  const auto model = case_.load();
+  const TemporaryFolder saved;
+  models::save_adapter(*model, case_.base().checkpoint(), saved.path());
+  EXPECT_TRUE(models::is_adapter(saved.path()));
+  const io::SafetensorsFile found(saved.path() / "adapter_model.safetensors");
+  const io::SafetensorsFile wanted(case_.adapter() / "adapter_model.safetensors");
+  EXPECT_THAT(found.names(), testing::UnorderedElementsAreArray(wanted.names()));
+  for (const auto& name : wanted.names()) EXPECT_TRUE(at::equal(found.tensor(name), wanted.tensor(name))) << name;
+
+  const auto written = io::read_json(saved.path() / "adapter_config.json");
+  const auto original = io::read_json(case_.adapter() / "adapter_config.json");
+  for (const char* key : {"r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "bias", "peft_type"}) {
+    EXPECT_EQ(written.at(key), original.at(key)) << key;
+  }
+  EXPECT_EQ(models::base_of_adapter(saved.path()), case_.base().checkpoint());
+  EXPECT_TRUE(std::filesystem::exists(saved.path() / "tokenizer.json"));
+  EXPECT_FALSE(std::filesystem::exists(saved.path() / "config.json"));
+}
+
+TEST_P(LoraParity, MergedWeightsAreThoseOfPeft) {
+  const TemporaryFolder folder;
+  models::save_adapter(*case_.load(), case_.base().checkpoint(), folder.path());
+  models::merge_adapter(folder.path(), folder.path() / "merged");
+  const io::CheckpointTensors merged(folder.path() / "merged");
+  const io::CheckpointTensors base(case_.base().checkpoint());
+  const auto adapted = adapter_names(*case_.load());
+  int64_t compared = 0;
+  for (const auto& name : base.names()) {
+    const std::string path = name.substr(0, name.rfind('.'));
+    if (!name.ends_with(".weight") || !adapted.contains(kPrefix + path + ".lora_A.weight")) {
+      EXPECT_TRUE(at::equal(merged.tensor(name), base.tensor(name))) << name;
+    } else if (expected_.contains("merged." + name)) {
+      ++compared;
+      deviations_.expect_at_most(1e-6, relative_difference(merged.tensor(name), expected_.tensor("merged." + name)),
+                                 "merged weight", name);
+    }
+  }
+  EXPECT_EQ(compared, 3);
+
+  // The merged checkpoint is the adapted model.
+  const at::NoGradGuard no_gradients;
+  const auto batch = data::collate(samples_);
+  const auto plain = models::load_model(folder.path() / "merged", at::kCPU, at::kFloat);
+  EXPECT_FALSE(plain->parameters().lora().has_value());
+  const at::Tensor found = plain->forward(batch, batch.label_positions);
+  const at::Tensor wanted =
+      models::load_model(folder.path(), at::kCPU, at::kFloat)->forward(batch, batch.label_positions);
+  deviations_.expect_at_most(1e-5, relative_difference(found, wanted), "hidden states of the merged model", GetParam());
+}
+
+TEST_P(LoraParity, AFreshAdapterChangesNothing) {
+  const at::NoGradGuard no_gradients;
+  const auto model = case_.build(case_.settings());
+  models::initialize_adapter(*model, /*seed=*/3);
+  const auto batch = data::collate(samples_);
+  const at::Tensor found = model->forward(batch, batch.label_positions);
+  const at::Tensor wanted = case_.base().load_model()->forward(batch, batch.label_positions);
+  deviations_.expect_at_most(case_.settings().use_dora ? 2e-6 : 0, relative_difference(found, wanted),
+                             "hidden states with a fresh adapter", GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, LoraParity,
+                         testing::Values("all_linear", "rank_stabilised_names", "text_tower", "vision_tower",
+                                         "text_only", "dora", "dora_rank_stabilised"),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace vlmtrain::parity

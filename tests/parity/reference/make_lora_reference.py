@@ -1,0 +1,215 @@
+"""Makes the data that LoRA's parity tests hold vlmtrain against: python make_lora_reference.py [--out ../data/lora].
+
+Each case is an adapter of one of make_reference.py's checkpoints and becomes a folder: adapter/ as peft saves it, with random
+values, case.json (what the case is) and expected.safetensors (what peft computes in float32 on the CPU, from that adapter):
+
+    sample.I.logits   float32 [label tokens, vocabulary], at the positions before the labels
+    loss              float32 [], as in make_reference.py
+    gradient.NAME     of that loss before clipping, NAME as in adapter_model.safetensors; absent where peft has none
+    step_losses, step_grad_norms   float32 [5], of AdamW steps on this batch; norms before clipping
+    parameter.NAME    after these steps; absent where there is no gradient
+    merged.NAME       the base's weights with the adapter folded in, NAME as in the checkpoint; of three modules only
+
+case.json holds the differences between float32 and float64 as well.
+"""
+
+import argparse
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import peft
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers import AutoProcessor
+
+import deviations
+import llava
+import training
+from cases import CASES
+
+RANK = 4
+ALPHA = 8
+MERGED_MODULES = 3
+
+
+@dataclass
+class LoraCase:
+    """base: the case whose checkpoint and samples are taken. options: of peft.LoraConfig."""
+
+    name: str
+    about: str
+    base: str
+    target_modules: str | list[str]
+    options: dict = field(default_factory=dict)
+
+
+LORA_CASES = [
+    LoraCase("all_linear", "every Linear but the output projection", "mixed_batch", "all-linear"),
+    LoraCase(
+        "rank_stabilised_names", "a list of names, which both towers have", "smolvlm_type_sharded",
+        ["q_proj", "self_attn.v_proj", "down_proj", "proj"], {"use_rslora": True},
+    ),
+    LoraCase(
+        "text_tower", "a regular expression for the language model", "full_heads_untied_tiles",
+        r".*text_model.*\.(q_proj|v_proj|up_proj)",
+    ),
+    LoraCase(
+        "vision_tower", "a regular expression for one block of the vision tower", "grouped_tied_one_image",
+        r"model\.vision_model\.encoder\.layers\.1\.(mlp\.fc\d|self_attn\.out_proj)",
+    ),
+    LoraCase("text_only", "no image: the vision tower's adapters get no gradient", "text_only", "all-linear"),
+    LoraCase("dora", "weight-decomposed, every Linear, with and without bias", "mixed_batch", "all-linear", {"use_dora": True}),
+    LoraCase(
+        "dora_rank_stabilised", "weight-decomposed and rank-stabilised, some names", "full_heads_untied_tiles",
+        ["k_proj", "o_proj", "fc1", "gate_proj"], {"use_dora": True, "use_rslora": True},
+    ),
+]
+
+
+def adapted(checkpoint, case, dtype):
+    config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=case.target_modules, **case.options)
+    model = peft.get_peft_model(training.load(checkpoint, torch.float32), config)
+    randomise(model, seed=len(case.name))
+    return (model.to(dtype) if dtype == torch.float32 else widened(model)).eval()
+
+
+def widened(model):
+    """float64, also where transformers casts to float32."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, training.LlamaRMSNorm):
+                setattr(module, name, training.WideRMSNorm(child))
+    return model.double()
+
+
+def randomise(model, seed):
+    """An adapter that has been trained: B is not zero, and DoRA's lengths are not the base's."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in trained(model):
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "magnitude" in name:
+                parameter.mul_(1 + 0.1 * noise)
+            else:
+                parameter.copy_(0.3 * noise / parameter.shape[1] ** 0.5)
+
+
+def trained(model):
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def saved_name(name):
+    """As in adapter_model.safetensors."""
+    return name.replace(".lora_magnitude_vector.default.weight", ".lora_magnitude_vector").replace(".default.", ".")
+
+
+def run(checkpoint, case, samples, dtype):
+    model = adapted(checkpoint, case, dtype)
+    adamw = training.optimizer(model)
+    losses, norms = [], []
+    for step in range(training.STEPS):
+        loss, logits = training.batch_loss(model, samples)
+        adamw.zero_grad()
+        loss.backward()
+        if step == 0:
+            first_logits = [value.detach() for value in logits]
+            gradients = {saved_name(n): p.grad.clone() for n, p in trained(model) if p.grad is not None}
+            without = [saved_name(n) for n, p in trained(model) if p.grad is None]
+        losses.append(loss.detach())
+        norms.append(torch.nn.utils.clip_grad_norm_([p for _, p in trained(model)], training.MAX_GRAD_NORM))
+        adamw.step()
+    return training.Result(
+        loss=losses[0],
+        sample_logits=first_logits,
+        gradients=gradients,
+        without_gradient=without,
+        step_losses=torch.stack(losses),
+        step_grad_norms=torch.stack(norms),
+        parameters={saved_name(n): p.detach() for n, p in trained(model)},
+    )
+
+
+def merged_weights(checkpoint, case):
+    model = adapted(checkpoint, case, torch.float32)
+    names = sorted(n.removeprefix("base_model.model.") for n, m in model.named_modules() if hasattr(m, "lora_A"))
+    weights = model.merge_and_unload().state_dict()
+    chosen = names[:: max(1, len(names) // MERGED_MODULES)][:MERGED_MODULES]
+    return {f"merged.{name}.weight": weights[f"{name}.weight"].clone() for name in chosen}
+
+
+def save_adapter(checkpoint, case, folder):
+    adapted(checkpoint, case, torch.float32).save_pretrained(folder)
+    (folder / "README.md").unlink()
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = f"tests/parity/data/{case.base}/checkpoint"
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def summary(found):
+    """The worst of what deviations.compare() finds."""
+    return {key: found[key] for key in ("loss", "logits", "largest_logit", "step_losses", "step_grad_norms")} | {
+        "gradient": max(map(deviations.relative, found["gradients"].values())),
+        "parameter_largest": max(value["largest"] for value in found["parameters"].values()),
+        "parameter_mean": max(value["mean"] for value in found["parameters"].values()),
+    }
+
+
+def make(case, out):
+    base = out.parent / case.base
+    folder = out / case.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    processor = AutoProcessor.from_pretrained(base / "checkpoint")
+    records = json.loads((base / "conversations.json").read_text())
+    samples = [llava.encode(processor, record, base / "images") for record in records]
+    save_adapter(base / "checkpoint", case, folder / "adapter")
+    single = run(base / "checkpoint", case, samples, torch.float32)
+    double = run(base / "checkpoint", case, samples, torch.float64)
+
+    tensors = {f"sample.{index}.logits": logits for index, logits in enumerate(single.sample_logits)}
+    tensors |= {"loss": single.loss, "step_losses": single.step_losses, "step_grad_norms": single.step_grad_norms}
+    tensors |= {f"gradient.{name}": value for name, value in single.gradients.items()}
+    tensors |= {f"parameter.{name}": value for name, value in single.parameters.items() if name in single.gradients}
+    tensors |= merged_weights(base / "checkpoint", case)
+    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    description = {
+        "name": case.name,
+        "about": case.about,
+        "base": case.base,
+        "peft": peft.__version__,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "rank": RANK,
+        "alpha": ALPHA,
+        "use_rslora": case.options.get("use_rslora", False),
+        "use_dora": case.options.get("use_dora", False),
+        "target_modules": [case.target_modules] if isinstance(case.target_modules, str) else case.target_modules,
+        "learning_rate": training.LEARNING_RATE,
+        "adam_betas": [0.9, 0.999],
+        "adam_epsilon": 1e-8,
+        "weight_decay": training.WEIGHT_DECAY,
+        "max_grad_norm": training.MAX_GRAD_NORM,
+        "steps": training.STEPS,
+        "parameters_without_gradient": single.without_gradient,
+        "float32_from_float64": summary(deviations.compare(single, double)),
+    }
+    (folder / "case.json").write_text(json.dumps(description, indent=2) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "data" / "lora")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for case in LORA_CASES:
+        make(case, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
