@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +6,7 @@
 #include "app/command.h"
 #include "app/run_device.h"
 #include "app/temporary_folder.h"
+#include "app/terminal_style.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/device.h"
@@ -92,7 +91,7 @@ void print(const planner::Plan& plan, const Arguments& arguments) {
     fmt::print("{}\n", plan.to_json().dump());
     return;
   }
-  fmt::print("{}", report::plan_text(plan, {.colour = isatty(STDOUT_FILENO) != 0}));
+  fmt::print("{}", report::plan_text(plan, style_of_stdout()));
 }
 
 ExitCode plan(const Arguments& arguments) {

@@ -6,18 +6,24 @@
 
 namespace vlmtrain::report {
 
-/// The answer: "fits: 2 x 8 = 16 samples a step on …, 21.3 of 25.4 GB" or what is missing. One line, no line break.
+// Bytes are given in GB of 10⁹ bytes, as data sheets of cards do. What comes from outside (model's path, sample's id)
+// is shown without its control characters.
+
+/// The answer in one line, without line break: "fits: 66.3 of 84.2 GB, micro-batch 2 x accumulation 8 = global batch
+/// 16, recomputing 9 of 27 vision blocks", or how much is needed at least and what the card has for it.
 std::string plan_headline(const planner::Plan& plan);
 
-/// The headline of a plan that does not fit, and what would, for an error message.
+/// For an error message: the headline, then the suggestions, one a line, first those that make it fit.
 std::string plan_refusal(const planner::Plan& plan);
 
 struct TextStyle {
   bool colour = false;  ///< ANSI escape sequences
-  int width = 100;      ///< columns of the terminal
+  bool unicode = true;  ///< bars of block characters, else of ASCII
+  int width = 80;       ///< columns of the terminal; text is set in 64 to 100
 };
 
-/// A plan for people: the headline, memory by component as bars and bytes, the alternatives, what would help.
+/// A plan for people: the headline, what is planned for, memory by component as bars and bytes, the alternatives, what
+/// would help, and how it was found. Ends with a line break.
 std::string plan_text(const planner::Plan& plan, const TextStyle& style);
 
 }  // namespace vlmtrain::report

@@ -1,0 +1,42 @@
+#include "app/terminal_style.h"
+
+#include <langinfo.h>
+#include <locale.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+namespace vlmtrain::app {
+
+namespace {
+
+std::string_view environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Asks the environment's locale without making it the program's.
+bool locale_is_utf8() {
+  const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);
+  if (locale == nullptr) return false;
+  const bool utf8 = std::string_view(nl_langinfo_l(CODESET, locale)) == "UTF-8";
+  freelocale(locale);
+  return utf8;
+}
+
+}  // namespace
+
+report::TextStyle style_of_stdout() {
+  report::TextStyle style;
+  const bool dumb = environment("TERM") == "dumb";
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
+  style.colour = terminal && !dumb && environment("NO_COLOR").empty();
+  style.unicode = locale_is_utf8() && !(terminal && dumb);
+  winsize size{};
+  if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  return style;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,36 @@
+#include "report/plan_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace vlmtrain::report {
+
+std::vector<MemoryRow> memory_rows(const planner::Plan& plan) {
+  using memory::Component;
+  using Kind = MemoryRow::Kind;
+  const memory::ComponentBytes& peak = plan.detail.peak.by_component;
+  const auto bytes = [&](Component component) { return peak[static_cast<size_t>(component)]; };
+  const int64_t allocated = std::accumulate(peak.begin(), peak.end(), int64_t{0});
+  std::vector<MemoryRow> rows;
+  for (const auto component : {Component::kWeights, Component::kGradients, Component::kOptimizer, Component::kVision,
+                               Component::kLanguage, Component::kLoss}) {
+    rows.push_back({std::string(memory::name_of(component)), bytes(component)});
+  }
+  rows.push_back({"input and other", bytes(Component::kInput) + bytes(Component::kOther)});
+  rows.push_back({"workspace", bytes(Component::kWorkspace)});
+  rows.push_back({"fragmentation", plan.chosen.peaks.reserved_bytes - allocated});
+  rows.push_back({plan.card.context_measured ? "context" : "context (not measured)", plan.limit.context_bytes});
+  if (plan.limit.communication_bytes > 0) rows.push_back({"NCCL (estimated)", plan.limit.communication_bytes});
+  const int64_t spare = plan.limit.card_bytes - plan.total_bytes() - plan.limit.margin_bytes;
+  if (spare >= 0) rows.push_back({"free", spare, Kind::kFree});
+  rows.push_back({fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes, Kind::kMargin});
+  return rows;
+}
+
+int64_t missing_bytes(const planner::Plan& plan) {
+  return std::max<int64_t>(0, plan.total_bytes() + plan.limit.margin_bytes - plan.limit.card_bytes);
+}
+
+}  // namespace vlmtrain::report

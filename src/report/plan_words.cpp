@@ -1,0 +1,154 @@
+#include "report/plan_words.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "vlmtrain/engine/options.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+using memory::Component;
+
+std::string tower_words(const char* tower, int64_t recomputed, int64_t blocks) {
+  return recomputed == blocks ? fmt::format("{} all", tower) : fmt::format("{} {}", tower, recomputed);
+}
+
+std::string model_words(const planner::Plan& plan) {
+  const auto& detail = plan.detail;
+  std::vector<std::string> frozen;
+  if (plan.job.frozen.vision_tower) frozen.emplace_back("vision tower");
+  if (plan.job.frozen.projector) frozen.emplace_back("projector");
+  if (plan.job.frozen.language_model) frozen.emplace_back("language model");
+  const std::string trained = detail.trained_elements == detail.total_elements
+                                  ? "all trained"
+                                  : fmt::format("{} trained", count_words(detail.trained_elements));
+  return fmt::format("{}, {} parameters, {}{}, {}", printable(plan.model), count_words(detail.total_elements), trained,
+                     frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
+                     engine::name_of(plan.job.precision));
+}
+
+std::string sample_words(const planner::SampleBatch& worst) {
+  const data::SampleShape& shape = worst.shapes.front();
+  std::string text = worst.first_id.empty() ? "" : fmt::format("worst is {}: ", printable(worst.first_id));
+  text += counted(shape.tokens, "token");
+  if (shape.images > 0) text += fmt::format(" ({} of images)", grouped(shape.image_tokens));
+  text += fmt::format(", {} learnt", grouped(shape.label_tokens));
+  if (shape.images > 0) {
+    text += fmt::format("; {} in {} of {}x{}", counted(shape.images, "image"), counted(shape.tiles, "tile"),
+                        shape.tile_width, shape.tile_height);
+  } else {
+    text += "; no image";
+  }
+  return text;
+}
+
+std::string card_words(const planner::Plan& plan) {
+  std::string text = printable(plan.card.description);
+  if (plan.limit.card_bytes < plan.card.memory_bytes) {
+    text += fmt::format(", of which {} are allowed (memory.limit_gb)", gigabytes(plan.limit.card_bytes));
+  }
+  return text;
+}
+
+std::string margin_words(const planner::MemoryLimit& limit) {
+  std::string text =
+      fmt::format("{} kept free, {:g} % of the card", gigabytes(limit.margin_bytes), limit.margin_percent);
+  for (const auto& [name, mode] : planner::modes()) {
+    if (planner::margin_percent(mode) == limit.margin_percent) text += fmt::format(" (mode {})", name);
+  }
+  return text;
+}
+
+std::string context_words(const planner::Plan& plan) {
+  std::string text = fmt::format("{} for CUDA beside PyTorch's memory{}", gigabytes(plan.limit.context_bytes),
+                                 plan.card.context_measured ? "" : " (not measured)");
+  if (plan.limit.communication_bytes > 0) {
+    text += fmt::format(", {} for NCCL (estimated)", gigabytes(plan.limit.communication_bytes));
+  }
+  return text;
+}
+
+std::string step_words(const planner::Plan& plan) {
+  const planner::Choices& choices = plan.chosen.choices;
+  const std::string tiles = choices.vision_tiles_per_pass == 0
+                                ? "all tiles in one vision pass"
+                                : fmt::format("{} a vision pass", counted(choices.vision_tiles_per_pass, "tile"));
+  return fmt::format("{}, loss in chunks of {}{}", tiles, counted(choices.loss_chunk_rows, "row"),
+                     choices.expandable_segments ? ", expandable segments" : "");
+}
+
+std::string part_words(const memory::Place& place) {
+  switch (place.component) {
+    case Component::kVision:
+      return place.block < 0 ? "vision tower outside its blocks" : fmt::format("vision block {}", place.block);
+    case Component::kLanguage:
+      return place.block < 0 ? "language model outside its blocks" : fmt::format("language block {}", place.block);
+    case Component::kOther:
+      return "elsewhere";
+    default:
+      return std::string(memory::name_of(place.component));
+  }
+}
+
+}  // namespace
+
+std::string gigabytes(int64_t bytes) {
+  constexpr int64_t kRoundsToNothing = 50'000'000;
+  if (bytes > 0 && bytes < kRoundsToNothing) return "<0.1 GB";
+  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string grouped(int64_t number) {
+  if (number < 1000) return fmt::format("{}", number);
+  return fmt::format("{},{:03}", grouped(number / 1000), number % 1000);
+}
+
+std::string counted(int64_t number, const char* noun) {
+  return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
+}
+
+std::string count_words(int64_t number) {
+  const auto value = static_cast<double>(number);
+  if (value >= 1e9) return fmt::format("{:.2f} billion", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.1f} million", value / 1e6);
+  return grouped(number);
+}
+
+std::string seconds_words(double seconds) {
+  if (seconds < 0.1) return fmt::format("{:.0f} ms", seconds * 1000);
+  return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : seconds < 100 ? 1 : 0);
+}
+
+std::string recompute_words(const models::RecomputeBlocks& blocks, const planner::RehearsalDetail& detail) {
+  if (blocks == models::RecomputeBlocks{}) return "none";
+  if (blocks == models::RecomputeBlocks{detail.vision_blocks, detail.language_blocks}) return "all";
+  std::vector<std::string> towers;
+  if (blocks.vision > 0) towers.push_back(tower_words("vision", blocks.vision, detail.vision_blocks));
+  if (blocks.language > 0) towers.push_back(tower_words("language", blocks.language, detail.language_blocks));
+  return fmt::format("{}", fmt::join(towers, ", "));
+}
+
+std::string place_words(const memory::Place& place, bool backward) {
+  const bool in_a_pass = place.component == Component::kVision || place.component == Component::kLanguage ||
+                         place.component == Component::kLoss;
+  std::string text = part_words(place);
+  if (backward) return text + ", backward pass";
+  return in_a_pass ? text + ", forward pass" : text;
+}
+
+std::string printable(std::string_view text) {
+  std::string shown(text);
+  std::replace_if(
+      shown.begin(), shown.end(), [](unsigned char byte) { return byte < 0x20 || byte == 0x7f; }, '?');
+  return shown;
+}
+
+std::vector<Fact> plan_facts(const planner::Plan& plan) {
+  return {{"model", model_words(plan)},         {"sample", sample_words(plan.worst)}, {"card", card_words(plan)},
+          {"margin", margin_words(plan.limit)}, {"context", context_words(plan)},     {"step", step_words(plan)}};
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::report {
+
+/// "21.3 GB" of 10⁹ bytes; "<0.1 GB" for what would round to nothing.
+std::string gigabytes(int64_t bytes);
+
+/// 15209 → "15,209". REQUIRES: number >= 0.
+std::string grouped(int64_t number);
+
+/// "1 tile", "26 tiles".
+std::string counted(int64_t number, const char* noun);
+
+/// 2246272880 → "2.25 billion".
+std::string count_words(int64_t number);
+
+/// "37 ms", "2.76 s", "20.8 s", "135 s".
+std::string seconds_words(double seconds);
+
+/// "none", "all", "vision 9", "vision all, language 12"; "all" is of the model's blocks.
+std::string recompute_words(const models::RecomputeBlocks& blocks, const planner::RehearsalDetail& detail);
+
+/// Where a step is: "language block 12, backward pass".
+std::string place_words(const memory::Place& place, bool backward);
+
+/// Text from outside on one line: control characters become question marks.
+std::string printable(std::string_view text);
+
+struct Fact {
+  std::string name;
+  std::string text;
+};
+
+/// What a plan is for: model, sample, card, margin, context, and how its step is done.
+std::vector<Fact> plan_facts(const planner::Plan& plan);
+
+}  // namespace vlmtrain::report
