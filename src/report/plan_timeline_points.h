@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/planner/rehearsal.h"
+
+namespace vlmtrain::report {
+
+using Timeline = std::vector<planner::TimelinePoint>;
+
+int64_t allocated_bytes(const planner::TimelinePoint& point);
+
+/// The event with the most allocated; of equal ones the first. REQUIRES: there is one.
+size_t peak_event(const Timeline& timeline);
+
+/// A stretch of a step.
+struct Phase {
+  size_t first_event = 0;
+  int micro_batch = 0;  ///< from 1; 0 for the optimizer
+  std::string pass;     ///< "forward", "backward" or "optimizer"
+};
+
+/// A step's phases, from where its events were: a micro-batch begins with the first event of input, model or loss after
+/// a backward pass. Events that belong to no pass, such as frees between passes, stay with the phase before them.
+std::vector<Phase> phases_of(const Timeline& timeline);
+
+/// The events to draw, ascending: all, or, of more than `most`, the first, the last, and of equal stretches those with
+/// the least and the most allocated. REQUIRES: most >= 4.
+std::vector<size_t> thinned(const Timeline& timeline, size_t most);
+
+}  // namespace vlmtrain::report
