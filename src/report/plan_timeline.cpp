@@ -171,8 +171,8 @@ std::string notes(const planner::Plan& plan, size_t shown) {
   }
   if (shown < timeline.size()) {
     text += fmt::format(
-        " Drawn are {} of them: of each short stretch those with the least and the most memory, so that no peak is "
-        "lost.",
+        " Drawn are {} of them: of each short stretch those with the least and the most memory, so that its "
+        "peak stays.",
         grouped(static_cast<int64_t>(shown)));
   }
   return text +

@@ -5,6 +5,7 @@
   const canvas = document.getElementById("canvas");
   const tooltip = document.getElementById("tooltip");
   const whole = document.getElementById("whole");
+  const stretch = document.getElementById("stretch");
   const cells = [...document.querySelectorAll("td[data-cursor]")];
 
   // data.points: rows of [events since the row before, place, series, change of its bytes, series, change, …]; the
@@ -40,17 +41,18 @@
   ];
   const highest = reserved.reduce((most, bytes) => Math.max(most, bytes), allocated[peak]);
   const inRange = limits.filter((line) => line.bytes > 0.3 * highest && line.bytes < 1.6 * highest);
-  const top = 1.06 * inRange.reduce((most, line) => Math.max(most, line.bytes), highest);
+  const wholeRange = [0, 1.06 * inRange.reduce((most, line) => Math.max(most, line.bytes), highest)];
 
   const margin = { left: 64, right: 14, top: 30, bottom: 34 };
   let view = [0, last];
+  let range = wholeRange;  // of bytes
   let cursor = -1;  // of points
   let dragFrom = null;
   let dragTo = null;
   let size = { width: 0, height: 0 };
 
   const x = (event) => margin.left + ((event - view[0]) / (view[1] - view[0])) * (size.width - margin.left - margin.right);
-  const y = (bytes) => size.height - margin.bottom - (bytes / top) * (size.height - margin.top - margin.bottom);
+  const y = (bytes) => size.height - margin.bottom - ((bytes - range[0]) / (range[1] - range[0])) * (size.height - margin.top - margin.bottom);
   const eventAt = (pixel) => {
     const share = (pixel - margin.left) / (size.width - margin.left - margin.right);
     return view[0] + Math.min(1, Math.max(0, share)) * (view[1] - view[0]);
@@ -95,6 +97,18 @@
     return chosen;
   }
 
+  /// From the least to the most that is allocated in view, and some more.
+  function rangeInView() {
+    let least = Infinity;
+    let most = 0;
+    for (let i = pointAt(view[0]); i < count && events[i] < view[1]; ++i) {
+      least = Math.min(least, allocated[i]);
+      most = Math.max(most, allocated[i]);
+    }
+    const more = Math.max(0.12 * (most - least), 0.0005 * most, 1);
+    return [Math.max(0, least - more), most + more];
+  }
+
   const niceStep = (range, ticks) => {
     const raw = range / ticks;
     const power = 10 ** Math.floor(Math.log10(raw));
@@ -113,7 +127,8 @@
     pen.font = "12px " + getComputedStyle(document.body).fontFamily;
     const left = margin.left;
     const right = size.width - margin.right;
-    const floor = y(0);
+    if (stretch.checked) range = rangeInView(); else range = wholeRange;
+    const floor = y(range[0]);
 
     const text = (string, px, py, align, name) => {
       pen.fillStyle = colour(name);
@@ -131,10 +146,11 @@
       pen.setLineDash([]);
     };
 
-    const step = niceStep(top, 7);
-    for (let bytes = 0; bytes <= top; bytes += step) {
+    const step = niceStep(range[1] - range[0], 7);
+    const digits = Math.max(0, Math.ceil(-Math.log10(step / 1e9) - 1e-9));
+    for (let bytes = Math.ceil(range[0] / step) * step; bytes <= range[1]; bytes += step) {
       line(left, y(bytes), right, y(bytes), "--grid");
-      text((bytes / 1e9).toFixed(step < 1e9 ? 1 : 0) + " GB", left - 8, y(bytes) + 4, "right", "--faint");
+      text((bytes / 1e9).toFixed(digits) + " GB", left - 8, y(bytes) + 4, "right", "--faint");
     }
     const eventStep = Math.max(1, niceStep(view[1] - view[0], Math.max(3, size.width / 130)));
     for (let event = Math.ceil(view[0] / eventStep) * eventStep; event <= view[1]; event += eventStep) {
@@ -162,6 +178,10 @@
       if (name) text(name, (from + to) / 2, 17, "center", "--ink");
     });
 
+    pen.save();
+    pen.beginPath();
+    pen.rect(left, y(range[1]), right - left, floor - y(range[1]));
+    pen.clip();
     const shown = visible();
     const until = (k) => (k + 1 < shown.length ? shown[k + 1][1] : x(last));
     const outline = (heights) => heights.forEach((height, k) => {
@@ -197,6 +217,7 @@
       pen.arc(px, py, 3.5, 0, 2 * Math.PI);
       pen.fill();
     }
+    pen.restore();
     if (cursor >= 0) line(x(events[cursor]), margin.top, x(events[cursor]), floor, "--faint");
     if (dragFrom !== null && dragTo !== null) {
       pen.globalAlpha = 0.18;
@@ -213,9 +234,10 @@
     const taken = [];
     const plate = (string, px, py, align, name) => {
       const width = pen.measureText(string).width + 10;
-      const from = Math.min(right - width - 2, Math.max(left + 2, align === "right" ? px - width : align === "center" ? px - width / 2 : px));
+      const from = Math.max(left + 2, Math.min(right - width - 2, align === "right" ? px - width : px));
       const free = (height) => taken.every((box) => from >= box.to || from + width <= box.from || Math.abs(height - box.at) >= 19);
-      const at = [0, 20, -20, 40, -40, 60].map((shift) => py + shift).find(free) || py;
+      const heights = [0, 20, -20, 40, 60, 80].map((shift) => py + shift);
+      const at = heights.find((height) => height > margin.top + 8 && free(height)) || py;
       taken.push({ from, to: from + width, at });
       pen.globalAlpha = 0.86;
       pen.fillStyle = colour("--panel");
@@ -223,14 +245,16 @@
       pen.globalAlpha = 1;
       text(string, from + 5, at, "left", name);
     };
+    const inside = (bytes) => bytes >= range[0] && bytes <= range[1];
     for (const { name, bytes, colour: ink } of [...inRange].reverse()) {
-      plate(`${name} ${gigabytes(bytes)}`, left + 6, y(bytes) - 5, "left", ink);
+      if (inside(bytes)) plate(`${name} ${gigabytes(bytes)}`, left + 6, y(bytes) - 5, "left", ink);
     }
     const reservedNow = reserved[pointAt(view[1])];
-    plate(`reserved ${gigabytes(reservedNow)}`, right - 4, y(reservedNow) - 7, "right", "--reserved");
+    if (inside(reservedNow)) plate(`reserved ${gigabytes(reservedNow)}`, right - 4, y(reservedNow) - 7, "right", "--reserved");
     if (data.peak_event >= view[0] && data.peak_event <= view[1]) {
       const px = x(data.peak_event);
-      const py = y(Math.max(allocated[peak], reserved[peak]));
+      const above = inside(reserved[peak]) ? reserved[peak] : allocated[peak];
+      const py = y(above);
       plate(`peak ${gigabytes(allocated[peak])}: ${data.places[places[peak]]}`, px - 6, py - 7, "left", "--ink");
     }
   }
@@ -304,6 +328,7 @@
   const lookAtAll = () => look(0, last);
   canvas.addEventListener("dblclick", lookAtAll);
   whole.addEventListener("click", lookAtAll);
+  stretch.addEventListener("change", redraw);
   window.addEventListener("resize", redraw);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   draw();

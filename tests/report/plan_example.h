@@ -1,0 +1,93 @@
+#pragma once
+
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::report {
+
+/// A plan made by hand: 16 samples as 2 × 8 on a card of 25 GB, of which 20.6 GB are taken and a margin of 2.5 GB is
+/// kept.
+inline planner::Plan example_plan() {
+  using memory::Component;
+  constexpr int64_t kMB = 1'000'000;
+  planner::Plan plan;
+  plan.model = "smolvlm-500m";
+  plan.fits = true;
+  plan.limit = {.card_bytes = 25'000 * kMB,
+                .context_bytes = 600 * kMB,
+                .communication_bytes = 0,
+                .margin_bytes = 2'500 * kMB,
+                .margin_percent = 10,
+                .limit_bytes = 21'900 * kMB};
+  plan.card = {.gpu = nullptr,
+               .memory_bytes = 25'000 * kMB,
+               .context_bytes = 600 * kMB,
+               .context_measured = false,
+               .description = "a card of 24 GB"};
+  plan.workload.global_batch_size = 16;
+  plan.worst = {.shapes = {{.tokens = 2622,
+                            .label_tokens = 64,
+                            .image_tokens = 2106,
+                            .images = 2,
+                            .tiles = 26,
+                            .tile_height = 384,
+                            .tile_width = 512}},
+                .first_id = {}};
+  plan.chosen = {.choices = {.micro_batch_size = 2, .recompute = {.vision = 9, .language = 0}},
+                 .peaks = {.allocated_bytes = 19'000 * kMB, .reserved_bytes = 20'000 * kMB},
+                 .step_seconds = 2.5,
+                 .tokens_per_second = 16780,
+                 .fits = true,
+                 .rehearsed = true};
+  auto& detail = plan.detail;
+  detail.vision_blocks = 27;
+  detail.language_blocks = 24;
+  detail.total_elements = detail.trained_elements = 507'482'304;
+  const auto set = [&](Component component, int64_t megabytes) {
+    detail.peak.by_component[static_cast<size_t>(component)] = megabytes * kMB;
+  };
+  set(Component::kWeights, 1'000);
+  set(Component::kGradients, 2'000);
+  set(Component::kOptimizer, 6'000);
+  set(Component::kVision, 7'000);
+  set(Component::kLanguage, 2'500);
+  set(Component::kLoss, 400);
+  set(Component::kInput, 60);
+  set(Component::kOther, 2);
+  set(Component::kWorkspace, 38);
+  detail.peak.allocated_bytes = 19'000 * kMB;
+  detail.peak.place = {Component::kLanguage, 12};
+  detail.peak.backward = true;
+
+  const auto add = [&](int64_t size, int64_t vision, int64_t megabytes, double seconds) {
+    planner::Option option;
+    option.choices = {.micro_batch_size = size, .recompute = {.vision = vision, .language = 0}};
+    option.peaks.reserved_bytes = megabytes * kMB;
+    option.step_seconds = seconds;
+    option.tokens_per_second = 41'952 / seconds;
+    option.fits = option.peaks.reserved_bytes <= plan.limit.limit_bytes;
+    plan.alternatives.push_back(option);
+  };
+  add(1, 0, 16'000, 2.75);
+  add(2, 0, 23'000, 2.4);
+  plan.alternatives.push_back(plan.chosen);
+  add(4, 0, 37'000, 2.2);
+  plan.suggestions = {{"with 1.1 GB more nothing would be recomputed", true}};
+  plan.effort = {.seconds = 0.81, .rehearsals = 5, .rehearsal_seconds = 0.7};
+  return plan;
+}
+
+/// The same on a card of 15 GB: 20.6 GB and a margin of 1.5 GB are 7.1 GB too much.
+inline planner::Plan example_plan_that_does_not_fit() {
+  planner::Plan plan = example_plan();
+  plan.fits = plan.chosen.fits = false;
+  plan.chosen.choices.micro_batch_size = 1;
+  plan.chosen.choices.recompute = {.vision = 27, .language = 24};
+  plan.limit.card_bytes = plan.card.memory_bytes = 15'000'000'000;
+  plan.limit.margin_bytes = 1'500'000'000;
+  plan.limit.limit_bytes = 12'900'000'000;
+  plan.suggestions = {{"smaller images: needs 16.0 GB, still too much", false},
+                      {"a larger card: --gpu rtx4090 holds it", true}};
+  return plan;
+}
+
+}  // namespace vlmtrain::report
