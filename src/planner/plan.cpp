@@ -11,14 +11,13 @@ nlohmann::ordered_json recompute_json(const models::RecomputeBlocks& blocks) {
 }
 
 nlohmann::ordered_json option_json(const Option& option, const Plan& plan) {
-  const int64_t beside = plan.limit.context_bytes + plan.limit.communication_bytes;
   return {{"micro_batch_size", option.choices.micro_batch_size},
           {"gradient_accumulation_steps", plan.workload.samples_per_rank() / option.choices.micro_batch_size},
           {"recompute", recompute_json(option.choices.recompute)},
           {"vision_tiles_per_pass", option.choices.vision_tiles_per_pass},
           {"loss_chunk_rows", option.choices.loss_chunk_rows},
           {"reserved_peak_bytes", option.peaks.reserved_bytes},
-          {"total_bytes", option.peaks.reserved_bytes + beside},
+          {"total_bytes", option.peaks.reserved_bytes + plan.beside_bytes()},
           {"step_seconds", option.step_seconds},
           {"tokens_per_second", option.tokens_per_second},
           {"fits", option.fits},
@@ -67,7 +66,7 @@ nlohmann::ordered_json cost_json(const Cost& cost) {
 }  // namespace
 
 int64_t Plan::total_bytes() const {
-  return chosen.peaks.reserved_bytes + limit.context_bytes + limit.communication_bytes;
+  return chosen.peaks.reserved_bytes + beside_bytes();
 }
 
 nlohmann::ordered_json Plan::to_json() const {
@@ -82,6 +81,7 @@ nlohmann::ordered_json Plan::to_json() const {
   return {{"fits", fits},
           {"model", model},
           {"precision", engine::name_of(job.precision)},
+          {"finetune", job.lora ? "lora" : "full"},
           {"micro_batch_size", choices.micro_batch_size},
           {"gradient_accumulation_steps", accumulation_steps()},
           {"global_batch_size", workload.global_batch_size},

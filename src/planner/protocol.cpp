@@ -19,6 +19,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, languag
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
 }  // namespace models
 
+namespace nn {
+// The adapter's folder, where the values are, is of no concern to a rehearsal.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoraSettings, rank, alpha, dropout, use_rslora, use_dora, target_modules, left_out)
+}  // namespace nn
+
 namespace planner {
 
 namespace {
@@ -49,6 +54,7 @@ void to_json(nlohmann::json& json, const Job& job) {
   json = {{"model", job.model.string()},
           {"precision", job.precision},
           {"frozen", job.frozen},
+          {"lora", or_null(job.lora)},
           {"max_grad_norm", job.max_grad_norm}};
 }
 
@@ -56,6 +62,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   job.model = json.at("model").get<std::string>();
   json.at("precision").get_to(job.precision);
   json.at("frozen").get_to(job.frozen);
+  job.lora = if_not_null<nn::LoraSettings>(json.at("lora"));
   json.at("max_grad_norm").get_to(job.max_grad_norm);
 }
 

@@ -61,6 +61,14 @@ bool take_smaller_images(Change& change) {
   return true;
 }
 
+bool train_adapters(Change& change) {
+  constexpr int64_t kRank = 16;
+  if (change.job.lora) return false;
+  change.job.lora = nn::LoraSettings{.rank = kRank};
+  change.text = fmt::format("LoRA: lora.rank={}", kRank);
+  return true;
+}
+
 bool freeze_vision_tower(Change& change) {
   auto& frozen = change.job.frozen;
   if (frozen.vision_tower || (frozen.projector && frozen.language_model)) return false;
@@ -78,7 +86,7 @@ bool freeze_language_model(Change& change) {
 }
 
 /// The least change first.
-constexpr Apply kChanges[] = {take_smaller_images, freeze_vision_tower, freeze_language_model};
+constexpr Apply kChanges[] = {take_smaller_images, freeze_vision_tower, freeze_language_model, train_adapters};
 
 std::vector<Change> single_changes(const Job& job, const data::SampleShape& shape) {
   std::vector<Change> list;
@@ -111,7 +119,7 @@ std::vector<Suggestion> fitting(const std::vector<Change>& changes, const Plan& 
     const auto outcome = tried.try_job(change.job, plan.chosen.choices, change.shape);
     const int64_t bytes = outcome.peaks().reserved_bytes;
     if (outcome.out_of_memory || bytes > plan.limit.limit_bytes) continue;
-    suggestions.push_back({fmt::format("{}: needs {}", change.text, gigabytes(bytes)), true});
+    suggestions.push_back({fmt::format("{}: needs {}", change.text, gigabytes(bytes + plan.beside_bytes())), true});
   }
   return suggestions;
 }
@@ -148,9 +156,9 @@ std::optional<Suggestion> nearest_plan(const PlanRequest& request, const Plan& p
   for (const auto& relaxed : relaxations(request.fixed)) {
     OptionSearch search(tried, request.workload, relaxed.fixed, plan.limit.limit_bytes);
     if (const auto found = search.find()) {
-      return Suggestion{
-          fmt::format("{}: {}, {}", relaxed.text, describe(found->choices), gigabytes(found->peaks.reserved_bytes)),
-          true};
+      return Suggestion{fmt::format("{}: {}, {}", relaxed.text, describe(found->choices),
+                                    gigabytes(found->peaks.reserved_bytes + plan.beside_bytes())),
+                        true};
     }
   }
   return std::nullopt;

@@ -53,13 +53,9 @@ std::string card_words(const planner::Plan& plan) {
   return text;
 }
 
-std::string margin_words(const planner::MemoryLimit& limit) {
-  std::string text =
-      fmt::format("{} kept free, {:g} % of the card", gigabytes(limit.margin_bytes), limit.margin_percent);
-  for (const auto& [name, mode] : planner::modes()) {
-    if (planner::margin_percent(mode) == limit.margin_percent) text += fmt::format(" (mode {})", name);
-  }
-  return text;
+std::string margin_words(const planner::Plan& plan) {
+  return fmt::format("{} kept free, {:g} % of the card (mode {})", gigabytes(plan.limit.margin_bytes),
+                     plan.limit.margin_percent, planner::name_of(plan.mode));
 }
 
 std::string context_words(const planner::Plan& plan) {
@@ -147,8 +143,8 @@ std::string printable(std::string_view text) {
 }
 
 std::vector<Fact> plan_facts(const planner::Plan& plan) {
-  return {{"model", model_words(plan)},         {"sample", sample_words(plan.worst)}, {"card", card_words(plan)},
-          {"margin", margin_words(plan.limit)}, {"context", context_words(plan)},     {"step", step_words(plan)}};
+  return {{"model", model_words(plan)},   {"sample", sample_words(plan.worst)}, {"card", card_words(plan)},
+          {"margin", margin_words(plan)}, {"context", context_words(plan)},     {"step", step_words(plan)}};
 }
 
 }  // namespace vlmtrain::report

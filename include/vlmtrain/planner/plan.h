@@ -80,7 +80,9 @@ struct Plan {
   PlanningEffort effort;
 
   int64_t accumulation_steps() const { return workload.samples_per_rank() / chosen.choices.micro_batch_size; }
-  /// Reserved, context and communication.
+  /// What is taken beside PyTorch's allocator: context and communication.
+  int64_t beside_bytes() const { return limit.context_bytes + limit.communication_bytes; }
+  /// That and what the allocator reserves.
   int64_t total_bytes() const;
   /// `plan --json` and plan.json, as design.md fixes it and more.
   nlohmann::ordered_json to_json() const;

@@ -14,6 +14,7 @@
 #include "vlmtrain/engine/options.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/lora_settings.h"
 
 namespace vlmtrain::planner {
 
@@ -22,6 +23,7 @@ struct Job {
   std::filesystem::path model;  ///< folder with config.json and the processor's settings; weights are not read
   engine::Precision precision = engine::Precision::kBf16;
   models::FrozenParts frozen;
+  std::optional<nn::LoraSettings> lora;  ///< nothing: the weights themselves are trained
   double max_grad_norm = 1.0;  ///< 0: no clipping
 };
 
