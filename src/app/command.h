@@ -16,6 +16,7 @@ Action declare_train(CLI::App& command);
 Action declare_init(CLI::App& command);
 Action declare_eval(CLI::App& command);
 Action declare_generate(CLI::App& command);
+Action declare_merge(CLI::App& command);
 Action declare_options(CLI::App& command);
 Action declare_plan(CLI::App& command);
 Action declare_rehearse(CLI::App& command);

@@ -10,6 +10,7 @@
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/evaluate.h"
@@ -50,8 +51,7 @@ ExitCode eval(const Arguments& arguments) {
   const auto records = train::read_records(config.data.eval);
   const auto processor =
       models::load_processor(arguments.checkpoint, train::processor_settings(config.data, config.data.eval));
-  const auto model = models::build_model(arguments.checkpoint, device, engine::dtype_of(config.training.precision));
-  models::load_weights(*model, arguments.checkpoint);
+  const auto model = models::load_model(arguments.checkpoint, device, engine::dtype_of(config.training.precision));
 
   std::string lines;
   const auto result = train::evaluate(*model, *processor, records,
@@ -81,7 +81,7 @@ ExitCode eval(const Arguments& arguments) {
 Action declare_eval(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
   command.add_option("--config", arguments->config, "YAML file; data.eval names the data")->required();
-  command.add_option("--checkpoint", arguments->checkpoint, "checkpoint folder")->required();
+  command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")->required();
   command.add_option("overrides", arguments->overrides, "key=value, such as data.eval=held_out.json");
   command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--answers", arguments->answers, "write every answer to this JSON Lines file");

@@ -9,6 +9,7 @@
 #include "app/command.h"
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::app {
@@ -48,8 +49,7 @@ ExitCode generate(const Arguments& arguments) {
   const at::Device device = open_device(arguments.device);
   const auto processor = models::load_processor(arguments.checkpoint, {});
   const auto model =
-      models::build_model(arguments.checkpoint, device, arguments.precision == "bf16" ? at::kBFloat16 : at::kFloat);
-  models::load_weights(*model, arguments.checkpoint);
+      models::load_model(arguments.checkpoint, device, arguments.precision == "bf16" ? at::kBFloat16 : at::kFloat);
   const auto answers = engine::generate(
       *model, {processor->process_prompt(record_of(arguments), 0)},
       {.device = device, .max_new_tokens = arguments.max_new_tokens, .end_of_turn_id = processor->end_of_turn_id()});
@@ -66,7 +66,7 @@ ExitCode generate(const Arguments& arguments) {
 
 Action declare_generate(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
-  command.add_option("--checkpoint", arguments->checkpoint, "checkpoint folder")->required();
+  command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")->required();
   command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);
   command
       .add_option("--prompt", arguments->prompt, "question; <image> marks the places of images, else they stand first")

@@ -29,6 +29,7 @@ constexpr CommandEntry kCommands[] = {
     {"init", "write a randomly initialised checkpoint of a preset", declare_init},
     {"eval", "loss and accuracy of a checkpoint on a data set", declare_eval},
     {"generate", "answer a question about images", declare_generate},
+    {"merge", "fold a LoRA adapter into its base's weights", declare_merge},
     {"options", "list every configuration key", declare_options},
     {"rehearse", "run steps on a virtual card, as lines on stdin say", declare_rehearse},
 };

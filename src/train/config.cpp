@@ -15,10 +15,36 @@ void declare(OptionTable& table, ModelOptions& options) {
   table.describe_section("model", "The checkpoint that training starts from, and what of it stays as it is.");
   table.add("model.path", options.path,
             "Folder of a checkpoint in Hugging Face layout: config.json, *.safetensors, tokenizer.json, …");
-  table.add("model.freeze_vision_tower", options.freeze_vision_tower, "The vision tower's weights stay as they are.");
-  table.add("model.freeze_projector", options.freeze_projector, "The projector's weights stay as they are.");
+  table.add(
+      "model.adapter", options.adapter,
+      "Folder of a LoRA adapter in PEFT's layout for `model.path`, which training goes on with. It brings its own "
+      "rank, alpha and targets; of the section `lora` only `lora.dropout` counts.");
+  table.add("model.freeze_vision_tower", options.freeze_vision_tower,
+            "The vision tower's weights stay as they are; with LoRA it gets no adapters.");
+  table.add("model.freeze_projector", options.freeze_projector,
+            "The projector's weights stay as they are; with LoRA it gets no adapters.");
   table.add("model.freeze_language_model", options.freeze_language_model,
-            "The language model's weights stay as they are, embeddings and output included.");
+            "The language model's weights stay as they are, embeddings and output included; with LoRA it gets no "
+            "adapters.");
+}
+
+void declare(OptionTable& table, LoraOptions& options) {
+  table.describe_section("lora",
+                         "Low-rank adapters beside weights that all stay as they are (docs/lora.md). Checkpoints then "
+                         "hold the adapters only, in PEFT's layout.");
+  table.add("lora.rank", options.rank, "Rank of the adapters. 0: no LoRA, the weights themselves are trained.",
+            std::optional{at_least<int64_t>(0)});
+  table.add("lora.alpha", options.alpha, "An adapter's output is multiplied by alpha / rank.",
+            std::optional{greater_than(0.0)});
+  table.add("lora.dropout", options.dropout, "Share of an adapter's inputs that are set to zero in training.",
+            std::optional{between_below(0.0, 1.0)});
+  table.add("lora.target_modules", options.target_modules,
+            "The Linears that get adapters. Each entry is `all-linear` (all but the output projection), the end of a "
+            "path by whole names (`q_proj`, `mlp.fc1`), or a regular expression of the whole path "
+            "(`.*text_model.*(q\\|v)_proj`).");
+  table.add("lora.use_rslora", options.use_rslora, "Multiplies by alpha / √rank instead (rank-stabilised LoRA).");
+  table.add("lora.use_dora", options.use_dora,
+            "Trains the length of each row of the adapted weight as well (weight-decomposed LoRA, DoRA).");
 }
 
 void declare(OptionTable& table, OutputOptions& options) {
@@ -37,6 +63,7 @@ void declare(OptionTable& table, OutputOptions& options) {
 OptionTable declare(Config& config) {
   OptionTable table;
   declare(table, config.model);
+  declare(table, config.lora);
   data::declare(table, config.data);
   engine::declare(table, config.training);
   table.add_choice("training.resume", config.resume, {{"auto", Resume::kAuto}, {"never", Resume::kNever}},

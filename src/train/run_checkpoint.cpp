@@ -10,6 +10,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::train {
@@ -64,7 +65,11 @@ void RunCheckpoints::save(const RunState& state, const models::VisionLanguageMod
                           const engine::AdamW& optimizer, const data::Ledger& ledger,
                           const std::filesystem::path& source) {
   io::AtomicDirectory folder(folder_ / fmt::format("{}{}", kPrefix, state.step));
-  models::save_checkpoint(model, source, folder.path(), kShardBytes);
+  if (model.parameters().lora()) {
+    models::save_adapter(model, source, folder.path());
+  } else {
+    models::save_checkpoint(model, source, folder.path(), kShardBytes);
+  }
   const auto trainer_state = state_folder(folder.path());
   std::filesystem::create_directory(trainer_state);
   io::write_safetensors(trainer_state / "optimizer.safetensors", optimizer.state());

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::train {
 
@@ -37,6 +39,59 @@ data::LoaderSettings loader_settings(const Config& config) {
           .on_bad_sample = config.data.on_bad_sample};
 }
 
+std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::filesystem::path& adapter) {
+  const LoraOptions& options = config.lora;
+  const bool goes_on = !config.model.adapter.empty();
+  const LoraOptions allowed = goes_on ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
+  if (goes_on && options != allowed) {
+    throw usage_error(
+        "lora: model.adapter is {}, which has its own rank, alpha and targets; of this section only lora.dropout may "
+        "be "
+        "set with it",
+        config.model.adapter);
+  }
+  if (!goes_on && options.rank == 0) {
+    if (options == allowed) return std::nullopt;
+    throw usage_error("lora: has settings, but lora.rank is 0, which is no LoRA; set lora.rank, such as lora.rank=16");
+  }
+  if (goes_on || !adapter.empty()) {
+    auto settings =
+        models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter);
+    settings.dropout = options.dropout;
+    return settings;
+  }
+  if (options.target_modules.empty()) {
+    throw usage_error("lora.target_modules: empty; name the Linears that get adapters, or all-linear");
+  }
+  std::vector<nn::Component> left_out;
+  if (config.model.freeze_vision_tower) left_out.push_back(nn::Component::kVisionTower);
+  if (config.model.freeze_projector) left_out.push_back(nn::Component::kProjector);
+  if (config.model.freeze_language_model) left_out.push_back(nn::Component::kLanguageModel);
+  return nn::LoraSettings{.rank = options.rank,
+                          .alpha = options.alpha,
+                          .dropout = options.dropout,
+                          .use_rslora = options.use_rslora,
+                          .use_dora = options.use_dora,
+                          .target_modules = options.target_modules,
+                          .left_out = left_out};
+}
+
+std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
+                                                        const std::optional<std::filesystem::path>& newest,
+                                                        bool with_values) {
+  const auto lora = lora_settings(config, newest.value_or(""));
+  const std::filesystem::path weights = newest && !lora ? *newest : std::filesystem::path(config.model.path);
+  auto model = models::build_model(weights, device, engine::dtype_of(config.training.precision), lora);
+  if (with_values) models::load_weights(*model, weights);
+  if (!with_values || !lora) return model;
+  if (lora->adapter.empty()) {
+    models::initialize_adapter(*model, static_cast<uint64_t>(config.training.seed));
+  } else {
+    models::load_adapter(*model, lora->adapter);
+  }
+  return model;
+}
+
 models::FrozenParts frozen_parts(const ModelOptions& options) {
   return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model};
 }
@@ -66,9 +121,16 @@ engine::LearningRates learning_rates(const engine::TrainingOptions& options, dou
 nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
   // Not the keys that an error message tells to change before going on, such as data.max_length.
   constexpr const char* kKeys[] = {"model.path",
+                                   "model.adapter",
                                    "model.freeze_vision_tower",
                                    "model.freeze_projector",
                                    "model.freeze_language_model",
+                                   "lora.rank",
+                                   "lora.alpha",
+                                   "lora.dropout",
+                                   "lora.target_modules",
+                                   "lora.use_rslora",
+                                   "lora.use_dora",
                                    "data.train",
                                    "data.chat_template",
                                    "training.global_batch_size",

@@ -110,21 +110,20 @@ class Run {
       throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
                         dir_.string(), newest->filename().string());
     }
-    const std::filesystem::path weights = newest ? *newest : std::filesystem::path(config_.model.path);
-    model_ = models::build_model(weights, device_, engine::dtype_of(config_.training.precision));
+    std::optional<RunState> state;
+    if (newest) state = load_run_state(*newest, fingerprint_);
     // A virtual card holds no values.
-    if (!is_rehearsal()) models::load_weights(*model_, weights);
+    model_ = load_model(config_, device_, newest, /*with_values=*/!is_rehearsal());
     freeze(*model_, config_.model);
     choices_ = plan_ ? plan_->chosen.choices
                      : choices_without_plan(config_, model_->vision_blocks(), model_->language_blocks());
     model_->set_recompute(choices_.recompute);
     model_->set_vision_tiles_per_pass(choices_.vision_tiles_per_pass);
     optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), adamw_settings(config_.training));
-    if (newest) {
-      const RunState state = load_run_state(*newest, fingerprint_);
+    if (state) {
       load_optimizer(*newest, *optimizer_);
-      step_ = state.step;
-      cursor_ = state.cursor;
+      step_ = state->step;
+      cursor_ = state->cursor;
       ledger_ = data::Ledger::restore(load_ledger(*newest), config_.data.train, static_cast<int64_t>(records_.size()),
                                       cursor_, seed());
       spdlog::info("going on after step {} from {}", step_, newest->string());

@@ -38,7 +38,7 @@ class AdapterTest : public testing::Test {
   }
 
   std::string building_error(const nn::LoraSettings& lora) const {
-    return message_of([&] { build_model(copy_.path(), at::kCPU, at::kFloat, lora); });
+    return message_of([&] { build_model(copy_.path(), at::kCPU, at::kFloat, lora); }, ExitCode::kUsage);
   }
 
   /// An adapter of the checkpoint, to be changed.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain {
 
@@ -20,6 +22,7 @@ struct SmallRunSettings {
   bool recompute = false;
   int64_t micro_batch_size = 2;
   int64_t repeats = 1;  ///< of the case's samples
+  std::optional<nn::LoraSettings> lora = std::nullopt;
 };
 
 /// A model on the virtual card, and the global batch that each of its steps trains on.
@@ -31,8 +34,9 @@ class SmallRun {
     for (int64_t i = 0; i < settings.repeats; ++i) {
       for (auto& sample : reference.samples()) samples_.push_back(std::move(sample));
     }
-    model_ = models::build_model(reference.checkpoint(), settings_.device, settings.dtype);
+    model_ = models::build_model(reference.checkpoint(), settings_.device, settings.dtype, settings.lora);
     models::load_weights(*model_, reference.checkpoint());
+    models::initialize_adapter(*model_, /*seed=*/0);
     if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
     optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), engine::AdamWSettings{.weight_decay = 0.1});
   }

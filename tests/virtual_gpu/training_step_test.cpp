@@ -101,19 +101,28 @@ TEST_P(TrainingStepTest, GivesLossAndNormWithOneCopyThatNobodyWaitsFor) {
 
 INSTANTIATE_TEST_SUITE_P(
     , TrainingStepTest,
-    testing::Values(StepCase{"bf16", {}, 597}, StepCase{"fp32", {.dtype = at::kFloat}, 492},
-                    StepCase{"bf16_recomputed", {.recompute = true}, 681},
-                    StepCase{"fp32_recomputed", {.dtype = at::kFloat, .recompute = true}, 584},
-                    StepCase{"bf16_one_micro_batch", {.micro_batch_size = 4}, 337},
-                    StepCase{"bf16_untied_tiles", {.parity_case = "full_heads_untied_tiles", .repeats = 4}, 590},
-                    StepCase{"fp32_untied_tiles",
-                             {.parity_case = "full_heads_untied_tiles", .dtype = at::kFloat, .repeats = 4},
-                             475},
-                    StepCase{"bf16_text_only", {.parity_case = "text_only"}, 279},
-                    // 5,280 tokens and 1,456 labels: the embedding's gradient takes another path from 3,072 on, and the
-                    // loss two chunks.
-                    StepCase{"bf16_large", {.micro_batch_size = 64, .repeats = 16}, 377},
-                    StepCase{"fp32_large", {.dtype = at::kFloat, .micro_batch_size = 64, .repeats = 16}, 264}),
+    testing::Values(
+        StepCase{"bf16", {}, 597}, StepCase{"fp32", {.dtype = at::kFloat}, 492},
+        StepCase{"bf16_recomputed", {.recompute = true}, 681},
+        StepCase{"fp32_recomputed", {.dtype = at::kFloat, .recompute = true}, 584},
+        StepCase{"bf16_one_micro_batch", {.micro_batch_size = 4}, 337},
+        StepCase{"bf16_untied_tiles", {.parity_case = "full_heads_untied_tiles", .repeats = 4}, 590},
+        StepCase{
+            "fp32_untied_tiles", {.parity_case = "full_heads_untied_tiles", .dtype = at::kFloat, .repeats = 4}, 475},
+        StepCase{"bf16_lora", {.lora = nn::LoraSettings{.rank = 4}}, 661},
+        StepCase{"bf16_lora_dropout_recomputed",
+                 {.recompute = true, .lora = nn::LoraSettings{.rank = 4, .dropout = 0.1}},
+                 899},
+        StepCase{"fp32_lora_text",
+                 {.dtype = at::kFloat, .lora = nn::LoraSettings{.rank = 4, .target_modules = {".*text_model.*"}}},
+                 408},
+        StepCase{"bf16_dora", {.lora = nn::LoraSettings{.rank = 4, .use_dora = true}}, 1367},
+        StepCase{"bf16_dora_dropout", {.lora = nn::LoraSettings{.rank = 4, .dropout = 0.1, .use_dora = true}}, 1697},
+        StepCase{"bf16_text_only", {.parity_case = "text_only"}, 279},
+        // 5,280 tokens and 1,456 labels: the embedding's gradient takes another path from 3,072 on, and the
+        // loss two chunks.
+        StepCase{"bf16_large", {.micro_batch_size = 64, .repeats = 16}, 377},
+        StepCase{"fp32_large", {.dtype = at::kFloat, .micro_batch_size = 64, .repeats = 16}, 264}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/options.h"
@@ -12,9 +13,22 @@ namespace vlmtrain::train {
 
 struct ModelOptions {
   std::string path;
+  std::string adapter;
   bool freeze_vision_tower = false;
   bool freeze_projector = false;
   bool freeze_language_model = false;
+};
+
+/// Section `lora`: what nn::LoraSettings says, with rank 0 for none.
+struct LoraOptions {
+  int64_t rank = 0;
+  double alpha = 16;
+  double dropout = 0;
+  std::vector<std::string> target_modules{"all-linear"};
+  bool use_rslora = false;
+  bool use_dora = false;
+
+  bool operator==(const LoraOptions&) const = default;
 };
 
 enum class Resume { kAuto, kNever };
@@ -29,6 +43,7 @@ struct OutputOptions {
 /// Everything that a configuration file can say.
 struct Config {
   ModelOptions model;
+  LoraOptions lora;
   data::DataOptions data;
   engine::TrainingOptions training;
   Resume resume = Resume::kAuto;

@@ -22,8 +22,9 @@ struct RunState {
   nlohmann::ordered_json fingerprint;
 };
 
-/// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, and `trainer_state/`. Each is
-/// written under a temporary name and renamed, so that a kill at any instant leaves the previous one whole.
+/// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA an adapter that PEFT
+/// loads, and `trainer_state/`. Each is written under a temporary name and renamed, so that a kill at any instant
+/// leaves the previous one whole.
 class RunCheckpoints {
  public:
   /// `keep` newest ones stay. Removes what a killed run left unfinished, here and in `run_dir` itself.
@@ -32,7 +33,7 @@ class RunCheckpoints {
   /// The folder of the newest checkpoint, if there is one.
   std::optional<std::filesystem::path> newest() const;
 
-  /// `source` is the checkpoint folder that configuration and tokenizer files are copied from.
+  /// `source` is the checkpoint folder that configuration and tokenizer files are copied from, and an adapter's base.
   void save(const RunState& state, const models::VisionLanguageModel& model, const engine::AdamW& optimizer,
             const data::Ledger& ledger, const std::filesystem::path& source);
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <c10/core/Device.h>
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +29,15 @@ std::vector<io::Record> read_records(const std::filesystem::path& file);
 models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file);
 
 data::LoaderSettings loader_settings(const Config& config);
+/// The adapters of a run: those of model.adapter, or as the section `lora` asks for; nothing where the weights
+/// themselves are trained. `adapter` is the folder of the run's own newest ones, if there is one, which have the same
+/// settings.
+std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::filesystem::path& adapter = {});
+
+/// The run's model with its weights: as the newest checkpoint has them, or at the start; or without any values.
+std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
+                                                        const std::optional<std::filesystem::path>& newest,
+                                                        bool with_values);
 models::FrozenParts frozen_parts(const ModelOptions& options);
 void freeze(models::VisionLanguageModel& model, const ModelOptions& options);
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options);

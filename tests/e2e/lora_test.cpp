@@ -1,0 +1,203 @@
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+
+#include "e2e/command.h"
+#include "vlmtrain/io/safetensors.h"
+
+namespace vlmtrain::e2e {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsSupersetOf;
+using testing::Not;
+
+class LoraTest : public CommandTest {
+ protected:
+  static constexpr int kSteps = 16;
+
+  static std::vector<std::string> settings(const std::string& dir, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> all{
+        "output.dir=" + dir,           "output.save_steps=4", "training.max_steps=" + std::to_string(kSteps),
+        "training.learning_rate=0.02", "lora.rank=4",         "lora.dropout=0.1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  static std::string newest(const std::string& dir) { return dir + "/checkpoints/step-" + std::to_string(kSteps); }
+
+  nlohmann::json eval(const std::string& checkpoint) const {
+    const Result result =
+        run({"eval", "--config", "train.yaml", "--checkpoint", checkpoint, "--device", "cpu", "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out);
+  }
+
+  io::SafetensorsFile adapter(const std::string& checkpoint) const {
+    return io::SafetensorsFile(folder() / checkpoint / "adapter_model.safetensors");
+  }
+
+  /// What the command says of a run that must be refused.
+  std::string refused(int exit_code, const std::vector<std::string>& arguments) const {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    return result.err;
+  }
+  std::string refused_training(int exit_code, const std::vector<std::string>& overrides) const {
+    return refused(exit_code, train_arguments(overrides));
+  }
+};
+
+TEST_F(LoraTest, TrainsAndSavesAdaptersOnly) {
+  train_well(settings("run"));
+  const auto steps = step_lines("run/metrics.jsonl");
+  ASSERT_EQ(steps.size(), kSteps);
+  EXPECT_LT(steps.back()["loss"].get<double>(), 0.8 * steps.front()["loss"].get<double>());
+  const auto files = entries(folder() / newest("run"));
+  const std::vector<std::string> expected{"adapter_config.json", "adapter_model.safetensors", "tokenizer.json",
+                                          "trainer_state"};
+  EXPECT_THAT(files, IsSupersetOf(expected));
+  EXPECT_THAT(files, Not(testing::Contains("model.safetensors")));
+  const auto saved = adapter(newest("run"));
+  for (const auto& name : saved.names()) {
+    EXPECT_THAT(name, AllOf(HasSubstr("base_model.model.model."), HasSubstr(".lora_")));
+  }
+  const auto config = json_file(newest("run") + "/adapter_config.json");
+  EXPECT_EQ(config["base_model_name_or_path"], checkpoint().string());
+  EXPECT_EQ(config["lora_dropout"], 0.1);
+}
+
+TEST_F(LoraTest, AKilledRunGoesOnBitForBit) {
+  train_well(settings("whole"));
+  const auto arguments = train_arguments(settings("pieces"));
+  for (const int step : {4, 8}) {
+    Process process(folder(), arguments);
+    wait_until(process, [&] {
+      return std::filesystem::exists(folder() / "pieces/checkpoints" / ("step-" + std::to_string(step)));
+    });
+    process.send(SIGKILL);
+    EXPECT_EQ(process.wait().signal, SIGKILL);
+  }
+  ASSERT_EQ(run(arguments).exit_code, 0);
+  for (const char* file : {"adapter_model.safetensors", "adapter_config.json", "trainer_state/optimizer.safetensors"}) {
+    EXPECT_EQ(read_text(folder() / newest("whole") / file), read_text(folder() / newest("pieces") / file)) << file;
+  }
+  EXPECT_EQ(step_lines("whole/metrics.jsonl").size(), step_lines("pieces/metrics.jsonl").size());
+}
+
+TEST_F(LoraTest, TheMergedCheckpointAnswersAsTheAdapterDoes) {
+  for (const char* dora : {"false", "true"}) {
+    const std::string dir = std::string("run_") + dora;
+    train_well(settings(dir, {std::string("lora.use_dora=") + dora}));
+    const Result merged = run({"merge", "--adapter", newest(dir), "--out", dir + "_merged", "--json"});
+    ASSERT_EQ(merged.exit_code, 0) << merged.err;
+    EXPECT_EQ(nlohmann::json::parse(merged.out)["checkpoint"], dir + "_merged");
+    const auto before = eval(checkpoint().string());
+    const auto of_adapter = eval(newest(dir));
+    const auto of_merged = eval(dir + "_merged");
+    EXPECT_LT(of_adapter["loss"].get<double>(), 0.8 * before["loss"].get<double>());
+    EXPECT_NEAR(of_merged["loss"].get<double>(), of_adapter["loss"].get<double>(), 1e-6);
+    EXPECT_EQ(of_merged["exact_match"], of_adapter["exact_match"]);
+    EXPECT_THAT(entries(folder() / (dir + "_merged")), testing::ElementsAreArray(entries(checkpoint())));
+  }
+}
+
+TEST_F(LoraTest, RecomputationAndTheMicroBatchChangeNothing) {
+  // Dropout draws per micro-batch, so it is off where the cut differs.
+  train_well(settings("plain"));
+  train_well(settings("recomputed", {"memory.recompute=all"}));
+  EXPECT_EQ(read_text(folder() / newest("plain") / "adapter_model.safetensors"),
+            read_text(folder() / newest("recomputed") / "adapter_model.safetensors"));
+  train_well(settings("one", {"lora.dropout=0", "training.micro_batch_size=1"}));
+  train_well(settings("four", {"lora.dropout=0", "training.micro_batch_size=4"}));
+  EXPECT_NEAR(eval(newest("one"))["loss"].get<double>(), eval(newest("four"))["loss"].get<double>(), 1e-3);
+}
+
+TEST_F(LoraTest, FrozenPartsGetNoAdapters) {
+  train_well(settings("run", {"model.freeze_vision_tower=true"}));
+  const auto names = adapter(newest("run")).names();
+  EXPECT_FALSE(names.empty());
+  for (const auto& name : names) EXPECT_THAT(name, Not(HasSubstr("vision_model")));
+  EXPECT_THAT(refused_training(2, settings("none", {"model.freeze_vision_tower=true", "lora.target_modules=[fc1]"})),
+              AllOf(HasSubstr("fc1"), HasSubstr("outside the frozen parts")));
+}
+
+TEST_F(LoraTest, TrainingGoesOnWithAnAdapter) {
+  train_well(settings("first", {"lora.target_modules=[q_proj, fc1]"}));
+  const std::vector<std::string> more{"model.adapter=" + newest("first"), "output.dir=second", "training.max_steps=2",
+                                      "training.learning_rate=0"};
+  train_well(more);
+  EXPECT_EQ(read_text(folder() / newest("first") / "adapter_model.safetensors"),
+            read_text(folder() / "second/checkpoints/step-2/adapter_model.safetensors"));
+  EXPECT_THAT(refused_training(2, {"model.adapter=" + newest("first"), "lora.rank=8"}),
+              AllOf(HasSubstr("model.adapter"), HasSubstr("only lora.dropout")));
+}
+
+TEST_F(LoraTest, GeneratesWithAnAdapter) {
+  train_well(settings("run"));
+  const Result result = run({"generate", "--checkpoint", newest("run"), "--prompt", "Is there a fracture?", "--device",
+                             "cpu", "--max-new-tokens", "4", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(nlohmann::json::parse(result.out).contains("text"));
+}
+
+TEST_F(LoraTest, WrongSettingsAreRefused) {
+  EXPECT_THAT(refused_training(2, {"lora.rank=4", "lora.target_modules=[q_porj, nonsense]"}),
+              AllOf(HasSubstr("q_porj (did you mean q_proj?)"), HasSubstr("nonsense"), HasSubstr("down_proj"),
+                    HasSubstr("model.text_model.layers.")));
+  EXPECT_THAT(refused_training(2, {"lora.rank=4", "lora.target_modules=[\"q_proj(\"]"}),
+              HasSubstr("is no regular expression"));
+  EXPECT_THAT(refused_training(2, {"lora.rank=4", "lora.target_modules=[]"}), HasSubstr("lora.target_modules: empty"));
+  EXPECT_THAT(refused_training(2, {"lora.target_modules=[q_proj]"}), HasSubstr("lora.rank is 0"));
+  EXPECT_THAT(refused_training(2, {"lora.rank=-1", "lora.alpha=0", "lora.dropout=1"}),
+              AllOf(HasSubstr("lora.rank: must be at least 0"), HasSubstr("lora.alpha: must be greater than 0"),
+                    HasSubstr("lora.dropout: must be from 0 to below 1")));
+}
+
+TEST_F(LoraTest, AResumedRunHasTheSameAdapters) {
+  train_well({"lora.rank=4"});
+  for (const auto& [change, message] :
+       std::vector<std::pair<std::string, std::string>>{{"lora.rank=8", "lora.rank: was 4, is 8"},
+                                                        {"lora.rank=0", "lora.rank: was 4, is 0"},
+                                                        {"lora.target_modules=q_proj", "lora.target_modules: was"}}) {
+    EXPECT_THAT(refused_training(2, {"lora.rank=4", change}), HasSubstr(message));
+  }
+}
+
+TEST_F(LoraTest, AdaptersThatDoNotFitAreRefused) {
+  train_well(settings("run"));
+  const auto config_file = folder() / newest("run") / "adapter_config.json";
+  const auto config = json_file(newest("run") + "/adapter_config.json");
+  const auto with = [&](const std::string& key, const nlohmann::json& value) {
+    auto changed = config;
+    changed[key] = value;
+    write_text(config_file, changed.dump());
+  };
+  const std::vector<std::string> merge{"merge", "--adapter", newest("run"), "--out", "merged"};
+  const std::vector<std::string> go_on{"model.adapter=" + newest("run"), "output.dir=second"};
+
+  with("base_model_name_or_path", "nobody/some-model");
+  EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("nobody/some-model"), HasSubstr("not a folder on this machine")));
+  with("peft_type", "IA3");
+  EXPECT_THAT(refused(4, merge), HasSubstr("peft_type IA3 is not supported"));
+  with("modules_to_save", {"lm_head"});
+  EXPECT_THAT(refused(4, merge), HasSubstr("modules_to_save is set to [\"lm_head\"]"));
+  with("r", 8);
+  EXPECT_THAT(refused(4, merge), HasSubstr("is not of the shape"));
+  EXPECT_THAT(refused_training(4, go_on), AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
+
+  // An adapter for another model: other widths, and a block more.
+  const auto other = source().parent_path() / "lora/text_only/adapter";
+  EXPECT_THAT(refused_training(4, {"model.adapter=" + other.string(), "output.dir=second"}),
+              AllOf(HasSubstr("model.text_model.layers.2."), HasSubstr("has no such Linear")));
+
+  write_text(config_file, config.dump());
+  std::filesystem::create_directory(folder() / "merged");
+  write_text(folder() / "merged/file", "");
+  EXPECT_THAT(refused(2, merge), HasSubstr("exists already"));
+  std::filesystem::remove(folder() / newest("run") / "adapter_model.safetensors");
+  EXPECT_THAT(refused_training(4, go_on), HasSubstr("adapter_model.safetensors is not there"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::e2e
