@@ -31,7 +31,7 @@ planner::PlanRequest plan_request(const Config& config, planner::TargetCard card
           .job = {.model = config.model.path,
                   .precision = config.training.precision,
                   .frozen = frozen_parts(config.model),
-                  .lora = std::nullopt,
+                  .lora = lora_settings(config),
                   .max_grad_norm = config.training.max_grad_norm},
           .card = std::move(card),
           .mode = config.memory.mode,
