@@ -23,6 +23,7 @@ namespace vlmtrain::app {
 namespace {
 
 constexpr const char* kDefaultModel = "smolvlm-2.2b";
+constexpr int64_t kDefaultRank = 16;
 
 struct Arguments {
   std::string gpu;
@@ -33,6 +34,7 @@ struct Arguments {
   std::string image_size;
   std::optional<int64_t> text_tokens;
   std::optional<int64_t> answer_tokens;
+  std::string finetune;
   int64_t world_size = 1;
   bool json = false;
   std::string timeline;
@@ -94,11 +96,24 @@ void print(const planner::Plan& plan, const Arguments& arguments) {
   fmt::print("{}", report::plan_text(plan, style_of_stdout()));
 }
 
-ExitCode plan(const Arguments& arguments) {
-  start_log(/*quiet=*/false);
+/// The configuration, if there is one, with what the flags say; a 7B model with LoRA if nothing says which.
+train::Config read_config(const Arguments& arguments) {
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
-  if (config.model.path.empty()) config.model.path = kDefaultModel;
+  const bool default_job = config.model.path.empty();
+  if (default_job) config.model.path = kDefaultModel;
+  const bool lora = arguments.finetune.empty() ? default_job : arguments.finetune == "lora";
+  if (lora && config.lora.rank == 0 && config.model.adapter.empty()) config.lora.rank = kDefaultRank;
+  if (arguments.finetune == "full") {
+    config.lora = {};
+    config.model.adapter.clear();
+  }
+  return config;
+}
+
+ExitCode plan(const Arguments& arguments) {
+  start_log(/*quiet=*/false);
+  train::Config config = read_config(arguments);
   const std::string model = config.model.path;
   std::optional<TemporaryFolder> preset;
   if (!std::filesystem::exists(model)) {
@@ -146,6 +161,10 @@ Action declare_plan(CLI::App& command) {
   command.add_option("--image-size", arguments->image_size, "their size in pixels [1024x768]");
   command.add_option("--text-tokens", arguments->text_tokens, "tokens of question and answer of a sample [256]");
   command.add_option("--answer-tokens", arguments->answer_tokens, "tokens of these that are learnt [64]");
+  command
+      .add_option("--finetune", arguments->finetune,
+                  fmt::format("full, or lora with lora.rank (else {}); without --model lora", kDefaultRank))
+      ->check(CLI::IsMember({"full", "lora"}));
   command.add_option("--world-size", arguments->world_size, "GPUs that share a global batch")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}))
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
@@ -22,13 +23,13 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// The fp32 sum of a parameter's 16-bit gradients.
+/// The fp32 sum of a parameter's gradients.
 struct GradientSum {
   at::Tensor total;
   bool received = false;  // in this step
 };
 
-/// Moves a 16-bit gradient into the sum as soon as the backward pass has made it.
+/// Moves a gradient into the sum as soon as the backward pass has made it.
 class AddToSum : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit AddToSum(std::shared_ptr<GradientSum> sum) : sum_(std::move(sum)) {}
@@ -51,18 +52,15 @@ struct AdamW::Entry {
   bool decays;
   at::Tensor weight;                 // what the model computes with
   at::Tensor master;                 // fp32; the same storage as `weight` if that is fp32
-  std::shared_ptr<GradientSum> sum;  // null with fp32 weights, whose `grad` is the sum
+  std::shared_ptr<GradientSum> sum;
   at::Tensor first_moment;           // fp32
   at::Tensor second_moment;
   at::Tensor steps;  // fp32 scalar
 
-  bool has_master() const { return sum != nullptr; }
+  bool has_master() const { return weight.scalar_type() != at::kFloat; }
 
   /// Undefined if there was none in this step.
-  at::Tensor gradient() const {
-    if (!has_master()) return weight.grad();
-    return sum->received ? sum->total : at::Tensor();
-  }
+  at::Tensor gradient() const { return sum->received ? sum->total : at::Tensor(); }
 };
 
 double LearningRates::of(nn::Component component) const {
@@ -83,13 +81,12 @@ AdamW::AdamW(const nn::ParameterStore& store, AdamWSettings settings) : settings
   for (const auto& parameter : store.all()) {
     if (!parameter.tensor.requires_grad()) continue;
     Entry entry{parameter.name, parameter.component, parameter.tensor.dim() >= 2, parameter.tensor, {}, {}, {}, {}, {}};
-    entry.master = parameter.tensor.detach();
-    if (parameter.tensor.scalar_type() != at::kFloat) {
-      entry.master = entry.master.to(at::kFloat);
+    entry.master = parameter.tensor.detach().to(at::kFloat);  // the same storage if that is fp32
+    {
       const memory::InComponent sums(memory::Component::kGradients);
       entry.sum = std::make_shared<GradientSum>(GradientSum{at::zeros(parameter.tensor.sizes(), fp32)});
-      torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, std::make_unique<AddToSum>(entry.sum));
     }
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, std::make_unique<AddToSum>(entry.sum));
     entry.first_moment = at::zeros(parameter.tensor.sizes(), fp32);
     entry.second_moment = at::zeros(parameter.tensor.sizes(), fp32);
     entries_.push_back(std::move(entry));
@@ -99,9 +96,7 @@ AdamW::AdamW(const nn::ParameterStore& store, AdamWSettings settings) : settings
 }
 
 AdamW::~AdamW() {
-  for (const auto& entry : entries_) {
-    if (entry.has_master()) torch::autograd::impl::set_post_acc_grad_hooks(entry.weight, nullptr);
-  }
+  for (const auto& entry : entries_) torch::autograd::impl::set_post_acc_grad_hooks(entry.weight, nullptr);
 }
 
 at::Tensor AdamW::step(const LearningRates& rates) {
@@ -123,7 +118,7 @@ at::Tensor AdamW::step(const LearningRates& rates) {
     group.second_moments.push_back(entry.second_moment);
     group.steps.push_back(entry.steps);
   }
-  VLMTRAIN_CHECK(!gradients.empty(), "an optimizer step without a gradient");
+  if (gradients.empty()) return at::zeros({}, steps_.options());
 
   at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);
   // The fused kernel divides the gradients by this on the fly: max(1, norm / max_grad_norm), still on the device.
@@ -154,14 +149,12 @@ void AdamW::refresh_weights() {
 }
 
 void AdamW::drop_gradients() {
+  std::vector<at::Tensor> received;
   for (auto& entry : entries_) {
-    if (entry.has_master()) {
-      entry.sum->total.zero_();
-      entry.sum->received = false;
-    } else {
-      entry.weight.mutable_grad().reset();
-    }
+    if (entry.sum->received) received.push_back(entry.sum->total);
+    entry.sum->received = false;
   }
+  if (!received.empty()) at::_foreach_zero_(received);
 }
 
 at::Tensor AdamW::gradient(const std::string& name) const {

@@ -38,7 +38,8 @@ StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::s
     const size_t count = std::min(micro_batch_size, samples.size() - first);
     const auto batch = on_device(data::collate(samples.subspan(first, count)), settings.device);
     const at::Tensor loss = loss_of(model, batch, static_cast<double>(result.label_tokens), settings.loss_chunk_rows);
-    loss.backward();
+    // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
+    if (loss.requires_grad()) loss.backward();
     result.loss += loss.detach();
     result.tokens += batch.tokens();
     result.images += batch.images;

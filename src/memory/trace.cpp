@@ -29,12 +29,6 @@ class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
 
   bool memoryProfilingEnabled() const override { return true; }
 
-  void assign(const void* address, Component component) {
-    const std::lock_guard lock(mutex_);
-    const auto found = live_.find(address);
-    if (found != live_.end()) events_[found->second].place = {component, -1};
-  }
-
   void assign_workspaces(size_t first_event) {
     const std::lock_guard lock(mutex_);
     for (const auto& [address, event] : live_) {
@@ -59,10 +53,6 @@ AllocationTrace::~AllocationTrace() = default;
 
 const std::vector<AllocationEvent>& AllocationTrace::events() const {
   return listener_->events();
-}
-
-void AllocationTrace::assign(const void* address, Component component) {
-  listener_->assign(address, component);
 }
 
 void AllocationTrace::assign_workspaces(size_t first_event) {

@@ -43,13 +43,10 @@ class Run {
                                                  engine::AdamWSettings{.max_grad_norm = job.max_grad_norm});
   }
 
-  /// As the trainer does it; the scalars of a step live until the next one. `between` is called when the gradients are
-  /// complete.
-  template <class Between>
-  void step(const std::vector<SampleGroup>& samples, const Between& between) {
-    auto result = engine::accumulate_gradients(*model_, samples_of(samples), settings_);
-    between();
-    result.grad_norm = optimizer_->step(engine::LearningRates{});
+  /// As the trainer does it; the scalars of a step live until the next one.
+  void step(const std::vector<SampleGroup>& samples) {
+    const auto result =
+        engine::optimizer_step(*model_, *optimizer_, samples_of(samples), engine::LearningRates{}, settings_);
     scalars_.emplace(std::vector<at::Tensor>{result.loss, result.grad_norm});
   }
 
@@ -77,15 +74,6 @@ std::vector<TimelinePoint> timeline_of(const std::vector<memory::AllocationEvent
     if (i >= first) timeline.push_back(now);
   }
   return timeline;
-}
-
-/// Gradients that are not sums of the optimizer's but the parameters' own: with fp32 weights.
-void assign_gradients(memory::AllocationTrace& trace, const models::VisionLanguageModel& model) {
-  for (const auto& parameter : model.parameters().all()) {
-    if (parameter.tensor.grad().defined()) {
-      trace.assign(parameter.tensor.grad().const_data_ptr(), memory::Component::kGradients);
-    }
-  }
 }
 
 class Rehearser {
@@ -119,9 +107,7 @@ class Rehearser {
       if (request_.with_costs && is_last) {
         recorder.emplace(*memory::find_gpu(vgpu::attached()->card()), engine::dtype_of(job_.precision));
       }
-      run.step(samples, [&] {
-        if (trace_) assign_gradients(*trace_, run.model());
-      });
+      run.step(samples);
       if (recorder) outcome_.costs = recorder->costs();
       const auto memory = memory::device_memory(device_);
       outcome_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});

@@ -1,6 +1,7 @@
 #include "planner/tried.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "vlmtrain/base/error.h"
@@ -9,7 +10,9 @@ namespace vlmtrain::planner {
 
 namespace {
 
-constexpr size_t kSteps = 3;
+/// Sizes of the batches between the worst ones, as shares of it.
+constexpr double kMedium = 0.6;
+constexpr double kSmall = 0.3;
 constexpr int64_t kMostMicroBatches = 2;
 /// More than any card has. Expandable segments reserve the addresses of the whole card several times over, so it cannot
 /// be much more.
@@ -41,6 +44,25 @@ std::vector<SampleGroup> first_samples(const SampleBatch& batch, int64_t count) 
   return groups;
 }
 
+/// Samples of the same kind, with a share of the tiles and of the text.
+std::vector<SampleGroup> scaled(std::vector<SampleGroup> groups, double share) {
+  const auto part = [share](int64_t number, int64_t least) {
+    return std::clamp(std::llround(static_cast<double>(number) * share),
+                      static_cast<long long>(std::min(least, number)), static_cast<long long>(number));
+  };
+  for (auto& [shape, count] : groups) {
+    const int64_t text = part(shape.tokens - shape.image_tokens, 2);
+    if (shape.tiles > 0) {
+      const int64_t tokens_per_tile = shape.image_tokens / shape.tiles;
+      shape.tiles = part(shape.tiles, 1);
+      shape.image_tokens = shape.tiles * tokens_per_tile;
+    }
+    shape.label_tokens = std::min<int64_t>(part(shape.label_tokens, 1), text - 1);
+    shape.tokens = shape.image_tokens + text;
+  }
+  return groups;
+}
+
 }  // namespace
 
 Tried::Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes)
@@ -67,8 +89,10 @@ int64_t Tried::micro_batches_rehearsed(const Choices& choices) const {
 
 RehearsalRequest Tried::full_request(const Choices& choices, const SampleBatch& batch) const {
   const int64_t samples = micro_batches_rehearsed(choices) * choices.micro_batch_size;
+  const auto worst = first_samples(batch, samples);
+  const auto micro_batch = first_samples(batch, choices.micro_batch_size);
   return {.choices = choices,
-          .steps = std::vector(kSteps, first_samples(batch, samples)),
+          .steps = {scaled(micro_batch, kMedium), worst, scaled(micro_batch, kSmall), worst},
           .with_costs = true,
           .with_detail = true};
 }

@@ -18,8 +18,9 @@ class Tried {
   /// The first of them, which probes are made with.
   const SampleBatch& worst() const { return held_.front(); }
 
-  /// Three steps of as many micro-batches as a step has, up to two: from the second on they repeat themselves. The
-  /// peaks are the largest over the batches to hold.
+  /// Two steps of the worst batch, each after one of smaller samples, since sizes that change fragment the memory. A
+  /// step has two micro-batches if it has several: from the second on they repeat themselves. The peaks are the largest
+  /// over the batches to hold.
   Option rehearse(const Choices& choices);
 
   /// One step of one micro-batch, for an estimate.

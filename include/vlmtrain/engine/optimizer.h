@@ -31,9 +31,10 @@ struct AdamWSettings {
 
 /// AdamW on fp32 master weights, with gradients that add up in fp32 over the micro-batches of a step.
 ///
-/// With 16-bit weights a hook on each parameter adds its gradient to the fp32 sum as soon as the backward pass has made
-/// it, and frees it. With fp32 weights the parameter is its own master and `grad` the sum. All memory of the optimizer
-/// is allocated by the constructor. Not thread-safe.
+/// A hook on each parameter adds its gradient to the fp32 sum as soon as the backward pass has made it, and frees it.
+/// With fp32 weights the parameter is its own master. All memory of the optimizer, sums included, is allocated by the
+/// constructor: gradients that live from one micro-batch to the next would lie between the activations and fragment the
+/// device's memory. Not thread-safe.
 class AdamW {
  public:
   /// Takes the parameters of `store` that require gradients, as they are: weights must be loaded before.
@@ -44,8 +45,8 @@ class AdamW {
 
   /// Clips the summed gradients to the global norm, moves the weights and drops the gradients. Returns the norm before
   /// clipping, an fp32 scalar on the device. As in torch.optim, a parameter that got no gradient in this step (the
-  /// vision tower's in a step of text only) stays as it is, its moments and its weight decay included. REQUIRES: some
-  /// parameter has a gradient.
+  /// vision tower's in a step of text only) stays as it is, its moments and its weight decay included; the norm is 0
+  /// where none got one.
   at::Tensor step(const LearningRates& rates);
 
   /// Drops the gradients of a step that is not done.

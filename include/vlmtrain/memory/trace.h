@@ -37,9 +37,6 @@ class AllocationTrace {
 
   const std::vector<AllocationEvent>& events() const;
 
-  /// What lives at `address` now was allocated for `component`, wherever that was. Unknown addresses are ignored.
-  void assign(const void* address, Component component);
-
   /// What was allocated since `first_event` and still lives, apart from gradients, is a library's workspace: a step
   /// keeps nothing else.
   void assign_workspaces(size_t first_event);

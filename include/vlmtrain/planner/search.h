@@ -21,10 +21,10 @@ struct PlanRequest {
 ///
 /// Micro-batches are divisors of a rank's share of the global batch. Blocks are recomputed one by one, first those
 /// whose recomputation costs least time for the bytes that it saves, as few as fit. Four short rehearsals tell what a
-/// sample and a block take; from them the search guesses, and then rehearses its guess in full (three steps), until a
-/// guess fits and neither one block less nor the next larger micro-batch does. Where nothing fits, fewer vision tiles a
-/// pass and smaller loss chunks are tried; if that does not help either, `fits` is false and the suggestions say what
-/// would.
+/// sample and a block take; from them the search guesses, and then rehearses its guess in full (four steps of changing
+/// sizes), until a guess fits and neither one block less nor the next larger micro-batch does. Where nothing fits,
+/// fewer vision tiles a pass and smaller loss chunks are tried; if that does not help either, `fits` is false and the
+/// suggestions say what would.
 ///
 /// Throws UserError: kUsage where the global batch is no multiple of the ranks or a fixed micro-batch does not divide a
 /// rank's share; whatever building the model throws.
