@@ -72,6 +72,10 @@ TargetCard card_of_size(double nominal_gigabytes) {
                       nominal_gigabytes, in_gigabytes(bytes), gpu->device_name)};
 }
 
+bool computes_in(const memory::Gpu& gpu, engine::Precision precision) {
+  return precision != engine::Precision::kBf16 || gpu.bf16_operations > 0;
+}
+
 TargetCard card_of_device(const memory::DeviceDescription& device) {
   const auto unlike = [&device](const memory::Gpu& gpu) {
     return std::tuple(gpu.device_name != device.name, gpu.architecture > device.architecture,

@@ -13,7 +13,11 @@ namespace vlmtrain::planner {
 
 namespace {
 
-void check(const Workload& workload, const FixedChoices& fixed) {
+void check(const Job& job, const TargetCard& card, const Workload& workload, const FixedChoices& fixed) {
+  if (!computes_in(*card.gpu, job.precision)) {
+    throw usage_error("{} does not compute in {}; choose training.precision=fp32, or another card",
+                      card.gpu->device_name, engine::name_of(job.precision));
+  }
   if (workload.global_batch_size % workload.world_size != 0) {
     throw usage_error(
         "the global batch of {} samples cannot be shared equally by {} ranks; it is kept exactly, so choose a multiple "
@@ -55,7 +59,7 @@ const SampleBatch* find_overlooked(Tried& tried, const Workload& workload, const
 
 Plan make_plan(const PlanRequest& request) {
   const auto start = std::chrono::steady_clock::now();
-  check(request.workload, request.fixed);
+  check(request.job, request.card, request.workload, request.fixed);
   Plan plan;
   plan.model = request.model;
   plan.job = request.job;

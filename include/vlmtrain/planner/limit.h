@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "vlmtrain/engine/options.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/gpu_table.h"
 #include "vlmtrain/planner/options.h"
@@ -28,6 +29,9 @@ TargetCard card_by_name(const std::string& name);
 /// % A100-80, H100, A6000); cards that keep check bits there report 92 % (T4, L4, L40S): name those. Architecture and
 /// rates are those of a common card of that size. Throws UserError (kUsage) for sizes below 1 and above 1024.
 TargetCard card_of_size(double nominal_gigabytes);
+
+/// Whether a card has units for a precision and PyTorch has attention kernels for it: bf16 needs both.
+bool computes_in(const memory::Gpu& gpu, engine::Precision precision);
 
 /// The card in this machine: memory and context as measured now (what is taken already counts as context, other
 /// processes included), architecture and rates of the table's card of that name, or of the one most like it.
