@@ -33,14 +33,41 @@ data::SampleShape with_one_tile_an_image(data::SampleShape shape) {
 }
 
 /// The smallest card of the table that holds so much beside its context and the mode's margin.
-const memory::Gpu* smallest_card_for(int64_t reserved_bytes, Mode mode, int64_t world_size) {
+const memory::Gpu* smallest_card_for(int64_t reserved_bytes, const PlanRequest& request) {
   const memory::Gpu* smallest = nullptr;
   for (const auto& gpu : memory::gpus()) {
-    const auto limit = limit_of(card_by_name(std::string(gpu.name)), mode, std::nullopt, world_size);
+    if (!computes_in(gpu, request.job.precision)) continue;
+    const auto limit =
+        limit_of(card_by_name(std::string(gpu.name)), request.mode, std::nullopt, request.workload.world_size);
     if (limit.limit_bytes < reserved_bytes) continue;
     if (smallest == nullptr || gpu.memory_bytes < smallest->memory_bytes) smallest = &gpu;
   }
   return smallest;
+}
+
+/// The least memory.limit_gb, in tenths, with which so much fits on the card that a person keeps the run from filling.
+std::optional<double> least_limit_for(int64_t reserved_bytes, const PlanRequest& request) {
+  if (!request.limit_gigabytes) return std::nullopt;
+  constexpr double kStep = 0.1;
+  const auto most = static_cast<int64_t>(static_cast<double>(request.card.memory_bytes) / 1e9 / kStep);
+  for (auto tenths = static_cast<int64_t>(*request.limit_gigabytes / kStep) + 1; tenths <= most; ++tenths) {
+    const double gigabytes = static_cast<double>(tenths) * kStep;
+    const auto limit = limit_of(request.card, request.mode, gigabytes, request.workload.world_size);
+    if (limit.limit_bytes >= reserved_bytes) return gigabytes;
+  }
+  return std::nullopt;
+}
+
+/// More memory, by the limit that a person has set if that is what is missing.
+std::optional<Suggestion> more_memory(int64_t reserved_bytes, const PlanRequest& request) {
+  if (const auto limit = least_limit_for(reserved_bytes, request)) {
+    return Suggestion{fmt::format("memory.limit_gb={:.1f}", *limit), true};
+  }
+  const auto* const gpu = smallest_card_for(reserved_bytes, request);
+  if (gpu == nullptr) return std::nullopt;
+  return Suggestion{fmt::format("a larger card: --gpu {}{} holds it", gpu->name,
+                                request.limit_gigabytes ? " without memory.limit_gb" : ""),
+                    true};
 }
 
 /// A change of the job or of the sample, in the words of the configuration.
@@ -202,9 +229,7 @@ std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& 
   auto changed = fitting(single_changes(request.job, plan.worst.shapes.front()), plan, tried);
   if (changed.empty()) changed = fitting(double_changes(request.job, plan.worst.shapes.front()), plan, tried);
   suggestions.insert(suggestions.end(), changed.begin(), changed.end());
-  if (const auto* gpu = smallest_card_for(needed, request.mode, request.workload.world_size)) {
-    suggestions.push_back({fmt::format("a larger card: --gpu {} holds it", gpu->name), true});
-  }
+  if (const auto more = more_memory(needed, request)) suggestions.push_back(*more);
   if (suggestions.empty()) {
     suggestions.push_back(
         {"neither smaller images nor frozen parts nor a larger card would do; take a smaller model", false});
