@@ -27,9 +27,20 @@ TEST(TrainingSummaryTest, ARunThatDidNoStepHasNoLoss) {
   TrainingSummary summary;
   summary.steps = 3;
   summary.checkpoint = "run/checkpoints/step-3";
-  EXPECT_EQ(summary.to_json(), R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3"})");
+  EXPECT_EQ(summary.to_json(), R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3",)"
+                               R"("reserved_peak_bytes":0,"planned_peak_bytes":null})");
   summary.last_loss = 1.5;
   EXPECT_EQ(nlohmann::json::parse(summary.to_json())["last_loss"], 1.5);
+}
+
+TEST(TrainingSummaryTest, ARunOnAGpuTellsItsPeakBesideThePlannedOne) {
+  TrainingSummary summary;
+  summary.reserved_peak_bytes = 5'000'000'000;
+  summary.planned_peak_bytes = 5'100'000'000;
+  const auto json = nlohmann::json::parse(summary.to_json());
+  EXPECT_EQ(json["reserved_peak_bytes"], 5'000'000'000);
+  EXPECT_EQ(json["planned_peak_bytes"], 5'100'000'000);
+  EXPECT_TRUE(json["checkpoint"].is_null()) << "on a virtual card there is none";
 }
 
 }  // namespace
