@@ -1,25 +1,33 @@
+#include <algorithm>
+
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
 namespace {
 
+using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
-/// The command on a virtual card, which its children get with their environment.
+constexpr const char* kFolder = "run/virtual-rtx4090/";
+
+/// A whole run on a virtual card: all is done but arithmetic.
 class VirtualGpuTest : public CommandTest {
  protected:
-  void SetUp() override {
-    CommandTest::SetUp();
-    setenv("VLMTRAIN_VGPU_CARD", "rtx4090", 1);
-  }
-
-  Result train_on_card(const std::vector<std::string>& overrides) const {
-    std::vector<std::string> arguments{"--config", "train.yaml", "--device", "cuda"};
+  Result train_on(const std::string& card, const std::vector<std::string>& overrides) const {
+    std::vector<std::string> arguments{"--config", "train.yaml", "--device", "virtual:" + card};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
-    setenv("LD_PRELOAD", VLMTRAIN_VGPU_PRELOAD, 1);
-    const Result result = run(arguments);
-    unsetenv("LD_PRELOAD");
-    return result;
+    return run(arguments);
+  }
+  Result train_on_card(const std::vector<std::string>& overrides) const { return train_on("rtx4090", overrides); }
+
+  std::vector<std::pair<int64_t, int64_t>> peaks() const {
+    std::vector<std::pair<int64_t, int64_t>> peaks;
+    for (const auto& step : step_lines(std::string(kFolder) + "metrics.jsonl")) {
+      peaks.emplace_back(step["allocated_peak_bytes"], step["reserved_peak_bytes"]);
+    }
+    return peaks;
   }
 };
 
@@ -27,21 +35,140 @@ TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
   const Result result = train_on_card({"training.precision=bf16"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("in bf16 on cuda:0"));
-  const auto steps = step_lines("run/metrics.jsonl");
+  EXPECT_THAT(entries(folder() / "run"), ElementsAre("virtual-rtx4090")) << "away from the results of real runs";
+  EXPECT_THAT(entries(folder() / kFolder),
+              ElementsAre("config.yaml", "ledger.json", "metrics.jsonl", "plan.json", "samples.jsonl"))
+      << "no checkpoint of values that were never computed";
+
+  const auto plan = json_file(std::string(kFolder) + "plan.json");
+  const auto steps = step_lines(std::string(kFolder) + "metrics.jsonl");
   ASSERT_EQ(steps.size(), 4U);
   for (const auto& step : steps) {
+    EXPECT_TRUE(step["loss"].is_null());
+    EXPECT_TRUE(step["grad_norm"].is_null());
+    EXPECT_EQ(step["samples"], 4);
     EXPECT_GT(step["allocated_peak_bytes"], 0);
     EXPECT_GE(step["reserved_peak_bytes"], step["allocated_peak_bytes"]);
+    EXPECT_EQ(step["predicted_peak_bytes"], plan["memory"]["reserved_peak_bytes"]);
+    EXPECT_EQ(step["micro_batches"], plan["gradient_accumulation_steps"]);
   }
 }
 
-TEST_F(VirtualGpuTest, ACardThatIsTooSmallIsSaidAndWhatWouldHelp) {
-  setenv("VLMTRAIN_VGPU_BYTES", "25165824", 1);
-  const Result result = train_on_card({});
-  unsetenv("VLMTRAIN_VGPU_BYTES");
+/// The global batch is the data set, so that its worst samples are in every step: the plan's batch but for the order.
+TEST_F(VirtualGpuTest, TheRunTakesWhatWasPlanned) {
+  const Result result = train_on_card({"training.precision=bf16", "training.global_batch_size=11", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto plan = json_file(std::string(kFolder) + "plan.json");
+  EXPECT_EQ(plan["micro_batch_size"].get<int>() * plan["gradient_accumulation_steps"].get<int>(), 11);
+
+  const auto& measured = plan["measured"];
+  const auto planned_reserved = plan["memory"]["reserved_peak_bytes"].get<double>();
+  const auto planned_allocated = plan["memory"]["allocated_peak_bytes"].get<double>();
+  EXPECT_LE(measured["reserved_peak_bytes"], planned_reserved);
+  EXPECT_GE(measured["reserved_peak_bytes"], 0.9 * planned_reserved);
+  EXPECT_LE(measured["allocated_peak_bytes"], planned_allocated);
+  EXPECT_GE(measured["allocated_peak_bytes"], 0.9 * planned_allocated);
+  EXPECT_EQ(measured["allocation_retries"], 0);
+  EXPECT_EQ(measured["steps"], 4);
+  EXPECT_GE(measured["device_used_bytes"],
+            plan["memory"]["context_bytes"].get<int64_t>() + measured["reserved_peak_bytes"].get<int64_t>());
+
+  int64_t most = 0;
+  for (const auto& [allocated, reserved] : peaks()) most = std::max(most, reserved);
+  EXPECT_EQ(measured["reserved_peak_bytes"], most);
+  const auto summary = nlohmann::json::parse(result.out);
+  EXPECT_EQ(summary["steps"], 4);
+  EXPECT_TRUE(summary["last_loss"].is_null());
+  EXPECT_TRUE(summary["checkpoint"].is_null());
+  EXPECT_EQ(summary["reserved_peak_bytes"], most);
+  EXPECT_EQ(summary["planned_peak_bytes"], plan["memory"]["reserved_peak_bytes"]);
+}
+
+TEST_F(VirtualGpuTest, TheLedgerCountsEverySample) {
+  ASSERT_EQ(train_on_card({"training.max_steps=2"}).exit_code, 0);
+  const auto ledger = json_file(std::string(kFolder) + "ledger.json");
+  EXPECT_EQ(ledger["samples"], kRecords);
+  EXPECT_EQ(ledger["used"], 8);
+  EXPECT_EQ(ledger["not_reached"], kRecords - 8);
+  EXPECT_EQ(ledger["dropped"], 0);
+  EXPECT_EQ(ledger["failed"], 0);
+}
+
+TEST_F(VirtualGpuTest, TwoRunsTakeTheSameMemoryStepByStep) {
+  ASSERT_EQ(train_on_card({}).exit_code, 0);
+  const auto first = peaks();
+  const auto first_plan = json_file(std::string(kFolder) + "plan.json");
+  std::filesystem::remove_all(folder() / "run");
+  ASSERT_EQ(train_on_card({}).exit_code, 0);
+  EXPECT_EQ(peaks(), first);
+  EXPECT_EQ(json_file(std::string(kFolder) + "plan.json")["memory"], first_plan["memory"]);
+}
+
+TEST_F(VirtualGpuTest, AFixedMicroBatchIsKept) {
+  ASSERT_EQ(train_on_card({"training.micro_batch_size=2", "memory.recompute=1"}).exit_code, 0);
+  const auto plan = json_file(std::string(kFolder) + "plan.json");
+  EXPECT_EQ(plan["micro_batch_size"], 2);
+  EXPECT_EQ(plan["gradient_accumulation_steps"], 2);
+  EXPECT_EQ(plan["recompute"]["vision_blocks"], 1);
+  EXPECT_EQ(plan["recompute"]["language_blocks"], 1);
+  for (const auto& step : step_lines(std::string(kFolder) + "metrics.jsonl")) EXPECT_EQ(step["micro_batches"], 2);
+}
+
+TEST_F(VirtualGpuTest, ALimitThatIsTooSmallIsSaidBeforeTheFirstStepAndWhatWouldHelp) {
+  const Result result = train_on_card({"memory.limit_gb=0.55"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("the device's memory is full"));
-  EXPECT_THAT(result.err, HasSubstr("training.micro_batch_size"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("does not fit"), HasSubstr("memory.limit_gb="), Not(HasSubstr("--gpu "))));
+  EXPECT_FALSE(std::filesystem::exists(folder() / kFolder / "metrics.jsonl"));
+}
+
+TEST_F(VirtualGpuTest, ACardWithoutBf16IsRefusedWithTheRemedy) {
+  const Result result = train_on("t4", {"training.precision=bf16"});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("Tesla T4"), HasSubstr("training.precision=fp32")));
+  EXPECT_EQ(train_on("t4", {"training.precision=fp32"}).exit_code, 0);
+}
+
+TEST_F(VirtualGpuTest, ACardThatNobodyKnowsIsRefused) {
+  const Result result = train_on("rtx409", {});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("did you mean rtx4090?"));
+}
+
+TEST_F(VirtualGpuTest, OnlyTrainingIsRehearsed) {
+  const Result result =
+      run({"eval", "--config", "train.yaml", "--checkpoint", checkpoint().string(), "--device", "virtual:h100"});
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_THAT(result.err, HasSubstr("only train can be rehearsed"));
+}
+
+/// Whoever preloads the stand-ins and asks for a real card would get nothing trained: that is refused.
+class StandInsByHandTest : public VirtualGpuTest {
+ protected:
+  Result run_with_stand_ins(const std::vector<std::string>& arguments) const {
+    setenv("LD_PRELOAD", VLMTRAIN_VGPU_PRELOAD, 1);
+    setenv("VLMTRAIN_VGPU_CARD", "rtx4090", 1);
+    const Result result = run(arguments);
+    unsetenv("VLMTRAIN_VGPU_CARD");
+    unsetenv("LD_PRELOAD");
+    return result;
+  }
+
+  void expect_refused(const std::vector<std::string>& arguments) const {
+    const Result result = run_with_stand_ins(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("stand-ins for the CUDA libraries are preloaded"), HasSubstr("LD_PRELOAD"),
+                                  HasSubstr("--device virtual:rtx4090")));
+  }
+};
+
+TEST_F(StandInsByHandTest, AreRefusedByARunOnARealCard) {
+  expect_refused({"--config", "train.yaml", "--device", "cuda"});
+  expect_refused({"--config", "train.yaml", "--device", "cuda:0"});
+  EXPECT_FALSE(std::filesystem::exists(folder() / "run"));
+}
+
+TEST_F(StandInsByHandTest, AreRefusedByAPlanForTheCardInTheMachine) {
+  expect_refused({"plan", "--model", "smolvlm-tiny"});
 }
 
 }  // namespace
