@@ -1,0 +1,191 @@
+#include "vlmtrain/planner/limit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "planner/user_error.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+TEST(CardByNameTest, IsThatOfTheTable) {
+  for (const auto& gpu : memory::gpus()) {
+    const TargetCard card = card_by_name(std::string(gpu.name));
+    EXPECT_EQ(card.gpu, &gpu);
+    EXPECT_EQ(card.memory_bytes, gpu.memory_bytes);
+    EXPECT_EQ(card.context_bytes, gpu.context_bytes);
+    EXPECT_THAT(card.description, HasSubstr(std::string(gpu.device_name)));
+  }
+}
+
+TEST(CardByNameTest, AnUnknownNameIsAnErrorWithTheNearest) {
+  EXPECT_THAT(message_of([] { card_by_name("rtx409"); }), AllOf(HasSubstr("rtx409"), HasSubstr("did you mean rtx4090?"),
+                                                                HasSubstr("a100-40"), HasSubstr("--gpu-gb")));
+  EXPECT_THAT(message_of([] { card_by_name("H100"); }), HasSubstr("h100"));
+  EXPECT_THAT(message_of([] { card_by_name("something quite different"); }),
+              AllOf(HasSubstr("unknown"), Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(message_of([] { card_by_name(""); }), HasSubstr("known ones"));
+}
+
+TEST(CardOfSizeTest, IsWhatDriversReportOfSuchASize) {
+  for (const double size : {1.0, 8.0, 12.0, 24.0, 47.5, 80.0, 1024.0}) {
+    const TargetCard card = card_of_size(size);
+    EXPECT_EQ(card.memory_bytes % (2 << 20), 0) << "drivers hand out pages of 2 MiB";
+    EXPECT_LE(static_cast<double>(card.memory_bytes), 0.98 * size * kGiB);
+    EXPECT_GT(static_cast<double>(card.memory_bytes), 0.98 * size * kGiB - 2 * (1 << 20));
+  }
+}
+
+/// So a plan for a size holds on the cards of that size, but for those with check bits in their own memory. The margin
+/// of every mode is many times what an RTX 5090 has less.
+TEST(CardOfSizeTest, IsHardlyLargerThanAnyCardOfThatSize) {
+  for (const auto& [size, name] : {std::pair{24.0, "rtx4090"},
+                                   {24.0, "rtx3090"},
+                                   {32.0, "rtx5090"},
+                                   {40.0, "a100-40"},
+                                   {48.0, "a6000"},
+                                   {80.0, "a100-80"},
+                                   {80.0, "h100"}}) {
+    const auto real = card_by_name(name).memory_bytes;
+    const auto assumed = card_of_size(size).memory_bytes;
+    EXPECT_LE(static_cast<double>(assumed), 1.0005 * static_cast<double>(real)) << name;
+    EXPECT_GE(static_cast<double>(assumed), 0.98 * static_cast<double>(real)) << name;
+  }
+}
+
+TEST(CardOfSizeTest, LargerSizesAreLargerCards) {
+  int64_t before = 0;
+  for (double size = 1; size <= 1024; size += 0.5) {
+    const TargetCard card = card_of_size(size);
+    EXPECT_GT(card.memory_bytes, before);
+    EXPECT_NE(card.gpu, nullptr);
+    before = card.memory_bytes;
+  }
+  EXPECT_EQ(card_of_size(24).gpu->name, "rtx4090");
+  EXPECT_EQ(card_of_size(24.1).gpu->name, "rtx5090");
+  EXPECT_EQ(card_of_size(80).gpu->name, "h100");
+}
+
+TEST(CardOfSizeTest, NoCardHasSuchASize) {
+  for (const double size : {0.0, -3.0, 0.99, 1024.1, 1e9, std::nan(""), std::numeric_limits<double>::infinity(),
+                            -std::numeric_limits<double>::infinity()}) {
+    EXPECT_THAT(message_of([&] { card_of_size(size); }), AllOf(HasSubstr("gpu-gb"), HasSubstr("1 to 1024"))) << size;
+  }
+}
+
+TEST(CardOfDeviceTest, AKnownNameIsThatOfTheTable) {
+  const memory::Gpu& h100 = *memory::find_gpu("h100");
+  const int64_t taken = 2'000'000'000;
+  const TargetCard card = card_of_device({.name = std::string(h100.device_name),
+                                          .architecture = 90,
+                                          .multiprocessors = 132,
+                                          .total_bytes = 85'000'000'000,
+                                          .free_bytes = 85'000'000'000 - taken});
+  EXPECT_EQ(card.gpu, &h100);
+  EXPECT_EQ(card.memory_bytes, 85'000'000'000) << "as its driver says, not as the table says";
+  EXPECT_EQ(card.context_bytes, taken) << "what other processes hold cannot be had";
+  EXPECT_TRUE(card.context_measured);
+  EXPECT_THAT(card.description, AllOf(HasSubstr("85.00 GB"), Not(HasSubstr("planned as"))));
+}
+
+TEST(CardOfDeviceTest, AContextThatIsStillSmallIsTakenToGrow) {
+  const memory::Gpu& h100 = *memory::find_gpu("h100");
+  const TargetCard card = card_of_device({.name = std::string(h100.device_name),
+                                          .architecture = 90,
+                                          .multiprocessors = 132,
+                                          .total_bytes = 85'000'000'000,
+                                          .free_bytes = 84'900'000'000});
+  EXPECT_EQ(card.context_bytes, h100.context_bytes);
+  EXPECT_FALSE(card.context_measured);
+}
+
+TEST(CardOfDeviceTest, AnUnknownNameIsPlannedAsTheCardMostLikeIt) {
+  const auto planned_as = [](int architecture, int multiprocessors) {
+    const TargetCard card = card_of_device({.name = "NVIDIA Something",
+                                            .architecture = architecture,
+                                            .multiprocessors = multiprocessors,
+                                            .total_bytes = 20'000'000'000,
+                                            .free_bytes = 19'000'000'000});
+    EXPECT_THAT(card.description, AllOf(HasSubstr("NVIDIA Something"), HasSubstr("planned as"),
+                                        HasSubstr(std::string(card.gpu->device_name))));
+    EXPECT_EQ(card.memory_bytes, 20'000'000'000);
+    return card.gpu;
+  };
+  EXPECT_EQ(planned_as(89, 60)->name, "l4");
+  EXPECT_EQ(planned_as(89, 130)->name, "rtx4090");
+  EXPECT_EQ(planned_as(90, 132)->architecture, 90);
+  EXPECT_EQ(planned_as(103, 148)->architecture, 100) << "the next older: it runs its kernels";
+  EXPECT_EQ(planned_as(70, 80)->architecture, 75) << "older than all: the oldest";
+}
+
+TEST(MarginTest, IsMoreTheMoreConservative) {
+  EXPECT_EQ(margin_percent(Mode::kConservative), 10);
+  EXPECT_EQ(margin_percent(Mode::kBalanced), 5);
+  EXPECT_EQ(margin_percent(Mode::kAggressive), 2);
+}
+
+TEST(LimitTest, IsTheCardWithoutContextAndMargin) {
+  const TargetCard card = card_by_name("rtx4090");
+  for (const auto& [name, mode] : modes()) {
+    const MemoryLimit limit = limit_of(card, mode, std::nullopt, 1);
+    EXPECT_EQ(limit.card_bytes, card.memory_bytes);
+    EXPECT_EQ(limit.context_bytes, card.context_bytes);
+    EXPECT_EQ(limit.communication_bytes, 0) << "one card does not communicate";
+    EXPECT_EQ(limit.margin_percent, margin_percent(mode));
+    EXPECT_EQ(limit.margin_bytes, std::llround(static_cast<double>(card.memory_bytes) * limit.margin_percent / 100.0));
+    EXPECT_EQ(limit.limit_bytes, card.memory_bytes - limit.context_bytes - limit.margin_bytes) << name;
+  }
+}
+
+TEST(LimitTest, ALimitMakesTheCardSmallerAndNeverLarger) {
+  const TargetCard card = card_by_name("rtx4090");
+  const MemoryLimit limit = limit_of(card, Mode::kBalanced, 10.0, 1);
+  EXPECT_EQ(limit.card_bytes, 10'000'000'000);
+  EXPECT_EQ(limit.margin_bytes, 500'000'000) << "of what may be taken";
+  EXPECT_EQ(limit.limit_bytes, 9'500'000'000 - card.context_bytes);
+  EXPECT_EQ(limit_of(card, Mode::kBalanced, 1000.0, 1).limit_bytes,
+            limit_of(card, Mode::kBalanced, std::nullopt, 1).limit_bytes);
+}
+
+TEST(LimitTest, IsNeverNegative) {
+  EXPECT_EQ(limit_of(card_by_name("rtx4090"), Mode::kBalanced, 0.001, 8).limit_bytes, 0);
+}
+
+TEST(LimitTest, SeveralRanksNeedBuffersToCommunicate) {
+  const TargetCard card = card_by_name("a100-80");
+  const MemoryLimit alone = limit_of(card, Mode::kBalanced, std::nullopt, 1);
+  const MemoryLimit two = limit_of(card, Mode::kBalanced, std::nullopt, 2);
+  EXPECT_GT(two.communication_bytes, 100'000'000);
+  EXPECT_LT(two.communication_bytes, 1'000'000'000);
+  EXPECT_EQ(two.limit_bytes, alone.limit_bytes - two.communication_bytes);
+  EXPECT_EQ(limit_of(card, Mode::kBalanced, std::nullopt, 8).communication_bytes, two.communication_bytes)
+      << "a ring has two neighbours, however long it is";
+}
+
+TEST(PrecisionTest, OnlyCardsWithBf16UnitsComputeInIt) {
+  for (const auto& gpu : memory::gpus()) {
+    EXPECT_TRUE(computes_in(gpu, engine::Precision::kFp32));
+    EXPECT_EQ(computes_in(gpu, engine::Precision::kBf16), gpu.architecture >= 80) << gpu.name;
+  }
+}
+
+TEST(RecomputeOptionTest, CountsBlocksOfATower) {
+  EXPECT_TRUE(RecomputeOption{}.is_auto());
+  EXPECT_EQ(RecomputeOption{"none"}.blocks_of(12), 0);
+  EXPECT_EQ(RecomputeOption{"all"}.blocks_of(12), 12);
+  EXPECT_EQ(RecomputeOption{"5"}.blocks_of(12), 5);
+  EXPECT_EQ(RecomputeOption{"5"}.blocks_of(3), 3) << "a tower with fewer blocks has no more";
+  EXPECT_THROW(RecomputeOption{"auto"}.blocks_of(12), InternalError);
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner

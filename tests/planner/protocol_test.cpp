@@ -1,0 +1,130 @@
+#include "planner/protocol.h"
+
+#include <gtest/gtest.h>
+
+namespace vlmtrain::planner {
+namespace {
+
+/// Through a line of text, as between the processes.
+template <class T>
+T sent(const T& value) {
+  const std::string line = nlohmann::json(value).dump();
+  EXPECT_EQ(line.find('\n'), std::string::npos) << "one line";
+  return nlohmann::json::parse(line).get<T>();
+}
+
+template <class T>
+void expect_same_json(const T& value) {
+  EXPECT_EQ(nlohmann::json(sent(value)), nlohmann::json(value));
+}
+
+data::SampleShape shape() {
+  return {.tokens = 1100,
+          .label_tokens = 64,
+          .image_tokens = 832,
+          .images = 2,
+          .tiles = 13,
+          .tile_height = 512,
+          .tile_width = 384};
+}
+
+TEST(ProtocolTest, AJobArrivesAsItIs) {
+  const Job job{.model = "/models/a folder with \"quotes\" and ü",
+                .precision = engine::Precision::kFp32,
+                .frozen = {.vision_tower = true, .projector = false, .language_model = true},
+                .max_grad_norm = 0.25};
+  const Job arrived = sent(job);
+  EXPECT_EQ(arrived.model, job.model);
+  EXPECT_EQ(arrived.precision, job.precision);
+  EXPECT_TRUE(arrived.frozen.vision_tower);
+  EXPECT_FALSE(arrived.frozen.projector);
+  EXPECT_TRUE(arrived.frozen.language_model);
+  EXPECT_EQ(arrived.max_grad_norm, 0.25);
+  EXPECT_EQ(sent(Job{}).precision, engine::Precision::kBf16);
+}
+
+TEST(ProtocolTest, ARequestArrivesAsItIs) {
+  RehearsalRequest request{.choices = {.micro_batch_size = 6,
+                                       .recompute = {.vision = 3, .language = 7},
+                                       .vision_tiles_per_pass = 5,
+                                       .loss_chunk_rows = 128,
+                                       .expandable_segments = false},
+                           .steps = {{{shape(), 4}, {{.tokens = 9, .label_tokens = 2}, 2}}, {}},
+                           .with_costs = true,
+                           .with_detail = false,
+                           .with_timeline = true};
+  const RehearsalRequest arrived = sent(request);
+  EXPECT_EQ(arrived.choices, request.choices);
+  ASSERT_EQ(arrived.steps.size(), 2U);
+  ASSERT_EQ(arrived.steps[0].size(), 2U);
+  EXPECT_EQ(arrived.steps[0][0].shape, shape());
+  EXPECT_EQ(arrived.steps[0][0].count, 4);
+  EXPECT_EQ(arrived.steps[0][1].shape, request.steps[0][1].shape);
+  EXPECT_EQ(arrived.steps[0][1].count, 2);
+  EXPECT_TRUE(arrived.steps[1].empty());
+  EXPECT_TRUE(arrived.with_costs);
+  EXPECT_FALSE(arrived.with_detail);
+  EXPECT_TRUE(arrived.with_timeline);
+}
+
+TEST(ProtocolTest, AnOutcomeArrivesAsItIs) {
+  Outcome outcome;
+  outcome.steps = {{1'000'000'000'007, 1'000'000'000'009}, {3, 5}};
+  outcome.allocation_retries = 2;
+  outcome.seconds = 0.1;  // has no exact decimal representation
+  outcome.costs = StepCosts{.total = {1e15, 2e14, 3e12, 9'000, 1.0 / 3.0},
+                            .vision_blocks_forward = {1, 2, 3, 4, 5},
+                            .language_blocks_forward = {6, 7, 8, 9, 10},
+                            .optimizer = {11, 12, 13, 14, 15}};
+  RehearsalDetail detail{.peak = {.event = 17,
+                                  .allocated_bytes = 36,
+                                  .by_component = {0, 1, 2, 3, 4, 5, 6, 7, 8},
+                                  .place = {memory::Component::kLanguage, 11},
+                                  .backward = true},
+                         .vision_blocks = 12,
+                         .language_blocks = 30,
+                         .total_elements = 256'000'000,
+                         .trained_elements = 163'000'000,
+                         .timeline = {}};
+  detail.timeline.push_back({{1, 2, 3, 4, 5, 6, 7, 8, 9}, 99, {memory::Component::kVision, -1}, true});
+  outcome.detail = detail;
+
+  const Outcome arrived = sent(outcome);
+  ASSERT_EQ(arrived.steps.size(), 2U);
+  EXPECT_EQ(arrived.steps[0].allocated_bytes, 1'000'000'000'007);
+  EXPECT_EQ(arrived.steps[0].reserved_bytes, 1'000'000'000'009);
+  EXPECT_EQ(arrived.allocation_retries, 2);
+  EXPECT_EQ(arrived.seconds, 0.1);
+  ASSERT_TRUE(arrived.costs && arrived.detail);
+  EXPECT_EQ(arrived.costs->total.seconds, 1.0 / 3.0);
+  EXPECT_EQ(arrived.costs->optimizer.launches, 14);
+  EXPECT_EQ(arrived.detail->peak.by_component, detail.peak.by_component);
+  EXPECT_EQ(arrived.detail->peak.place, detail.peak.place);
+  EXPECT_TRUE(arrived.detail->peak.backward);
+  ASSERT_EQ(arrived.detail->timeline.size(), 1U);
+  EXPECT_EQ(arrived.detail->timeline[0].by_component, detail.timeline[0].by_component);
+  EXPECT_EQ(arrived.detail->timeline[0].place, detail.timeline[0].place);
+  EXPECT_EQ(arrived.detail->timeline[0].reserved_bytes, 99);
+  expect_same_json(outcome);
+}
+
+TEST(ProtocolTest, WhatWasNotAskedForStaysAway) {
+  Outcome outcome;
+  outcome.out_of_memory = true;
+  const Outcome arrived = sent(outcome);
+  EXPECT_TRUE(arrived.out_of_memory);
+  EXPECT_FALSE(arrived.costs);
+  EXPECT_FALSE(arrived.detail);
+  EXPECT_TRUE(arrived.steps.empty());
+}
+
+TEST(OutcomeTest, PeaksAreTheMostOfAnyStepEachForItself) {
+  Outcome outcome;
+  outcome.steps = {{10, 50}, {30, 40}, {20, 20}};
+  EXPECT_EQ(outcome.peaks().allocated_bytes, 30);
+  EXPECT_EQ(outcome.peaks().reserved_bytes, 50);
+  EXPECT_EQ(Outcome{}.peaks().reserved_bytes, 0);
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parity/temporary_folder.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/planner/rehearsal_process.h"
+
+namespace vlmtrain::planner {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kGiB = 1024 * kMiB;
+/// A card that nothing fills.
+constexpr int64_t kUnlimited = 1024 * kGiB;
+
+inline Choices micro_batches_of(int64_t size) {
+  Choices choices;
+  choices.micro_batch_size = size;
+  return choices;
+}
+
+/// The model of a preset, without weights.
+class PresetFolder {
+ public:
+  explicit PresetFolder(const std::string& preset) { models::write_preset_config(preset, folder_.path()); }
+
+  const std::filesystem::path& path() const { return folder_.path(); }
+  Job job() const {
+    Job job;
+    job.model = path();
+    return job;
+  }
+  data::SampleShape shape(const models::HypotheticalSample& sample) const { return models::shape_of(path(), sample); }
+
+ private:
+  parity::TemporaryFolder folder_;
+};
+
+inline int64_t bytes_of(const memory::ComponentBytes& bytes, memory::Component component) {
+  return bytes[static_cast<size_t>(component)];
+}
+
+inline std::vector<int64_t> flat(const Outcome& outcome) {
+  std::vector<int64_t> peaks;
+  for (const auto& step : outcome.steps) peaks.insert(peaks.end(), {step.allocated_bytes, step.reserved_bytes});
+  return peaks;
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,387 @@
+#include "vlmtrain/planner/rehearsal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+
+#include "planner/rehearsal.h"
+#include "planner/user_error.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+using memory::Component;
+using testing::Each;
+using testing::ElementsAreArray;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr int64_t kSteps = 3;
+
+int64_t most_of(const RehearsalDetail& detail, Component component) {
+  int64_t most = 0;
+  for (const auto& point : detail.timeline) most = std::max(most, bytes_of(point.by_component, component));
+  return most;
+}
+
+int64_t sum(const memory::ComponentBytes& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+}
+
+/// Real rehearsals of SmolVLM-256M with images of four tiles and the whole picture.
+class RehearsalTest : public testing::Test {
+ protected:
+  RehearsalRequest request(const Choices& choices, int64_t samples, int64_t steps = kSteps) const {
+    return {.choices = choices,
+            .steps = std::vector(static_cast<size_t>(steps), std::vector<SampleGroup>{{shape_, samples}}),
+            .with_costs = true,
+            .with_detail = true,
+            .with_timeline = true};
+  }
+
+  Outcome rehearse(const Job& job, const Choices& choices, int64_t samples, const std::string& gpu = "h100") const {
+    RehearsalProcess process(job, {.gpu = gpu, .memory_bytes = kUnlimited});
+    return process.rehearse(request(choices, samples));
+  }
+
+  const PresetFolder model_{"smolvlm-256m"};
+  const data::SampleShape shape_ = model_.shape({.images = 1, .image_width = 1024, .image_height = 1024});
+};
+
+TEST_F(RehearsalTest, IsTheSameEveryTimeInOneProcessAndInANewOne) {
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  const Choices two = micro_batches_of(2);
+  const Outcome first = process.rehearse(request(two, 4));
+  ASSERT_THAT(first.steps, SizeIs(kSteps));
+  // Others between them leave nothing behind.
+  process.rehearse(request({.micro_batch_size = 1, .recompute = {5, 9}, .expandable_segments = false}, 3));
+  const Outcome again = process.rehearse(request(two, 4));
+  const Outcome elsewhere = rehearse(model_.job(), two, 4);
+  for (const Outcome* other : {&again, &elsewhere}) {
+    EXPECT_EQ(flat(*other), flat(first));
+    EXPECT_EQ(other->detail->peak.by_component, first.detail->peak.by_component);
+    EXPECT_EQ(other->detail->peak.event, first.detail->peak.event);
+    EXPECT_EQ(other->costs->total.launches, first.costs->total.launches);
+    EXPECT_EQ(other->costs->total.seconds, first.costs->total.seconds);
+    EXPECT_EQ(other->costs->total.bytes_moved, first.costs->total.bytes_moved);
+  }
+}
+
+/// Its moments are made at the end of the first step, so they lie beside the activations from the second on.
+TEST_F(RehearsalTest, TheSecondStepNeedsMoreThanTheFirstAndTheThirdTheSame) {
+  const Outcome outcome = rehearse(model_.job(), micro_batches_of(1), 1);
+  ASSERT_THAT(outcome.steps, SizeIs(kSteps));
+  EXPECT_GT(outcome.steps[1].allocated_bytes, outcome.steps[0].allocated_bytes);
+  EXPECT_EQ(outcome.steps[2].allocated_bytes, outcome.steps[1].allocated_bytes);
+  EXPECT_EQ(outcome.steps[2].reserved_bytes, outcome.steps[1].reserved_bytes);
+  for (const auto& step : outcome.steps) EXPECT_GE(step.reserved_bytes, step.allocated_bytes);
+  EXPECT_EQ(outcome.allocation_retries, 0);
+  EXPECT_FALSE(outcome.out_of_memory);
+}
+
+TEST_F(RehearsalTest, TheComponentsAddUpToTheAllocatorsOwnPeak) {
+  for (const auto& [gpu, segments] : {std::pair{"h100", true}, {"h100", false}, {"rtx4090", true}}) {
+    SCOPED_TRACE(gpu);
+    const Outcome outcome =
+        rehearse(model_.job(), {.micro_batch_size = 2, .recompute = {}, .expandable_segments = segments}, 4, gpu);
+    const auto& peak = outcome.detail->peak;
+    EXPECT_EQ(sum(peak.by_component), peak.allocated_bytes);
+    EXPECT_EQ(peak.allocated_bytes, outcome.peaks().allocated_bytes) << "as the allocator's statistics say";
+    EXPECT_THAT(peak.by_component, Each(testing::Ge(0)));
+    EXPECT_GT(bytes_of(peak.by_component, Component::kWorkspace), 0);
+    EXPECT_GT(bytes_of(peak.by_component, Component::kVision), 0);
+    EXPECT_GT(bytes_of(peak.by_component, Component::kLanguage), 0);
+    EXPECT_LT(bytes_of(peak.by_component, Component::kOther), kMiB) << "nearly everything has a name";
+  }
+}
+
+TEST_F(RehearsalTest, TheTimelineIsTheLastStep) {
+  const Outcome outcome = rehearse(model_.job(), micro_batches_of(1), 2);
+  const auto& timeline = outcome.detail->timeline;
+  ASSERT_FALSE(timeline.empty());
+  int64_t allocated = 0;
+  int64_t reserved = 0;
+  bool forward = false;
+  bool backward = false;
+  for (const auto& point : timeline) {
+    allocated = std::max(allocated, sum(point.by_component));
+    reserved = std::max(reserved, point.reserved_bytes);
+    EXPECT_GE(point.reserved_bytes, sum(point.by_component));
+    (point.backward ? backward : forward) = true;
+  }
+  EXPECT_EQ(allocated, outcome.steps.back().allocated_bytes);
+  EXPECT_EQ(reserved, outcome.steps.back().reserved_bytes);
+  EXPECT_TRUE(forward && backward);
+}
+
+TEST_F(RehearsalTest, WhatIsNotAskedForIsNotThere) {
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  RehearsalRequest bare = request({}, 1);
+  const Outcome full = process.rehearse(bare);
+  bare.with_costs = bare.with_detail = bare.with_timeline = false;
+  const Outcome outcome = process.rehearse(bare);
+  EXPECT_FALSE(outcome.costs);
+  EXPECT_FALSE(outcome.detail);
+  EXPECT_EQ(flat(outcome), flat(full)) << "looking changes nothing";
+  bare.with_detail = true;
+  EXPECT_THAT(process.rehearse(bare).detail->timeline, IsEmpty());
+}
+
+struct ComponentCase {
+  const char* name;
+  engine::Precision precision;
+  models::FrozenParts frozen;
+};
+
+/// What weights, gradients and optimizer take is known without any rehearsal.
+class ComponentsTest : public RehearsalTest, public testing::WithParamInterface<ComponentCase> {};
+
+TEST_P(ComponentsTest, TakeTheirElements) {
+  Job job = model_.job();
+  job.precision = GetParam().precision;
+  job.frozen = GetParam().frozen;
+  const bool bf16 = job.precision == engine::Precision::kBf16;
+  const Outcome outcome = rehearse(job, micro_batches_of(1), 1);
+  const RehearsalDetail& detail = *outcome.detail;
+
+  const auto built = models::build_model(model_.path(), at::kMeta, engine::dtype_of(job.precision));
+  models::freeze(*built, job.frozen);
+  int64_t total = 0;
+  int64_t trained = 0;
+  int64_t tensors = 0;
+  for (const auto& parameter : built->parameters().all()) {
+    total += parameter.tensor.numel();
+    if (parameter.tensor.requires_grad()) trained += parameter.tensor.numel();
+    ++tensors;
+  }
+  EXPECT_EQ(detail.total_elements, total);
+  EXPECT_EQ(detail.trained_elements, trained);
+
+  // Each tensor is rounded up to 512 bytes; of a block for large tensors up to 1 MiB may stay unused, but not where
+  // segments grow.
+  const auto expect_close = [&](Component component, int64_t bytes, int64_t tensors_of_it) {
+    const int64_t taken = most_of(detail, component);
+    EXPECT_GE(taken, bytes) << memory::name_of(component);
+    EXPECT_LE(taken, bytes + 512 * tensors_of_it + kMiB) << memory::name_of(component);
+  };
+  expect_close(Component::kWeights, total * (bf16 ? 2 : 4), tensors);
+  expect_close(Component::kGradients, trained * 4, tensors);
+  // Two moments, and masters where the weights have 16 bits. While it steps it takes a little for the norm.
+  expect_close(Component::kOptimizer, trained * (bf16 ? 12 : 8), 4 * tensors);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, ComponentsTest,
+    testing::Values(ComponentCase{"Bf16", engine::Precision::kBf16, {}},
+                    ComponentCase{"Fp32", engine::Precision::kFp32, {}},
+                    ComponentCase{"FrozenTower", engine::Precision::kBf16, {.vision_tower = true}},
+                    ComponentCase{"FrozenLanguageModel", engine::Precision::kBf16, {.language_model = true}},
+                    ComponentCase{
+                        "ProjectorOnly", engine::Precision::kFp32, {.vision_tower = true, .language_model = true}}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST_F(RehearsalTest, AFrozenTowerKeepsNoActivations) {
+  Job frozen = model_.job();
+  frozen.frozen.vision_tower = true;
+  const auto trained_peak = rehearse(model_.job(), micro_batches_of(4), 4).detail->peak;
+  const auto frozen_peak = rehearse(frozen, micro_batches_of(4), 4).detail->peak;
+  EXPECT_LT(bytes_of(frozen_peak.by_component, Component::kVision),
+            bytes_of(trained_peak.by_component, Component::kVision) / 10);
+}
+
+TEST_F(RehearsalTest, RecomputationLowersTheActivationsOfItsTower) {
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  const auto with = [&](models::RecomputeBlocks blocks) {
+    return process.rehearse(request({.micro_batch_size = 2, .recompute = blocks}, 2));
+  };
+  const Outcome none = with({});
+  const Outcome vision = with({.vision = 12, .language = 0});
+  const Outcome language = with({.vision = 0, .language = 30});
+  const Outcome half = with({.vision = 6, .language = 0});
+  const auto activations = [](const Outcome& outcome, Component component) {
+    return most_of(*outcome.detail, component);
+  };
+  EXPECT_LT(activations(vision, Component::kVision), activations(none, Component::kVision) / 2);
+  EXPECT_LT(activations(language, Component::kLanguage), activations(none, Component::kLanguage) / 2);
+  EXPECT_GT(activations(half, Component::kVision), activations(vision, Component::kVision));
+  EXPECT_LT(activations(half, Component::kVision), activations(none, Component::kVision));
+  EXPECT_LT(vision.peaks().reserved_bytes, none.peaks().reserved_bytes);
+  EXPECT_LT(half.peaks().reserved_bytes, none.peaks().reserved_bytes);
+  for (const Outcome* recomputed : {&vision, &language, &half}) {
+    EXPECT_GT(recomputed->costs->total.product_operations, none.costs->total.product_operations);
+    EXPECT_GT(recomputed->costs->total.seconds, none.costs->total.seconds);
+    EXPECT_EQ(recomputed->costs->vision_blocks_forward.product_operations,
+              none.costs->vision_blocks_forward.product_operations);
+  }
+  // Recomputing all blocks does their forward pass once more, no more and no less.
+  EXPECT_EQ(vision.costs->total.product_operations,
+            none.costs->total.product_operations + none.costs->vision_blocks_forward.product_operations);
+  EXPECT_EQ(language.costs->total.attention_operations,
+            none.costs->total.attention_operations + none.costs->language_blocks_forward.attention_operations);
+}
+
+TEST_F(RehearsalTest, FewerTilesAPassAndSmallerLossChunksTakeLessWhereTheyWork) {
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  const Choices all{.micro_batch_size = 4, .recompute = {12, 30}};
+  Choices few_tiles = all;
+  few_tiles.vision_tiles_per_pass = 5;
+  Choices small_chunks = all;
+  small_chunks.loss_chunk_rows = 32;
+  const Outcome whole = process.rehearse(request(all, 4));
+  const Outcome passes = process.rehearse(request(few_tiles, 4));
+  const Outcome chunks = process.rehearse(request(small_chunks, 4));
+  EXPECT_LT(most_of(*passes.detail, Component::kVision), most_of(*whole.detail, Component::kVision));
+  EXPECT_LT(most_of(*chunks.detail, Component::kLoss), most_of(*whole.detail, Component::kLoss));
+}
+
+TEST_F(RehearsalTest, OutOfMemoryIsAnAnswerAndTheProcessGoesOn) {
+  const PresetFolder tiny("smolvlm-tiny");
+  const RehearsalRequest small{
+      .choices = micro_batches_of(1), .steps = {kSteps, {{tiny.shape({.images = 0}), 2}}}, .with_detail = true};
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = 4 * kGiB});
+  const Outcome too_much = process.rehearse(request(micro_batches_of(4), 4));
+  EXPECT_TRUE(too_much.out_of_memory);
+  EXPECT_LT(std::ssize(too_much.steps), kSteps);
+  EXPECT_FALSE(too_much.detail);
+
+  process.set_job(tiny.job());
+  const Outcome after = process.rehearse(small);
+  EXPECT_FALSE(after.out_of_memory);
+  RehearsalProcess fresh(tiny.job(), {.gpu = "h100", .memory_bytes = 4 * kGiB});
+  EXPECT_EQ(flat(after), flat(fresh.rehearse(small))) << "what did not fit has left nothing behind";
+
+  process.set_job(model_.job());
+  EXPECT_TRUE(process.rehearse(request(micro_batches_of(4), 4)).out_of_memory);
+}
+
+/// The promise of a plan: a card of that size does the same, allocation by allocation.
+TEST_F(RehearsalTest, ACardWithoutLimitTellsWhatACardOfThatSizeDoes) {
+  const Choices choices = micro_batches_of(2);
+  const Outcome unlimited = rehearse(model_.job(), choices, 4);
+  const int64_t needed = unlimited.peaks().reserved_bytes;
+  const auto on_a_card_of = [&](int64_t bytes, int64_t used) {
+    RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = bytes, .used_bytes = used});
+    return process.rehearse(request(choices, 4));
+  };
+  for (const int64_t used : {int64_t{0}, 512 * kMiB}) {
+    const Outcome enough = on_a_card_of(needed + used, used);
+    EXPECT_FALSE(enough.out_of_memory);
+    EXPECT_EQ(enough.allocation_retries, 0);
+    EXPECT_EQ(flat(enough), flat(unlimited));
+  }
+  const Outcome less = on_a_card_of(needed - 2 * kMiB, 0);
+  EXPECT_TRUE(less.out_of_memory || less.allocation_retries > 0);
+}
+
+TEST_F(RehearsalTest, AModelOfAnUnknownFamilyIsTheSameErrorAsInThisProcess) {
+  std::ofstream(model_.path() / "config.json") << R"({"model_type": "paligemma"})";
+  const std::string here =
+      message_of([&] { models::build_model(model_.path(), at::kCPU, at::kFloat); }, ExitCode::kBadData);
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  EXPECT_EQ(message_of([&] { process.rehearse(request({}, 1)); }, ExitCode::kBadData), here);
+  EXPECT_THAT(here, testing::HasSubstr("paligemma"));
+  // An error does not end the process either.
+  const PresetFolder tiny("smolvlm-tiny");
+  process.set_job(tiny.job());
+  EXPECT_THAT(process.rehearse({.choices = {}, .steps = {{{tiny.shape({.images = 0}), 1}}}}).steps, SizeIs(1));
+}
+
+TEST_F(RehearsalTest, AFolderWithoutConfigIsTheSameErrorAsInThisProcess) {
+  Job job = model_.job();
+  job.model = "/nowhere";
+  RehearsalProcess process(job, {.gpu = "h100", .memory_bytes = kUnlimited});
+  EXPECT_EQ(message_of([&] { process.rehearse(request({}, 1)); }, ExitCode::kBadData),
+            message_of([&] { models::build_model("/nowhere", at::kCPU, at::kFloat); }, ExitCode::kBadData));
+}
+
+TEST_F(RehearsalTest, ACardThatNobodyKnowsIsAnError) {
+  RehearsalProcess process(model_.job(), {.gpu = "nonsense", .memory_bytes = kUnlimited});
+  EXPECT_ANY_THROW(process.rehearse(request({}, 1)));
+}
+
+class CostTest : public RehearsalTest {
+ protected:
+  static double product_operations(const Outcome& outcome) { return outcome.costs->total.product_operations; }
+  static double attention_operations(const Outcome& outcome) { return outcome.costs->total.attention_operations; }
+
+  nlohmann::json config() const {
+    std::ifstream file(model_.path() / "config.json");
+    return nlohmann::json::parse(file);
+  }
+};
+
+TEST_F(CostTest, OperationsAreInProportionToTheSamples) {
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  const Outcome one = process.rehearse(request(micro_batches_of(1), 1));
+  for (const auto& [size, samples] : {std::pair{2, 2}, {1, 2}, {3, 3}, {2, 6}}) {
+    const Outcome more = process.rehearse(request(micro_batches_of(size), samples));
+    EXPECT_EQ(product_operations(more), samples * product_operations(one));
+    EXPECT_EQ(attention_operations(more), samples * attention_operations(one));
+    EXPECT_GT(more.costs->total.bytes_moved, one.costs->total.bytes_moved);
+    EXPECT_GT(more.costs->total.seconds, one.costs->total.seconds);
+    EXPECT_EQ(more.costs->optimizer.bytes_moved, one.costs->optimizer.bytes_moved) << "one step of the optimizer";
+  }
+}
+
+/// Against the sizes in config.json: a product of [tokens, in] and [in, out] is 2 · tokens · in · out operations.
+TEST_F(CostTest, OperationsOfTheLanguageModelFollowFromItsSizes) {
+  const Outcome outcome = rehearse(model_.job(), micro_batches_of(1), 1);
+  const auto text = config()["text_config"];
+  const double hidden = text["hidden_size"];
+  const double heads = text["num_attention_heads"];
+  const double key_heads = text["num_key_value_heads"];
+  const double head_size = text["head_dim"];
+  const double layers = text["num_hidden_layers"];
+  const double weights =
+      hidden * head_size * (2 * heads + 2 * key_heads) + 3 * hidden * text["intermediate_size"].get<double>();
+  const auto tokens = static_cast<double>(shape_.tokens);
+  EXPECT_EQ(outcome.costs->language_blocks_forward.product_operations, 2 * tokens * layers * weights);
+  // Scores and their product with the values, half of them behind a causal mask.
+  EXPECT_EQ(outcome.costs->language_blocks_forward.attention_operations,
+            0.5 * 4 * tokens * tokens * heads * head_size * layers);
+}
+
+TEST_F(CostTest, OperationsOfTheVisionTowerFollowFromItsSizes) {
+  const Outcome outcome = rehearse(model_.job(), micro_batches_of(1), 1);
+  const auto vision = config()["vision_config"];
+  const double hidden = vision["hidden_size"];
+  const double layers = vision["num_hidden_layers"];
+  const double patches_a_side = vision["image_size"].get<double>() / vision["patch_size"].get<double>();
+  const double patches = patches_a_side * patches_a_side;
+  const auto tiles = static_cast<double>(shape_.tiles);
+  const double weights = 4 * hidden * hidden + 2 * hidden * vision["intermediate_size"].get<double>();
+  EXPECT_EQ(outcome.costs->vision_blocks_forward.product_operations, 2 * tiles * patches * layers * weights);
+  EXPECT_EQ(outcome.costs->vision_blocks_forward.attention_operations, 4 * tiles * patches * patches * hidden * layers);
+}
+
+TEST_F(CostTest, AreNoNumbersThatCannotBe) {
+  const Outcome outcome = rehearse(model_.job(), micro_batches_of(1), 1);
+  const StepCosts& costs = *outcome.costs;
+  for (const Cost* part : {&costs.vision_blocks_forward, &costs.language_blocks_forward, &costs.optimizer}) {
+    EXPECT_GT(part->launches, 0);
+    EXPECT_GT(part->bytes_moved, 0);
+    EXPECT_GT(part->seconds, 0);
+    EXPECT_LT(part->seconds, costs.total.seconds);
+    EXPECT_LT(part->launches, costs.total.launches);
+  }
+  EXPECT_EQ(costs.optimizer.product_operations, 0);
+  // Forward and backward pass: about three times the forward pass, besides the loss and the projector.
+  const double forward =
+      costs.vision_blocks_forward.product_operations + costs.language_blocks_forward.product_operations;
+  EXPECT_GT(costs.total.product_operations, 2.9 * forward);
+  EXPECT_LT(costs.total.product_operations, 3.5 * forward);
+}
+
+TEST_F(CostTest, ASlowerCardTakesLongerForTheSame) {
+  const Outcome fast = rehearse(model_.job(), micro_batches_of(2), 2, "h100");
+  const Outcome slow = rehearse(model_.job(), micro_batches_of(2), 2, "l4");
+  EXPECT_EQ(product_operations(fast), product_operations(slow));
+  EXPECT_GT(slow.costs->total.seconds, fast.costs->total.seconds);
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner
