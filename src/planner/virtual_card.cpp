@@ -56,6 +56,7 @@ std::vector<std::pair<std::string, std::string>> environment_of(const VirtualCar
   return {{"LD_PRELOAD", fmt::format("{}", fmt::join(preload, ":"))},
           {"VLMTRAIN_VGPU_CARD", card.gpu},
           {"VLMTRAIN_VGPU_BYTES", card.memory_bytes ? std::to_string(*card.memory_bytes) : ""},
+          {"VLMTRAIN_VGPU_REPORTED_BYTES", card.reported_bytes ? std::to_string(*card.reported_bytes) : ""},
           {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(card.used_bytes)},
           {kMeant, "1"}};
 }

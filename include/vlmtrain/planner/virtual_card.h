@@ -13,7 +13,10 @@ namespace vlmtrain::planner {
 struct VirtualCard {
   std::string gpu = "h100";             ///< a name from memory/gpu_table.h
   std::optional<int64_t> memory_bytes;  ///< instead of the table's
-  int64_t used_bytes = 0;               ///< taken from the start
+  /// What the card says that it has, instead of what it has. PyTorch's expandable segments reserve addresses in
+  /// proportion to it, and which free block an allocation gets depends on how many are left.
+  std::optional<int64_t> reported_bytes = std::nullopt;
+  int64_t used_bytes = 0;  ///< taken from the start
 };
 
 /// The environment variables that put a process on `card`. Throws UserError (kFailed) where the stand-ins for the CUDA

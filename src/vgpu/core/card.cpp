@@ -42,9 +42,10 @@ std::optional<Card> from_environment() {
   const memory::Gpu* const gpu = chosen_gpu();
   if (gpu == nullptr) return std::nullopt;
   const auto memory_bytes = bytes_setting("VLMTRAIN_VGPU_BYTES", static_cast<uint64_t>(gpu->memory_bytes));
+  const auto reported_bytes = bytes_setting("VLMTRAIN_VGPU_REPORTED_BYTES", memory_bytes.value_or(0));
   const auto used_bytes = bytes_setting("VLMTRAIN_VGPU_USED_BYTES", 0);
-  if (!memory_bytes || !used_bytes) return std::nullopt;
-  return Card{*gpu, memory::architecture(gpu->architecture), *memory_bytes, *used_bytes};
+  if (!memory_bytes || !reported_bytes || !used_bytes) return std::nullopt;
+  return Card{*gpu, memory::architecture(gpu->architecture), *memory_bytes, *reported_bytes, *used_bytes};
 }
 
 }  // namespace
