@@ -14,8 +14,7 @@ namespace {
 constexpr double kMedium = 0.6;
 constexpr double kSmall = 0.3;
 constexpr int64_t kMostMicroBatches = 2;
-/// More than any card has. Expandable segments reserve the addresses of the whole card several times over, so it cannot
-/// be much more.
+/// More than any card has.
 constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
 
 UserError beyond_all_cards(const SampleBatch& batch, const Choices& choices) {
@@ -69,7 +68,9 @@ Tried::Tried(const Job& job, const TargetCard& card, const Workload& workload, i
     : job_(job),
       workload_(workload),
       limit_bytes_(limit_bytes),
-      process_(job, {.gpu = std::string(card.gpu->name), .memory_bytes = kUnlimitedBytes}) {}
+      process_(
+          job,
+          {.gpu = std::string(card.gpu->name), .memory_bytes = kUnlimitedBytes, .reported_bytes = card.memory_bytes}) {}
 
 void Tried::hold(const SampleBatch& batch) {
   held_.push_back(batch);

@@ -7,8 +7,8 @@
 
 namespace vlmtrain::planner {
 
-/// The plans that were rehearsed, and the process that rehearses further ones. The virtual card has no limit, so that a
-/// plan that does not fit tells how much it needs.
+/// The plans that were rehearsed, and the process that rehearses further ones. The virtual card has no limit, though it
+/// says that it is as large as the target, so that a plan that does not fit tells how much it needs.
 class Tried {
  public:
   Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes);

@@ -16,8 +16,9 @@ struct PlanRequest {
   bool with_timeline = false;
 };
 
-/// The plan with the least predicted step time among those that fit, each tried on a virtual card without limits: where
-/// the reserved peak stays below the limit, a card of that size does the same, allocation by allocation.
+/// The plan with the least predicted step time among those that fit, each tried on a virtual card that says it is as
+/// large as the target and has no limit: where the reserved peak stays below the limit, a card of that size does the
+/// same, allocation by allocation.
 ///
 /// Micro-batches are divisors of a rank's share of the global batch. Blocks are recomputed one by one, first those
 /// whose recomputation costs least time for the bytes that it saves, as few as fit. Four short rehearsals tell what a
