@@ -99,7 +99,7 @@ void OptionSearch::probe() {
   estimate_.emplace(probes);
   order_ = estimate_->recompute_order();
   if (!fixed_.recompute.is_auto()) {
-    order_ = {{fixed_.recompute.blocks_of(detail.vision_blocks), fixed_.recompute.blocks_of(detail.language_blocks)}};
+    order_ = {fixed_.recompute.blocks_of({detail.vision_blocks, detail.language_blocks})};
   }
 }
 

@@ -1,8 +1,8 @@
 #include "vlmtrain/planner/options.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
+#include <regex>
 
 #include "vlmtrain/base/error.h"
 
@@ -21,11 +21,14 @@ std::string name_of(Mode mode) {
   throw InternalError("a mode without a name");
 }
 
-int64_t RecomputeOption::blocks_of(int64_t tower) const {
+models::RecomputeBlocks RecomputeOption::blocks_of(const models::RecomputeBlocks& all) const {
   VLMTRAIN_CHECK(!is_auto(), "recompute: auto is for the planner to decide");
-  if (text == "none") return 0;
-  if (text == "all") return tower;
-  return std::min<int64_t>(std::stoll(text), tower);
+  if (text == "none") return {};
+  if (text == "all") return all;
+  const size_t plus = text.find('+');
+  const int64_t first = std::stoll(text);
+  const int64_t second = plus == std::string::npos ? first : std::stoll(text.substr(plus + 1));
+  return {std::min(first, all.vision), std::min(second, all.language)};
 }
 
 void declare(OptionTable& table, MemoryOptions& options) {
@@ -38,14 +41,13 @@ void declare(OptionTable& table, MemoryOptions& options) {
   table.add_choice("memory.mode", options.mode, modes(),
                    "How much of the card a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
   const auto valid = [](const std::string& text) {
-    const bool number = !text.empty() && text.size() < 7 &&
-                        std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
-    return text == "auto" || text == "none" || text == "all" || number;
+    static const std::regex numbers("[0-9]{1,6}([+][0-9]{1,6})?");
+    return text == "auto" || text == "none" || text == "all" || std::regex_match(text, numbers);
   };
   table.add("memory.recompute", options.recompute.text,
-            "Blocks of the vision tower and of the language model (each) whose activations are computed again in the "
-            "backward pass instead of being kept. `auto`: as few as fit; none on the CPU.",
-            std::optional{Check<std::string>{"auto, none, all or a number of blocks", valid}});
+            "Blocks whose activations are computed again in the backward pass instead of being kept: a number for the "
+            "vision tower and the language model each, or `V+L` for V and L. `auto`: as few as fit; none on the CPU.",
+            std::optional{Check<std::string>{"auto, none, all, a number of blocks or two as V+L", valid}});
   table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
             "Most tiles that the vision tower takes at a time; 0: all of a micro-batch. `auto`: all, or fewer where "
             "nothing else fits.",

@@ -79,7 +79,7 @@ planner::Choices choices_without_plan(const Config& config, int64_t vision_block
   choices.loss_chunk_rows = config.memory.loss_chunk_rows.value_or(choices.loss_chunk_rows);
   const planner::RecomputeOption& recompute = config.memory.recompute;
   if (!recompute.is_auto()) {
-    choices.recompute = {recompute.blocks_of(vision_blocks), recompute.blocks_of(language_blocks)};
+    choices.recompute = recompute.blocks_of({vision_blocks, language_blocks});
   }
   return choices;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::planner {
 
@@ -16,13 +17,14 @@ enum class Mode { kConservative, kBalanced, kAggressive };
 const std::vector<std::pair<std::string, Mode>>& modes();
 std::string name_of(Mode mode);
 
-/// `auto`, `none`, `all` or a number of blocks in each tower.
+/// `auto`, `none`, `all`, a number of blocks in each tower, or `V+L`: V blocks of the vision tower and L of the
+/// language model.
 struct RecomputeOption {
   std::string text = "auto";
 
   bool is_auto() const { return text == "auto"; }
-  /// Of a tower of so many blocks. REQUIRES: not auto.
-  int64_t blocks_of(int64_t tower) const;
+  /// Of a model that has `all`. REQUIRES: not auto.
+  models::RecomputeBlocks blocks_of(const models::RecomputeBlocks& all) const;
 };
 
 /// Section `memory`: what is traded for memory. The planner fills what is `auto`.
