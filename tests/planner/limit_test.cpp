@@ -180,11 +180,13 @@ TEST(PrecisionTest, OnlyCardsWithBf16UnitsComputeInIt) {
 
 TEST(RecomputeOptionTest, CountsBlocksOfATower) {
   EXPECT_TRUE(RecomputeOption{}.is_auto());
-  EXPECT_EQ(RecomputeOption{"none"}.blocks_of(12), 0);
-  EXPECT_EQ(RecomputeOption{"all"}.blocks_of(12), 12);
-  EXPECT_EQ(RecomputeOption{"5"}.blocks_of(12), 5);
-  EXPECT_EQ(RecomputeOption{"5"}.blocks_of(3), 3) << "a tower with fewer blocks has no more";
-  EXPECT_THROW(RecomputeOption{"auto"}.blocks_of(12), InternalError);
+  const models::RecomputeBlocks all{.vision = 12, .language = 30};
+  EXPECT_EQ(RecomputeOption{"none"}.blocks_of(all), models::RecomputeBlocks{});
+  EXPECT_EQ(RecomputeOption{"all"}.blocks_of(all), all);
+  EXPECT_EQ(RecomputeOption{"5"}.blocks_of(all), (models::RecomputeBlocks{5, 5}));
+  EXPECT_EQ(RecomputeOption{"20"}.blocks_of(all), (models::RecomputeBlocks{12, 20})) << "a tower has no more";
+  EXPECT_EQ(RecomputeOption{"3+40"}.blocks_of(all), (models::RecomputeBlocks{3, 30}));
+  EXPECT_THROW(RecomputeOption{"auto"}.blocks_of(all), InternalError);
 }
 
 }  // namespace
