@@ -1,12 +1,18 @@
 #include "vlmtrain/nn/attention.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/softmax.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <tuple>
 #include <vector>
 
@@ -46,10 +52,16 @@ at::Tensor cpu_attention(const at::Tensor& query, const at::Tensor& key, const a
 }
 
 at::Tensor cuda_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
-                      bool causal) {
+                      bool causal, std::optional<int64_t> window) {
+  std::optional<int64_t> rows_before, rows_after;
+  if (window) {
+    rows_before = *window - 1;
+    rows_after = 0;
+  }
   return std::get<0>(at::_flash_attention_forward(query, key, value, segments.offsets, segments.offsets,
                                                   segments.max_length, segments.max_length, /*dropout_p=*/0.0, causal,
-                                                  /*return_debug_mask=*/false, scale_of(query)));
+                                                  /*return_debug_mask=*/false, scale_of(query), rows_before,
+                                                  rows_after));
 }
 
 at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -67,16 +79,59 @@ at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key,
   return output.squeeze(0);
 }
 
+/// One segment, of which query i sees the keys i − window + 1 to i.
+at::Tensor windowed_segment(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t window) {
+  const int64_t rows = query.size(0), key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
+  std::vector<at::Tensor> outputs;
+  for (int64_t first = 0; first < rows; first += window) {
+    const int64_t count = std::min(window, rows - first);
+    const int64_t first_key = std::max<int64_t>(first - window + 1, 0);
+    const int64_t keys = first + count - first_key;
+    // Entry [i, j]: query first + i, key first_key + j.
+    const at::Tensor seen = at::ones({count, keys}, query.options().dtype(at::kBool))
+                                .tril_(first - first_key)
+                                .triu_(first - first_key - window + 1);
+    const at::Tensor heads_first = query.narrow(0, first, count)
+                                       .view({count, key_value_heads, group, -1})
+                                       .permute({1, 2, 0, 3});  // [key_value_heads, group, count, head_dim]
+    const auto shared = [&](const at::Tensor& x) {
+      return x.narrow(0, first_key, keys).permute({1, 0, 2}).unsqueeze(1);
+    };
+    const at::Tensor scores = at::matmul(heads_first, shared(key).transpose(-1, -2)) * scale_of(query);
+    const at::Tensor weights =
+        at::softmax(scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()), -1, at::kFloat);
+    const at::Tensor output = at::matmul(weights.to(query.scalar_type()), shared(value));
+    outputs.push_back(output.permute({2, 0, 1, 3}).reshape({count, query.size(1), query.size(2)}));
+  }
+  return at::cat(outputs);
+}
+
+at::Tensor windowed(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
+                    int64_t window) {
+  const auto queries = query.split_with_sizes(segments.lengths);
+  const auto keys = key.split_with_sizes(segments.lengths);
+  const auto values = value.split_with_sizes(segments.lengths);
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    outputs.push_back(windowed_segment(queries[i], keys[i], values[i], window));
+  }
+  return at::cat(outputs);
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
-                     bool causal) {
+                     bool causal, std::optional<int64_t> window) {
   VLMTRAIN_CHECK(query.size(0) == segments.rows && query.size(1) % key.size(1) == 0,
                  "{} rows for segments of {}, {} heads for {} key-value heads", query.size(0), segments.rows,
                  query.size(1), key.size(1));
+  VLMTRAIN_CHECK(!window || (causal && *window > 0), "a window goes with causal attention and has at least one row");
+  if (window && segments.max_length <= *window) window.reset();
+  const bool kernel_has_windows = query.is_cuda() && query.scalar_type() != at::kFloat;
+  if (window && !kernel_has_windows) return windowed(query, key, value, segments, *window);
   if (!query.is_cuda()) return cpu_attention(query, key, value, segments, causal);
   if (query.scalar_type() == at::kFloat) return cuda_memory_efficient(query, key, value, segments, causal);
-  return cuda_flash(query, key, value, segments, causal);
+  return cuda_flash(query, key, value, segments, causal, window);
 }
 
 }  // namespace vlmtrain::nn

@@ -42,12 +42,15 @@ struct Rotate : torch::autograd::Function<Rotate> {
 
 }  // namespace
 
-RotaryTable RotaryTable::of(const at::Tensor& position_ids, int64_t head_dim, double theta) {
-  const auto options = at::TensorOptions(at::kFloat).device(position_ids.device());
-  const at::Tensor exponents = at::arange(0, head_dim, 2, options).div_(static_cast<double>(head_dim));
-  const at::Tensor frequencies = at::pow(theta, exponents).reciprocal_();
+RotaryTable RotaryTable::of(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale) {
   const at::Tensor angles = position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies;
-  return {angles.cos(), angles.sin()};
+  if (scale == 1) return {angles.cos(), angles.sin()};
+  return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
+}
+
+at::Tensor rotary_frequencies(int64_t head_dim, double theta) {
+  const at::Tensor exponents = at::arange(0, head_dim, 2, at::kFloat).div_(static_cast<double>(head_dim));
+  return at::pow(theta, exponents).reciprocal_();
 }
 
 at::Tensor apply_rotary(const at::Tensor& x, const RotaryTable& table) {

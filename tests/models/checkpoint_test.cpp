@@ -124,9 +124,9 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"TextActivation", [](auto& c) { c["text_config"]["hidden_act"] = "gelu"; }, {"gelu", "silu"}},
         Mistake{"RopeScaling",
                 [](auto& c) {
-                  c["text_config"]["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}};
+                  c["text_config"]["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 8}};
                 },
-                {"rope_scaling", "llama3"}},
+                {"rope_scaling", "dynamic"}},
         Mistake{"PatchLargerThanTile", [](auto& c) { c["vision_config"]["patch_size"] = 64; }, {"patch_size 64"}}),
     [](const auto& instance) { return instance.param.name; });
 

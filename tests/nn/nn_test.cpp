@@ -22,34 +22,34 @@ at::Tensor random_leaf(at::IntArrayRef sizes) {
   return at::randn(sizes).set_requires_grad(true);
 }
 
-at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal) {
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                           std::optional<int64_t> window = std::nullopt) {
   const int64_t group = q.size(1) / k.size(1);
   const auto keys = k.repeat_interleave(group, 1).transpose(0, 1);
   const auto values = v.repeat_interleave(group, 1).transpose(0, 1);
   auto scores = at::matmul(q.transpose(0, 1), keys.transpose(1, 2)) / std::sqrt(static_cast<double>(q.size(-1)));
   if (causal) {
-    const auto later = at::ones({q.size(0), q.size(0)}, at::kBool).triu(1);
-    scores = scores.masked_fill(later, -std::numeric_limits<double>::infinity());
+    auto hidden = at::ones({q.size(0), q.size(0)}, at::kBool).triu(1);
+    if (window) hidden = hidden.logical_or(at::ones({q.size(0), q.size(0)}, at::kBool).tril(-*window));
+    scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
   }
   return at::matmul(scores.softmax(-1), values).transpose(0, 1);
 }
 
-class AttentionTest : public testing::TestWithParam<std::tuple<std::vector<int64_t>, int64_t, bool>> {};
-
-TEST_P(AttentionTest, EqualsPlainAttentionWithinEachSegment) {
-  const auto& [lengths, key_value_heads, causal] = GetParam();
+void expect_plain_attention(const std::vector<int64_t>& lengths, int64_t key_value_heads, bool causal,
+                            std::optional<int64_t> window) {
   at::manual_seed(0);
   const auto segments = Segments::from_lengths(lengths, at::kCPU);
   const auto q = random_leaf({segments.rows, 4, 16});
   const auto k = random_leaf({segments.rows, key_value_heads, 16});
   const auto v = random_leaf({segments.rows, key_value_heads, 16});
-  const auto output = attention(q, k, v, segments, causal);
+  const auto output = attention(q, k, v, segments, causal, window);
 
   std::vector<at::Tensor> expected;
   int64_t first = 0;
   for (const int64_t length : lengths) {
-    expected.push_back(
-        plain_attention(q.narrow(0, first, length), k.narrow(0, first, length), v.narrow(0, first, length), causal));
+    expected.push_back(plain_attention(q.narrow(0, first, length), k.narrow(0, first, length),
+                                       v.narrow(0, first, length), causal, window));
     first += length;
   }
   const auto reference = at::cat(expected);
@@ -61,14 +61,32 @@ TEST_P(AttentionTest, EqualsPlainAttentionWithinEachSegment) {
   for (size_t i = 0; i < found.size(); ++i) EXPECT_LT(relative_difference(found[i], wanted[i]), 1e-5) << i;
 }
 
+const auto segment_lengths =
+    testing::Values(std::vector<int64_t>{5}, std::vector<int64_t>{7, 7, 7}, std::vector<int64_t>{1, 33, 8, 2});
+
+class AttentionTest : public testing::TestWithParam<std::tuple<std::vector<int64_t>, int64_t, bool>> {};
+
+TEST_P(AttentionTest, EqualsPlainAttentionWithinEachSegment) {
+  const auto& [lengths, key_value_heads, causal] = GetParam();
+  expect_plain_attention(lengths, key_value_heads, causal, std::nullopt);
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
-                         testing::Combine(testing::Values(std::vector<int64_t>{5}, std::vector<int64_t>{7, 7, 7},
-                                                          std::vector<int64_t>{1, 33, 8, 2}),
-                                          testing::Values(4, 2, 1), testing::Bool()));
+                         testing::Combine(segment_lengths, testing::Values(4, 2, 1), testing::Bool()));
+
+class SlidingWindowTest : public testing::TestWithParam<std::tuple<std::vector<int64_t>, int64_t, int64_t>> {};
+
+TEST_P(SlidingWindowTest, EqualsPlainAttentionWithinTheWindow) {
+  const auto& [lengths, key_value_heads, window] = GetParam();
+  expect_plain_attention(lengths, key_value_heads, /*causal=*/true, window);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SlidingWindowTest,
+                         testing::Combine(segment_lengths, testing::Values(4, 2, 1), testing::Values(1, 3, 8, 32, 33)));
 
 TEST(Rotary, RotatesPairsAndBackIsTheGradient) {
   const auto positions = at::tensor({0, 1, 2, 3, 0, 1}, at::kLong);
-  const auto table = RotaryTable::of(positions, 8, 10000.0);
+  const auto table = RotaryTable::of(positions, rotary_frequencies(8, 10000.0));
   const auto x = random_leaf({6, 2, 8});
   const auto y = apply_rotary(x, table);
   for (int64_t row = 0; row < 6; ++row) {

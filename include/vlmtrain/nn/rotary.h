@@ -11,9 +11,13 @@ namespace vlmtrain::nn {
 struct RotaryTable {
   at::Tensor cos, sin;
 
-  /// `position_ids` int64 [rows]; angle of pair i at position p: p · theta^(−2i / head_dim).
-  static RotaryTable of(const at::Tensor& position_ids, int64_t head_dim, double theta);
+  /// `position_ids` int64 [rows], `frequencies` fp32 [head_dim / 2] on the same device; angle of pair i at position p:
+  /// p · frequencies[i]. `scale` multiplies cosine and sine.
+  static RotaryTable of(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale = 1);
 };
+
+/// theta^(−2i / head_dim) for each pair i: fp32 [head_dim / 2] on the CPU.
+at::Tensor rotary_frequencies(int64_t head_dim, double theta);
 
 /// Rotates x [rows, heads, head_dim], where feature i pairs with i + head_dim / 2 as in Llama.
 at::Tensor apply_rotary(const at::Tensor& x, const RotaryTable& table);

@@ -1,9 +1,5 @@
 #include "models/idefics3/model.h"
 
-#include <ATen/ops/index_copy.h>
-
-#include "vlmtrain/base/error.h"
-
 namespace vlmtrain::models::idefics3 {
 
 using nn::Component;
@@ -32,13 +28,8 @@ at::Tensor Model::image_features(const at::Tensor& tiles) const {
 
 at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                                 const at::Tensor& output_positions) const {
-  at::Tensor embedded = text_.embed(batch.token_ids);
-  if (image_features.defined()) {
-    VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
-                   image_features.size(0), batch.image_positions.numel());
-    embedded = embedded.index_copy(0, batch.image_positions, image_features);
-  }
-  return text_(embedded, batch.position_ids, batch.segments, output_positions, recompute().language);
+  return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
+               recompute().language);
 }
 
 at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale) {

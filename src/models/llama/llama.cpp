@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/index_copy.h>
 #include <ATen/ops/silu.h>
 
 #include "vlmtrain/base/error.h"
@@ -12,53 +13,79 @@ namespace vlmtrain::models {
 
 namespace {
 
-double rope_theta_of(const nlohmann::json& config, const std::string& source) {
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (!config.contains(key) || config[key].is_null()) continue;
-    const auto& rope = config[key];
-    const auto type =
-        io::get_or<std::string>(rope, "rope_type", io::get_or<std::string>(rope, "type", "default", source), source);
-    if (type != "default") throw data_error("{}: {} of type {} is not supported yet; default is", source, key, type);
-    if (rope.contains("rope_theta")) return io::get<double>(rope, "rope_theta", source);
+/// transformers' defaults.
+LlamaConfig defaults_of(const std::string& type, const std::string& source) {
+  if (type == "llama") return {};
+  if (type == "mistral") return {.intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
+  if (type == "qwen2") return {.vocab_size = 151936, .intermediate_size = 22016, .query_key_value_bias = true};
+  throw data_error("{}: text model {} is not supported; llama, mistral and qwen2 are", source, type);
+}
+
+/// Mistral's is a number or null; Qwen2's counts only where `use_sliding_window` is set, and from a block on.
+std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std::string& type,
+                                           const LlamaConfig& config, const std::string& source) {
+  if (type == "mistral") {
+    if (!json.contains("sliding_window")) return config.sliding_window;
+    if (json["sliding_window"].is_null()) return std::nullopt;
+    const auto window = io::get<int64_t>(json, "sliding_window", source);
+    if (window < 1) throw data_error("{}: sliding_window {} is no number of tokens; null is no window", source, window);
+    return window;
   }
-  return io::get_or<double>(config, "rope_theta", 10000.0, source);
+  if (type == "qwen2" && io::get_or<bool>(json, "use_sliding_window", false, source) &&
+      io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.layers) {
+    throw data_error("{}: use_sliding_window is not supported in a Qwen2 text model; set it to false", source);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string& source) {
-  LlamaConfig config;
+  const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
+  LlamaConfig config = defaults_of(type, source);
   config.vocab_size = io::get_or<int64_t>(json, "vocab_size", config.vocab_size, source);
   config.hidden_size = io::get_or<int64_t>(json, "hidden_size", config.hidden_size, source);
   config.intermediate_size = io::get_or<int64_t>(json, "intermediate_size", config.intermediate_size, source);
   config.layers = io::get_or<int64_t>(json, "num_hidden_layers", config.layers, source);
   config.heads = io::get_or<int64_t>(json, "num_attention_heads", config.heads, source);
-  config.key_value_heads = io::get_or<int64_t>(json, "num_key_value_heads", config.heads, source);
+  // null: as many as queries. Absent: transformers' default, which for Llama is the same.
+  const bool own_default = type != "llama" && !json.contains("num_key_value_heads");
+  config.key_value_heads =
+      io::get_or<int64_t>(json, "num_key_value_heads", own_default ? config.key_value_heads : config.heads, source);
   if (config.heads < 1 || config.key_value_heads < 1 || config.heads % config.key_value_heads != 0) {
     throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.heads,
                      config.key_value_heads);
   }
   config.head_dim = io::get_or<int64_t>(json, "head_dim", config.hidden_size / config.heads, source);
+  if (config.head_dim < 2 || config.head_dim % 2 != 0) {
+    throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
+  }
   config.rms_norm_eps = io::get_or<double>(json, "rms_norm_eps", config.rms_norm_eps, source);
-  config.rope_theta = rope_theta_of(json, source);
-  config.attention_bias = io::get_or<bool>(json, "attention_bias", false, source);
-  config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
+  config.rope = RopeConfig::from_json(json, source);
+  config.sliding_window = read_sliding_window(json, type, config, source);
+  if (type == "llama") {
+    config.query_key_value_bias = config.attention_output_bias =
+        io::get_or<bool>(json, "attention_bias", false, source);
+    config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
+  }
+  config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "silu", source);
   if (activation != "silu") {
-    throw data_error("{}: hidden_act {} is not supported in a Llama text model; silu is", source, activation);
+    throw data_error("{}: hidden_act {} is not supported in a {} text model; silu is", source, activation, type);
   }
   return config;
 }
 
 LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)
     : head_dim_(config.head_dim),
-      query_(scope / "self_attn" / "q_proj", config.hidden_size, config.heads * config.head_dim, config.attention_bias),
+      query_(scope / "self_attn" / "q_proj", config.hidden_size, config.heads * config.head_dim,
+             config.query_key_value_bias),
       key_(scope / "self_attn" / "k_proj", config.hidden_size, config.key_value_heads * config.head_dim,
-           config.attention_bias),
+           config.query_key_value_bias),
       value_(scope / "self_attn" / "v_proj", config.hidden_size, config.key_value_heads * config.head_dim,
-             config.attention_bias),
-      out_(scope / "self_attn" / "o_proj", config.heads * config.head_dim, config.hidden_size, config.attention_bias,
-           residual_branch_gain(config.layers)),
+             config.query_key_value_bias),
+      out_(scope / "self_attn" / "o_proj", config.heads * config.head_dim, config.hidden_size,
+           config.attention_output_bias, residual_branch_gain(config.layers)),
       gate_(scope / "mlp" / "gate_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
       up_(scope / "mlp" / "up_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
       down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
@@ -70,7 +97,9 @@ at::Tensor LlamaBlock::attend(const at::Tensor& x, const LlamaContext& context) 
   const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), -1, head_dim_}); };
   const at::Tensor query = nn::apply_rotary(split_heads(query_(x)), context.rotary);
   const at::Tensor key = nn::apply_rotary(split_heads(key_(x)), context.rotary);
-  return out_(nn::attention(query, key, split_heads(value_(x)), context.samples, /*causal=*/true).flatten(1));
+  return out_(
+      nn::attention(query, key, split_heads(value_(x)), context.samples, /*causal=*/true, context.sliding_window)
+          .flatten(1));
 }
 
 at::Tensor LlamaBlock::feed_forward(const at::Tensor& x) const {
@@ -87,17 +116,23 @@ LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& confi
       embedding_((scope / "embed_tokens")
                      .parameter("weight", {config.vocab_size, config.hidden_size},
                                 nn::InitialValues::for_fan_in(config.hidden_size))),
+      rotary_frequencies_(config.rope.frequencies(config.head_dim).to(embedding_.device())),
       blocks_(scope / "layers", config.layers, config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
 
-at::Tensor LlamaModel::embed(const at::Tensor& token_ids) const {
-  return at::embedding(embedding_, token_ids);
+at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
+  const at::Tensor embedded = at::embedding(embedding_, batch.token_ids);
+  if (!image_features.defined()) return embedded;
+  VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
+                 image_features.size(0), batch.image_positions.numel());
+  return embedded.index_copy(0, batch.image_positions, image_features);
 }
 
 at::Tensor LlamaModel::operator()(const at::Tensor& embedded, const at::Tensor& position_ids,
                                   const nn::Segments& samples, const at::Tensor& output_positions,
                                   int64_t recomputed_blocks) const {
-  const LlamaContext context{samples, nn::RotaryTable::of(position_ids, config_.head_dim, config_.rope_theta)};
+  const LlamaContext context{samples, nn::RotaryTable::of(position_ids, rotary_frequencies_, config_.rope.scale),
+                             config_.sliding_window};
   const at::Tensor hidden = blocks_.run(embedded, recomputed_blocks, context);
   return norm_(hidden.index_select(0, output_positions));
 }

@@ -4,9 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "models/block_list.h"
+#include "models/llama/rope.h"
+#include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/norm.h"
 #include "vlmtrain/nn/parameters.h"
@@ -15,7 +18,9 @@
 
 namespace vlmtrain::models {
 
-/// The Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped queries, as transformers' LlamaConfig has it.
+/// The Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped queries, and what is it but for details:
+/// Mistral (Jiang et al. 2023, arXiv 2310.06825) has a sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671)
+/// biases of query, key and value.
 struct LlamaConfig {
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
@@ -25,12 +30,15 @@ struct LlamaConfig {
   int64_t key_value_heads = 32;
   int64_t head_dim = 128;
   double rms_norm_eps = 1e-6;
-  double rope_theta = 10000.0;
-  bool attention_bias = false;
+  RopeConfig rope = {};
+  std::optional<int64_t> sliding_window = std::nullopt;  ///< rows that a row sees, itself included
+  bool query_key_value_bias = false;
+  bool attention_output_bias = false;
   bool mlp_bias = false;
+  bool tie_word_embeddings = false;
 
-  /// The defaults are transformers'; `rope_theta` may stand by itself (transformers 4) or in `rope_parameters`
-  /// (transformers 5). Rope scaling is refused. `source` names the file in errors.
+  /// Reads a config whose `model_type` is llama (also where there is none), mistral or qwen2; the defaults are
+  /// transformers' for that type. `source` names the file in errors.
   static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
 };
 
@@ -38,6 +46,7 @@ struct LlamaConfig {
 struct LlamaContext {
   nn::Segments samples;
   nn::RotaryTable rotary;
+  std::optional<int64_t> sliding_window;
 };
 
 class LlamaBlock {
@@ -60,8 +69,8 @@ class LlamaModel {
  public:
   LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config);
 
-  /// int64 [tokens] → [tokens, hidden]
-  at::Tensor embed(const at::Tensor& token_ids) const;
+  /// The batch's tokens [tokens, hidden], its image tokens replaced by `image_features` (undefined: there are none).
+  at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
   /// Embedded tokens [tokens, hidden] → hidden states after the final norm of the rows `output_positions`.
   at::Tensor operator()(const at::Tensor& embedded, const at::Tensor& position_ids, const nn::Segments& samples,
                         const at::Tensor& output_positions, int64_t recomputed_blocks) const;
@@ -71,7 +80,8 @@ class LlamaModel {
 
  private:
   LlamaConfig config_;
-  at::Tensor embedding_;  // [vocabulary, hidden]
+  at::Tensor embedding_;           // [vocabulary, hidden]
+  at::Tensor rotary_frequencies_;  // [head_dim / 2]
   BlockList<LlamaBlock> blocks_;
   nn::RmsNorm norm_;
 };
