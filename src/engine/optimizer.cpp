@@ -71,6 +71,8 @@ double LearningRates::of(nn::Component component) const {
       return projector;
     case nn::Component::kLanguageModel:
       return language_model;
+    case nn::Component::kUnused:
+      break;
   }
   throw InternalError("unknown component");
 }

@@ -31,7 +31,8 @@ at::Tensor VisionLanguageModel::forward(const data::MicroBatch& batch, const at:
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
   bool anything_trained = false;
   for (const auto& parameter : model.parameters().all()) {
-    const bool stays = (model.parameters().lora() && !parameter.is_adapter) ||
+    const bool stays = parameter.component == nn::Component::kUnused ||
+                       (model.parameters().lora() && !parameter.is_adapter) ||
                        (parameter.component == nn::Component::kVisionTower && frozen.vision_tower) ||
                        (parameter.component == nn::Component::kProjector && frozen.projector) ||
                        (parameter.component == nn::Component::kLanguageModel && frozen.language_model);

@@ -19,7 +19,7 @@ ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move
 
 at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
                                bool is_adapter) {
-  const bool is_trained = is_adapter || !settings_.lora;
+  const bool is_trained = component != Component::kUnused && (is_adapter || !settings_.lora);
   const at::Tensor tensor = at::empty(sizes, settings_.options).set_requires_grad(is_trained);
   parameters_.push_back({std::move(name), component, tensor, initial, is_adapter});
   return tensor;
@@ -34,7 +34,8 @@ const LoraSettings* ParameterStore::add_linear(const std::string& path, Componen
 
 bool ParameterStore::takes(const LoraTarget& target, const LinearPlace& linear) const {
   const auto& left_out = settings_.lora->left_out;
-  return std::ranges::find(left_out, linear.component) == left_out.end() && target.matches(linear.path);
+  return linear.component != Component::kUnused &&
+         std::ranges::find(left_out, linear.component) == left_out.end() && target.matches(linear.path);
 }
 
 std::vector<std::string> ParameterStore::targets_without_linear() const {

@@ -1,5 +1,6 @@
 #include "models/llama/rope.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -91,6 +91,8 @@ class ParameterScope {
 
   ParameterScope operator/(std::string_view name) const;
   ParameterScope operator/(int64_t index) const { return *this / std::to_string(index); }
+  /// The same place, of another component.
+  ParameterScope as(Component component) const { return {*store_, component, prefix_}; }
   at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   /// Notes that a Linear is here; see ParameterStore::add_linear.

@@ -17,7 +17,7 @@ Config Config::from_json(const nlohmann::json& json, const std::string& source) 
     throw data_error("{}: text model {} is not supported in Idefics3; llama is", source, text_type);
   }
   Config config;
-  config.vision = SiglipConfig::from_json(json["vision_config"], source + " (vision_config)");
+  config.vision = idefics3_vision_config(json["vision_config"], source + " (vision_config)");
   config.text = LlamaConfig::from_json(text, source + " (text_config)");
   config.scale_factor = io::get_or<int64_t>(json, "scale_factor", config.scale_factor, source);
   config.image_token_id = io::get_or<int64_t>(json, "image_token_id", config.image_token_id, source);

@@ -13,7 +13,7 @@ namespace vlmtrain::models::idefics3 {
 /// `config.json` of Idefics3 and SmolVLM (Laurençon et al. 2024, arXiv 2408.12637; Marafioti et al. 2025, arXiv
 /// 2504.05299). Both have the same modules and weight names.
 struct Config {
-  SiglipConfig vision;
+  VisionTransformerConfig vision;
   LlamaConfig text;
   int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighbouring patches become one image token
   int64_t image_token_id = 128257;

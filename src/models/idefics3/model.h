@@ -21,7 +21,7 @@ class Model final : public VisionLanguageModel {
  private:
   Config config_;
   image::Normalization normalization_;
-  SiglipTower tower_;
+  VisionTransformer tower_;
   nn::Linear projection_;
   LlamaModel text_;
   at::Tensor output_weight_;
