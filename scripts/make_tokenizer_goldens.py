@@ -83,6 +83,12 @@ CHAT_TEMPLATES = {
                 "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] }}{% endfor %}"
                 "{{ '</s>' if message['role'] == 'assistant' else ' ' }}{% endfor %}"
                 "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}",
+    # LLaVA-VL/LLaVA-NeXT, conversation.py: conv_qwen as SeparatorStyle.CHATML writes it
+    "llava_qwen": "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+                  "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+                  "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+                  "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] }}{% endfor %}"
+                  "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
     # microsoft/LLaVA-Med, conversation.py: conv_mistral_instruct as SeparatorStyle.LLAMA_2 writes it
     "mistral_instruct": "{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' }}"
                         "{% if loop.index0 == 1 and messages[0]['role'] == 'system' %}"
@@ -131,7 +137,7 @@ IMAGES_FIRST_CHATS = [
     [("user", "<image>", [IMAGE, text("")]), ("assistant", "", [text("")])],
     [("user", "What is shown?\n<image>", [IMAGE, text("What is shown?")]), ("assistant", "A dog.", [text("A dog.")])],
 ]
-IMAGES_FIRST = ("llava_1_5", "llava_v1", "mistral_instruct")
+IMAGES_FIRST = ("llava_1_5", "llava_qwen", "llava_v1", "mistral_instruct")
 
 
 def extra_tokens(normalized: bool) -> list[AddedToken]:

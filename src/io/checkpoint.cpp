@@ -30,6 +30,14 @@ namespace fs = std::filesystem;
                    kWeightsName, kWeightsIndexName);
 }
 
+nlohmann::json read_weight_map(const fs::path& index) {
+  const nlohmann::json content = read_json(index);
+  if (!content.is_object() || !content.contains("weight_map") || !content["weight_map"].is_object()) {
+    throw data_error("{} has no \"weight_map\" of tensor names to files; download it again", index.string());
+  }
+  return content["weight_map"];
+}
+
 fs::path shard_path(const fs::path& index, const std::string& shard) {
   const fs::path name(shard);
   if (shard.empty() || name.has_parent_path() || name == "." || name == "..") {
@@ -63,11 +71,7 @@ void CheckpointTensors::open_single(const fs::path& file) {
 }
 
 void CheckpointTensors::open_sharded(const fs::path& index) {
-  const nlohmann::json content = read_json(index);
-  if (!content.is_object() || !content.contains("weight_map") || !content["weight_map"].is_object()) {
-    throw data_error("{} has no \"weight_map\" of tensor names to files; download it again", index.string());
-  }
-  const nlohmann::json& weight_map = content["weight_map"];
+  const nlohmann::json weight_map = read_weight_map(index);
   std::map<std::string, size_t> places;
   for (const auto& [name, file] : weight_map.items()) {
     if (!file.is_string()) {
@@ -103,6 +107,16 @@ const TensorInfo& CheckpointTensors::info(const std::string& name) const {
 
 at::Tensor CheckpointTensors::tensor(const std::string& name) const {
   return shard(name).tensor(name);
+}
+
+std::vector<std::string> checkpoint_tensor_names(const fs::path& folder) {
+  if (fs::exists(folder / kWeightsName)) return SafetensorsFile(folder / kWeightsName).names();
+  std::vector<std::string> names;
+  if (fs::exists(folder / kWeightsIndexName)) {
+    const nlohmann::json weight_map = read_weight_map(folder / kWeightsIndexName);
+    for (const auto& [name, file] : weight_map.items()) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace vlmtrain::io

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
+#include <map>
 #include <set>
 
 #include "models/companion_files.h"
@@ -40,9 +41,11 @@ const char* dtype_name(at::ScalarType dtype) {
   }
 }
 
-/// Some checkpoints with tied embeddings carry the output projection once more.
+/// Some checkpoints with tied embeddings carry the output projection once more, and older ones carry tables that are
+/// computed.
 bool may_be_unused(std::string_view name) {
-  return name == kTiedOutput;
+  return name.ends_with(kTiedOutput) || name.ends_with(".rotary_emb.inv_freq") ||
+         name.ends_with(".embeddings.position_ids");
 }
 
 /// A pattern that matches nothing is a slip of the pen, or an adapter for another model.
@@ -84,8 +87,21 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
 }
 
 void load_weights(VisionLanguageModel& model, const std::filesystem::path& folder) {
-  load_parameters(own_parameters(model), io::CheckpointTensors(folder), "", may_be_unused,
+  const at::NoGradGuard no_gradients;
+  std::vector<nn::Parameter> own;
+  std::map<std::filesystem::path, std::vector<nn::Parameter>> elsewhere;
+  for (nn::Parameter parameter : own_parameters(model)) {
+    const auto place = model.weight_elsewhere(parameter.name);
+    parameter.name = place ? place->name : model.checkpoint_name(parameter.name);
+    (place ? elsewhere[place->folder] : own).push_back(std::move(parameter));
+  }
+  load_parameters(own, io::CheckpointTensors(folder), "", may_be_unused,
                   fmt::format("{}: the weights do not match config.json", folder.string()));
+  for (const auto& [place, parameters] : elsewhere) {
+    load_parameters(
+        parameters, io::CheckpointTensors(place), "", [](std::string_view) { return true; },
+        fmt::format("{}: the weights do not match {}", place.string(), (folder / "config.json").string()));
+  }
 }
 
 void initialize_weights(VisionLanguageModel& model, uint64_t seed) {
@@ -121,7 +137,8 @@ void draw_initial_values(const nn::Parameter& parameter, uint64_t seed) {
 io::NamedTensors weights_of(const VisionLanguageModel& model) {
   io::NamedTensors weights;
   for (const auto& parameter : own_parameters(model)) {
-    weights.emplace_back(parameter.name, parameter.tensor.detach());
+    weights.emplace_back(model.checkpoint_name(parameter.name), parameter.tensor.detach());
+  }
   }
   return weights;
 }
@@ -131,6 +148,7 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
   auto config = io::read_ordered_json(source / "config.json");
   const char* const dtype_key = config.contains("torch_dtype") ? "torch_dtype" : "dtype";
   config[dtype_key] = dtype_name(model.parameters().options().dtype().toScalarType());
+  model.complete_config(config);
   io::write_file(out / "config.json", config.dump(2) + "\n");
   copy_companion_files(source, out);
   io::write_checkpoint_tensors(out, weights_of(model), max_shard_bytes);

@@ -1,6 +1,7 @@
 #include "vlmtrain/models/model.h"
 
 #include <ATen/ops/cat.h>
+#include <nlohmann/json.hpp>
 
 #include <vector>
 
@@ -27,6 +28,12 @@ at::Tensor VisionLanguageModel::forward(const data::MicroBatch& batch, const at:
   const InComponent language(Component::kLanguage);
   return hidden_states(batch, features, output_positions);
 }
+
+std::optional<WeightPlace> VisionLanguageModel::weight_elsewhere(const std::string& /*parameter*/) const {
+  return std::nullopt;
+}
+
+void VisionLanguageModel::complete_config(nlohmann::ordered_json& /*config*/) const {}
 
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
   bool anything_trained = false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/idefics3/family.h"
+#include "models/llava/family.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 /// A new family is a folder and a line here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> table{idefics3::family()};
+  static const std::vector<Family> table{idefics3::family(), llava::family()};
   return table;
 }
 

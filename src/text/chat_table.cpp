@@ -46,6 +46,23 @@ constexpr Table kLlava15{
     .image_text = kImageMark,
 };
 
+/// What LLaVA-NeXT's training code writes for its version "qwen_1_5" (conversation.py, separator style CHATML).
+constexpr Table kLlavaQwen{
+    .name = "llava_qwen",
+    .opening = "",
+    .default_system = "You are a helpful assistant.",
+    .system_place = SystemPlace::kOwnTurn,
+    .system = {"<|im_start|>system\n", "<|im_start|>system\n", "<|im_end|>\n"},
+    .user = {"<|im_start|>user\n", "<|im_start|>user\n", "<|im_end|>\n"},
+    .generation_prompt = "<|im_start|>assistant\n",
+    .answer_begin = "",
+    .answer_end = "<|im_end|>",
+    .answer_after = "\n",
+    .end_of_turn = "<|im_end|>",
+    .image_place = ImagePlace::kFirst,
+    .image_text = kImageMark,
+};
+
 /// What LLaVA's training code writes for its version "v1" (conversation.py: vicuna_v1, separator style TWO).
 constexpr Table kLlavaV1{
     .name = "llava_v1",
@@ -114,7 +131,7 @@ constexpr Table kSmolVlm{
     .image_text = kImageMark,
 };
 
-constexpr std::array kTables{kChatml, kLlava15, kLlavaV1, kMistralInstruct, kQwen2Vl, kSmolVlm};
+constexpr std::array kTables{kChatml, kLlava15, kLlavaQwen, kLlavaV1, kMistralInstruct, kQwen2Vl, kSmolVlm};
 
 }  // namespace
 

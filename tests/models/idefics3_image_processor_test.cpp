@@ -21,7 +21,7 @@ ImageProcessorSettings settings(const json& changes = json::object()) {
               {"size", {{"longest_edge", 128}}},
               {"max_image_size", {{"longest_edge", 32}}}};
   config.update(changes);
-  return read_image_processor_settings(config, "preprocessor_config.json");
+  return read_image_processor_settings(PreprocessorConfig(config, "preprocessor_config.json"));
 }
 
 TEST(Idefics3ImageProcessor, IsBitEqualToTransformers) {
@@ -30,8 +30,8 @@ TEST(Idefics3ImageProcessor, IsBitEqualToTransformers) {
   ASSERT_GT(reference.at("cases").size(), 50U);
   for (const auto& entry : reference.at("cases")) {
     SCOPED_TRACE(entry.dump());
-    const ImageProcessor processor(
-        read_image_processor_settings(reference.at("configs").at(entry.at("config").get<std::string>()), "config"));
+    const ImageProcessor processor(read_image_processor_settings(
+        PreprocessorConfig(reference.at("configs").at(entry.at("config").get<std::string>()), "config")));
     const auto path = kData / entry.at("picture").get<std::string>();
     const TileGrid grid{entry.at("rows"), entry.at("columns")};
     EXPECT_EQ(processor.grid_for(image::read_image_size(path)), grid);
@@ -49,8 +49,8 @@ TEST(Idefics3ImageProcessor, IsBitEqualToTransformers) {
 }
 
 TEST(Idefics3ImageProcessor, LeftOutSettingsAreTransformersDefaults) {
-  const ImageProcessorSettings defaults =
-      read_image_processor_settings({{"image_processor_type", "SmolVLMImageProcessorFast"}}, "config");
+  const ImageProcessorSettings defaults = read_image_processor_settings(
+      PreprocessorConfig({{"image_processor_type", "SmolVLMImageProcessorFast"}}, "config"));
   EXPECT_TRUE(defaults.do_image_splitting);
   EXPECT_EQ(defaults.longest_edge, 1456);
   EXPECT_EQ(defaults.tile_size, 364);

@@ -38,6 +38,10 @@ class CheckpointTensors {
   std::unordered_map<std::string, size_t> shard_of_;
 };
 
+/// The names of the tensors in `folder`, of the index alone where the weights are sharded; none where there are no
+/// weights.
+std::vector<std::string> checkpoint_tensor_names(const std::filesystem::path& folder);
+
 constexpr int64_t kDefaultShardBytes = 5'000'000'000;
 
 /// Writes the weights in Hugging Face layout into an existing folder (as a rule AtomicDirectory::path()): one file, or

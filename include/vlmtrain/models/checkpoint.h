@@ -15,16 +15,18 @@
 
 namespace vlmtrain::models {
 
-/// Builds the model that `folder`/config.json describes, with uninitialised weights; no weight file is read. Throws
-/// UserError (kBadData) that names the known families for an unknown one. With `lora` the Linears that it targets have
-/// adapters, and only these are trained; a target that matches no Linear is a UserError that lists near names.
+/// Builds the model that `folder`/config.json describes, with uninitialised weights. Of weight files, if there are any,
+/// only the names of their tensors are read. Throws UserError (kBadData) that names the known families for an unknown
+/// one. With `lora` the Linears that it targets have adapters, and only these are trained; a target that matches no Linear
+/// is a UserError that lists near names.
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype,
                                                  const std::optional<nn::LoraSettings>& lora = std::nullopt);
 
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to its dtype. Strict:
-/// missing and unexpected tensors and other shapes are listed in one UserError (kBadData). Adapters are left as they
-/// are (models/adapter.h), here and in the two functions below.
+/// missing and unexpected tensors and other shapes are listed in one UserError (kBadData). Weights that the model looks
+/// for elsewhere (VisionLanguageModel::weight_elsewhere) come from there. Adapters are left as they are
+/// (models/adapter.h), here and in the two functions below.
 void load_weights(VisionLanguageModel& model, const std::filesystem::path& folder);
 
 /// Draws the weights at random, each from its parameter's initial values: matrices and embeddings normal with variance

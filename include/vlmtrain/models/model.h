@@ -1,8 +1,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "vlmtrain/data/micro_batch.h"
@@ -16,6 +20,12 @@ struct RecomputeBlocks {
   int64_t language = 0;
 
   bool operator==(const RecomputeBlocks&) const = default;
+};
+
+/// A tensor of a checkpoint.
+struct WeightPlace {
+  std::filesystem::path folder;
+  std::string name;
 };
 
 /// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the
@@ -41,7 +51,16 @@ class VisionLanguageModel {
   virtual int64_t vision_blocks() const = 0;
   virtual int64_t language_blocks() const = 0;
 
-  /// Both of the above for a batch, with at most vision_tiles_per_pass() tiles in the tower at a time.
+  /// What the model's checkpoint calls a parameter.
+  virtual std::string checkpoint_name(const std::string& parameter) const { return parameter; }
+  /// Where its weights are loaded from, if not from the model's own checkpoint. Throws UserError (kBadData) where they
+  /// are nowhere. A saved checkpoint has all weights, under checkpoint_name().
+  virtual std::optional<WeightPlace> weight_elsewhere(const std::string& parameter) const;
+  /// Adds to the config.json of a saved checkpoint what the model took from elsewhere.
+  virtual void complete_config(nlohmann::ordered_json& config) const;
+
+  /// image_features() and hidden_states() of a batch, with at most vision_tiles_per_pass() tiles in the tower at a
+  /// time.
   at::Tensor forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }

@@ -6,24 +6,16 @@
 #include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::idefics3 {
 
 namespace {
 
 ImageProcessorSettings image_settings(const std::filesystem::path& folder) {
-  const auto own_file = folder / "preprocessor_config.json";
-  if (std::filesystem::exists(own_file))
-    return read_image_processor_settings(io::read_json(own_file), own_file.string());
-  // transformers 5 writes it into the processor's file.
-  const auto path = folder / "processor_config.json";
-  const auto config = io::read_json(path);
-  if (!config.contains("image_processor")) {
-    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in {}", folder.string(),
-                     path.filename().string());
-  }
-  return read_image_processor_settings(config["image_processor"], path.string());
+  const auto config = PreprocessorConfig::find_in(folder);
+  if (config) return read_image_processor_settings(*config);
+  throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+                   folder.string());
 }
 
 Config read_config(const nlohmann::json& config, const std::filesystem::path& folder) {
@@ -51,7 +43,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
                                                   const ProcessorSettings& settings) {
   const Config read = read_config(config, folder);
   return std::make_unique<Processor>(read, image_processor(read, folder, settings.image_max_pixels),
-                                     text::Tokenizer::from_file(folder / "tokenizer.json"), settings);
+                                     load_tokenizer(folder), settings);
 }
 
 data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,

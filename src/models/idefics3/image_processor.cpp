@@ -3,8 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <array>
-#include <set>
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
@@ -67,92 +65,23 @@ void cut(const at::Tensor& image, TileGrid grid, int64_t tile, const at::Tensor&
       .copy_(image.view({3, grid.rows, tile, grid.columns, tile}).permute({1, 3, 0, 2, 4}));
 }
 
-/// Values of a preprocessor_config.json, with errors that name the key.
-class ConfigReader {
- public:
-  ConfigReader(const json& config, const std::string& name) : config_(config), name_(name) {
-    if (!config.is_object()) throw data_error("{}: not a JSON object; take the checkpoint's own file", name);
+/// The number under `key`.longest_edge, which must be all that `key` says.
+int64_t longest_edge(const PreprocessorConfig& config, std::string_view key, int64_t fallback) {
+  const json* found = config.find(key);
+  if (found == nullptr) return fallback;
+  const bool understood = found->is_object() && found->size() == 1 && found->contains("longest_edge") &&
+                          found->at("longest_edge").is_number_integer() && found->at("longest_edge") > 0;
+  if (!understood) {
+    throw data_error("{}: {} is {}; only {{\"longest_edge\": PIXELS}} is supported", config.name(), key, found->dump());
   }
-
-  template <class T>
-  T value(std::string_view key, T fallback) const {
-    const json* found = find(key);
-    if (found == nullptr) return fallback;
-    try {
-      return found->get<T>();
-    } catch (const json::exception&) {
-      throw data_error("{}: {} is {}, which is not of its type; take the checkpoint's own file", name_, key,
-                       found->dump());
-    }
-  }
-
-  /// The number under `key`.longest_edge, which must be all that `key` says.
-  int64_t longest_edge(std::string_view key, int64_t fallback) const {
-    const json* found = find(key);
-    if (found == nullptr) return fallback;
-    const bool understood = found->is_object() && found->size() == 1 && found->contains("longest_edge") &&
-                            found->at("longest_edge").is_number_integer() && found->at("longest_edge") > 0;
-    if (!understood) {
-      throw data_error("{}: {} is {}; only {{\"longest_edge\": PIXELS}} is supported", name_, key, found->dump());
-    }
-    return found->at("longest_edge").get<int64_t>();
-  }
-
-  void require_true(std::string_view key) const {
-    if (!value<bool>(key, true))
-      throw data_error("{}: {} is false, which is not supported; set it to true", name_, key);
-  }
-
-  /// What is neither read nor known to leave pixels alone must be off.
-  void require_no_others(const std::set<std::string_view>& known) const {
-    for (const auto& [key, setting] : config_.items()) {
-      if (known.contains(key) || setting.is_null() || setting == false) continue;
-      throw data_error("{}: {} is {}, a setting that is not supported; remove it if the pictures do not depend on it",
-                       name_, key, setting.dump());
-    }
-  }
-
- private:
-  const json* find(std::string_view key) const {
-    const auto found = config_.find(std::string(key));
-    return found == config_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  const json& config_;
-  const std::string& name_;
-};
-
-/// The numbers are Pillow's Resampling.
-image::Filter filter_of(int64_t resample, const std::string& name) {
-  switch (resample) {
-    case 1:
-      return image::Filter::kLanczos;
-    case 2:
-      return image::Filter::kBilinear;
-    case 3:
-      return image::Filter::kBicubic;
-    default:
-      throw data_error("{}: resample is {}; supported are 1 (Lanczos), 2 (bilinear) and 3 (bicubic)", name, resample);
-  }
-}
-
-void require_known_type(const ConfigReader& reader, const std::string& name) {
-  for (const std::string_view key : {"image_processor_type", "feature_extractor_type"}) {
-    auto type = reader.value<std::string>(key, "Idefics3ImageProcessor");
-    if (type.ends_with("Fast")) type.resize(type.size() - 4);
-    if (type == "Idefics3ImageProcessor" || type == "SmolVLMImageProcessor") continue;
-    throw data_error(
-        "{}: {} is {}; an Idefics3 or SmolVLM checkpoint has Idefics3ImageProcessor or SmolVLMImageProcessor", name,
-        key, type);
-  }
+  return found->at("longest_edge").get<int64_t>();
 }
 
 }  // namespace
 
-ImageProcessorSettings read_image_processor_settings(const json& config, const std::string& name) {
-  const ConfigReader reader(config, name);
-  require_known_type(reader, name);
-  reader.require_no_others(
+ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config) {
+  config.type("Idefics3ImageProcessor", {"Idefics3ImageProcessor", "SmolVLMImageProcessor"});
+  config.require_no_others(
       {// read here
        "do_image_splitting", "size", "max_image_size", "resample", "image_mean", "image_std", "rescale_factor",
        "image_processor_type", "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
@@ -161,26 +90,15 @@ ImageProcessorSettings read_image_processor_settings(const json& config, const s
        "input_data_format", "device", "disable_grouping", "default_to_square", "_valid_processor_keys",
        "_processor_class", "image_seq_len", "image_seq_length", "pad_size", "crop_size", "model_input_names"});
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"})
-    reader.require_true(key);
+    config.require_true(key);
 
   // The defaults are those of transformers' class.
-  using Triple = std::array<double, 3>;
   constexpr double kHalf = 0.5;
-  ImageProcessorSettings settings{
-      .do_image_splitting = reader.value("do_image_splitting", true),
-      .longest_edge = reader.longest_edge("size", 1456),
-      .tile_size = reader.longest_edge("max_image_size", 364),
-      .filter = filter_of(reader.value<int64_t>("resample", 1), name),
-      .normalization = {.mean = reader.value("image_mean", Triple{kHalf, kHalf, kHalf}),
-                        .std = reader.value("image_std", Triple{kHalf, kHalf, kHalf}),
-                        .rescale_factor = reader.value("rescale_factor", 1.0 / 255.0)},
-  };
-  const Triple& std = settings.normalization.std;
-  if (std::find(std.begin(), std.end(), 0.0) != std.end() || settings.normalization.rescale_factor <= 0.0) {
-    throw data_error("{}: image_std and rescale_factor divide, so they cannot be 0; take the checkpoint's own file",
-                     name);
-  }
-  return settings;
+  return {.do_image_splitting = config.value("do_image_splitting", true),
+          .longest_edge = longest_edge(config, "size", 1456),
+          .tile_size = longest_edge(config, "max_image_size", 364),
+          .filter = config.filter(1),
+          .normalization = config.normalization({kHalf, kHalf, kHalf}, {kHalf, kHalf, kHalf})};
 }
 
 ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels)

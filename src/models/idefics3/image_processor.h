@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "models/preprocessor_config.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
@@ -23,9 +24,9 @@ struct ImageProcessorSettings {
 };
 
 /// Reads preprocessor_config.json of an "Idefics3ImageProcessor" or "SmolVLMImageProcessor"; what it leaves out has
-/// transformers' default. `name` is what an error calls the file. A data error, naming the key, for another processor
+/// transformers' default. A data error, naming the key, for another processor
 /// and for settings that this one does not follow.
-ImageProcessorSettings read_image_processor_settings(const nlohmann::json& config, const std::string& name);
+ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config);
 
 /// The cells into which a picture is cut; 0 x 0 where it is one tile, not cut.
 struct TileGrid {

@@ -16,8 +16,10 @@ namespace {
 /// transformers' defaults.
 LlamaConfig defaults_of(const std::string& type, const std::string& source) {
   if (type == "llama") return {};
-  if (type == "mistral") return {.intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
-  if (type == "qwen2") return {.vocab_size = 151936, .intermediate_size = 22016, .query_key_value_bias = true};
+  if (type == "mistral")
+    return {.type = LlamaType::kMistral, .intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
+  if (type == "qwen2")
+    return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .query_key_value_bias = true};
   throw data_error("{}: text model {} is not supported; llama, mistral and qwen2 are", source, type);
 }
 

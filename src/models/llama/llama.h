@@ -18,10 +18,13 @@
 
 namespace vlmtrain::models {
 
+enum class LlamaType { kLlama, kMistral, kQwen2 };
+
 /// The Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped queries, and what is it but for details:
 /// Mistral (Jiang et al. 2023, arXiv 2310.06825) has a sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671)
 /// biases of query, key and value.
 struct LlamaConfig {
+  LlamaType type = LlamaType::kLlama;
   int64_t vocab_size = 32000;
   int64_t hidden_size = 4096;
   int64_t intermediate_size = 11008;

@@ -11,6 +11,8 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralRMSNorm
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
@@ -32,7 +34,7 @@ class Result:
 
 
 class WideRMSNorm(torch.nn.Module):
-    """LlamaRMSNorm without its cast to float32."""
+    """The text models' RMSNorm without its cast to float32."""
 
     def __init__(self, norm):
         super().__init__()
@@ -52,7 +54,7 @@ def load(checkpoint, dtype, attention="sdpa"):
     if dtype == torch.float64:
         for module in list(model.modules()):
             for name, child in module.named_children():
-                if isinstance(child, LlamaRMSNorm):
+                if isinstance(child, (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm)):
                     setattr(module, name, WideRMSNorm(child))
         model.double()
     return model.eval()
@@ -61,6 +63,8 @@ def load(checkpoint, dtype, attention="sdpa"):
 def forward_inputs(sample, dtype):
     inputs = {"input_ids": sample.input_ids[None]}
     if sample.pixel_values is not None:
+        if sample.pixel_attention_mask is None:  # LLaVA: one image after the other, all of one size
+            return inputs | {"pixel_values": sample.pixel_values.to(dtype)}
         inputs["pixel_values"] = sample.pixel_values[None].to(dtype)
         inputs["pixel_attention_mask"] = sample.pixel_attention_mask[None]
     return inputs

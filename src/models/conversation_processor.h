@@ -1,0 +1,87 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/text/chat_template.h"
+#include "vlmtrain/text/tokenizer.h"
+
+namespace vlmtrain::models {
+
+/// What one image becomes in the model's text and in its tower.
+struct ImagePlan {
+  std::string text;  ///< in the place of the chat template's image text
+  int64_t tiles = 1;
+};
+
+/// Token ids of a conversation, where its answers are, and where the image features go.
+struct EncodedChat {
+  std::vector<int64_t> token_ids;
+  std::vector<char> is_label;
+  std::vector<int64_t> image_token_positions;
+};
+
+/// What the processors of all families do alike: render the chat, read the images, count and check. A family says what
+/// an image becomes. Thread-safe as long as the virtual methods are.
+class ConversationProcessor : public Processor {
+ public:
+  data::Sample process(const io::Record& record, int64_t index) const final;
+  data::Sample process_prompt(const io::Record& record, int64_t index) const final;
+  data::Sample outline(const io::Record& record, int64_t index) const final;
+  const text::Tokenizer& tokenizer() const final { return tokenizer_; }
+  int64_t end_of_turn_id() const final { return end_of_turn_id_; }
+
+ protected:
+  /// What a family's tiles are.
+  struct TileShape {
+    int64_t side;          ///< pixels
+    int64_t image_tokens;  ///< of each
+  };
+
+  /// `own_template` is the chat template for settings.chat_template auto.
+  ConversationProcessor(text::Tokenizer tokenizer, ProcessorSettings settings, std::string_view own_template,
+                        TileShape tile);
+
+  virtual ImagePlan plan(image::ImageSize size) const = 0;
+  /// uint8 [plan(size of image).tiles, 3, side, side]
+  virtual at::Tensor tiles_of(const at::Tensor& image) const = 0;
+  virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
+
+  const text::ChatTemplate& chat_template() const { return *template_; }
+
+ private:
+  /// All but the pixels, from the images' sizes.
+  data::Sample lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
+  data::Sample with_pixels(data::Sample outline, const io::Record& record) const;
+  std::vector<std::filesystem::path> image_files(const io::Record& record) const;
+
+  text::Tokenizer tokenizer_;
+  ProcessorSettings settings_;
+  const text::ChatTemplate* template_;
+  TileShape tile_;
+  int64_t end_of_turn_id_;
+};
+
+/// The id of a token that the family needs. Throws UserError (kBadData) where the tokenizer has none.
+int64_t id_of(const text::Tokenizer& tokenizer, std::string_view token);
+
+/// Throws UserError (kBadData) where the tokenizer has more tokens than the embedding has rows.
+void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
+
+/// Puts each image's text in its place and tokenizes the whole. `add_special_tokens` as text::Tokenizer::encode.
+EncodedChat encode_expanded(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
+                            std::string_view image_text, std::span<const ImagePlan> images, int64_t image_token_id,
+                            bool add_special_tokens);
+
+/// Reads `folder`/tokenizer.json. Throws UserError (kBadData) that says how to make it where there is only a
+/// tokenizer.model.
+text::Tokenizer load_tokenizer(const std::filesystem::path& folder);
+
+}  // namespace vlmtrain::models

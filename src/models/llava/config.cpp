@@ -1,0 +1,162 @@
+#include "models/llava/config.h"
+
+#include "models/clip/clip.h"
+#include "models/siglip/siglip.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models::llava {
+
+namespace {
+
+using nlohmann::json;
+
+/// transformers' default where config.json has no vision_config: CLIP ViT-L/14 at 336 pixels.
+json clip_large_336() {
+  return {{"model_type", "clip_vision_model"},
+          {"hidden_size", 1024},
+          {"intermediate_size", 4096},
+          {"num_hidden_layers", 24},
+          {"num_attention_heads", 16},
+          {"image_size", 336},
+          {"patch_size", 14},
+          {"projection_dim", 768}};
+}
+
+/// How many blocks run for entry `layer` of transformers' hidden_states, of which 0 is the embeddings.
+int64_t blocks_up_to(int64_t layer, int64_t layers, const char* key, const std::string& source) {
+  const int64_t blocks = layer < 0 ? layers + 1 + layer : layer;
+  if (blocks < 0 || blocks > layers) {
+    throw data_error("{}: {} {} is beyond the {} blocks of the vision tower", source, key, layer, layers);
+  }
+  return blocks;
+}
+
+void read_tower(Config& config, const json& vision, const std::string& source) {
+  const auto type = io::get_or<std::string>(vision, "model_type", "clip_vision_model", source);
+  const std::string place = source + " (vision_config)";
+  if (type == "clip_vision_model") {
+    config.tower = VisionTower::kClip;
+    config.vision = clip_config(vision, place);
+  } else if (type == "siglip_vision_model") {
+    config.tower = VisionTower::kSiglip;
+    config.vision = siglip_config(vision, place);
+  } else {
+    throw data_error("{}: vision tower {} is not supported in LLaVA; clip_vision_model and siglip_vision_model are",
+                     source, type);
+  }
+  config.vision_json = vision;
+}
+
+int64_t single_layer(const json& config, const char* key, const std::string& source) {
+  const auto found = config.find(key);
+  if (found != config.end() && found->is_array()) {
+    if (found->size() == 1 && found->front().is_number_integer()) return found->front().get<int64_t>();
+    throw data_error("{}: {} lists {} layers; one is supported", source, key, found->size());
+  }
+  return io::get_or<int64_t>(config, key, -2, source);
+}
+
+Config read_hugging_face(const json& json_config, const std::string& source) {
+  Config config;
+  read_tower(config, json_config.value("vision_config", clip_large_336()), source);
+  config.text = LlamaConfig::from_json(json_config.value("text_config", json::object()), source + " (text_config)");
+  config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
+  config.vision.feature_blocks = blocks_up_to(single_layer(json_config, "vision_feature_layer", source),
+                                              config.vision.layers, "vision_feature_layer", source);
+  const auto strategy = io::get_or<std::string>(json_config, "vision_feature_select_strategy", "default", source);
+  if (strategy != "default" && strategy != "full") {
+    throw data_error("{}: vision_feature_select_strategy {} is not supported; default and full are", source, strategy);
+  }
+  config.drop_first_row = strategy == "default";
+  config.projector_activation = activation_of(
+      io::get_or<std::string>(json_config, "projector_hidden_act", "gelu", source), "projector_hidden_act", source);
+  config.projector_bias = io::get_or<bool>(json_config, "multimodal_projector_bias", true, source);
+  const auto older_key = io::get_or<int64_t>(json_config, "image_token_index", 32000, source);
+  config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", older_key, source);
+  if (*config.image_token_id < 0 || *config.image_token_id >= config.text.vocab_size) {
+    throw data_error("{}: image_token_index {} is not in the vocabulary of {}", source, *config.image_token_id,
+                     config.text.vocab_size);
+  }
+  return config;
+}
+
+/// Relative paths start at the checkpoint.
+std::filesystem::path folder_named(const std::string& name, const std::filesystem::path& checkpoint) {
+  const auto path = checkpoint / name;
+  return !name.empty() && std::filesystem::is_directory(path) ? path : std::filesystem::path();
+}
+
+/// Sizes of the tower: from config.json itself, else from the tower's own folder, else known by name.
+json original_tower(const json& config, const Config& read, const std::string& source) {
+  if (config.contains("vision_config")) return config["vision_config"];
+  if (!read.tower_folder.empty()) {
+    const auto own = io::read_json(read.tower_folder / "config.json");
+    return own.contains("vision_config") ? own["vision_config"] : own;
+  }
+  if (read.tower_name == "openai/clip-vit-large-patch14-336") return clip_large_336();
+  if (read.tower_name == "openai/clip-vit-large-patch14") {
+    json smaller = clip_large_336();
+    smaller["image_size"] = 224;
+    return smaller;
+  }
+  throw data_error(
+      "{}: mm_vision_tower {} is neither a folder nor openai/clip-vit-large-patch14-336 or "
+      "openai/clip-vit-large-patch14, whose sizes are known; fetch that tower's checkpoint and write its folder under "
+      "mm_vision_tower",
+      source, read.tower_name);
+}
+
+void require(const json& config, const char* key, const std::string& supported, const std::string& source) {
+  const auto value = io::get_or<std::string>(config, key, supported, source);
+  if (value != supported) throw data_error("{}: {} {} is not supported; {} is", source, key, value, supported);
+}
+
+Config read_original(const json& json_config, const std::filesystem::path& folder, const std::string& source) {
+  Config config;
+  config.layout = Layout::kOriginal;
+  config.tower_name = io::get_or<std::string>(json_config, "mm_vision_tower", "", source);
+  config.tower_folder = folder_named(config.tower_name, folder);
+  read_tower(config, original_tower(json_config, config, source), source);
+
+  json text = json_config;
+  text["model_type"] = json_config["model_type"] == "llava_mistral" ? "mistral" : "llama";
+  config.text = LlamaConfig::from_json(text, source);
+  config.vision.feature_blocks = blocks_up_to(single_layer(json_config, "mm_vision_select_layer", source),
+                                              config.vision.layers, "mm_vision_select_layer", source);
+  const auto feature = io::get_or<std::string>(json_config, "mm_vision_select_feature", "patch", source);
+  if (feature != "patch" && feature != "cls_patch") {
+    throw data_error("{}: mm_vision_select_feature {} is not supported; patch and cls_patch are", source, feature);
+  }
+  config.drop_first_row = feature == "patch" && config.tower == VisionTower::kClip;
+  require(json_config, "mm_projector_type", "mlp2x_gelu", source);
+  if (io::get_or<bool>(json_config, "mm_use_im_start_end", false, source)) {
+    throw data_error("{}: mm_use_im_start_end is not supported", source);
+  }
+  const auto aspect = io::get_or<std::string>(json_config, "image_aspect_ratio", "square", source);
+  if (aspect != "pad" && aspect != "square") {
+    throw data_error("{}: image_aspect_ratio {} is not supported; pad and square are", source, aspect);
+  }
+  config.pad_to_square = aspect == "pad";
+  const auto width = io::get_or<int64_t>(json_config, "mm_hidden_size", config.vision.hidden_size, source);
+  if (width != config.vision.hidden_size) {
+    throw data_error("{}: mm_hidden_size is {}, but the vision tower {} gives {} features", source, width,
+                     config.tower_name, config.vision.hidden_size);
+  }
+  return config;
+}
+
+}  // namespace
+
+Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
+  const std::string source = (folder / "config.json").string();
+  // LLaVA's own code called its first models "llava" too.
+  const bool is_original = json_config.contains("mm_vision_tower") || json_config["model_type"] != "llava";
+  Config config = is_original ? read_original(json_config, folder, source) : read_hugging_face(json_config, source);
+  if (config.drop_first_row && config.vision.rows_per_tile() < 2) {
+    throw data_error("{}: nothing is left of the vision tower's features without the first", source);
+  }
+  return config;
+}
+
+}  // namespace vlmtrain::models::llava

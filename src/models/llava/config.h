@@ -1,0 +1,42 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "models/activation.h"
+#include "models/llama/llama.h"
+#include "models/vision_transformer/vision_transformer.h"
+
+namespace vlmtrain::models::llava {
+
+/// Who wrote the checkpoint: that decides config keys, weight names and how text around images is tokenized.
+enum class Layout {
+  kHuggingFace,  ///< transformers' LlavaForConditionalGeneration: sections vision_config and text_config
+  kOriginal,     ///< LLaVA's and LLaVA-Med's own code: keys mm_*, the text model's at the top
+};
+
+enum class VisionTower { kClip, kSiglip };
+
+/// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and models built like it.
+struct Config {
+  Layout layout = Layout::kHuggingFace;
+  VisionTower tower = VisionTower::kClip;
+  VisionTransformerConfig vision;
+  LlamaConfig text;
+  bool drop_first_row = true;  ///< of each tile's features: CLIP's class token
+  Activation projector_activation = Activation::kGelu;
+  bool projector_bias = true;
+  std::optional<int64_t> image_token_id;  ///< the original layout has none: its tokenizer never sees an image
+  bool pad_to_square = false;             ///< original layout: image_aspect_ratio pad
+  std::filesystem::path tower_folder;     ///< original layout: where the tower's own checkpoint lies; empty: unknown
+  std::string tower_name;                 ///< original layout: mm_vision_tower
+  nlohmann::json vision_json;             ///< the tower's config as it was read
+
+  static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
+  int64_t image_tokens() const { return vision.rows_per_tile() - (drop_first_row ? 1 : 0); }
+};
+
+}  // namespace vlmtrain::models::llava

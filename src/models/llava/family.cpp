@@ -1,0 +1,88 @@
+#include "models/llava/family.h"
+
+#include <algorithm>
+
+#include "models/llava/config.h"
+#include "models/llava/image_processor.h"
+#include "models/llava/model.h"
+#include "models/llava/processor.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models::llava {
+
+namespace {
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& json, const std::filesystem::path& folder,
+                                           at::TensorOptions options) {
+  const Config config = Config::from_json(json, folder);
+  const auto tensors = io::checkpoint_tensor_names(folder);
+  const auto tower = std::string(module_names(config.layout).vision_tower) + ".";
+  const bool tower_is_apart =
+      config.layout == Layout::kOriginal && !tensors.empty() &&
+      std::ranges::none_of(tensors, [&](const std::string& name) { return name.starts_with(tower); });
+  return std::make_unique<Model>(config, WeightNames::of(config.layout, tensors), tower_is_apart,
+                                 image_processor_settings(config, folder).normalization, options);
+}
+
+/// processor_config.json says how many tokens an image is once more; transformers goes by it.
+void check_processor_config(const Config& config, const std::filesystem::path& folder) {
+  const auto path = folder / "processor_config.json";
+  if (!std::filesystem::exists(path)) return;
+  const auto processor = io::read_json(path);
+  const auto patch = io::get_or<int64_t>(processor, "patch_size", config.vision.patch_size, path.string());
+  const auto strategy = io::get_or<std::string>(processor, "vision_feature_select_strategy",
+                                                config.drop_first_row ? "default" : "full", path.string());
+  // Files older than this key were written for towers with a class token that is dropped.
+  const auto additional =
+      io::get_or<int64_t>(processor, "num_additional_image_tokens", config.vision.class_token ? 1 : 0, path.string());
+  const int64_t side = config.vision.image_size / std::max<int64_t>(patch, 1);
+  const int64_t tokens = side * side + additional - (strategy == "default" ? 1 : 0);
+  if (tokens != config.image_tokens()) {
+    throw data_error(
+        "{}: patch_size {}, num_additional_image_tokens {} and vision_feature_select_strategy {} make {} tokens of an "
+        "image, but the vision tower of config.json gives {} features",
+        path.string(), patch, additional, strategy, tokens, config.image_tokens());
+  }
+}
+
+void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
+  const int64_t pixels = config.vision.image_size * config.vision.image_size;
+  if (max_pixels && *max_pixels < pixels) {
+    throw usage_error(
+        "data.image_max_pixels is {}, but every image of this model is brought to {} pixels; raise it to that or more",
+        *max_pixels, pixels);
+  }
+}
+
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& json, const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings) {
+  const Config config = Config::from_json(json, folder);
+  check_processor_config(config, folder);
+  check_max_pixels(config, settings.image_max_pixels);
+  return std::make_unique<Processor>(config, image_processor_settings(config, folder), load_tokenizer(folder),
+                                     settings);
+}
+
+data::SampleShape image_shape(const nlohmann::json& json, const std::filesystem::path& folder,
+                              image::ImageSize /*size*/, std::optional<int64_t> max_pixels) {
+  const Config config = Config::from_json(json, folder);
+  check_processor_config(config, folder);
+  check_max_pixels(config, max_pixels);
+  image_processor_settings(config, folder);
+  return {.tokens = config.image_tokens(),
+          .image_tokens = config.image_tokens(),
+          .images = 1,
+          .tiles = 1,
+          .tile_height = config.vision.image_size,
+          .tile_width = config.vision.image_size};
+}
+
+}  // namespace
+
+Family family() {
+  return {{"llava", "llava_llama", "llava_mistral"}, build, load_processor, image_shape};
+}
+
+}  // namespace vlmtrain::models::llava

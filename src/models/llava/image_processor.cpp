@@ -1,0 +1,178 @@
+#include "models/llava/image_processor.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models::llava {
+
+namespace {
+
+using image::ImageSize;
+using nlohmann::json;
+using Triple = PreprocessorConfig::Triple;
+
+constexpr Triple kClipMean{0.48145466, 0.4578275, 0.40821073};
+constexpr Triple kClipStd{0.26862954, 0.26130258, 0.27577711};
+constexpr Triple kHalf{0.5, 0.5, 0.5};
+
+[[noreturn]] void fail_size(const PreprocessorConfig& config, const char* key, const json& found) {
+  throw data_error(
+      "{}: {} is {}; supported are a number of pixels, {{\"shortest_edge\": PIXELS}} and {{\"height\": PIXELS, "
+      "\"width\": PIXELS}}",
+      config.name(), key, found.dump());
+}
+
+bool is_pixels(const json& value) {
+  return value.is_number_integer() && value > 0;
+}
+
+/// `height` and `width`, or one number for both.
+ImageSize read_size(const PreprocessorConfig& config, const char* key, const json& found) {
+  if (is_pixels(found)) return {found.get<int64_t>(), found.get<int64_t>()};
+  const bool understood = found.is_object() && found.size() == 2 && found.contains("height") &&
+                          found.contains("width") && is_pixels(found["height"]) && is_pixels(found["width"]);
+  if (!understood) fail_size(config, key, found);
+  return {found["height"].get<int64_t>(), found["width"].get<int64_t>()};
+}
+
+/// `size` of a CLIP type: the shorter side, where it says so or is one number, as in older files.
+void read_resize(const PreprocessorConfig& config, bool number_is_shortest_edge, ImageProcessorSettings& settings) {
+  const json* size = config.find("size");
+  if (size == nullptr) return;
+  settings.shortest_edge.reset();
+  if (number_is_shortest_edge && is_pixels(*size)) {
+    settings.shortest_edge = size->get<int64_t>();
+  } else if (size->is_object() && size->size() == 1 && size->contains("shortest_edge")) {
+    if (!is_pixels((*size)["shortest_edge"])) fail_size(config, "size", *size);
+    settings.shortest_edge = (*size)["shortest_edge"].get<int64_t>();
+  } else {
+    settings.resized = read_size(config, "size", *size);
+  }
+}
+
+at::Tensor padded_to_square(const at::Tensor& image, const Triple& mean) {
+  const int64_t height = image.size(1), width = image.size(2), side = std::max(height, width);
+  if (height == width) return image;
+  at::Tensor square = at::empty({3, side, side}, at::kByte);
+  for (int64_t channel = 0; channel < 3; ++channel) {
+    square.select(0, channel).fill_(static_cast<int64_t>(mean[static_cast<size_t>(channel)] * 255));
+  }
+  square.narrow(1, (side - height) / 2, height).narrow(2, (side - width) / 2, width).copy_(image);
+  return square;
+}
+
+ImageSize with_shortest_edge(ImageSize size, int64_t edge) {
+  // Python's int(edge * long / short).
+  const auto follow = [edge](int64_t longer, int64_t shorter) {
+    return static_cast<int64_t>(static_cast<double>(edge * longer) / static_cast<double>(shorter));
+  };
+  if (size.width <= size.height) return {follow(size.height, size.width), edge};
+  return {edge, follow(size.width, size.height)};
+}
+
+/// Where a crop of one dimension reads and writes.
+struct Overlap {
+  int64_t from, to, length;
+};
+
+Overlap centred(int64_t picture, int64_t crop) {
+  if (picture >= crop) return {(picture - crop) / 2, 0, crop};
+  return {0, (crop - picture) / 2, picture};
+}
+
+at::Tensor centre_crop(const at::Tensor& image, ImageSize crop) {
+  const Overlap rows = centred(image.size(1), crop.height);
+  const Overlap columns = centred(image.size(2), crop.width);
+  at::Tensor cropped = at::zeros({3, crop.height, crop.width}, at::kByte);
+  cropped.narrow(1, rows.to, rows.length)
+      .narrow(2, columns.to, columns.length)
+      .copy_(image.narrow(1, rows.from, rows.length).narrow(2, columns.from, columns.length));
+  return cropped;
+}
+
+}  // namespace
+
+std::optional<ImageSize> ImageProcessorSettings::fixed_size() const {
+  if (crop) return crop;
+  if (!shortest_edge) return resized;
+  return pad_to_square ? std::optional<ImageSize>({*shortest_edge, *shortest_edge}) : std::nullopt;
+}
+
+ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config) {
+  const auto type = config.type("CLIPImageProcessor", {"CLIPImageProcessor", "CLIPFeatureExtractor",
+                                                       "LlavaImageProcessor", "SiglipImageProcessor"});
+  config.require_no_others({// read here
+                            "size", "crop_size", "resample", "image_mean", "image_std", "rescale_factor",
+                            "do_center_crop", "do_pad", "image_processor_type", "feature_extractor_type", "do_resize",
+                            "do_rescale", "do_normalize", "do_convert_rgb",
+                            // of no effect on pixels
+                            "processor_class", "return_tensors", "data_format", "input_data_format", "device",
+                            "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class",
+                            "image_seq_length", "pad_size", "model_input_names", "aspect_ratio_setting"});
+  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
+
+  ImageProcessorSettings settings;
+  settings.filter = config.filter(3);
+  if (type == "SiglipImageProcessor") {
+    settings.resized = {224, 224};
+    read_resize(config, /*number_is_shortest_edge=*/false, settings);
+    settings.normalization = config.normalization(kHalf, kHalf);
+  } else {
+    settings.shortest_edge = 224;
+    read_resize(config, /*number_is_shortest_edge=*/true, settings);
+    settings.normalization = config.normalization(kClipMean, kClipStd);
+    if (config.value("do_center_crop", true)) {
+      const json* crop = config.find("crop_size");
+      settings.crop = crop == nullptr ? ImageSize{224, 224} : read_size(config, "crop_size", *crop);
+    }
+  }
+  if (config.value("do_pad", false)) {
+    if (type != "LlavaImageProcessor") {
+      throw data_error("{}: do_pad is not supported in a {}; padding to a square is that of a LlavaImageProcessor",
+                       config.name(), type);
+    }
+    settings.pad_to_square = true;
+  }
+  return settings;
+}
+
+ImageProcessorSettings image_processor_settings(const Config& config, const std::filesystem::path& folder) {
+  const int64_t side = config.vision.image_size;
+  ImageProcessorSettings settings;
+  if (const auto file = PreprocessorConfig::find_in(folder)) {
+    settings = read_image_processor_settings(*file);
+    const auto size = settings.fixed_size();
+    if (!size || *size != ImageSize{side, side}) {
+      const auto found = size ? fmt::format("{} x {} pixels", size->width, size->height) : "pictures of many sizes";
+      throw data_error("{} makes {} and config.json's vision tower takes {} x {} (image_size); they must be equal",
+                       file->name(), found, side, side);
+    }
+  } else if (config.layout == Layout::kHuggingFace) {
+    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+                     folder.string());
+  } else if (config.tower == VisionTower::kClip) {
+    settings.shortest_edge = side;
+    settings.crop = ImageSize{side, side};
+    settings.normalization = {kClipMean, kClipStd, 1.0 / 255.0};
+  } else {
+    settings.resized = {side, side};
+    settings.normalization = {kHalf, kHalf, 1.0 / 255.0};
+  }
+  if (config.layout == Layout::kOriginal) settings.pad_to_square = config.pad_to_square;
+  return settings;
+}
+
+at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
+  const at::Tensor whole = settings.pad_to_square ? padded_to_square(image, settings.normalization.mean) : image;
+  const ImageSize size = settings.shortest_edge
+                             ? with_shortest_edge({whole.size(1), whole.size(2)}, *settings.shortest_edge)
+                             : settings.resized;
+  const at::Tensor resized = image::resize(whole, size.height, size.width, settings.filter);
+  return settings.crop ? centre_crop(resized, *settings.crop) : resized;
+}
+
+}  // namespace vlmtrain::models::llava

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "models/llava/config.h"
+#include "models/preprocessor_config.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/resize.h"
+
+namespace vlmtrain::models::llava {
+
+/// What a checkpoint's preprocessor_config.json says, as far as it changes pixels. The steps are done in this order.
+struct ImageProcessorSettings {
+  bool pad_to_square = false;            ///< to the longer side, the picture in the middle, on the image mean's colour
+  std::optional<int64_t> shortest_edge;  ///< resize to this shorter side; nothing: to `resized`, not keeping the ratio
+  image::ImageSize resized{};
+  std::optional<image::ImageSize> crop;  ///< from the middle; where the picture is smaller, on black
+  image::Filter filter = image::Filter::kBicubic;
+  image::Normalization normalization{};
+
+  /// What prepare_image() gives for every picture; nothing where it depends on the picture.
+  std::optional<image::ImageSize> fixed_size() const;
+};
+
+/// Reads a CLIPImageProcessor, LlavaImageProcessor or SiglipImageProcessor; what the file leaves out has transformers'
+/// default for that type. A data error, naming the key, for another one and for settings that are not followed.
+ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config);
+
+/// The settings of the checkpoint in `folder`, which must give pictures of the tower's size. Where the folder has none,
+/// as LLaVA's own code leaves them out, those that CLIP and SigLIP were published with, at the tower's size, and
+/// image_aspect_ratio of config.json.
+ImageProcessorSettings image_processor_settings(const Config& config, const std::filesystem::path& folder);
+
+/// Pictures to the tower's input, to the bit as transformers 5.23 does with torchvision 0.29: uint8 [3, height, width]
+/// of any size, as image::decode_image gives it, to uint8 [3, height, width] of settings.fixed_size(). Thread-safe.
+at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings);
+
+}  // namespace vlmtrain::models::llava

@@ -1,0 +1,80 @@
+#include "models/llava/model.h"
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models::llava {
+
+using nn::Component;
+using nn::ParameterScope;
+
+namespace {
+
+ParameterScope scope(nn::ParameterStore& store, Component component, std::string_view name) {
+  return {store, component, std::string(name)};
+}
+
+}  // namespace
+
+Projector::Projector(nn::ParameterStore& store, const Config& config)
+    : activation_(config.projector_activation),
+      first_(scope(store, Component::kProjector, module_names(config.layout).projector_1), config.vision.hidden_size,
+             config.text.hidden_size, config.projector_bias),
+      second_(scope(store, Component::kProjector, module_names(config.layout).projector_2), config.text.hidden_size,
+              config.text.hidden_size, config.projector_bias) {}
+
+at::Tensor Projector::operator()(const at::Tensor& x) const {
+  return second_(activate(activation_, first_(x)));
+}
+
+Model::Model(Config config, WeightNames names, bool tower_is_apart, image::Normalization normalization,
+             at::TensorOptions options)
+    : VisionLanguageModel(options),
+      config_(std::move(config)),
+      names_(std::move(names)),
+      tower_is_apart_(tower_is_apart),
+      normalization_(normalization),
+      tower_(scope(parameters(), Component::kVisionTower, module_names(config_.layout).vision_tower), config_.vision),
+      projector_(parameters(), config_),
+      text_(scope(parameters(), Component::kLanguageModel, module_names(config_.layout).language_model), config_.text),
+      output_weight_(config_.text.tie_word_embeddings
+                         ? text_.embedding_weight()
+                         : scope(parameters(), Component::kLanguageModel, module_names(config_.layout).output)
+                               .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
+                                          nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
+
+at::Tensor Model::image_features(const at::Tensor& tiles) const {
+  const at::Tensor pixels = image::normalize_pixels(tiles, normalization_);
+  at::Tensor features = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
+  if (config_.drop_first_row) {
+    const int64_t rows = config_.vision.rows_per_tile();
+    features = features.view({-1, rows, features.size(1)}).narrow(1, 1, rows - 1).flatten(0, 1);
+  }
+  return projector_(features);
+}
+
+at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
+                                const at::Tensor& output_positions) const {
+  return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
+               recompute().language);
+}
+
+std::optional<WeightPlace> Model::weight_elsewhere(const std::string& parameter) const {
+  const std::string prefix = std::string(module_names(config_.layout).vision_tower) + ".";
+  if (!tower_is_apart_ || !parameter.starts_with(prefix)) return std::nullopt;
+  if (config_.tower_folder.empty()) {
+    throw data_error(
+        "the checkpoint has no weights of its vision tower {}, as LLaVA's own code leaves them out; fetch that tower's "
+        "checkpoint and write its folder under mm_vision_tower in config.json",
+        config_.tower_name);
+  }
+  return WeightPlace{config_.tower_folder, "vision_model." + parameter.substr(prefix.size())};
+}
+
+void Model::complete_config(nlohmann::ordered_json& config) const {
+  // The saved weights include the tower's, so its sizes have to come along.
+  if (config_.layout == Layout::kOriginal && !config.contains("vision_config")) {
+    config["vision_config"] = config_.vision_json;
+  }
+}
+
+}  // namespace vlmtrain::models::llava

@@ -1,0 +1,87 @@
+#include "models/llava/processor.h"
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/text/conversation.h"
+#include "vlmtrain/text/labels.h"
+
+namespace vlmtrain::models::llava {
+
+namespace {
+
+/// How the text models were taught to converse: LLaVA-1.5 as Vicuna, LLaVA-Med as Mistral, LLaVA-Interleave as Qwen.
+std::string_view own_template(const LlamaConfig& text) {
+  switch (text.type) {
+    case LlamaType::kLlama:
+      return "llava_v1";
+    case LlamaType::kMistral:
+      return "mistral_instruct";
+    case LlamaType::kQwen2:
+      return "llava_qwen";
+  }
+  throw InternalError("unknown text model");
+}
+
+std::string repeat(std::string_view text, int64_t times) {
+  std::string repeated;
+  for (int64_t i = 0; i < times; ++i) repeated += text;
+  return repeated;
+}
+
+}  // namespace
+
+Processor::Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer,
+                     ProcessorSettings settings)
+    : ConversationProcessor(std::move(tokenizer), std::move(settings), own_template(config.text),
+                            {config.vision.image_size, config.image_tokens()}),
+      config_(std::move(config)),
+      images_(std::move(images)) {
+  check_vocabulary(this->tokenizer(), config_.text.vocab_size);
+  if (config_.layout == Layout::kOriginal) return;
+  const int64_t image_token = id_of(this->tokenizer(), text::kImageMark);
+  if (image_token != *config_.image_token_id) {
+    throw data_error("config.json's image_token_index is {}, but tokenizer.json gives {} the id {}",
+                     *config_.image_token_id, text::kImageMark, image_token);
+  }
+}
+
+ImagePlan Processor::plan(image::ImageSize /*size*/) const {
+  return {repeat(text::kImageMark, config_.image_tokens()), 1};
+}
+
+at::Tensor Processor::tiles_of(const at::Tensor& image) const {
+  return prepare_image(image, images_).unsqueeze(0);
+}
+
+EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
+  if (config_.layout == Layout::kOriginal) return encode_between_images(chat, images.size());
+  return encode_expanded(tokenizer(), chat, chat_template().image_text(), images, *config_.image_token_id,
+                         /*add_special_tokens=*/true);
+}
+
+EncodedChat Processor::encode_between_images(const text::RenderedChat& chat, size_t images) const {
+  constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
+  const std::string_view mark = chat_template().image_text();
+  // As tokenizer_image_token of LLaVA: each text on its own, the first one with the tokenizer's own start.
+  text::Encoding whole;
+  EncodedChat encoded;
+  size_t begin = 0;
+  for (size_t image = 0;; ++image) {
+    const size_t end = image < images ? chat.text.find(mark, begin) : chat.text.size();
+    VLMTRAIN_CHECK(end != std::string::npos, "{} images for fewer places in the text", images);
+    const auto piece = tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin), image == 0);
+    whole.ids.insert(whole.ids.end(), piece.ids.begin(), piece.ids.end());
+    for (const uint32_t start : piece.starts) whole.starts.push_back(start + static_cast<uint32_t>(begin));
+    if (image == images) break;
+    for (int64_t i = 0; i < config_.image_tokens(); ++i) {
+      encoded.image_token_positions.push_back(std::ssize(whole.ids));
+      whole.ids.push_back(kAnyToken);
+      whole.starts.push_back(static_cast<uint32_t>(end));
+    }
+    begin = end + mark.size();
+  }
+  encoded.is_label = text::answer_tokens(whole, chat.answers);
+  encoded.token_ids = std::move(whole.ids);
+  return encoded;
+}
+
+}  // namespace vlmtrain::models::llava

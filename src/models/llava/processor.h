@@ -1,0 +1,25 @@
+#pragma once
+
+#include "models/conversation_processor.h"
+#include "models/llava/config.h"
+#include "models/llava/image_processor.h"
+
+namespace vlmtrain::models::llava {
+
+/// LlavaProcessor of transformers: each image is one tile and so many `<image>` tokens. In the original layout the
+/// tokenizer never sees an image: the texts between images are tokenized one by one, as LLaVA's own code does.
+class Processor final : public ConversationProcessor {
+ public:
+  Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, ProcessorSettings settings);
+
+ private:
+  ImagePlan plan(image::ImageSize size) const override;
+  at::Tensor tiles_of(const at::Tensor& image) const override;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
+  EncodedChat encode_between_images(const text::RenderedChat& chat, size_t images) const;
+
+  Config config_;
+  ImageProcessorSettings images_;
+};
+
+}  // namespace vlmtrain::models::llava

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/resize.h"
+
+namespace vlmtrain::models {
+
+/// Values of a checkpoint's preprocessor_config.json, with errors (kBadData) that name file and key.
+class PreprocessorConfig {
+ public:
+  /// `name` is what an error calls the file.
+  PreprocessorConfig(nlohmann::json config, std::string name);
+
+  /// The file of `folder`, or section image_processor of its processor_config.json, where transformers 5 writes it.
+  /// Nothing where there is neither.
+  static std::optional<PreprocessorConfig> find_in(const std::filesystem::path& folder);
+
+  /// Null where `key` is absent or null.
+  const nlohmann::json* find(std::string_view key) const;
+
+  template <class T>
+  T value(std::string_view key, T fallback) const {
+    const nlohmann::json* found = find(key);
+    if (found == nullptr) return fallback;
+    try {
+      return found->get<T>();
+    } catch (const nlohmann::json::exception&) {
+      throw data_error("{}: {} is {}, which is not of its type; take the checkpoint's own file", name_, key,
+                       found->dump());
+    }
+  }
+
+  /// `image_processor_type`, without the "Fast" at its end; `fallback` where there is none. One of `known`.
+  std::string type(std::string_view fallback, const std::vector<std::string_view>& known) const;
+
+  /// `resample`, one of Pillow's numbers.
+  image::Filter filter(int64_t fallback) const;
+
+  using Triple = std::array<double, 3>;
+  image::Normalization normalization(const Triple& mean, const Triple& std) const;
+
+  void require_true(std::string_view key) const;
+  /// What is neither read nor known to leave pixels alone must be off.
+  void require_no_others(const std::set<std::string_view>& known) const;
+
+  const std::string& name() const { return name_; }
+
+ private:
+  nlohmann::json config_;
+  std::string name_;
+};
+
+}  // namespace vlmtrain::models
