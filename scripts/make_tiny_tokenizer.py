@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the tokenizer of the smolvlm-tiny preset: byte-level BPE with SmolVLM's special tokens.
+"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM or of LLaVA.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--out configs/models/smolvlm-tiny/tokenizer.json]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny] [--out FILE]
 
 The merges come from the sentences of scripts/make_shapes.py and from some common English below, so the words of the
 quickstart are one token each and other text is spelled in pieces. The same input gives the same file.
@@ -12,12 +12,22 @@ import argparse
 from pathlib import Path
 
 from make_shapes import COLOURS, FORMS, PLACES
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 BASE_VOCABULARY = 600
-FIRST_SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TILE_TOKENS = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
-LAST_SPECIAL_TOKENS = ["<global-img>", *TILE_TOKENS, "<fake_token_around_image>", "<image>", "<end_of_utterance>"]
+SMOLVLM_LAST_TOKENS = ["<global-img>", *TILE_TOKENS, "<fake_token_around_image>", "<image>", "<end_of_utterance>"]
+# Of each preset: the tokens before all others, those after them, the one that begins a text, the words of its chat template.
+PRESETS = {
+    "smolvlm-tiny": (
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], SMOLVLM_LAST_TOKENS, None, ("User:", "Assistant:", "System:")
+    ),
+    "llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
+}
+VICUNA_SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "
+    "answers to the user's questions."
+)
 
 # How often each sentence of the shapes is counted, against one for the common English.
 SHAPES_WEIGHT = 10
@@ -34,7 +44,7 @@ line. Each part has its own name and number. An answer should be short and true.
 """
 
 
-def shapes_sentences():
+def shapes_sentences(roles):
     for form in FORMS:
         yield f"What colour is the {form}?"
         yield f"Where is the {form}?"
@@ -45,10 +55,11 @@ def shapes_sentences():
     yield "What form is the shape?"
     yield "How many shapes are there?"
     yield "Describe the shapes."
-    yield from ("User:", "Assistant:", "System:")
+    yield from roles
 
 
-def train_tokenizer():
+def train_tokenizer(preset):
+    first_tokens, last_tokens, first_of_a_text, roles = PRESETS[preset]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -56,14 +67,20 @@ def train_tokenizer():
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=BASE_VOCABULARY,
-        special_tokens=[special(token) for token in FIRST_SPECIAL_TOKENS],
+        special_tokens=[special(token) for token in first_tokens],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     # A question stands right after an image, or after "User: ".
-    sentences = [space + sentence for space in ("", " ") for sentence in shapes_sentences()]
+    sentences = [space + sentence for space in ("", " ") for sentence in shapes_sentences(roles)]
+    if preset == "llava-tiny":
+        sentences.append(VICUNA_SYSTEM)
     tokenizer.train_from_iterator([*SHAPES_WEIGHT * sentences, *COMMON_ENGLISH.split("\n")], trainer)
-    tokenizer.add_special_tokens([special(token) for token in LAST_SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([special(token) for token in last_tokens])
+    if first_of_a_text:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first_of_a_text} $A", special_tokens=[(first_of_a_text, tokenizer.token_to_id(first_of_a_text))]
+        )
     return tokenizer
 
 
@@ -73,13 +90,14 @@ def special(token):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Path(__file__).parent.parent / "configs/models/smolvlm-tiny/tokenizer.json"
-    parser.add_argument("--out", type=Path, default=default, metavar="FILE")
+    parser.add_argument("--preset", choices=PRESETS, default="smolvlm-tiny")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="default: tokenizer.json of the preset")
     arguments = parser.parse_args()
-    tokenizer = train_tokenizer()
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(arguments.out))
-    print(f"{tokenizer.get_vocab_size()} tokens are in {arguments.out}")
+    out = arguments.out or Path(__file__).parent.parent / "configs/models" / arguments.preset / "tokenizer.json"
+    tokenizer = train_tokenizer(arguments.preset)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(out))
+    print(f"{tokenizer.get_vocab_size()} tokens are in {out}")
 
 
 if __name__ == "__main__":

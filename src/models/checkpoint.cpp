@@ -139,7 +139,6 @@ io::NamedTensors weights_of(const VisionLanguageModel& model) {
   for (const auto& parameter : own_parameters(model)) {
     weights.emplace_back(model.checkpoint_name(parameter.name), parameter.tensor.detach());
   }
-  }
   return weights;
 }
 

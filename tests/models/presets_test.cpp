@@ -56,7 +56,7 @@ std::string test_name(std::string preset) {
   return preset;
 }
 
-INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset, testing::Values("smolvlm-tiny"),
+INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset, testing::Values("smolvlm-tiny", "llava-tiny"),
                          [](const auto& instance) { return test_name(instance.param); });
 
 struct Published {
@@ -109,8 +109,50 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedPreset,
                                                    13 * (81 + 1) + 12 * 9 + 5 + 1 + 3}),
                          [](const auto& instance) { return test_name(instance.param.name); });
 
+struct LlavaPreset {
+  std::string name;
+  int64_t parameters;
+};
+
+class PublishedLlava : public testing::TestWithParam<LlavaPreset> {
+ protected:
+  PublishedLlava() { write_preset_config(GetParam().name, folder_.path()); }
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_P(PublishedLlava, HasTheNumberOfParametersOfItsParts) {
+  const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  EXPECT_EQ(model->vision_blocks(), 23);  // the 24th does not run
+}
+
+TEST_P(PublishedLlava, MakesAnyImage576Tokens) {
+  for (const auto& [width, height] : {std::pair{1024, 768}, {10, 3000}}) {
+    const auto shape = shape_of(folder_.path(), {.images = 2, .image_width = width, .image_height = height});
+    EXPECT_EQ(shape.tiles, 2);
+    EXPECT_EQ(shape.image_tokens, 2 * 576);
+    EXPECT_EQ(shape.tokens, 256 + 2 * 576);
+    EXPECT_EQ(shape.tile_height, 336);
+  }
+}
+
+TEST_P(PublishedLlava, NeedsATokenizerToBecomeACheckpoint) {
+  EXPECT_THAT(message_of([&] { write_preset(GetParam().name, {}, 1, folder_.path() / "out"); }, ExitCode::kUsage),
+              AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
+}
+
+// CLIP ViT-L/14-336's 303,507,456, the projector's and the text model's: Vicuna 7B and 13B with 64 rows more for tokens
+// that were added, Mistral 7B. The first sum is the published number of llava-hf/llava-1.5-7b-hf.
+INSTANTIATE_TEST_SUITE_P(
+    Hub, PublishedLlava,
+    testing::Values(LlavaPreset{"llava-1.5-7b", 303'507'456 + 20'979'712 + 6'738'415'616 + 64L * 2 * 4096},
+                    LlavaPreset{"llava-1.5-13b", 303'507'456 + 31'467'520 + 13'015'864'320 + 64L * 2 * 5120},
+                    LlavaPreset{"llava-med-7b", 303'507'456 + 20'979'712 + 7'241'732'096}),
+    [](const auto& instance) { return test_name(instance.param.name); });
+
 TEST(PresetNames, AreTestedAbove) {
-  EXPECT_THAT(preset_names(), UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b"));
+  EXPECT_THAT(preset_names(), UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b",
+                                                   "llava-tiny", "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b"));
 }
 
 TEST(WritePreset, UnknownNameListsTheKnownOnes) {

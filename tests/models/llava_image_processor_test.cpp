@@ -1,0 +1,79 @@
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "image/reference_files.h"
+#include "io/temporary_folder.h"
+#include "models/llava/image_processor.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models::llava {
+namespace {
+
+using io::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// The pictures of tests/parity/reference/make_llava_images.py.
+at::Tensor picture(int64_t height, int64_t width) {
+  at::Tensor image = at::empty({3, height, width}, at::kByte);
+  auto values = image.accessor<uint8_t, 3>();
+  for (int64_t c = 0; c < 3; ++c) {
+    for (int64_t y = 0; y < height; ++y) {
+      for (int64_t x = 0; x < width; ++x) {
+        values[c][y][x] = static_cast<uint8_t>((7 * x + 13 * y + 29 * c + x * y % 31) % 256);
+      }
+    }
+  }
+  return image;
+}
+
+TEST(LlavaImageProcessor, IsBitEqualToTransformers) {
+  const auto file = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/llava_images.json";
+  const auto reference = io::read_json(file);
+  EXPECT_EQ(reference.at("cases").size(), 66U);
+  for (const auto& one : reference.at("cases")) {
+    SCOPED_TRACE(one.dump());
+    const auto& config = reference.at("configs").at(one.at("config").get<std::string>());
+    const auto settings = read_image_processor_settings(PreprocessorConfig(config, "preprocessor_config.json"));
+    const auto prepared = prepare_image(picture(one.at("height"), one.at("width")), settings);
+    const auto size = settings.fixed_size();
+    ASSERT_TRUE(size);
+    EXPECT_EQ((image::ImageSize{prepared.size(1), prepared.size(2)}), *size);
+    const auto pixels = image::normalize_pixels(prepared.unsqueeze(0), settings.normalization);
+    EXPECT_EQ(pixels.sizes(), at::IntArrayRef(one.at("shape").get<std::vector<int64_t>>()));
+    EXPECT_EQ(crc32_of(pixels), one.at("crc"));
+  }
+}
+
+struct Mistake {
+  const char* name;
+  nlohmann::json config;
+  std::vector<std::string> said;
+};
+
+class LlavaImageProcessorRefuses : public testing::TestWithParam<Mistake> {};
+
+TEST_P(LlavaImageProcessorRefuses, WhatItDoesNotFollow) {
+  const auto message = message_of(
+      [] { read_image_processor_settings(PreprocessorConfig(GetParam().config, "preprocessor_config.json")); });
+  EXPECT_THAT(message, HasSubstr("preprocessor_config.json"));
+  for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, LlavaImageProcessorRefuses,
+    testing::Values(Mistake{"Type",
+                            {{"image_processor_type", "Idefics3ImageProcessor"}},
+                            {"Idefics3ImageProcessor", "CLIPImageProcessor"}},
+                    Mistake{"Size", {{"size", {{"longest_edge", 3}}}}, {"size", "longest_edge", "shortest_edge"}},
+                    Mistake{"NoPixels", {{"size", {{"shortest_edge", 0}}}}, {"size", "shortest_edge"}},
+                    Mistake{"Crop", {{"crop_size", "large"}}, {"crop_size", "large"}},
+                    Mistake{"NoResize", {{"do_resize", false}}, {"do_resize"}},
+                    Mistake{"PadOfClip", {{"do_pad", true}}, {"do_pad", "CLIPImageProcessor"}},
+                    Mistake{"Unknown", {{"do_thumbnail", true}}, {"do_thumbnail"}},
+                    Mistake{"Filter", {{"resample", 0}}, {"resample is 0"}}),
+    [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace vlmtrain::models::llava

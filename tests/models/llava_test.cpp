@@ -1,0 +1,284 @@
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "io/temporary_folder.h"
+#include "models/checkpoint_copy.h"
+#include "models/llava/weight_names.h"
+#include "vlmtrain/data/shape.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/hypothetical_sample.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using io::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Mistake {
+  const char* name;
+  const char* parity_case;
+  const char* file;
+  void (*make)(nlohmann::json& config);
+  std::vector<std::string> said;
+};
+
+/// The original layout's case has its tower beside the checkpoint, and a copy has not.
+void point_at_tower(const CheckpointCopy& copy) {
+  copy.edit("config.json", [&](auto& config) {
+    if (!config.contains("mm_vision_tower")) return;
+    config["mm_vision_tower"] = (copy.origin().checkpoint() / "../tower").string();
+  });
+}
+
+class LlavaRefuses : public testing::TestWithParam<Mistake> {};
+
+TEST_P(LlavaRefuses, AMistakeInTheFiles) {
+  const CheckpointCopy copy(GetParam().parity_case);
+  point_at_tower(copy);
+  copy.edit(GetParam().file, GetParam().make);
+  const auto message = message_of([&] {
+    build_model(copy.path(), at::kMeta, at::kFloat);
+    load_processor(copy.path(), {});
+  });
+  for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mistakes, LlavaRefuses,
+    testing::Values(Mistake{"Tower",
+                            "llava_clip_llama",
+                            "config.json",
+                            [](auto& c) { c["vision_config"]["model_type"] = "pixtral"; },
+                            {"config.json", "pixtral", "siglip_vision_model"}},
+                    Mistake{"TextModel",
+                            "llava_clip_llama",
+                            "config.json",
+                            [](auto& c) { c["text_config"]["model_type"] = "gemma"; },
+                            {"config.json", "gemma", "qwen2"}},
+                    Mistake{"FeatureLayer",
+                            "llava_clip_llama",
+                            "config.json",
+                            [](auto& c) { c["vision_feature_layer"] = -5; },
+                            {"vision_feature_layer -5", "3 blocks"}},
+                    Mistake{"SeveralFeatureLayers",
+                            "llava_clip_llama",
+                            "config.json",
+                            [](auto& c) {
+                              c["vision_feature_layer"] = {-2, -1};
+                            },
+                            {"vision_feature_layer", "2 layers"}},
+                    Mistake{"Strategy",
+                            "llava_clip_llama",
+                            "config.json",
+                            [](auto& c) { c["vision_feature_select_strategy"] = "cls"; },
+                            {"vision_feature_select_strategy cls", "full"}},
+                    Mistake{"ImageToken",
+                            "llava_clip_llama",
+                            "config.json",
+                            [](auto& c) { c["image_token_index"] = 3; },
+                            {"image_token_index is 3", "tokenizer.json"}},
+                    Mistake{"ImageTokenBeyondTheVocabulary",
+                            "llava_clip_llama",
+                            "config.json",
+                            [](auto& c) { c["image_token_index"] = 470; },
+                            {"image_token_index 470", "470"}},
+                    Mistake{"ImageSize",
+                            "llava_clip_llama",
+                            "preprocessor_config.json",
+                            [](auto& c) { c["crop_size"] = 48; },
+                            {"preprocessor_config.json", "48 x 48", "40 x 40"}},
+                    Mistake{"TokensOfAnImage",
+                            "llava_clip_llama",
+                            "processor_config.json",
+                            [](auto& c) { c["patch_size"] = 10; },
+                            {"processor_config.json", "patch_size 10", "16 tokens", "25 features"}},
+                    Mistake{"SlidingWindow",
+                            "llava_clip_mistral",
+                            "config.json",
+                            [](auto& c) { c["text_config"]["sliding_window"] = 0; },
+                            {"sliding_window 0"}},
+                    Mistake{"SlidingWindowOfQwen2",
+                            "llava_siglip_qwen2",
+                            "config.json",
+                            [](auto& c) {
+                              c["text_config"]["use_sliding_window"] = true;
+                              c["text_config"]["max_window_layers"] = 1;
+                            },
+                            {"use_sliding_window"}},
+                    Mistake{"Projector",
+                            "llava_original",
+                            "config.json",
+                            [](auto& c) { c["mm_projector_type"] = "linear"; },
+                            {"mm_projector_type linear", "mlp2x_gelu"}},
+                    Mistake{"AspectRatio",
+                            "llava_original",
+                            "config.json",
+                            [](auto& c) { c["image_aspect_ratio"] = "anyres"; },
+                            {"image_aspect_ratio anyres", "pad"}},
+                    Mistake{"ImageStart",
+                            "llava_original",
+                            "config.json",
+                            [](auto& c) { c["mm_use_im_start_end"] = true; },
+                            {"mm_use_im_start_end"}},
+                    Mistake{"UnknownTower",
+                            "llava_original",
+                            "config.json",
+                            [](auto& c) { c["mm_vision_tower"] = "someone/else"; },
+                            {"mm_vision_tower someone/else", "openai/clip-vit-large-patch14-336"}},
+                    Mistake{"TowerOfOtherWidth",
+                            "llava_original",
+                            "config.json",
+                            [](auto& c) { c["mm_vision_tower"] = "openai/clip-vit-large-patch14-336"; },
+                            {"mm_hidden_size is 32", "1024"}}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST(LlavaOriginal, TowerThatIsNowhereIsNamed) {
+  const CheckpointCopy copy("llava_original");
+  const auto tower = io::read_json(copy.origin().checkpoint() / "../tower/config.json").at("vision_config");
+  copy.edit("config.json", [&](auto& c) {
+    c["mm_vision_tower"] = "openai/clip-vit-large-patch14-336";
+    c["vision_config"] = tower;
+  });
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  EXPECT_THAT(
+      message_of([&] { load_weights(*model, copy.path()); }),
+      AllOf(HasSubstr("openai/clip-vit-large-patch14-336"), HasSubstr("mm_vision_tower"), HasSubstr("config.json")));
+}
+
+TEST(LlavaOriginal, SavedCheckpointHasItsTowerAndNeedsNoFolder) {
+  const parity::Case reference("llava_original");
+  const auto model = reference.load_model();
+  const parity::TemporaryFolder saved;
+  save_checkpoint(*model, reference.checkpoint(), saved.path(), io::kDefaultShardBytes);
+  const auto names = io::checkpoint_tensor_names(saved.path());
+  EXPECT_TRUE(std::ranges::any_of(names, [](const std::string& name) {
+    return name == "model.vision_tower.vision_tower.vision_model.pre_layrnorm.weight";
+  }));
+  const auto loaded = build_model(saved.path(), at::kCPU, at::kFloat);
+  load_weights(*loaded, saved.path());
+  for (size_t i = 0; i < model->parameters().all().size(); ++i) {
+    EXPECT_TRUE(at::equal(model->parameters().all()[i].tensor, loaded->parameters().all()[i].tensor));
+  }
+}
+
+TEST(LlavaOriginal, AnOlderModelTypeIsToldByItsKeys) {
+  const CheckpointCopy copy("llava_original");
+  point_at_tower(copy);
+  copy.edit("config.json", [](auto& c) { c["model_type"] = "llava"; });
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  load_weights(*model, copy.path());
+  EXPECT_EQ(model->parameters().total_elements(),
+            parity::Case("llava_original").load_model()->parameters().total_elements());
+}
+
+TEST(Llava, WeightsThatDoNotRunAreNeverTrained) {
+  const auto model = build_model(parity::Case("llava_siglip_qwen2").checkpoint(), at::kMeta, at::kFloat);
+  EXPECT_TRUE(freeze(*model, {}));
+  int64_t kept = 0;
+  for (const auto& parameter : model->parameters().all()) {
+    const bool is_unused = parameter.component == nn::Component::kUnused;
+    EXPECT_EQ(parameter.tensor.requires_grad(), !is_unused) << parameter.name;
+    kept += is_unused;
+  }
+  EXPECT_EQ(kept, 13);  // the last norm and the pooling head
+  EXPECT_EQ(model->vision_blocks(), 2);
+}
+
+TEST(Llava, CopiesOfTiedOutputsAndComputedTablesAreLeftAside) {
+  const CheckpointCopy copy("llava_siglip_qwen2");
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  const auto file = copy.path() / "model.safetensors";
+  io::NamedTensors tensors;
+  {
+    const io::SafetensorsFile old(file);
+    for (const auto& name : old.names()) tensors.emplace_back(name, old.tensor(name).clone());
+  }
+  tensors.emplace_back("language_model.lm_head.weight", tensors.front().second);
+  tensors.emplace_back("language_model.model.layers.0.self_attn.rotary_emb.inv_freq", tensors.front().second);
+  io::write_safetensors(file, tensors);
+  load_weights(*model, copy.path());
+  tensors.emplace_back("language_model.model.extra.weight", tensors.front().second);
+  io::write_safetensors(file, tensors);
+  EXPECT_THAT(message_of([&] { load_weights(*model, copy.path()); }),
+              HasSubstr("unexpected: language_model.model.extra.weight"));
+}
+
+TEST(Llava, OnlyATokenizerModelSaysHowToConvertIt) {
+  const CheckpointCopy copy("llava_clip_llama");
+  std::filesystem::rename(copy.path() / "tokenizer.json", copy.path() / "tokenizer.model");
+  EXPECT_THAT(message_of([&] { load_processor(copy.path(), {}); }),
+              AllOf(HasSubstr("tokenizer.model"), HasSubstr("save_pretrained")));
+}
+
+class LlavaCase : public testing::TestWithParam<const char*> {
+ protected:
+  const parity::Case case_{GetParam()};
+};
+
+TEST_P(LlavaCase, HypotheticalSampleHasTheShapeOfARealOne) {
+  const auto processor = case_.load_processor();
+  io::Record record = case_.records().at(0);
+  record.images.assign(2, record.images.at(0));
+  const std::string words = "How many?";
+  record.turns.at(0).text = words;
+  const auto real = [&](size_t images) {
+    io::Record with_images = record;
+    with_images.images.resize(images);
+    for (size_t i = 0; i < images; ++i) with_images.turns[0].text = std::string(io::kImageMark) + "\n" + words;
+    if (images == 2) with_images.turns[0].text = std::string(io::kImageMark) + "\n" + with_images.turns[0].text;
+    return data::shape_of(processor->outline(with_images, 0));
+  };
+  const auto one = real(1), two = real(2);
+  const auto hypothetical = shape_of(case_.checkpoint(), {.images = 1});
+  EXPECT_EQ(hypothetical.image_tokens, one.image_tokens);
+  EXPECT_EQ(hypothetical.tokens, 256 + one.image_tokens);
+  EXPECT_EQ(hypothetical.tiles, 1);
+  EXPECT_EQ(hypothetical.tile_height, one.tile_height);
+  EXPECT_EQ(hypothetical.tile_width, one.tile_width);
+  EXPECT_EQ(two.image_tokens, 2 * one.image_tokens);
+}
+
+TEST_P(LlavaCase, LimitOfPixelsBelowThePictureIsRefused) {
+  auto settings = case_.processor_settings();
+  settings.image_max_pixels = 30 * 30;
+  EXPECT_THAT(message_of([&] { load_processor(case_.checkpoint(), settings); }, ExitCode::kUsage),
+              HasSubstr("data.image_max_pixels is 900"));
+  EXPECT_THAT(message_of([&] { shape_of(case_.checkpoint(), {.image_max_pixels = 900}); }, ExitCode::kUsage),
+              HasSubstr("data.image_max_pixels is 900"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, LlavaCase,
+                         testing::Values("llava_clip_llama", "llava_siglip_qwen2", "llava_clip_mistral",
+                                         "llava_original"),
+                         [](const auto& instance) { return instance.param; });
+
+TEST(LlavaWeightNames, AreSpelledAsTheCheckpointDoes) {
+  const std::string parameters[] = {"model.vision_tower.pre_layrnorm.weight",
+                                    "model.multi_modal_projector.linear_1.bias", "model.language_model.norm.weight",
+                                    "lm_head.weight"};
+  const std::vector<std::vector<std::string>> checkpoints{
+      {"vision_tower.vision_model.pre_layrnorm.weight", "multi_modal_projector.linear_1.bias",
+       "language_model.model.norm.weight", "language_model.lm_head.weight"},
+      {"model.vision_tower.vision_model.pre_layrnorm.weight", "model.multi_modal_projector.linear_1.bias",
+       "model.language_model.norm.weight", "lm_head.weight"},
+      {"vision_tower.pre_layrnorm.weight", "multi_modal_projector.linear_1.bias", "language_model.model.norm.weight",
+       "language_model.lm_head.weight"},
+      {"model.vision_tower.pre_layrnorm.weight", "model.multi_modal_projector.linear_1.bias",
+       "model.language_model.norm.weight", "lm_head.weight"}};
+  const auto spelled = [&](const std::vector<std::string>& tensors) {
+    const auto names = llava::WeightNames::of(llava::Layout::kHuggingFace, tensors);
+    std::vector<std::string> all;
+    for (const auto& parameter : parameters) all.push_back(names.spelled(parameter));
+    return all;
+  };
+  for (const auto& checkpoint : checkpoints) EXPECT_EQ(spelled(checkpoint), checkpoint);
+  EXPECT_EQ(spelled({}), checkpoints.front());
+}
+
+}  // namespace
+}  // namespace vlmtrain::models
