@@ -22,7 +22,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr const char* kDefaultModel = "smolvlm-2.2b";
+constexpr const char* kDefaultModel = "llava-1.5-7b";
 constexpr int64_t kDefaultRank = 16;
 
 struct Arguments {

@@ -169,23 +169,23 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
     if (has_zero_true_gradient(name)) continue;
     const at::Tensor wanted = expected_.tensor("parameter." + name);
     const at::Tensor difference = (found - wanted).abs();
-    // A text model's key bias has a gradient only as far as positions turn it: small, and so less precise. With
-    // attention computed another way (eager), transformers differs from itself by up to half of what is allowed here.
+    // A text model's key bias has a gradient only as far as positions turn it: of the slow pairs next to none, and what
+    // there is drowns in the rounding of the others' sums.
     const bool is_key_bias = name.ends_with("k_proj.bias");
-    const double slack = is_key_bias ? 5 : 1;
-    const std::string kind = is_key_bias ? "key bias" : "weight";
-    deviations_.expect_at_most(slack * 1e-6, difference.mean().item<double>(), kind + ", mean difference", name);
+    deviations_.expect_at_most(is_key_bias ? 1e-5 : 1e-6, difference.mean().item<double>(),
+                               is_key_bias ? "key bias, mean difference" : "weight, mean difference", name);
     deviations_.expect_at_most(largest_drift, difference.max().item<double>(), "weight, any element", name);
     astray += (difference > 1e-5).sum().item<int64_t>();
 
     const at::Tensor size = expected_.tensor("gradient." + name).abs();
-    const at::Tensor is_certain = (size > kGradientPrecision * size.max()).logical_or_(size == 0);
+    const double precision = is_key_bias ? 100 * kGradientPrecision : kGradientPrecision;
+    const at::Tensor is_certain = (size > precision * size.max()).logical_or_(size == 0);
+    EXPECT_GE(2 * is_certain.sum().item<int64_t>(), is_certain.numel()) << name << ": hardly an element is compared";
     const at::Tensor certain = difference.masked_select(is_certain);
-    deviations_.expect_at_most(slack * 1e-5, certain.max().item<double>(), kind + ", element with a certain gradient",
-                               name);
-    deviations_.expect_at_most(slack * 1e-5,
+    deviations_.expect_at_most(1e-5, certain.max().item<double>(), "weight, element with a certain gradient", name);
+    deviations_.expect_at_most(1e-5,
                                relative_difference(found.masked_select(is_certain), wanted.masked_select(is_certain)),
-                               kind + ", relative", name);
+                               "weight, relative", name);
   }
   deviations_.expect_at_most(5, static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
 }

@@ -119,12 +119,12 @@ INSTANTIATE_TEST_SUITE_P(
         StepCase{"bf16_dora", {.lora = nn::LoraSettings{.rank = 4, .use_dora = true}}, 1367},
         StepCase{"bf16_dora_dropout", {.lora = nn::LoraSettings{.rank = 4, .dropout = 0.1, .use_dora = true}}, 1697},
         StepCase{"bf16_text_only", {.parity_case = "text_only"}, 279},
-        StepCase{"bf16_llava_clip_llama", {.parity_case = "llava_clip_llama"}, 9999},
-        StepCase{"bf16_llava_clip_llama_recomputed", {.parity_case = "llava_clip_llama", .recompute = true}, 9999},
-        StepCase{"bf16_llava_siglip_qwen2", {.parity_case = "llava_siglip_qwen2"}, 9999},
-        StepCase{"bf16_llava_clip_mistral", {.parity_case = "llava_clip_mistral"}, 9999},
-        StepCase{"fp32_llava_clip_mistral", {.parity_case = "llava_clip_mistral", .dtype = at::kFloat}, 9999},
-        StepCase{"bf16_llava_original", {.parity_case = "llava_original"}, 9999},
+        StepCase{"bf16_llava_clip_llama", {.parity_case = "llava_clip_llama"}, 488},
+        StepCase{"bf16_llava_clip_llama_recomputed", {.parity_case = "llava_clip_llama", .recompute = true}, 564},
+        StepCase{"bf16_llava_siglip_qwen2", {.parity_case = "llava_siglip_qwen2"}, 353},
+        StepCase{"bf16_llava_clip_mistral", {.parity_case = "llava_clip_mistral"}, 588},
+        StepCase{"fp32_llava_clip_mistral", {.parity_case = "llava_clip_mistral", .dtype = at::kFloat}, 1059},
+        StepCase{"bf16_llava_original", {.parity_case = "llava_original"}, 537},
         // 5,280 tokens and 1,456 labels: the embedding's gradient takes another path from 3,072 on, and the
         // loss two chunks.
         StepCase{"bf16_large", {.micro_batch_size = 64, .repeats = 16}, 377},

@@ -15,7 +15,7 @@ namespace vlmtrain::models::llava {
 namespace {
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& json, const std::filesystem::path& folder,
-                                           at::TensorOptions options) {
+                                           const nn::ParameterSettings& settings) {
   const Config config = Config::from_json(json, folder);
   const auto tensors = io::checkpoint_tensor_names(folder);
   const auto tower = std::string(module_names(config.layout).vision_tower) + ".";
@@ -23,7 +23,7 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& json, const std
       config.layout == Layout::kOriginal && !tensors.empty() &&
       std::ranges::none_of(tensors, [&](const std::string& name) { return name.starts_with(tower); });
   return std::make_unique<Model>(config, WeightNames::of(config.layout, tensors), tower_is_apart,
-                                 image_processor_settings(config, folder).normalization, options);
+                                 image_processor_settings(config, folder).normalization, settings);
 }
 
 /// processor_config.json says how many tokens an image is once more; transformers goes by it.

@@ -27,8 +27,8 @@ at::Tensor Projector::operator()(const at::Tensor& x) const {
 }
 
 Model::Model(Config config, WeightNames names, bool tower_is_apart, image::Normalization normalization,
-             at::TensorOptions options)
-    : VisionLanguageModel(options),
+             const nn::ParameterSettings& settings)
+    : VisionLanguageModel(settings),
       config_(std::move(config)),
       names_(std::move(names)),
       tower_is_apart_(tower_is_apart),

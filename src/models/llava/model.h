@@ -24,7 +24,7 @@ class Model final : public VisionLanguageModel {
  public:
   /// `names`: how the checkpoint spells the parameters. `tower_is_apart`: its vision tower lies in config.tower_folder.
   Model(Config config, WeightNames names, bool tower_is_apart, image::Normalization normalization,
-        at::TensorOptions options);
+        const nn::ParameterSettings& settings);
 
   at::Tensor image_features(const at::Tensor& tiles) const override;
   at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
