@@ -258,23 +258,26 @@ TEST_F(RehearsalTest, OutOfMemoryIsAnAnswerAndTheProcessGoesOn) {
   EXPECT_TRUE(process.rehearse(request(micro_batches_of(4), 4)).out_of_memory);
 }
 
-/// The promise of a plan: a card of that size does the same, allocation by allocation.
+/// The promise of a plan: a card that says it is as large and has no limit does what the card itself does, allocation
+/// by allocation, as long as there is room. How large a card says that it is matters: expandable segments reserve
+/// addresses in proportion to it, and the last free block counts as large as the addresses behind it.
 TEST_F(RehearsalTest, ACardWithoutLimitTellsWhatACardOfThatSizeDoes) {
   const Choices choices = micro_batches_of(2);
-  const Outcome unlimited = rehearse(model_.job(), choices, 4);
-  const int64_t needed = unlimited.peaks().reserved_bytes;
-  const auto on_a_card_of = [&](int64_t bytes, int64_t used) {
-    RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = bytes, .used_bytes = used});
+  const auto outcome_on = [&](const VirtualCard& card) {
+    RehearsalProcess process(model_.job(), card);
     return process.rehearse(request(choices, 4));
   };
-  for (const int64_t used : {int64_t{0}, 512 * kMiB}) {
-    const Outcome enough = on_a_card_of(needed + used, used);
+  const int64_t about = rehearse(model_.job(), choices, 4).peaks().reserved_bytes;
+  for (const int64_t size : {about + 512 * kMiB, about + 2 * kGiB, about + 16 * kGiB}) {
+    const Outcome planned = outcome_on({.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = size});
+    const int64_t others = size - planned.peaks().reserved_bytes;
+    const Outcome enough = outcome_on({.gpu = "h100", .memory_bytes = size, .used_bytes = others});
     EXPECT_FALSE(enough.out_of_memory);
     EXPECT_EQ(enough.allocation_retries, 0);
-    EXPECT_EQ(flat(enough), flat(unlimited));
+    EXPECT_EQ(flat(enough), flat(planned));
+    const Outcome less = outcome_on({.gpu = "h100", .memory_bytes = size, .used_bytes = others + 2 * kMiB});
+    EXPECT_TRUE(less.out_of_memory || less.allocation_retries > 0);
   }
-  const Outcome less = on_a_card_of(needed - 2 * kMiB, 0);
-  EXPECT_TRUE(less.out_of_memory || less.allocation_retries > 0);
 }
 
 TEST_F(RehearsalTest, AModelOfAnUnknownFamilyIsTheSameErrorAsInThisProcess) {

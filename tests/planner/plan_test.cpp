@@ -1,0 +1,411 @@
+#include "vlmtrain/planner/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "planner/rehearsal.h"
+#include "planner/user_error.h"
+#include "vlmtrain/planner/search.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+Workload workload_of(data::SampleShape shape, int64_t global_batch, int64_t world = 1) {
+  return {.candidates = {{.shapes = {shape}, .first_id = {}}}, .global_batch_size = global_batch, .world_size = world};
+}
+
+/// Three steps of two micro-batches on a card without limit that says it is the target.
+Outcome rehearse_without_limit(const PlanRequest& request, const Choices& choices, const SampleBatch& batch) {
+  const int64_t samples =
+      choices.micro_batch_size * std::min<int64_t>(2, request.workload.samples_per_rank() / choices.micro_batch_size);
+  std::vector<SampleGroup> groups;
+  for (int64_t i = 0; i < samples; ++i) {
+    groups.push_back({batch.shapes[static_cast<size_t>(std::min(i, std::ssize(batch.shapes) - 1))], 1});
+  }
+  RehearsalProcess process(request.job, {.gpu = std::string(request.card.gpu->name),
+                                         .memory_bytes = kUnlimited,
+                                         .reported_bytes = request.card.memory_bytes});
+  return process.rehearse({.choices = choices, .steps = std::vector(3, groups)});
+}
+
+std::optional<Choices> with_next_larger_micro_batch(const Plan& plan) {
+  Choices larger = plan.chosen.choices;
+  for (int64_t size = larger.micro_batch_size + 1; size <= plan.workload.samples_per_rank(); ++size) {
+    if (plan.workload.samples_per_rank() % size != 0) continue;
+    larger.micro_batch_size = size;
+    return larger;
+  }
+  return std::nullopt;
+}
+
+class TinyPlanTest : public testing::Test {
+ protected:
+  PlanRequest request(int64_t global_batch, int64_t world = 1) const {
+    return {.model = "smolvlm-tiny",
+            .job = model_.job(),
+            .card = card_by_name("rtx4090"),
+            .limit_gigabytes = std::nullopt,
+            .workload = workload_of(model_.shape({.images = 1}), global_batch, world),
+            .fixed = {}};
+  }
+
+  const PresetFolder model_{"smolvlm-tiny"};
+};
+
+TEST_F(TinyPlanTest, TheGlobalBatchIsKeptExactly) {
+  for (const int64_t global : {1, 6, 7, 16, 48}) {
+    for (const int64_t world : {1, 2, 4}) {
+      SCOPED_TRACE(fmt::format("{} samples, {} ranks", global, world));
+      if (global % world != 0) {
+        EXPECT_THAT(message_of([&] { make_plan(request(global, world)); }),
+                    AllOf(HasSubstr(std::to_string(global)), HasSubstr(std::to_string(world) + " ranks")));
+        continue;
+      }
+      const Plan plan = make_plan(request(global, world));
+      ASSERT_TRUE(plan.fits);
+      EXPECT_EQ(plan.chosen.choices.micro_batch_size * plan.accumulation_steps() * world, global);
+      EXPECT_LE(plan.chosen.peaks.reserved_bytes, plan.limit.limit_bytes);
+      for (const auto& option : plan.alternatives) {
+        EXPECT_EQ((global / world) % option.choices.micro_batch_size, 0);
+      }
+    }
+  }
+}
+
+TEST_F(TinyPlanTest, AMicroBatchThatDoesNotDivideIsRefusedWithTheOnesThatDo) {
+  PlanRequest wrong = request(48, 4);
+  wrong.fixed.micro_batch_size = 5;
+  EXPECT_THAT(message_of([&] { make_plan(wrong); }),
+              AllOf(HasSubstr("micro-batch of 5"), HasSubstr("12 samples"), HasSubstr("1, 2, 3, 4, 6, 12")));
+  wrong.fixed.micro_batch_size = 24;
+  EXPECT_THAT(message_of([&] { make_plan(wrong); }), HasSubstr("1, 2, 3, 4, 6, 12")) << "more than a rank has";
+}
+
+TEST_F(TinyPlanTest, AModelThatCannotBeBuiltIsTheUsersError) {
+  PlanRequest wrong = request(4);
+  wrong.job.model = "/nowhere";
+  EXPECT_THAT(message_of([&] { make_plan(wrong); }, ExitCode::kBadData), HasSubstr("/nowhere/config.json"));
+}
+
+TEST_F(TinyPlanTest, ACardThatDoesNotComputeInBf16IsRefused) {
+  PlanRequest old_card = request(4);
+  old_card.card = card_by_name("t4");
+  EXPECT_THAT(message_of([&] { make_plan(old_card); }), AllOf(HasSubstr("Tesla T4"), HasSubstr("precision=fp32")));
+  old_card.job.precision = engine::Precision::kFp32;
+  EXPECT_TRUE(make_plan(old_card).fits);
+}
+
+TEST_F(TinyPlanTest, TextAloneIsPlannedToo) {
+  PlanRequest text = request(8);
+  text.workload = workload_of(model_.shape({.images = 0, .text_tokens = 200}), 8);
+  const Plan plan = make_plan(text);
+  EXPECT_TRUE(plan.fits);
+  EXPECT_EQ(plan.chosen.choices.recompute.vision, 0) << "there is nothing to recompute";
+}
+
+TEST_F(TinyPlanTest, IsMadeAgainTheSame) {
+  const Plan first = make_plan(request(16));
+  const Plan again = make_plan(request(16));
+  auto json = first.to_json();
+  auto other = again.to_json();
+  for (auto* one : {&json, &other}) {
+    one->erase("plan_seconds");
+    one->erase("rehearsal_seconds");
+  }
+  EXPECT_EQ(json, other);
+}
+
+TEST_F(TinyPlanTest, TheJsonSaysTheSameAsThePlan) {
+  const Plan plan = make_plan(request(16, 2));
+  const auto json = plan.to_json();
+  EXPECT_EQ(json["gradient_accumulation_steps"], plan.accumulation_steps());
+  EXPECT_EQ(json["limit_bytes"], plan.limit.limit_bytes);
+  const auto& memory = json["memory"];
+  const auto bytes = [&](const char* key) { return memory[key].get<int64_t>(); };
+  EXPECT_EQ(bytes("total_bytes"), bytes("reserved_peak_bytes") + bytes("context_bytes") + bytes("communication_bytes"));
+  EXPECT_EQ(bytes("allocated_peak_bytes"), bytes("weights_bytes") + bytes("gradients_bytes") +
+                                               bytes("optimizer_bytes") + bytes("activations_bytes") +
+                                               bytes("workspace_bytes"));
+  EXPECT_EQ(bytes("activations_bytes"), bytes("vision_activations_bytes") + bytes("language_activations_bytes") +
+                                            bytes("loss_bytes") + bytes("input_bytes"));
+  EXPECT_EQ(bytes("fragmentation_bytes"), bytes("reserved_peak_bytes") - bytes("allocated_peak_bytes"));
+  EXPECT_GT(bytes("communication_bytes"), 0);
+  EXPECT_EQ(json["alternatives"].size(), plan.alternatives.size());
+  EXPECT_GT(json["plan_seconds"], 0);
+}
+
+/// SmolVLM-256M, whose activations do not all fit.
+class PlanTest : public testing::Test {
+ protected:
+  PlanRequest request(double card_gigabytes) const {
+    return {.model = "smolvlm-256m",
+            .job = model_.job(),
+            .card = card_of_size(card_gigabytes),
+            .limit_gigabytes = std::nullopt,
+            .workload = workload_of(one_image_, 16),
+            .fixed = {}};
+  }
+
+  void expect_fits(const Plan& plan) const {
+    EXPECT_TRUE(plan.fits);
+    EXPECT_TRUE(plan.chosen.fits);
+    EXPECT_TRUE(plan.chosen.rehearsed);
+    EXPECT_LE(plan.chosen.peaks.reserved_bytes, plan.limit.limit_bytes);
+    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.card_bytes);
+  }
+
+  const PresetFolder model_{"smolvlm-256m"};
+  const data::SampleShape one_image_ = model_.shape({.images = 1});
+};
+
+TEST_F(PlanTest, FitsAndTheNextLargerMicroBatchDoesNot) {
+  for (const double size : {8.0, 16.0, 24.0}) {
+    SCOPED_TRACE(size);
+    const PlanRequest asked = request(size);
+    const Plan plan = make_plan(asked);
+    expect_fits(plan);
+    const Outcome itself = rehearse_without_limit(asked, plan.chosen.choices, plan.worst);
+    EXPECT_EQ(itself.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes) << "as anyone can rehearse it";
+    const auto larger = with_next_larger_micro_batch(plan);
+    if (!larger) continue;
+    EXPECT_GT(rehearse_without_limit(asked, *larger, plan.worst).peaks().reserved_bytes, plan.limit.limit_bytes);
+  }
+}
+
+TEST_F(PlanTest, RecomputesNoBlockThatNeedNotBe) {
+  PlanRequest asked = request(16);
+  asked.fixed.micro_batch_size = 4;
+  const Plan plan = make_plan(asked);
+  expect_fits(plan);
+  ASSERT_GT(plan.chosen.choices.recompute.vision + plan.chosen.choices.recompute.language, 0);
+  for (int64_t models::RecomputeBlocks::*tower :
+       {&models::RecomputeBlocks::vision, &models::RecomputeBlocks::language}) {
+    Choices fewer = plan.chosen.choices;
+    if (fewer.recompute.*tower == 0) continue;
+    fewer.recompute.*tower -= 1;
+    const int64_t bytes = rehearse_without_limit(asked, fewer, plan.worst).peaks().reserved_bytes;
+    // The tower that is recomputed last decides; of the other all blocks are recomputed.
+    const int64_t blocks = tower == &models::RecomputeBlocks::vision ? 12 : 30;
+    if (plan.chosen.choices.recompute.*tower < blocks) {
+      EXPECT_GT(bytes, plan.limit.limit_bytes);
+    }
+  }
+}
+
+/// The card itself, with everything else on it that the plan reckons with, does the plan without a retry.
+TEST_F(PlanTest, ACardOfThatSizeDoesThePlan) {
+  for (const double size : {8.0, 24.0}) {
+    const PlanRequest asked = request(size);
+    const Plan plan = make_plan(asked);
+    expect_fits(plan);
+    RehearsalProcess card(asked.job, {.gpu = std::string(asked.card.gpu->name),
+                                      .memory_bytes = asked.card.memory_bytes,
+                                      .used_bytes = asked.card.memory_bytes - plan.chosen.peaks.reserved_bytes});
+    const auto& choices = plan.chosen.choices;
+    const std::vector<SampleGroup> samples{{one_image_, plan.workload.samples_per_rank()}};
+    const Outcome outcome = card.rehearse({.choices = choices, .steps = std::vector(4, samples)});
+    EXPECT_FALSE(outcome.out_of_memory);
+    EXPECT_EQ(outcome.allocation_retries, 0);
+    EXPECT_EQ(outcome.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes);
+  }
+}
+
+TEST_F(PlanTest, TheChosenIsAmongTheAlternativesAndNoneThatFitsIsFaster) {
+  const Plan plan = make_plan(request(16));
+  bool found = false;
+  for (const auto& option : plan.alternatives) {
+    found |= option.choices == plan.chosen.choices;
+    EXPECT_EQ(option.fits, option.peaks.reserved_bytes <= plan.limit.limit_bytes);
+    EXPECT_GT(option.step_seconds, 0);
+    EXPECT_GT(option.tokens_per_second, 0);
+    if (option.fits && option.rehearsed) {
+      EXPECT_GE(option.step_seconds, plan.chosen.step_seconds);
+    }
+  }
+  EXPECT_TRUE(found);
+  EXPECT_TRUE(std::ranges::is_sorted(plan.alternatives, {}, [](const Option& option) {
+    const auto& choices = option.choices;
+    return std::tuple(choices.micro_batch_size, choices.recompute.vision + choices.recompute.language);
+  }));
+}
+
+TEST_F(PlanTest, WhatIsFixedIsKept) {
+  PlanRequest asked = request(24);
+  asked.fixed = {.micro_batch_size = 4,
+                 .recompute = {"7"},
+                 .vision_tiles_per_pass = 6,
+                 .loss_chunk_rows = 100,
+                 .expandable_segments = false};
+  const Plan plan = make_plan(asked);
+  const Choices& choices = plan.chosen.choices;
+  EXPECT_EQ(choices.micro_batch_size, 4);
+  EXPECT_EQ(choices.recompute, (models::RecomputeBlocks{.vision = 7, .language = 7}));
+  EXPECT_EQ(choices.vision_tiles_per_pass, 6);
+  EXPECT_EQ(choices.loss_chunk_rows, 100);
+  EXPECT_FALSE(choices.expandable_segments);
+  EXPECT_EQ(plan.accumulation_steps(), 4);
+  EXPECT_EQ(plan.fits, plan.chosen.peaks.reserved_bytes <= plan.limit.limit_bytes);
+}
+
+TEST_F(PlanTest, AMoreConservativeModeKeepsMoreFree) {
+  PlanRequest asked = request(12);
+  std::optional<Plan> before;
+  for (const Mode mode : {Mode::kConservative, Mode::kBalanced, Mode::kAggressive}) {
+    asked.mode = mode;
+    const Plan plan = make_plan(asked);
+    expect_fits(plan);
+    EXPECT_GE(plan.limit.card_bytes - plan.total_bytes(),
+              static_cast<int64_t>(static_cast<double>(plan.limit.card_bytes) * margin_percent(mode) / 100));
+    if (before) {
+      EXPECT_GT(plan.limit.limit_bytes, before->limit.limit_bytes);
+      EXPECT_LE(plan.chosen.step_seconds, before->chosen.step_seconds) << "what is not kept free makes it no slower";
+    }
+    before = plan;
+  }
+}
+
+TEST_F(PlanTest, AMemoryLimitIsALimit) {
+  PlanRequest asked = request(24);
+  asked.limit_gigabytes = 10;
+  const Plan plan = make_plan(asked);
+  expect_fits(plan);
+  EXPECT_EQ(plan.limit.card_bytes, 10'000'000'000);
+  EXPECT_LT(plan.total_bytes(), 9'500'000'000);
+}
+
+/// One batch with the longest texts and one with the most tiles: which is the worst depends on what is recomputed.
+TEST_F(PlanTest, HoldsEveryBatchThatCanCome) {
+  const auto texts = model_.shape({.images = 0, .text_tokens = 6000, .label_tokens = 3000});
+  const auto pictures = model_.shape({.images = 2, .text_tokens = 64, .label_tokens = 16});
+  for (const double size : {10.0, 16.0, 24.0}) {
+    SCOPED_TRACE(size);
+    PlanRequest asked = request(size);
+    asked.workload = {
+        .candidates = {{.shapes = {texts}, .first_id = "texts"}, {.shapes = {pictures}, .first_id = "pictures"}},
+        .global_batch_size = 16};
+    const Plan plan = make_plan(asked);
+    expect_fits(plan);
+    std::vector<int64_t> peaks;
+    for (const auto& candidate : asked.workload.candidates) {
+      peaks.push_back(rehearse_without_limit(asked, plan.chosen.choices, candidate).peaks().reserved_bytes);
+      EXPECT_LE(peaks.back(), plan.limit.limit_bytes) << candidate.first_id;
+    }
+    EXPECT_THAT(peaks, Contains(plan.chosen.peaks.reserved_bytes));
+    EXPECT_TRUE(plan.worst.first_id == "texts" || plan.worst.first_id == "pictures");
+  }
+}
+
+/// The first sample of the worst batch by tokens alone need not make the worst batch.
+TEST_F(PlanTest, AnEvenBatchCanBeWorseThanOneWithAnOutlier) {
+  const auto large = model_.shape({.images = 2});
+  const auto small = model_.shape({.images = 0, .text_tokens = 64, .label_tokens = 8});
+  SampleBatch outlier{.shapes = {model_.shape({.images = 3})}, .first_id = "outlier"};
+  outlier.shapes.resize(16, small);
+  SampleBatch even{.shapes = std::vector(16, large), .first_id = "even"};
+  PlanRequest asked = request(24);
+  asked.fixed.micro_batch_size = 2;
+  asked.workload = {.candidates = {outlier, even}, .global_batch_size = 16};
+  const Plan plan = make_plan(asked);
+  expect_fits(plan);
+  for (const auto& candidate : asked.workload.candidates) {
+    EXPECT_LE(rehearse_without_limit(asked, plan.chosen.choices, candidate).peaks().reserved_bytes,
+              plan.limit.limit_bytes)
+        << candidate.first_id;
+  }
+}
+
+/// What a suggestion asks for, applied to the request. False for what is not a change that a person can just make.
+bool apply(const std::string& text, const Plan& plan, PlanRequest& request) {
+  std::istringstream words(text);
+  bool applied = false;
+  for (std::string word; words >> word;) {
+    while (!word.empty() && (word.back() == ':' || word.back() == ',')) word.pop_back();
+    const auto is = [&](const char* setting) { return word == setting && (applied = true); };
+    if (is("memory.recompute=auto")) request.fixed.recompute = {};
+    if (is("memory.vision_tiles_per_pass=auto")) request.fixed.vision_tiles_per_pass = {};
+    if (is("memory.loss_chunk_rows=auto")) request.fixed.loss_chunk_rows = {};
+    if (is("training.micro_batch_size=auto")) request.fixed.micro_batch_size = {};
+    if (is("memory.mode=aggressive")) request.mode = Mode::kAggressive;
+    if (is("model.freeze_vision_tower=true")) request.job.frozen.vision_tower = true;
+    if (is("model.freeze_language_model=true")) request.job.frozen.language_model = true;
+    if (is("(data.image_max_pixels)")) {
+      data::SampleShape& shape = request.workload.candidates.front().shapes.front();
+      const int64_t features = shape.image_tokens / shape.tiles * (shape.tiles - shape.images);
+      shape.tokens -= features;
+      shape.image_tokens -= features;
+      shape.tiles = shape.images;
+    }
+    if (word == "--gpu" && words >> word) {
+      request.card = card_by_name(word);
+      applied = true;
+    }
+    constexpr std::string_view kLimit = "memory.limit_gb";
+    if (word == kLimit) request.limit_gigabytes.reset();  // "without memory.limit_gb"
+    if (word.starts_with(std::string(kLimit) + "=")) {
+      request.limit_gigabytes = std::stod(word.substr(kLimit.size() + 1));
+      applied = true;
+    }
+  }
+  EXPECT_FALSE(plan.fits);
+  return applied;
+}
+
+struct RefusedCase {
+  const char* name;
+  double card_gigabytes;
+  std::optional<double> limit_gigabytes;
+  FixedChoices fixed;
+  int64_t images;
+};
+
+/// Whatever is said to make it fit does.
+class RefusedPlanTest : public PlanTest, public testing::WithParamInterface<RefusedCase> {};
+
+TEST_P(RefusedPlanTest, EverySuggestionThatMakesItFitDoes) {
+  PlanRequest asked = request(GetParam().card_gigabytes);
+  asked.limit_gigabytes = GetParam().limit_gigabytes;
+  asked.fixed = GetParam().fixed;
+  asked.workload = workload_of(model_.shape({.images = GetParam().images}), 16);
+  const Plan plan = make_plan(asked);
+  ASSERT_FALSE(plan.fits);
+  EXPECT_GT(plan.chosen.peaks.reserved_bytes, plan.limit.limit_bytes) << "what needs least needs too much";
+  ASSERT_THAT(plan.suggestions, Not(IsEmpty()));
+  int64_t applied = 0;
+  for (const auto& suggestion : plan.suggestions) {
+    SCOPED_TRACE(suggestion.text);
+    EXPECT_TRUE(suggestion.makes_it_fit);
+    PlanRequest changed = asked;
+    if (!apply(suggestion.text, plan, changed)) continue;
+    ++applied;
+    const Plan remedied = make_plan(changed);
+    EXPECT_TRUE(remedied.fits) << remedied.chosen.peaks.reserved_bytes << " of " << remedied.limit.limit_bytes;
+  }
+  EXPECT_EQ(applied, std::ssize(plan.suggestions)) << "each can be followed";
+}
+
+FixedChoices fixed(std::optional<int64_t> micro_batch, const std::string& recompute) {
+  FixedChoices choices;
+  choices.micro_batch_size = micro_batch;
+  choices.recompute.text = recompute;
+  return choices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Because, RefusedPlanTest,
+                         testing::Values(RefusedCase{"TheCardIsTooSmall", 4, {}, {}, 2},
+                                         RefusedCase{"TheLimitIsTooLow", 24, 4.0, {}, 2},
+                                         RefusedCase{"TheMicroBatchIsFixed", 12, {}, fixed(16, "none"), 1},
+                                         RefusedCase{"RecomputationIsFixed", 8, {}, fixed({}, "none"), 4},
+                                         RefusedCase{"TheMarginIsMissing", 6.3, {}, {}, 1}),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace vlmtrain::planner
