@@ -54,9 +54,10 @@ struct Result {
 class Process {
  public:
   /// `file_bytes`: the most bytes that a file of it may have (ulimit -f); 0: any number.
-  Process(const std::filesystem::path& folder, const std::vector<std::string>& arguments, rlim_t file_bytes = 0)
+  Process(const std::filesystem::path& folder, const std::vector<std::string>& arguments, rlim_t file_bytes = 0,
+          const std::string& program = VLMTRAIN_BINARY)
       : out_(folder / "stdout.txt"), err_(folder / "stderr.txt") {
-    std::vector<std::string> words{VLMTRAIN_BINARY};
+    std::vector<std::string> words{program};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (auto& word : words) argv.push_back(word.data());

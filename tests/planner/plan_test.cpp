@@ -167,18 +167,18 @@ class PlanTest : public testing::Test {
   const data::SampleShape one_image_ = model_.shape({.images = 1});
 };
 
-TEST_F(PlanTest, FitsAndTheNextLargerMicroBatchDoesNot) {
-  for (const double size : {8.0, 16.0, 24.0}) {
-    SCOPED_TRACE(size);
-    const PlanRequest asked = request(size);
-    const Plan plan = make_plan(asked);
-    expect_fits(plan);
-    const Outcome itself = rehearse_without_limit(asked, plan.chosen.choices, plan.worst);
-    EXPECT_EQ(itself.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes) << "as anyone can rehearse it";
-    const auto larger = with_next_larger_micro_batch(plan);
-    if (!larger) continue;
-    EXPECT_GT(rehearse_without_limit(asked, *larger, plan.worst).peaks().reserved_bytes, plan.limit.limit_bytes);
-  }
+/// By the card's size in gigabytes.
+class PlanBySizeTest : public PlanTest, public testing::WithParamInterface<int> {};
+
+TEST_P(PlanBySizeTest, FitsAndTheNextLargerMicroBatchDoesNot) {
+  const PlanRequest asked = request(GetParam());
+  const Plan plan = make_plan(asked);
+  expect_fits(plan);
+  const Outcome itself = rehearse_without_limit(asked, plan.chosen.choices, plan.worst);
+  EXPECT_EQ(itself.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes) << "as anyone can rehearse it";
+  const auto larger = with_next_larger_micro_batch(plan);
+  ASSERT_TRUE(larger) << "the whole global batch in one micro-batch fits, so this test tests nothing";
+  EXPECT_GT(rehearse_without_limit(asked, *larger, plan.worst).peaks().reserved_bytes, plan.limit.limit_bytes);
 }
 
 TEST_F(PlanTest, RecomputesNoBlockThatNeedNotBe) {
@@ -202,21 +202,18 @@ TEST_F(PlanTest, RecomputesNoBlockThatNeedNotBe) {
 }
 
 /// The card itself, with everything else on it that the plan reckons with, does the plan without a retry.
-TEST_F(PlanTest, ACardOfThatSizeDoesThePlan) {
-  for (const double size : {8.0, 24.0}) {
-    const PlanRequest asked = request(size);
-    const Plan plan = make_plan(asked);
-    expect_fits(plan);
-    RehearsalProcess card(asked.job, {.gpu = std::string(asked.card.gpu->name),
-                                      .memory_bytes = asked.card.memory_bytes,
-                                      .used_bytes = asked.card.memory_bytes - plan.chosen.peaks.reserved_bytes});
-    const auto& choices = plan.chosen.choices;
-    const std::vector<SampleGroup> samples{{one_image_, plan.workload.samples_per_rank()}};
-    const Outcome outcome = card.rehearse({.choices = choices, .steps = std::vector(4, samples)});
-    EXPECT_FALSE(outcome.out_of_memory);
-    EXPECT_EQ(outcome.allocation_retries, 0);
-    EXPECT_EQ(outcome.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes);
-  }
+TEST_P(PlanBySizeTest, ACardOfThatSizeDoesThePlan) {
+  const PlanRequest asked = request(GetParam());
+  const Plan plan = make_plan(asked);
+  expect_fits(plan);
+  RehearsalProcess card(asked.job, {.gpu = std::string(asked.card.gpu->name),
+                                    .memory_bytes = asked.card.memory_bytes,
+                                    .used_bytes = asked.card.memory_bytes - plan.chosen.peaks.reserved_bytes});
+  const std::vector<SampleGroup> samples{{one_image_, plan.workload.samples_per_rank()}};
+  const Outcome outcome = card.rehearse({.choices = plan.chosen.choices, .steps = std::vector(3, samples)});
+  EXPECT_FALSE(outcome.out_of_memory);
+  EXPECT_EQ(outcome.allocation_retries, 0);
+  EXPECT_EQ(outcome.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes);
 }
 
 TEST_F(PlanTest, TheChosenIsAmongTheAlternativesAndNoneThatFitsIsFaster) {
@@ -283,26 +280,25 @@ TEST_F(PlanTest, AMemoryLimitIsALimit) {
 }
 
 /// One batch with the longest texts and one with the most tiles: which is the worst depends on what is recomputed.
-TEST_F(PlanTest, HoldsEveryBatchThatCanCome) {
+TEST_P(PlanBySizeTest, HoldsEveryBatchThatCanCome) {
   const auto texts = model_.shape({.images = 0, .text_tokens = 6000, .label_tokens = 3000});
   const auto pictures = model_.shape({.images = 2, .text_tokens = 64, .label_tokens = 16});
-  for (const double size : {10.0, 16.0, 24.0}) {
-    SCOPED_TRACE(size);
-    PlanRequest asked = request(size);
-    asked.workload = {
-        .candidates = {{.shapes = {texts}, .first_id = "texts"}, {.shapes = {pictures}, .first_id = "pictures"}},
-        .global_batch_size = 16};
-    const Plan plan = make_plan(asked);
-    expect_fits(plan);
-    std::vector<int64_t> peaks;
-    for (const auto& candidate : asked.workload.candidates) {
-      peaks.push_back(rehearse_without_limit(asked, plan.chosen.choices, candidate).peaks().reserved_bytes);
-      EXPECT_LE(peaks.back(), plan.limit.limit_bytes) << candidate.first_id;
-    }
-    EXPECT_THAT(peaks, Contains(plan.chosen.peaks.reserved_bytes));
-    EXPECT_TRUE(plan.worst.first_id == "texts" || plan.worst.first_id == "pictures");
+  PlanRequest asked = request(GetParam() + 2);
+  asked.workload = {
+      .candidates = {{.shapes = {texts}, .first_id = "texts"}, {.shapes = {pictures}, .first_id = "pictures"}},
+      .global_batch_size = 8};
+  const Plan plan = make_plan(asked);
+  expect_fits(plan);
+  std::vector<int64_t> peaks;
+  for (const auto& candidate : asked.workload.candidates) {
+    peaks.push_back(rehearse_without_limit(asked, plan.chosen.choices, candidate).peaks().reserved_bytes);
+    EXPECT_LE(peaks.back(), plan.limit.limit_bytes) << candidate.first_id;
   }
+  EXPECT_THAT(peaks, Contains(plan.chosen.peaks.reserved_bytes));
+  EXPECT_TRUE(plan.worst.first_id == "texts" || plan.worst.first_id == "pictures");
 }
+
+INSTANTIATE_TEST_SUITE_P(Gigabytes, PlanBySizeTest, testing::Values(8, 16, 24));
 
 /// The first sample of the worst batch by tokens alone need not make the worst batch.
 TEST_F(PlanTest, AnEvenBatchCanBeWorseThanOneWithAnOutlier) {
@@ -365,6 +361,8 @@ struct RefusedCase {
   std::optional<double> limit_gigabytes;
   FixedChoices fixed;
   int64_t images;
+
+  friend std::ostream& operator<<(std::ostream& out, const RefusedCase& refused) { return out << refused.name; }
 };
 
 /// Whatever is said to make it fit does.
@@ -374,7 +372,7 @@ TEST_P(RefusedPlanTest, EverySuggestionThatMakesItFitDoes) {
   PlanRequest asked = request(GetParam().card_gigabytes);
   asked.limit_gigabytes = GetParam().limit_gigabytes;
   asked.fixed = GetParam().fixed;
-  asked.workload = workload_of(model_.shape({.images = GetParam().images}), 16);
+  asked.workload = workload_of(model_.shape({.images = GetParam().images}), 8);
   const Plan plan = make_plan(asked);
   ASSERT_FALSE(plan.fits);
   EXPECT_GT(plan.chosen.peaks.reserved_bytes, plan.limit.limit_bytes) << "what needs least needs too much";
@@ -402,9 +400,9 @@ FixedChoices fixed(std::optional<int64_t> micro_batch, const std::string& recomp
 INSTANTIATE_TEST_SUITE_P(Because, RefusedPlanTest,
                          testing::Values(RefusedCase{"TheCardIsTooSmall", 4, {}, {}, 2},
                                          RefusedCase{"TheLimitIsTooLow", 24, 4.0, {}, 2},
-                                         RefusedCase{"TheMicroBatchIsFixed", 12, {}, fixed(16, "none"), 1},
-                                         RefusedCase{"RecomputationIsFixed", 8, {}, fixed({}, "none"), 4},
-                                         RefusedCase{"TheMarginIsMissing", 6.3, {}, {}, 1}),
+                                         RefusedCase{"TheMicroBatchIsFixed", 12, {}, fixed(8, "none"), 1},
+                                         RefusedCase{"RecomputationIsFixed", 8, {}, fixed({}, "none"), 2},
+                                         RefusedCase{"TheMarginIsMissing", 5.75, {}, {}, 1}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -135,6 +135,8 @@ struct ComponentCase {
   const char* name;
   engine::Precision precision;
   models::FrozenParts frozen;
+
+  friend std::ostream& operator<<(std::ostream& out, const ComponentCase& trained) { return out << trained.name; }
 };
 
 /// What weights, gradients and optimizer take is known without any rehearsal.
@@ -261,24 +263,26 @@ TEST_F(RehearsalTest, OutOfMemoryIsAnAnswerAndTheProcessGoesOn) {
 /// The promise of a plan: a card that says it is as large and has no limit does what the card itself does, allocation
 /// by allocation, as long as there is room. How large a card says that it is matters: expandable segments reserve
 /// addresses in proportion to it, and the last free block counts as large as the addresses behind it.
-TEST_F(RehearsalTest, ACardWithoutLimitTellsWhatACardOfThatSizeDoes) {
-  const Choices choices = micro_batches_of(2);
+class CardSizeTest : public RehearsalTest, public testing::WithParamInterface<int64_t> {};
+
+TEST_P(CardSizeTest, ACardWithoutLimitTellsWhatACardOfThatSizeDoes) {
   const auto outcome_on = [&](const VirtualCard& card) {
     RehearsalProcess process(model_.job(), card);
-    return process.rehearse(request(choices, 4));
+    return process.rehearse(request(micro_batches_of(2), 2, 2));
   };
-  const int64_t about = rehearse(model_.job(), choices, 4).peaks().reserved_bytes;
-  for (const int64_t size : {about + 512 * kMiB, about + 2 * kGiB, about + 16 * kGiB}) {
-    const Outcome planned = outcome_on({.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = size});
-    const int64_t others = size - planned.peaks().reserved_bytes;
-    const Outcome enough = outcome_on({.gpu = "h100", .memory_bytes = size, .used_bytes = others});
-    EXPECT_FALSE(enough.out_of_memory);
-    EXPECT_EQ(enough.allocation_retries, 0);
-    EXPECT_EQ(flat(enough), flat(planned));
-    const Outcome less = outcome_on({.gpu = "h100", .memory_bytes = size, .used_bytes = others + 2 * kMiB});
-    EXPECT_TRUE(less.out_of_memory || less.allocation_retries > 0);
-  }
+  const int64_t about = outcome_on({.gpu = "h100", .memory_bytes = kUnlimited}).peaks().reserved_bytes;
+  const int64_t size = about + GetParam();
+  const Outcome planned = outcome_on({.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = size});
+  const int64_t others = size - planned.peaks().reserved_bytes;
+  const Outcome enough = outcome_on({.gpu = "h100", .memory_bytes = size, .used_bytes = others});
+  EXPECT_FALSE(enough.out_of_memory);
+  EXPECT_EQ(enough.allocation_retries, 0);
+  EXPECT_EQ(flat(enough), flat(planned));
+  const Outcome less = outcome_on({.gpu = "h100", .memory_bytes = size, .used_bytes = others + 2 * kMiB});
+  EXPECT_TRUE(less.out_of_memory || less.allocation_retries > 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(BytesBesideThePeak, CardSizeTest, testing::Values(512 * kMiB, 2 * kGiB, 16 * kGiB));
 
 TEST_F(RehearsalTest, AModelOfAnUnknownFamilyIsTheSameErrorAsInThisProcess) {
   std::ofstream(model_.path() / "config.json") << R"({"model_type": "paligemma"})";

@@ -1,0 +1,326 @@
+#include <map>
+
+#include "e2e/command.h"
+
+namespace vlmtrain::e2e {
+namespace {
+
+using nlohmann::ordered_json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+/// `vlmtrain plan`, as people and scripts call it.
+class PlanCommandTest : public CommandTest {
+ protected:
+  Result plan(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "plan");
+    return run(arguments);
+  }
+
+  /// The one JSON object that is all of stdout.
+  static ordered_json json_of(const Result& result) {
+    EXPECT_EQ(lines_of(result.out).size(), 1U) << result.out;
+    const auto json = ordered_json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+    EXPECT_TRUE(json.is_object()) << result.out << result.err;
+    return json;
+  }
+
+  ordered_json plan_json(std::vector<std::string> arguments, int exit_code = 0) const {
+    arguments.emplace_back("--json");
+    const Result result = plan(arguments);
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    return json_of(result);
+  }
+
+  void expect_error(std::vector<std::string> arguments, int exit_code, const std::vector<std::string>& messages) const {
+    arguments.emplace_back("--json");
+    const Result result = plan(arguments);
+    EXPECT_EQ(result.exit_code, exit_code) << testing::PrintToString(arguments) << result.err;
+    EXPECT_THAT(result.out, IsEmpty()) << testing::PrintToString(arguments);
+    for (const auto& message : messages) EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
+  }
+};
+
+enum class Kind { kBoolean, kInteger, kNumber, kText, kList };
+
+bool is(const ordered_json& value, Kind kind) {
+  switch (kind) {
+    case Kind::kBoolean:
+      return value.is_boolean();
+    case Kind::kInteger:
+      return value.is_number_integer() && value >= 0;
+    case Kind::kNumber:
+      return value.is_number() && value >= 0;
+    case Kind::kText:
+      return value.is_string();
+    case Kind::kList:
+      return value.is_array();
+  }
+  return false;
+}
+
+void expect_keys(const ordered_json& json, const std::map<std::string, Kind>& keys) {
+  for (const auto& [key, kind] : keys) {
+    ASSERT_TRUE(json.contains(key)) << key;
+    EXPECT_TRUE(is(json[key], kind)) << key << ": " << json[key];
+  }
+}
+
+TEST_F(PlanCommandTest, JsonHasEveryKeyOfTheContract) {
+  const auto json = plan_json({"--gpu-gb", "24", "--images", "2", "--model", "smolvlm-256m"});
+  expect_keys(json, {{"fits", Kind::kBoolean},
+                     {"micro_batch_size", Kind::kInteger},
+                     {"gradient_accumulation_steps", Kind::kInteger},
+                     {"global_batch_size", Kind::kInteger},
+                     {"world_size", Kind::kInteger},
+                     {"vision_tiles_per_pass", Kind::kInteger},
+                     {"tokens_per_sample", Kind::kInteger},
+                     {"limit_bytes", Kind::kInteger},
+                     {"alternatives", Kind::kList},
+                     {"plan_seconds", Kind::kNumber}});
+  expect_keys(json["recompute"], {{"language_blocks", Kind::kInteger}, {"vision_blocks", Kind::kInteger}});
+  const auto& memory = json["memory"];
+  expect_keys(memory, {{"weights_bytes", Kind::kInteger},
+                       {"gradients_bytes", Kind::kInteger},
+                       {"optimizer_bytes", Kind::kInteger},
+                       {"activations_bytes", Kind::kInteger},
+                       {"workspace_bytes", Kind::kInteger},
+                       {"context_bytes", Kind::kInteger},
+                       {"communication_bytes", Kind::kInteger},
+                       {"allocated_peak_bytes", Kind::kInteger},
+                       {"reserved_peak_bytes", Kind::kInteger},
+                       {"total_bytes", Kind::kInteger}});
+  ASSERT_FALSE(json["alternatives"].empty());
+  for (const auto& option : json["alternatives"]) {
+    expect_keys(option, {{"micro_batch_size", Kind::kInteger},
+                         {"gradient_accumulation_steps", Kind::kInteger},
+                         {"reserved_peak_bytes", Kind::kInteger},
+                         {"step_seconds", Kind::kNumber},
+                         {"tokens_per_second", Kind::kNumber},
+                         {"fits", Kind::kBoolean}});
+  }
+
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["global_batch_size"], 16);
+  EXPECT_EQ(json["micro_batch_size"].get<int>() * json["gradient_accumulation_steps"].get<int>(), 16);
+  EXPECT_LE(memory["reserved_peak_bytes"], json["limit_bytes"]);
+  EXPECT_EQ(memory["context_bytes"].get<int64_t>() + memory["reserved_peak_bytes"].get<int64_t>(),
+            memory["total_bytes"]);
+}
+
+TEST_F(PlanCommandTest, WhatDoesNotFitExitsWith3AndStillPrintsThePlan) {
+  const std::vector<std::string> arguments{"--gpu-gb", "4", "--images", "2", "--model", "smolvlm-256m"};
+  const auto json = plan_json(arguments, 3);
+  EXPECT_EQ(json["fits"], false);
+  EXPECT_GT(json["memory"]["reserved_peak_bytes"], json["limit_bytes"]);
+  ASSERT_FALSE(json["suggestions"].empty());
+  EXPECT_EQ(json["suggestions"][0]["makes_it_fit"], true);
+  EXPECT_THAT(json["suggestions"][0]["text"].get<std::string>(), Not(IsEmpty()));
+  const Result text = plan(arguments);
+  EXPECT_EQ(text.exit_code, 3);
+  EXPECT_THAT(text.out, StartsWith("does not fit"));
+}
+
+TEST_F(PlanCommandTest, TextBeginsWithTheAnswer) {
+  const Result result = plan({"--gpu-gb", "24", "--model", "smolvlm-tiny"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, StartsWith("fits: "));
+  EXPECT_THAT(lines_of(result.out).front(), AllOf(HasSubstr("micro-batch 16"), HasSubstr("24 GB")));
+  EXPECT_EQ(result.out.find('\033'), std::string::npos) << "no colours in a file";
+}
+
+TEST_F(PlanCommandTest, FlagsAreConfigurationKeysByOtherNames) {
+  const std::vector<std::string> common{"--gpu", "rtx4090", "--images", "1"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    auto arguments = common;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    auto json = plan_json(arguments);
+    json.erase("plan_seconds");
+    json.erase("rehearsal_seconds");
+    return json;
+  };
+  const auto flags = with({"--model", "smolvlm-tiny", "--global-batch", "12", "--micro-batch", "3", "--precision",
+                           "fp32", "--recompute", "1", "--mode", "aggressive", "--limit-gb", "10"});
+  const auto keys =
+      with({"model.path=smolvlm-tiny", "training.global_batch_size=12", "training.micro_batch_size=3",
+            "training.precision=fp32", "memory.recompute=1", "memory.mode=aggressive", "memory.limit_gb=10"});
+  EXPECT_EQ(flags, keys);
+  EXPECT_EQ(flags["micro_batch_size"], 3);
+  EXPECT_EQ(flags["gradient_accumulation_steps"], 4);
+  EXPECT_EQ(flags["mode"], "aggressive");
+  EXPECT_EQ(flags["card_bytes"], 10'000'000'000);
+}
+
+TEST_F(PlanCommandTest, MoreImagesAndMoreTextNeedMore) {
+  const auto bytes = [&](const std::vector<std::string>& sample) {
+    std::vector<std::string> arguments{"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--micro-batch", "4"};
+    arguments.insert(arguments.end(), sample.begin(), sample.end());
+    return plan_json(arguments)["memory"]["reserved_peak_bytes"].get<int64_t>();
+  };
+  const int64_t usual = bytes({});
+  EXPECT_GT(bytes({"--images", "4"}), usual);
+  EXPECT_LT(bytes({"--images", "0"}), usual);
+  EXPECT_GT(bytes({"--text-tokens", "4000"}), usual);
+  EXPECT_GT(bytes({"--answer-tokens", "250", "--text-tokens", "4000"}), usual);
+  EXPECT_LT(bytes({"--image-size", "64x64"}), usual);
+}
+
+TEST_F(PlanCommandTest, RanksShareTheGlobalBatch) {
+  const auto json = plan_json({"--gpu", "a100-80", "--model", "smolvlm-tiny", "--world-size", "4"});
+  EXPECT_EQ(json["world_size"], 4);
+  EXPECT_EQ(json["micro_batch_size"].get<int>() * json["gradient_accumulation_steps"].get<int>(), 4);
+  EXPECT_GT(json["memory"]["communication_bytes"], 0);
+}
+
+TEST_F(PlanCommandTest, AConfigurationIsPlannedForItsWorstSampleByName) {
+  auto all = records();
+  std::string question = "Why?";
+  for (int i = 0; i < 300; ++i) question += " Really?";
+  all.insert(
+      all.begin() + 4,
+      {{"id", "the-endless-one"},
+       {"conversations", {{{"from", "human"}, {"value", question}}, {{"from", "gpt"}, {"value", "So be it."}}}}});
+  write_records(all);
+  const auto json = plan_json({"--config", "train.yaml", "--gpu", "rtx4090"});
+  EXPECT_EQ(json["worst_sample"], "the-endless-one");
+  EXPECT_GT(json["tokens_per_sample"], 300);
+  EXPECT_EQ(json["global_batch_size"], 4);
+  EXPECT_FALSE(std::filesystem::exists(folder() / "run")) << "a plan writes nothing";
+
+  const auto hypothetical = plan_json({"--config", "train.yaml", "--gpu", "rtx4090", "--images", "1"});
+  EXPECT_TRUE(hypothetical["worst_sample"].is_null()) << "samples that are described are planned for instead";
+}
+
+TEST_F(PlanCommandTest, BadSamplesAreNotPlannedForAndSaidSo) {
+  auto all = records();
+  all.push_back(
+      {{"id", "gone"},
+       {"image", "gone.png"},
+       {"conversations", {{{"from", "human"}, {"value", "<image>\nWhat?"}}, {{"from", "gpt"}, {"value", "Gone."}}}}});
+  write_records(all);
+  const Result result = plan({"--config", "train.yaml", "--gpu", "rtx4090", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("1 of 12 samples cannot be used"), HasSubstr("gone.png")));
+  EXPECT_EQ(json_of(result)["fits"], true);
+}
+
+TEST_F(PlanCommandTest, ADataSetOfBadSamplesOnly) {
+  write_records(nlohmann::json::parse(R"([{"id": "gone", "image": "gone.png", "conversations":
+      [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "Gone."}]}])"));
+  expect_error({"--config", "train.yaml", "--gpu", "rtx4090"}, 4, {"train.json", "none of its 1 samples", "gone.png"});
+}
+
+TEST_F(PlanCommandTest, NoWeightsAreRead) {
+  std::filesystem::copy(checkpoint(), folder() / "bare");
+  std::filesystem::remove(folder() / "bare/model.safetensors");
+  const auto bare = plan_json({"--gpu-gb", "8", "--model", "bare"});
+  EXPECT_EQ(bare["fits"], true);
+  EXPECT_EQ(bare["memory"], plan_json({"--gpu-gb", "8", "--model", checkpoint().string()})["memory"]);
+}
+
+TEST_F(PlanCommandTest, ModelFoldersThatAreNone) {
+  std::filesystem::create_directory(folder() / "empty");
+  expect_error({"--gpu-gb", "8", "--model", "empty"}, 4, {"empty/config.json"});
+  std::filesystem::copy(checkpoint(), folder() / "other");
+  write_text(folder() / "other/config.json", R"({"model_type": "paligemma"})");
+  expect_error({"--gpu-gb", "8", "--model", "other"}, 4, {"paligemma", "idefics3"});
+}
+
+TEST_F(PlanCommandTest, CardsThatAreNone) {
+  for (const char* size : {"0", "-3", "nan", "1e9"}) {
+    expect_error({"--gpu-gb", size, "--model", "smolvlm-tiny"}, 2, {"gpu-gb", "from 1 to 1024"});
+  }
+  expect_error({"--gpu-gb", "abc", "--model", "smolvlm-tiny"}, 2, {"--gpu-gb", "abc"});
+  expect_error({"--gpu", "foo", "--model", "smolvlm-tiny"}, 2, {"gpu foo: unknown", "rtx4090", "--gpu-gb"});
+  expect_error({"--gpu", "h100", "--gpu-gb", "80"}, 2, {"--gpu and --gpu-gb", "one of them"});
+  expect_error({"--gpu", "t4", "--model", "smolvlm-tiny"}, 2, {"Tesla T4", "training.precision=fp32"});
+}
+
+TEST_F(PlanCommandTest, NoCardAtAll) {
+  const Result result = plan({"--model", "smolvlm-tiny"});
+  if (result.exit_code == 0) GTEST_SKIP() << "there is a GPU, which is planned for";
+  expect_error({"--model", "smolvlm-tiny"}, 2, {"no GPU in this machine", "--gpu-gb 24", "--gpu rtx4090"});
+}
+
+TEST_F(PlanCommandTest, SamplesThatAreNone) {
+  const auto refused = [&](const std::vector<std::string>& sample, const std::vector<std::string>& messages) {
+    std::vector<std::string> arguments{"--gpu-gb", "24", "--model", "smolvlm-tiny"};
+    arguments.insert(arguments.end(), sample.begin(), sample.end());
+    expect_error(arguments, 2, messages);
+  };
+  refused({"--images", "-1"}, {"-1 images"});
+  refused({"--images", "many"}, {"--images", "many"});
+  refused({"--image-size", "10"}, {"--image-size 10", "WIDTHxHEIGHT"});
+  refused({"--image-size", "0x10"}, {"--image-size 0x10"});
+  refused({"--image-size", "10x10x10"}, {"--image-size 10x10x10"});
+  refused({"--text-tokens", "0"}, {"0 text tokens"});
+  refused({"--text-tokens", "64", "--answer-tokens", "64"}, {"64 label tokens of 64 text tokens"});
+}
+
+TEST_F(PlanCommandTest, SettingsThatCannotBe) {
+  const auto refused = [&](const std::vector<std::string>& settings, const std::vector<std::string>& messages) {
+    std::vector<std::string> arguments{"--gpu-gb", "24", "--model", "smolvlm-tiny"};
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    expect_error(arguments, 2, messages);
+  };
+  refused({"--global-batch", "0"}, {"training.global_batch_size: must be at least 1, not 0"});
+  refused({"--micro-batch", "5", "--global-batch", "16"}, {"micro-batch of 5", "1, 2, 4, 8, 16, or auto"});
+  refused({"--world-size", "3", "--global-batch", "16"}, {"16 samples", "3 ranks"});
+  refused({"--world-size", "0"}, {"--world-size"});
+  refused({"--mode", "foo"}, {"memory.mode", "conservative, balanced, aggressive", "foo"});
+  refused({"--recompute", "foo"}, {"memory.recompute", "auto, none, all or a number of blocks", "foo"});
+  refused({"--precision", "fp8"}, {"training.precision", "fp8"});
+  refused({"--limit-gb", "0"}, {"memory.limit_gb", "greater than 0"});
+  refused({"memory.recomputed=1"}, {"unknown key memory.recomputed", "memory.recompute?"});
+  refused({"--colour"}, {"--colour"});
+  expect_error({"--gpu-gb", "24", "--model", "smolvlm-257m"}, 2,
+               {"smolvlm-257m", "did you mean smolvlm-256m?", "smolvlm-tiny"});
+  expect_error({"--gpu-gb", "24", "--config", "nowhere.yaml"}, 2, {"nowhere.yaml"});
+}
+
+TEST_F(PlanCommandTest, AProgramWithoutItsStandInsSaysWhatIsMissing) {
+  std::filesystem::create_directory(folder() / "elsewhere");
+  std::filesystem::copy(VLMTRAIN_BINARY, folder() / "elsewhere/vlmtrain");
+  const Result result =
+      Process(folder(), {"plan", "--gpu-gb", "24", "--model", "smolvlm-tiny"}, 0, folder() / "elsewhere/vlmtrain")
+          .wait();
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_THAT(result.out, IsEmpty());
+  EXPECT_THAT(result.err, AllOf(HasSubstr("stand-ins for the CUDA libraries are missing"), HasSubstr("elsewhere/vgpu"),
+                                HasSubstr("copy the folder vgpu beside it")));
+  std::filesystem::copy(std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "vgpu", folder() / "elsewhere/vgpu",
+                        std::filesystem::copy_options::recursive);
+  const Result remedied =
+      Process(folder(), {"plan", "--gpu-gb", "24", "--model", "smolvlm-tiny"}, 0, folder() / "elsewhere/vlmtrain")
+          .wait();
+  EXPECT_EQ(remedied.exit_code, 0) << "the remedy works: " << remedied.err;
+}
+
+TEST_F(PlanCommandTest, AMachineWithoutRoomForTheTimelineSaysSo) {
+  expect_error({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--timeline", "/proc/nowhere/memory.html"}, 5,
+               {"/proc/nowhere/memory.html"});
+}
+
+TEST_F(PlanCommandTest, TheTimelineIsOneFileThatOpensOffline) {
+  const Result result = plan({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--timeline", "memory.html", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  json_of(result);
+  const std::string html = read_text(folder() / "memory.html");
+  EXPECT_TRUE(html.find("<svg") != std::string::npos || html.find("<canvas") != std::string::npos);
+  for (const char* load : {"src=\"http", "href=\"http", "src='http", "href='http", "url(http", "@import", "fetch("}) {
+    EXPECT_THAT(html, Not(HasSubstr(load)));
+  }
+}
+
+TEST_F(PlanCommandTest, TheRehearsalProcessIsNotForPeople) {
+  const Result result = run({"rehearse"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("vlmtrain plan"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::e2e
