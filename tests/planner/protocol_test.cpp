@@ -32,6 +32,7 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
   const Job job{.model = "/models/a folder with \"quotes\" and ü",
                 .precision = engine::Precision::kFp32,
                 .frozen = {.vision_tower = true, .projector = false, .language_model = true},
+                .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
                 .max_grad_norm = 0.25};
   const Job arrived = sent(job);
   EXPECT_EQ(arrived.model, job.model);
@@ -40,6 +41,11 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
   EXPECT_FALSE(arrived.frozen.projector);
   EXPECT_TRUE(arrived.frozen.language_model);
   EXPECT_EQ(arrived.max_grad_norm, 0.25);
+  ASSERT_TRUE(arrived.lora);
+  EXPECT_EQ(arrived.lora->rank, 4);
+  EXPECT_EQ(arrived.lora->alpha, 32);
+  EXPECT_EQ(arrived.lora->target_modules, job.lora->target_modules);
+  EXPECT_FALSE(sent(Job{}).lora);
   EXPECT_EQ(sent(Job{}).precision, engine::Precision::kBf16);
 }
 
