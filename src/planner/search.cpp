@@ -46,13 +46,29 @@ const SampleBatch& heaviest(Tried& tried, const std::vector<SampleBatch>& candid
   return candidates[heaviest];
 }
 
-/// A batch that does not fit into a plan that was found without it; null if all do.
-const SampleBatch* find_overlooked(Tried& tried, const Workload& workload, const Option& chosen, int64_t limit_bytes) {
+struct Overlooked {
+  const SampleBatch* batch = nullptr;
+  int64_t reserved_bytes = 0;
+};
+
+/// The batch that needs most with a plan that was found without it, if that is more than the plan says.
+Overlooked find_overlooked(Tried& tried, const Workload& workload, const Option& chosen) {
+  Overlooked overlooked{.reserved_bytes = chosen.peaks.reserved_bytes};
   for (const auto& candidate : workload.candidates) {
     if (candidate.shapes == tried.worst().shapes) continue;
-    if (tried.reserved_bytes(chosen.choices, candidate) > limit_bytes) return &candidate;
+    const int64_t bytes = tried.reserved_bytes(chosen.choices, candidate);
+    if (bytes > overlooked.reserved_bytes) overlooked = {&candidate, bytes};
   }
-  return nullptr;
+  return overlooked;
+}
+
+/// The chosen plan's own numbers are those of a batch that needs more than the one that it was found with.
+void restate(Plan& plan, Tried& tried, const SampleBatch& worse) {
+  tried.hold(worse);
+  plan.chosen = tried.rehearse(plan.chosen.choices);
+  for (auto& option : plan.alternatives) {
+    if (option.choices == plan.chosen.choices) option = plan.chosen;
+  }
 }
 
 }  // namespace
@@ -77,12 +93,16 @@ Plan make_plan(const PlanRequest& request) {
     const auto found = search->find();
     plan.fits = found.has_value();
     plan.chosen = found ? *found : search->least();
+    plan.alternatives = search->alternatives();
     if (!plan.fits || held == request.workload.candidates.size()) break;
-    const auto* const overlooked = find_overlooked(tried, request.workload, plan.chosen, plan.limit.limit_bytes);
-    if (overlooked == nullptr) break;
-    tried.hold(*overlooked);
+    const Overlooked overlooked = find_overlooked(tried, request.workload, plan.chosen);
+    if (overlooked.batch == nullptr) break;
+    if (overlooked.reserved_bytes <= plan.limit.limit_bytes) {
+      restate(plan, tried, *overlooked.batch);
+      break;
+    }
+    tried.hold(*overlooked.batch);
   }
-  plan.alternatives = search->alternatives();
   const Outcome& outcome = tried.outcome_of(plan.chosen.choices, request.with_timeline);
   plan.worst = tried.batch_of(plan.chosen.choices);
   plan.detail = *outcome.detail;
