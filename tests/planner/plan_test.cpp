@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "planner/rehearsal.h"
+#include "planner/tried.h"
 #include "planner/user_error.h"
 #include "vlmtrain/planner/search.h"
 
@@ -14,7 +15,6 @@ namespace vlmtrain::planner {
 namespace {
 
 using testing::AllOf;
-using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -23,18 +23,12 @@ Workload workload_of(data::SampleShape shape, int64_t global_batch, int64_t worl
   return {.candidates = {{.shapes = {shape}, .first_id = {}}}, .global_batch_size = global_batch, .world_size = world};
 }
 
-/// Three steps of two micro-batches on a card without limit that says it is the target.
-Outcome rehearse_without_limit(const PlanRequest& request, const Choices& choices, const SampleBatch& batch) {
-  const int64_t samples =
-      choices.micro_batch_size * std::min<int64_t>(2, request.workload.samples_per_rank() / choices.micro_batch_size);
-  std::vector<SampleGroup> groups;
-  for (int64_t i = 0; i < samples; ++i) {
-    groups.push_back({batch.shapes[static_cast<size_t>(std::min(i, std::ssize(batch.shapes) - 1))], 1});
-  }
-  RehearsalProcess process(request.job, {.gpu = std::string(request.card.gpu->name),
-                                         .memory_bytes = kUnlimited,
-                                         .reported_bytes = request.card.memory_bytes});
-  return process.rehearse({.choices = choices, .steps = std::vector(3, groups)});
+/// As the planner itself rehearses choices with a batch.
+Option rehearse(const PlanRequest& request, const Choices& choices, const SampleBatch& batch) {
+  const auto limit = limit_of(request.card, request.mode, request.limit_gigabytes, request.workload.world_size);
+  Tried tried(request.job, request.card, request.workload, limit.limit_bytes);
+  tried.hold(batch);
+  return tried.rehearse(choices);
 }
 
 std::optional<Choices> with_next_larger_micro_batch(const Plan& plan) {
@@ -174,11 +168,9 @@ TEST_P(PlanBySizeTest, FitsAndTheNextLargerMicroBatchDoesNot) {
   const PlanRequest asked = request(GetParam());
   const Plan plan = make_plan(asked);
   expect_fits(plan);
-  const Outcome itself = rehearse_without_limit(asked, plan.chosen.choices, plan.worst);
-  EXPECT_EQ(itself.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes) << "as anyone can rehearse it";
   const auto larger = with_next_larger_micro_batch(plan);
   ASSERT_TRUE(larger) << "the whole global batch in one micro-batch fits, so this test tests nothing";
-  EXPECT_GT(rehearse_without_limit(asked, *larger, plan.worst).peaks().reserved_bytes, plan.limit.limit_bytes);
+  EXPECT_FALSE(rehearse(asked, *larger, plan.worst).fits);
 }
 
 TEST_F(PlanTest, RecomputesNoBlockThatNeedNotBe) {
@@ -192,11 +184,11 @@ TEST_F(PlanTest, RecomputesNoBlockThatNeedNotBe) {
     Choices fewer = plan.chosen.choices;
     if (fewer.recompute.*tower == 0) continue;
     fewer.recompute.*tower -= 1;
-    const int64_t bytes = rehearse_without_limit(asked, fewer, plan.worst).peaks().reserved_bytes;
+    const bool fits = rehearse(asked, fewer, plan.worst).fits;
     // The tower that is recomputed last decides; of the other all blocks are recomputed.
     const int64_t blocks = tower == &models::RecomputeBlocks::vision ? 12 : 30;
     if (plan.chosen.choices.recompute.*tower < blocks) {
-      EXPECT_GT(bytes, plan.limit.limit_bytes);
+      EXPECT_FALSE(fits);
     }
   }
 }
@@ -213,7 +205,10 @@ TEST_P(PlanBySizeTest, ACardOfThatSizeDoesThePlan) {
   const Outcome outcome = card.rehearse({.choices = plan.chosen.choices, .steps = std::vector(3, samples)});
   EXPECT_FALSE(outcome.out_of_memory);
   EXPECT_EQ(outcome.allocation_retries, 0);
-  EXPECT_EQ(outcome.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes);
+  EXPECT_LE(outcome.peaks().reserved_bytes, plan.chosen.peaks.reserved_bytes);
+  EXPECT_GE(static_cast<double>(outcome.peaks().reserved_bytes),
+            0.97 * static_cast<double>(plan.chosen.peaks.reserved_bytes))
+      << "of which smaller batches between, which fragment the memory, take the rest";
 }
 
 TEST_F(PlanTest, TheChosenIsAmongTheAlternativesAndNoneThatFitsIsFaster) {
@@ -291,14 +286,43 @@ TEST_P(PlanBySizeTest, HoldsEveryBatchThatCanCome) {
   expect_fits(plan);
   std::vector<int64_t> peaks;
   for (const auto& candidate : asked.workload.candidates) {
-    peaks.push_back(rehearse_without_limit(asked, plan.chosen.choices, candidate).peaks().reserved_bytes);
+    peaks.push_back(rehearse(asked, plan.chosen.choices, candidate).peaks.reserved_bytes);
     EXPECT_LE(peaks.back(), plan.limit.limit_bytes) << candidate.first_id;
   }
-  EXPECT_THAT(peaks, Contains(plan.chosen.peaks.reserved_bytes));
-  EXPECT_TRUE(plan.worst.first_id == "texts" || plan.worst.first_id == "pictures");
+  EXPECT_EQ(plan.chosen.peaks.reserved_bytes, std::ranges::max(peaks)) << "what a run can come to, not less";
+  const auto worst = static_cast<size_t>(std::ranges::max_element(peaks) - peaks.begin());
+  EXPECT_EQ(plan.worst.first_id, asked.workload.candidates[worst].first_id);
 }
 
 INSTANTIATE_TEST_SUITE_P(Gigabytes, PlanBySizeTest, testing::Values(8, 16, 24));
+
+/// Without recomputation the pictures need most, with that of the vision tower the texts: both fit, but the plan's
+/// numbers are to be theirs.
+TEST_F(PlanTest, SaysWhatTheWorstBatchNeedsWithThePlanEvenIfAnotherIsWorseWithoutIt) {
+  PlanRequest asked = request(48);
+  asked.fixed.recompute.text = "12+0";
+  asked.fixed.micro_batch_size = 1;
+  const SampleBatch texts{.shapes = {model_.shape({.images = 0, .text_tokens = 6000, .label_tokens = 3000})},
+                          .first_id = "texts"};
+  const SampleBatch pictures{.shapes = {model_.shape({.images = 1, .text_tokens = 64, .label_tokens = 16})},
+                             .first_id = "pictures"};
+  Choices nothing_recomputed = micro_batches_of(1);
+  ASSERT_GT(rehearse(asked, nothing_recomputed, pictures).peaks.reserved_bytes,
+            rehearse(asked, nothing_recomputed, texts).peaks.reserved_bytes);
+  asked.workload = {.candidates = {texts, pictures}, .global_batch_size = 4};
+  const Plan plan = make_plan(asked);
+  expect_fits(plan);
+  const int64_t of_texts = rehearse(asked, plan.chosen.choices, texts).peaks.reserved_bytes;
+  ASSERT_GT(of_texts, rehearse(asked, plan.chosen.choices, pictures).peaks.reserved_bytes);
+  EXPECT_EQ(plan.chosen.peaks.reserved_bytes, of_texts);
+  EXPECT_EQ(plan.worst.first_id, "texts");
+  EXPECT_EQ(plan.detail.peak.allocated_bytes, plan.chosen.peaks.allocated_bytes);
+  for (const auto& option : plan.alternatives) {
+    if (option.choices == plan.chosen.choices) {
+      EXPECT_EQ(option.peaks.reserved_bytes, of_texts);
+    }
+  }
+}
 
 /// The first sample of the worst batch by tokens alone need not make the worst batch.
 TEST_F(PlanTest, AnEvenBatchCanBeWorseThanOneWithAnOutlier) {
@@ -313,9 +337,7 @@ TEST_F(PlanTest, AnEvenBatchCanBeWorseThanOneWithAnOutlier) {
   const Plan plan = make_plan(asked);
   expect_fits(plan);
   for (const auto& candidate : asked.workload.candidates) {
-    EXPECT_LE(rehearse_without_limit(asked, plan.chosen.choices, candidate).peaks().reserved_bytes,
-              plan.limit.limit_bytes)
-        << candidate.first_id;
+    EXPECT_TRUE(rehearse(asked, plan.chosen.choices, candidate).fits) << candidate.first_id;
   }
 }
 
@@ -333,6 +355,7 @@ bool apply(const std::string& text, const Plan& plan, PlanRequest& request) {
     if (is("memory.mode=aggressive")) request.mode = Mode::kAggressive;
     if (is("model.freeze_vision_tower=true")) request.job.frozen.vision_tower = true;
     if (is("model.freeze_language_model=true")) request.job.frozen.language_model = true;
+    if (is("lora.rank=16")) request.job.lora = nn::LoraSettings{.rank = 16};
     if (is("(data.image_max_pixels)")) {
       data::SampleShape& shape = request.workload.candidates.front().shapes.front();
       const int64_t features = shape.image_tokens / shape.tiles * (shape.tiles - shape.images);
@@ -372,7 +395,7 @@ TEST_P(RefusedPlanTest, EverySuggestionThatMakesItFitDoes) {
   PlanRequest asked = request(GetParam().card_gigabytes);
   asked.limit_gigabytes = GetParam().limit_gigabytes;
   asked.fixed = GetParam().fixed;
-  asked.workload = workload_of(model_.shape({.images = GetParam().images}), 8);
+  asked.workload = workload_of(model_.shape({.images = GetParam().images}), 4);
   const Plan plan = make_plan(asked);
   ASSERT_FALSE(plan.fits);
   EXPECT_GT(plan.chosen.peaks.reserved_bytes, plan.limit.limit_bytes) << "what needs least needs too much";
@@ -400,7 +423,7 @@ FixedChoices fixed(std::optional<int64_t> micro_batch, const std::string& recomp
 INSTANTIATE_TEST_SUITE_P(Because, RefusedPlanTest,
                          testing::Values(RefusedCase{"TheCardIsTooSmall", 4, {}, {}, 2},
                                          RefusedCase{"TheLimitIsTooLow", 24, 4.0, {}, 2},
-                                         RefusedCase{"TheMicroBatchIsFixed", 12, {}, fixed(8, "none"), 1},
+                                         RefusedCase{"TheMicroBatchIsFixed", 12, {}, fixed(4, "none"), 1},
                                          RefusedCase{"RecomputationIsFixed", 8, {}, fixed({}, "none"), 2},
                                          RefusedCase{"TheMarginIsMissing", 5.75, {}, {}, 1}),
                          [](const auto& instance) { return instance.param.name; });
