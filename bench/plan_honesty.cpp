@@ -3,7 +3,9 @@
 // without an allocation that is tried again; the next larger micro-batch with the same choices must not fit within the
 // margin.
 //
-//   plan_honesty [configurations] [seed] > lines.jsonl      a line of JSON for each, a summary on stderr
+//   plan_honesty [configurations] [seed] [fixed] > lines.jsonl      a line of JSON for each, a summary on stderr
+//
+// `fixed`: with PyTorch's fixed segments instead of expandable ones, where plans cannot know how memory fragments.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -49,8 +51,9 @@ struct Setting {
   nlohmann::ordered_json description;
 };
 
-Setting random_setting(Random& random, const std::filesystem::path& folder) {
-  constexpr const char* kModels[] = {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b"};
+constexpr const char* kModels[] = {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-1.5-7b"};
+
+Setting random_setting(Random& random, const std::filesystem::path& folder, bool expandable_segments) {
   constexpr int64_t kGlobalBatches[] = {1, 4, 6, 8, 12, 16, 24, 30, 32, 48, 64, 96};
   constexpr int64_t kSides[] = {200, 512, 768, 1024, 2000};
   const std::string model = random.one_of(kModels);
@@ -73,7 +76,7 @@ Setting random_setting(Random& random, const std::filesystem::path& folder) {
   request.workload.candidates = {{.shapes = {models::shape_of(request.job.model, sample)}, .first_id = {}}};
   request.workload.global_batch_size = random.one_of(kGlobalBatches);
   if (random.with_chance(0.2)) request.fixed.recompute.text = random.one_of(std::to_array({"none", "all", "5"}));
-  request.fixed.expandable_segments = random.with_chance(0.85);
+  request.fixed.expandable_segments = expandable_segments;
   const auto& shape = request.workload.candidates.front().shapes.front();
   return {request,
           {{"model", model},
@@ -179,16 +182,16 @@ nlohmann::ordered_json examine(Random& random, Setting setting, Summary& summary
   return line;
 }
 
-int run(int64_t configurations, uint64_t seed) {
+int run(int64_t configurations, uint64_t seed, bool expandable_segments) {
   const app::TemporaryFolder folder;
-  for (const char* model : {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b"}) {
+  for (const char* model : kModels) {
     std::filesystem::create_directory(folder.path() / model);
     models::write_preset_config(model, folder.path() / model);
   }
   Summary summary;
   for (int64_t i = 0; summary.fits < configurations; ++i) {
     Random random(seed * 1'000'003 + static_cast<uint64_t>(i));
-    Setting setting = random_setting(random, folder.path());
+    Setting setting = random_setting(random, folder.path(), expandable_segments);
     const auto& frozen = setting.request.job.frozen;
     if (setting.request.job.lora && frozen.vision_tower && frozen.language_model) continue;  // hardly anything to train
     fmt::print("{}\n", examine(random, std::move(setting), summary).dump());
@@ -214,6 +217,8 @@ int main(int count, char** arguments) {
     vlmtrain::planner::serve_rehearsals();
     return 0;
   }
-  return vlmtrain::run(count > 1 ? std::atoll(arguments[1]) : 200,
-                       count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1);
+  const int64_t configurations = count > 1 ? std::atoll(arguments[1]) : 200;
+  const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1;
+  const bool fixed_segments = count > 3 && std::string_view(arguments[3]) == "fixed";
+  return vlmtrain::run(configurations, seed, !fixed_segments);
 }

@@ -61,6 +61,7 @@ TEST(PlanTextTest, SaysWhatItIsFor) {
   planner::Plan plan = example_plan();
   plan.worst.first_id = "train-0042";
   plan.limit.card_bytes = 20'000'000'000;
+  plan.mode = planner::Mode::kConservative;
   const std::string text = plan_text(plan, {.width = 100});
   EXPECT_THAT(text, StartsWith("fits: 20.6 of 20.0 GB"));
   EXPECT_THAT(text, HasSubstr("smolvlm-500m, 507.5 million parameters, all trained, bf16"));
