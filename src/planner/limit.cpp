@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/planner/virtual_card.h"
 
 namespace vlmtrain::planner {
 
@@ -94,7 +95,7 @@ TargetCard card_of_device(const memory::DeviceDescription& device) {
   return {.gpu = &*nearest_gpu,
           .memory_bytes = device.total_bytes,
           .context_bytes = std::max(taken, nearest_gpu->context_bytes),
-          .context_measured = taken >= nearest_gpu->context_bytes,
+          .context_measured = taken >= nearest_gpu->context_bytes && !on_virtual_card(),
           .description = std::move(description)};
 }
 

@@ -48,11 +48,11 @@ std::vector<std::string> own_arguments() {
 std::vector<std::pair<std::string, std::string>> environment_of(const VirtualCard& card) {
   const auto folder = stand_ins_folder();
   std::vector<std::string> preload;
-  for (const char* name : kStandIns) preload.push_back((folder / name).string());
-  // What a user preloads stays, a sanitizer's runtime or an allocator.
+  // What a user preloads stays, and first: a sanitizer's runtime insists on that.
   if (const char* const others = std::getenv("LD_PRELOAD"); others != nullptr && *others != '\0') {
     preload.emplace_back(others);
   }
+  for (const char* name : kStandIns) preload.push_back((folder / name).string());
   return {{"LD_PRELOAD", fmt::format("{}", fmt::join(preload, ":"))},
           {"VLMTRAIN_VGPU_CARD", card.gpu},
           {"VLMTRAIN_VGPU_BYTES", card.memory_bytes ? std::to_string(*card.memory_bytes) : ""},

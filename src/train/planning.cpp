@@ -4,7 +4,6 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/data/sample_stream.h"
 #include "vlmtrain/planner/worst_case.h"
-#include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {
@@ -82,14 +81,6 @@ planner::Choices choices_without_plan(const Config& config, int64_t vision_block
     choices.recompute = recompute.blocks_of({vision_blocks, language_blocks});
   }
   return choices;
-}
-
-planner::Plan plan_run(const Config& config, at::Device device, const std::vector<io::Record>& records,
-                       const models::Processor& processor) {
-  const auto card = planner::card_of_device(memory::describe(device));
-  planner::Plan plan = planner::make_plan(plan_request(config, card, workload_of(records, processor, config)));
-  if (!plan.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan));
-  return plan;
 }
 
 }  // namespace vlmtrain::train

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "train/pending_step.h"
+#include "train/run_plan.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/rng.h"
@@ -21,7 +22,6 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/report/metrics.h"
-#include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/run_checkpoint.h"
@@ -34,10 +34,6 @@ namespace vlmtrain::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double in_gigabytes(int64_t bytes) {
-  return static_cast<double>(bytes) / 1e9;
-}
 
 /// Whether the run is on a virtual card: all is done but arithmetic, so there are no values and nothing to save.
 bool is_rehearsal() {
@@ -69,7 +65,7 @@ class Run {
     schedule_.total_steps = total_steps(config.training, static_cast<int64_t>(records_.size()));
     schedule_.shape = config.training.lr_scheduler;
     schedule_.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule_.total_steps));
-    if (!device.is_cpu()) make_plan();
+    if (!device.is_cpu()) plan_.emplace(config, device, records_, *processor_, dir_);
     resume_or_start();
     log_run();
     progress_ = std::make_unique<report::Progress>(schedule_.total_steps, step_, quiet);
@@ -83,27 +79,16 @@ class Run {
       throw;
     }
     write_ledger();
-    if (plan_) compare_with_plan();
+    if (plan_) plan_->compare(most_, step_);
     return {.stopped = stop_signal() != 0 && step_ < schedule_.total_steps,
             .steps = step_,
             .last_loss = last_loss_,
             .checkpoint = checkpoints_.newest(),
             .reserved_peak_bytes = most_.reserved_peak_bytes,
-            .planned_peak_bytes = plan_ ? std::optional{plan_->chosen.peaks.reserved_bytes} : std::nullopt};
+            .planned_peak_bytes = plan_ ? std::optional{plan_->reserved_peak_bytes()} : std::nullopt};
   }
 
  private:
-  /// Before anything is allocated on the device.
-  void make_plan() {
-    plan_ = plan_run(config_, device_, records_, *processor_);
-    write_plan();
-    spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(*plan_), plan_->effort.seconds);
-    memory::set_expandable_segments(plan_->chosen.choices.expandable_segments);
-    if (config_.memory.limit_gb) {
-      memory::limit_reserved_bytes(plan_->limit.card_bytes - plan_->limit.context_bytes, plan_->card.memory_bytes);
-    }
-  }
-
   void resume_or_start() {
     const auto newest = checkpoints_.newest();
     if (newest && config_.resume == Resume::kNever) {
@@ -115,8 +100,8 @@ class Run {
     // A virtual card holds no values.
     model_ = load_model(config_, device_, newest, /*with_values=*/!is_rehearsal());
     freeze(*model_, config_.model);
-    choices_ = plan_ ? plan_->chosen.choices
-                     : choices_without_plan(config_, model_->vision_blocks(), model_->language_blocks());
+    choices_ =
+        plan_ ? plan_->choices() : choices_without_plan(config_, model_->vision_blocks(), model_->language_blocks());
     model_->set_recompute(choices_.recompute);
     model_->set_vision_tiles_per_pass(choices_.vision_tiles_per_pass);
     optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), adamw_settings(config_.training));
@@ -169,7 +154,7 @@ class Run {
       current.metrics.step = step_;
       current.metrics.epoch = epochs_done();
       current.metrics.learning_rate = rates.language_model;
-      if (plan_) current.metrics.predicted_peak_bytes = plan_->chosen.peaks.reserved_bytes;
+      if (plan_) current.metrics.predicted_peak_bytes = plan_->reserved_peak_bytes();
       if (sample_lines) sample_lines->append(sample_ids_line(step_, batch));
       if (pending) finish(*pending, metrics_lines);
       current.metrics.step_seconds = seconds_since(start);
@@ -215,28 +200,6 @@ class Run {
     write_ledger();
   }
 
-  void write_plan(const nlohmann::ordered_json& measured = nullptr) const {
-    nlohmann::ordered_json json = plan_->to_json();
-    if (!measured.is_null()) json["measured"] = measured;
-    io::write_file(dir_ / "plan.json", json.dump(2) + "\n");
-  }
-
-  void compare_with_plan() const {
-    const auto& planned = plan_->chosen.peaks;
-    const int64_t retries = memory::allocation_retries(device_);
-    const auto card = memory::describe(device_);
-    spdlog::info(
-        "device memory at most: {:.2f} GB allocated (planned for the worst batch: {:.2f}), {:.2f} GB reserved "
-        "(planned: {:.2f}); {} allocations had to be tried again",
-        in_gigabytes(most_.allocated_peak_bytes), in_gigabytes(planned.allocated_bytes),
-        in_gigabytes(most_.reserved_peak_bytes), in_gigabytes(planned.reserved_bytes), retries);
-    write_plan({{"allocated_peak_bytes", most_.allocated_peak_bytes},
-                {"reserved_peak_bytes", most_.reserved_peak_bytes},
-                {"allocation_retries", retries},
-                {"device_used_bytes", card.total_bytes - card.free_bytes},
-                {"steps", step_}});
-  }
-
   void write_ledger() const { io::write_file(dir_ / "ledger.json", ledger_.to_json().dump(2) + "\n"); }
 
   // What stopped the run, such as a full disk, may also be in the way here; it is the error to report.
@@ -270,7 +233,7 @@ class Run {
   int64_t step_ = 0;  // done
   int64_t saved_step_ = -1;
   data::Cursor cursor_;
-  std::optional<planner::Plan> plan_;  // on a GPU
+  std::optional<RunPlan> plan_;  // on a GPU
   planner::Choices choices_;
   memory::DeviceMemory most_;  // over all steps
   std::optional<double> last_loss_;

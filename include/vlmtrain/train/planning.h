@@ -22,8 +22,4 @@ planner::Workload workload_of(const std::vector<io::Record>& records, const mode
 /// largest divisor of the global batch up to 8 as micro-batch, and nothing recomputed.
 planner::Choices choices_without_plan(const Config& config, int64_t vision_blocks, int64_t language_blocks);
 
-/// The plan for a run on a GPU. Throws UserError (kDoesNotFit), which says what would, if it does not fit.
-planner::Plan plan_run(const Config& config, at::Device device, const std::vector<io::Record>& records,
-                       const models::Processor& processor);
-
 }  // namespace vlmtrain::train

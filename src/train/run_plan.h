@@ -1,0 +1,36 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <filesystem>
+
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/planner/plan.h"
+#include "vlmtrain/train/planning.h"
+
+namespace vlmtrain::train {
+
+/// The plan of a run on a GPU: made and written to plan.json before anything is allocated there, and compared with what
+/// was measured at the end.
+class RunPlan {
+ public:
+  /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit. Sets up the allocator as the plan
+  /// needs it.
+  RunPlan(const Config& config, at::Device device, const std::vector<io::Record>& records,
+          const models::Processor& processor, std::filesystem::path run_folder);
+
+  const planner::Choices& choices() const { return plan_.chosen.choices; }
+  int64_t reserved_peak_bytes() const { return plan_.chosen.peaks.reserved_bytes; }
+
+  /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json.
+  void compare(const memory::DeviceMemory& measured, int64_t steps) const;
+
+ private:
+  void write(const nlohmann::ordered_json& measured = nullptr) const;
+
+  at::Device device_;
+  std::filesystem::path run_folder_;
+  planner::Plan plan_;
+};
+
+}  // namespace vlmtrain::train
