@@ -50,10 +50,10 @@ struct AdamW::Entry {
   std::string name;
   nn::Component component;
   bool decays;
-  at::Tensor weight;                 // what the model computes with
-  at::Tensor master;                 // fp32; the same storage as `weight` if that is fp32
+  at::Tensor weight;  // what the model computes with
+  at::Tensor master;  // fp32; the same storage as `weight` if that is fp32
   std::shared_ptr<GradientSum> sum;
-  at::Tensor first_moment;           // fp32
+  at::Tensor first_moment;  // fp32
   at::Tensor second_moment;
   at::Tensor steps;  // fp32 scalar
 

@@ -34,8 +34,8 @@ const LoraSettings* ParameterStore::add_linear(const std::string& path, Componen
 
 bool ParameterStore::takes(const LoraTarget& target, const LinearPlace& linear) const {
   const auto& left_out = settings_.lora->left_out;
-  return linear.component != Component::kUnused &&
-         std::ranges::find(left_out, linear.component) == left_out.end() && target.matches(linear.path);
+  return linear.component != Component::kUnused && std::ranges::find(left_out, linear.component) == left_out.end() &&
+         target.matches(linear.path);
 }
 
 std::vector<std::string> ParameterStore::targets_without_linear() const {

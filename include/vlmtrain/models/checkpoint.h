@@ -17,8 +17,8 @@ namespace vlmtrain::models {
 
 /// Builds the model that `folder`/config.json describes, with uninitialised weights. Of weight files, if there are any,
 /// only the names of their tensors are read. Throws UserError (kBadData) that names the known families for an unknown
-/// one. With `lora` the Linears that it targets have adapters, and only these are trained; a target that matches no Linear
-/// is a UserError that lists near names.
+/// one. With `lora` the Linears that it targets have adapters, and only these are trained; a target that matches no
+/// Linear is a UserError that lists near names.
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype,
                                                  const std::optional<nn::LoraSettings>& lora = std::nullopt);

@@ -24,7 +24,7 @@ struct Job {
   engine::Precision precision = engine::Precision::kBf16;
   models::FrozenParts frozen;
   std::optional<nn::LoraSettings> lora;  ///< nothing: the weights themselves are trained
-  double max_grad_norm = 1.0;  ///< 0: no clipping
+  double max_grad_norm = 1.0;            ///< 0: no clipping
 };
 
 /// What a plan decides: none of it changes loss or gradients beyond rounding.

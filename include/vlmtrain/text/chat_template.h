@@ -31,7 +31,8 @@ struct RenderedChat {
 /// - Templates that keep images in place (smolvlm, qwen2_vl, chatml): line breaks directly after the marks that open a
 ///   turn are dropped, since LLaVA's data writes "<image>\nQuestion" for the blocks [image, "Question"]. All other text
 ///   stays as it is.
-/// - Templates with images first (llava_1_5, llava_qwen, llava_v1, mistral_instruct), as LLaVA's own code does: all marks of the
+/// - Templates with images first (llava_1_5, llava_qwen, llava_v1, mistral_instruct), as LLaVA's own code does: all
+/// marks of the
 ///   turn move to its front, each followed by a line break, and white space around the remaining text is dropped. The
 ///   text block is written even if it is empty.
 ///
