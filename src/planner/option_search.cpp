@@ -12,6 +12,8 @@ constexpr int64_t kMostGuesses = 16;
 constexpr int64_t kDefaultLossChunkRows = 1024;
 constexpr int64_t kSmallLossChunkRows = 128;
 constexpr int64_t kMostVisionPasses = 8;
+/// Shares of the limit above which no fine tuning helps.
+constexpr double kClearlyTooLarge = 1.1;
 /// Micro-batch sizes among the alternatives that do not fit however much is recomputed.
 constexpr int64_t kTooLargeShown = 2;
 
@@ -167,7 +169,6 @@ std::optional<Choices> OptionSearch::larger_that_may_fit(const Choices& choices)
   if (next == sizes_.end()) return std::nullopt;
   Choices larger = choices;
   larger.micro_batch_size = *next;
-  constexpr double kClearlyTooLarge = 1.1;
   const bool hopeless =
       static_cast<double>(expected_bytes(larger)) > kClearlyTooLarge * static_cast<double>(limit_bytes_);
   return hopeless ? std::nullopt : std::optional{larger};
@@ -176,11 +177,13 @@ std::optional<Choices> OptionSearch::larger_that_may_fit(const Choices& choices)
 /// With the smallest micro-batch and everything recomputed, fewer tiles a pass and a smaller loss chunk.
 std::optional<Option> OptionSearch::find_with_smaller_passes() {
   if (standing_bytes_ > limit_bytes_) return std::nullopt;
+  const auto limit = static_cast<double>(limit_bytes_);
   const int64_t tiles = tried_.worst().shapes.front().tiles * sizes_.front();
   for (int64_t passes = 1; passes <= std::clamp<int64_t>(tiles, 1, kMostVisionPasses); passes *= 2) {
     const Option option = tried_.rehearse(smallest(passes));
     if (option.fits) return option;
-    if (fixed_.vision_tiles_per_pass) break;
+    const bool hopeless = static_cast<double>(option.peaks.reserved_bytes) > kClearlyTooLarge * limit;
+    if (fixed_.vision_tiles_per_pass || hopeless) break;
   }
   return std::nullopt;
 }
