@@ -80,7 +80,7 @@ void OptionSearch::probe() {
   Choices choices = choices_at_defaults();
   choices.micro_batch_size = 1;
   Probes probes;
-  probes.one = tried_.probe(choices);
+  probes.one = tried_.probe(choices, Tried::Wanted::kCostsAndDetail);
   const RehearsalDetail& detail = *probes.one.detail;
   for (const auto component :
        {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
@@ -89,14 +89,14 @@ void OptionSearch::probe() {
   const auto recomputing = [&](models::RecomputeBlocks blocks) {
     Choices changed = choices;
     changed.recompute = blocks;
-    return tried_.probe(changed);
+    return tried_.probe(changed, Tried::Wanted::kPeaks);
   };
   const bool has_images = tried_.worst().shapes.front().tiles > 0;
   if (has_images && detail.vision_blocks > 0) probes.vision = recomputing({detail.vision_blocks, 0});
   if (detail.language_blocks > 0) probes.language = recomputing({0, detail.language_blocks});
   if (workload_.samples_per_rank() > 1) {
     choices.micro_batch_size = 2;
-    probes.two = tried_.probe(choices);
+    probes.two = tried_.probe(choices, Tried::Wanted::kCosts);
   }
   estimate_.emplace(probes);
   order_ = estimate_->recompute_order();

@@ -147,15 +147,15 @@ Option Tried::rehearse(const Choices& choices) {
   return entries_.back().option;
 }
 
-Outcome Tried::probe(const Choices& choices) {
-  return probe(choices, worst());
+Outcome Tried::probe(const Choices& choices, Wanted wanted) {
+  return probe(choices, worst(), wanted);
 }
 
-Outcome Tried::probe(const Choices& choices, const SampleBatch& batch) {
+Outcome Tried::probe(const Choices& choices, const SampleBatch& batch, Wanted wanted) {
   Outcome outcome = ask({.choices = choices,
                          .steps = {first_samples(batch, choices.micro_batch_size)},
-                         .with_costs = true,
-                         .with_detail = true});
+                         .with_costs = wanted != Wanted::kPeaks,
+                         .with_detail = wanted == Wanted::kCostsAndDetail});
   if (outcome.out_of_memory) throw beyond_all_cards(batch, choices);
   return outcome;
 }
@@ -185,7 +185,8 @@ int64_t Tried::reserved_bytes(const Choices& choices, const SampleBatch& batch) 
 
 Outcome Tried::try_job(const Job& job, const Choices& choices, const data::SampleShape& shape) {
   process_.set_job(job);
-  const RehearsalRequest request = full_request(choices, {.shapes = {shape}, .first_id = {}});
+  RehearsalRequest request = full_request(choices, {.shapes = {shape}, .first_id = {}});
+  request.with_costs = request.with_detail = false;
   Outcome outcome = ask(request);
   process_.set_job(job_);
   return outcome;

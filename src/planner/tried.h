@@ -23,9 +23,10 @@ class Tried {
   /// over the batches to hold.
   Option rehearse(const Choices& choices);
 
-  /// One step of one micro-batch, for an estimate.
-  Outcome probe(const Choices& choices);
-  Outcome probe(const Choices& choices, const SampleBatch& batch);
+  /// One step of one micro-batch, for an estimate: its peaks, and what else is wanted.
+  enum class Wanted { kPeaks, kCosts, kCostsAndDetail };
+  Outcome probe(const Choices& choices, Wanted wanted);
+  Outcome probe(const Choices& choices, const SampleBatch& batch, Wanted wanted = Wanted::kPeaks);
 
   /// What rehearse() found; null if it was not asked.
   const Option* find(const Choices& choices) const;
