@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/pow.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -26,6 +27,12 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   return rotated;
 }
 
+/// MKL chooses its kernels for cosine and sine when they are first called. Where several threads do that at once, one
+/// of them was seen to get values with half the bits, in 6 of 190 processes on two cores.
+void choose_kernels_on_one_thread() {
+  static const at::Tensor chosen = at::ones({1}, at::kFloat).cos().sin();
+}
+
 struct Rotate : torch::autograd::Function<Rotate> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
                             const at::Tensor& sin) {
@@ -43,6 +50,7 @@ struct Rotate : torch::autograd::Function<Rotate> {
 }  // namespace
 
 RotaryTable RotaryTable::of(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale) {
+  choose_kernels_on_one_thread();
   const at::Tensor angles = position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies;
   if (scale == 1) return {angles.cos(), angles.sin()};
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
