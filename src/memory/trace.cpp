@@ -3,7 +3,6 @@
 #include <c10/core/Allocator.h>
 
 #include <mutex>
-#include <unordered_map>
 
 namespace vlmtrain::memory {
 
@@ -59,18 +58,21 @@ void AllocationTrace::assign_workspaces(size_t first_event) {
   listener_->assign_workspaces(first_event);
 }
 
+void AllocationReplay::apply(const AllocationEvent& event) {
+  if (event.bytes > 0) owners_[event.address] = event.place.component;
+  by_component_[static_cast<size_t>(owners_.at(event.address))] += event.bytes;
+}
+
 Peak find_peak(const std::vector<AllocationEvent>& events, size_t first) {
   Peak peak;
   int64_t allocated = 0;
-  ComponentBytes by_component{};
-  std::unordered_map<const void*, Component> owners;
+  AllocationReplay replay;
   for (size_t i = 0; i < events.size(); ++i) {
     const auto& event = events[i];
-    if (event.bytes > 0) owners[event.address] = event.place.component;
-    by_component[static_cast<size_t>(owners.at(event.address))] += event.bytes;
+    replay.apply(event);
     allocated += event.bytes;
     if (i >= first && allocated > peak.allocated_bytes) {
-      peak = {i, allocated, by_component, event.place, event.backward};
+      peak = {i, allocated, replay.by_component(), event.place, event.backward};
     }
   }
   return peak;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <tuple>
 
+#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/planner/virtual_card.h"
 
@@ -37,8 +38,8 @@ constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx50
                                   SizeClass{48, "a6000"},   SizeClass{80, "h100"},    SizeClass{141, "h200"},
                                   SizeClass{1024, "b200"}};
 
-std::string in_gigabytes(int64_t bytes) {
-  return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+std::string gigabytes(int64_t bytes) {
+  return fmt::format("{:.2f} GB", in_gigabytes(bytes));
 }
 
 }  // namespace
@@ -53,7 +54,7 @@ TargetCard card_by_name(const std::string& name) {
                       near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(known, ", "));
   }
   return {gpu, gpu->memory_bytes, gpu->context_bytes, gpu->context_measured,
-          fmt::format("{} ({})", gpu->device_name, in_gigabytes(gpu->memory_bytes))};
+          fmt::format("{} ({})", gpu->device_name, gigabytes(gpu->memory_bytes))};
 }
 
 TargetCard card_of_size(double nominal_gigabytes) {
@@ -70,7 +71,7 @@ TargetCard card_of_size(double nominal_gigabytes) {
   const int64_t bytes = pages * kPageBytes;
   return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
           fmt::format("a card of {:g} GB (its driver reports about {}; architecture and speed of an {})",
-                      nominal_gigabytes, in_gigabytes(bytes), gpu->device_name)};
+                      nominal_gigabytes, gigabytes(bytes), gpu->device_name)};
 }
 
 bool computes_in(const memory::Gpu& gpu, engine::Precision precision) {
@@ -86,7 +87,7 @@ TargetCard card_of_device(const memory::DeviceDescription& device) {
   const auto gpus = memory::gpus();
   const auto nearest_gpu = std::min_element(
       gpus.begin(), gpus.end(), [&](const auto& left, const auto& right) { return unlike(left) < unlike(right); });
-  std::string description = fmt::format("{} ({})", device.name, in_gigabytes(device.total_bytes));
+  std::string description = fmt::format("{} ({})", device.name, gigabytes(device.total_bytes));
   if (nearest_gpu->device_name != device.name) {
     description += fmt::format(", planned as {}", nearest_gpu->device_name);
   }

@@ -9,7 +9,6 @@ namespace vlmtrain::planner {
 namespace {
 
 constexpr int64_t kMostGuesses = 16;
-constexpr int64_t kDefaultLossChunkRows = 1024;
 constexpr int64_t kSmallLossChunkRows = 128;
 constexpr int64_t kMostVisionPasses = 8;
 /// Shares of the limit above which no fine tuning helps.
@@ -109,7 +108,7 @@ Choices OptionSearch::choices_at_defaults() const {
   return {.micro_batch_size = 1,
           .recompute = {},
           .vision_tiles_per_pass = fixed_.vision_tiles_per_pass.value_or(0),
-          .loss_chunk_rows = fixed_.loss_chunk_rows.value_or(kDefaultLossChunkRows),
+          .loss_chunk_rows = fixed_.loss_chunk_rows.value_or(Choices{}.loss_chunk_rows),
           .expandable_segments = fixed_.expandable_segments};
 }
 

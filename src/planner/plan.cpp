@@ -17,7 +17,7 @@ nlohmann::ordered_json option_json(const Option& option, const Plan& plan) {
           {"vision_tiles_per_pass", option.choices.vision_tiles_per_pass},
           {"loss_chunk_rows", option.choices.loss_chunk_rows},
           {"reserved_peak_bytes", option.peaks.reserved_bytes},
-          {"total_bytes", option.peaks.reserved_bytes + plan.beside_bytes()},
+          {"total_bytes", plan.total_bytes(option)},
           {"step_seconds", option.step_seconds},
           {"tokens_per_second", option.tokens_per_second},
           {"fits", option.fits},
@@ -64,10 +64,6 @@ nlohmann::ordered_json cost_json(const Cost& cost) {
 }
 
 }  // namespace
-
-int64_t Plan::total_bytes() const {
-  return chosen.peaks.reserved_bytes + beside_bytes();
-}
 
 nlohmann::ordered_json Plan::to_json() const {
   const Choices& choices = chosen.choices;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <unordered_map>
 
 #include "planner/cost_recorder.h"
 #include "vlmtrain/base/error.h"
@@ -62,16 +61,11 @@ class Run {
 
 std::vector<TimelinePoint> timeline_of(const std::vector<memory::AllocationEvent>& events, size_t first) {
   std::vector<TimelinePoint> timeline;
-  std::unordered_map<const void*, memory::Component> owners;
-  TimelinePoint now;
+  memory::AllocationReplay replay;
   for (size_t i = 0; i < events.size(); ++i) {
     const auto& event = events[i];
-    if (event.bytes > 0) owners[event.address] = event.place.component;
-    now.by_component[static_cast<size_t>(owners.at(event.address))] += event.bytes;
-    now.reserved_bytes = event.reserved_bytes;
-    now.place = event.place;
-    now.backward = event.backward;
-    if (i >= first) timeline.push_back(now);
+    replay.apply(event);
+    if (i >= first) timeline.push_back({replay.by_component(), event.reserved_bytes, event.place, event.backward});
   }
   return timeline;
 }

@@ -15,6 +15,7 @@
 
 #include "planner/protocol.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/program.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::planner {
@@ -48,13 +49,6 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
   return entries;
 }
 
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (auto& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 /// Nothing at the end of the file.
 std::optional<std::string> read_line(std::FILE* file) {
   char* line = nullptr;
@@ -86,8 +80,8 @@ class RehearsalProcess::Child {
     posix_spawn_file_actions_adddup2(&actions, answers.write_end, STDOUT_FILENO);
     std::vector<std::string> arguments{"vlmtrain", "rehearse"};
     std::vector<std::string> environment = environment_with(environment_of(card));
-    const int error = posix_spawn(&process_, "/proc/self/exe", &actions, nullptr, pointers_to(arguments).data(),
-                                  pointers_to(environment).data());
+    const int error = posix_spawn(&process_, "/proc/self/exe", &actions, nullptr, exec_pointers(arguments).data(),
+                                  exec_pointers(environment).data());
     posix_spawn_file_actions_destroy(&actions);
     close(requests.read_end);
     close(answers.write_end);

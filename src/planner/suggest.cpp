@@ -6,13 +6,14 @@
 #include <optional>
 
 #include "planner/option_search.h"
+#include "vlmtrain/base/bytes.h"
 
 namespace vlmtrain::planner {
 
 namespace {
 
 std::string gigabytes(int64_t bytes) {
-  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+  return fmt::format("{:.1f} GB", in_gigabytes(bytes));
 }
 
 std::string describe(const Choices& choices) {
@@ -49,7 +50,7 @@ const memory::Gpu* smallest_card_for(int64_t reserved_bytes, const PlanRequest& 
 std::optional<double> least_limit_for(int64_t reserved_bytes, const PlanRequest& request) {
   if (!request.limit_gigabytes) return std::nullopt;
   constexpr double kStep = 0.1;
-  const auto most = static_cast<int64_t>(static_cast<double>(request.card.memory_bytes) / 1e9 / kStep);
+  const auto most = static_cast<int64_t>(in_gigabytes(request.card.memory_bytes) / kStep);
   for (auto tenths = static_cast<int64_t>(*request.limit_gigabytes / kStep) + 1; tenths <= most; ++tenths) {
     const double gigabytes = static_cast<double>(tenths) * kStep;
     const auto limit = limit_of(request.card, request.mode, gigabytes, request.workload.world_size);

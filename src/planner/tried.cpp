@@ -148,7 +148,12 @@ Option Tried::rehearse(const Choices& choices) {
 }
 
 Outcome Tried::probe(const Choices& choices, Wanted wanted) {
-  return probe(choices, worst(), wanted);
+  const auto known = std::find_if(probes_.begin(), probes_.end(), [&](const Probe& probe) {
+    return probe.choices == choices && probe.wanted == wanted;
+  });
+  if (known != probes_.end()) return known->outcome;
+  probes_.push_back({choices, wanted, probe(choices, worst(), wanted)});
+  return probes_.back().outcome;
 }
 
 Outcome Tried::probe(const Choices& choices, const SampleBatch& batch, Wanted wanted) {

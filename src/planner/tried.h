@@ -55,6 +55,12 @@ class Tried {
     size_t batch;  ///< place in held_
   };
 
+  struct Probe {
+    Choices choices;
+    Wanted wanted;
+    Outcome outcome;
+  };
+
   Outcome ask(const RehearsalRequest& request);
   RehearsalRequest full_request(const Choices& choices, const SampleBatch& batch) const;
   int64_t micro_batches_rehearsed(const Choices& choices) const;
@@ -67,6 +73,7 @@ class Tried {
   std::vector<SampleBatch> held_;
   RehearsalProcess process_;
   std::vector<Entry> entries_;
+  std::vector<Probe> probes_;  // with worst(), which stays the same
   PlanningEffort effort_;
 };
 

@@ -1,16 +1,14 @@
 #include "vlmtrain/planner/virtual_card.h"
 
-#include <unistd.h>
-
 #include <fmt/ranges.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/program.h"
 #include "vlmtrain/vgpu/counters.h"
 
 namespace vlmtrain::planner {
@@ -34,13 +32,6 @@ std::filesystem::path stand_ins_folder() {
       "the stand-ins for the CUDA libraries are missing: no {} in {} or {}; build them with the program (cmake --build "
       "--preset release), or copy the folder vgpu beside it",
       kStandIns.front(), candidates.front().string(), candidates.back().string());
-}
-
-std::vector<std::string> own_arguments() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  std::vector<std::string> arguments;
-  for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
-  return arguments;
 }
 
 }  // namespace
@@ -67,11 +58,7 @@ bool on_virtual_card() {
 
 void restart_on(const VirtualCard& card) {
   for (const auto& [name, value] : environment_of(card)) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
-  std::vector<std::string> arguments = own_arguments();
-  std::vector<char*> pointers;
-  for (auto& argument : arguments) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  execv("/proc/self/exe", pointers.data());
+  restart_program();
   throw run_error("this program cannot be started again on a virtual card: {}", std::strerror(errno));
 }
 

@@ -4,6 +4,7 @@
 
 #include "report/plan_memory.h"
 #include "report/plan_words.h"
+#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/report/plan_text.h"
 
 namespace vlmtrain::report {
@@ -25,11 +26,6 @@ std::string recomputing(const planner::Plan& plan) {
   add("vision", blocks.vision, detail.vision_blocks);
   add("language", blocks.language, detail.language_blocks);
   return fmt::format("recomputing {} blocks", fmt::join(towers, " and "));
-}
-
-/// In GB, without the unit.
-double in_gigabytes(int64_t bytes) {
-  return static_cast<double>(bytes) / 1e9;
 }
 
 std::string refusal_headline(const planner::Plan& plan) {

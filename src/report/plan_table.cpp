@@ -56,12 +56,11 @@ std::vector<size_t> shown_options(const std::vector<planner::Option>& options, c
 
 Cells cells_of(const planner::Option& option, const planner::Plan& plan) {
   const char* const about = option.rehearsed ? "" : "~";
-  const int64_t total = option.peaks.reserved_bytes + plan.limit.context_bytes + plan.limit.communication_bytes;
   const int64_t size = option.choices.micro_batch_size;
   return {.mark = option.choices == plan.chosen.choices ? ">" : "",
           .micro_batch = fmt::format("{} x {}", size, plan.workload.samples_per_rank() / size),
           .recomputed = recompute_words(option.choices.recompute, plan.detail),
-          .memory = fmt::format("{}{}", about, gigabytes(total)),
+          .memory = fmt::format("{}{}", about, gigabytes(plan.total_bytes(option))),
           .step = fmt::format("{}{}", about, seconds_words(option.step_seconds)),
           .tokens_per_second = fmt::format("{}{}", about, grouped(std::llround(option.tokens_per_second))),
           .fits = option.fits ? "yes" : "no"};
@@ -74,10 +73,7 @@ std::string smaller_passes(const std::vector<planner::Option>& options, const pl
            option.choices.loss_chunk_rows != chosen.loss_chunk_rows;
   };
   if (std::none_of(options.begin(), options.end(), differs)) return {};
-  const std::string tiles = chosen.vision_tiles_per_pass == 0
-                                ? "all tiles in one vision pass"
-                                : fmt::format("{} a vision pass", counted(chosen.vision_tiles_per_pass, "tile"));
-  return fmt::format("{} and loss chunks of {}", tiles, counted(chosen.loss_chunk_rows, "row"));
+  return fmt::format("{} and loss chunks of {}", vision_pass_words(chosen), counted(chosen.loss_chunk_rows, "row"));
 }
 
 }  // namespace

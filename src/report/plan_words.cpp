@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/engine/options.h"
 
 namespace vlmtrain::report {
@@ -69,10 +70,7 @@ std::string context_words(const planner::Plan& plan) {
 
 std::string step_words(const planner::Plan& plan) {
   const planner::Choices& choices = plan.chosen.choices;
-  const std::string tiles = choices.vision_tiles_per_pass == 0
-                                ? "all tiles in one vision pass"
-                                : fmt::format("{} a vision pass", counted(choices.vision_tiles_per_pass, "tile"));
-  return fmt::format("{}, loss in chunks of {}{}", tiles, counted(choices.loss_chunk_rows, "row"),
+  return fmt::format("{}, loss in chunks of {}{}", vision_pass_words(choices), counted(choices.loss_chunk_rows, "row"),
                      choices.expandable_segments ? ", expandable segments" : "");
 }
 
@@ -94,7 +92,7 @@ std::string part_words(const memory::Place& place) {
 std::string gigabytes(int64_t bytes) {
   constexpr int64_t kRoundsToNothing = 50'000'000;
   if (bytes > 0 && bytes < kRoundsToNothing) return "<0.1 GB";
-  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+  return fmt::format("{:.1f} GB", in_gigabytes(bytes));
 }
 
 std::string grouped(int64_t number) {
@@ -125,6 +123,11 @@ std::string recompute_words(const models::RecomputeBlocks& blocks, const planner
   if (blocks.vision > 0) towers.push_back(tower_words("vision", blocks.vision, detail.vision_blocks));
   if (blocks.language > 0) towers.push_back(tower_words("language", blocks.language, detail.language_blocks));
   return fmt::format("{}", fmt::join(towers, ", "));
+}
+
+std::string vision_pass_words(const planner::Choices& choices) {
+  if (choices.vision_tiles_per_pass == 0) return "all tiles in one vision pass";
+  return fmt::format("{} a vision pass", counted(choices.vision_tiles_per_pass, "tile"));
 }
 
 std::string place_words(const memory::Place& place, bool backward) {

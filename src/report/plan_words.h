@@ -27,6 +27,9 @@ std::string seconds_words(double seconds);
 /// "none", "all", "vision 9", "vision all, language 12"; "all" is of the model's blocks.
 std::string recompute_words(const models::RecomputeBlocks& blocks, const planner::RehearsalDetail& detail);
 
+/// "all tiles in one vision pass", "4 tiles a vision pass".
+std::string vision_pass_words(const planner::Choices& choices);
+
 /// Where a step is: "language block 12, backward pass".
 std::string place_words(const memory::Place& place, bool backward);
 

@@ -1,5 +1,6 @@
 #include "train/run_plan.h"
 
+#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
@@ -8,10 +9,6 @@
 namespace vlmtrain::train {
 
 namespace {
-
-double in_gigabytes(int64_t bytes) {
-  return static_cast<double>(bytes) / 1e9;
-}
 
 planner::Plan plan_that_fits(const planner::PlanRequest& request) {
   planner::Plan plan = planner::make_plan(request);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "vlmtrain/memory/place.h"
@@ -46,6 +47,18 @@ class AllocationTrace {
   PlaceRecording places_;
   std::shared_ptr<Listener> listener_;
   c10::DebugInfoGuard guard_;
+};
+
+/// What is allocated as a trace goes on.
+class AllocationReplay {
+ public:
+  void apply(const AllocationEvent& event);
+
+  const ComponentBytes& by_component() const { return by_component_; }
+
+ private:
+  ComponentBytes by_component_{};
+  std::unordered_map<const void*, Component> owners_;  // of what lives, or lived last, at an address
 };
 
 /// The moment in a trace at which the most was allocated.

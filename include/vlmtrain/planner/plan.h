@@ -83,7 +83,8 @@ struct Plan {
   /// What is taken beside PyTorch's allocator: context and communication.
   int64_t beside_bytes() const { return limit.context_bytes + limit.communication_bytes; }
   /// That and what the allocator reserves.
-  int64_t total_bytes() const;
+  int64_t total_bytes(const Option& option) const { return option.peaks.reserved_bytes + beside_bytes(); }
+  int64_t total_bytes() const { return total_bytes(chosen); }
   /// `plan --json` and plan.json, as design.md fixes it and more.
   nlohmann::ordered_json to_json() const;
 };
