@@ -99,8 +99,8 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, bool
 data::SampleShape smaller_sample(Random& random, const data::SampleShape& worst) {
   data::SampleShape shape = worst;
   if (worst.tiles > 0) {
-    shape.tiles = random.between(1, worst.tiles);
-    shape.image_tokens = worst.image_tokens / worst.tiles * shape.tiles;
+    const auto tiles = static_cast<double>(random.between(1, worst.tiles));
+    shape = data::with_share_of_pixels(worst, tiles / static_cast<double>(worst.tiles));
   }
   const int64_t text = random.between(2, worst.tokens - worst.image_tokens);
   shape.label_tokens = random.between(1, std::min(worst.label_tokens, text - 1));

@@ -19,6 +19,12 @@ at::Tensor to_tensor(const std::vector<int64_t>& values) {
   return tensor;
 }
 
+int64_t tiles_of(const std::vector<TileGrid>& grids) {
+  int64_t tiles = 0;
+  for (const TileGrid& grid : grids) tiles += grid.tiles();
+  return tiles;
+}
+
 void check_shapes(const Sample& sample) {
   VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label marks for {} tokens", sample.id,
                  sample.is_label.size(), sample.tokens());
@@ -26,6 +32,10 @@ void check_shapes(const Sample& sample) {
                  "sample {}: its first token is a label, which nothing could predict", sample.id);
   VLMTRAIN_CHECK(!sample.tiles.defined() || !sample.image_token_positions.empty(),
                  "sample {}: tiles, but no image tokens", sample.id);
+  VLMTRAIN_CHECK(sample.grids.empty() || !sample.tiles.defined() || tiles_of(sample.grids) == sample.tiles.size(0),
+                 "sample {}: grids of {} tiles, but {} tiles", sample.id, tiles_of(sample.grids), sample.tiles.size(0));
+  VLMTRAIN_CHECK(sample.position_ids.empty() || std::ssize(sample.position_ids) == kPositionAxes * sample.tokens(),
+                 "sample {}: {} positions for {} tokens", sample.id, sample.position_ids.size(), sample.tokens());
 }
 
 at::Tensor join_tiles(std::span<const Sample> samples) {
@@ -40,6 +50,26 @@ at::Tensor join_tiles(std::span<const Sample> samples) {
     tiles.push_back(sample.tiles);
   }
   return tiles.empty() ? at::Tensor() : at::cat(tiles);
+}
+
+/// [tokens], or [kPositionAxes, tokens] if a sample asks for it.
+at::Tensor join_positions(std::span<const Sample> samples) {
+  const bool has_axes = std::ranges::any_of(samples, [](const Sample& sample) { return !sample.position_ids.empty(); });
+  std::vector<int64_t> positions;
+  for (int64_t axis = 0; axis < (has_axes ? kPositionAxes : 1); ++axis) {
+    for (const Sample& sample : samples) {
+      const auto offset = std::ssize(positions);
+      positions.resize(positions.size() + sample.token_ids.size());
+      const auto own = positions.begin() + offset;
+      if (sample.position_ids.empty()) {
+        std::iota(own, positions.end(), int64_t{0});
+      } else {
+        std::copy_n(sample.position_ids.begin() + axis * sample.tokens(), sample.tokens(), own);
+      }
+    }
+  }
+  const at::Tensor joined = to_tensor(positions);
+  return has_axes ? joined.view({kPositionAxes, -1}) : joined;
 }
 
 at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
@@ -67,7 +97,6 @@ MicroBatch collate(std::span<const Sample> samples) {
   MicroBatch batch;
   std::vector<int64_t> lengths;
   std::vector<int64_t> token_ids;
-  std::vector<int64_t> position_ids;
   std::vector<int64_t> image_positions;
   std::vector<int64_t> label_positions;
   std::vector<int64_t> labels;
@@ -76,22 +105,23 @@ MicroBatch collate(std::span<const Sample> samples) {
     const auto offset = std::ssize(token_ids);
     lengths.push_back(sample.tokens());
     token_ids.insert(token_ids.end(), sample.token_ids.begin(), sample.token_ids.end());
-    position_ids.resize(token_ids.size());
-    std::iota(position_ids.begin() + offset, position_ids.end(), int64_t{0});
     for (const int64_t position : sample.image_token_positions) image_positions.push_back(offset + position);
     for (int64_t position = 1; position < sample.tokens(); ++position) {
       if (sample.is_label[static_cast<size_t>(position)] == 0) continue;
       label_positions.push_back(offset + position - 1);
       labels.push_back(sample.token_ids[static_cast<size_t>(position)]);
     }
+    batch.grids.insert(batch.grids.end(), sample.grids.begin(), sample.grids.end());
     batch.images += sample.images;
   }
   batch.samples = std::ssize(samples);
   batch.token_ids = to_tensor(token_ids);
-  batch.position_ids = to_tensor(position_ids);
+  batch.position_ids = join_positions(samples);
   batch.segments = nn::Segments::from_lengths(std::move(lengths), at::kCPU);
   batch.image_positions = to_tensor(image_positions);
   batch.tiles = join_tiles(samples);
+  VLMTRAIN_CHECK(batch.grids.empty() || !batch.tiles.defined() || tiles_of(batch.grids) == batch.tiles.size(0),
+                 "tiles with grids beside tiles without");
   batch.label_positions = to_tensor(label_positions);
   batch.labels = to_tensor(labels);
   return batch;

@@ -25,7 +25,7 @@ std::vector<Sequence> start(const models::VisionLanguageModel& model, std::vecto
   for (size_t i = 0; i < prompts.size(); ++i) {
     Sequence sequence{i, std::move(prompts[i]), {}};
     if (sequence.sample.tiles.defined()) {
-      sequence.image_features = model.image_features(sequence.sample.tiles.to(device));
+      sequence.image_features = model.image_features({sequence.sample.tiles.to(device), sequence.sample.grids});
       sequence.sample.tiles.reset();
     }
     sequences.push_back(std::move(sequence));

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "models/vision_passes.h"
 #include "vlmtrain/memory/place.h"
 
 namespace vlmtrain::models {
@@ -16,14 +17,11 @@ at::Tensor VisionLanguageModel::forward(const data::MicroBatch& batch, const at:
   at::Tensor features;
   if (batch.tiles.defined()) {
     const InComponent vision(Component::kVision);
-    const int64_t per_pass = vision_tiles_per_pass_;
-    if (per_pass == 0 || batch.tiles.size(0) <= per_pass) {
-      features = image_features(batch.tiles);
-    } else {
-      std::vector<at::Tensor> passes;
-      for (const auto& tiles : batch.tiles.split(per_pass)) passes.push_back(image_features(tiles));
-      features = at::cat(passes);
+    std::vector<at::Tensor> passes;
+    for (const auto& pass : vision_passes({batch.tiles, batch.grids}, vision_tiles_per_pass_)) {
+      passes.push_back(image_features(pass));
     }
+    features = passes.size() == 1 ? passes.front() : at::cat(passes);
   }
   const InComponent language(Component::kLanguage);
   return hidden_states(batch, features, output_positions);

@@ -5,8 +5,9 @@
 namespace vlmtrain {
 
 namespace data {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TileGrid, frames, rows, columns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, images, tiles, tile_height,
-                                   tile_width)
+                                   tile_width, grids)
 }  // namespace data
 
 namespace memory {

@@ -22,8 +22,10 @@ std::string describe(const Choices& choices) {
                      blocks.vision, blocks.language);
 }
 
-/// The sample with one tile an image, the whole picture, and the text as it is.
-data::SampleShape with_one_tile_an_image(data::SampleShape shape) {
+/// The sample with one tile an image, the whole picture, or, of native resolution, with a quarter of the pixels. The
+/// text as it is.
+data::SampleShape with_smaller_images(data::SampleShape shape) {
+  if (!shape.grids.empty()) return data::with_share_of_pixels(std::move(shape), 0.25);
   if (shape.tiles <= shape.images) return shape;
   const int64_t features_per_tile = shape.image_tokens / shape.tiles;
   const int64_t removed = (shape.tiles - shape.images) * features_per_tile;
@@ -81,7 +83,7 @@ struct Change {
 using Apply = bool (*)(Change& change);  // false: there is nothing to change
 
 bool take_smaller_images(Change& change) {
-  const auto smaller = with_one_tile_an_image(change.shape);
+  const auto smaller = with_smaller_images(change.shape);
   if (smaller == change.shape) return false;
   change.text = fmt::format("smaller images: {} tiles a sample instead of {} (data.image_max_pixels)", smaller.tiles,
                             change.shape.tiles);

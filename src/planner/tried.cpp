@@ -50,12 +50,8 @@ std::vector<SampleGroup> scaled(std::vector<SampleGroup> groups, double share) {
                       static_cast<long long>(std::min(least, number)), static_cast<long long>(number));
   };
   for (auto& [shape, count] : groups) {
+    shape = data::with_share_of_pixels(std::move(shape), share);
     const int64_t text = part(shape.tokens - shape.image_tokens, 2);
-    if (shape.tiles > 0) {
-      const int64_t tokens_per_tile = shape.image_tokens / shape.tiles;
-      shape.tiles = part(shape.tiles, 1);
-      shape.image_tokens = shape.tiles * tokens_per_tile;
-    }
     shape.label_tokens = std::min<int64_t>(part(shape.label_tokens, 1), text - 1);
     shape.tokens = shape.image_tokens + text;
   }

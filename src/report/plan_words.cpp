@@ -38,8 +38,10 @@ std::string sample_words(const planner::SampleBatch& worst) {
   if (shape.images > 0) text += fmt::format(" ({} of images)", grouped(shape.image_tokens));
   text += fmt::format(", {} learnt", grouped(shape.label_tokens));
   if (shape.images > 0) {
-    text += fmt::format("; {} in {} of {}x{}", counted(shape.images, "image"), counted(shape.tiles, "tile"),
-                        shape.tile_width, shape.tile_height);
+    const std::string tiles = shape.grids.empty() ? fmt::format("{} of {}x{}", counted(shape.tiles, "tile"),
+                                                                shape.tile_width, shape.tile_height)
+                                                  : grouped(shape.tiles) + " patches";
+    text += fmt::format("; {} in {}", counted(shape.images, "image"), tiles);
   } else {
     text += "; no image";
   }

@@ -95,5 +95,28 @@ TEST(Collate, TilesMayBeLeftOutOnceTheFeaturesAreKnown) {
   EXPECT_EQ(batch.image_positions.numel(), static_cast<int64_t>(places));
 }
 
+TEST(Collate, PositionsHaveAxesWhereASampleAsksForThem) {
+  Sample sample = image_sample(8, 7);
+  sample.grids = {{1, 2, 4}};
+  sample.position_ids = {0, 0, 1, 2, 0, 0, 1, 2, 0, 1, 2, 3};
+  const MicroBatch batch = collate(std::vector{text_sample({10, 11, 12}, {0, 1, 1}), sample});
+  ASSERT_EQ(batch.position_ids.sizes(), (std::vector<int64_t>{3, 7}));
+  EXPECT_EQ(values(batch.position_ids.flatten()), (std::vector<int64_t>{0, 1, 2, 0, 0, 1, 2,  //
+                                                                        0, 1, 2, 0, 0, 1, 2,  //
+                                                                        0, 1, 2, 0, 1, 2, 3}));
+  EXPECT_EQ(batch.grids, sample.grids);
+}
+
+TEST(Collate, RefusesGridsThatAreNotTheTiles) {
+  Sample sample = image_sample(7, 7);
+  sample.grids = {{1, 2, 4}};
+  EXPECT_THROW(collate(std::vector{sample}), InternalError);
+  sample.grids = {{1, 1, 7}};
+  EXPECT_NO_THROW(collate(std::vector{sample}));
+  EXPECT_THROW(collate(std::vector{sample, image_sample(2, 7)}), InternalError);
+  sample.position_ids = {0, 1, 2};
+  EXPECT_THROW(collate(std::vector{sample}), InternalError);
+}
+
 }  // namespace
 }  // namespace vlmtrain::data

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/nn/segments.h"
@@ -14,13 +15,14 @@ namespace vlmtrain::data {
 /// Some samples end to end, without padding. Everything that depends on values (where image features go, which tokens
 /// are labels) is computed here on the host, so that the step reads nothing back from the device.
 struct MicroBatch {
-  at::Tensor token_ids;        ///< int64 [tokens]
-  at::Tensor position_ids;     ///< int64 [tokens], place within the own sample
-  nn::Segments segments;       ///< one a sample
-  at::Tensor image_positions;  ///< int64 [image tokens], rows of token_ids that take the vision features, in order
-  at::Tensor tiles;            ///< uint8 [tiles, 3, height, width]; undefined if no sample has tiles
-  at::Tensor label_positions;  ///< int64 [labels], rows whose hidden state predicts the label
-  at::Tensor labels;           ///< int64 [labels], the token that follows that row
+  at::Tensor token_ids;         ///< int64 [tokens]
+  at::Tensor position_ids;      ///< int64 [tokens], place within the own sample, or [kPositionAxes, tokens]
+  nn::Segments segments;        ///< one a sample
+  at::Tensor image_positions;   ///< int64 [image tokens], rows of token_ids that take the vision features, in order
+  at::Tensor tiles;             ///< uint8 [tiles, 3, height, width]; undefined if no sample has tiles
+  std::vector<TileGrid> grids;  ///< of the tiles, in order; on the host. Empty: each tile is seen alone
+  at::Tensor label_positions;   ///< int64 [labels], rows whose hidden state predicts the label
+  at::Tensor labels;            ///< int64 [labels], the token that follows that row
   int64_t samples = 0;
   int64_t images = 0;
 
@@ -31,7 +33,7 @@ struct MicroBatch {
   MicroBatch to(at::Device device) const;
 };
 
-/// REQUIRES: at least one sample; tiles of one size.
+/// REQUIRES: at least one sample; tiles of one size; all tiles with grids or none.
 MicroBatch collate(std::span<const Sample> samples);
 
 }  // namespace vlmtrain::data

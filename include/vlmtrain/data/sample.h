@@ -12,6 +12,22 @@
 
 namespace vlmtrain::data {
 
+/// How the tiles of one image or video lie in models of native resolution, whose tiles are patches: frame by frame,
+/// each of rows · columns patches in the family's own order. Tiles of one frame see each other, those of different
+/// frames do not.
+struct TileGrid {
+  int64_t frames = 1;
+  int64_t rows = 0;
+  int64_t columns = 0;
+
+  int64_t tiles_per_frame() const { return rows * columns; }
+  int64_t tiles() const { return frames * tiles_per_frame(); }
+  bool operator==(const TileGrid&) const = default;
+};
+
+/// Time, height and width, where a model has a position for each.
+inline constexpr int64_t kPositionAxes = 3;
+
 /// A conversation ready for the model: token ids with the places of the image features, labels, and pixels.
 struct Sample {
   int64_t index = 0;  ///< its place in the data set
@@ -20,8 +36,10 @@ struct Sample {
   std::vector<int64_t> token_ids;              ///< [tokens]
   std::vector<char> is_label;                  ///< [tokens], 1 where the model has to produce the token
   std::vector<int64_t> image_token_positions;  ///< ascending places in token_ids that take the vision features
-  at::Tensor tiles;  ///< uint8 [tiles, 3, height, width]; undefined without images, or once the features are
-                     ///< known; on the meta device, a shape without pixels, in a rehearsal
+  at::Tensor tiles;             ///< uint8 [tiles, 3, height, width]; undefined without images, or once the features are
+                                ///< known; on the meta device, a shape without pixels, in a rehearsal
+  std::vector<TileGrid> grids;  ///< of the tiles, one an image or video; empty: each tile is seen alone
+  std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; empty: 0, 1, 2 … on every axis
   int64_t images = 0;
 
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }

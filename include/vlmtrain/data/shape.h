@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "vlmtrain/data/sample.h"
 
@@ -15,13 +16,20 @@ struct SampleShape {
   int64_t tiles = 0;  ///< 0 without images
   int64_t tile_height = 0;
   int64_t tile_width = 0;
+  std::vector<TileGrid> grids{};  ///< as Sample::grids
 
   bool operator==(const SampleShape&) const = default;
 };
 
 SampleShape shape_of(const Sample& sample);
 
-/// A sample of this shape without values: image tokens first, label tokens last, token ids 0, tiles on the meta device.
+/// A sample of the same kind with a share of the pixels (0 < share <= 1) and as much text: fewer tiles, at least one,
+/// or of native resolution less high images. A grid's rows stay a multiple of the tiles that one image token's square
+/// has on a side.
+SampleShape with_share_of_pixels(SampleShape shape, double share);
+
+/// A sample of this shape without values: image tokens first, label tokens last, token ids 0, tiles on the meta
+/// device, positions 0.
 /// REQUIRES: image_tokens + label_tokens <= tokens, label_tokens < tokens.
 Sample sample_of(const SampleShape& shape);
 

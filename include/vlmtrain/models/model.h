@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/nn/parameters.h"
@@ -28,6 +29,12 @@ struct WeightPlace {
   std::string name;
 };
 
+/// What a vision tower sees in one pass.
+struct VisionInput {
+  at::Tensor tiles;                   ///< uint8 [tiles, 3, height, width]
+  std::vector<data::TileGrid> grids;  ///< as data::MicroBatch::grids, on the host
+};
+
 /// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the
 /// CPU, on CUDA and on a virtual card. Not thread-safe.
 class VisionLanguageModel {
@@ -37,8 +44,8 @@ class VisionLanguageModel {
   VisionLanguageModel(const VisionLanguageModel&) = delete;
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
 
-  /// Vision tower and projector: uint8 tiles [tiles, 3, height, width] → [image tokens, hidden].
-  virtual at::Tensor image_features(const at::Tensor& tiles) const = 0;
+  /// Vision tower and projector: → [image tokens, hidden], in the order of the tiles.
+  virtual at::Tensor image_features(const VisionInput& vision) const = 0;
 
   /// The hidden states, after the final norm, of the rows `output_positions` (int64 [n]) of the packed stream: [n,
   /// hidden]. `image_features` take the rows batch.image_positions; undefined for a batch without images.
@@ -60,7 +67,7 @@ class VisionLanguageModel {
   virtual void complete_config(nlohmann::ordered_json& config) const;
 
   /// image_features() and hidden_states() of a batch, with at most vision_tiles_per_pass() tiles in the tower at a
-  /// time.
+  /// time, but never less than one frame of a grid.
   at::Tensor forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }

@@ -20,8 +20,8 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
                                .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
                                           nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
 
-at::Tensor Model::image_features(const at::Tensor& tiles) const {
-  const at::Tensor pixels = image::normalize_pixels(tiles, normalization_);
+at::Tensor Model::image_features(const VisionInput& vision) const {
+  const at::Tensor pixels = image::normalize_pixels(vision.tiles, normalization_);
   const at::Tensor patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
   return projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor));
 }

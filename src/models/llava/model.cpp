@@ -42,8 +42,8 @@ Model::Model(Config config, WeightNames names, bool tower_is_apart, image::Norma
                                .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
                                           nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
 
-at::Tensor Model::image_features(const at::Tensor& tiles) const {
-  const at::Tensor pixels = image::normalize_pixels(tiles, normalization_);
+at::Tensor Model::image_features(const VisionInput& vision) const {
+  const at::Tensor pixels = image::normalize_pixels(vision.tiles, normalization_);
   at::Tensor features = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
   if (config_.drop_first_row) {
     const int64_t rows = config_.vision.rows_per_tile();

@@ -26,7 +26,7 @@ class Model final : public VisionLanguageModel {
   Model(Config config, WeightNames names, bool tower_is_apart, image::Normalization normalization,
         const nn::ParameterSettings& settings);
 
-  at::Tensor image_features(const at::Tensor& tiles) const override;
+  at::Tensor image_features(const VisionInput& vision) const override;
   at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                            const at::Tensor& output_positions) const override;
   const at::Tensor& output_weight() const override { return output_weight_; }

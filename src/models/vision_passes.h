@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models {
+
+/// `vision` in pieces of at most `tiles_per_pass` tiles (0: all at once), in order. A frame of a grid, whose tiles see
+/// each other, is never cut, so that it may be more.
+std::vector<VisionInput> vision_passes(const VisionInput& vision, int64_t tiles_per_pass);
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,66 @@
+#include "models/vision_passes.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+namespace vlmtrain::models {
+namespace {
+
+using data::TileGrid;
+
+/// Tiles of one pixel a channel, so many.
+VisionInput input(int64_t tiles, std::vector<TileGrid> grids = {}) {
+  return {at::arange(tiles, at::kByte).view({-1, 1, 1, 1}).expand({-1, 3, 1, 1}), std::move(grids)};
+}
+
+void expect_all_tiles(const VisionInput& whole, const std::vector<VisionInput>& passes) {
+  std::vector<at::Tensor> tiles;
+  for (const auto& pass : passes) tiles.push_back(pass.tiles);
+  EXPECT_TRUE(at::equal(at::cat(tiles), whole.tiles));
+}
+
+TEST(VisionPasses, OneWhereAllFits) {
+  EXPECT_EQ(vision_passes(input(7), 0).size(), 1);
+  EXPECT_EQ(vision_passes(input(7), 7).size(), 1);
+}
+
+TEST(VisionPasses, CutsBetweenTiles) {
+  const auto passes = vision_passes(input(7), 3);
+  ASSERT_EQ(passes.size(), 3);
+  EXPECT_EQ(passes[2].tiles.size(0), 1);
+  expect_all_tiles(input(7), passes);
+}
+
+TEST(VisionPasses, CutsGridsBetweenFramesOnly) {
+  const auto whole = input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
+  const auto passes = vision_passes(whole, 9);
+  ASSERT_EQ(passes.size(), 4);
+  EXPECT_EQ(passes[0].grids, (std::vector<TileGrid>{{1, 2, 4}}));
+  EXPECT_EQ(passes[1].grids, (std::vector<TileGrid>{{2, 2, 2}}));
+  EXPECT_EQ(passes[2].grids, (std::vector<TileGrid>{{2, 2, 2}}));
+  EXPECT_EQ(passes[3].grids, (std::vector<TileGrid>{{1, 1, 2}}));
+  expect_all_tiles(whole, passes);
+}
+
+TEST(VisionPasses, FillsAPassWithFramesOfSeveralGrids) {
+  const auto whole = input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
+  const auto passes = vision_passes(whole, 12);
+  ASSERT_EQ(passes.size(), 3);
+  EXPECT_EQ(passes[0].grids, (std::vector<TileGrid>{{1, 2, 4}, {1, 2, 2}}));
+  EXPECT_EQ(passes[1].grids, (std::vector<TileGrid>{{3, 2, 2}}));
+  EXPECT_EQ(passes[2].grids, (std::vector<TileGrid>{{1, 1, 2}}));
+  expect_all_tiles(whole, passes);
+}
+
+TEST(VisionPasses, TakesAFrameThatIsLargerThanAPass) {
+  const auto whole = input(24, {{3, 2, 4}});
+  const auto passes = vision_passes(whole, 3);
+  ASSERT_EQ(passes.size(), 3);
+  EXPECT_EQ(passes[1].grids, (std::vector<TileGrid>{{1, 2, 4}}));
+  expect_all_tiles(whole, passes);
+}
+
+}  // namespace
+}  // namespace vlmtrain::models
