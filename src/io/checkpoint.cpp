@@ -109,6 +109,10 @@ at::Tensor CheckpointTensors::tensor(const std::string& name) const {
   return shard(name).tensor(name);
 }
 
+void CheckpointTensors::release(const std::string& name) const {
+  shard(name).release(name);
+}
+
 std::vector<std::string> checkpoint_tensor_names(const fs::path& folder) {
   if (fs::exists(folder / kWeightsName)) return SafetensorsFile(folder / kWeightsName).names();
   std::vector<std::string> names;

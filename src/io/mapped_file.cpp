@@ -51,6 +51,13 @@ MappedFile::~MappedFile() {
   }
 }
 
+void MappedFile::release(size_t offset, size_t bytes) const {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t first = (offset + page - 1) / page * page;
+  const size_t end = (offset + bytes) / page * page;
+  if (first < end) madvise(data_ + first, end - first, MADV_DONTNEED);
+}
+
 bool is_git_lfs_pointer(std::string_view content) {
   return content.starts_with("version https://git-lfs.github.com/spec/");
 }

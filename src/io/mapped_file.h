@@ -17,6 +17,8 @@ class MappedFile {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  /// Gives back the memory of the pages that lie wholly within these bytes: what was written there is lost.
+  void release(size_t offset, size_t bytes) const;
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:

@@ -35,4 +35,9 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   return aligned ? view : view.clone();
 }
 
+void SafetensorsFile::release(const std::string& name) const {
+  const TensorInfo& tensor = info(name);
+  file_->release(static_cast<size_t>(tensor.offset_bytes), static_cast<size_t>(tensor.size_bytes));
+}
+
 }  // namespace vlmtrain::io

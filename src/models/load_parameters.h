@@ -21,7 +21,8 @@ std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape)
 void refuse_differences(const std::string& headline, const std::vector<std::string>& problems);
 
 /// Copies tensors of a file (io::CheckpointTensors or io::SafetensorsFile) to parameters, whose names there begin with
-/// `prefix`. Strict: what is missing, of another shape, or unexpected is refused, unless `may_be_unused` says so.
+/// `prefix`. Strict: what is missing, of another shape, or unexpected is refused, unless `may_be_unused` says so. One
+/// tensor after the other: host memory does not hold the file.
 template <class Tensors>
 void load_parameters(const std::vector<nn::Parameter>& parameters, const Tensors& file, std::string_view prefix,
                      bool (*may_be_unused)(std::string_view), const std::string& headline) {
@@ -41,7 +42,9 @@ void load_parameters(const std::vector<nn::Parameter>& parameters, const Tensors
   }
   refuse_differences(headline, problems);
   for (const auto& parameter : parameters) {
-    parameter.tensor.detach().copy_(file.tensor(std::string(prefix) + parameter.name));
+    const std::string name = std::string(prefix) + parameter.name;
+    parameter.tensor.detach().copy_(file.tensor(name));
+    file.release(name);
   }
 }
 

@@ -26,6 +26,7 @@ class CheckpointTensors {
   /// See SafetensorsFile; data_error where there is no such tensor.
   const TensorInfo& info(const std::string& name) const;
   at::Tensor tensor(const std::string& name) const;
+  void release(const std::string& name) const;
 
  private:
   void open_single(const std::filesystem::path& file);

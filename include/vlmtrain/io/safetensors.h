@@ -50,6 +50,9 @@ class SafetensorsFile {
   /// A CPU tensor over the mapped file, without a copy; it keeps the mapping alive. The mapping is private: writing to
   /// the tensor changes this process's pages, never the file. Data that is not aligned to its type is copied.
   at::Tensor tensor(const std::string& name) const;
+  /// Gives the memory of a tensor's pages back to the system: for those who have copied it. What was written to it is
+  /// lost; who reads it again reads the file.
+  void release(const std::string& name) const;
 
  private:
   std::filesystem::path path_;

@@ -1,0 +1,62 @@
+// Loads the model of a checkpoint and prints one JSON line: the seconds that took, the weights' bytes and the process's
+// peak of resident memory. bench/loading.py compares it with transformers.
+//
+//   load_checkpoint CHECKPOINT [fp32 | bf16]
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace {
+
+using namespace vlmtrain;
+
+int64_t peak_resident_bytes() {
+  // getrusage would count the parent's at the time of the fork too.
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word != "VmHWM:") continue;
+    int64_t kibibytes = 0;
+    status >> kibibytes;
+    return kibibytes * 1024;
+  }
+  return 0;
+}
+
+void load(const char* checkpoint, at::ScalarType dtype) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto model = models::build_model(checkpoint, at::kCPU, dtype);
+  models::load_weights(*model, checkpoint);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  int64_t weights_bytes = 0;
+  for (const auto& parameter : model->parameters().all()) {
+    weights_bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  }
+  fmt::print("{}\n", nlohmann::json{{"seconds", seconds.count()},
+                                    {"weights_bytes", weights_bytes},
+                                    {"peak_resident_bytes", peak_resident_bytes()}}
+                         .dump());
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count < 2 || count > 3) {
+    fmt::print(stderr, "load_checkpoint CHECKPOINT [fp32 | bf16]\n");
+    return 2;
+  }
+  try {
+    load(arguments[1], count == 3 && std::string_view(arguments[2]) == "bf16" ? at::kBFloat16 : at::kFloat);
+  } catch (const UserError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}
