@@ -23,21 +23,24 @@ namespace vlmtrain::models {
 namespace {
 
 /// Keys of PEFT's LoraConfig that change what an adapter computes or holds, in ways that are not supported.
-constexpr const char* kUnsupportedKeys[] = {"modules_to_save",
-                                            "rank_pattern",
-                                            "alpha_pattern",
-                                            "layer_replication",
-                                            "trainable_token_indices",
-                                            "target_parameters",
-                                            "alora_invocation_tokens",
-                                            "fan_in_fan_out",
-                                            "lora_bias",
-                                            "use_qalora",
-                                            "use_bdlora",
-                                            "arrow_config",
-                                            "kasa_config",
-                                            "monteclora_config",
-                                            "megatron_config"};
+constexpr const char* kUnsupportedKeys[] = {"rank_pattern",      "alpha_pattern",
+                                            "layer_replication", "trainable_token_indices",
+                                            "target_parameters", "alora_invocation_tokens",
+                                            "fan_in_fan_out",    "lora_bias",
+                                            "use_qalora",        "use_bdlora",
+                                            "arrow_config",      "kasa_config",
+                                            "monteclora_config", "megatron_config"};
+
+std::vector<std::string> saved_modules(const nlohmann::json& config, const std::string& source) {
+  const auto modules = config.value("modules_to_save", nlohmann::json());
+  if (modules.is_null()) return {};
+  std::vector<std::string> names;
+  for (const auto& module : modules) {
+    if (!module.is_string()) throw data_error("{}: modules_to_save holds {}, not a name", source, module.dump());
+    names.push_back(module);
+  }
+  return names;
+}
 
 bool is_set(const nlohmann::json& value) {
   if (value.is_null() || (value.is_boolean() && !value.get<bool>())) return false;
@@ -71,7 +74,7 @@ std::string path_to_write(const std::filesystem::path& base) {
 std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model) {
   std::vector<nn::Parameter> found;
   for (const auto& parameter : model.parameters().all()) {
-    if (parameter.is_adapter) found.push_back(parameter);
+    if (parameter.goes_with_adapter()) found.push_back(parameter);
   }
   return found;
 }
@@ -107,12 +110,14 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder) {
   }
   const auto config = io::read_json(path);
   check_supported(config, source);
+  const io::SafetensorsFile tensors = open_adapter(folder);
   nn::LoraSettings settings{.rank = io::get<int64_t>(config, "r", source),
                             .alpha = io::get<double>(config, "lora_alpha", source),
                             .dropout = io::get_or<double>(config, "lora_dropout", 0.0, source),
                             .use_rslora = io::get_or<bool>(config, "use_rslora", false, source),
                             .use_dora = io::get_or<bool>(config, "use_dora", false, source),
-                            .target_modules = adapted_paths(open_adapter(folder)),
+                            .target_modules = adapted_paths(tensors),
+                            .modules_to_save = saved_modules(config, source),
                             .adapter = folder};
   if (settings.rank < 1) throw data_error("{}: r is {}, which must be at least 1", source, settings.rank);
   if (settings.target_modules.empty()) {
@@ -124,7 +129,7 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder) {
 
 void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folder) {
   load_parameters(
-      adapter_parameters(model), open_adapter(folder), kAdapterPrefix, [](std::string_view) { return false; },
+      adapter_parameters(model), open_adapter(folder), kAdapterPrefix, {},
       fmt::format("{}: the adapter does not match the model; is it one for another model?", folder.string()));
 }
 
@@ -132,6 +137,7 @@ void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
   std::unordered_map<std::string, at::Tensor> weights;
   for (const auto& parameter : own_parameters(model)) weights.emplace(parameter.name, parameter.tensor.detach());
   for (const auto& parameter : adapter_parameters(model)) {
+    if (parameter.in_modules_to_save) continue;
     if (parameter.name.ends_with(kMagnitude)) {
       const std::string path = parameter.name.substr(0, parameter.name.size() - kMagnitude.size());
       parameter.tensor.detach().copy_(nn::row_lengths(weights.at(path + "weight")));
@@ -150,14 +156,17 @@ void save_adapter(const VisionLanguageModel& model, const std::filesystem::path&
   for (const auto& linear : store.linears()) {
     if (linear.has_adapter) targets.push_back(linear.path);
   }
+  const bool saves_modules = !lora.modules_to_save.empty();
+  const auto modules = saves_modules ? nlohmann::ordered_json(lora.modules_to_save) : nlohmann::ordered_json();
   const nlohmann::ordered_json config{{"base_model_name_or_path", path_to_write(base)},
                                       {"bias", "none"},
+                                      {"ensure_weight_tying", saves_modules},
                                       {"fan_in_fan_out", false},
                                       {"inference_mode", true},
                                       {"init_lora_weights", true},
                                       {"lora_alpha", number(lora.alpha)},
                                       {"lora_dropout", lora.dropout},
-                                      {"modules_to_save", nullptr},
+                                      {"modules_to_save", modules},
                                       {"peft_type", "LORA"},
                                       {"r", lora.rank},
                                       {"target_modules", targets},
@@ -184,7 +193,9 @@ std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& fol
   nn::LoraSettings lora = read_adapter_settings(folder);
   lora.dropout = 0;
   auto model = build_model(base, device, dtype, lora);
-  load_weights(*model, base);
+  // What the adapter brings whole, the base may lack or have in another size.
+  load_weights(*model, base,
+               {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()});
   load_adapter(*model, folder);
   return model;
 }

@@ -6,6 +6,8 @@
 #include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -48,11 +50,31 @@ bool may_be_unused(std::string_view name) {
          name.ends_with(".embeddings.position_ids");
 }
 
+/// The modules of a store's parameters, those of numbered blocks left out: `model.connector`, `lm_head`.
+std::vector<std::string> module_names(const nn::ParameterStore& store) {
+  std::set<std::string> names;
+  for (const auto& parameter : store.all()) {
+    const bool is_numbered = parameter.name.find_first_of("0123456789") != std::string::npos;
+    if (!is_numbered && !parameter.is_adapter) names.insert(parameter.name.substr(0, parameter.name.rfind('.')));
+  }
+  return {names.begin(), names.end()};
+}
+
 /// A pattern that matches nothing is a slip of the pen, or an adapter for another model.
 void check_lora_targets(const nn::ParameterStore& store, const std::filesystem::path& folder) {
+  if (!store.lora()) return;
+  const auto& lora = *store.lora();
+  if (const auto unknown = store.saved_modules_without_parameter(); !unknown.empty()) {
+    throw lora.adapter.empty()
+        ? usage_error("lora.modules_to_save: no module of {} is {}; its modules are {}", folder.string(),
+                      fmt::join(unknown, ", "), fmt::join(shortened(module_names(store)), ", "))
+        : data_error(
+              "{}: holds the modules {}, and {} has none of that name; is it an adapter "
+              "for another model?",
+              lora.adapter.string(), fmt::join(unknown, ", "), folder.string());
+  }
   const auto unmatched = store.targets_without_linear();
   if (unmatched.empty()) return;
-  const auto& lora = *store.lora();
   if (!lora.adapter.empty()) {
     throw data_error("{}: adapts {}, and {} has no such Linear; is it an adapter for another model?",
                      lora.adapter.string(), fmt::join(shortened(unmatched), ", "), folder.string());
@@ -67,6 +89,25 @@ void check_lora_targets(const nn::ParameterStore& store, const std::filesystem::
   throw usage_error("lora.target_modules: no Linear of {}{} for {}. There are {}, at paths such as {}", folder.string(),
                     lora.left_out.empty() ? "" : " outside the frozen parts", fmt::join(problems, ", "),
                     fmt::join(last_names, ", "), store.linears().back().path);
+}
+
+bool lies_within_any(std::string_view name, const std::vector<std::string>& modules) {
+  return std::ranges::any_of(modules, [&](const std::string& module) { return nn::lies_within(name, module); });
+}
+
+Tolerance tolerance_of(const VisionLanguageModel& model, const LoadSettings& settings) {
+  const int64_t vocabulary = model.output_weight().size(0);
+  return {
+      .may_be_missing = [&settings](std::string_view name) { return lies_within_any(name, settings.allow_missing); },
+      .may_be_unused =
+          [&settings](std::string_view name) {
+            return may_be_unused(name) || lies_within_any(name, settings.allow_unexpected);
+          },
+      .may_have_other_rows =
+          [&settings, vocabulary](const nn::Parameter& parameter) {
+            return settings.resize_embeddings && parameter.component == nn::Component::kLanguageModel &&
+                   parameter.tensor.size(0) == vocabulary;
+          }};
 }
 
 }  // namespace
@@ -86,7 +127,8 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
   return family_of(config, folder).load_processor(config, folder, settings);
 }
 
-void load_weights(VisionLanguageModel& model, const std::filesystem::path& folder) {
+LoadedWeights load_weights(VisionLanguageModel& model, const std::filesystem::path& folder,
+                           const LoadSettings& settings) {
   const at::NoGradGuard no_gradients;
   std::vector<nn::Parameter> own;
   std::map<std::filesystem::path, std::vector<nn::Parameter>> elsewhere;
@@ -95,13 +137,21 @@ void load_weights(VisionLanguageModel& model, const std::filesystem::path& folde
     parameter.name = place ? place->name : model.checkpoint_name(parameter.name);
     (place ? elsewhere[place->folder] : own).push_back(std::move(parameter));
   }
-  load_parameters(own, io::CheckpointTensors(folder), "", may_be_unused,
-                  fmt::format("{}: the weights do not match config.json", folder.string()));
+  const auto differences = load_parameters(
+      own, io::CheckpointTensors(folder), "", tolerance_of(model, settings),
+      fmt::format("{}: the weights do not match config.json; model.allow_missing, model.allow_unexpected and "
+                  "model.resize_embeddings let a run begin all the same",
+                  folder.string()));
   for (const auto& [place, parameters] : elsewhere) {
-    load_parameters(
-        parameters, io::CheckpointTensors(place), "", [](std::string_view) { return true; },
-        fmt::format("{}: the weights do not match {}", place.string(), (folder / "config.json").string()));
+    load_parameters(parameters, io::CheckpointTensors(place), "",
+                    {.may_be_unused = [](std::string_view) { return true; }},
+                    fmt::format("{}: the weights do not match {}", place.string(), (folder / "config.json").string()));
   }
+  for (const auto& parameter : differences.missing) draw_initial_values(parameter, settings.seed);
+  LoadedWeights loaded{differences.missing, differences.resized, {}};
+  std::ranges::copy_if(differences.unused, std::back_inserter(loaded.left_out),
+                       [](const std::string& name) { return !may_be_unused(name); });
+  return loaded;
 }
 
 void initialize_weights(VisionLanguageModel& model, uint64_t seed) {

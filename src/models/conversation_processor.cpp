@@ -127,8 +127,10 @@ int64_t id_of(const text::Tokenizer& tokenizer, std::string_view token) {
 
 void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
   if (tokenizer.vocab_size() > vocab_size) {
-    throw data_error("tokenizer.json has {} tokens and config.json's vocab_size is {}; the embedding is too small",
-                     tokenizer.vocab_size(), vocab_size);
+    throw data_error(
+        "tokenizer.json has {} tokens and config.json's vocab_size is {}; the embedding is too small; set "
+        "vocab_size to {} and model.resize_embeddings=true, which adds rows",
+        tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size());
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {
@@ -27,6 +29,18 @@ std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape)
   if (parameter.tensor.sizes() == shape) return "";
   return fmt::format("{} has shape {}, the config asks for {}", parameter.name, shape_text(shape),
                      shape_text(parameter.tensor.sizes()));
+}
+
+bool differ_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape) {
+  const auto sizes = parameter.tensor.sizes();
+  return sizes.size() == 2 && shape.size() == 2 && sizes[1] == shape[1] && shape[0] > 0;
+}
+
+void copy_rows(const nn::Parameter& parameter, const at::Tensor& table) {
+  const at::Tensor rows = parameter.tensor.detach();
+  const int64_t kept = std::min(rows.size(0), table.size(0));
+  rows.narrow(0, 0, kept).copy_(table.narrow(0, 0, kept));
+  if (kept < rows.size(0)) rows.narrow(0, kept, rows.size(0) - kept).copy_(table.mean(0, /*keepdim=*/true, at::kFloat));
 }
 
 void refuse_differences(const std::string& headline, const std::vector<std::string>& problems) {

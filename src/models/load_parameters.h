@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -17,35 +18,82 @@ std::vector<std::string> shortened(std::vector<std::string> items);
 /// How a tensor's shape is not the parameter's; empty where it is.
 std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape);
 
+/// Whether two matrices differ in nothing but the number of rows.
+bool differ_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape);
+
 /// Throws UserError (kBadData) with the problems, if there are any, after `headline`.
 void refuse_differences(const std::string& headline, const std::vector<std::string>& problems);
 
+/// In what a file may differ from the parameters. What is not set is refused.
+struct Tolerance {
+  std::function<bool(std::string_view name)> may_be_missing = nullptr;
+  std::function<bool(std::string_view name)> may_be_unused = nullptr;
+  std::function<bool(const nn::Parameter& parameter)> may_have_other_rows = nullptr;
+};
+
+/// In what it does, as far as that was allowed.
+struct Differences {
+  std::vector<nn::Parameter> missing;  ///< left as they were
+  std::vector<nn::Parameter> resized;
+  std::vector<std::string> unused;
+};
+
+/// Copies a table [rows, columns] to a parameter of other rows: the first as they are, further ones as the mean of all
+/// (Hewitt 2021, https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
+void copy_rows(const nn::Parameter& parameter, const at::Tensor& table);
+
 /// Copies tensors of a file (io::CheckpointTensors or io::SafetensorsFile) to parameters, whose names there begin with
-/// `prefix`. Strict: what is missing, of another shape, or unexpected is refused, unless `may_be_unused` says so. One
-/// tensor after the other: host memory does not hold the file.
+/// `prefix`. Strict: what is missing, of another shape, or unexpected is refused after `headline`, unless `tolerance`
+/// allows it. One tensor after the other: host memory does not hold the file.
 template <class Tensors>
-void load_parameters(const std::vector<nn::Parameter>& parameters, const Tensors& file, std::string_view prefix,
-                     bool (*may_be_unused)(std::string_view), const std::string& headline) {
+Differences load_parameters(const std::vector<nn::Parameter>& parameters, const Tensors& file, std::string_view prefix,
+                            const Tolerance& tolerance, const std::string& headline) {
+  Differences differences;
+  std::vector<const nn::Parameter*> found;
   std::vector<std::string> problems;
   std::unordered_set<std::string> wanted;
   for (const auto& parameter : parameters) {
     const std::string name = std::string(prefix) + parameter.name;
     wanted.insert(name);
     if (!file.contains(name)) {
-      problems.push_back("missing: " + name);
-    } else if (auto problem = shape_problem(parameter, file.info(name).shape); !problem.empty()) {
-      problems.push_back(std::move(problem));
+      if (tolerance.may_be_missing && tolerance.may_be_missing(name)) {
+        differences.missing.push_back(parameter);
+      } else {
+        problems.push_back("missing: " + name);
+      }
+      continue;
+    }
+    found.push_back(&parameter);
+    const auto& shape = file.info(name).shape;
+    if (auto problem = shape_problem(parameter, shape); !problem.empty()) {
+      if (differ_in_rows(parameter, shape) && tolerance.may_have_other_rows &&
+          tolerance.may_have_other_rows(parameter)) {
+        differences.resized.push_back(parameter);
+      } else {
+        problems.push_back(std::move(problem));
+      }
     }
   }
   for (const auto& name : file.names()) {
-    if (!wanted.contains(name) && !may_be_unused(name)) problems.push_back("unexpected: " + name);
+    if (wanted.contains(name)) continue;
+    if (tolerance.may_be_unused && tolerance.may_be_unused(name)) {
+      differences.unused.push_back(name);
+    } else {
+      problems.push_back("unexpected: " + name);
+    }
   }
   refuse_differences(headline, problems);
-  for (const auto& parameter : parameters) {
-    const std::string name = std::string(prefix) + parameter.name;
-    parameter.tensor.detach().copy_(file.tensor(name));
+  for (const nn::Parameter* parameter : found) {
+    const std::string name = std::string(prefix) + parameter->name;
+    const at::Tensor values = file.tensor(name);
+    if (parameter->tensor.sizes() == values.sizes()) {
+      parameter->tensor.detach().copy_(values);
+    } else {
+      copy_rows(*parameter, values);
+    }
     file.release(name);
   }
+  return differences;
 }
 
 }  // namespace vlmtrain::models

@@ -2,6 +2,7 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/nn/lora_adapter.h"
 
 namespace vlmtrain::models {
@@ -22,8 +24,13 @@ namespace {
 /// One adapted module: W of the base checkpoint, A and B of the adapter.
 class Fold {
  public:
-  Fold(const io::CheckpointTensors& base, const io::SafetensorsFile& adapter, const std::string& path)
-      : base_(base), adapter_(adapter), weight_(path + ".weight"), tensors_(std::string(kAdapterPrefix) + path + ".") {}
+  /// `weight` is what the base calls W of the module at `path`.
+  Fold(const io::CheckpointTensors& base, const io::SafetensorsFile& adapter, const std::string& path,
+       std::string weight)
+      : base_(base),
+        adapter_(adapter),
+        weight_(std::move(weight)),
+        tensors_(std::string(kAdapterPrefix) + path + ".") {}
 
   const std::string& weight() const { return weight_; }
 
@@ -57,6 +64,18 @@ class Fold {
   std::string tensors_;  // what the names of the adapter's tensors begin with
 };
 
+/// The tensors of modules_to_save, under their names in the base.
+std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapter, const VisionLanguageModel& model) {
+  std::map<std::string, at::Tensor> found;
+  for (const auto& name : adapter.names()) {
+    const bool is_lora = name.ends_with(kLoraA) || name.ends_with(kLoraB) || name.ends_with(kMagnitude);
+    if (!is_lora && name.starts_with(kAdapterPrefix)) {
+      found.emplace(model.checkpoint_name(name.substr(kAdapterPrefix.size())), adapter.tensor(name));
+    }
+  }
+  return found;
+}
+
 void check_out(const std::filesystem::path& out) {
   if (std::filesystem::exists(out) && !(std::filesystem::is_directory(out) && std::filesystem::is_empty(out))) {
     throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
@@ -71,20 +90,28 @@ void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::
   const auto base = base_of_adapter(adapter);
   const io::SafetensorsFile tensors = open_adapter(adapter);
   const io::CheckpointTensors weights(base);
+  // For the names only: the base may spell them otherwise than the adapter.
+  const auto model = build_model(base, at::kMeta, at::kFloat, settings);
   std::vector<Fold> folds;
   std::vector<std::string> problems;
   for (const auto& path : settings.target_modules) {
-    folds.emplace_back(weights, tensors, path);
+    folds.emplace_back(weights, tensors, path, model->checkpoint_name(path + ".weight"));
     if (auto problem = folds.back().problem(settings); !problem.empty()) problems.push_back(std::move(problem));
   }
   refuse_differences(fmt::format("{}: the adapter does not match its base {}", adapter.string(), base.string()),
                      problems);
 
+  std::map<std::string, at::Tensor> whole = whole_modules(tensors, *model);
   io::NamedTensors merged;
   for (const auto& name : weights.names()) {
     const auto fold = std::ranges::find(folds, name, &Fold::weight);
-    merged.emplace_back(name, fold == folds.end() ? weights.tensor(name) : fold->merged(settings));
+    const auto saved = whole.extract(name);
+    merged.emplace_back(name, fold != folds.end() ? fold->merged(settings)
+                              : saved.empty()     ? weights.tensor(name)
+                                                  : saved.mapped().to(weights.info(name).dtype));
   }
+  // What the base lacks and the adapter brings, such as a new projector.
+  for (auto& [name, tensor] : whole) merged.emplace_back(name, tensor);
   io::AtomicDirectory folder(out);
   io::write_file(folder.path() / "config.json", io::read_file(base / "config.json"));
   copy_companion_files(base, folder.path());

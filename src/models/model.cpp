@@ -37,7 +37,7 @@ bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
   bool anything_trained = false;
   for (const auto& parameter : model.parameters().all()) {
     const bool stays = parameter.component == nn::Component::kUnused ||
-                       (model.parameters().lora() && !parameter.is_adapter) ||
+                       (model.parameters().lora() && !parameter.goes_with_adapter()) ||
                        (parameter.component == nn::Component::kVisionTower && frozen.vision_tower) ||
                        (parameter.component == nn::Component::kProjector && frozen.projector) ||
                        (parameter.component == nn::Component::kLanguageModel && frozen.language_model);

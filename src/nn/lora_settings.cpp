@@ -1,5 +1,6 @@
 #include "vlmtrain/nn/lora_settings.h"
 
+#include <algorithm>
 #include <cmath>
 #include <regex>
 #include <utility>
@@ -30,6 +31,20 @@ std::regex expression_of(const std::string& text) {
 double LoraSettings::scale() const {
   const auto width = static_cast<double>(rank);
   return alpha / (use_rslora ? std::sqrt(width) : width);
+}
+
+bool LoraSettings::saves(std::string_view parameter) const {
+  return std::ranges::any_of(modules_to_save,
+                             [&](const std::string& module) { return lies_within(parameter, module); });
+}
+
+bool lies_within(std::string_view path, std::string_view module) {
+  if (module.empty()) return false;
+  for (size_t at = path.find(module); at != std::string_view::npos; at = path.find(module, at + 1)) {
+    const size_t end = at + module.size();
+    if ((at == 0 || path[at - 1] == '.') && (end == path.size() || path[end] == '.')) return true;
+  }
+  return false;
 }
 
 LoraTarget::LoraTarget(std::string text) : text_(std::move(text)) {

@@ -19,9 +19,11 @@ ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move
 
 at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
                                bool is_adapter) {
-  const bool is_trained = component != Component::kUnused && (is_adapter || !settings_.lora);
+  const bool is_used = component != Component::kUnused;
+  const bool is_saved = is_used && !is_adapter && settings_.lora && settings_.lora->saves(name);
+  const bool is_trained = is_used && (is_adapter || is_saved || !settings_.lora);
   const at::Tensor tensor = at::empty(sizes, settings_.options).set_requires_grad(is_trained);
-  parameters_.push_back({std::move(name), component, tensor, initial, is_adapter});
+  parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
   return tensor;
 }
 
@@ -34,8 +36,10 @@ const LoraSettings* ParameterStore::add_linear(const std::string& path, Componen
 
 bool ParameterStore::takes(const LoraTarget& target, const LinearPlace& linear) const {
   const auto& left_out = settings_.lora->left_out;
-  return linear.component != Component::kUnused && std::ranges::find(left_out, linear.component) == left_out.end() &&
-         target.matches(linear.path);
+  // PEFT adapts modules that never run as well; an adapter of its keeps them.
+  const bool may_adapt = linear.component != Component::kUnused || !settings_.lora->adapter.empty();
+  return may_adapt && std::ranges::find(left_out, linear.component) == left_out.end() &&
+         !settings_.lora->saves(linear.path) && target.matches(linear.path);
 }
 
 std::vector<std::string> ParameterStore::targets_without_linear() const {
@@ -43,6 +47,18 @@ std::vector<std::string> ParameterStore::targets_without_linear() const {
   for (const auto& target : targets_) {
     const auto is_taken = [&](const LinearPlace& linear) { return takes(target, linear); };
     if (std::ranges::none_of(linears_, is_taken)) found.push_back(target.text());
+  }
+  return found;
+}
+
+std::vector<std::string> ParameterStore::saved_modules_without_parameter() const {
+  std::vector<std::string> found;
+  if (!settings_.lora) return found;
+  for (const auto& module : settings_.lora->modules_to_save) {
+    const auto is_in = [&](const Parameter& parameter) {
+      return parameter.in_modules_to_save && lies_within(parameter.name, module);
+    };
+    if (std::ranges::none_of(parameters_, is_in)) found.push_back(module);
   }
   return found;
 }

@@ -21,8 +21,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
 }  // namespace models
 
 namespace nn {
-// The adapter's folder, where the values are, is of no concern to a rehearsal.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoraSettings, rank, alpha, dropout, use_rslora, use_dora, target_modules, left_out)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoraSettings, rank, alpha, dropout, use_rslora, use_dora, target_modules,
+                                   modules_to_save, left_out, adapter)
 }  // namespace nn
 
 namespace planner {

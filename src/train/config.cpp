@@ -26,6 +26,15 @@ void declare(OptionTable& table, ModelOptions& options) {
   table.add("model.freeze_language_model", options.freeze_language_model,
             "The language model's weights stay as they are, embeddings and output included; with LoRA it gets no "
             "adapters.");
+  table.add("model.allow_missing", options.allow_missing,
+            "Modules or tensors that the checkpoint may lack, by names of their path (`multi_modal_projector`); they "
+            "start at random values, and the log names them. Else what is missing is an error.");
+  table.add("model.allow_unexpected", options.allow_unexpected,
+            "Modules or tensors that the checkpoint may have beyond what config.json asks for; they are left out, and "
+            "the log names them.");
+  table.add("model.resize_embeddings", options.resize_embeddings,
+            "Embedding and output projection may have another number of rows than `vocab_size` in config.json: new "
+            "rows start as the mean of the others, rows too many are left out.");
 }
 
 void declare(OptionTable& table, LoraOptions& options) {
@@ -42,6 +51,9 @@ void declare(OptionTable& table, LoraOptions& options) {
             "The Linears that get adapters. Each entry is `all-linear` (all but the output projection), the end of a "
             "path by whole names (`q_proj`, `mlp.fc1`), or a regular expression of the whole path "
             "(`.*text_model.*(q\\|v)_proj`).");
+  table.add("lora.modules_to_save", options.modules_to_save,
+            "Modules that are trained themselves and kept with the adapter, by the last names of their path: "
+            "`multi_modal_projector`, `embed_tokens`. Their Linears get no adapters.");
   table.add("lora.use_rslora", options.use_rslora, "Multiplies by alpha / √rank instead (rank-stabilised LoRA).");
   table.add("lora.use_dora", options.use_dora,
             "Trains the length of each row of the adapted weight as well (weight-decomposed LoRA, DoRA).");

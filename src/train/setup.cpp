@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -73,8 +74,59 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
                           .use_rslora = options.use_rslora,
                           .use_dora = options.use_dora,
                           .target_modules = options.target_modules,
+                          .modules_to_save = options.modules_to_save,
                           .left_out = left_out};
 }
+
+namespace {
+
+/// What an adapter brings whole, its base may lack.
+models::LoadSettings load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora, bool is_strict) {
+  if (is_strict) return {};
+  models::LoadSettings settings{.allow_missing = config.model.allow_missing,
+                                .allow_unexpected = config.model.allow_unexpected,
+                                .resize_embeddings = config.model.resize_embeddings,
+                                .seed = static_cast<uint64_t>(config.training.seed)};
+  if (lora && !lora->adapter.empty()) {
+    settings.allow_missing.insert(settings.allow_missing.end(), lora->modules_to_save.begin(),
+                                  lora->modules_to_save.end());
+  }
+  return settings;
+}
+
+std::string names_of(const std::vector<nn::Parameter>& parameters) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) names.push_back(parameter.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Says what does not come from the checkpoint. With LoRA that has to be trained and kept with the adapter, or it would
+/// be lost.
+void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, const std::filesystem::path& checkpoint) {
+  for (const auto* parameters : {&loaded.drawn, &loaded.resized}) {
+    for (const auto& parameter : *parameters) {
+      if (!with_lora || parameter.in_modules_to_save || parameter.component == nn::Component::kUnused) continue;
+      throw usage_error(
+          "{} has no such {} as config.json asks for, and with LoRA new weights are not kept; name its module in "
+          "lora.modules_to_save",
+          checkpoint.string(), parameter.name);
+    }
+  }
+  if (!loaded.drawn.empty()) {
+    spdlog::warn("not in {}, so they start at random (model.allow_missing): {}", checkpoint.string(),
+                 names_of(loaded.drawn));
+  }
+  if (!loaded.resized.empty()) {
+    spdlog::warn("of another number of rows in {} (model.resize_embeddings): {}", checkpoint.string(),
+                 names_of(loaded.resized));
+  }
+  if (!loaded.left_out.empty()) {
+    spdlog::warn("in {} and left out (model.allow_unexpected): {}", checkpoint.string(),
+                 fmt::join(loaded.left_out, ", "));
+  }
+}
+
+}  // namespace
 
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
                                                         const std::optional<std::filesystem::path>& newest,
@@ -82,10 +134,15 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at
   const auto lora = lora_settings(config, newest.value_or(""));
   const std::filesystem::path weights = newest && !lora ? *newest : std::filesystem::path(config.model.path);
   auto model = models::build_model(weights, device, engine::dtype_of(config.training.precision), lora);
-  if (with_values) models::load_weights(*model, weights);
-  if (!with_values || !lora) return model;
+  if (!with_values) return model;
+  const auto seed = static_cast<uint64_t>(config.training.seed);
+  const bool is_start = newest == std::nullopt;
+  const auto loaded =
+      models::load_weights(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
+  if (is_start) check_new_weights(loaded, lora.has_value(), weights);
+  if (!lora) return model;
   if (lora->adapter.empty()) {
-    models::initialize_adapter(*model, static_cast<uint64_t>(config.training.seed));
+    models::initialize_adapter(*model, seed);
   } else {
     models::load_adapter(*model, lora->adapter);
   }
@@ -101,6 +158,13 @@ void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
     throw usage_error(
         "model.freeze_vision_tower, model.freeze_projector and model.freeze_language_model leave nothing to train; set "
         "one of them to false");
+  }
+  for (const auto& parameter : model.parameters().all()) {
+    if (!parameter.in_modules_to_save || parameter.tensor.requires_grad()) continue;
+    throw usage_error(
+        "lora.modules_to_save has {} trained, and model.freeze_… keeps its part of the model as it is; take one of the "
+        "two out",
+        parameter.name);
   }
 }
 
@@ -125,10 +189,14 @@ nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
                                    "model.freeze_vision_tower",
                                    "model.freeze_projector",
                                    "model.freeze_language_model",
+                                   "model.allow_missing",
+                                   "model.allow_unexpected",
+                                   "model.resize_embeddings",
                                    "lora.rank",
                                    "lora.alpha",
                                    "lora.dropout",
                                    "lora.target_modules",
+                                   "lora.modules_to_save",
                                    "lora.use_rslora",
                                    "lora.use_dora",
                                    "data.train",

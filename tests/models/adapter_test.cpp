@@ -177,5 +177,39 @@ TEST_F(AdapterTest, MergesIntoEachDtype) {
   EXPECT_EQ(io::read_json(out_.path() / "merged/config.json"), io::read_json(base16 / "config.json"));
 }
 
+TEST_F(AdapterTest, ModulesToSaveAreTrainedAndGetNoAdapters) {
+  const auto adapted = model({.rank = 4, .modules_to_save = {"connector", "embed_tokens", "text_model.norm"}});
+  freeze(*adapted, {});
+  int64_t saved = 0;
+  for (const auto& parameter : adapted->parameters().all()) {
+    const bool is_saved = parameter.name.find("connector") != std::string::npos ||
+                          parameter.name == "model.text_model.embed_tokens.weight" ||
+                          parameter.name == "model.text_model.norm.weight";
+    EXPECT_EQ(parameter.in_modules_to_save, is_saved) << parameter.name;
+    EXPECT_EQ(parameter.tensor.requires_grad(), is_saved || parameter.is_adapter) << parameter.name;
+    EXPECT_FALSE(is_saved && parameter.is_adapter) << parameter.name;
+    saved += is_saved ? 1 : 0;
+  }
+  EXPECT_EQ(saved, 3);
+  EXPECT_THAT(building_error({.modules_to_save = {"conector"}}),
+              AllOf(HasSubstr("lora.modules_to_save"), HasSubstr("conector"), HasSubstr("model.connector")));
+}
+
+TEST_F(AdapterTest, ModulesToSaveComeBackAndReplaceTheBaseInAMerge) {
+  const nn::LoraSettings lora{.rank = 4, .target_modules = {"q_proj"}, .modules_to_save = {"connector"}};
+  const std::string name = "model.connector.modality_projection.proj.weight";
+  const auto adapted = model(lora);
+  initialize_adapter(*adapted, 0);
+  parameters(*adapted).at(name).mul_(2);
+  const auto folder = out_.path() / "whole_modules";
+  std::filesystem::create_directories(folder);
+  save_adapter(*adapted, copy_.path(), folder);
+  EXPECT_EQ(read_adapter_settings(folder).modules_to_save, lora.modules_to_save);
+  const at::Tensor wanted = parameters(*adapted).at(name);
+  EXPECT_TRUE(at::equal(parameters(*load_model(folder, at::kCPU, at::kFloat)).at(name), wanted));
+  merge_adapter(folder, out_.path() / "merged");
+  EXPECT_TRUE(at::equal(io::CheckpointTensors(out_.path() / "merged").tensor(name), wanted));
+}
+
 }  // namespace
 }  // namespace vlmtrain::models

@@ -1,5 +1,6 @@
 #include "vlmtrain/models/checkpoint.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
@@ -31,6 +32,12 @@ std::map<std::string, at::Tensor> weights_of(const std::filesystem::path& folder
 void replace_weights(const std::filesystem::path& folder, const std::map<std::string, at::Tensor>& weights) {
   std::filesystem::remove(folder / "model.safetensors");
   io::write_checkpoint_tensors(folder, {weights.begin(), weights.end()});
+}
+
+std::map<std::string, at::Tensor> weights_of_model(const VisionLanguageModel& model) {
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& parameter : model.parameters().all()) weights[parameter.name] = parameter.tensor.detach();
+  return weights;
 }
 
 std::string loading_error(const std::filesystem::path& folder) {
@@ -206,6 +213,50 @@ TEST(InitializeWeights, ValuesBelongToSeedAndNameNotToTheOrder) {
     if (weight.sizes() != first.at(name).sizes()) continue;
     EXPECT_TRUE(at::equal(first.at(name), weight)) << name;
   }
+}
+
+TEST(LoadWeights, DrawsWhatMayBeMissing) {
+  const CheckpointCopy copy("mixed_batch");
+  auto weights = weights_of(copy.path());
+  const std::string lost = "model.connector.modality_projection.proj.weight";
+  weights.erase(lost);
+  replace_weights(copy.path(), weights);
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  const auto loaded = load_weights(*model, copy.path(), {.allow_missing = {"connector"}, .seed = 3});
+  ASSERT_EQ(loaded.drawn.size(), 1);
+  EXPECT_EQ(loaded.drawn.front().name, lost);
+  EXPECT_GT(loaded.drawn.front().tensor.std().item<double>(), 0);
+  const auto again = build_model(copy.path(), at::kCPU, at::kFloat);
+  load_weights(*again, copy.path(), {.allow_missing = {"connector"}, .seed = 3});
+  EXPECT_TRUE(at::equal(weights_of_model(*again).at(lost), weights_of_model(*model).at(lost)));
+  EXPECT_THAT(message_of([&] { load_weights(*again, copy.path(), {.allow_missing = {"lm_head"}}); }),
+              HasSubstr("missing: " + lost));
+}
+
+TEST(LoadWeights, LeavesOutWhatMayBeUnexpected) {
+  const CheckpointCopy copy("mixed_batch");
+  auto weights = weights_of(copy.path());
+  weights["model.other_tower.proj.weight"] = at::ones({3});
+  replace_weights(copy.path(), weights);
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  const auto loaded = load_weights(*model, copy.path(), {.allow_unexpected = {"other_tower"}});
+  EXPECT_THAT(loaded.left_out, testing::ElementsAre("model.other_tower.proj.weight"));
+  EXPECT_TRUE(loaded.drawn.empty());
+}
+
+TEST(LoadWeights, AddsRowsOfTheirMean) {
+  const CheckpointCopy copy("full_heads_untied_tiles");
+  const auto before = weights_of(copy.path());
+  const std::string table = "model.text_model.embed_tokens.weight";
+  const int64_t rows = before.at(table).size(0);
+  copy.edit("config.json", [&](auto& config) { config["text_config"]["vocab_size"] = rows + 5; });
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  EXPECT_THAT(message_of([&] { load_weights(*model, copy.path()); }), HasSubstr("has shape"));
+  const auto loaded = load_weights(*model, copy.path(), {.resize_embeddings = true});
+  EXPECT_EQ(loaded.resized.size(), 2);
+  const auto after = weights_of_model(*model).at(table);
+  EXPECT_TRUE(at::equal(after.narrow(0, 0, rows), before.at(table)));
+  for (int64_t row = rows; row < rows + 5; ++row) EXPECT_TRUE(at::allclose(after[row], before.at(table).mean(0)));
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ class LoraCase {
             .alpha = json.at("alpha"),
             .use_rslora = json.at("use_rslora"),
             .use_dora = json.at("use_dora"),
-            .target_modules = json.at("target_modules")};
+            .target_modules = json.at("target_modules"),
+            .modules_to_save = json.value("modules_to_save", std::vector<std::string>())};
   }
 
   std::unique_ptr<models::VisionLanguageModel> build(const nn::LoraSettings& settings) const {
@@ -58,10 +59,19 @@ class LoraCase {
   std::filesystem::path folder_;
 };
 
-std::set<std::string> adapter_names(const models::VisionLanguageModel& model) {
+bool goes_with_adapter(const nn::Parameter& parameter) {
+  return parameter.goes_with_adapter();
+}
+
+/// PEFT adapts modules that never run as well.
+bool is_trained(const nn::Parameter& parameter) {
+  return parameter.goes_with_adapter() && parameter.component != nn::Component::kUnused;
+}
+
+std::set<std::string> adapter_names(const models::VisionLanguageModel& model, bool (*counts)(const nn::Parameter&)) {
   std::set<std::string> names;
   for (const auto& parameter : model.parameters().all()) {
-    if (parameter.is_adapter) names.insert(kPrefix + parameter.name);
+    if (counts(parameter)) names.insert(kPrefix + parameter.name);
   }
   return names;
 }
@@ -94,7 +104,8 @@ class LoraParity : public testing::TestWithParam<std::string> {
 
 TEST_P(LoraParity, TargetsAreThoseOfPeft) {
   const auto saved = io::SafetensorsFile(case_.adapter() / "adapter_model.safetensors").names();
-  EXPECT_EQ(adapter_names(*case_.build(case_.settings())), (std::set<std::string>{saved.begin(), saved.end()}));
+  EXPECT_EQ(adapter_names(*case_.load(), goes_with_adapter), (std::set<std::string>{saved.begin(), saved.end()}));
+  EXPECT_EQ(adapter_names(*case_.build(case_.settings()), goes_with_adapter), adapter_names(*case_.load(), is_trained));
 }
 
 TEST_P(LoraParity, Logits) {
@@ -148,7 +159,7 @@ TEST_P(LoraParity, FiveStepsOfAdamW) {
     const auto& parameter = model->parameters().all()[i];
     const std::string name = kPrefix + parameter.name;
     const at::Tensor found = parameter.tensor.detach();
-    if (!parameter.is_adapter || unmoved.contains(name)) {
+    if (!is_trained(parameter) || unmoved.contains(name)) {
       EXPECT_TRUE(at::equal(found, start->parameters().all()[i].tensor.detach())) << name << " has moved";
       continue;
     }
@@ -195,18 +206,22 @@ TEST_P(LoraParity, MergedWeightsAreThoseOfPeft) {
   models::merge_adapter(folder.path(), folder.path() / "merged");
   const io::CheckpointTensors merged(folder.path() / "merged");
   const io::CheckpointTensors base(case_.base().checkpoint());
-  const auto adapted = adapter_names(*case_.load());
+  const auto model = case_.load();
+  const auto adapted = adapter_names(*model, goes_with_adapter);
   int64_t compared = 0;
-  for (const auto& name : base.names()) {
-    const std::string path = name.substr(0, name.rfind('.'));
-    if (!name.ends_with(".weight") || !adapted.contains(kPrefix + path + ".lora_A.weight")) {
-      EXPECT_TRUE(at::equal(merged.tensor(name), base.tensor(name))) << name;
-    } else if (expected_.contains("merged." + name)) {
+  for (const auto& parameter : model->parameters().all()) {
+    if (parameter.is_adapter) continue;
+    const std::string path = parameter.name.substr(0, parameter.name.rfind('.'));
+    const at::Tensor found = merged.tensor(model->checkpoint_name(parameter.name));
+    if (expected_.contains("merged." + parameter.name)) {
       ++compared;
-      deviations_.expect_at_most(1e-6, relative_difference(merged.tensor(name), expected_.tensor("merged." + name)),
-                                 "merged weight", name);
+      deviations_.expect_at_most(1e-6, relative_difference(found, expected_.tensor("merged." + parameter.name)),
+                                 "merged weight", parameter.name);
+    } else if (!adapted.contains(kPrefix + path + ".lora_A.weight")) {
+      EXPECT_TRUE(at::equal(found, parameter.tensor.detach())) << parameter.name;
     }
   }
+  EXPECT_THAT(merged.names(), testing::UnorderedElementsAreArray(base.names()));
   EXPECT_EQ(compared, 3);
 
   // The merged checkpoint is the adapted model.
@@ -233,7 +248,8 @@ TEST_P(LoraParity, AFreshAdapterChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, LoraParity,
                          testing::Values("all_linear", "rank_stabilised_names", "text_tower", "vision_tower",
-                                         "text_only", "dora", "dora_rank_stabilised"),
+                                         "text_only", "dora", "dora_rank_stabilised", "llava_all_linear",
+                                         "llava_modules_to_save"),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

@@ -23,7 +23,7 @@ std::filesystem::path base_of_adapter(const std::filesystem::path& folder);
 
 /// What an adapter's model is built with. The targets are the paths of the Linears that its tensors are for, whatever
 /// the patterns were. Throws UserError (kBadData) for an adapter that is not plain LoRA of whole Linears: another
-/// method, trained biases or whole modules, ranks that differ.
+/// method, trained biases, ranks that differ.
 nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder);
 
 /// Copies an adapter's tensors into a model that was built with its settings, converted to the model's dtype. Strict,
@@ -34,14 +34,14 @@ void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folde
 /// weights are loaded.
 void initialize_adapter(VisionLanguageModel& model, uint64_t seed);
 
-/// Writes the adapters of a model with LoRA, in its dtype, into the existing folder `out`, with tokenizer, processor
-/// and template files of its `base` checkpoint. PEFT loads it.
+/// Writes the adapters and the modules_to_save of a model with LoRA, in its dtype, into the existing folder `out`, with
+/// tokenizer, processor and template files of its `base` checkpoint. PEFT loads it.
 void save_adapter(const VisionLanguageModel& model, const std::filesystem::path& base,
                   const std::filesystem::path& out);
 
 /// Writes the checkpoint `out`, which must not exist or be empty: the base of an adapter with W + scale · B A in the
-/// place of each W that the adapter is for, computed in fp32 and kept in W's dtype. All else is the base's. Host memory
-/// grows by the weights that change.
+/// place of each W that the adapter is for, computed in fp32 and kept in W's dtype. All else is the base's.
+/// modules_to_save take the place of the base's. Host memory grows by the weights that change.
 void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out);
 
 /// The model of a checkpoint folder with its weights, or of an adapter's folder with its base's and its own. Without

@@ -23,11 +23,30 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
                                                  at::ScalarType dtype,
                                                  const std::optional<nn::LoraSettings>& lora = std::nullopt);
 
+/// In what a checkpoint may differ from the model that its config.json describes. Modules and tensors are given by
+/// names of their path, as nn::lies_within.
+struct LoadSettings {
+  std::vector<std::string> allow_missing{};     ///< these are drawn at random, as by initialize_weights
+  std::vector<std::string> allow_unexpected{};  ///< these are left out
+  /// Embedding and output may have other rows than the vocabulary; new rows are the mean of those that are there.
+  bool resize_embeddings = false;
+  uint64_t seed = 0;  ///< of what is drawn
+};
+
+/// In what it did. Names are the checkpoint's.
+struct LoadedWeights {
+  std::vector<nn::Parameter> drawn;
+  std::vector<nn::Parameter> resized;
+  std::vector<std::string> left_out;
+};
+
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to its dtype. Strict:
-/// missing and unexpected tensors and other shapes are listed in one UserError (kBadData). Weights that the model looks
+/// missing and unexpected tensors and other shapes are listed in one UserError (kBadData), as far as
+/// `settings` do not allow them. Weights that the model looks
 /// for elsewhere (VisionLanguageModel::weight_elsewhere) come from there. Adapters are left as they are
 /// (models/adapter.h), here and in the two functions below.
-void load_weights(VisionLanguageModel& model, const std::filesystem::path& folder);
+LoadedWeights load_weights(VisionLanguageModel& model, const std::filesystem::path& folder,
+                           const LoadSettings& settings = {});
 
 /// Draws the weights at random, each from its parameter's initial values: matrices and embeddings normal with variance
 /// 1 / fan-in, less at the end of residual branches, biases 0, norms' weights 1. Small models learn from there several

@@ -91,8 +91,8 @@ struct FrozenParts {
   bool language_model = false;  ///< embeddings and output included
 };
 
-/// Lets gradients be computed for what is not frozen, and for nothing else; of a model with LoRA for the adapters of
-/// what is not frozen. Returns whether anything is left to train.
+/// Lets gradients be computed for what is not frozen, and for nothing else; of a model with LoRA for the adapters
+/// (and modules_to_save) of what is not frozen. Returns whether anything is left to train.
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen);
 
 }  // namespace vlmtrain::models

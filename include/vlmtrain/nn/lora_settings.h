@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "vlmtrain/nn/component.h"
@@ -21,12 +22,21 @@ struct LoraSettings {
   /// Each is `all-linear`, the last names of a Linear's path (`q_proj`, `mlp.fc1`) or, where it holds one of
   /// *+?()[]{}|\^$, an ECMAScript regular expression of the whole path. The output projection is no Linear here.
   std::vector<std::string> target_modules{"all-linear"};
+  /// Modules, by the last names of their path (`multi_modal_projector`, `embed_tokens`), whose own parameters are
+  /// trained and kept with the adapter; their Linears get none.
+  std::vector<std::string> modules_to_save{};
   std::vector<Component> left_out{};  ///< components whose Linears get no adapters, whatever matches
   std::filesystem::path adapter{};    ///< the adapter that this was read from; empty: the configuration
 
   /// What B A is multiplied by: alpha / rank, or alpha / √rank.
   double scale() const;
+  /// Whether a parameter is one of modules_to_save.
+  bool saves(std::string_view parameter) const;
 };
+
+/// Whether `path` goes through the names of `module`: `model.connector.proj.weight` does through `connector` and
+/// through `connector.proj`.
+bool lies_within(std::string_view path, std::string_view module);
 
 /// One entry of LoraSettings::target_modules.
 class LoraTarget {

@@ -34,7 +34,10 @@ struct Parameter {
   Component component;
   at::Tensor tensor;
   InitialValues initial;
-  bool is_adapter = false;  ///< LoRA's, beside the checkpoint's own
+  bool is_adapter = false;          ///< LoRA's, beside the checkpoint's own
+  bool in_modules_to_save = false;  ///< the checkpoint's own, trained and kept with an adapter
+
+  bool goes_with_adapter() const { return is_adapter || in_modules_to_save; }
 };
 
 /// What the parameters of a model are, beside its configuration.
@@ -53,7 +56,8 @@ struct LinearPlace {
 /// The parameters of a model in order of construction. Modules hold the same tensors.
 class ParameterStore {
  public:
-  /// New parameters are uninitialised. They require gradients; with LoRA only the adapters' do.
+  /// New parameters are uninitialised. They require gradients; with LoRA only the adapters' and those
+  /// of modules_to_save do.
   /// Throws UserError (kUsage) for a regular expression in target_modules that is none.
   explicit ParameterStore(ParameterSettings settings);
   explicit ParameterStore(at::TensorOptions options) : ParameterStore(ParameterSettings{options}) {}
@@ -68,6 +72,8 @@ class ParameterStore {
   const std::vector<LinearPlace>& linears() const { return linears_; }
   /// The entries of target_modules that no adapter follows from.
   std::vector<std::string> targets_without_linear() const;
+  /// The entries of modules_to_save that no trained parameter follows from.
+  std::vector<std::string> saved_modules_without_parameter() const;
   const std::optional<LoraSettings>& lora() const { return settings_.lora; }
   const at::TensorOptions& options() const { return settings_.options; }
   /// The tensors added since `all()` had `first` entries: those of one block.

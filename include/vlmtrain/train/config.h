@@ -17,6 +17,9 @@ struct ModelOptions {
   bool freeze_vision_tower = false;
   bool freeze_projector = false;
   bool freeze_language_model = false;
+  std::vector<std::string> allow_missing;
+  std::vector<std::string> allow_unexpected;
+  bool resize_embeddings = false;
 };
 
 /// Section `lora`: what nn::LoraSettings says, with rank 0 for none.
@@ -25,6 +28,7 @@ struct LoraOptions {
   double alpha = 16;
   double dropout = 0;
   std::vector<std::string> target_modules{"all-linear"};
+  std::vector<std::string> modules_to_save{};
   bool use_rslora = false;
   bool use_dora = false;
 

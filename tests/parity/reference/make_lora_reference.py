@@ -27,6 +27,9 @@ from transformers import AutoProcessor
 
 import deviations
 import llava
+import llava_checkpoints
+import llava_format
+import make_llava_reference
 import training
 from cases import CASES
 
@@ -66,6 +69,11 @@ LORA_CASES = [
         "dora_rank_stabilised", "weight-decomposed and rank-stabilised, some names", "full_heads_untied_tiles",
         ["k_proj", "o_proj", "fc1", "gate_proj"], {"use_dora": True, "use_rslora": True},
     ),
+    LoraCase("llava_all_linear", "LLaVA; peft adapts the tower's last block too, which never runs", "llava_clip_mistral", "all-linear"),
+    LoraCase(
+        "llava_modules_to_save", "LLaVA with the hub's weight names; projector, embeddings and output trained whole", "llava_clip_llama",
+        ["q_proj", "v_proj"], {"modules_to_save": ["multi_modal_projector", "embed_tokens", "lm_head"]},
+    ),
 ]
 
 
@@ -80,7 +88,7 @@ def widened(model):
     """float64, also where transformers casts to float32."""
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if isinstance(child, training.LlamaRMSNorm):
+            if isinstance(child, (training.LlamaRMSNorm, training.MistralRMSNorm)):
                 setattr(module, name, training.WideRMSNorm(child))
     return model.double()
 
@@ -91,7 +99,9 @@ def randomise(model, seed):
     with torch.no_grad():
         for name, parameter in trained(model):
             noise = torch.randn(parameter.shape, generator=generator)
-            if "magnitude" in name:
+            if "modules_to_save" in name:
+                parameter.add_(0.05 * noise)
+            elif "magnitude" in name:
                 parameter.mul_(1 + 0.1 * noise)
             else:
                 parameter.copy_(0.3 * noise / parameter.shape[1] ** 0.5)
@@ -103,6 +113,7 @@ def trained(model):
 
 def saved_name(name):
     """As in adapter_model.safetensors."""
+    name = name.replace(".modules_to_save.default.", ".")
     return name.replace(".lora_magnitude_vector.default.weight", ".lora_magnitude_vector").replace(".default.", ".")
 
 
@@ -159,14 +170,24 @@ def summary(found):
     }
 
 
+def samples_of(base, folder):
+    records = json.loads((folder / "conversations.json").read_text())
+    shapes = {other.name: other.shape for other in make_llava_reference.CASES}
+    if base not in shapes:
+        processor = AutoProcessor.from_pretrained(folder / "checkpoint")
+        return [llava.encode(processor, record, folder / "images") for record in records]
+    config = json.loads((folder / "checkpoint" / "config.json").read_text())
+    processor = llava_checkpoints.make_processor(shapes[base], folder / "checkpoint")
+    image_id = config.get("image_token_index", config.get("image_token_id"))
+    return [llava_format.encode(processor, shapes[base], image_id, record, folder / "images") for record in records]
+
+
 def make(case, out):
     base = out.parent / case.base
     folder = out / case.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    processor = AutoProcessor.from_pretrained(base / "checkpoint")
-    records = json.loads((base / "conversations.json").read_text())
-    samples = [llava.encode(processor, record, base / "images") for record in records]
+    samples = samples_of(case.base, base)
     save_adapter(base / "checkpoint", case, folder / "adapter")
     single = run(base / "checkpoint", case, samples, torch.float32)
     double = run(base / "checkpoint", case, samples, torch.float64)
@@ -188,6 +209,7 @@ def make(case, out):
         "alpha": ALPHA,
         "use_rslora": case.options.get("use_rslora", False),
         "use_dora": case.options.get("use_dora", False),
+        "modules_to_save": case.options.get("modules_to_save", []),
         "target_modules": [case.target_modules] if isinstance(case.target_modules, str) else case.target_modules,
         "learning_rate": training.LEARNING_RATE,
         "adam_betas": [0.9, 0.999],
@@ -204,11 +226,13 @@ def make(case, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "data" / "lora")
+    parser.add_argument("--only", help="make this case alone")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     for case in LORA_CASES:
-        make(case, arguments.out)
+        if arguments.only in (None, case.name):
+            make(case, arguments.out)
 
 
 if __name__ == "__main__":
