@@ -97,6 +97,12 @@ CHAT_TEMPLATES = {
                         "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] }}"
                         "{% endfor %}{{ ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
                         "{{ ' ' + message['content'][0]['text'] + ' </s>' }}{% endif %}{% endfor %}",
+    # huggingface/nanoVLM v0.1, data/datasets.py and data/collators.py; more rounds and a system text follow in the same way
+    "question_answer": "{% for message in messages %}{% if message['role'] == 'user' %}{{ 'Question: ' }}"
+                       "{% elif message['role'] == 'assistant' %}{{ 'Answer:' }}{% endif %}{% for block in message['content'] %}"
+                       "{% if block['type'] == 'image' %}{{ '<image>' }}{% else %}{{ block['text'] }}{% endif %}{% endfor %}"
+                       "{{ '<|endoftext|>' if message['role'] == 'assistant' else ' ' }}{% endfor %}"
+                       "{% if add_generation_prompt %}{{ 'Answer:' }}{% endif %}",
     # Qwen/Qwen2.5-VL-3B-Instruct, chat_template.json, without its video branch
     "qwen2_vl": "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}<|im_start|>system\nYou are a "
                 "helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n{% for content in "

@@ -63,9 +63,21 @@ int precision_for(double largest) {
   return precision;
 }
 
+/// With so many fractional bits, rounded away from zero.
+template <class Weight>
+WeightTable<Weight> in_fixed_point(const ExactWeights& exact, int precision) {
+  WeightTable<Weight> result{exact.spans, {}, exact.stride, precision};
+  result.values.resize(exact.values.size());
+  const double one = 1 << precision;
+  std::transform(exact.values.begin(), exact.values.end(), result.values.begin(), [one](double weight) {
+    return static_cast<Weight>(truncate(weight * one + std::copysign(0.5, weight)));
+  });
+  return result;
+}
+
 }  // namespace
 
-ResampleWeights resample_weights(int64_t input_size, int64_t output_size, Filter filter) {
+ExactWeights exact_weights(int64_t input_size, int64_t output_size, Filter filter) {
   const Kernel kernel = kernel_of(filter);
   const double scale = static_cast<double>(input_size) / static_cast<double>(output_size);
   const double stretch = std::max(scale, 1.0);
@@ -73,36 +85,36 @@ ResampleWeights resample_weights(int64_t input_size, int64_t output_size, Filter
   const double support = kernel.support * stretch;
   const auto most = static_cast<int64_t>(std::ceil(support)) * 2 + 1;
 
-  ResampleWeights result;
+  ExactWeights result;
   result.stride = (most + 1) / 2 * 2;
   result.spans.reserve(output_size);
-  std::vector<double> exact(output_size * result.stride);
-  double largest = 0.0;
+  result.values.resize(output_size * result.stride);
   for (int64_t i = 0; i < output_size; ++i) {
     const double center = scale * (static_cast<double>(i) + 0.5);
     const auto first = std::max<int64_t>(truncate(center - support + 0.5), 0);
     const auto end = std::min(truncate(center + support + 0.5), input_size);
     const int64_t count = std::clamp<int64_t>(end - first, 0, most);
-    double* weights = exact.data() + i * result.stride;
+    double* weights = result.values.data() + i * result.stride;
     double total = 0.0;
     for (int64_t k = 0; k < count; ++k) {
       weights[k] = kernel.value(std::abs((static_cast<double>(k + first) - center + 0.5) * squeeze));
       total += weights[k];
     }
-    for (int64_t k = 0; k < count && total != 0.0; ++k) {
-      weights[k] /= total;
-      largest = std::max(largest, weights[k]);
-    }
+    for (int64_t k = 0; k < count && total != 0.0; ++k) weights[k] /= total;
     result.spans.push_back({first, count});
   }
-
-  result.precision = precision_for(largest);
-  result.values.resize(exact.size());
-  const double one = 1 << result.precision;
-  std::transform(exact.begin(), exact.end(), result.values.begin(), [one](double weight) {
-    return static_cast<int16_t>(truncate(weight * one + std::copysign(0.5, weight)));
-  });
   return result;
+}
+
+ResampleWeights resample_weights(int64_t input_size, int64_t output_size, Filter filter) {
+  const ExactWeights exact = exact_weights(input_size, output_size, filter);
+  const double largest = std::max(0.0, *std::ranges::max_element(exact.values));
+  return in_fixed_point<int16_t>(exact, precision_for(largest));
+}
+
+PillowWeights pillow_weights(int64_t input_size, int64_t output_size, Filter filter) {
+  constexpr int kPrecision = 22;
+  return in_fixed_point<int32_t>(exact_weights(input_size, output_size, filter), kPrecision);
 }
 
 }  // namespace vlmtrain::image

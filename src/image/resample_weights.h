@@ -13,16 +13,26 @@ struct SampleSpan {
   int64_t count;
 };
 
-/// How one axis is resampled, in ATen's integer arithmetic: output i is
+/// How one axis is resampled: output i is Σ weight(i, k) · source[first + k]; of integers
 /// (Σ weight(i, k) · source[first + k] + 2^(precision-1)) >> precision, clamped to a byte.
-struct ResampleWeights {
+template <class Weight>
+struct WeightTable {
   std::vector<SampleSpan> spans;  ///< one for each output sample
-  std::vector<int16_t> values;    ///< [outputs, stride]; zero after a span's count
+  std::vector<Weight> values;     ///< [outputs, stride]; zero after a span's count
   int64_t stride = 0;             ///< weights kept for each output, even
-  int precision = 0;              ///< the weights' fractional bits
+  int precision = 0;              ///< an integer's fractional bits
 
-  const int16_t* of(int64_t output) const { return values.data() + output * stride; }
+  const Weight* of(int64_t output) const { return values.data() + output * stride; }
 };
+using ExactWeights = WeightTable<double>;
+using ResampleWeights = WeightTable<int16_t>;  ///< ATen's
+using PillowWeights = WeightTable<int32_t>;
+
+/// Those of an output sum to 1. Source of the formulas: Pillow's Resample.c.
+ExactWeights exact_weights(int64_t input_size, int64_t output_size, Filter filter);
+
+/// Source: normalize_coeffs_8bpc of Pillow's Resample.c.
+PillowWeights pillow_weights(int64_t input_size, int64_t output_size, Filter filter);
 
 /// Source of the formulas: ATen/native/cpu/UpSampleKernel.cpp, which follows Pillow's Resample.c but has 16-bit
 /// weights.

@@ -28,7 +28,8 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr std::string_view kTiedOutput = "lm_head.weight";
+constexpr std::string_view kTiedOutputs[] = {"lm_head.weight", "decoder.head.weight"};
+constexpr std::string_view kTables[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq", ".embeddings.position_ids"};
 
 const char* dtype_name(at::ScalarType dtype) {
   switch (dtype) {
@@ -46,8 +47,8 @@ const char* dtype_name(at::ScalarType dtype) {
 /// Some checkpoints with tied embeddings carry the output projection once more, and older ones carry tables that are
 /// computed.
 bool may_be_unused(std::string_view name) {
-  return name.ends_with(kTiedOutput) || name.ends_with(".rotary_emb.inv_freq") ||
-         name.ends_with(".embeddings.position_ids");
+  const auto ends_name = [name](std::string_view end) { return name.ends_with(end); };
+  return std::ranges::any_of(kTiedOutputs, ends_name) || std::ranges::any_of(kTables, ends_name);
 }
 
 /// The modules of a store's parameters, those of numbered blocks left out: `model.connector`, `lm_head`.
@@ -200,7 +201,9 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
   model.complete_config(config);
   io::write_file(out / "config.json", config.dump(2) + "\n");
   copy_companion_files(source, out);
-  io::write_checkpoint_tensors(out, weights_of(model), max_shard_bytes);
+  auto weights = weights_of(model);
+  model.complete_weights(weights);
+  io::write_checkpoint_tensors(out, weights, max_shard_bytes);
 }
 
 }  // namespace vlmtrain::models

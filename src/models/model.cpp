@@ -33,6 +33,8 @@ std::optional<WeightPlace> VisionLanguageModel::weight_elsewhere(const std::stri
 
 void VisionLanguageModel::complete_config(nlohmann::ordered_json& /*config*/) const {}
 
+void VisionLanguageModel::complete_weights(std::vector<std::pair<std::string, at::Tensor>>& /*weights*/) const {}
+
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
   bool anything_trained = false;
   for (const auto& parameter : model.parameters().all()) {

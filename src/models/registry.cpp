@@ -6,6 +6,7 @@
 
 #include "models/idefics3/family.h"
 #include "models/llava/family.h"
+#include "models/nanovlm/family.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -15,14 +16,25 @@ namespace {
 
 /// A new family is a folder and a line here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> table{idefics3::family(), llava::family()};
+  static const std::vector<Family> table{idefics3::family(), llava::family(), nanovlm::family()};
   return table;
+}
+
+const Family& family_without_type(const nlohmann::json& config, const std::string& source) {
+  std::vector<std::string_view> known;
+  for (const Family& family : families()) {
+    if (family.is_config == nullptr) continue;
+    if (family.is_config(config)) return family;
+    known.push_back(family.config_name);
+  }
+  throw data_error("{}: the key \"model_type\" is missing; known without it: {}", source, fmt::join(known, ", "));
 }
 
 }  // namespace
 
 const Family& family_of(const nlohmann::json& config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
+  if (config.is_object() && !config.contains("model_type")) return family_without_type(config, source);
   const auto type = io::get<std::string>(config, "model_type", source);
   std::vector<std::string_view> known;
   for (const Family& family : families()) {

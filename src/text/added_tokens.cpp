@@ -107,18 +107,38 @@ std::optional<TokenFinder::Found> TokenFinder::longest_at(std::string_view text,
   return longest;
 }
 
-AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer) {
-  if (!root.has("added_tokens")) return;
-  for (const JsonNode& node : root.list_at("added_tokens")) {
-    AddedToken token = parse_token(node, vocabulary, normalizer);
-    if (token.content.empty()) continue;
-    const auto [entry, is_new] = by_id_.emplace(token.id, std::move(token));
-    if (!is_new) throw node.error("has the id {}, which \"{}\" has too", entry->first, entry->second.content);
-    by_content_.emplace(entry->second.content, &entry->second);
+AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
+                         std::span<const std::string> extra_special_tokens) {
+  if (root.has("added_tokens")) {
+    for (const JsonNode& node : root.list_at("added_tokens")) {
+      AddedToken token = parse_token(node, vocabulary, normalizer);
+      if (token.content.empty()) continue;
+      const uint32_t id = token.id;
+      if (!add(std::move(token))) throw node.error("has the id {}, which \"{}\" has too", id, by_id_.at(id).content);
+    }
+  }
+  for (const std::string& content : extra_special_tokens) {
+    if (content.empty() || find(content) != nullptr) continue;
+    const auto id = static_cast<uint32_t>(vocabulary.find(content).value_or(std::max(vocabulary.size(), size())));
+    add({.content = content,
+         .spelling = content,
+         .id = id,
+         .single_word = false,
+         .lstrip = false,
+         .rstrip = false,
+         .normalized = false,
+         .special = true});
   }
   for (const auto& [id, token] : by_id_) {
     (token.normalized ? normalized_ : original_).insert(token);
   }
+}
+
+bool AddedTokens::add(AddedToken token) {
+  const uint32_t id = token.id;
+  const auto [entry, is_new] = by_id_.emplace(id, std::move(token));
+  if (is_new) by_content_.emplace(entry->second.content, &entry->second);
+  return is_new;
 }
 
 std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, const TokenFinder& finder) {

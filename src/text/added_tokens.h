@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,8 +60,10 @@ class AddedTokens {
     const AddedToken* token;
   };
 
-  /// `root` is the document; `normalizer` may be null. Throws where a token's id contradicts the vocabulary's.
-  AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  /// `root` is the document; `normalizer` may be null. `extra_special_tokens` are added where there is no such added
+  /// token yet (Tokenizer::from_file). Throws where a token's id contradicts the vocabulary's.
+  AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
+              std::span<const std::string> extra_special_tokens = {});
 
   /// Cuts the original text at the tokens that are not `normalized`: stretches from left to right, none empty.
   std::vector<Segment> split_original(std::string_view text) const { return split(text, original_); }
@@ -73,6 +76,8 @@ class AddedTokens {
   int64_t size() const { return by_id_.empty() ? 0 : int64_t{by_id_.rbegin()->first} + 1; }
 
  private:
+  /// False: its id is taken.
+  bool add(AddedToken token);
   static std::vector<Segment> split(std::string_view text, const TokenFinder& finder);
 
   std::map<uint32_t, AddedToken> by_id_;

@@ -131,7 +131,26 @@ constexpr Table kSmolVlm{
     .image_text = kImageMark,
 };
 
-constexpr std::array kTables{kChatml, kLlava15, kLlavaQwen, kLlavaV1, kMistralInstruct, kQwen2Vl, kSmolVlm};
+/// What the first release of nanoVLM (v0.1, nanoVLM-222M) trains on: data/datasets.py and collators.py. It knows one
+/// round without a system text.
+constexpr Table kQuestionAnswer{
+    .name = "question_answer",
+    .opening = "",
+    .default_system = "",
+    .system_place = SystemPlace::kOwnTurn,
+    .system = {"", "", " "},
+    .user = {"Question: ", "Question: ", " "},
+    .generation_prompt = "Answer:",
+    .answer_begin = "",
+    .answer_end = "<|endoftext|>",
+    .answer_after = "",
+    .end_of_turn = "<|endoftext|>",
+    .image_place = ImagePlace::kInPlace,
+    .image_text = kImageMark,
+};
+
+constexpr std::array kTables{kChatml,          kLlava15,        kLlavaQwen, kLlavaV1,
+                             kMistralInstruct, kQuestionAnswer, kQwen2Vl,   kSmolVlm};
 
 }  // namespace
 

@@ -39,13 +39,13 @@ void require_utf8(std::string_view text) {
 }  // namespace
 
 struct Tokenizer::Impl {
-  explicit Impl(const JsonNode& root)
+  Impl(const JsonNode& root, std::span<const std::string> extra_special_tokens)
       : normalizer(make_optional(root, "normalizer", &make_normalizer)),
         pre_tokenizer(make_optional(root, "pre_tokenizer", &make_pre_tokenizer)),
         model(root.at("model")),
         post_processor(make_optional(root, "post_processor", &make_post_processor)),
         decoder(make_optional(root, "decoder", &make_decoder)),
-        added_tokens(root, model.vocabulary(), normalizer.get()) {}
+        added_tokens(root, model.vocabulary(), normalizer.get(), extra_special_tokens) {}
 
   /// What one call of encode works with.
   struct Call {
@@ -102,19 +102,21 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
-Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json) {
+Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json,
+                               std::span<const std::string> extra_special_tokens) {
   std::ifstream file(tokenizer_json, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) {
     throw data_error("The tokenizer {} cannot be read; a checkpoint folder must hold a tokenizer.json",
                      tokenizer_json.string());
   }
-  return from_json(content, tokenizer_json.string());
+  return from_json(content, tokenizer_json.string(), extra_special_tokens);
 }
 
-Tokenizer Tokenizer::from_json(std::string_view json_text, const std::string& source_name) {
+Tokenizer Tokenizer::from_json(std::string_view json_text, const std::string& source_name,
+                               std::span<const std::string> extra_special_tokens) {
   const nlohmann::json document = parse_document(json_text, source_name);
-  return Tokenizer(std::make_unique<const Impl>(JsonNode(document, source_name)));
+  return Tokenizer(std::make_unique<const Impl>(JsonNode(document, source_name), extra_special_tokens));
 }
 
 Encoding Tokenizer::encode(std::string_view text, bool add_special_tokens) const {

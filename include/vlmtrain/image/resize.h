@@ -21,4 +21,12 @@ enum class Filter { kBilinear, kBicubic, kLanczos };
 /// Thread-safe; runs on the calling thread alone.
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
+/// The same with the bytes that Pillow 13 gives (`Image.resize`): its weights have 22 fractional bits. Not for Lanczos,
+/// whose overshoots have not been compared.
+at::Tensor resize_as_pillow(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
+
+/// The same in floating point, rounded to a byte once, at the end: what comes nearest to torchvision's `resize` of a
+/// float tensor. Halves, and what is less than 1e-6 below them, go up, so that the last bits of the sums do not matter.
+at::Tensor resize_rounding_once(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
+
 }  // namespace vlmtrain::image

@@ -65,6 +65,8 @@ class VisionLanguageModel {
   virtual std::optional<WeightPlace> weight_elsewhere(const std::string& parameter) const;
   /// Adds to the config.json of a saved checkpoint what the model took from elsewhere.
   virtual void complete_config(nlohmann::ordered_json& config) const;
+  /// Adds to the tensors of a saved checkpoint what it has beside the parameters: tables that are computed.
+  virtual void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const;
 
   /// image_features() and hidden_states() of a batch, with at most vision_tiles_per_pass() tiles in the tower at a
   /// time, but never less than one frame of a grid.

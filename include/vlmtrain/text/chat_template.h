@@ -28,7 +28,8 @@ struct RenderedChat {
 /// How a family of checkpoints writes conversations: what their Jinja chat templates do, as a table of strings.
 ///
 /// Images. A turn's text is cut at its marks into blocks, images and texts, as users of `transformers` do:
-/// - Templates that keep images in place (smolvlm, qwen2_vl, chatml): line breaks directly after the marks that open a
+/// - Templates that keep images in place (smolvlm, qwen2_vl, chatml, question_answer): line breaks directly after the
+/// marks that open a
 ///   turn are dropped, since LLaVA's data writes "<image>\nQuestion" for the blocks [image, "Question"]. All other text
 ///   stays as it is.
 /// - Templates with images first (llava_1_5, llava_qwen, llava_v1, mistral_instruct), as LLaVA's own code does: all

@@ -31,9 +31,14 @@ class Tokenizer {
  public:
   /// Reads `tokenizer_json`. Throws UserError (bad data) if the file cannot be read, is no JSON, has a component or
   /// option that is not supported (the message names it and the supported ones) or contradicts itself.
-  static Tokenizer from_file(const std::filesystem::path& tokenizer_json);
+  ///
+  /// Of `extra_special_tokens`, those that the file has not are added behind all others, in order, as special tokens
+  /// that are not normalised: what transformers makes of from_pretrained(…, extra_special_tokens=…).
+  static Tokenizer from_file(const std::filesystem::path& tokenizer_json,
+                             std::span<const std::string> extra_special_tokens = {});
   /// The same from memory; `source_name` stands for the file in messages.
-  static Tokenizer from_json(std::string_view json_text, const std::string& source_name);
+  static Tokenizer from_json(std::string_view json_text, const std::string& source_name,
+                             std::span<const std::string> extra_special_tokens = {});
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/cut_tiles.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -57,12 +58,6 @@ ImageSize in_whole_tiles(ImageSize size, int64_t tile) {
   }
   const int64_t height = up_to_multiple(size.height, tile);
   return {height, up_to_multiple(truncate(static_cast<double>(height) * ratio), tile)};
-}
-
-/// Writes the cells of `image` [3, rows * tile, columns * tile] to `cells` [rows * columns, 3, tile, tile].
-void cut(const at::Tensor& image, TileGrid grid, int64_t tile, const at::Tensor& cells) {
-  cells.view({grid.rows, grid.columns, 3, tile, tile})
-      .copy_(image.view({3, grid.rows, tile, grid.columns, tile}).permute({1, 3, 0, 2, 4}));
 }
 
 /// The number under `key`.longest_edge, which must be all that `key` says.
@@ -151,7 +146,7 @@ TiledImage ImageProcessor::process(const at::Tensor& image) const {
   const at::Tensor whole = resize(resized, {tile, tile});
   if (!grid.is_split()) return {whole.unsqueeze(0), grid};
   at::Tensor tiles = at::empty({grid.tiles(), 3, tile, tile}, at::kByte);
-  cut(resized, grid, tile, tiles.narrow(0, 0, grid.tiles() - 1));
+  cut_tiles(resized, tile, tiles.narrow(0, 0, grid.tiles() - 1));
   tiles.select(0, grid.tiles() - 1).copy_(whole);
   return {tiles, grid};
 }

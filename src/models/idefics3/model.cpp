@@ -1,5 +1,7 @@
 #include "models/idefics3/model.h"
 
+#include "models/pixel_shuffle.h"
+
 namespace vlmtrain::models::idefics3 {
 
 using nn::Component;
@@ -30,14 +32,6 @@ at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor&
                                 const at::Tensor& output_positions) const {
   return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
                recompute().language);
-}
-
-at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale) {
-  const int64_t features = patches.size(1);
-  const int64_t cells = side / scale;
-  return patches.view({-1, cells, scale, cells, scale * features})
-      .transpose(2, 3)
-      .reshape({-1, scale * scale * features});
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -27,8 +27,4 @@ class Model final : public VisionLanguageModel {
   at::Tensor output_weight_;
 };
 
-/// Gathers each scale × scale square of patches into one row: [tiles · side², features] →
-/// [tiles · (side / scale)², features · scale²].
-at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale);
-
 }  // namespace vlmtrain::models::idefics3

@@ -80,20 +80,20 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
 
 LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)
     : head_dim_(config.head_dim),
-      query_(scope / "self_attn" / "q_proj", config.hidden_size, config.heads * config.head_dim,
+      query_(scope / config.names.attention / "q_proj", config.hidden_size, config.heads * config.head_dim,
              config.query_key_value_bias),
-      key_(scope / "self_attn" / "k_proj", config.hidden_size, config.key_value_heads * config.head_dim,
+      key_(scope / config.names.attention / "k_proj", config.hidden_size, config.key_value_heads * config.head_dim,
            config.query_key_value_bias),
-      value_(scope / "self_attn" / "v_proj", config.hidden_size, config.key_value_heads * config.head_dim,
+      value_(scope / config.names.attention / "v_proj", config.hidden_size, config.key_value_heads * config.head_dim,
              config.query_key_value_bias),
-      out_(scope / "self_attn" / "o_proj", config.heads * config.head_dim, config.hidden_size,
-           config.attention_output_bias, residual_branch_gain(config.layers)),
+      out_(scope / config.names.attention / config.names.attention_output, config.heads * config.head_dim,
+           config.hidden_size, config.attention_output_bias, residual_branch_gain(config.layers)),
       gate_(scope / "mlp" / "gate_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
       up_(scope / "mlp" / "up_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
       down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
             residual_branch_gain(config.layers)),
-      input_norm_(scope / "input_layernorm", config.hidden_size, config.rms_norm_eps),
-      post_attention_norm_(scope / "post_attention_layernorm", config.hidden_size, config.rms_norm_eps) {}
+      input_norm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
+      post_attention_norm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {}
 
 at::Tensor LlamaBlock::attend(const at::Tensor& x, const LlamaContext& context) const {
   const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), -1, head_dim_}); };
@@ -115,11 +115,11 @@ at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& conte
 
 LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)
     : config_(config),
-      embedding_((scope / "embed_tokens")
+      embedding_((scope / config.names.embedding)
                      .parameter("weight", {config.vocab_size, config.hidden_size},
                                 nn::InitialValues::for_fan_in(config.hidden_size))),
       rotary_frequencies_(config.rope.frequencies(config.head_dim).to(embedding_.device())),
-      blocks_(scope / "layers", config.layers, config, memory::Component::kLanguage),
+      blocks_(scope / config.names.blocks, config.layers, config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
 
 at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "models/block_list.h"
 #include "models/llama/rope.h"
@@ -19,6 +20,14 @@
 namespace vlmtrain::models {
 
 enum class LlamaType { kLlama, kMistral, kQwen2 };
+
+/// What a checkpoint calls the modules; the defaults are transformers' names.
+struct LlamaNames {
+  std::string_view embedding = "embed_tokens";
+  std::string_view blocks = "layers";
+  std::string_view attention = "self_attn", attention_output = "o_proj";
+  std::string_view input_norm = "input_layernorm", post_attention_norm = "post_attention_layernorm";
+};
 
 /// The Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped queries, and what is it but for details:
 /// Mistral (Jiang et al. 2023, arXiv 2310.06825) has a sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671)
@@ -39,6 +48,7 @@ struct LlamaConfig {
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
+  LlamaNames names = {};
 
   /// Reads a config whose `model_type` is llama (also where there is none), mistral or qwen2; the defaults are
   /// transformers' for that type. `source` names the file in errors.

@@ -45,6 +45,22 @@ void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig
   nn::Linear(scope / "mlp" / "fc2", config.intermediate_size, hidden, true);
 }
 
+std::vector<nn::Linear> query_key_value(const ParameterScope& scope, const VisionTransformerConfig& config) {
+  const int64_t hidden = config.hidden_size;
+  std::vector<nn::Linear> linears;
+  if (config.fused_query_key_value) {
+    linears.emplace_back(scope / "qkv_proj", hidden, 3 * hidden, true);
+  } else {
+    for (const char* name : {"q_proj", "k_proj", "v_proj"}) linears.emplace_back(scope / name, hidden, hidden, true);
+  }
+  return linears;
+}
+
+std::vector<int64_t> position_shape(const VisionTransformerConfig& config) {
+  if (config.batched_positions) return {1, config.rows_per_tile(), config.hidden_size};
+  return {config.rows_per_tile(), config.hidden_size};
+}
+
 }  // namespace
 
 VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json& json,
@@ -76,12 +92,10 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
 VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerConfig& config)
     : heads_(config.heads),
       activation_(config.activation),
-      norm1_(scope / "layer_norm1", config.hidden_size, config.layer_norm_eps),
-      norm2_(scope / "layer_norm2", config.hidden_size, config.layer_norm_eps),
-      query_(scope / "self_attn" / "q_proj", config.hidden_size, config.hidden_size, true),
-      key_(scope / "self_attn" / "k_proj", config.hidden_size, config.hidden_size, true),
-      value_(scope / "self_attn" / "v_proj", config.hidden_size, config.hidden_size, true),
-      out_(scope / "self_attn" / "out_proj", config.hidden_size, config.hidden_size, true,
+      norm1_(scope / config.names.norm1, config.hidden_size, config.layer_norm_eps),
+      norm2_(scope / config.names.norm2, config.hidden_size, config.layer_norm_eps),
+      query_key_value_(query_key_value(scope / config.names.attention, config)),
+      out_(scope / config.names.attention / "out_proj", config.hidden_size, config.hidden_size, true,
            residual_branch_gain(config.layers)),
       fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
       fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
@@ -89,8 +103,10 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerCon
 
 at::Tensor VisionBlock::attend(const at::Tensor& x, const nn::Segments& tiles) const {
   const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), heads_, -1}); };
-  return out_(nn::attention(split_heads(query_(x)), split_heads(key_(x)), split_heads(value_(x)), tiles,
-                            /*causal=*/false)
+  std::vector<at::Tensor> rows;
+  for (const nn::Linear& linear : query_key_value_) rows.push_back(linear(x));
+  if (rows.size() == 1) rows = rows[0].chunk(3, /*dim=*/1);
+  return out_(nn::attention(split_heads(rows[0]), split_heads(rows[1]), split_heads(rows[2]), tiles, /*causal=*/false)
                   .flatten(1));
 }
 
@@ -105,15 +121,15 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
                                                 .parameter("class_embedding", {config.hidden_size},
                                                            {.mean = 0, .deviation = kPositionDeviation})
                                           : at::Tensor()),
-      patch_weight_((scope / "embeddings" / "patch_embedding")
+      patch_weight_((scope / config.names.patch_embedding)
                         .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
                                    InitialValues::for_fan_in(3 * config.patch_size * config.patch_size))),
-      patch_bias_(config.patch_bias ? (scope / "embeddings" / "patch_embedding")
-                                          .parameter("bias", {config.hidden_size}, InitialValues::zeros())
-                                    : at::Tensor()),
-      position_((scope / "embeddings" / "position_embedding")
-                    .parameter("weight", {config.rows_per_tile(), config.hidden_size},
-                               {.mean = 0, .deviation = kPositionDeviation})),
+      patch_bias_(
+          config.patch_bias
+              ? (scope / config.names.patch_embedding).parameter("bias", {config.hidden_size}, InitialValues::zeros())
+              : at::Tensor()),
+      position_(scope.parameter(config.names.position_embedding, position_shape(config),
+                                {.mean = 0, .deviation = kPositionDeviation})),
       position_ids_(config.positions == PatchPositions::kBucketed
                         ? bucketed_positions(config.patches_per_side()).to(patch_weight_.device())
                         : at::Tensor()),
@@ -121,14 +137,14 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
                        ? std::optional<nn::LayerNorm>(std::in_place, scope / "pre_layrnorm",  // so misspelled in CLIP
                                                       config.hidden_size, config.layer_norm_eps)
                        : std::nullopt),
-      blocks_(scope / "encoder" / "layers", config.feature_blocks.value_or(config.layers), config,
+      blocks_(scope / config.names.blocks, config.feature_blocks.value_or(config.layers), config,
               memory::Component::kVision),
-      norm_after_((config.feature_blocks ? scope.as(Component::kUnused) : scope) / "post_layernorm", config.hidden_size,
-                  config.layer_norm_eps) {
+      norm_after_((config.feature_blocks ? scope.as(Component::kUnused) : scope) / config.names.norm_after,
+                  config.hidden_size, config.layer_norm_eps) {
   VLMTRAIN_CHECK(config.positions == PatchPositions::kInOrder || !config.class_token,
                  "bucketed positions have no place for a class token");
   const ParameterScope unused = scope.as(Component::kUnused);
-  for (int64_t i = blocks_.size(); i < config.layers; ++i) VisionBlock(unused / "encoder" / "layers" / i, config);
+  for (int64_t i = blocks_.size(); i < config.layers; ++i) VisionBlock(unused / config.names.blocks / i, config);
   if (config.pooling_head) add_pooling_head(unused / "head", config);
 }
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "models/activation.h"
 #include "models/block_list.h"
@@ -22,6 +24,16 @@ enum class PatchPositions {
   kBucketed,  ///< as Idefics3 finds them: by rounded fractions of the tile's side
 };
 
+/// What a checkpoint calls the modules; the defaults are transformers' names.
+struct VisionTransformerNames {
+  std::string_view patch_embedding = "embeddings.patch_embedding";
+  std::string_view position_embedding = "embeddings.position_embedding.weight";
+  std::string_view blocks = "encoder.layers";
+  std::string_view norm1 = "layer_norm1", norm2 = "layer_norm2";
+  std::string_view attention = "self_attn";
+  std::string_view norm_after = "post_layernorm";
+};
+
 /// A vision transformer with norms before its sublayers (Dosovitskiy et al. 2020, arXiv 2010.11929): what SigLIP's
 /// (models/siglip) and CLIP's (models/clip) have in common, and where they differ.
 struct VisionTransformerConfig {
@@ -34,10 +46,13 @@ struct VisionTransformerConfig {
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kGeluTanh;
   PatchPositions positions = PatchPositions::kInOrder;
-  bool class_token = false;   ///< one before the patches
-  bool patch_bias = true;     ///< of the patch embedding
-  bool norm_before = false;   ///< a norm of the embeddings, before the first block
-  bool pooling_head = false;  ///< SigLIP's, after the last norm; its weights are kept and never run
+  bool class_token = false;            ///< one before the patches
+  bool patch_bias = true;              ///< of the patch embedding
+  bool norm_before = false;            ///< a norm of the embeddings, before the first block
+  bool pooling_head = false;           ///< SigLIP's, after the last norm; its weights are kept and never run
+  bool fused_query_key_value = false;  ///< one Linear `qkv_proj` gives the three, in this order
+  bool batched_positions = false;      ///< the position table has a leading dimension of 1
+  VisionTransformerNames names = {};
 
   /// Blocks that run; the output is what leaves the last of them. Nothing: all, and the norm behind them. The weights
   /// of what does not run are kept, so that a saved checkpoint is complete.
@@ -66,7 +81,8 @@ class VisionBlock {
   int64_t heads_;
   Activation activation_;
   nn::LayerNorm norm1_, norm2_;
-  nn::Linear query_, key_, value_, out_;
+  std::vector<nn::Linear> query_key_value_;  // three, or one that gives all
+  nn::Linear out_;
   nn::Linear fc1_, fc2_;
 };
 
@@ -86,7 +102,7 @@ class VisionTransformer {
   at::Tensor class_embedding_;  // [hidden]; undefined: none
   at::Tensor patch_weight_,
       patch_bias_;           // a convolution's [hidden, 3, patch, patch]; stride = kernel, so it is a Linear
-  at::Tensor position_;      // [rows_per_tile, hidden]
+  at::Tensor position_;      // [rows_per_tile, hidden], or [1, rows_per_tile, hidden]
   at::Tensor position_ids_;  // int64 [rows_per_tile]; undefined: in order
   std::optional<nn::LayerNorm> norm_before_;
   BlockList<VisionBlock> blocks_;

@@ -45,24 +45,28 @@ class WideRMSNorm(torch.nn.Module):
         return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
 
 
+def in_float64(model):
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm)):
+                setattr(module, name, WideRMSNorm(child))
+    return model.double()
+
+
 def load(checkpoint, dtype, attention="sdpa"):
     model, info = AutoModelForImageTextToText.from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
     )
     problems = {key: value for key, value in info.items() if value}
     assert not problems, f"{checkpoint} does not load cleanly: {problems}"
-    if dtype == torch.float64:
-        for module in list(model.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm)):
-                    setattr(module, name, WideRMSNorm(child))
-        model.double()
-    return model.eval()
+    return (in_float64(model) if dtype == torch.float64 else model).eval()
 
 
 def forward_inputs(sample, dtype):
     inputs = {"input_ids": sample.input_ids[None]}
     if sample.pixel_values is not None:
+        if hasattr(sample, "image_places"):  # nanoVLM
+            inputs["image_places"] = sample.image_places
         if sample.pixel_attention_mask is None:  # LLaVA: one image after the other, all of one size
             return inputs | {"pixel_values": sample.pixel_values.to(dtype)}
         inputs["pixel_values"] = sample.pixel_values[None].to(dtype)
@@ -92,7 +96,10 @@ def optimizer(model):
 
 
 def run(checkpoint, samples, dtype, attention="sdpa"):
-    model = load(checkpoint, dtype, attention)
+    return run_model(load(checkpoint, dtype, attention), samples)
+
+
+def run_model(model, samples):
     adamw = optimizer(model)
     losses, norms = [], []
     for step in range(STEPS):

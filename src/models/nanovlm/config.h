@@ -1,0 +1,47 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/llama/llama.h"
+#include "models/vision_transformer/vision_transformer.h"
+
+namespace vlmtrain::models::nanovlm {
+
+/// `config.json` of nanoVLM (https://github.com/huggingface/nanoVLM), as its save_pretrained writes it. Its releases
+/// have the same modules and differ in where pictures go, which follows from the keys that a config has.
+struct Config {
+  VisionTransformerConfig vision;
+  LlamaConfig text;
+  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighbouring patches become one image feature
+  int64_t max_positions = 8192;
+
+  /// vlm_extra_tokens: what a token is for, and its text. Empty: the release v0.1, which has no token for an image and
+  /// puts the features before the text.
+  std::map<std::string, std::string> extra_tokens;
+  std::optional<int64_t> max_image_size;  ///< of a picture's longer side; nothing: pictures are squashed to one tile
+  bool resize_to_max_side = false;        ///< smaller pictures too
+  std::string tokenizer_name;             ///< lm_tokenizer
+  std::string chat_template;              ///< lm_chat_template, Jinja; empty: none
+
+  static Config from_json(const nlohmann::json& json, const std::string& source);
+
+  bool images_before_text() const { return extra_tokens.empty(); }
+  bool has_whole_picture() const { return extra_tokens.contains("global_image_token"); }
+  const std::string& extra_token(const std::string& use) const { return extra_tokens.at(use); }
+  int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
+};
+
+/// Whether a config.json without `model_type` is nanoVLM's.
+bool is_config(const nlohmann::json& json);
+
+/// The texts of vlm_extra_tokens in the file's order, in which they get their ids.
+std::vector<std::string> extra_tokens_in_order(const std::filesystem::path& folder);
+
+}  // namespace vlmtrain::models::nanovlm

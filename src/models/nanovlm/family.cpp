@@ -1,0 +1,48 @@
+#include "models/nanovlm/family.h"
+
+#include "models/nanovlm/config.h"
+#include "models/nanovlm/image_processor.h"
+#include "models/nanovlm/model.h"
+#include "models/nanovlm/processor.h"
+#include "vlmtrain/io/checkpoint.h"
+
+namespace vlmtrain::models::nanovlm {
+
+namespace {
+
+Config read_config(const nlohmann::json& config, const std::filesystem::path& folder) {
+  return Config::from_json(config, (folder / "config.json").string());
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  return std::make_unique<Model>(read_config(config, folder), io::checkpoint_tensor_names(folder), settings);
+}
+
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings) {
+  const Config read = read_config(config, folder);
+  return std::make_unique<Processor>(read, ImageProcessor(read, settings.image_max_pixels),
+                                     load_tokenizer(read, folder), settings);
+}
+
+data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,
+                              std::optional<int64_t> max_pixels) {
+  const Config read = read_config(config, folder);
+  const TileGrid grid = ImageProcessor(read, max_pixels).grid_for(size);
+  const int64_t side = read.vision.image_size;
+  return {.tokens = count_image_text(read, grid),
+          .image_tokens = grid.tiles() * read.image_tokens_per_tile(),
+          .images = 1,
+          .tiles = grid.tiles(),
+          .tile_height = side,
+          .tile_width = side};
+}
+
+}  // namespace
+
+Family family() {
+  return {{}, build, load_processor, image_shape, is_config, "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)"};
+}
+
+}  // namespace vlmtrain::models::nanovlm

@@ -1,0 +1,114 @@
+#include "models/nanovlm/image_processor.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "models/cut_tiles.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/resize.h"
+
+namespace vlmtrain::models::nanovlm {
+
+namespace {
+
+using image::Filter;
+using image::ImageSize;
+
+std::string repeat(std::string_view text, int64_t times) {
+  std::string repeated;
+  for (int64_t i = 0; i < times; ++i) repeated += text;
+  return repeated;
+}
+
+int64_t tiles_over(double side, int64_t tile) {
+  return static_cast<int64_t>(std::ceil(side / static_cast<double>(tile)));
+}
+
+/// The whole picture has the one cell's place where there is a token for it.
+bool names_cells(const Config& config, TileGrid grid) {
+  return config.max_image_size && !(config.has_whole_picture() && grid.cells() == 1);
+}
+
+}  // namespace
+
+ImageProcessor::ImageProcessor(const Config& config, std::optional<int64_t> max_pixels)
+    : tile_(config.vision.image_size),
+      max_size_(config.max_image_size),
+      resize_to_max_side_(config.resize_to_max_side),
+      has_whole_picture_(config.has_whole_picture()),
+      max_pixels_(max_pixels) {
+  if (max_pixels && *max_pixels < tile_ * tile_) {
+    throw usage_error("data.image_max_pixels is {}, but one tile of this model has {} pixels; raise it to that or more",
+                      *max_pixels, tile_ * tile_);
+  }
+}
+
+/// DynamicResize._get_new_hw, in its order of operations: in float64 a rounding may add a tile.
+ImageSize ImageProcessor::resized_to(ImageSize size, int64_t longest) const {
+  const int64_t longer = std::max(size.height, size.width), shorter = std::min(size.height, size.width);
+  const int64_t whole = tiles_over(static_cast<double>(longer), tile_) * tile_;
+  const int64_t new_longer = resize_to_max_side_ ? longest : std::min(longest, whole);
+  const double scale = static_cast<double>(new_longer) / static_cast<double>(longer);
+  const int64_t new_shorter = std::max<int64_t>(tiles_over(static_cast<double>(shorter) * scale, tile_), 1) * tile_;
+  if (size.width >= size.height) return {new_shorter, new_longer};
+  return {new_longer, new_shorter};
+}
+
+ImageSize ImageProcessor::resized(ImageSize size) const {
+  if (!max_size_) return {tile_, tile_};
+  int64_t longest = *max_size_;
+  ImageSize whole = resized_to(size, longest);
+  while (max_pixels_ && whole.height * whole.width > *max_pixels_) {
+    VLMTRAIN_CHECK(longest > tile_, "one tile is within the limit");
+    longest -= tile_;
+    whole = resized_to(size, longest);
+  }
+  return whole;
+}
+
+TileGrid ImageProcessor::grid_for(ImageSize size) const {
+  const ImageSize whole = resized(size);
+  TileGrid grid{whole.height / tile_, whole.width / tile_};
+  grid.with_whole_picture = has_whole_picture_ && grid.cells() > 1;
+  return grid;
+}
+
+at::Tensor ImageProcessor::process(const at::Tensor& image) const {
+  VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
+                 "a picture to cut is uint8 [3, height, width]");
+  const ImageSize size{image.size(1), image.size(2)};
+  const ImageSize whole = resized(size);
+  const TileGrid grid = grid_for(size);
+  const at::Tensor pixels =
+      image::resize_as_pillow(image, whole.height, whole.width, max_size_ ? Filter::kBicubic : Filter::kBilinear);
+  at::Tensor tiles = at::empty({grid.tiles(), 3, tile_, tile_}, at::kByte);
+  cut_tiles(pixels, tile_, tiles.narrow(0, grid.tiles() - grid.cells(), grid.cells()));
+  if (grid.with_whole_picture) {
+    tiles.select(0, 0).copy_(image::resize_rounding_once(pixels, tile_, tile_, Filter::kBilinear));
+  }
+  return tiles;
+}
+
+std::string image_text(const Config& config, TileGrid grid) {
+  const std::string tile = repeat(config.extra_token("image_token"), config.image_tokens_per_tile());
+  if (!config.max_image_size) return tile;
+  std::string text;
+  if (config.has_whole_picture()) text += config.extra_token("global_image_token") + tile;
+  if (!names_cells(config, grid)) return text;
+  for (int64_t row = 1; row <= grid.rows; ++row) {
+    for (int64_t column = 1; column <= grid.columns; ++column) {
+      text += config.extra_token(fmt::format("r{}c{}", row, column)) + tile;
+    }
+  }
+  return text;
+}
+
+int64_t count_image_text(const Config& config, TileGrid grid) {
+  const bool has_markers = config.max_image_size.has_value();
+  return grid.tiles() * (config.image_tokens_per_tile() + (has_markers ? 1 : 0));
+}
+
+}  // namespace vlmtrain::models::nanovlm

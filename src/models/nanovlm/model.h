@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/nanovlm/config.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models::nanovlm {
+
+/// SigLIP tower, pixel shuffle, one Linear and a Llama text model. Parameter names are those of nanoVLM's modules.
+class Model final : public VisionLanguageModel {
+ public:
+  /// `tensors`: the names in the checkpoint; empty where there is none yet.
+  Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings);
+
+  at::Tensor image_features(const at::Tensor& tiles) const override;
+  at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
+                           const at::Tensor& output_positions) const override;
+  const at::Tensor& output_weight() const override { return output_weight_; }
+  int64_t vision_blocks() const override { return tower_.blocks(); }
+  int64_t language_blocks() const override { return text_.blocks(); }
+  std::string checkpoint_name(const std::string& parameter) const override;
+  void complete_config(nlohmann::ordered_json& config) const override;
+  void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const override;
+
+ private:
+  Config config_;
+  bool saves_output_alone_;  // of a tied embedding: under the output's name
+  VisionTransformer tower_;
+  nn::Linear projection_;
+  LlamaModel text_;
+  at::Tensor output_weight_;
+};
+
+}  // namespace vlmtrain::models::nanovlm

@@ -1,0 +1,89 @@
+#include "models/nanovlm/processor.h"
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models::nanovlm {
+
+namespace {
+
+/// The Jinja of nanoVLM's config, which says what the template chatml says.
+constexpr std::string_view kChatml =
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
+    "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+std::string_view own_template(const Config& config, const ProcessorSettings& settings) {
+  if (config.images_before_text()) return "question_answer";
+  if (config.chat_template == kChatml || settings.chat_template != "auto") return "chatml";
+  throw data_error(
+      "config.json's lm_chat_template is {}; name the one that the model was trained with under data.chat_template",
+      config.chat_template.empty() ? "not there" : "not nanoVLM's own");
+}
+
+}  // namespace
+
+text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path& folder) {
+  const auto file = folder / "tokenizer.json";
+  if (!std::filesystem::exists(file)) {
+    throw data_error(
+        "{} has no tokenizer.json, as nanoVLM's checkpoints only name their tokenizer; fetch the tokenizer.json of {} "
+        "(lm_tokenizer in config.json) into that folder",
+        folder.string(), config.tokenizer_name.empty() ? "the text model" : config.tokenizer_name);
+  }
+  return text::Tokenizer::from_file(file, extra_tokens_in_order(folder));
+}
+
+Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, ProcessorSettings settings)
+    : ConversationProcessor(std::move(tokenizer), settings, own_template(config, settings),
+                            {config.vision.image_size, config.image_tokens_per_tile()}),
+      config_(std::move(config)),
+      images_(std::move(images)) {
+  if (!config_.images_before_text()) {
+    image_token_id_ = id_of(this->tokenizer(), config_.extra_token("image_token"));
+  }
+  check_vocabulary(this->tokenizer(), config_.text.vocab_size);
+}
+
+ImagePlan Processor::plan(image::ImageSize size) const {
+  const TileGrid grid = images_.grid_for(size);
+  return {config_.images_before_text() ? "" : image_text(config_, grid), grid.tiles()};
+}
+
+at::Tensor Processor::tiles_of(const at::Tensor& image) const {
+  return images_.process(image);
+}
+
+EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
+  EncodedChat encoded =
+      config_.images_before_text() ? encode_behind_images(chat, images) : encode_at_tokens(chat, images);
+  if (std::ssize(encoded.token_ids) > config_.max_positions) {
+    throw data::SampleError(
+        "too long", fmt::format("a sample has {} tokens, more than the model's positions "
+                                "(lm_max_position_embeddings {}), behind which nanoVLM stretches all of them; set "
+                                "data.max_length to that or less, or shrink the images with data.image_max_pixels",
+                                encoded.token_ids.size(), config_.max_positions));
+  }
+  return encoded;
+}
+
+EncodedChat Processor::encode_at_tokens(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
+  std::vector<ImagePlan> marked(images.begin(), images.end());
+  for (size_t i = 0; i < marked.size() && marked.size() > 1; ++i) {
+    marked[i].text.insert(0, fmt::format("<image: {}>", i));
+  }
+  return encode_expanded(tokenizer(), chat, chat_template().image_text(), marked, image_token_id_,
+                         /*add_special_tokens=*/false);
+}
+
+EncodedChat Processor::encode_behind_images(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
+  constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
+  EncodedChat text = encode_expanded(tokenizer(), chat, chat_template().image_text(), images, image_token_id_,
+                                     /*add_special_tokens=*/true);
+  int64_t features = 0;
+  for (const ImagePlan& image : images) features += image.tiles * config_.image_tokens_per_tile();
+  text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(features), kAnyToken);
+  text.is_label.insert(text.is_label.begin(), static_cast<size_t>(features), 0);
+  for (int64_t place = 0; place < features; ++place) text.image_token_positions.push_back(place);
+  return text;
+}
+
+}  // namespace vlmtrain::models::nanovlm

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "models/conversation_processor.h"
+#include "models/nanovlm/config.h"
+#include "models/nanovlm/image_processor.h"
+
+namespace vlmtrain::models::nanovlm {
+
+/// The tokenizer that nanoVLM makes: `folder`/tokenizer.json and, behind its tokens, those of vlm_extra_tokens that it
+/// has not. Throws UserError (kBadData) that says what to fetch where there is none, as in nanoVLM's own checkpoints.
+text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path& folder);
+
+/// nanoVLM's datasets.py: each image becomes its tiles in the text, with `<image: N>` before it where there are more
+/// than one; in the release v0.1 the features of all images stand before the text.
+class Processor final : public ConversationProcessor {
+ public:
+  Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, ProcessorSettings settings);
+
+ private:
+  ImagePlan plan(image::ImageSize size) const override;
+  at::Tensor tiles_of(const at::Tensor& image) const override;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
+  EncodedChat encode_behind_images(const text::RenderedChat& chat, std::span<const ImagePlan> images) const;
+  EncodedChat encode_at_tokens(const text::RenderedChat& chat, std::span<const ImagePlan> images) const;
+
+  Config config_;
+  ImageProcessor images_;
+  int64_t image_token_id_ = -1;
+};
+
+}  // namespace vlmtrain::models::nanovlm
