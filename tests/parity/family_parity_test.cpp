@@ -161,13 +161,13 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
     const auto& [name, component, tensor, initial, is_adapter] = model->parameters().all()[i];
-    const at::Tensor found = tensor.detach();
+    const at::Tensor found = with_true_gradient(name, tensor.detach());
     if (unmoved.contains(name)) {
       EXPECT_TRUE(at::equal(found, start->parameters().all()[i].tensor.detach())) << name << " has moved";
       continue;
     }
     if (has_zero_true_gradient(name)) continue;
-    const at::Tensor wanted = expected_.tensor("parameter." + name);
+    const at::Tensor wanted = with_true_gradient(name, expected_.tensor("parameter." + name));
     const at::Tensor difference = (found - wanted).abs();
     // A text model's key bias has a gradient only as far as positions turn it: of the slow pairs next to none, and what
     // there is drowns in the rounding of the others' sums.
@@ -177,7 +177,7 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
     deviations_.expect_at_most(largest_drift, difference.max().item<double>(), "weight, any element", name);
     astray += (difference > 1e-5).sum().item<int64_t>();
 
-    const at::Tensor size = expected_.tensor("gradient." + name).abs();
+    const at::Tensor size = with_true_gradient(name, expected_.tensor("gradient." + name)).abs();
     const double precision = is_key_bias ? 100 * kGradientPrecision : kGradientPrecision;
     const at::Tensor is_certain = (size > precision * size.max()).logical_or_(size == 0);
     EXPECT_GE(2 * is_certain.sum().item<int64_t>(), is_certain.numel()) << name << ": hardly an element is compared";

@@ -99,7 +99,7 @@ TEST(ChatTemplate, NamesTheKnownTemplates) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     EXPECT_THAT(error.what(), HasSubstr("\"smolvml\""));
     EXPECT_THAT(error.what(),
-                HasSubstr("chatml, llava_1_5, llava_qwen, llava_v1, mistral_instruct, qwen2_vl, smolvlm"));
+                HasSubstr("chatml, llava_1_5, llava_qwen, llava_v1, mistral_instruct, question_answer, qwen2_vl, smolvlm"));
   }
 }
 

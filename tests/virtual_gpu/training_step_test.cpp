@@ -125,6 +125,11 @@ INSTANTIATE_TEST_SUITE_P(
         StepCase{"bf16_llava_clip_mistral", {.parity_case = "llava_clip_mistral"}, 588},
         StepCase{"fp32_llava_clip_mistral", {.parity_case = "llava_clip_mistral", .dtype = at::kFloat}, 1120},
         StepCase{"bf16_llava_original", {.parity_case = "llava_original"}, 537},
+        StepCase{"bf16_nanovlm_tiles", {.parity_case = "nanovlm_tiles"}, 1},
+        StepCase{"fp32_nanovlm_tiles", {.parity_case = "nanovlm_tiles", .dtype = at::kFloat}, 1},
+        StepCase{"bf16_nanovlm_untied_recomputed", {.parity_case = "nanovlm_untied", .recompute = true}, 1},
+        StepCase{"bf16_nanovlm_images_first", {.parity_case = "nanovlm_images_first"}, 1},
+        StepCase{"bf16_nanovlm_lora", {.parity_case = "nanovlm_tiles", .lora = nn::LoraSettings{.rank = 4}}, 1},
         // 5,280 tokens and 1,456 labels: the embedding's gradient takes another path from 3,072 on, and the
         // loss two chunks.
         StepCase{"bf16_large", {.micro_batch_size = 64, .repeats = 16}, 377},

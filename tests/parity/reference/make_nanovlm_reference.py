@@ -1,8 +1,8 @@
 """Makes the nanoVLM cases of ../data: python make_nanovlm_reference.py [--only CASE]. The files are those of make_reference.py, but:
 
 The model is put together here of transformers' SiglipVisionModel and LlamaForCausalLM; checkpoint/ and the tensors have nanoVLM's
-names and shapes. sample.I.pixel_values are rounded to bytes (nanovlm_format.py); sample.I.unrounded_pixels are nanoVLM's own, where
-they differ. case.json says under `deviation` how far float32 is from float64, and under `unrounded` what the rounding changes.
+names and shapes. sample.I.pixel_values are rounded to bytes (nanovlm_format.py); sample.I.unrounded_pixels are nanoVLM's own of
+the tiles sample.I.unrounded_tiles, where they differ. case.json says under `deviation` how far float32 is from float64, and under `unrounded` what the rounding changes.
 """
 
 import argparse
@@ -59,14 +59,13 @@ CASES = [
     (
         Case(
             name="nanovlm_images_first", shape=None, pictures=PICTURES, samples=[ONE, TALL, WORDS], generate="one",
-            about="the release v0.1 (nanoVLM-222M): no token for an image, features before the text, squashed to one tile; keys "
-            "that later releases have not",
+            about="the release v0.1 (nanoVLM-222M): no token for an image, features before the text, squashed to one tile",
         ),
         VISION | TEXT | {
-            "lm_vocab_size": 400, "IMAGE_TOKEN_LENGTH": 4, "TOTAL_SEQUENCE_LENGTH": 128, "lm_max_length": 79,
+            "lm_vocab_size": 400, "lm_max_length": 79,
             "lm_model_type": "HuggingFaceTB/SmolLM2-135M", "lm_tokenizer": "HuggingFaceTB/cosmo2-tokenizer", "lm_eos_token_id": 0,
-            "mp_pixel_shuffle_factor": 2,
-        } | END,
+            "mp_pixel_shuffle_factor": 2, "vlm_load_backbone_weights": True, "vlm_checkpoint_path": "checkpoints/nanoVLM-222M",
+        },
         (31, 400, False),
     ),
     (
@@ -89,7 +88,7 @@ CASES = [
             "own, as many key as query heads, another pixel shuffle, the extra tokens in tokenizer.json",
         ),
         VISION | TEXT | CHAT | {
-            "vit_patch_size": 4, "lm_n_kv_heads": 4, "lm_tie_weights": False, "lm_base_vocab_size": 380, "extra_token_amount": 5,
+            "vit_patch_size": 4, "lm_n_kv_heads": 4, "lm_max_length": 4096, "lm_tie_weights": False, "lm_base_vocab_size": 380, "extra_token_amount": 5,
             "lm_vocab_size": 385, "mp_pixel_shuffle_factor": 4, "mp_image_token_length": 4, "max_img_size": 64,
             "resize_to_max_side_len": True, "vlm_extra_tokens": {"image_token": "<|image|>"} | cell_tokens(2),
         } | END,
@@ -152,16 +151,22 @@ def make(case, config, seed, tokenizer_size, extra_in_file, out):
     model = nanovlm_checkpoints.write(config, seed, tokenizer_size, extra_in_file, folder / "checkpoint")
     tokenizer = nanovlm_checkpoints.load_tokenizer(folder / "checkpoint", config)
     samples = [nanovlm_format.encode(tokenizer, config, record, folder / "images") for record in case.samples]
-    single = with_own_names(training.run_model(copy.deepcopy(model), samples))
-    double = with_own_names(training.run_model(training.in_float64(copy.deepcopy(model)), samples))
+    single = training.run_model(copy.deepcopy(model), samples)
+    double = training.run_model(training.in_float64(copy.deepcopy(model)), samples)
+    deviation = summary(single, double)
+    single = with_own_names(single)
     tensors = expected_tensors(samples, single) | {"loss_float64": double.loss}
     for index, one in enumerate(samples):
-        if one.pixel_values is not None and not torch.equal(one.pixel_values, one.unrounded_pixels):
-            tensors[f"sample.{index}.unrounded_pixels"] = one.unrounded_pixels
+        if one.pixel_values is None:
+            continue
+        differ = (one.pixel_values != one.unrounded_pixels).flatten(1).any(1).nonzero()[:, 0]
+        if len(differ):
+            tensors[f"sample.{index}.unrounded_tiles"] = differ
+            tensors[f"sample.{index}.unrounded_pixels"] = one.unrounded_pixels[differ]
     tensors |= generation(case, model, tokenizer, config, folder / "images")
     save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
     description = describe(case, samples, single) | {
-        "image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0], "deviation": summary(single, double),
+        "image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0], "deviation": deviation,
         "unrounded": what_rounding_changes(model, samples, single),
     }
     (folder / "case.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")

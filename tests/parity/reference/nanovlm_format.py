@@ -107,7 +107,8 @@ def encode(tokenizer, config, sample, image_root, turns=None):
         assert text == wanted, "the chat template differs from the format"
     else:
         text, spans = render(question_answer(texts))
-        features = sum(len(pixels) for pixels, _ in tiles) * config["IMAGE_TOKEN_LENGTH"]
+        side = config["vit_img_size"] // config["vit_patch_size"] // config["mp_pixel_shuffle_factor"]
+        features = sum(len(pixels) for pixels, _ in tiles) * side * side
     own = tokenizer(text, return_offsets_mapping=True)
     mask = mask_of_spans(own["offset_mapping"], spans)
     pixels = torch.cat([pixels for pixels, _ in tiles]) if tiles else None
