@@ -1,5 +1,6 @@
 #include "vlmtrain/image/resize.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_upsample_bicubic2d_aa.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/empty.h>
@@ -60,6 +61,28 @@ TEST(Resize, AgreesWithAten) {
     EXPECT_TRUE(at::equal(resize(picture, size[0], size[1], Filter::kBicubic),
                           at::_upsample_bicubic2d_aa(batch, size, false).squeeze(0)))
         << picture.sizes() << " to " << size[0] << " x " << size[1];
+  }
+}
+
+/// Pillow's own bytes are in the goldens of models (tests/models/nanovlm_test.cpp): its arithmetic only is finer.
+TEST(Resize, PillowsArithmeticIsAByteFromAtensAtMost) {
+  for (const Filter filter : {Filter::kBilinear, Filter::kBicubic}) {
+    const at::Tensor picture = noise(61, 83, 4);
+    const at::Tensor found = resize_as_pillow(picture, 40, 120, filter);
+    const at::Tensor wanted = resize(picture, 40, 120, filter);
+    EXPECT_LE((found.to(at::kShort) - wanted.to(at::kShort)).abs().max().item<int16_t>(), 1);
+  }
+}
+
+TEST(Resize, RoundingOnceIsHalfAByteFromFloatsAtMost) {
+  std::mt19937 random(5);
+  const auto side = [&random] { return static_cast<int64_t>(random() % 150 + 1); };
+  for (unsigned round = 0; round < 20; ++round) {
+    const at::Tensor picture = noise(side(), side(), round);
+    const std::array<int64_t, 2> size{side(), side()};
+    const at::Tensor exact = at::_upsample_bilinear2d_aa(picture.unsqueeze(0).to(at::kFloat), size, false).squeeze(0);
+    const at::Tensor found = resize_rounding_once(picture, size[0], size[1], Filter::kBilinear);
+    EXPECT_LE((found.to(at::kFloat) - exact).abs().max().item<float>(), 0.5001F) << picture.sizes();
   }
 }
 

@@ -18,9 +18,18 @@ namespace vlmtrain::parity {
 
 /// The cases of tests/parity/data.
 inline std::vector<std::string> case_names() {
-  return {"grouped_tied_one_image", "full_heads_untied_tiles", "smolvlm_type_sharded", "text_only",     "mixed_batch",
-          "llava_clip_llama",       "llava_siglip_qwen2",      "llava_clip_mistral",   "llava_original",
-          "nanovlm_images_first", "nanovlm_tiles", "nanovlm_untied"};
+  return {"grouped_tied_one_image",
+          "full_heads_untied_tiles",
+          "smolvlm_type_sharded",
+          "text_only",
+          "mixed_batch",
+          "llava_clip_llama",
+          "llava_siglip_qwen2",
+          "llava_clip_mistral",
+          "llava_original",
+          "nanovlm_images_first",
+          "nanovlm_tiles",
+          "nanovlm_untied"};
 }
 
 /// One case: a small checkpoint, conversations, and what transformers computes from them (data/README.md).

@@ -51,6 +51,17 @@ TEST(Tokenizer, MergesAndFindsAddedTokens) {
   EXPECT_THAT(encoding.starts, ElementsAre(0, 1, 3, 6));
 }
 
+TEST(Tokenizer, ExtraSpecialTokensStandBehindAllOthers) {
+  json file = small_file();
+  file["model"]["vocab"]["<in vocabulary>"] = 7;
+  const std::vector<std::string> extra{"<new>", "<x>", "<in vocabulary>", "<newer>", "<new>"};
+  const Tokenizer tokenizer = Tokenizer::from_json(file.dump(), "tokenizer.json", extra);
+  EXPECT_THAT(tokenizer.encode("a<newer><x><in vocabulary><new>b").ids, ElementsAre(0, 9, 6, 7, 8, 1));
+  EXPECT_EQ(tokenizer.vocab_size(), 10);
+  EXPECT_TRUE(tokenizer.is_special(7));
+  EXPECT_EQ(tokenizer.decode(std::vector<int64_t>{0, 9}, /*skip_special_tokens=*/true), "a");
+}
+
 TEST(Tokenizer, KnowsItsTokens) {
   const Tokenizer tokenizer = load(small_file());
   EXPECT_EQ(tokenizer.vocab_size(), 7);

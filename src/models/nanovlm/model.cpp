@@ -38,8 +38,8 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
                                .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
                                           nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
 
-at::Tensor Model::image_features(const at::Tensor& tiles) const {
-  const at::Tensor pixels = image::normalize_pixels(tiles, kToUnitRange);
+at::Tensor Model::image_features(const VisionInput& vision) const {
+  const at::Tensor pixels = image::normalize_pixels(vision.tiles, kToUnitRange);
   const at::Tensor patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
   return projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor));
 }

@@ -15,7 +15,7 @@ class Model final : public VisionLanguageModel {
   /// `tensors`: the names in the checkpoint; empty where there is none yet.
   Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings);
 
-  at::Tensor image_features(const at::Tensor& tiles) const override;
+  at::Tensor image_features(const VisionInput& vision) const override;
   at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                            const at::Tensor& output_positions) const override;
   const at::Tensor& output_weight() const override { return output_weight_; }

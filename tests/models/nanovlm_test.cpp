@@ -1,0 +1,278 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "image/reference_files.h"
+#include "io/temporary_folder.h"
+#include "models/checkpoint_copy.h"
+#include "models/nanovlm/image_processor.h"
+#include "vlmtrain/data/shape.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/hypothetical_sample.h"
+
+namespace vlmtrain::models::nanovlm {
+namespace {
+
+using io::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::UnorderedElementsAreArray;
+
+/// The pictures of tests/parity/reference/make_nanovlm_images.py.
+at::Tensor picture(int64_t height, int64_t width) {
+  at::Tensor image = at::empty({3, height, width}, at::kByte);
+  auto values = image.accessor<uint8_t, 3>();
+  for (int64_t c = 0; c < 3; ++c) {
+    for (int64_t y = 0; y < height; ++y) {
+      for (int64_t x = 0; x < width; ++x) {
+        values[c][y][x] = static_cast<uint8_t>((7 * x + 13 * y + 29 * c + x * y % 31) % 256);
+      }
+    }
+  }
+  return image;
+}
+
+Config image_config(const nlohmann::json& json) {
+  Config config;
+  config.vision.image_size = json.at("vit_img_size");
+  if (json.contains("max_img_size")) config.max_image_size = json["max_img_size"].get<int64_t>();
+  config.resize_to_max_side = json.value("resize_to_max_side_len", false);
+  if (json.contains("vlm_extra_tokens")) config.extra_tokens = json["vlm_extra_tokens"];
+  return config;
+}
+
+TEST(NanovlmImageProcessor, GivesTheTilesOfNanovlm) {
+  const auto file = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/nanovlm_images.json";
+  const auto reference = io::read_json(file);
+  EXPECT_EQ(reference.at("cases").size(), 60U);
+  for (const auto& one : reference.at("cases")) {
+    SCOPED_TRACE(one.dump());
+    const ImageProcessor processor(image_config(reference.at("configs").at(one.at("config").get<std::string>())));
+    const image::ImageSize size{one.at("height"), one.at("width")};
+    const TileGrid grid = processor.grid_for(size);
+    EXPECT_EQ((std::vector{grid.rows, grid.columns}), one.at("grid"));
+    EXPECT_EQ(grid.tiles(), one.at("tiles"));
+    const at::Tensor tiles = processor.process(picture(size.height, size.width));
+    EXPECT_EQ(tiles.size(0), one.at("tiles"));
+    EXPECT_EQ(crc32_of(tiles), one.at("crc"));
+  }
+}
+
+TEST(NanovlmImageProcessor, OnlyTheWholePictureIsNotToTheBit) {
+  const parity::Case reference("nanovlm_tiles");
+  const auto expected = reference.expected();
+  const image::Normalization to_unit_range{{0, 0, 0}, {1, 1, 1}, 1.0 / 255.0};
+  int64_t compared = 0;
+  const auto samples = reference.samples();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const auto prefix = fmt::format("sample.{}.unrounded_", i);
+    if (!expected.contains(prefix + "tiles")) continue;
+    const at::Tensor tiles = samples[i].tiles.index_select(0, expected.tensor(prefix + "tiles"));
+    const at::Tensor off = image::normalize_pixels(tiles, to_unit_range) - expected.tensor(prefix + "pixels");
+    EXPECT_LE(off.abs().max().item<float>(), 0.50001 / 255);
+    compared += tiles.size(0);
+  }
+  EXPECT_EQ(compared, 4);  // one for each picture that is cut
+}
+
+TEST(NanovlmImageProcessor, KeepsToAMostOfPixels) {
+  Config config = image_config({{"vit_img_size", 16}, {"max_img_size", 64}, {"resize_to_max_side_len", true}});
+  const auto cells = [&](int64_t most) { return ImageProcessor(config, most).grid_for({48, 64}).cells(); };
+  EXPECT_EQ(cells(12 * 256), 12);
+  EXPECT_EQ(cells(12 * 256 - 1), 9);
+  EXPECT_EQ(cells(256), 1);
+  EXPECT_THAT(message_of([&] { cells(255); }, ExitCode::kUsage),
+              AllOf(HasSubstr("data.image_max_pixels"), HasSubstr("256 pixels")));
+}
+
+struct Mistake {
+  const char* name;
+  const char* parity_case;
+  void (*make)(nlohmann::json& config);
+  std::vector<std::string> said;
+};
+
+class NanovlmRefuses : public testing::TestWithParam<Mistake> {};
+
+TEST_P(NanovlmRefuses, AMistakeInItsConfig) {
+  const CheckpointCopy copy(GetParam().parity_case);
+  copy.edit("config.json", GetParam().make);
+  const auto message = message_of([&] {
+    load_weights(*build_model(copy.path(), at::kCPU, at::kFloat), copy.path());
+    load_processor(copy.path(), {});
+  });
+  for (const auto& words : GetParam().said) EXPECT_THAT(message, HasSubstr(words));
+}
+
+// A copy that was edited has its keys sorted, and so other ids of its extra tokens.
+INSTANTIATE_TEST_SUITE_P(
+    Mistakes, NanovlmRefuses,
+    testing::Values(
+        Mistake{"Tower",
+                "nanovlm_tiles",
+                [](auto& c) { c["vit_model_type"] = "facebook/dinov2-base"; },
+                {"config.json", "vit_model_type facebook/dinov2-base", "SigLIP"}},
+        Mistake{"TextModel",
+                "nanovlm_tiles",
+                [](auto& c) { c["lm_model_type"] = "Qwen/Qwen3-0.6B"; },
+                {"lm_model_type Qwen/Qwen3-0.6B", "Llama"}},
+        Mistake{"ClassToken", "nanovlm_tiles", [](auto& c) { c["vit_cls_flag"] = true; }, {"vit_cls_flag", "false"}},
+        Mistake{"Dropout", "nanovlm_tiles", [](auto& c) { c["lm_dropout"] = 0.1; }, {"lm_dropout is 0.1"}},
+        Mistake{"UnknownKey", "nanovlm_tiles", [](auto& c) { c["vit_architecture"] = "x"; }, {"vit_architecture"}},
+        Mistake{"MissingKey", "nanovlm_tiles", [](auto& c) { c.erase("lm_n_heads"); }, {"\"lm_n_heads\" is missing"}},
+        Mistake{"HeadSize", "nanovlm_tiles", [](auto& c) { c["lm_n_heads"] = 5; }, {"lm_hidden_dim 32", "5"}},
+        Mistake{"PixelShuffle",
+                "nanovlm_tiles",
+                [](auto& c) { c["mp_pixel_shuffle_factor"] = 3; },
+                {"4 patches", "mp_pixel_shuffle_factor 3"}},
+        Mistake{"ImageTokens",
+                "nanovlm_tiles",
+                [](auto& c) { c["mp_image_token_length"] = 64; },
+                {"mp_image_token_length is 64", "4 tokens"}},
+        Mistake{"ImageTokensOfTheFirstRelease",
+                "nanovlm_images_first",
+                [](auto& c) { c["IMAGE_TOKEN_LENGTH"] = 49; },
+                {"IMAGE_TOKEN_LENGTH is 49", "4 tokens"}},
+        Mistake{"LongestSide", "nanovlm_tiles", [](auto& c) { c["max_img_size"] = 100; }, {"max_img_size 100", "32"}},
+        Mistake{"CellsWithoutToken",
+                "nanovlm_tiles",
+                [](auto& c) { c["max_img_size"] = 128; },
+                {"max_img_size 128", "4 x 4 tiles", "r1c4"}},
+        Mistake{"NoImageToken",
+                "nanovlm_tiles",
+                [](auto& c) { c["vlm_extra_tokens"].erase("image_token"); },
+                {"vlm_extra_tokens has no image_token"}},
+        Mistake{"NoExtraTokens",
+                "nanovlm_tiles",
+                [](auto& c) { c.erase("vlm_extra_tokens"); },
+                {"max_img_size", "vlm_extra_tokens"}},
+        Mistake{"ChatTemplate",
+                "nanovlm_tiles",
+                [](auto& c) { c["lm_chat_template"] = "{{ messages }}"; },
+                {"lm_chat_template", "data.chat_template"}},
+        Mistake{"NoChatTemplate",
+                "nanovlm_tiles",
+                [](auto& c) { c.erase("lm_chat_template"); },
+                {"lm_chat_template is not there", "data.chat_template"}},
+        Mistake{"ShapesOfWeights",
+                "nanovlm_tiles",
+                [](auto& c) { c["vit_inter_dim"] = 48; },
+                {"vision_encoder.blocks.0.mlp.fc1.weight has shape [64, 32], the config asks for [48, 32]"}},
+        Mistake{"MissingWeights",
+                "nanovlm_tiles",
+                [](auto& c) { c["lm_n_blocks"] = 3; },
+                {"missing: decoder.blocks.2.attn.out_proj.weight"}},
+        Mistake{"Vocabulary",
+                "nanovlm_untied",
+                [](auto& c) { c["lm_vocab_size"] = 384; },
+                {"decoder.head.weight", "[384, 32]"}}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST(Nanovlm, SaysWhatToFetchWhereThereIsNoTokenizer) {
+  const CheckpointCopy copy("nanovlm_tiles");
+  std::filesystem::remove(copy.path() / "tokenizer.json");
+  EXPECT_THAT(message_of([&] { load_processor(copy.path(), {}); }),
+              AllOf(HasSubstr(copy.path().string()), HasSubstr("fetch the tokenizer.json of"),
+                    HasSubstr("HuggingFaceTB/SmolLM2-360M-Instruct")));
+}
+
+TEST(Nanovlm, ExtraTokensHaveTheirIdsInTheOrderOfTheConfig) {
+  const auto behind = parity::Case("nanovlm_tiles").load_processor();
+  EXPECT_EQ(behind->tokenizer().vocab_size(), 390 + 11);
+  EXPECT_EQ(behind->tokenizer().token_to_id("<|image|>"), 390);
+  EXPECT_EQ(behind->tokenizer().token_to_id("<|global_image|>"), 391);
+  EXPECT_EQ(behind->tokenizer().token_to_id("<row_1_col_1>"), 392);
+  EXPECT_EQ(behind->tokenizer().token_to_id("<row_3_col_3>"), 400);
+  EXPECT_TRUE(behind->tokenizer().is_special(400));
+  const auto in_file = parity::Case("nanovlm_untied").load_processor();
+  EXPECT_EQ(in_file->tokenizer().vocab_size(), 385);
+  EXPECT_EQ(in_file->tokenizer().token_to_id("<|image|>"), 380);
+}
+
+TEST(Nanovlm, AnotherChatTemplateIsTakenWhereItIsNamed) {
+  const CheckpointCopy copy("nanovlm_tiles");
+  copy.edit("config.json", [](auto& config) { config.erase("lm_chat_template"); });
+  EXPECT_EQ(load_processor(copy.path(), {.chat_template = "chatml"})->end_of_turn_id(), 2);
+  const auto first = parity::Case("nanovlm_images_first").load_processor();
+  EXPECT_EQ(first->end_of_turn_id(), 0);  // <|endoftext|>
+}
+
+TEST(Nanovlm, ASampleIsNotLongerThanItsPositions) {
+  const CheckpointCopy copy("nanovlm_tiles");
+  copy.edit("config.json", [](auto& config) { config["lm_max_position_embeddings"] = 40; });
+  const auto processor = load_processor(copy.path(), copy.origin().processor_settings());
+  try {
+    data::make_sample(*processor, copy.origin().records(), 1);
+    FAIL() << "no error";
+  } catch (const data::SampleError& error) {
+    EXPECT_EQ(error.reason(), "too long");
+    EXPECT_THAT(error.what(), HasSubstr("lm_max_position_embeddings 40"));
+  }
+}
+
+class NanovlmCheckpoint : public testing::TestWithParam<const char*> {
+ protected:
+  const parity::Case case_{GetParam()};
+  const parity::TemporaryFolder saved_;
+  io::CheckpointTensors saved(at::ScalarType dtype) const {
+    save_checkpoint(*case_.load_model(dtype), case_.checkpoint(), saved_.path(), io::kDefaultShardBytes);
+    return io::CheckpointTensors(saved_.path());
+  }
+};
+
+TEST_P(NanovlmCheckpoint, IsSavedToTheBit) {
+  const auto found = saved(at::kFloat);
+  const io::CheckpointTensors wanted(case_.checkpoint());
+  EXPECT_THAT(found.names(), UnorderedElementsAreArray(wanted.names()));
+  for (const auto& name : wanted.names()) EXPECT_TRUE(at::equal(found.tensor(name), wanted.tensor(name))) << name;
+}
+
+TEST_P(NanovlmCheckpoint, KeepsRotaryFrequenciesInFp32AndTheConfigsKeys) {
+  const auto found = saved(at::kBFloat16);
+  EXPECT_EQ(found.tensor("MP.proj.weight").scalar_type(), at::kBFloat16);
+  const auto name = "decoder.rotary_embd.inv_freq";
+  EXPECT_TRUE(at::equal(found.tensor(name), io::CheckpointTensors(case_.checkpoint()).tensor(name)));
+  EXPECT_EQ(io::read_json(saved_.path() / "config.json"), io::read_json(case_.checkpoint() / "config.json"));
+}
+
+TEST_P(NanovlmCheckpoint, AHypotheticalSampleHasTheSizeOfARealOne) {
+  const CheckpointCopy copy(GetParam());
+  const auto sample = copy.origin().samples().at(std::string(GetParam()) == "nanovlm_tiles" ? 1 : 0);
+  const int64_t text = sample.tokens() - std::ssize(sample.image_token_positions);
+  const auto shape = shape_of(copy.path(), {.images = 1, .image_width = 70, .image_height = 53, .text_tokens = 99});
+  EXPECT_EQ(shape.image_tokens, std::ssize(sample.image_token_positions));
+  EXPECT_EQ(shape.tiles, sample.tiles.size(0));
+  const int64_t markers = std::string(GetParam()) == "nanovlm_images_first" ? 0 : shape.tiles;
+  EXPECT_EQ(shape.tokens - 99, shape.image_tokens + markers);
+  EXPECT_GT(text, markers);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, NanovlmCheckpoint,
+                         testing::Values("nanovlm_images_first", "nanovlm_tiles", "nanovlm_untied"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST(Nanovlm, ATiedOutputMayBeInTheFileTwice) {
+  const CheckpointCopy copy("nanovlm_tiles");
+  const io::CheckpointTensors tensors(copy.path());
+  io::NamedTensors both;
+  for (const auto& name : tensors.names()) both.emplace_back(name, tensors.tensor(name).clone());
+  both.emplace_back("decoder.token_embedding.weight", tensors.tensor("decoder.head.weight").clone());
+  io::write_safetensors(copy.path() / "model.safetensors", both);
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  load_weights(*model, copy.path());
+  EXPECT_TRUE(at::equal(model->output_weight(), both.back().second));
+  EXPECT_EQ(model->checkpoint_name("decoder.token_embedding.weight"), "decoder.token_embedding.weight");
+}
+
+TEST(Registry, SaysWhatAConfigWithoutModelTypeMayBe) {
+  const CheckpointCopy copy("nanovlm_tiles");
+  copy.edit("config.json", [](auto& config) { config.erase("vit_hidden_dim"); });
+  EXPECT_THAT(message_of([&] { build_model(copy.path(), at::kMeta, at::kFloat); }),
+              AllOf(HasSubstr("\"model_type\" is missing"), HasSubstr("nanoVLM"), HasSubstr("vit_hidden_dim")));
+}
+
+}  // namespace
+}  // namespace vlmtrain::models::nanovlm
