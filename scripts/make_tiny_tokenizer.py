@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM or of LLaVA.
+"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA or nanoVLM.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny] [--out FILE]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny] [--out FILE]
 
 The merges come from the sentences of scripts/make_shapes.py and from some common English below, so the words of the
 quickstart are one token each and other text is spelled in pieces. The same input gives the same file.
@@ -23,6 +23,8 @@ PRESETS = {
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], SMOLVLM_LAST_TOKENS, None, ("User:", "Assistant:", "System:")
     ),
     "llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
+    # nanoVLM's other tokens follow from its config.json.
+    "nanovlm-tiny": (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], [], None, ("user\n", "assistant\n")),
 }
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "

@@ -56,7 +56,7 @@ std::string test_name(std::string preset) {
   return preset;
 }
 
-INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset, testing::Values("smolvlm-tiny", "llava-tiny"),
+INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset, testing::Values("smolvlm-tiny", "llava-tiny", "nanovlm-tiny"),
                          [](const auto& instance) { return test_name(instance.param); });
 
 struct Published {
@@ -150,9 +150,48 @@ INSTANTIATE_TEST_SUITE_P(
                     LlavaPreset{"llava-med-7b", 303'507'456 + 20'979'712 + 7'241'732'096}),
     [](const auto& instance) { return test_name(instance.param.name); });
 
+struct NanovlmPreset {
+  std::string name;
+  int64_t parameters;
+  int64_t tiles, image_tokens, tokens;  ///< of an image of 1024 x 768
+};
+
+class PublishedNanovlm : public testing::TestWithParam<NanovlmPreset> {
+ protected:
+  PublishedNanovlm() { write_preset_config(GetParam().name, folder_.path()); }
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_P(PublishedNanovlm, HasTheNumberOfParametersOfItsParts) {
+  EXPECT_EQ(build_model(folder_.path(), at::kMeta, at::kBFloat16)->parameters().total_elements(),
+            GetParam().parameters);
+}
+
+TEST_P(PublishedNanovlm, CutsAnImageAsNanovlmDoes) {
+  const auto shape = shape_of(folder_.path(), {.images = 1, .image_width = 1024, .image_height = 768});
+  EXPECT_EQ(shape.tiles, GetParam().tiles);
+  EXPECT_EQ(shape.image_tokens, GetParam().image_tokens);
+  EXPECT_EQ(shape.tokens - 256, GetParam().tokens);
+}
+
+TEST_P(PublishedNanovlm, NeedsATokenizerToBecomeACheckpoint) {
+  EXPECT_THAT(message_of([&] { write_preset(GetParam().name, {}, 1, folder_.path() / "out"); }, ExitCode::kUsage),
+              AllOf(HasSubstr(GetParam().name), HasSubstr("--tokenizer")));
+}
+
+// SigLIP-B/16 without its head, the projector, SmolLM2's 134,515,008 and 361,821,120, and 66 rows for extra tokens: in
+// all what the names round to. 460M brings the longer side to 2048 pixels: 4 x 3 cells and the whole picture.
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedNanovlm,
+                         testing::Values(NanovlmPreset{"nanovlm-222m", 85'797'120 + 1'769'472 + 134'515'008, 1, 49, 49},
+                                         NanovlmPreset{"nanovlm-460m",
+                                                       86'433'024 + 11'796'480 + 361'821'120 + 66L * 960, 13, 13 * 64,
+                                                       13 * 65}),
+                         [](const auto& instance) { return test_name(instance.param.name); });
+
 TEST(PresetNames, AreTestedAbove) {
   EXPECT_THAT(preset_names(), UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b",
-                                                   "llava-tiny", "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b"));
+                                                   "llava-tiny", "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b",
+                                                   "nanovlm-tiny", "nanovlm-222m", "nanovlm-460m"));
 }
 
 TEST(WritePreset, UnknownNameListsTheKnownOnes) {
