@@ -134,13 +134,13 @@ void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folde
 }
 
 void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
-  std::unordered_map<std::string, at::Tensor> weights;
-  for (const auto& parameter : own_parameters(model)) weights.emplace(parameter.name, parameter.tensor.detach());
+  std::unordered_map<std::string, nn::Parameter> weights;
+  for (const auto& parameter : own_parameters(model)) weights.emplace(parameter.name, parameter);
   for (const auto& parameter : adapter_parameters(model)) {
     if (parameter.in_modules_to_save) continue;
     if (parameter.name.ends_with(kMagnitude)) {
       const std::string path = parameter.name.substr(0, parameter.name.size() - kMagnitude.size());
-      parameter.tensor.detach().copy_(nn::row_lengths(weights.at(path + "weight")));
+      parameter.tensor.detach().copy_(nn::row_lengths(weights.at(path + "weight").values()));
     } else {
       draw_initial_values(parameter, seed);
     }

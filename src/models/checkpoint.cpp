@@ -114,10 +114,12 @@ Tolerance tolerance_of(const VisionLanguageModel& model, const LoadSettings& set
 }  // namespace
 
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
-                                                 at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora) {
+                                                 at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
+                                                 nn::Quantization quantization) {
   const memory::InComponent weights(memory::Component::kWeights);
   const auto config = io::read_json(folder / "config.json");
-  auto model = family_of(config, folder).build(config, folder, {at::TensorOptions(dtype).device(device), lora});
+  auto model =
+      family_of(config, folder).build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization});
   check_lora_targets(model->parameters(), folder);
   return model;
 }
@@ -170,19 +172,18 @@ std::vector<nn::Parameter> own_parameters(const VisionLanguageModel& model) {
 void draw_initial_values(const nn::Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_gradients;
   const auto& [mean, deviation, is_uniform] = parameter.initial;
-  at::Tensor weight = parameter.tensor.detach();
-  if (deviation == 0) {
-    weight.fill_(mean);
+  if (deviation == 0 && !parameter.quantized) {
+    parameter.tensor.detach().fill_(mean);
     return;
   }
   auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
-  at::Tensor values = at::empty(weight.sizes(), at::kFloat);
+  at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
   if (is_uniform) {
     values.uniform_(mean - deviation, mean + deviation, generator);
   } else {
     values.normal_(mean, deviation, generator);
   }
-  weight.copy_(values);
+  parameter.set_values(values);
 }
 
 io::NamedTensors weights_of(const VisionLanguageModel& model) {
@@ -195,6 +196,13 @@ io::NamedTensors weights_of(const VisionLanguageModel& model) {
 
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
                      const std::filesystem::path& out, int64_t max_shard_bytes) {
+  if (model.parameters().quantization() != nn::Quantization::kNone) {
+    throw usage_error(
+        "{}: the weights of the model are quantised (model.quantization), so they are not written as a checkpoint; "
+        "save "
+        "its adapter, and merge that with the base's own weights (vlmtrain merge)",
+        out.string());
+  }
   auto config = io::read_ordered_json(source / "config.json");
   const char* const dtype_key = config.contains("torch_dtype") ? "torch_dtype" : "dtype";
   config[dtype_key] = dtype_name(model.parameters().options().dtype().toScalarType());

@@ -26,13 +26,13 @@ std::vector<std::string> shortened(std::vector<std::string> items) {
 }
 
 std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape) {
-  if (parameter.tensor.sizes() == shape) return "";
+  if (parameter.sizes() == shape) return "";
   return fmt::format("{} has shape {}, the config asks for {}", parameter.name, shape_text(shape),
-                     shape_text(parameter.tensor.sizes()));
+                     shape_text(parameter.sizes()));
 }
 
 bool differ_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape) {
-  const auto sizes = parameter.tensor.sizes();
+  const auto sizes = parameter.sizes();
   return sizes.size() == 2 && shape.size() == 2 && sizes[1] == shape[1] && shape[0] > 0;
 }
 

@@ -86,8 +86,8 @@ Differences load_parameters(const std::vector<nn::Parameter>& parameters, const 
   for (const nn::Parameter* parameter : found) {
     const std::string name = std::string(prefix) + parameter->name;
     const at::Tensor values = file.tensor(name);
-    if (parameter->tensor.sizes() == values.sizes()) {
-      parameter->tensor.detach().copy_(values);
+    if (parameter->sizes() == values.sizes()) {
+      parameter->set_values(values);
     } else {
       copy_rows(*parameter, values);
     }

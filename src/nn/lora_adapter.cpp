@@ -26,7 +26,7 @@ LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settin
   }
 }
 
-at::Tensor LoraAdapter::operator()(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const {
+at::Tensor LoraAdapter::operator()(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {
   const bool drops = dropout_ > 0 && gradients_wanted();
   const at::Tensor input = drops ? at::dropout(x, dropout_, /*train=*/true) : x;
   // In place, in the product's own kernel: no other tensor of [rows, out] comes into being, here or in the backward
@@ -40,14 +40,16 @@ at::Tensor LoraAdapter::operator()(const at::Tensor& x, const at::Tensor& weight
   return bias.defined() ? rescaled + bias : rescaled;
 }
 
-at::Tensor LoraAdapter::length_factor(const at::Tensor& weight) const {
-  const auto wide = at::toOpMathType(weight.scalar_type());
+at::Tensor LoraAdapter::length_factor(const LinearWeight& weight) const {
+  const auto dtype = magnitude_.scalar_type();
   at::Tensor lengths;
   {
     const at::NoGradGuard no_gradients;
-    lengths = row_lengths(at::addmm(weight, b_, a_, /*beta=*/1, /*alpha=*/scale_));
+    const at::Tensor values = weight.values();
+    lengths = row_lengths(weight.is_quantized() ? values.addmm_(b_, a_, /*beta=*/1, /*alpha=*/scale_)
+                                                : at::addmm(values, b_, a_, /*beta=*/1, /*alpha=*/scale_));
   }
-  return (magnitude_.to(wide) / lengths).to(weight.scalar_type());
+  return (magnitude_.to(at::toOpMathType(dtype)) / lengths).to(dtype);
 }
 
 at::Tensor row_lengths(const at::Tensor& weight) {

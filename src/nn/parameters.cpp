@@ -6,13 +6,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::nn {
 
 InitialValues InitialValues::for_fan_in(int64_t fan_in, double gain) {
   return {0, gain / std::sqrt(static_cast<double>(fan_in))};
 }
 
+void Parameter::set_values(const at::Tensor& values) const {
+  if (quantized) {
+    quantized->quantize(values);
+  } else {
+    tensor.detach().copy_(values);
+  }
+}
+
 ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move(settings)) {
+  if (settings_.quantization != Quantization::kNone) {
+    VLMTRAIN_CHECK(settings_.lora.has_value(), "quantised weights cannot be trained");
+    quantizer_.emplace(settings_.quantization, settings_.options);
+  }
   if (!settings_.lora) return;
   for (const auto& text : settings_.lora->target_modules) targets_.emplace_back(text);
 }
@@ -25,6 +39,15 @@ at::Tensor ParameterStore::add(std::string name, Component component, at::IntArr
   const at::Tensor tensor = at::empty(sizes, settings_.options).set_requires_grad(is_trained);
   parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
   return tensor;
+}
+
+LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
+                                               InitialValues initial) {
+  if (!quantizer_ || settings_.lora->saves(name)) return LinearWeight(add(std::move(name), component, sizes, initial));
+  auto weight = quantizer_->make(sizes);
+  parameters_.push_back({std::move(name), component, weight->state().front().second, initial, /*is_adapter=*/false,
+                         /*in_modules_to_save=*/false, weight});
+  return LinearWeight(std::move(weight));
 }
 
 const LoraSettings* ParameterStore::add_linear(const std::string& path, Component component) {
@@ -71,7 +94,7 @@ std::vector<at::Tensor> ParameterStore::tensors_from(size_t first) const {
 
 int64_t ParameterStore::total_elements() const {
   int64_t total = 0;
-  for (const auto& parameter : parameters_) total += parameter.tensor.numel();
+  for (const auto& parameter : parameters_) total += parameter.elements();
   return total;
 }
 
@@ -81,6 +104,10 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
 
 at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
   return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
+}
+
+LinearWeight ParameterScope::linear_weight(at::IntArrayRef sizes, InitialValues initial) const {
+  return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial);
 }
 
 at::Tensor ParameterScope::adapter_parameter(std::string_view name, at::IntArrayRef sizes,

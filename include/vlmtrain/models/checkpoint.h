@@ -18,10 +18,12 @@ namespace vlmtrain::models {
 /// Builds the model that `folder`/config.json describes, with uninitialised weights. Of weight files, if there are any,
 /// only the names of their tensors are read. Throws UserError (kBadData) that names the known families for an unknown
 /// one. With `lora` the Linears that it targets have adapters, and only these are trained; a target that matches no
-/// Linear is a UserError that lists near names.
+/// Linear is a UserError that lists near names. `quantization` is of the frozen weights of all Linears; it asks for
+/// `lora`.
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype,
-                                                 const std::optional<nn::LoraSettings>& lora = std::nullopt);
+                                                 const std::optional<nn::LoraSettings>& lora = std::nullopt,
+                                                 nn::Quantization quantization = nn::Quantization::kNone);
 
 /// In what a checkpoint may differ from the model that its config.json describes. Modules and tensors are given by
 /// names of their path, as nn::lies_within.
@@ -40,7 +42,8 @@ struct LoadedWeights {
   std::vector<std::string> left_out;
 };
 
-/// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to its dtype. Strict:
+/// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to its dtype or
+/// quantised, one tensor at a time. Strict:
 /// missing and unexpected tensors and other shapes are listed in one UserError (kBadData), as far as
 /// `settings` do not allow them. Weights that the model looks
 /// for elsewhere (VisionLanguageModel::weight_elsewhere) come from there. Adapters are left as they are
@@ -57,7 +60,8 @@ void initialize_weights(VisionLanguageModel& model, uint64_t seed);
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings);
 
 /// Writes a checkpoint that transformers loads into the existing folder `out`: the weights in the model's dtype, and
-/// config.json, tokenizer, processor and template files as `source` has them, with the config's dtype set.
+/// config.json, tokenizer, processor and template files as `source` has them, with the config's dtype set. Throws
+/// UserError (kUsage) for quantised weights.
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
                      const std::filesystem::path& out, int64_t max_shard_bytes);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "vlmtrain/nn/linear_weight.h"
 #include "vlmtrain/nn/lora_adapter.h"
 #include "vlmtrain/nn/parameters.h"
 
@@ -13,7 +14,8 @@ namespace vlmtrain::nn {
 /// x Wᵀ (+ b): x [rows, in], weight [out, in], bias [out] or undefined → [rows, out].
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// `linear` with parameters of its own, and an adapter where the store's LoraSettings ask for one.
+/// `linear` with parameters of its own: the weight quantised where the store's settings ask for it, and an adapter
+/// where its LoraSettings do.
 class Linear {
  public:
   /// `initial_gain` scales the random start, for the projections that end a residual branch.
@@ -23,7 +25,7 @@ class Linear {
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
-  at::Tensor weight_;
+  LinearWeight weight_;
   at::Tensor bias_;  // undefined: none
   std::optional<LoraAdapter> adapter_;
 };

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "vlmtrain/nn/linear_weight.h"
 #include "vlmtrain/nn/lora_settings.h"
 #include "vlmtrain/nn/parameters.h"
 
@@ -18,10 +19,11 @@ class LoraAdapter {
   ///
   /// With DoRA, V = W + scale · B A and f = magnitude / lengths of V's rows, which no gradient goes through:
   /// (x − dropout(x)) Wᵀ + b + f · dropout(x) Vᵀ.
-  at::Tensor operator()(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
+  at::Tensor operator()(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const;
 
  private:
-  at::Tensor length_factor(const at::Tensor& weight) const;
+  /// In the dtype of the model, [out].
+  at::Tensor length_factor(const LinearWeight& weight) const;
 
   at::Tensor a_, b_;
   at::Tensor magnitude_;  // undefined: no DoRA

@@ -4,6 +4,7 @@
 #include <c10/core/TensorOptions.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +12,9 @@
 #include <vector>
 
 #include "vlmtrain/nn/component.h"
+#include "vlmtrain/nn/linear_weight.h"
 #include "vlmtrain/nn/lora_settings.h"
+#include "vlmtrain/nn/quantization.h"
 
 namespace vlmtrain::nn {
 
@@ -32,18 +35,27 @@ struct InitialValues {
 struct Parameter {
   std::string name;  ///< as in the checkpoint
   Component component;
-  at::Tensor tensor;
+  at::Tensor tensor;  ///< of a quantised weight its packed values, which mean nothing by themselves
   InitialValues initial;
-  bool is_adapter = false;          ///< LoRA's, beside the checkpoint's own
-  bool in_modules_to_save = false;  ///< the checkpoint's own, trained and kept with an adapter
+  bool is_adapter = false;                               ///< LoRA's, beside the checkpoint's own
+  bool in_modules_to_save = false;                       ///< the checkpoint's own, trained and kept with an adapter
+  std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< of a weight that is held quantised
 
   bool goes_with_adapter() const { return is_adapter || in_modules_to_save; }
+  /// As the checkpoint has it.
+  at::IntArrayRef sizes() const { return quantized ? quantized->sizes() : tensor.sizes(); }
+  int64_t elements() const { return c10::multiply_integers(sizes()); }
+  /// Without gradients: the tensor itself, or a new one with the quantised values.
+  at::Tensor values() const { return quantized ? quantized->dequantize() : tensor.detach(); }
+  /// Copies values of these sizes, converted or quantised.
+  void set_values(const at::Tensor& values) const;
 };
 
 /// What the parameters of a model are, beside its configuration.
 struct ParameterSettings {
   at::TensorOptions options;  ///< device and dtype
   std::optional<LoraSettings> lora = std::nullopt;
+  Quantization quantization = Quantization::kNone;  ///< of the weights of all Linears; with LoRA only
 };
 
 /// A Linear of a model, by its place in the tree of names.
@@ -65,6 +77,9 @@ class ParameterStore {
   at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
                  bool is_adapter = false);
 
+  /// The weight of a Linear, quantised if the settings say so.
+  LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
+
   /// Notes a Linear. Returns the settings of its adapter if it is to have one.
   const LoraSettings* add_linear(const std::string& path, Component component);
 
@@ -75,6 +90,7 @@ class ParameterStore {
   /// The entries of modules_to_save that no trained parameter follows from.
   std::vector<std::string> saved_modules_without_parameter() const;
   const std::optional<LoraSettings>& lora() const { return settings_.lora; }
+  Quantization quantization() const { return settings_.quantization; }
   const at::TensorOptions& options() const { return settings_.options; }
   /// The tensors added since `all()` had `first` entries: those of one block.
   std::vector<at::Tensor> tensors_from(size_t first) const;
@@ -84,6 +100,7 @@ class ParameterStore {
   bool takes(const LoraTarget& target, const LinearPlace& linear) const;
 
   ParameterSettings settings_;
+  std::optional<Quantizer> quantizer_;
   std::vector<LoraTarget> targets_;
   std::vector<Parameter> parameters_;
   std::vector<LinearPlace> linears_;
@@ -100,6 +117,8 @@ class ParameterScope {
   /// The same place, of another component.
   ParameterScope as(Component component) const { return {*store_, component, prefix_}; }
   at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  /// The weight of the Linear that is here.
+  LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial) const;
   at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   /// Notes that a Linear is here; see ParameterStore::add_linear.
   const LoraSettings* linear_here() const { return store_->add_linear(prefix_, component_); }

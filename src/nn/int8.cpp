@@ -1,0 +1,70 @@
+#include "nn/int8.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+
+#include <algorithm>
+
+namespace vlmtrain::nn {
+
+namespace {
+
+constexpr double kLargest = 127;
+/// 1 / 127 with the digits that bitsandbytes multiplies by (functional.py, int8_vectorwise_dequant).
+constexpr double kStep = 7.874015718698502e-3;
+/// Values that are treated at a time, in whole rows.
+constexpr int64_t kPiece = 4'194'304;
+
+/// The rows of a matrix piece by piece: the first, and how many.
+std::vector<std::pair<int64_t, int64_t>> pieces_of(at::IntArrayRef sizes) {
+  const int64_t most = std::max<int64_t>(1, kPiece / sizes[1]);
+  std::vector<std::pair<int64_t, int64_t>> pieces;
+  for (int64_t first = 0; first < sizes[0]; first += most) {
+    pieces.emplace_back(first, std::min(most, sizes[0] - first));
+  }
+  return pieces;
+}
+
+}  // namespace
+
+Int8Weight::Int8Weight(at::IntArrayRef sizes, const at::TensorOptions& options)
+    : QuantizedWeight(sizes),
+      dtype_(options.dtype().toScalarType()),
+      values_(at::empty(sizes, options.dtype(at::kChar))),
+      row_absmax_(at::empty({sizes[0]}, options.dtype(at::kFloat))) {}
+
+void Int8Weight::quantize(const at::Tensor& weight) {
+  const at::NoGradGuard no_gradients;
+  const at::Tensor values = weight.detach().to(at::kCPU);
+  for (const auto& [first, count] : pieces_of(sizes())) {
+    const at::Tensor rows = values.narrow(0, first, count).to(at::kHalf).to(at::kFloat);
+    const at::Tensor absmax = at::amax(rows.abs(), {1});
+    // A row of zeros is not divided by its zero.
+    const at::Tensor scale = kLargest / absmax.masked_fill(absmax == 0, 1);
+    values_.narrow(0, first, count).copy_((rows * scale.unsqueeze(1)).round_());
+    row_absmax_.narrow(0, first, count).copy_(absmax);
+  }
+}
+
+at::Tensor Int8Weight::dequantize() const {
+  const at::NoGradGuard no_gradients;
+  const at::Tensor step = c10::scalar_to_tensor(kStep);
+  at::Tensor result = at::empty(sizes(), values_.options().dtype(dtype_));
+  for (const auto& [first, count] : pieces_of(sizes())) {
+    const at::Tensor scaled = values_.narrow(0, first, count) * row_absmax_.narrow(0, first, count).unsqueeze(1);
+    at::Tensor piece = result.narrow(0, first, count);
+    at::mul_out(piece, scaled, step);
+  }
+  return result;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Int8Weight::state() const {
+  return {{"weight", values_}, {"SCB", row_absmax_}};
+}
+
+}  // namespace vlmtrain::nn
