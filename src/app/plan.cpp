@@ -154,6 +154,7 @@ Action declare_plan(CLI::App& command) {
   add_key_flag(command, *arguments, "--global-batch", "training.global_batch_size", "samples of a step");
   add_key_flag(command, *arguments, "--micro-batch", "training.micro_batch_size", "samples of a pass, or auto");
   add_key_flag(command, *arguments, "--precision", "training.precision", "bf16 or fp32");
+  add_key_flag(command, *arguments, "--quantization", "model.quantization", "none, nf4 or int8; with LoRA");
   add_key_flag(command, *arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
   add_key_flag(command, *arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
   add_key_flag(command, *arguments, "--limit-gb", "memory.limit_gb", "most memory to take, in GB of 10⁹ bytes");

@@ -78,6 +78,7 @@ nlohmann::ordered_json Plan::to_json() const {
           {"model", model},
           {"precision", engine::name_of(job.precision)},
           {"finetune", job.lora ? "lora" : "full"},
+          {"quantization", nn::name_of(job.quantization)},
           {"micro_batch_size", choices.micro_batch_size},
           {"gradient_accumulation_steps", accumulation_steps()},
           {"global_batch_size", workload.global_batch_size},

@@ -56,6 +56,7 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"precision", job.precision},
           {"frozen", job.frozen},
           {"lora", or_null(job.lora)},
+          {"quantization", job.quantization},
           {"max_grad_norm", job.max_grad_norm}};
 }
 
@@ -64,6 +65,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("precision").get_to(job.precision);
   json.at("frozen").get_to(job.frozen);
   job.lora = if_not_null<nn::LoraSettings>(json.at("lora"));
+  json.at("quantization").get_to(job.quantization);
   json.at("max_grad_norm").get_to(job.max_grad_norm);
 }
 

@@ -34,7 +34,7 @@ class Run {
       : settings_{.device = device,
                   .micro_batch_size = request.choices.micro_batch_size,
                   .loss_chunk_rows = request.choices.loss_chunk_rows},
-        model_(models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora)) {
+        model_(models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization)) {
     models::freeze(*model_, job.frozen);
     model_->set_recompute(request.choices.recompute);
     model_->set_vision_tiles_per_pass(request.choices.vision_tiles_per_pass);

@@ -99,6 +99,13 @@ bool train_adapters(Change& change) {
   return true;
 }
 
+bool quantize_weights(Change& change) {
+  if (!change.job.lora || change.job.quantization != nn::Quantization::kNone) return false;
+  change.job.quantization = nn::Quantization::kNf4;
+  change.text = "model.quantization=nf4";
+  return true;
+}
+
 bool freeze_vision_tower(Change& change) {
   auto& frozen = change.job.frozen;
   if (frozen.vision_tower || (frozen.projector && frozen.language_model)) return false;
@@ -116,7 +123,7 @@ bool freeze_language_model(Change& change) {
 }
 
 /// The least change first.
-constexpr Apply kChanges[] = {take_smaller_images, freeze_vision_tower, freeze_language_model, train_adapters};
+constexpr Apply kChanges[] = {take_smaller_images, freeze_vision_tower, freeze_language_model, train_adapters, quantize_weights};
 
 std::vector<Change> single_changes(const Job& job, const data::SampleShape& shape) {
   std::vector<Change> list;

@@ -26,9 +26,11 @@ std::string model_words(const planner::Plan& plan) {
   const std::string trained = detail.trained_elements == detail.total_elements
                                   ? "all trained"
                                   : fmt::format("{} trained", count_words(detail.trained_elements));
-  return fmt::format("{}, {} parameters, {}{}, {}", printable(plan.model), count_words(detail.total_elements), trained,
+  const bool quantized = plan.job.quantization != nn::Quantization::kNone;
+  return fmt::format("{}, {} parameters, {}{}, {}{}", printable(plan.model), count_words(detail.total_elements), trained,
                      frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
-                     engine::name_of(plan.job.precision));
+                     engine::name_of(plan.job.precision),
+                     quantized ? fmt::format(", frozen Linears in {}", nn::name_of(plan.job.quantization)) : "");
 }
 
 std::string sample_words(const planner::SampleBatch& worst) {

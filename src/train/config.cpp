@@ -35,6 +35,9 @@ void declare(OptionTable& table, ModelOptions& options) {
   table.add("model.resize_embeddings", options.resize_embeddings,
             "Embedding and output projection may have another number of rows than `vocab_size` in config.json: new "
             "rows start as the mean of the others, rows too many are left out.");
+  table.add_choice("model.quantization", options.quantization, nn::quantizations(),
+                   "With LoRA: how the weights of all Linears but the output projection are held, in the formats of "
+                   "bitsandbytes (docs/lora.md). nf4: 4 bits, doubly quantised, as QLoRA. int8: 8 bits.");
 }
 
 void declare(OptionTable& table, LoraOptions& options) {

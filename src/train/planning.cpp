@@ -31,6 +31,7 @@ planner::PlanRequest plan_request(const Config& config, planner::TargetCard card
                   .precision = config.training.precision,
                   .frozen = frozen_parts(config.model),
                   .lora = lora_settings(config),
+                  .quantization = quantization(config),
                   .max_grad_norm = config.training.max_grad_norm},
           .card = std::move(card),
           .mode = config.memory.mode,

@@ -128,6 +128,17 @@ void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, cons
 
 }  // namespace
 
+nn::Quantization quantization(const Config& config) {
+  const nn::Quantization wanted = config.model.quantization;
+  if (wanted != nn::Quantization::kNone && config.lora.rank == 0 && config.model.adapter.empty()) {
+    throw usage_error(
+        "model.quantization: {} holds weights that stay as they are, and without LoRA they are trained; set lora.rank, "
+        "such as lora.rank=16, or model.quantization=none",
+        nn::name_of(wanted));
+  }
+  return wanted;
+}
+
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
                                                         const std::optional<std::filesystem::path>& newest,
                                                         bool with_values) {
@@ -141,6 +152,10 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at
       models::load_weights(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
   if (is_start) check_new_weights(loaded, lora.has_value(), weights);
   if (!lora) return model;
+  auto model = models::build_model(weights, device, engine::dtype_of(config.training.precision), lora,
+                                   quantization(config));
+  if (with_values) models::load_weights(*model, weights);
+  if (!with_values || !lora) return model;
   if (lora->adapter.empty()) {
     models::initialize_adapter(*model, seed);
   } else {
@@ -192,6 +207,7 @@ nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
                                    "model.allow_missing",
                                    "model.allow_unexpected",
                                    "model.resize_embeddings",
+                                   "model.quantization",
                                    "lora.rank",
                                    "lora.alpha",
                                    "lora.dropout",

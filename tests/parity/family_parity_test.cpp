@@ -57,7 +57,9 @@ class FamilyParity : public testing::TestWithParam<std::string> {
       if (!parameter.tensor.grad().defined()) continue;
       largest_gradient = std::max(largest_gradient, parameter.tensor.grad().abs().max().item<double>());
     }
-    for (const auto& [name, component, tensor, initial, is_adapter] : model.parameters().all()) {
+    for (const auto& parameter : model.parameters().all()) {
+      const auto& name = parameter.name;
+      const auto& tensor = parameter.tensor;
       ASSERT_EQ(tensor.grad().defined(), expected_.contains("gradient." + name)) << name;
       if (!tensor.grad().defined()) continue;
       const at::Tensor wanted = expected_.tensor("gradient." + name);
@@ -160,7 +162,8 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const auto start = case_.load_model();
   const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
-    const auto& [name, component, tensor, initial, is_adapter] = model->parameters().all()[i];
+    const auto& name = model->parameters().all()[i].name;
+    const auto& tensor = model->parameters().all()[i].tensor;
     const at::Tensor found = with_true_gradient(name, tensor.detach());
     if (unmoved.contains(name)) {
       EXPECT_TRUE(at::equal(found, start->parameters().all()[i].tensor.detach())) << name << " has moved";

@@ -15,6 +15,7 @@
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/lora_settings.h"
+#include "vlmtrain/nn/quantization.h"
 
 namespace vlmtrain::planner {
 
@@ -24,6 +25,7 @@ struct Job {
   engine::Precision precision = engine::Precision::kBf16;
   models::FrozenParts frozen;
   std::optional<nn::LoraSettings> lora;  ///< nothing: the weights themselves are trained
+  nn::Quantization quantization = nn::Quantization::kNone;
   double max_grad_norm = 1.0;            ///< 0: no clipping
 };
 

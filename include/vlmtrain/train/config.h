@@ -7,6 +7,7 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/engine/options.h"
+#include "vlmtrain/nn/quantization.h"
 #include "vlmtrain/planner/options.h"
 
 namespace vlmtrain::train {
@@ -20,6 +21,7 @@ struct ModelOptions {
   std::vector<std::string> allow_missing;
   std::vector<std::string> allow_unexpected;
   bool resize_embeddings = false;
+  nn::Quantization quantization = nn::Quantization::kNone;
 };
 
 /// Section `lora`: what nn::LoraSettings says, with rank 0 for none.

@@ -34,6 +34,9 @@ data::LoaderSettings loader_settings(const Config& config);
 /// settings.
 std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::filesystem::path& adapter = {});
 
+/// model.quantization; refused without LoRA.
+nn::Quantization quantization(const Config& config);
+
 /// The run's model with its weights: as the newest checkpoint has them, or at the start; or without any values.
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
                                                         const std::optional<std::filesystem::path>& newest,

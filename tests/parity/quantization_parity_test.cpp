@@ -1,0 +1,174 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mm.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <vector>
+
+#include "nn/codebook.h"
+#include "parity/case.h"
+#include "parity/deviations.h"
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/nn/quantization.h"
+
+namespace vlmtrain::parity {
+namespace {
+
+using nn::Quantization;
+
+std::filesystem::path data_folder() {
+  return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/quantization";
+}
+
+/// What bitsandbytes makes of some matrices.
+class QuantizedMatrices : public testing::TestWithParam<std::string> {
+ protected:
+  at::Tensor expected(const std::string& part) const { return file_.tensor(GetParam() + "." + part); }
+
+  std::shared_ptr<nn::QuantizedWeight> quantized(Quantization quantization) const {
+    const at::Tensor source = expected("source");
+    auto weight = nn::Quantizer(quantization, source.options()).make(source.sizes());
+    weight->quantize(source);
+    return weight;
+  }
+
+  static std::map<std::string, at::Tensor> state_of(const nn::QuantizedWeight& weight) {
+    const auto state = weight.state();
+    return {state.begin(), state.end()};
+  }
+
+  const io::SafetensorsFile file_{data_folder() / "matrices.safetensors"};
+};
+
+TEST_P(QuantizedMatrices, Nf4HoldsTheSameBytes) {
+  const auto state = state_of(*quantized(Quantization::kNf4));
+  for (const char* part : {"weight", "absmax", "nested_absmax"}) {
+    EXPECT_TRUE(at::equal(state.at(part), expected(std::string("nf4.") + part))) << part;
+  }
+  // A mean over all blocks: its last bit depends on the order in which a processor adds.
+  const double mean = expected("nf4.nested_offset").item<double>();
+  EXPECT_NEAR(state.at("nested_offset").item<double>(), mean, 1e-7 * mean);
+}
+
+TEST_P(QuantizedMatrices, Nf4HasTheSameValues) {
+  EXPECT_TRUE(at::equal(quantized(Quantization::kNf4)->dequantize(), expected("nf4.values")));
+}
+
+TEST_P(QuantizedMatrices, Int8HoldsTheSameBytes) {
+  const auto state = state_of(*quantized(Quantization::kInt8));
+  for (const char* part : {"weight", "SCB"}) {
+    EXPECT_TRUE(at::equal(state.at(part), expected(std::string("int8.") + part))) << part;
+  }
+}
+
+TEST_P(QuantizedMatrices, Int8HasTheSameValues) {
+  EXPECT_TRUE(at::equal(quantized(Quantization::kInt8)->dequantize(), expected("int8.values")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrices, QuantizedMatrices,
+                         testing::Values("one_nested_block", "several_nested_blocks_and_a_rest", "no_multiple_of_64",
+                                         "odd_count", "less_than_a_block", "outliers", "zeros", "only_zeros", "tiny",
+                                         "even_spread"),
+                         [](const auto& instance) { return instance.param; });
+
+TEST(QuantizationTables, AreThoseOfBitsandbytes) {
+  const io::SafetensorsFile file(data_folder() / "matrices.safetensors");
+  EXPECT_TRUE(at::equal(nn::nf4_codebook(), file.tensor("nf4")));
+  EXPECT_TRUE(at::equal(nn::dynamic_codebook(), file.tensor("dynamic_map")));
+}
+
+/// An adapter on a quantised base, and what peft and bitsandbytes compute with them.
+class QuantizedLora : public testing::TestWithParam<std::string> {
+ protected:
+  void TearDown() override { deviations_.report(); }
+
+  std::unique_ptr<models::VisionLanguageModel> load() const {
+    const auto adapter = folder_ / "adapter";
+    auto model = models::build_model(base_.checkpoint(), at::kCPU, at::kFloat, models::read_adapter_settings(adapter),
+                                     quantization_);
+    models::load_weights(*model, base_.checkpoint());
+    models::load_adapter(*model, adapter);
+    return model;
+  }
+
+  void check_gradients(const models::VisionLanguageModel& model, int64_t micro_batch_size) {
+    const auto result = engine::accumulate_gradients(model, samples_, {.micro_batch_size = micro_batch_size});
+    deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("loss")), "loss", GetParam());
+    for (const auto& parameter : model.parameters().all()) {
+      const std::string name = "gradient.base_model.model." + parameter.name;
+      ASSERT_EQ(parameter.is_adapter, expected_.contains(name)) << name;
+      if (!parameter.is_adapter) continue;
+      deviations_.expect_at_most(1e-5, relative_difference(parameter.tensor.grad(), expected_.tensor(name)), "gradient",
+                                 name);
+    }
+  }
+
+  const std::filesystem::path folder_ = data_folder() / GetParam();
+  const nlohmann::json description_ = io::read_json(folder_ / "case.json");
+  const io::SafetensorsFile expected_{folder_ / "expected.safetensors"};
+  const Quantization quantization_ =
+      description_.at("quantization") == "nf4" ? Quantization::kNf4 : Quantization::kInt8;
+  const Case base_{description_.at("base")};
+  const std::vector<data::Sample> samples_ = base_.samples();
+  Deviations deviations_;
+};
+
+TEST_P(QuantizedLora, TheSameLinearsAreQuantized) {
+  std::vector<std::string> quantized;
+  for (const auto& parameter : load()->parameters().all()) {
+    if (parameter.quantized) quantized.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
+  }
+  EXPECT_THAT(quantized,
+              testing::UnorderedElementsAreArray(description_.at("quantized").get<std::vector<std::string>>()));
+}
+
+TEST_P(QuantizedLora, Logits) {
+  const at::NoGradGuard no_gradients;
+  const auto model = load();
+  const auto batch = data::collate(samples_);
+  const at::Tensor logits = at::mm(model->forward(batch, batch.label_positions), model->output_weight().t());
+  int64_t first = 0;
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
+    deviations_.expect_at_most(1e-5, relative_difference(logits.narrow(0, first, samples_[i].label_tokens()), wanted),
+                               "logits", samples_[i].id);
+    first += samples_[i].label_tokens();
+  }
+}
+
+TEST_P(QuantizedLora, LossAndGradients) {
+  check_gradients(*load(), std::ssize(samples_));
+}
+
+TEST_P(QuantizedLora, LossAndGradientsWithEveryBlockRecomputed) {
+  const auto model = load();
+  model->set_recompute({model->vision_blocks(), model->language_blocks()});
+  check_gradients(*model, 1);
+}
+
+TEST_P(QuantizedLora, FiveStepsOfAdamW) {
+  const auto model = load();
+  engine::AdamW optimizer(model->parameters(), {.weight_decay = description_.at("weight_decay"),
+                                                .max_grad_norm = description_.at("max_grad_norm")});
+  const double rate = description_.at("learning_rate");
+  const at::Tensor losses = expected_.tensor("step_losses");
+  const at::Tensor norms = expected_.tensor("step_grad_norms");
+  for (int64_t step = 0; step < losses.size(0); ++step) {
+    const auto result = engine::optimizer_step(*model, optimizer, samples_, {rate, rate, rate},
+                                               {.micro_batch_size = std::ssize(samples_)});
+    const auto place = fmt::format("{}, step {}", GetParam(), step);
+    deviations_.expect_at_most(1e-6, relative_difference(result.loss, losses[step]), "loss of a step", place);
+    deviations_.expect_at_most(step == 0 ? 1e-6 : 3e-5, relative_difference(result.grad_norm, norms[step]),
+                               step == 0 ? "gradient norm of the first step" : "gradient norm of a later step", place);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, QuantizedLora, testing::Values("nf4_all_linear", "nf4_dora", "int8_all_linear"),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace vlmtrain::parity
