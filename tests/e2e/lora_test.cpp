@@ -141,6 +141,52 @@ TEST_F(LoraTest, GeneratesWithAnAdapter) {
   EXPECT_TRUE(nlohmann::json::parse(result.out).contains("text"));
 }
 
+TEST_F(LoraTest, TrainsOnQuantizedWeights) {
+  for (const std::string quantization : {"nf4", "int8"}) {
+    const std::string key = "model.quantization=" + quantization;
+    train_well(settings(quantization, {key}));
+    const auto steps = step_lines(quantization + "/metrics.jsonl");
+    EXPECT_LT(steps.back()["loss"].get<double>(), 0.8 * steps.front()["loss"].get<double>());
+
+    // The adapter is one for the base as it is: nothing says how the weights were held.
+    EXPECT_FALSE(json_file(newest(quantization) + "/adapter_config.json").dump().contains("quanti"));
+    const double in_training = steps.back()["loss"];
+    EXPECT_LT(eval(newest(quantization))["loss"].get<double>(), 1.5 * in_training);
+    const Result merged = run({"merge", "--adapter", newest(quantization), "--out", quantization + "_merged"});
+    EXPECT_EQ(merged.exit_code, 0) << merged.err;
+
+    train_well(settings(quantization + "_recomputed", {key, "memory.recompute=all"}));
+    EXPECT_EQ(read_text(folder() / newest(quantization) / "adapter_model.safetensors"),
+              read_text(folder() / newest(quantization + "_recomputed") / "adapter_model.safetensors"));
+  }
+  EXPECT_NE(step_lines("nf4/metrics.jsonl").front()["loss"], step_lines("int8/metrics.jsonl").front()["loss"]);
+}
+
+TEST_F(LoraTest, AQuantizedRunGoesOnBitForBit) {
+  const std::vector<std::string> more{"model.quantization=nf4", "lora.use_dora=true"};
+  train_well(settings("whole", more));
+  const auto arguments = train_arguments(settings("pieces", more));
+  Process process(folder(), arguments);
+  wait_until(process, [&] { return std::filesystem::exists(folder() / "pieces/checkpoints/step-4"); });
+  process.send(SIGKILL);
+  process.wait();
+  ASSERT_EQ(run(arguments).exit_code, 0);
+  for (const char* file : {"adapter_model.safetensors", "trainer_state/optimizer.safetensors"}) {
+    EXPECT_EQ(read_text(folder() / newest("whole") / file), read_text(folder() / newest("pieces") / file)) << file;
+  }
+  EXPECT_THAT(refused_training(2, settings("pieces", {"lora.use_dora=true"})),
+              HasSubstr("model.quantization: was nf4, is none"));
+}
+
+TEST_F(LoraTest, WrongQuantizationIsRefused) {
+  EXPECT_THAT(refused_training(2, {"model.quantization=nf4"}),
+              AllOf(HasSubstr("model.quantization: nf4"), HasSubstr("set lora.rank")));
+  EXPECT_THAT(refused_training(2, {"lora.rank=4", "model.quantization=int4"}),
+              AllOf(HasSubstr("model.quantization"), HasSubstr("none, nf4, int8")));
+  EXPECT_THAT(refused(2, {"plan", "--gpu-gb", "24", "--finetune", "full", "--quantization", "nf4"}),
+              HasSubstr("model.quantization: nf4"));
+}
+
 TEST_F(LoraTest, WrongSettingsAreRefused) {
   EXPECT_THAT(refused_training(2, {"lora.rank=4", "lora.target_modules=[q_porj, nonsense]"}),
               AllOf(HasSubstr("q_porj (did you mean q_proj?)"), HasSubstr("nonsense"), HasSubstr("down_proj"),

@@ -33,6 +33,7 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
                 .precision = engine::Precision::kFp32,
                 .frozen = {.vision_tower = true, .projector = false, .language_model = true},
                 .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
+                .quantization = nn::Quantization::kInt8,
                 .max_grad_norm = 0.25};
   const Job arrived = sent(job);
   EXPECT_EQ(arrived.model, job.model);
@@ -40,6 +41,7 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
   EXPECT_TRUE(arrived.frozen.vision_tower);
   EXPECT_FALSE(arrived.frozen.projector);
   EXPECT_TRUE(arrived.frozen.language_model);
+  EXPECT_EQ(arrived.quantization, nn::Quantization::kInt8);
   EXPECT_EQ(arrived.max_grad_norm, 0.25);
   ASSERT_TRUE(arrived.lora);
   EXPECT_EQ(arrived.lora->rank, 4);

@@ -186,6 +186,42 @@ INSTANTIATE_TEST_SUITE_P(
                         "ProjectorOnly", engine::Precision::kFp32, {.vision_tower = true, .language_model = true}}),
     [](const auto& instance) { return instance.param.name; });
 
+class QuantizedWeightsTest : public RehearsalTest, public testing::WithParamInterface<nn::Quantization> {};
+
+TEST_P(QuantizedWeightsTest, TakeTheBytesThatTheyHold) {
+  Job job = model_.job();
+  job.lora = nn::LoraSettings{.rank = 4};
+  job.quantization = GetParam();
+  const Outcome outcome = rehearse(job, micro_batches_of(1), 1);
+  const auto built =
+      models::build_model(model_.path(), at::kMeta, engine::dtype_of(job.precision), job.lora, job.quantization);
+  int64_t bytes = 0;
+  int64_t tensors = 2;  // the tables
+  for (const auto& parameter : built->parameters().all()) {
+    std::vector<at::Tensor> held{parameter.tensor};
+    if (parameter.quantized) {
+      held.clear();
+      for (const auto& [name, tensor] : parameter.quantized->state()) held.push_back(tensor);
+    }
+    for (const auto& tensor : held) bytes += static_cast<int64_t>(tensor.storage().nbytes());
+    tensors += std::ssize(held);
+  }
+  const int64_t taken = most_of(*outcome.detail, Component::kWeights);
+  EXPECT_GE(taken, bytes);
+  EXPECT_LE(taken, bytes + 512 * tensors + 4096);
+
+  Job plain = job;
+  plain.quantization = nn::Quantization::kNone;
+  const Outcome without = rehearse(plain, micro_batches_of(1), 1);
+  EXPECT_LT(taken, most_of(*without.detail, Component::kWeights));
+  EXPECT_EQ(outcome.detail->total_elements, without.detail->total_elements);
+  EXPECT_EQ(outcome.detail->trained_elements, without.detail->trained_elements);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizedWeightsTest,
+                         testing::Values(nn::Quantization::kNf4, nn::Quantization::kInt8),
+                         [](const auto& instance) { return nn::name_of(instance.param); });
+
 TEST_F(RehearsalTest, AFrozenTowerKeepsNoActivations) {
   Job frozen = model_.job();
   frozen.frozen.vision_tower = true;

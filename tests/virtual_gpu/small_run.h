@@ -23,6 +23,7 @@ struct SmallRunSettings {
   int64_t micro_batch_size = 2;
   int64_t repeats = 1;  ///< of the case's samples
   std::optional<nn::LoraSettings> lora = std::nullopt;
+  nn::Quantization quantization = nn::Quantization::kNone;
 };
 
 /// A model on the virtual card, and the global batch that each of its steps trains on.
@@ -34,7 +35,8 @@ class SmallRun {
     for (int64_t i = 0; i < settings.repeats; ++i) {
       for (auto& sample : reference.samples()) samples_.push_back(std::move(sample));
     }
-    model_ = models::build_model(reference.checkpoint(), settings_.device, settings.dtype, settings.lora);
+    model_ = models::build_model(reference.checkpoint(), settings_.device, settings.dtype, settings.lora,
+                                 settings.quantization);
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/0);
     if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
