@@ -61,6 +61,17 @@ std::vector<std::string> module_names(const nn::ParameterStore& store) {
   return {names.begin(), names.end()};
 }
 
+/// What bitsandbytes wrote beside the bytes of its quantised weights.
+void refuse_quantized(const io::CheckpointTensors& weights, const std::filesystem::path& folder) {
+  for (const auto& name : weights.names()) {
+    if (name.find(".quant_state.bitsandbytes__") == std::string::npos && !name.ends_with(".SCB")) continue;
+    throw data_error(
+        "{}: its weights are quantised by bitsandbytes already ({}); take the checkpoint that they were made of, in 16 "
+        "or 32 bits, and set model.quantization=nf4 or int8",
+        folder.string(), name);
+  }
+}
+
 /// A pattern that matches nothing is a slip of the pen, or an adapter for another model.
 void check_lora_targets(const nn::ParameterStore& store, const std::filesystem::path& folder) {
   if (!store.lora()) return;
@@ -140,8 +151,10 @@ LoadedWeights load_weights(VisionLanguageModel& model, const std::filesystem::pa
     parameter.name = place ? place->name : model.checkpoint_name(parameter.name);
     (place ? elsewhere[place->folder] : own).push_back(std::move(parameter));
   }
+  const io::CheckpointTensors weights(folder);
+  refuse_quantized(weights, folder);
   const auto differences = load_parameters(
-      own, io::CheckpointTensors(folder), "", tolerance_of(model, settings),
+      own, weights, "", tolerance_of(model, settings),
       fmt::format("{}: the weights do not match config.json; model.allow_missing, model.allow_unexpected and "
                   "model.resize_embeddings let a run begin all the same",
                   folder.string()));

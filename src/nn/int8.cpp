@@ -44,8 +44,8 @@ void Int8Weight::quantize(const at::Tensor& weight) {
   for (const auto& [first, count] : pieces_of(sizes())) {
     const at::Tensor rows = values.narrow(0, first, count).to(at::kHalf).to(at::kFloat);
     const at::Tensor absmax = at::amax(rows.abs(), {1});
-    // A row of zeros is not divided by its zero.
-    const at::Tensor scale = kLargest / absmax.masked_fill(absmax == 0, 1);
+    // Two roundings, as in Python's 127.0 / absmax. A row of zeros is not divided by its zero.
+    const at::Tensor scale = absmax.masked_fill(absmax == 0, 1).reciprocal_().mul_(kLargest);
     values_.narrow(0, first, count).copy_((rows * scale.unsqueeze(1)).round_());
     row_absmax_.narrow(0, first, count).copy_(absmax);
   }

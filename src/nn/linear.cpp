@@ -51,6 +51,7 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const c10::intrusive_ptr<HeldWeight>& weight,
                             const std::optional<at::Tensor>& bias) {
     context->saved_data["weight"] = c10::IValue::make_capsule(weight);
+    context->saved_data["has_bias"] = bias.has_value();
     return linear(x, weight->weight->dequantize(), bias.value_or(at::Tensor()));
   }
 
@@ -60,7 +61,8 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
       const auto held = c10::static_intrusive_pointer_cast<HeldWeight>(context->saved_data["weight"].toCapsule());
       result[0] = matmul_transposed(gradients[0].contiguous(), held->weight->dequantize().t());
     }
-    if (context->needs_input_grad(2)) result[2] = gradients[0].sum(0);
+    // Of the tensors among the inputs the bias is the second.
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) result[2] = gradients[0].sum(0);
     return result;
   }
 };

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -92,6 +93,35 @@ TEST(BuildModel, NamesTheKnownFamiliesForAnUnknownOne) {
   EXPECT_THAT(message_of([&] { build_model(copy.path(), at::kCPU, at::kFloat); }),
               AllOf(HasSubstr((copy.path() / "config.json").string()), HasSubstr("idefix"), HasSubstr("idefics3"),
                     HasSubstr("smolvlm")));
+}
+
+TEST(LoadWeights, RefusesWhatBitsandbytesQuantised) {
+  const CheckpointCopy copy("text_only");
+  const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+  io::NamedTensors tensors;
+  const io::SafetensorsFile file(copy.path() / "model.safetensors");
+  for (const auto& name : file.names()) tensors.emplace_back(name, file.tensor(name).clone());
+  const std::string state = tensors.back().first + ".quant_state.bitsandbytes__nf4";
+  tensors.emplace_back(state, at::zeros({4}, at::kByte));
+  io::write_safetensors(copy.path() / "model.safetensors", tensors);
+  EXPECT_THAT(message_of([&] { load_weights(*model, copy.path()); }),
+              AllOf(HasSubstr(copy.path().string()), HasSubstr(state), HasSubstr("model.quantization=nf4")));
+}
+
+TEST(SaveCheckpoint, RefusesQuantisedWeights) {
+  const CheckpointCopy copy("text_only");
+  const auto model =
+      build_model(copy.path(), at::kCPU, at::kFloat, nn::LoraSettings{.rank = 2}, nn::Quantization::kInt8);
+  initialize_weights(*model, 1);
+  const parity::TemporaryFolder out;
+  try {
+    save_checkpoint(*model, copy.path(), out.path(), 1'000'000);
+    FAIL() << "a checkpoint of bytes that transformers cannot read";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("quantised"), HasSubstr("vlmtrain merge")));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(out.path()));
 }
 
 struct Mistake {

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <map>
+#include <ostream>
 #include <vector>
 
 #include "vlmtrain/base/error.h"
@@ -103,6 +104,10 @@ struct LinearCase {
   LoraSettings lora;
   at::ScalarType dtype = at::kFloat;
 };
+
+void PrintTo(const LinearCase& linear_case, std::ostream* out) {
+  *out << linear_case.name;
+}
 
 /// Linears with quantised weights beside ones with the same values in full.
 class QuantizedLinear : public testing::TestWithParam<LinearCase> {
