@@ -76,6 +76,10 @@ steps cannot be compared, their gradients only with an absolute tolerance. Nothi
 `lora/` is written by `../reference/make_lora_reference.py`: adapters of the checkpoints here, as peft 0.21.2 saves them, and what it
 computes with them. Each `case.json` has the difference of float32 from float64 for its case. In `text_only` a few elements of
 `lora_A` have a gradient near its rounding error, and end up to 4e-5 apart.
+
+## Quantised weights
+`quantization/` is written by `../reference/make_quantization_reference.py` (needs `../reference/requirements-quantization.txt`): what bitsandbytes
+0.50.2 makes of ten matrices, and adapters that peft computes on quantised bases.
 """
 
 

@@ -16,15 +16,18 @@ make_lora_reference.py: adapter/, case.json and expected.safetensors with
 NF4: transformers quantises the checkpoint with BitsAndBytesConfig, peft adapts its Linear4bit. int8: bitsandbytes would quantise
 the activations too; here peft adapts the plain model with the dequantised weights.
 
-The nested absmax are quantised by bitsandbytes' own PyTorch implementation, which finds the nearest value of the map as its CUDA
-kernel does. The CPU library of 0.50 looks values up in a table of 65,536 places instead and takes a neighbour for one or two
-in a thousand.
+All blockwise operations are bitsandbytes' own PyTorch code, which agrees with its CUDA kernels. Its CPU library of 0.50 does not:
+it looks nested absmax up in a table of 65,536 places and takes a neighbour of the nearest value for one or two in a thousand,
+and with AVX-512 it scales rows whose length is a multiple of 16 but not of 64 by the absmax of other blocks.
 """
 
 import argparse
 import json
+import os
 import shutil
 from pathlib import Path
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # bitsandbytes' code as it is written, operation by operation
 
 import bitsandbytes
 import peft
@@ -46,17 +49,14 @@ CASES = [
 ]
 
 
-def use_exact_nested_quantisation():
-    """Sends quantize_blockwise on the CPU to the PyTorch implementation that other devices without a library use."""
-    operation = torch.ops.bitsandbytes.quantize_blockwise.default
+def use_pytorch_implementations():
+    """Sends bitsandbytes' blockwise operations on the CPU to its own PyTorch code, which all devices without a library use."""
+    library = torch.library.Library("bitsandbytes", "IMPL")
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CompositeExplicitAutograd)
-
-    def quantize_blockwise(values, code=None, blocksize=4096, **_):
-        code = functional.create_dynamic_map() if code is None else code
-        indices, absmax = operation.redispatch(keys, values, code, blocksize)
-        return indices, functional.QuantState(absmax=absmax, code=code, blocksize=blocksize, dtype=values.dtype)
-
-    functional.quantize_blockwise = quantize_blockwise
+    for name in ("quantize_blockwise", "dequantize_blockwise", "quantize_4bit", "dequantize_4bit"):
+        operation = getattr(torch.ops.bitsandbytes, name).default
+        library.impl(name, lambda *inputs, operation=operation: operation.redispatch(keys, *inputs), "CPU", allow_override=True)
+    return library
 
 
 def matrices():
@@ -207,11 +207,12 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    use_exact_nested_quantisation()
+    library = use_pytorch_implementations()  # as long as it lives
     arguments.out.mkdir(parents=True, exist_ok=True)
     make_matrices(arguments.out)
     for quantization, case in CASES:
         make_case(quantization, case, arguments.out)
+    del library
 
 
 if __name__ == "__main__":
