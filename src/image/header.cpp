@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "image/upright.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {
@@ -170,8 +171,7 @@ Header read_format(const HeaderBytes& file) {
 }  // namespace
 
 ImageSize upright_size(const Header& header) {
-  if (swaps_sides(header.orientation)) return {header.stored.width, header.stored.height};
-  return header.stored;
+  return upright_size(header.stored, header.orientation);
 }
 
 Header read_header(ByteSource& source, const std::string& name) {

@@ -1,0 +1,49 @@
+#include "image/rgb_converter.h"
+
+#include <cstring>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+
+StoredPixels RgbConverter::convert(const AVFrame& frame, const std::string& name) {
+  prepare({frame.width, frame.height, frame.format, frame.colorspace, frame.color_range == AVCOL_RANGE_JPEG}, name);
+  sws_scale(scaler_.get(), frame.data, frame.linesize, 0, frame.height, rgb_->data, rgb_->linesize);
+  StoredPixels pixels({frame.height, frame.width}, 3);
+  for (int64_t y = 0; y < frame.height; ++y) {
+    std::memcpy(&pixels.samples[y * pixels.row_bytes()], rgb_->data[0] + y * rgb_->linesize[0], pixels.row_bytes());
+  }
+  return pixels;
+}
+
+void RgbConverter::prepare(const Kind& kind, const std::string& name) {
+  if (scaler_ && kind == kind_) return;
+  kind_ = kind;
+  scaler_.reset(sws_getContext(kind.width, kind.height, static_cast<AVPixelFormat>(kind.format), kind.width,
+                               kind.height, AV_PIX_FMT_RGB24, SWS_BILINEAR, nullptr, nullptr, nullptr));
+  if (!scaler_) {
+    throw data_error("{}: its pixels cannot be converted to RGB ({}); convert the video, say to H.264 yuv420p", name,
+                     ffmpeg_reason(AVERROR(EINVAL)));
+  }
+  int* matrix = nullptr;
+  int* rgb_matrix = nullptr;
+  int full_range = 0;
+  int rgb_range = 0;
+  int brightness = 0;
+  int contrast = 0;
+  int saturation = 0;
+  if (sws_getColorspaceDetails(scaler_.get(), &matrix, &full_range, &rgb_matrix, &rgb_range, &brightness, &contrast,
+                               &saturation) >= 0) {
+    // Formats such as yuvj420p are of full range by themselves.
+    sws_setColorspaceDetails(scaler_.get(), sws_getCoefficients(kind.matrix), full_range | int{kind.full_range},
+                             rgb_matrix, rgb_range, brightness, contrast, saturation);
+  }
+  // swscale writes whole vectors, also behind the end of a row: the rows have room for that.
+  rgb_.reset(av_frame_alloc());
+  rgb_->format = AV_PIX_FMT_RGB24;
+  rgb_->width = kind.width;
+  rgb_->height = kind.height;
+  if (av_frame_get_buffer(rgb_.get(), 0) < 0) throw std::bad_alloc();
+}
+
+}  // namespace vlmtrain::image

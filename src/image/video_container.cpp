@@ -1,0 +1,149 @@
+#include "image/video_container.h"
+
+extern "C" {
+#include <libavutil/display.h>
+}
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+namespace {
+
+/// Containers of videos. FFmpeg also reads playlists, which name other files, and shows any text as a film of a
+/// terminal: neither is meant here.
+constexpr const char* kContainers =
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,asf,ogg,gif,apng,mxf,nut,ivf,rm,dv,wtv,"
+    "h264,hevc,mjpeg,yuv4mpegpipe";
+
+FormatContext open(const std::filesystem::path& file) {
+  if (!std::filesystem::is_regular_file(file)) {
+    throw data_error("{}: the video cannot be opened; check the path and data.image_root", file.string());
+  }
+  AVDictionary* options = nullptr;
+  av_dict_set(&options, "protocol_whitelist", "file", 0);
+  av_dict_set(&options, "format_whitelist", kContainers, 0);
+  AVFormatContext* context = nullptr;
+  const int code = avformat_open_input(&context, ("file:" + file.string()).c_str(), nullptr, &options);
+  av_dict_free(&options);
+  if (code < 0) {
+    throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", file.string(),
+                     ffmpeg_reason(code));
+  }
+  return FormatContext(context);
+}
+
+/// Fills in what the headers leave out, from the first packets and frames.
+void probe(AVFormatContext& context, const std::string& name) {
+  std::vector<AVDictionary*> options(context.nb_streams);
+  for (AVDictionary*& of_stream : options) av_dict_set_int(&of_stream, "max_pixels", kMaxImagePixels, 0);
+  const int code = avformat_find_stream_info(&context, options.data());
+  for (AVDictionary*& of_stream : options) av_dict_free(&of_stream);
+  if (code < 0) {
+    throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", name,
+                     ffmpeg_reason(code));
+  }
+}
+
+AVStream* find_video(AVFormatContext& context, const std::string& name) {
+  const int index = av_find_best_stream(&context, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
+  // A song's cover is a video stream to FFmpeg.
+  if (index < 0 || (context.streams[index]->disposition & AV_DISPOSITION_ATTACHED_PIC) != 0) {
+    throw data_error("{}: has no video, only other streams; replace the file or drop the sample", name);
+  }
+  return context.streams[index];
+}
+
+void check_size(const AVCodecParameters& parameters, const std::string& name) {
+  if (parameters.width <= 0 || parameters.height <= 0) {
+    throw data_error("{}: its frames have no size ({}); replace the file or drop the sample", name,
+                     ffmpeg_reason(AVERROR_INVALIDDATA));
+  }
+  if (parameters.height > kMaxImagePixels / parameters.width) {
+    throw data_error("{}: frames of {} x {} pixels are beyond the limit of {}; shrink them", name, parameters.width,
+                     parameters.height, kMaxImagePixels);
+  }
+}
+
+}  // namespace
+
+VideoContainer::VideoContainer(const std::filesystem::path& file) : name_(file.string()) {
+  begin_ffmpeg_messages();
+  context_ = open(file);
+  probe(*context_, name_);
+  stream_ = find_video(*context_, name_);
+  check_size(*stream_->codecpar, name_);
+  for (unsigned i = 0; i < context_->nb_streams; ++i) {
+    if (context_->streams[i] != stream_) context_->streams[i]->discard = AVDISCARD_ALL;
+  }
+  packet_.reset(av_packet_alloc());
+}
+
+Orientation VideoContainer::orientation() const {
+  const auto* matrix =
+      reinterpret_cast<const int32_t*>(av_stream_get_side_data(stream_, AV_PKT_DATA_DISPLAYMATRIX, /*size=*/nullptr));
+  if (matrix == nullptr) return Orientation::kUpright;
+  const auto sign = [](int32_t value) { return (value > 0) - (value < 0); };
+  // A stored pixel (x, y) is shown at (a x + c y, b x + d y).
+  struct Turn {
+    std::array<int, 4> abcd;
+    Orientation orientation;
+  };
+  constexpr std::array<Turn, 7> kTurns{{{{-1, 0, 0, 1}, Orientation::kMirrored},
+                                        {{-1, 0, 0, -1}, Orientation::kHalfTurn},
+                                        {{1, 0, 0, -1}, Orientation::kFlipped},
+                                        {{0, 1, 1, 0}, Orientation::kTransposed},
+                                        {{0, 1, -1, 0}, Orientation::kQuarterTurn},
+                                        {{0, -1, -1, 0}, Orientation::kTransverse},
+                                        {{0, -1, 1, 0}, Orientation::kThreeQuarterTurn}}};
+  const std::array<int, 4> abcd{sign(matrix[0]), sign(matrix[1]), sign(matrix[3]), sign(matrix[4])};
+  const auto* turn = std::ranges::find(kTurns, abcd, &Turn::abcd);
+  return turn == kTurns.end() ? Orientation::kUpright : turn->orientation;
+}
+
+bool VideoContainer::is_mov() const {
+  return std::string_view(context_->iformat->name).starts_with("mov,");
+}
+
+int64_t VideoContainer::indexed_samples() const {
+  const int samples = avformat_index_get_entries_count(stream_);
+  if (!is_mov() || samples == 0 || samples != stream_->nb_frames) return 0;
+  const int64_t file_bytes = avio_size(context_->pb);
+  int64_t shown = 0;
+  for (int i = 0; i < samples; ++i) {
+    const AVIndexEntry& entry = *avformat_index_get_entry(stream_, i);
+    if (entry.pos + entry.size > file_bytes) {
+      throw data_error(
+          "{}: the file is cut off: {} bytes are there and sample {} of {} ends at {}; replace it or drop the sample",
+          name_, file_bytes, i + 1, samples, entry.pos + entry.size);
+    }
+    shown += (entry.flags & AVINDEX_DISCARD_FRAME) == 0 && entry.size > 0 ? 1 : 0;
+  }
+  return shown;
+}
+
+const AVPacket* VideoContainer::next_packet() {
+  while (true) {
+    av_packet_unref(packet_.get());
+    const int code = av_read_frame(context_.get(), packet_.get());
+    if (code == AVERROR_EOF && context_->pb->error >= 0) return nullptr;
+    if (code < 0 || (packet_->flags & AV_PKT_FLAG_CORRUPT) != 0) {
+      throw data_error("{}: the video is damaged or cut off ({}); replace the file or drop the sample", name_,
+                       ffmpeg_reason(code < 0 ? code : AVERROR_INVALIDDATA));
+    }
+    // To a decoder a packet without data would mean the end.
+    if (packet_->stream_index == stream_->index && packet_->size > 0) return packet_.get();
+  }
+}
+
+bool VideoContainer::seek(int64_t presentation_time, int64_t decoding_time) {
+  const bool by_presentation = (context_->iformat->flags & AVFMT_SEEK_TO_PTS) != 0 || decoding_time == AV_NOPTS_VALUE;
+  return av_seek_frame(context_.get(), stream_->index, by_presentation ? presentation_time : decoding_time,
+                       AVSEEK_FLAG_BACKWARD) >= 0;
+}
+
+}  // namespace vlmtrain::image

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "image/ffmpeg.h"
+#include "image/orientation.h"
+#include "vlmtrain/image/decode.h"
+
+namespace vlmtrain::image {
+
+/// The packets of a file's video stream. Errors are data_errors that name the file.
+class VideoContainer {
+ public:
+  explicit VideoContainer(const std::filesystem::path& file);
+
+  const std::string& name() const { return name_; }
+  const AVStream& stream() const { return *stream_; }
+  ImageSize stored_size() const { return {stream_->codecpar->height, stream_->codecpar->width}; }
+  /// What the stream's display matrix says; upright where it has none or turns by other than right angles.
+  Orientation orientation() const;
+
+  /// The samples in the index of an MP4 or MOV file that are shown; 0 where the file is of another kind or its index is
+  /// not known to be whole (fragments). A data error where the file ends before its last sample.
+  int64_t indexed_samples() const;
+
+  /// The next packet that has data, nullptr after the last one. It is valid until the next call.
+  const AVPacket* next_packet();
+  /// Goes to the last key frame at or before one with these times; false where the container cannot.
+  bool seek(int64_t presentation_time, int64_t decoding_time);
+
+ private:
+  bool is_mov() const;
+
+  std::string name_;
+  FormatContext context_;
+  Packet packet_;
+  AVStream* stream_ = nullptr;
+};
+
+}  // namespace vlmtrain::image
