@@ -1,6 +1,11 @@
 #include "image/rgb_converter.h"
 
+extern "C" {
+#include <libavutil/pixdesc.h>
+}
+
 #include <cstring>
+#include <new>
 
 #include "vlmtrain/base/error.h"
 
@@ -20,11 +25,13 @@ void RgbConverter::prepare(const Kind& kind, const std::string& name) {
   if (scaler_ && kind == kind_) return;
   kind_ = kind;
   scaler_.reset(sws_getContext(kind.width, kind.height, static_cast<AVPixelFormat>(kind.format), kind.width,
-                               kind.height, AV_PIX_FMT_RGB24, SWS_BILINEAR, nullptr, nullptr, nullptr));
+                               kind.height, AV_PIX_FMT_RGB24, SWS_BICUBIC, nullptr, nullptr, nullptr));
   if (!scaler_) {
     throw data_error("{}: its pixels cannot be converted to RGB ({}); convert the video, say to H.264 yuv420p", name,
                      ffmpeg_reason(AVERROR(EINVAL)));
   }
+  // RGB of deeper samples goes through YUV inside swscale, where a range would be applied once only.
+  const bool is_rgb = (av_pix_fmt_desc_get(static_cast<AVPixelFormat>(kind.format))->flags & AV_PIX_FMT_FLAG_RGB) != 0;
   int* matrix = nullptr;
   int* rgb_matrix = nullptr;
   int full_range = 0;
@@ -32,8 +39,8 @@ void RgbConverter::prepare(const Kind& kind, const std::string& name) {
   int brightness = 0;
   int contrast = 0;
   int saturation = 0;
-  if (sws_getColorspaceDetails(scaler_.get(), &matrix, &full_range, &rgb_matrix, &rgb_range, &brightness, &contrast,
-                               &saturation) >= 0) {
+  if (!is_rgb && sws_getColorspaceDetails(scaler_.get(), &matrix, &full_range, &rgb_matrix, &rgb_range, &brightness,
+                                          &contrast, &saturation) >= 0) {
     // Formats such as yuvj420p are of full range by themselves.
     sws_setColorspaceDetails(scaler_.get(), sws_getCoefficients(kind.matrix), full_range | int{kind.full_range},
                              rgb_matrix, rgb_range, brightness, contrast, saturation);

@@ -1,11 +1,12 @@
 #include "io/dataset_record.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include "io/image_places.h"
+#include "io/media_places.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::io {
@@ -50,8 +51,8 @@ std::string task_of(const json& record) {
   return {};
 }
 
-void refuse_video_and_audio(const json& record) {
-  for (const char* key : {"video", "videos", "audio", "audios"}) {
+void refuse_audio(const json& record) {
+  for (const char* key : {"audio", "audios"}) {
     const json* found = find_first(record, {key});
     if (found != nullptr && !found->empty()) {
       throw data_error("has the field \"{}\", which is not supported yet: remove it or the record", key);
@@ -99,37 +100,62 @@ std::optional<std::string> scalar_text(const json& value) {
   return value.is_number() || value.is_boolean() ? std::optional(value.dump()) : std::nullopt;
 }
 
-// The image that a content block brings along, if any.
-std::optional<std::string> own_image(const json& block, size_t number) {
-  const json* image = find_first(block, {"image_url", "image", "path", "url"});
-  if (image != nullptr && image->is_object()) {
-    image = find_first(*image, {"url", "path"});
-    if (image == nullptr) {
-      throw data_error("turn {}: an image block has an object without \"url\"", number);
-    }
-  }
-  if (image == nullptr) {
-    return std::nullopt;
-  }
-  if (!image->is_string()) {
-    throw data_error("turn {}: an image block's image is not a path", number);
-  }
-  return image->get<std::string>();
+const char* article(const MediaKind& kind) {
+  return kind.word == kImages.word ? "an" : "a";
 }
 
-std::string block_text(const json& block, size_t number, ImagePlaces& places) {
+/// The places of all that is not text.
+struct Places {
+  MediaPlaces images{kImages};
+  MediaPlaces videos{kVideos};
+
+  void add_marks_in(std::string_view text) {
+    images.add_marks_in(text);
+    videos.add_marks_in(text);
+  }
+};
+
+// The file that a content block of `kind` brings along, if any.
+std::optional<std::string> own_file(const json& block, size_t number, const MediaKind& kind) {
+  const std::string url_key = fmt::format("{}_url", kind.word);
+  const json* file = find_first(block, {url_key.c_str(), kind.keys[0], "path", "url"});
+  if (file != nullptr && file->is_object()) {
+    file = find_first(*file, {"url", "path"});
+    if (file == nullptr) {
+      throw data_error("turn {}: {} {} block has an object without \"url\"", number, article(kind), kind.word);
+    }
+  }
+  if (file == nullptr) {
+    return std::nullopt;
+  }
+  if (file->is_array()) {
+    throw data_error("turn {}: {} {} block has a list, say of frames: put the frames into a folder and give its path",
+                     number, article(kind), kind.word);
+  }
+  if (!file->is_string()) {
+    throw data_error("turn {}: {} {} block's {} is not a path", number, article(kind), kind.word, kind.word);
+  }
+  return file->get<std::string>();
+}
+
+std::string block_text(const json& block, size_t number, Places& places) {
   const auto type = block.is_object() ? block.find("type") : block.end();
   if (!block.is_object() || type == block.end() || !type->is_string()) {
     throw data_error("turn {}: a content block has no \"type\"", number);
   }
   const auto& name = type->get_ref<const std::string&>();
   if (name == "image" || name == "image_url") {
-    places.add(own_image(block, number));
+    places.images.add(own_file(block, number, kImages));
     return std::string(kImageMark);
   }
+  if (name == "video" || name == "video_url") {
+    places.videos.add(own_file(block, number, kVideos));
+    return std::string(kVideoMark);
+  }
   if (name != "text") {
-    throw data_error("turn {}: a content block of type \"{}\" is not supported: text, image and image_url are", number,
-                     name);
+    throw data_error(
+        "turn {}: a content block of type \"{}\" is not supported: text, image, image_url, video and video_url are",
+        number, name);
   }
   const json* value = find_first(block, {"text"});
   const std::optional<std::string> text = value == nullptr ? std::nullopt : scalar_text(*value);
@@ -140,7 +166,7 @@ std::string block_text(const json& block, size_t number, ImagePlaces& places) {
   return *text;
 }
 
-std::string text_of(const json& turn, size_t number, ImagePlaces& places) {
+std::string text_of(const json& turn, size_t number, Places& places) {
   const json* content = find_first(turn, {"value", "content"});
   if (content == nullptr) {
     throw data_error("turn {} is empty", number);
@@ -164,9 +190,11 @@ void check_turn(const Turn& turn, size_t number) {
   if (turn.text.find_first_not_of(kSpace) == std::string::npos) {
     throw data_error("turn {} is empty", number);
   }
-  if (turn.role == Role::kAssistant && turn.text.find(kImageMark) != std::string::npos) {
-    throw data_error("turn {} is the assistant's and has an image: a model cannot be trained to answer with one",
-                     number);
+  for (const MediaKind& kind : {kImages, kVideos}) {
+    if (turn.role == Role::kAssistant && turn.text.find(kind.mark) != std::string::npos) {
+      throw data_error("turn {} is the assistant's and has {} {}: a model cannot be trained to answer with one", number,
+                       article(kind), kind.word);
+    }
   }
 }
 
@@ -184,10 +212,41 @@ void check_alternation(const std::vector<Turn>& turns) {
   }
 }
 
+// LLaVA's own data of videos marks each with <image>.
+void take_image_marks_for_videos(std::vector<Turn>& turns, Places& places, size_t videos) {
+  for (Turn& turn : turns) {
+    for (size_t at = turn.text.find(kImageMark); at != std::string::npos; at = turn.text.find(kImageMark, at)) {
+      turn.text.replace(at, kImageMark.size(), kVideoMark);
+    }
+  }
+  places = Places{};
+  for (size_t i = 0; i < videos; ++i) {
+    places.videos.add(std::nullopt);
+  }
+}
+
+void place_media(const json& value, Places& places, Record& record) {
+  const std::vector<std::string> images = listed_media(value, kImages);
+  const std::vector<std::string> videos = listed_media(value, kVideos);
+  const bool images_are_videos = images.empty() && !videos.empty() && places.videos.empty() &&
+                                 places.images.waiting() == videos.size() && places.images.size() == videos.size();
+  if (images_are_videos) {
+    take_image_marks_for_videos(record.turns, places, videos.size());
+  }
+  std::string opening;
+  record.images = places.images.fill(images, opening);
+  record.videos = places.videos.fill(videos, opening);
+  if (!opening.empty()) {
+    const auto user = std::ranges::find(record.turns, Role::kUser, &Turn::role);
+    VLMTRAIN_CHECK(user != record.turns.end(), "a conversation without a user");
+    user->text = opening + "\n" + user->text;
+  }
+}
+
 void read_turns(const json& value, Record& record) {
-  refuse_video_and_audio(value);
+  refuse_audio(value);
   const json& turns = turns_of(value);
-  ImagePlaces places;
+  Places places;
   const json* system = find_first(value, {"system"});
   if (system != nullptr && system->is_string() && !system->get_ref<const std::string&>().empty()) {
     record.turns.push_back({Role::kSystem, text_of({{"value", *system}}, 1, places)});
@@ -202,7 +261,7 @@ void read_turns(const json& value, Record& record) {
     check_turn(record.turns.back(), number);
   }
   check_alternation(record.turns);
-  record.images = places.fill(listed_images(value), record.turns);
+  place_media(value, places, record);
 }
 
 }  // namespace

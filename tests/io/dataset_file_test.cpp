@@ -91,6 +91,53 @@ TEST_F(ReadDataset, ReadsMessagesWithContentBlocks) {
   EXPECT_THAT(record.images, ElementsAre("listed.png", "/data/b.png", "c.png", "d.png"));
 }
 
+TEST_F(ReadDataset, ReadsVideosOfAllFormats) {
+  const Record llava = one(R"({"video": "a.mp4", "conversations": [
+      {"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "A car"}]})");
+  EXPECT_EQ(llava.problem, "");
+  EXPECT_THAT(llava.videos, ElementsAre("a.mp4"));
+  EXPECT_THAT(llava.images, IsEmpty());
+  EXPECT_EQ(llava.turns.at(0).text, "<video>\nWhat?");
+
+  const Record share_gpt = one(R"({"videos": ["a.mp4", "file:///data/frames"], "images": ["c.png"], "conversations": [
+      {"from": "human", "value": "<video><image><video>?"}, {"from": "gpt", "value": "A"}]})");
+  EXPECT_EQ(share_gpt.problem, "");
+  EXPECT_THAT(share_gpt.videos, ElementsAre("a.mp4", "/data/frames"));
+  EXPECT_THAT(share_gpt.images, ElementsAre("c.png"));
+
+  const Record messages = one(R"({"videos": ["listed.mp4"], "messages": [{"role": "user", "content": [
+      {"type": "video"}, {"type": "image", "image": "i.png"}, {"type": "video", "video": "b.avi", "fps": 1},
+      {"type": "video", "path": "c"}, {"type": "video", "url": "d"}, {"type": "video_url", "video_url": {"url": "e"}},
+      {"type": "text", "text": "?"}]}, {"role": "assistant", "content": "A"}]})");
+  EXPECT_EQ(messages.problem, "");
+  EXPECT_EQ(messages.turns.at(0).text, "<video><image><video><video><video><video>?");
+  EXPECT_THAT(messages.videos, ElementsAre("listed.mp4", "b.avi", "c", "d", "e"));
+  EXPECT_THAT(messages.images, ElementsAre("i.png"));
+}
+
+TEST_F(ReadDataset, TakesImageMarksForVideosWhereThereAreNoImages) {
+  const Record record = one(R"({"video": ["a", "b"], "conversations": [
+      {"from": "human", "value": "<image>\nFirst?"}, {"from": "gpt", "value": "A"},
+      {"from": "human", "value": "And <image>?"}, {"from": "gpt", "value": "B"}]})");
+  EXPECT_EQ(record.problem, "");
+  EXPECT_EQ(record.turns.at(0).text, "<video>\nFirst?");
+  EXPECT_EQ(record.turns.at(2).text, "And <video>?");
+  EXPECT_THAT(record.images, IsEmpty());
+  EXPECT_THAT(record.videos, ElementsAre("a", "b"));
+}
+
+TEST_F(ReadDataset, PutsMissingMarksOfVideosBehindThoseOfImages) {
+  const std::string turns = R"({"from":"human","value":"Q"},{"from":"gpt","value":"A"})";
+  const Record record = one(fmt::format(R"({{"videos": ["a", "b"], "image": "c", "conversations": [{}]}})", turns));
+  EXPECT_EQ(record.problem, "");
+  EXPECT_EQ(record.turns.at(0).text, "<image><video><video>\nQ");
+  EXPECT_THAT(record.videos, ElementsAre("a", "b"));
+  const Record one_marked = one(R"({"video": "a", "image": "c", "conversations": [
+      {"from":"human","value":"Q <image>"},{"from":"gpt","value":"A"}]})");
+  EXPECT_EQ(one_marked.problem, "");
+  EXPECT_EQ(one_marked.turns.at(0).text, "<video>\nQ <image>");
+}
+
 TEST_F(ReadDataset, PutsMissingMarksFirst) {
   const Record record = one(R"({"image": ["a", "b"], "conversations": [{"from":"system","value":"S"},
                                 {"from":"human","value":"Q"},{"from":"gpt","value":"A"}]})");
@@ -201,9 +248,28 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithImages) {
   EXPECT_THAT(problem(R"("image": ["a", ""],)", "<image>"), HasSubstr("image 2 is not a path"));
   EXPECT_THAT(problem(R"("image": "https://x/a.png",)", "<image>"), HasSubstr("image 1 is a https://"));
   EXPECT_THAT(problem(R"("image": "data:image/png;base64,AA",)", "<image>"), HasSubstr("data:"));
-  EXPECT_THAT(problem(R"("video": "a.mp4",)", "Q"), HasSubstr("\"video\", which is not supported yet"));
-  EXPECT_THAT(problem(R"("videos": ["a.mp4"],)", "Q"), HasSubstr("\"videos\""));
+  EXPECT_THAT(problem(R"("audio": "a.wav",)", "Q"), HasSubstr("\"audio\", which is not supported yet"));
+  EXPECT_EQ(problem(R"("audios": [],)", "Q"), "");
+}
+
+TEST_F(ReadDataset, SaysWhatIsWrongWithVideos) {
+  const auto problem = [&](std::string_view videos, std::string_view text) {
+    return one(fmt::format(R"({{{} "conversations":[{{"from":"human","value":"{}"}},{{"from":"gpt","value":"A"}}]}})",
+                           videos, text))
+        .problem;
+  };
   EXPECT_EQ(problem(R"("videos": [],)", "Q"), "");
+  EXPECT_THAT(problem(R"("video": "a",)", "<video><video>"), HasSubstr("has 2 <video> marks for 1 videos"));
+  EXPECT_THAT(problem("", "<video>"), HasSubstr("has 1 <video> marks for 0 videos"));
+  EXPECT_THAT(problem(R"("video": "a",)", "<image><image>"), HasSubstr("has 2 <image> marks for 0 images"));
+  EXPECT_THAT(problem(R"("video": "a",)", "<image><video>"), HasSubstr("has 1 <image> marks for 0 images"));
+  EXPECT_THAT(problem(R"("video": "a", "videos": ["b"],)", "<video>"), HasSubstr("both \"video\" and \"videos\""));
+  EXPECT_THAT(problem(R"("videos": ["a", 3],)", "<video>"), HasSubstr("video 2 is not a path"));
+  EXPECT_THAT(problem(R"("video": "https://x/a.mp4",)", "<video>"), HasSubstr("save the video"));
+  EXPECT_THAT(problem(R"("videos": [["0.jpg", "1.jpg"]],)", "<video>"),
+              AllOf(HasSubstr("video 1 is a list"), HasSubstr("put the frames into a folder")));
+  EXPECT_THAT(with_turns(R"({"from":"human","value":"Q"},{"from":"gpt","value":"<video>"})").problem,
+              HasSubstr("turn 2 is the assistant's and has a video"));
 }
 
 TEST_F(ReadDataset, SaysWhatIsWrongWithBlocks) {
@@ -217,10 +283,13 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithBlocks) {
   EXPECT_THAT(problem(R"("text")"), HasSubstr("turn 1: a content block has no \"type\""));
   EXPECT_THAT(problem(R"({"text":"Q"})"), HasSubstr("has no \"type\""));
   EXPECT_THAT(problem(R"({"type":"text"})"), HasSubstr("a text block has no \"text\""));
-  EXPECT_THAT(problem(R"({"type":"video","video":"a"})"), HasSubstr("type \"video\" is not supported"));
+  EXPECT_THAT(problem(R"({"type":"audio","audio":"a"})"), HasSubstr("type \"audio\" is not supported"));
   EXPECT_THAT(problem(R"({"type":"image"})"), HasSubstr("has 1 <image> marks for 0 images"));
   EXPECT_THAT(problem(R"({"type":"image","image":3})"), HasSubstr("not a path"));
   EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("without \"url\""));
+  EXPECT_THAT(problem(R"({"type":"video"})"), HasSubstr("has 1 <video> marks for 0 videos"));
+  EXPECT_THAT(problem(R"({"type":"video","video":3})"), HasSubstr("a video block's video is not a path"));
+  EXPECT_THAT(problem(R"({"type":"video","video":["0.jpg"]})"), HasSubstr("put the frames into a folder"));
 }
 
 }  // namespace

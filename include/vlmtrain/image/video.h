@@ -21,7 +21,7 @@ struct VideoInfo {
 /// natural order of their names (frame2 before frame10); the folder's other files do not count.
 ///
 /// The frames are those of TorchCodec, which transformers 5.23 reads videos with, and with the same FFmpeg under it
-/// they have the same bytes: converted by swscale (bilinear) with the frame's own matrix (BT.601 where it names none)
+/// they have the same bytes: converted by swscale (bicubic) with the frame's own matrix (BT.601 where it names none)
 /// and range, rotated as the file's display matrix says. Alpha is dropped and deeper samples become 8 bits, as swscale
 /// does it; pixels that are not square stay as they are. Frames are counted as shown: a frame of a variable rate is
 /// one frame, however long it is on the screen, and what an edit list cuts off does not count.

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/io/conversation.h"
+
+namespace vlmtrain::io {
+
+/// What stands at marks in the text.
+struct MediaKind {
+  std::string_view word;            ///< in messages
+  std::string_view mark;            ///< in turns
+  std::array<const char*, 2> keys;  ///< of a record, for one or several
+};
+inline constexpr MediaKind kImages{"image", kImageMark, {"image", "images"}};
+inline constexpr MediaKind kVideos{"video", kVideoMark, {"video", "videos"}};
+
+/// The files of a kind that a record lists beside its turns: a string or a list of strings. Problems are data_errors,
+/// here and below.
+std::vector<std::string> listed_media(const nlohmann::json& record, const MediaKind& kind);
+
+/// How often `mark` stands in `text`.
+size_t count_marks(std::string_view text, std::string_view mark);
+
+/// The places of a conversation's images or videos, collected turn by turn: each is a mark, with a file of its own (a
+/// content block that names one) or waiting for the next of the listed ones.
+class MediaPlaces {
+ public:
+  explicit MediaPlaces(const MediaKind& kind) : kind_(&kind) {}
+
+  void add(std::optional<std::string> file) { places_.push_back(std::move(file)); }
+  void add_marks_in(std::string_view text);
+
+  /// The marks that wait for a listed file.
+  size_t waiting() const;
+  size_t size() const { return places_.size(); }
+  bool empty() const { return places_.empty(); }
+
+  /// The files in the order of their marks. Where no turn has a mark, marks for all listed ones go to `opening`.
+  std::vector<std::string> fill(const std::vector<std::string>& listed, std::string& opening) const;
+
+ private:
+  const MediaKind* kind_;
+  std::vector<std::optional<std::string>> places_;
+};
+
+}  // namespace vlmtrain::io
