@@ -19,6 +19,7 @@ namespace {
 struct Arguments {
   std::string checkpoint;
   std::vector<std::string> images;
+  std::vector<std::string> videos;
   std::string prompt;
   std::string device = "auto";
   std::string precision = "fp32";
@@ -26,20 +27,26 @@ struct Arguments {
   bool json = false;
 };
 
-/// The question as a record: the images stand before the text unless the prompt places them itself.
+/// Puts `files` times `mark` before `text` unless the prompt has a mark for each itself.
+void place_marks(std::string_view mark, std::string_view kind, size_t files, std::string& text) {
+  size_t marks = 0;
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++marks;
+  if (marks == 0) {
+    for (size_t i = 0; i < files; ++i) text.insert(0, mark);
+  } else if (marks != files) {
+    throw usage_error("--prompt has {} marks {} for {} {}s; give one for each, or none", marks, mark, files, kind);
+  }
+}
+
+/// The question as a record: images and videos stand before the text unless the prompt places them itself.
 io::Record record_of(const Arguments& arguments) {
   io::Record record;
   record.id = "prompt";
   record.images = arguments.images;
+  record.videos = arguments.videos;
   std::string text = arguments.prompt;
-  size_t marks = 0;
-  for (size_t at = text.find(io::kImageMark); at != std::string::npos; at = text.find(io::kImageMark, at + 1)) ++marks;
-  if (marks == 0) {
-    for (size_t i = 0; i < arguments.images.size(); ++i) text.insert(0, io::kImageMark);
-  } else if (marks != arguments.images.size()) {
-    throw usage_error("--prompt has {} marks {} for {} images; give one for each, or none", marks, io::kImageMark,
-                      arguments.images.size());
-  }
+  place_marks(io::kVideoMark, "video", arguments.videos.size(), text);
+  place_marks(io::kImageMark, "image", arguments.images.size(), text);
   record.turns.push_back({io::Role::kUser, std::move(text)});
   return record;
 }
@@ -68,8 +75,11 @@ Action declare_generate(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
   command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")->required();
   command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);
+  command.add_option("--video", arguments->videos, "video file or folder of frames; may be given several times")
+      ->check(CLI::ExistingPath);
   command
-      .add_option("--prompt", arguments->prompt, "question; <image> marks the places of images, else they stand first")
+      .add_option("--prompt", arguments->prompt,
+                  "question; <image> and <video> mark the places of images and videos, else they stand first")
       ->required();
   command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of the answer")
       ->check(CLI::PositiveNumber)

@@ -11,7 +11,7 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.train", options.train, "JSON or JSON Lines file of conversations to train on.");
   table.add("data.eval", options.eval, "File of conversations to evaluate on; empty: none.");
   table.add("data.image_root", options.image_root,
-            "Folder that the images' relative paths start from; empty: the folder of the data file.");
+            "Folder that relative paths of images and videos start from; empty: the folder of the data file.");
   table.add("data.max_length", options.max_length,
             "Most tokens of a sample, image tokens included; a longer one is a bad sample, it is not cut.",
             std::optional{at_least<int64_t>(1)});
@@ -24,6 +24,12 @@ void declare(OptionTable& table, DataOptions& options) {
             "Most pixels of an image, width x height; a larger one is made smaller. auto: what the model's own "
             "processor allows.",
             std::optional{unless_auto(at_least<int64_t>(1))});
+  table.add("data.video_fps", options.video_fps,
+            "Frames of a video that are looked at, a second; a folder of frames has no seconds and is taken whole.",
+            std::optional{greater_than(0.0)});
+  table.add("data.video_max_frames", options.video_max_frames,
+            "Most frames of a video that are looked at; from a longer one they are taken further apart.",
+            std::optional{at_least<int64_t>(2)});
   table.add_choice(
       "data.on_bad_sample", options.on_bad_sample, {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
       "What to do with a sample that cannot be used: stop and name it, or go on without it and count it in "

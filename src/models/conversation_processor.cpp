@@ -21,6 +21,14 @@ auto read_image(const io::Record& record, const Read& read) {
   }
 }
 
+void refuse_videos(const io::Record& record) {
+  if (record.videos.empty()) return;
+  throw data::SampleError("video for a family without",
+                          fmt::format("sample {} has a video ({}), and this family takes no videos; drop the sample or "
+                                      "take a model of another family",
+                                      record.id, record.videos.front()));
+}
+
 /// A template whose answers have no end (llava_1_5) is for asking only; the model ends as its tokenizer's texts do.
 std::string_view end_of_turn(const text::ChatTemplate& chat_template) {
   return chat_template.end_of_turn().empty() ? "</s>" : chat_template.end_of_turn();
@@ -54,6 +62,7 @@ data::Sample ConversationProcessor::outline(const io::Record& record, int64_t in
 
 data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
+  refuse_videos(record);
   const auto files = image_files(record);
   std::vector<ImagePlan> plans;
   int64_t tiles = 0;

@@ -30,6 +30,8 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
           .max_length = data.max_length,
           .max_images_per_sample = data.max_images_per_sample,
           .image_max_pixels = data.image_max_pixels,
+          .video_fps = data.video_fps,
+          .video_max_frames = data.video_max_frames,
           .chat_template = data.chat_template};
 }
 

@@ -112,6 +112,13 @@ TEST_F(Idefics3Processor, ImageTokenInTheTextThatIsNoImageIsRefused) {
   EXPECT_EQ(refusal(record, {"sample words", "1 image tokens", "0 image features"}), "image tokens in the text");
 }
 
+TEST_F(Idefics3Processor, VideosAreRefused) {
+  io::Record record = records_.at(0);
+  record.videos = {"clip.mp4"};
+  EXPECT_EQ(refusal(record, {"sample words", "clip.mp4", "takes no videos"}), "video for a family without");
+  EXPECT_THAT(message_of([&] { processor()->outline(record, 0); }), HasSubstr("takes no videos"));
+}
+
 TEST_F(Idefics3Processor, MissingPictureIsNamed) {
   io::Record record = records_.at(1);
   record.images = {"nowhere.png"};

@@ -17,6 +17,8 @@ struct DataOptions {
   bool packing = true;
   Auto<int64_t> max_images_per_sample;
   Auto<int64_t> image_max_pixels;
+  double video_fps = 2.0;
+  int64_t video_max_frames = 128;  ///< as LLaMA-Factory's: transformers' 768 would fill many times max_length
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
   int64_t num_workers = 2;
   std::string chat_template = "auto";

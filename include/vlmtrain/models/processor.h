@@ -11,10 +11,12 @@
 namespace vlmtrain::models {
 
 struct ProcessorSettings {
-  std::filesystem::path image_root;              ///< what relative image paths start from
+  std::filesystem::path image_root;              ///< what relative paths of images and videos start from
   int64_t max_length = 8192;                     ///< tokens, image tokens included; a longer sample is bad, never cut
   std::optional<int64_t> max_images_per_sample;  ///< nothing: no limit
   std::optional<int64_t> image_max_pixels;       ///< nothing: what the checkpoint's own processor allows
+  double video_fps = 2.0;                        ///< frames looked at, a second of video
+  int64_t video_max_frames = 128;                ///< most frames of a video that are looked at
   std::string chat_template = "auto";            ///< a name of text::ChatTemplate; auto: the family's own
 };
 

@@ -1,0 +1,299 @@
+#include "vlmtrain/image/video.h"
+
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "image/natural_order.h"
+#include "image/reference_files.h"
+#include "image/video_writer.h"
+#include "io/temporary_folder.h"
+
+namespace vlmtrain::image {
+namespace {
+
+using io::message_of;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+const std::filesystem::path kData = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/image/data";
+
+/// The colour of a pixel in each frame that paint_rgb makes.
+std::array<uint8_t, 3> colour(int number, int y, int x) {
+  return {static_cast<uint8_t>(20 * number + 1), static_cast<uint8_t>(7 * y), static_cast<uint8_t>(5 * x)};
+}
+
+/// Frames of 0RGB32 (four bytes a pixel) or RGB24.
+void paint_rgb(AVFrame& frame, int number) {
+  const bool packed = frame.format == AV_PIX_FMT_RGB24;
+  for (int y = 0; y < frame.height; ++y) {
+    for (int x = 0; x < frame.width; ++x) {
+      uint8_t* pixel = frame.data[0] + y * frame.linesize[0] + x * (packed ? 3 : 4);
+      const auto [red, green, blue] = colour(number, y, x);
+      pixel[0] = packed ? red : blue;
+      pixel[1] = green;
+      pixel[2] = packed ? blue : red;
+    }
+  }
+}
+
+/// Frames of YUV 4:2:0: slopes that wander, so that P and B frames have something to say.
+void paint_yuv(AVFrame& frame, int number) {
+  for (int plane = 0; plane < 3; ++plane) {
+    const int shift = plane == 0 ? 0 : 1;
+    for (int y = 0; y < frame.height >> shift; ++y) {
+      for (int x = 0; x < frame.width >> shift; ++x) {
+        frame.data[plane][y * frame.linesize[plane] + x] =
+            static_cast<uint8_t>(40 + (3 * x + 2 * y * (plane + 1) + 5 * number) % 160);
+      }
+    }
+  }
+}
+
+const Clip kLossy{.codec = "mpeg2video",
+                  .format = AV_PIX_FMT_YUV420P,
+                  .width = 64,
+                  .height = 48,
+                  .frames = 30,
+                  .rate = {25, 1},
+                  .key_every = 8,
+                  .b_frames = 2};
+
+std::vector<int64_t> all_frames(const VideoFile& video) {
+  std::vector<int64_t> indices(video.info().frames);
+  std::iota(indices.begin(), indices.end(), 0);
+  return indices;
+}
+
+class Video : public io::TemporaryFolderTest {
+ protected:
+  std::filesystem::path make(const std::string& name, const Clip& clip) const {
+    const bool is_yuv = clip.format == AV_PIX_FMT_YUV420P;
+    VideoWriter(folder() / name, clip).write(is_yuv ? paint_yuv : paint_rgb);
+    return folder() / name;
+  }
+
+  static std::string refusal(const std::filesystem::path& file) {
+    return message_of([&] {
+      const VideoFile video(file);
+      video.read(all_frames(video));
+    });
+  }
+};
+
+TEST_F(Video, GivesEachFrameItsPixels) {
+  const Clip clip{.width = 35, .height = 21};
+  const VideoFile video(make("rgb.mkv", clip));
+  EXPECT_EQ(video.info().frames, 12);
+  EXPECT_DOUBLE_EQ(video.info().fps, 10);
+  EXPECT_EQ(video.info().size, (ImageSize{21, 35}));
+  const std::vector<int64_t> wanted{0, 5, 5, 11};
+  const at::Tensor frames = video.read(wanted);
+  ASSERT_EQ(frames.sizes(), (std::vector<int64_t>{4, 3, 21, 35}));
+  ASSERT_TRUE(frames.is_contiguous());
+  const uint8_t* pixel = frames.const_data_ptr<uint8_t>();
+  for (const int64_t number : wanted) {
+    for (size_t channel = 0; channel < 3; ++channel) {
+      for (int y = 0; y < 21; ++y) {
+        for (int x = 0; x < 35; ++x) ASSERT_EQ(*pixel++, colour(static_cast<int>(number), y, x)[channel]);
+      }
+    }
+  }
+  EXPECT_EQ(video.read({}).size(0), 0);
+}
+
+TEST_F(Video, RefusesIndicesThatCannotBe) {
+  const VideoFile video(make("rgb.mkv", {}));
+  EXPECT_THROW(video.read(std::vector<int64_t>{12}), InternalError);
+  EXPECT_THROW(video.read(std::vector<int64_t>{-1}), InternalError);
+  EXPECT_THROW(video.read(std::vector<int64_t>{3, 2}), InternalError);
+}
+
+TEST_F(Video, CountsFramesInEveryKindOfContainer) {
+  for (const char* name : {"indexed.mp4", "a.mov", "a.mkv", "a.ts", "a.mpg", "a.avi"}) {
+    const VideoFile video(make(name, kLossy));
+    EXPECT_EQ(video.info().frames, 30) << name;
+    EXPECT_NEAR(video.info().fps, 25, 0.01) << name;
+    EXPECT_EQ(video.read(all_frames(video)).size(0), 30) << name;
+  }
+  for (const char* options : {"movflags=frag_keyframe", "movflags=frag_keyframe+empty_moov", "movflags=faststart"}) {
+    Clip clip = kLossy;
+    clip.options = options;
+    EXPECT_EQ(VideoFile(make("fragments.mp4", clip)).info().frames, 30) << options;
+  }
+  for (const char* name : {"old.avi", "old.mp4"}) {
+    Clip clip = kLossy;
+    clip.codec = "mpeg4";
+    EXPECT_EQ(VideoFile(make(name, clip)).info().frames, 30) << name;
+  }
+}
+
+TEST_F(Video, GivesTheSameFramesHoweverTheyAreAskedFor) {
+  for (const char* name : {"a.mp4", "a.mkv", "a.ts", "a.avi"}) {
+    const VideoFile video(make(name, kLossy));
+    const at::Tensor whole = video.read(all_frames(video));
+    for (int64_t first = 0; first < 30; ++first) {
+      const std::vector<int64_t> wanted{first, std::min<int64_t>(first + 1, 29), std::min<int64_t>(first + 11, 29)};
+      const at::Tensor some = video.read(wanted);
+      for (int64_t i = 0; i < 3; ++i) ASSERT_TRUE(at::equal(some[i], whole[wanted[i]])) << name << wanted[i];
+    }
+  }
+}
+
+TEST_F(Video, StartsAtTheKeyFrameBefore) {
+  std::string key;
+  {
+    VideoWriter writer(folder() / "a.mp4", kLossy);
+    writer.write(paint_yuv);
+    key = writer.first_key_packet();
+  }
+  const at::Tensor sound = VideoFile(folder() / "a.mp4").read(std::vector<int64_t>{20, 29});
+  std::string content = content_of(folder() / "a.mp4");
+  const size_t at = content.find(key);
+  ASSERT_NE(at, std::string::npos);
+  content.replace(at + 40, key.size() - 40, key.size() - 40, '\xFF');
+  const VideoFile damaged(put("damaged.mp4", content));
+  EXPECT_THAT(message_of([&] { damaged.read(std::vector<int64_t>{0}); }),
+              HasSubstr("damaged.mp4: the video is damaged"));
+  EXPECT_TRUE(at::equal(damaged.read(std::vector<int64_t>{20, 29}), sound));
+}
+
+TEST_F(Video, TurnsFramesAsTheFileSays) {
+  struct Case {
+    std::array<int32_t, 4> matrix;
+    bool swaps;
+    int y, x;  // where the stored first pixel comes to lie; -1: the last row or column
+  };
+  const Clip clip{.codec = "qtrle", .format = AV_PIX_FMT_RGB24, .width = 36, .height = 20, .frames = 2};
+  for (const auto& [matrix, swaps, y, x] :
+       {Case{{1, 0, 0, 1}, false, 0, 0}, Case{{-1, 0, 0, 1}, false, 0, -1}, Case{{-1, 0, 0, -1}, false, -1, -1},
+        Case{{1, 0, 0, -1}, false, -1, 0}, Case{{0, 1, 1, 0}, true, 0, 0}, Case{{0, 1, -1, 0}, true, 0, -1},
+        Case{{0, -1, -1, 0}, true, -1, -1}, Case{{0, -1, 1, 0}, true, -1, 0}}) {
+    Clip turned = clip;
+    std::ranges::copy(matrix, turned.matrix);
+    const VideoFile video(make("turned.mov", turned));
+    EXPECT_EQ(video.info().size, swaps ? (ImageSize{36, 20}) : (ImageSize{20, 36}));
+    const at::Tensor frame = video.read(std::vector<int64_t>{1})[0];
+    for (int64_t channel = 0; channel < 3; ++channel) {
+      EXPECT_EQ(frame[channel][y][x].item<uint8_t>(), colour(1, 0, 0)[channel]) << y << x;
+    }
+  }
+}
+
+TEST_F(Video, ReadsAFolderOfFrames) {
+  std::filesystem::create_directory(folder() / "frames");
+  const auto copy = [&](const char* from, const char* to) {
+    std::filesystem::copy_file(kData / from, folder() / "frames" / to,
+                               std::filesystem::copy_options::overwrite_existing);
+  };
+  copy("rgb.png", "frame10.png");
+  copy("rgb.jpg", "frame2.JPG");
+  copy("rgb.webp", "frame1.webp");
+  copy("SOURCES.md", "frame0.md");
+  const VideoFile video(folder() / "frames");
+  EXPECT_EQ(video.info().frames, 3);
+  EXPECT_EQ(video.info().fps, 0);
+  const at::Tensor frames = video.read(std::vector<int64_t>{0, 1, 2, 2});
+  EXPECT_TRUE(at::equal(frames[0], decode_image_file(kData / "rgb.webp")));
+  EXPECT_TRUE(at::equal(frames[1], decode_image_file(kData / "rgb.jpg")));
+  EXPECT_TRUE(at::equal(frames[2], decode_image_file(kData / "rgb.png")));
+  EXPECT_TRUE(at::equal(frames[3], frames[2]));
+
+  copy("orientation_6.jpg", "frame11.jpg");
+  EXPECT_THAT(refusal(folder() / "frames"), AllOf(HasSubstr("frame11.jpg"), HasSubstr("make all frames")));
+  std::filesystem::create_directory(folder() / "empty");
+  EXPECT_THAT(refusal(folder() / "empty"), HasSubstr("a folder without JPEG, PNG or WebP files"));
+}
+
+TEST_F(Video, SaysWhatIsWrongWithAFile) {
+  testing::internal::CaptureStderr();
+  const std::string cut_off = make("index_last.mp4", kLossy);
+  Clip index_first = kLossy;
+  index_first.options = "movflags=faststart";
+  const std::string content = content_of(make("index_first.mp4", index_first));
+  EXPECT_THAT(refusal(folder() / "nowhere.mp4"), AllOf(HasSubstr("nowhere.mp4"), HasSubstr("data.image_root")));
+  EXPECT_THAT(refusal(put("cut.mp4", content_of(cut_off).substr(0, 2000))),
+              AllOf(HasSubstr("cut.mp4: cannot be read as a video (moov atom not found)"), HasSubstr("replace")));
+  EXPECT_THAT(refusal(put("cut.mp4", content.substr(0, content.size() / 2))),
+              AllOf(HasSubstr("cut.mp4: the file is cut off"), HasSubstr("of 30 ends at")));
+  EXPECT_THAT(refusal(put("empty.mp4", "")), HasSubstr("empty.mp4: cannot be read as a video"));
+  for (const char* name : {"text.mp4", "text.txt", "text.avi"}) {
+    EXPECT_THAT(refusal(put(name, "A text is no video.\n")), HasSubstr("cannot be read as a video")) << name;
+  }
+  EXPECT_THAT(refusal(put("list.mp4", "#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:9,\n/etc/hostname\n#EXT-X-ENDLIST\n")),
+              HasSubstr("cannot be read as a video"));
+  { const VideoWriter without_packets(folder() / "none.mkv", kLossy); }
+  EXPECT_THAT(refusal(folder() / "none.mkv"), HasSubstr("a video without frames"));
+  VideoWriter(folder() / "huge.mov", {.codec = "qtrle", .format = AV_PIX_FMT_RGB24, .width = 16000, .height = 16000})
+      .write_packet("sixteen bytes....", 0);
+  EXPECT_THAT(refusal(folder() / "huge.mov"), AllOf(HasSubstr("16000 x 16000"), HasSubstr("limit")));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST_F(Video, SaysThatThereIsOnlySound) {
+  write_silence(folder() / "sound.mov");
+  EXPECT_THAT(refusal(folder() / "sound.mov"), HasSubstr("sound.mov: has no video, only other streams"));
+}
+
+TEST_F(Video, SurvivesAnyCut) {
+  const std::string content = content_of(make("a.mkv", kLossy));
+  for (size_t bytes = 0; bytes < content.size(); bytes += 97) {
+    const auto file = put("cut.mkv", content.substr(0, bytes));
+    try {
+      const VideoFile video(file);
+      EXPECT_LE(video.info().frames, 30);
+      video.read(all_frames(video));
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      EXPECT_THAT(error.what(), HasSubstr("cut.mkv"));
+    }
+  }
+}
+
+TEST_F(Video, IsReadByManyThreadsAtOnce) {
+  const VideoFile video(make("a.mp4", kLossy));
+  const at::Tensor whole = video.read(all_frames(video));
+  std::vector<int> equal(4);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < equal.size(); ++i) {
+    threads.emplace_back([&, i] { equal[i] = at::equal(video.read(all_frames(video)), whole) ? 1 : 0; });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(equal, Each(1));
+}
+
+TEST(VideoGoldens, FramesAreThoseOfPyAv) {
+  const auto clips = file_json(kData / "videos.json");
+  ASSERT_GE(clips.size(), 3);
+  for (const auto& clip : clips) {
+    const auto name = clip.at("file").get<std::string>();
+    const VideoFile video(kData / name);
+    ASSERT_EQ(video.info().frames, clip.at("frames").size()) << name;
+    EXPECT_DOUBLE_EQ(video.info().fps, clip.at("fps").get<double>()) << name;
+    const at::Tensor frames = video.read(all_frames(video));
+    for (int64_t i = 0; i < frames.size(0); ++i) {
+      EXPECT_EQ(crc32_of(frames[i]), clip.at("frames").at(i).get<std::string>()) << name << " frame " << i;
+    }
+  }
+}
+
+TEST(NaturalOrder, CountsWhatIsWrittenInDigits) {
+  EXPECT_TRUE(comes_before("frame2.png", "frame10.png"));
+  EXPECT_FALSE(comes_before("frame10.png", "frame2.png"));
+  EXPECT_TRUE(comes_before("a9b1", "a9b02"));
+  EXPECT_TRUE(comes_before("a", "a1"));
+  EXPECT_TRUE(comes_before("1", "a"));
+  EXPECT_TRUE(comes_before("f002", "f2") != comes_before("f2", "f002"));
+  EXPECT_FALSE(comes_before("f2", "f2"));
+  EXPECT_TRUE(comes_before("99999999999999999999999998", "99999999999999999999999999"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::image
