@@ -37,8 +37,16 @@ FormatContext open(const std::filesystem::path& file) {
   return FormatContext(context);
 }
 
+void check_pixels(const AVCodecParameters& parameters, const std::string& name) {
+  if (parameters.width > 0 && parameters.height > kMaxImagePixels / parameters.width) {
+    throw data_error("{}: frames of {} x {} pixels are beyond the limit of {}; shrink them", name, parameters.width,
+                     parameters.height, kMaxImagePixels);
+  }
+}
+
 /// Fills in what the headers leave out, from the first packets and frames.
 void probe(AVFormatContext& context, const std::string& name) {
+  for (unsigned i = 0; i < context.nb_streams; ++i) check_pixels(*context.streams[i]->codecpar, name);
   std::vector<AVDictionary*> options(context.nb_streams);
   for (AVDictionary*& of_stream : options) av_dict_set_int(&of_stream, "max_pixels", kMaxImagePixels, 0);
   const int code = avformat_find_stream_info(&context, options.data());
@@ -53,7 +61,7 @@ AVStream* find_video(AVFormatContext& context, const std::string& name) {
   const int index = av_find_best_stream(&context, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
   // A song's cover is a video stream to FFmpeg.
   if (index < 0 || (context.streams[index]->disposition & AV_DISPOSITION_ATTACHED_PIC) != 0) {
-    throw data_error("{}: has no video, only other streams; replace the file or drop the sample", name);
+    throw data_error("{}: has no video stream; replace the file or drop the sample", name);
   }
   return context.streams[index];
 }
@@ -63,10 +71,7 @@ void check_size(const AVCodecParameters& parameters, const std::string& name) {
     throw data_error("{}: its frames have no size ({}); replace the file or drop the sample", name,
                      ffmpeg_reason(AVERROR_INVALIDDATA));
   }
-  if (parameters.height > kMaxImagePixels / parameters.width) {
-    throw data_error("{}: frames of {} x {} pixels are beyond the limit of {}; shrink them", name, parameters.width,
-                     parameters.height, kMaxImagePixels);
-  }
+  check_pixels(parameters, name);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ struct Clip {
   int key_every = 4;
   int b_frames = 0;
   int32_t matrix[4] = {1, 0, 0, 1};  ///< of the display: a, b, c, d
-  std::string options;               ///< of the muxer, key=value
+  std::string options{};             ///< of the muxer, key=value
 };
 
 inline void require(int code) {
