@@ -18,7 +18,7 @@ constexpr double kLargest = 127;
 /// 1 / 127 with the digits that bitsandbytes multiplies by (functional.py, int8_vectorwise_dequant).
 constexpr double kStep = 7.874015718698502e-3;
 /// Values that are treated at a time, in whole rows.
-constexpr int64_t kPiece = 4'194'304;
+constexpr int64_t kPiece = 8'388'608;
 
 /// The rows of a matrix piece by piece: the first, and how many.
 std::vector<std::pair<int64_t, int64_t>> pieces_of(at::IntArrayRef sizes) {

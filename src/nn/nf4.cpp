@@ -20,8 +20,8 @@ namespace {
 constexpr int64_t kBlock = 64;         // values that share an absmax
 constexpr int64_t kNestedBlock = 256;  // absmax that share a nested one
 constexpr int64_t kSuperBlock = kBlock * kNestedBlock;
-/// Values that are treated at a time: what they take meanwhile is little, and the launches are few.
-constexpr int64_t kPiece = 256 * kSuperBlock;
+/// Values that are treated at a time, 8.4 million: what they take meanwhile is little, and the launches are few.
+constexpr int64_t kPiece = 512 * kSuperBlock;
 
 int64_t divided_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
