@@ -12,6 +12,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/evaluate.h"
 #include "vlmtrain/train/setup.h"
@@ -37,6 +38,12 @@ void print_table(const train::Evaluation& result) {
   };
   for (const auto& [task, score] : result.by_task) row(task, score);
   row("all", result.total);
+  if (result.closed.samples > 0) {
+    fmt::print("closed {:>17} {:>11.1f}% right\n", result.closed.samples, 100 * result.closed.accuracy());
+  }
+  if (result.open.samples > 0) {
+    fmt::print("open {:>19} {:>11.1f}% of the words recalled\n", result.open.samples, 100 * result.open.recall());
+  }
   fmt::print("loss {:.4f} over {} label tokens\n", result.loss, result.label_tokens);
   if (result.skipped > 0) fmt::print("{} bad samples skipped\n", result.skipped);
 }
@@ -58,10 +65,13 @@ ExitCode eval(const Arguments& arguments) {
                                       {.device = device,
                                        .num_workers = config.data.num_workers,
                                        .max_new_tokens = arguments.max_new_tokens,
+                                       .end_token_ids = models::end_token_ids(arguments.checkpoint, *processor),
                                        .on_bad_sample = config.data.on_bad_sample},
                                       [&lines](const train::Answer& answer) {
+                                        const bool is_closed = answer.type == train::AnswerType::kClosed;
                                         lines += nlohmann::ordered_json{{"id", answer.id},
                                                                         {"task", answer.task},
+                                                                        {"closed", is_closed},
                                                                         {"expected", answer.expected},
                                                                         {"given", answer.given}}
                                                      .dump() +

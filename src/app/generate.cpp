@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/end_tokens.h"
 
 namespace vlmtrain::app {
 
@@ -24,6 +26,8 @@ struct Arguments {
   std::string device = "auto";
   std::string precision = "fp32";
   int64_t max_new_tokens = 64;
+  engine::SamplingSettings sampling;
+  bool use_cache = true;
   bool json = false;
 };
 
@@ -51,18 +55,37 @@ io::Record record_of(const Arguments& arguments) {
   return record;
 }
 
+void check_sampling(const engine::SamplingSettings& sampling) {
+  engine::check(sampling);
+  if (sampling.temperature == 0 && (sampling.top_k != 0 || sampling.top_p != 1)) {
+    throw usage_error("--top-k and --top-p are for drawn answers: give --temperature above 0 too, such as 1");
+  }
+}
+
 ExitCode generate(const Arguments& arguments) {
   start_log(/*quiet=*/false);
+  check_sampling(arguments.sampling);
   const at::Device device = open_device(arguments.device);
   const auto processor = models::load_processor(arguments.checkpoint, {});
   const auto model =
       models::load_model(arguments.checkpoint, device, arguments.precision == "bf16" ? at::kBFloat16 : at::kFloat);
-  const auto answers = engine::generate(
-      *model, {processor->process_prompt(record_of(arguments), 0)},
-      {.device = device, .max_new_tokens = arguments.max_new_tokens, .end_of_turn_id = processor->end_of_turn_id()});
+  const auto prompt = processor->process_prompt(record_of(arguments), 0);
+  const auto began = std::chrono::steady_clock::now();
+  const auto answers = engine::generate(*model, {prompt},
+                                        {.device = device,
+                                         .max_new_tokens = arguments.max_new_tokens,
+                                         .end_token_ids = models::end_token_ids(arguments.checkpoint, *processor),
+                                         .sampling = arguments.sampling,
+                                         .use_cache = arguments.use_cache});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
   if (arguments.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"text", text}, {"token_ids", answers[0]}}.dump());
+    fmt::print("{}\n", nlohmann::ordered_json{{"text", text},
+                                              {"token_ids", answers[0]},
+                                              {"prompt_tokens", prompt.tokens()},
+                                              {"seconds", seconds},
+                                              {"tokens_per_second", static_cast<double>(answers[0].size()) / seconds}}
+                           .dump());
   } else {
     fmt::print("{}\n", text);
   }
@@ -84,6 +107,23 @@ Action declare_generate(CLI::App& command) {
   command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of the answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  auto& sampling = arguments->sampling;
+  command
+      .add_option("--temperature", sampling.temperature,
+                  "0: the most probable token each time; above: tokens are drawn, from logits divided by it")
+      ->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "draw from the k most probable tokens; 0: from all")
+      ->capture_default_str();
+  command.add_option("--top-p", sampling.top_p, "draw from the fewest tokens that have more than this probability")
+      ->capture_default_str();
+  command
+      .add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "above 1: tokens that occurred, in the prompt too, are less likely")
+      ->capture_default_str();
+  command.add_option("--seed", sampling.seed, "of the draws; the same seed gives the same answer")
+      ->capture_default_str();
+  command.add_flag("!--no-cache", arguments->use_cache,
+                   "run the model over the whole sequence for each token; slow, for comparison");
   command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--precision", arguments->precision, "what the model computes in")
       ->check(CLI::IsMember({"fp32", "bf16"}))

@@ -4,9 +4,16 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <optional>
+#include <span>
+
+#include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/nn/key_value_cache.h"
+#include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::engine {
 
@@ -17,57 +24,155 @@ struct Sequence {
   size_t place;  // in the result
   data::Sample sample;
   at::Tensor image_features;  // [image tokens, hidden]; undefined without images
+  int64_t next_position;
+  RandomStream random;
+
+  void append(int64_t token) {
+    const int64_t tokens = sample.tokens();
+    sample.token_ids.push_back(token);
+    sample.is_label.push_back(0);
+    if (!sample.position_ids.empty()) {
+      for (int64_t axis = data::kPositionAxes; axis > 0; --axis) {
+        sample.position_ids.insert(sample.position_ids.begin() + axis * tokens, next_position);
+      }
+    }
+    ++next_position;
+  }
 };
 
-std::vector<Sequence> start(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
-                            at::Device device) {
+int64_t position_after(const data::Sample& prompt) {
+  return prompt.position_ids.empty() ? prompt.tokens() : std::ranges::max(prompt.position_ids) + 1;
+}
+
+std::vector<Sequence> start(std::vector<data::Sample> prompts, const at::Tensor& image_features, uint64_t seed) {
   std::vector<Sequence> sequences;
+  int64_t first_feature = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    Sequence sequence{i, std::move(prompts[i]), {}};
-    if (sequence.sample.tiles.defined()) {
-      sequence.image_features = model.image_features({sequence.sample.tiles.to(device), sequence.sample.grids});
-      sequence.sample.tiles.reset();
+    data::Sample& prompt = prompts[i];
+    const int64_t position = position_after(prompt);
+    prompt.tiles.reset();
+    prompt.grids.clear();
+    at::Tensor features;
+    if (const auto count = std::ssize(prompt.image_token_positions); count > 0) {
+      features = image_features.narrow(0, first_feature, count);
+      first_feature += count;
     }
-    sequences.push_back(std::move(sequence));
+    sequences.push_back(
+        {i, std::move(prompt), std::move(features), position, RandomStream(stream_seed(seed, "generate", {i}))});
   }
   return sequences;
 }
 
-/// The most probable next token of each sequence.
-std::vector<int64_t> next_tokens(const models::VisionLanguageModel& model, const std::vector<Sequence>& sequences,
-                                 at::Device device) {
+data::MicroBatch whole_sequences(std::span<const Sequence> sequences, at::Device device) {
   std::vector<data::Sample> samples;
+  for (const auto& sequence : sequences) samples.push_back(sequence.sample);
+  return data::collate(samples).to(device);
+}
+
+at::Tensor features_of(std::span<const Sequence> sequences) {
   std::vector<at::Tensor> features;
   for (const auto& sequence : sequences) {
-    samples.push_back(sequence.sample);
     if (sequence.image_features.defined()) features.push_back(sequence.image_features);
   }
-  const auto batch = data::collate(samples).to(device);
+  return features.empty() ? at::Tensor() : at::cat(features);
+}
+
+/// The last token of each sequence.
+data::MicroBatch newest_tokens(std::span<const Sequence> sequences, at::Device device) {
+  const auto count = std::ssize(sequences);
+  const at::Tensor tokens = at::empty({2, count}, at::kLong);  // and their positions
+  auto* const token = tokens.mutable_data_ptr<int64_t>();
+  bool has_axes = false;
+  for (int64_t i = 0; i < count; ++i) {
+    const Sequence& sequence = sequences[static_cast<size_t>(i)];
+    token[i] = sequence.sample.token_ids.back();
+    token[count + i] = sequence.next_position - 1;
+    has_axes |= !sequence.sample.position_ids.empty();
+  }
+  const at::Tensor moved = tokens.to(device);
+  data::MicroBatch batch;
+  batch.token_ids = moved[0];
+  batch.position_ids = has_axes ? moved[1].expand({data::kPositionAxes, count}) : moved[1];
+  batch.segments = nn::Segments::uniform(count, 1, device);
+  batch.samples = count;
+  return batch;
+}
+
+/// fp32 [sequences, vocabulary], of the tokens that come next. `cache` is null or empty, or has all but the newest.
+at::Tensor next_logits(const models::VisionLanguageModel& model, std::span<const Sequence> sequences,
+                       nn::KeyValueCache* cache, bool is_first_step, at::Device device) {
+  const bool is_whole = is_first_step || cache == nullptr;
+  const auto batch = is_whole ? whole_sequences(sequences, device) : newest_tokens(sequences, device);
   const at::Tensor last_rows = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1;
-  const at::Tensor hidden = model.hidden_states(batch, features.empty() ? at::Tensor() : at::cat(features), last_rows);
-  const at::Tensor best = at::mm(hidden, model.output_weight().t()).argmax(1).to(at::kCPU);
-  return {best.const_data_ptr<int64_t>(), best.const_data_ptr<int64_t>() + best.numel()};
+  const at::Tensor hidden =
+      model.hidden_states(batch, is_whole ? features_of(sequences) : at::Tensor(), last_rows, cache);
+  return nn::matmul_transposed(hidden, model.output_weight()).to(at::kFloat);
+}
+
+at::Tensor uniform_numbers(std::span<Sequence> sequences) {
+  const at::Tensor numbers = at::empty({std::ssize(sequences)}, at::kDouble);
+  auto* number = numbers.mutable_data_ptr<double>();
+  for (auto& sequence : sequences) *number++ = static_cast<double>(sequence.random.next() >> 11) * 0x1p-53;
+  return numbers;
+}
+
+std::vector<int64_t> choose(at::Tensor logits, std::span<Sequence> sequences, const SamplingSettings& settings) {
+  if (settings.repetition_penalty != 1) {
+    std::vector<std::vector<int64_t>> occurred;
+    for (const auto& sequence : sequences) occurred.push_back(sequence.sample.token_ids);
+    logits = penalize_repetition(logits, occurred, settings.repetition_penalty);
+  }
+  const at::Tensor chosen = settings.temperature == 0 ? logits.argmax(1)
+                                                      : draw_tokens(sampling_logits(logits, settings),
+                                                                    uniform_numbers(sequences).to(logits.device()));
+  const at::Tensor tokens = chosen.to(at::kCPU);
+  return {tokens.const_data_ptr<int64_t>(), tokens.const_data_ptr<int64_t>() + tokens.numel()};
+}
+
+nn::KeyValueCache cache_for(std::span<const Sequence> sequences, const GenerateSettings& settings) {
+  std::vector<int64_t> capacities;
+  for (const auto& sequence : sequences) capacities.push_back(sequence.sample.tokens() + settings.max_new_tokens);
+  return {capacities, settings.device};
 }
 
 }  // namespace
 
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
                                            const GenerateSettings& settings) {
+  if (prompts.empty()) return {};
   const at::NoGradGuard no_gradients;
+  at::Tensor features;
+  {
+    const auto batch = data::collate(prompts).to(settings.device);
+    features = model.all_image_features({batch.tiles, batch.grids});
+  }
+  return generate(model, std::move(prompts), features, settings);
+}
+
+std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
+                                           const at::Tensor& image_features, const GenerateSettings& settings) {
+  const at::NoGradGuard no_gradients;
+  check(settings.sampling);
   std::vector<std::vector<int64_t>> answers(prompts.size());
-  std::vector<Sequence> unfinished = start(model, std::move(prompts), settings.device);
-  for (int64_t i = 0; i < settings.max_new_tokens && !unfinished.empty(); ++i) {
-    const auto tokens = next_tokens(model, unfinished, settings.device);
+  std::vector<Sequence> unfinished = start(std::move(prompts), image_features, settings.sampling.seed);
+  std::optional<nn::KeyValueCache> cache;
+  if (settings.use_cache) cache.emplace(cache_for(unfinished, settings));
+  for (int64_t step = 0; step < settings.max_new_tokens && !unfinished.empty(); ++step) {
+    const at::Tensor logits =
+        next_logits(model, unfinished, cache ? &*cache : nullptr, /*is_first_step=*/step == 0, settings.device);
+    const auto tokens = choose(logits, unfinished, settings.sampling);
     std::vector<Sequence> still_unfinished;
+    std::vector<size_t> kept;
     for (size_t place = 0; place < unfinished.size(); ++place) {
-      if (tokens[place] == settings.end_of_turn_id) continue;
+      if (std::ranges::count(settings.end_token_ids, tokens[place]) > 0) continue;
       auto& sequence = unfinished[place];
       answers[sequence.place].push_back(tokens[place]);
-      sequence.sample.token_ids.push_back(tokens[place]);
-      sequence.sample.is_label.push_back(0);
+      sequence.append(tokens[place]);
       still_unfinished.push_back(std::move(sequence));
+      kept.push_back(place);
     }
     unfinished = std::move(still_unfinished);
+    if (cache) cache->keep(kept);
   }
   return answers;
 }

@@ -17,13 +17,23 @@ data::MicroBatch on_device(const data::MicroBatch& batch, at::Device device) {
   return batch.to(device);
 }
 
+at::Tensor loss_from(const at::Tensor& hidden, const models::VisionLanguageModel& model, const data::MicroBatch& batch,
+                     double normalizer, int64_t loss_chunk_rows) {
+  const memory::InComponent loss(memory::Component::kLoss);
+  return nn::linear_cross_entropy(hidden, model.output_weight(), batch.labels, normalizer, loss_chunk_rows);
+}
+
 }  // namespace
 
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
                    int64_t loss_chunk_rows) {
-  const at::Tensor hidden = model.forward(batch, batch.label_positions);
-  const memory::InComponent loss(memory::Component::kLoss);
-  return nn::linear_cross_entropy(hidden, model.output_weight(), batch.labels, normalizer, loss_chunk_rows);
+  return loss_from(model.forward(batch, batch.label_positions), model, batch, normalizer, loss_chunk_rows);
+}
+
+at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
+                   const at::Tensor& image_features, double normalizer, int64_t loss_chunk_rows) {
+  const at::Tensor hidden = model.hidden_states(batch, image_features, batch.label_positions, /*cache=*/nullptr);
+  return loss_from(hidden, model, batch, normalizer, loss_chunk_rows);
 }
 
 StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,

@@ -41,8 +41,9 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-std::string task_of(const json& record) {
-  for (const char* key : {"task", "kind", "category", "answer_type"}) {
+/// The first of `keys` that is a string, trimmed; else empty.
+std::string word_of(const json& record, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
     const auto found = record.find(key);
     if (found != record.end() && found->is_string()) {
       return trimmed(found->get_ref<const std::string&>());
@@ -274,7 +275,8 @@ Record read_record(const json& value, std::string fallback_id) {
     return record;
   }
   record.id = id_of(value, std::move(fallback_id));
-  record.task = task_of(value);
+  record.task = word_of(value, {"task", "kind", "category", "answer_type"});
+  record.answer_type = word_of(value, {"answer_type"});
   try {
     read_turns(value, record);
   } catch (const UserError& error) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "vlmtrain/memory/place.h"
@@ -39,9 +40,16 @@ class BlockList {
   /// is copied into the nodes of the backward pass.
   template <class Context>
   at::Tensor run(at::Tensor hidden, int64_t recomputed, const Context& context) const {
+    return run_each(std::move(hidden), recomputed, [&](int64_t) -> const Context& { return context; });
+  }
+
+  /// The same with a context for each block: `context_of`(index of the block).
+  template <class ContextOf>
+  at::Tensor run_each(at::Tensor hidden, int64_t recomputed, const ContextOf& context_of) const {
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];
-      const auto run_block = [block = entry.block.get(), context, i, component = component_](const at::Tensor& x) {
+      const auto run_block = [block = entry.block.get(), context = context_of(i), i,
+                              component = component_](const at::Tensor& x) {
         const memory::InBlock place(component, i);
         return (*block)(x, context);
       };

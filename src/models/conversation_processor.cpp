@@ -49,11 +49,15 @@ data::Sample ConversationProcessor::process(const io::Record& record, int64_t in
 }
 
 data::Sample ConversationProcessor::process_prompt(const io::Record& record, int64_t index) const {
+  return with_pixels(outline_prompt(record, index), record);
+}
+
+data::Sample ConversationProcessor::outline_prompt(const io::Record& record, int64_t index) const {
   std::vector<text::Turn> turns = record.turns;
   if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns.pop_back();
   text::RenderedChat chat = template_->render(turns, /*add_generation_prompt=*/true);
   chat.answers.clear();
-  return with_pixels(lay_out(record, index, chat), record);
+  return lay_out(record, index, chat);
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index) const {

@@ -13,18 +13,18 @@ namespace vlmtrain::models {
 using memory::Component;
 using memory::InComponent;
 
+at::Tensor VisionLanguageModel::all_image_features(const VisionInput& vision) const {
+  if (!vision.tiles.defined()) return {};
+  const InComponent component(Component::kVision);
+  std::vector<at::Tensor> passes;
+  for (const auto& pass : vision_passes(vision, vision_tiles_per_pass_)) passes.push_back(image_features(pass));
+  return passes.size() == 1 ? passes.front() : at::cat(passes);
+}
+
 at::Tensor VisionLanguageModel::forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const {
-  at::Tensor features;
-  if (batch.tiles.defined()) {
-    const InComponent vision(Component::kVision);
-    std::vector<at::Tensor> passes;
-    for (const auto& pass : vision_passes({batch.tiles, batch.grids}, vision_tiles_per_pass_)) {
-      passes.push_back(image_features(pass));
-    }
-    features = passes.size() == 1 ? passes.front() : at::cat(passes);
-  }
+  const at::Tensor features = all_image_features({batch.tiles, batch.grids});
   const InComponent language(Component::kLanguage);
-  return hidden_states(batch, features, output_positions);
+  return hidden_states(batch, features, output_positions, /*cache=*/nullptr);
 }
 
 std::optional<WeightPlace> VisionLanguageModel::weight_elsewhere(const std::string& /*parameter*/) const {

@@ -4,7 +4,9 @@
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/repeat_interleave.h>
@@ -14,6 +16,7 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "vlmtrain/base/error.h"
@@ -118,7 +121,79 @@ at::Tensor windowed(const at::Tensor& query, const at::Tensor& key, const at::Te
   return at::cat(outputs);
 }
 
+at::Tensor cpu_attention_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                  const KeySlots& slots) {
+  const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
+  std::vector<at::Tensor> outputs;
+  for (int64_t i = 0; i < query.size(0); ++i) {
+    const auto slot = [&](const at::Tensor& x) {
+      const auto place = static_cast<size_t>(i);
+      return x.narrow(0, slots.starts[place], slots.lengths[place]).unsqueeze(0).transpose(1, 2);
+    };
+    // All queries of a group as rows of the head that they share: its keys are read once.
+    const at::Tensor grouped = query[i].view({1, key_value_heads, group, -1});
+    outputs.push_back(std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+                                      grouped, slot(key), slot(value), /*dropout_p=*/0.0, /*is_causal=*/false,
+                                      /*attn_mask=*/{}, scale_of(query)))
+                          .reshape({1, query.size(1), query.size(2)}));
+  }
+  return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
+}
+
+at::Tensor cuda_flash_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const KeySlots& slots) {
+  return std::get<0>(at::_flash_attention_forward(
+      query, key, value, slots.query_offsets, slots.device_starts, /*max_q=*/1, slots.max_length, /*dropout_p=*/0.0,
+      /*is_causal=*/false, /*return_debug_mask=*/false, scale_of(query), /*window_size_left=*/{},
+      /*window_size_right=*/{}, /*seqused_k=*/slots.device_lengths));
+}
+
+at::Tensor cuda_memory_efficient_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                          const KeySlots& slots) {
+  // This kernel knows no groups: their queries become rows of the head that they share.
+  const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads, head_dim = query.size(2);
+  const at::Tensor grouped =
+      query.view({-1, key_value_heads, group, head_dim}).transpose(1, 2).reshape({1, -1, key_value_heads, head_dim});
+  constexpr int64_t kNoMask = 0;
+  const auto output = std::get<0>(at::_efficient_attention_forward(
+      grouped, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.query_offsets * group, slots.device_starts,
+      /*max_seqlen_q=*/group, slots.max_length, /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/false,
+      scale_of(query), /*seqlen_k=*/slots.device_lengths));
+  return output.view({-1, group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
+}
+
+at::Tensor int32_on(at::Device device, const std::vector<int64_t>& values) {
+  const at::Tensor host = at::empty({std::ssize(values)}, at::kInt);
+  std::copy(values.begin(), values.end(), host.mutable_data_ptr<int32_t>());
+  return host.to(device, /*non_blocking=*/true);
+}
+
 }  // namespace
+
+KeySlots KeySlots::of(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
+  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "{} slots with {} lengths", starts.size(),
+                 lengths.size());
+  KeySlots slots;
+  slots.max_length = *std::ranges::max_element(lengths);
+  auto bounds = starts;
+  bounds.push_back(starts.back() + lengths.back());
+  slots.device_starts = int32_on(device, bounds);
+  slots.device_lengths = int32_on(device, lengths);
+  slots.query_offsets = at::arange(std::ssize(bounds), at::TensorOptions(at::kInt).device(device));
+  slots.starts = std::move(starts);
+  slots.lengths = std::move(lengths);
+  return slots;
+}
+
+at::Tensor attention_to_slots(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                              const KeySlots& slots) {
+  VLMTRAIN_CHECK(query.size(0) == std::ssize(slots.lengths) && query.size(1) % key.size(1) == 0,
+                 "{} rows for {} slots, {} heads for {} key-value heads", query.size(0), slots.lengths.size(),
+                 query.size(1), key.size(1));
+  if (!query.is_cuda()) return cpu_attention_to_slots(query, key, value, slots);
+  if (query.scalar_type() == at::kFloat) return cuda_memory_efficient_to_slots(query, key, value, slots);
+  return cuda_flash_to_slots(query, key, value, slots);
+}
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
                      bool causal, std::optional<int64_t> window) {

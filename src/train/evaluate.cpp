@@ -25,7 +25,12 @@ class Evaluator {
   Evaluator(const models::VisionLanguageModel& model, const models::Processor& processor,
             const std::vector<io::Record>& records, const EvaluationSettings& settings,
             const std::function<void(const Answer&)>& on_answer)
-      : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {}
+      : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {
+    generation_.device = settings.device;
+    generation_.max_new_tokens = settings.max_new_tokens;
+    generation_.end_token_ids = settings.end_token_ids;
+    if (generation_.end_token_ids.empty()) generation_.end_token_ids = {processor.end_of_turn_id()};
+  }
 
   Evaluation run() {
     const at::NoGradGuard no_gradients;
@@ -61,17 +66,15 @@ class Evaluator {
   void score(std::vector<data::Sample>& batch) {
     constexpr int64_t kLossChunkRows = 1024;
     const auto micro_batch = data::collate(batch).to(settings_.device);
-    loss_sum_ += engine::loss_of(model_, micro_batch, 1.0, kLossChunkRows).item<double>();
+    const at::Tensor features = model_.all_image_features({micro_batch.tiles, micro_batch.grids});
+    loss_sum_ += engine::loss_of(model_, micro_batch, features, 1.0, kLossChunkRows).item<double>();
     result_.label_tokens += micro_batch.label_tokens();
 
     std::vector<data::Sample> prompts;
     for (const auto& sample : batch) {
-      prompts.push_back(processor_.process_prompt(records_[static_cast<size_t>(sample.index)], sample.index));
+      prompts.push_back(processor_.outline_prompt(records_[static_cast<size_t>(sample.index)], sample.index));
     }
-    const auto answers = engine::generate(model_, std::move(prompts),
-                                          {.device = settings_.device,
-                                           .max_new_tokens = settings_.max_new_tokens,
-                                           .end_of_turn_id = processor_.end_of_turn_id()});
+    const auto answers = engine::generate(model_, std::move(prompts), features, generation_);
     for (size_t i = 0; i < batch.size(); ++i) count(batch[i], answers[i]);
     batch.clear();
   }
@@ -80,7 +83,8 @@ class Evaluator {
     const auto& record = records_[static_cast<size_t>(sample.index)];
     if (record.turns.back().role != io::Role::kAssistant) return;  // there is nothing to compare with
     const Answer answer{record.id, record.task, trimmed(record.turns.back().text),
-                        trimmed(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true))};
+                        trimmed(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
+                        answer_type_of(record)};
     const bool exact = answer.expected == answer.given;
     const auto add = [exact](TaskScore& score) {
       ++score.samples;
@@ -88,6 +92,11 @@ class Evaluator {
     };
     add(result_.total);
     if (!record.task.empty()) add(result_.by_task[record.task]);
+    if (answer.type == AnswerType::kClosed) {
+      result_.closed.add(answer.expected, answer.given);
+    } else {
+      result_.open.add(answer.expected, answer.given);
+    }
     on_answer_(answer);
   }
 
@@ -95,6 +104,7 @@ class Evaluator {
   const models::Processor& processor_;
   const std::vector<io::Record>& records_;
   const EvaluationSettings& settings_;
+  engine::GenerateSettings generation_;
   const std::function<void(const Answer&)>& on_answer_;
   Evaluation result_;
   double loss_sum_ = 0;
@@ -111,6 +121,13 @@ std::string Evaluation::to_json() const {
                                 {"label_tokens", label_tokens},
                                 {"samples", total.samples},
                                 {"exact_match", total.exact_match()},
+                                {"closed", {{"samples", closed.samples}, {"accuracy", closed.accuracy()}}},
+                                {"open",
+                                 {{"samples", open.samples},
+                                  {"exact_match", open.exact_match()},
+                                  {"recall", open.recall()},
+                                  {"precision", open.precision()},
+                                  {"f1", open.f1()}}},
                                 {"skipped", skipped},
                                 {"by_task", tasks}}
       .dump();

@@ -47,12 +47,12 @@ TEST_F(Generate, StopsEachAnswerBeforeItsEndOfTurn) {
   auto wanted = endless;
   for (auto& answer : wanted) answer.erase(std::ranges::find(answer, end), answer.end());
   EXPECT_LE(wanted[1].size(), 4U);
-  EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 10, .end_of_turn_id = end}), wanted);
+  EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 10, .end_token_ids = {end}}), wanted);
 }
 
 TEST_F(Generate, AnAnswerMayBeEmpty) {
   const auto first = generate(*model_, prompts(), {.max_new_tokens = 1}).at(2).at(0);
-  EXPECT_TRUE(generate(*model_, prompts(), {.max_new_tokens = 6, .end_of_turn_id = first}).at(2).empty());
+  EXPECT_TRUE(generate(*model_, prompts(), {.max_new_tokens = 6, .end_token_ids = {first}}).at(2).empty());
 }
 
 }  // namespace

@@ -232,7 +232,7 @@ TEST_P(FamilyParity, GreedyAnswerIsEqual) {
   const auto wanted = to_vector(expected_.tensor("generation.new_ids"));
   const auto answers =
       engine::generate(*case_.load_model(), {prompt},
-                       {.max_new_tokens = std::ssize(wanted), .end_of_turn_id = processor->end_of_turn_id()});
+                       {.max_new_tokens = std::ssize(wanted), .end_token_ids = {processor->end_of_turn_id()}});
   EXPECT_EQ(answers.at(0), wanted);
 }
 

@@ -14,7 +14,11 @@ TEST(EvaluationTest, IsOneLineOfJson) {
   evaluation.total = {.samples = 4, .exact = 3};
   evaluation.by_task["count"] = {.samples = 2, .exact = 1};
   evaluation.skipped = 1;
-  EXPECT_EQ(evaluation.to_json(), R"({"loss":0.25,"label_tokens":12,"samples":4,"exact_match":0.75,"skipped":1,)"
+  evaluation.closed.add("yes", "Yes");
+  evaluation.open.add("left lung", "left side");
+  EXPECT_EQ(evaluation.to_json(), R"({"loss":0.25,"label_tokens":12,"samples":4,"exact_match":0.75,)"
+                                  R"("closed":{"samples":1,"accuracy":1.0},"open":{"samples":1,"exact_match":0.0,)"
+                                  R"("recall":0.5,"precision":0.5,"f1":0.5},"skipped":1,)"
                                   R"("by_task":{"count":{"samples":2,"exact_match":0.5}}})");
 }
 

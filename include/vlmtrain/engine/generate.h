@@ -1,12 +1,13 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/engine/sampling.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::engine {
@@ -14,12 +15,23 @@ namespace vlmtrain::engine {
 struct GenerateSettings {
   at::Device device = at::kCPU;
   int64_t max_new_tokens = 64;
-  int64_t end_of_turn_id = -1;
+  std::vector<int64_t> end_token_ids = {};  ///< each ends an answer
+  SamplingSettings sampling = {};
+  /// Without, each new token runs the model over the whole sequences: slow, and there to be compared with.
+  bool use_cache = true;
 };
 
-/// Greedy answers to a batch of prompts (models::Processor::process_prompt), without the end-of-turn token. The vision
-/// tower runs once; each new token runs the language model over the whole sequences (there is no key-value cache).
+/// Answers to a batch of prompts (models::Processor::process_prompt), without the token that ends them. The vision
+/// tower runs once. The prompts pass the language model together, without padding; then each step adds a token to each
+/// answer that has not ended, from the keys and values of what came before (nn::KeyValueCache). A step reads the chosen
+/// tokens back from the device. Drawn tokens depend on seed, place of the prompt and step, so that answers are the same
+/// in every run.
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
                                            const GenerateSettings& settings);
+
+/// The same with the vision features of all prompts known: [image tokens, hidden], in order; undefined without images.
+/// Tiles are not looked at.
+std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
+                                           const at::Tensor& image_features, const GenerateSettings& settings);
 
 }  // namespace vlmtrain::engine

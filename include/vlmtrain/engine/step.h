@@ -45,4 +45,8 @@ StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optim
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
                    int64_t loss_chunk_rows);
 
+/// The same where the batch's image features are known (VisionLanguageModel::all_image_features).
+at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
+                   const at::Tensor& image_features, double normalizer, int64_t loss_chunk_rows);
+
 }  // namespace vlmtrain::engine

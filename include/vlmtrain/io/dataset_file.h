@@ -13,6 +13,7 @@ namespace vlmtrain::io {
 struct Record {
   std::string id;    ///< its "id" (string or integer), else "<file stem>:<index from 0>"
   std::string task;  ///< the first of "task", "kind", "category", "answer_type" that is a string, trimmed; else empty
+  std::string answer_type;  ///< its "answer_type" if that is a string, trimmed: OPEN or CLOSED in medical VQA
   /// An optional system turn, then user and assistant by turns; as many kImageMark as `images` and
   /// kVideoMark as `videos`.
   std::vector<Turn> turns;

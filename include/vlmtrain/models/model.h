@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/nn/key_value_cache.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::models {
@@ -49,8 +50,9 @@ class VisionLanguageModel {
 
   /// The hidden states, after the final norm, of the rows `output_positions` (int64 [n]) of the packed stream: [n,
   /// hidden]. `image_features` take the rows batch.image_positions; undefined for a batch without images.
+  /// `cache`: null, or in generation what it holds of the batch's sequences; it takes in the batch.
   virtual at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                                   const at::Tensor& output_positions) const = 0;
+                                   const at::Tensor& output_positions, nn::KeyValueCache* cache) const = 0;
 
   /// The projection to the vocabulary, [vocabulary, hidden]; logits are hidden · weightᵀ.
   virtual const at::Tensor& output_weight() const = 0;
@@ -68,8 +70,10 @@ class VisionLanguageModel {
   /// Adds to the tensors of a saved checkpoint what it has beside the parameters: tables that are computed.
   virtual void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const;
 
-  /// image_features() and hidden_states() of a batch, with at most vision_tiles_per_pass() tiles in the tower at a
-  /// time, but never less than one frame of a grid.
+  /// image_features() of all tiles, with at most vision_tiles_per_pass() of them in the tower at a time, but never less
+  /// than one frame of a grid; undefined where there are no tiles.
+  at::Tensor all_image_features(const VisionInput& vision) const;
+  /// all_image_features() and hidden_states() of a batch.
   at::Tensor forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }

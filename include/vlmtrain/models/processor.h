@@ -25,6 +25,8 @@ class Processor : public data::SampleProcessor {
  public:
   /// The conversation up to where its next answer begins: no labels, no end. A last assistant turn is left out.
   virtual data::Sample process_prompt(const io::Record& record, int64_t index) const = 0;
+  /// The same as outline(): the tiles have a shape and no pixels. For prompts whose image features are known.
+  virtual data::Sample outline_prompt(const io::Record& record, int64_t index) const = 0;
 
   virtual const text::Tokenizer& tokenizer() const = 0;
   /// The token that ends an answer.

@@ -12,6 +12,7 @@
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
+#include "vlmtrain/train/answer_score.h"
 
 namespace vlmtrain::train {
 
@@ -20,6 +21,7 @@ struct EvaluationSettings {
   int64_t batch_size = 16;
   int64_t num_workers = 1;
   int64_t max_new_tokens = 32;
+  std::vector<int64_t> end_token_ids = {};  ///< each ends an answer; empty: the processor's end of turn
   data::BadSamplePolicy on_bad_sample = data::BadSamplePolicy::kFail;
 };
 
@@ -34,7 +36,9 @@ struct Evaluation {
   int64_t label_tokens = 0;
   TaskScore total;
   std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in the total only
-  int64_t skipped = 0;                       ///< bad samples left out under on_bad_sample=skip
+  ClosedScore closed;
+  OpenScore open;
+  int64_t skipped = 0;  ///< bad samples left out under on_bad_sample=skip
 
   /// As `eval --json` prints it.
   std::string to_json() const;
@@ -43,10 +47,12 @@ struct Evaluation {
 /// One answer of the model beside the one in the data.
 struct Answer {
   std::string id, task, expected, given;
+  AnswerType type = AnswerType::kOpen;
 };
 
 /// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after
-/// white space at both ends is dropped. `on_answer` sees each, in the data set's order.
+/// white space at both ends is dropped; closed and open ones as train/answer_score.h says. A batch's pictures are
+/// decoded and pass the vision tower once. `on_answer` sees each answer, in the data set's order.
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
                     const std::vector<io::Record>& records, const EvaluationSettings& settings,
                     const std::function<void(const Answer&)>& on_answer);

@@ -99,9 +99,11 @@ at::Tensor LlamaBlock::attend(const at::Tensor& x, const LlamaContext& context) 
   const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), -1, head_dim_}); };
   const at::Tensor query = nn::apply_rotary(split_heads(query_(x)), context.rotary);
   const at::Tensor key = nn::apply_rotary(split_heads(key_(x)), context.rotary);
-  return out_(
-      nn::attention(query, key, split_heads(value_(x)), context.samples, /*causal=*/true, context.sliding_window)
-          .flatten(1));
+  const at::Tensor value = split_heads(value_(x));
+  const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
+                                                       : nn::attention(query, key, value, context.samples,
+                                                                       /*causal=*/true, context.sliding_window);
+  return out_(attended.flatten(1));
 }
 
 at::Tensor LlamaBlock::feed_forward(const at::Tensor& x) const {
@@ -132,10 +134,16 @@ at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& im
 
 at::Tensor LlamaModel::operator()(const at::Tensor& embedded, const at::Tensor& position_ids,
                                   const nn::Segments& samples, const at::Tensor& output_positions,
-                                  int64_t recomputed_blocks) const {
+                                  int64_t recomputed_blocks, nn::KeyValueCache* cache) const {
   const LlamaContext context{samples, nn::RotaryTable::of(position_ids, rotary_frequencies_, config_.rope.scale),
                              config_.sliding_window};
-  const at::Tensor hidden = blocks_.run(embedded, recomputed_blocks, context);
+  if (cache != nullptr) cache->append(samples, config_.sliding_window);
+  const at::Tensor hidden = blocks_.run_each(embedded, recomputed_blocks, [&](int64_t block) {
+    LlamaContext own = context;
+    own.cache = cache;
+    own.block = block;
+    return own;
+  });
   return norm_(hidden.index_select(0, output_positions));
 }
 

@@ -11,6 +11,7 @@
 #include "models/block_list.h"
 #include "models/llama/rope.h"
 #include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/nn/key_value_cache.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/norm.h"
 #include "vlmtrain/nn/parameters.h"
@@ -60,6 +61,8 @@ struct LlamaContext {
   nn::Segments samples;
   nn::RotaryTable rotary;
   std::optional<int64_t> sliding_window;
+  nn::KeyValueCache* cache = nullptr;  ///< in generation
+  int64_t block = 0;                   ///< which of the cache's
 };
 
 class LlamaBlock {
@@ -84,9 +87,11 @@ class LlamaModel {
 
   /// The batch's tokens [tokens, hidden], its image tokens replaced by `image_features` (undefined: there are none).
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
-  /// Embedded tokens [tokens, hidden] → hidden states after the final norm of the rows `output_positions`.
+  /// Embedded tokens [tokens, hidden] → hidden states after the final norm of the rows `output_positions`. `cache` as
+  /// VisionLanguageModel::hidden_states.
   at::Tensor operator()(const at::Tensor& embedded, const at::Tensor& position_ids, const nn::Segments& samples,
-                        const at::Tensor& output_positions, int64_t recomputed_blocks) const;
+                        const at::Tensor& output_positions, int64_t recomputed_blocks,
+                        nn::KeyValueCache* cache = nullptr) const;
 
   const at::Tensor& embedding_weight() const { return embedding_; }
   int64_t blocks() const { return blocks_.size(); }

@@ -1,0 +1,128 @@
+"""Makes ../data/answers.json: what transformers answers greedily, with its own cache, in float32 on the CPU: python make_answers.py
+
+A list of {"case", "adapter" (a folder of ../data/lora, or null), "id", "question", "prompt_ids", "new_ids", "smallest_lead"}. The
+checkpoints, adapters, conversations and pictures are those that are there; run this after make_reference.py, make_llava_reference.py
+and make_lora_reference.py. Each record's first turn is answered with 64 tokens, whether an end token is among them or not.
+
+Two implementations in float32 may differ where two tokens are nearly as probable. So a question whose answer has such a place is
+replaced by one of OTHER_QUESTIONS, and "smallest_lead" says how close a choice was (difference of logits).
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from transformers import AutoProcessor
+
+import cases
+import llava
+import llava_checkpoints
+import llava_format
+import make_llava_reference
+import training
+from make_reference import SMALLEST_LEAD
+
+NEW_TOKENS = 64
+ADAPTERS = ["all_linear", "text_tower"]
+OTHER_QUESTIONS = ["Describe it.", "What is it?", "Is there a ball?", "Name two things.", "Why?"]
+
+
+def answer(model, inputs):
+    """The new ids, and the smallest lead of a chosen token over the next best one."""
+    model.generation_config.eos_token_id = None
+    output = model.generate(
+        **inputs, do_sample=False, max_new_tokens=NEW_TOKENS, output_logits=True, return_dict_in_generate=True
+    )
+    best = torch.stack(output.logits)[:, 0].topk(2).values
+    return output.sequences[0, inputs["input_ids"].shape[1] :].tolist(), (best[:, 0] - best[:, 1]).min().item()
+
+
+def questions(record):
+    """The record's first turn, then the others with the same pictures."""
+    first = record["conversations"][0]["value"]
+    marks = "<image>\n" * first.count("<image>")
+    return [first] + [marks + text for text in OTHER_QUESTIONS]
+
+
+def answer_record(model, record, encode):
+    for question in questions(record):
+        asked = record | {"conversations": [{"from": "human", "value": question}]}
+        prompt_ids, inputs = encode(asked)
+        new_ids, lead = answer(model, inputs)
+        if lead > SMALLEST_LEAD:
+            break
+        print(f"  {record['id']}: {question!r} has a lead of only {lead:.1e}")
+    else:
+        raise SystemExit(f"{record['id']}: no question without a near tie; add to OTHER_QUESTIONS")
+    assert len(new_ids) == NEW_TOKENS
+    return {
+        "id": record["id"], "question": question, "prompt_ids": prompt_ids, "new_ids": new_ids, "smallest_lead": lead,
+    }
+
+
+def records_of(folder):
+    return json.loads((folder / "conversations.json").read_text())
+
+
+def idefics3_answers(folder, adapter=None):
+    processor = AutoProcessor.from_pretrained(folder / "checkpoint")
+    model = training.load(folder / "checkpoint", torch.float32)
+    if adapter:
+        model = PeftModel.from_pretrained(model, adapter).eval()
+
+    def encode(record):
+        inputs = llava.encode_prompt(processor, record, folder / "images")
+        return inputs["input_ids"][0].tolist(), inputs
+
+    return [answer_record(model, record, encode) for record in records_of(folder)]
+
+
+def llava_answers(case, folder):
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch)
+        llava_checkpoints.write(case.shape, scratch / "checkpoint", scratch / "twin")
+        weights = [place / "checkpoint" / "model.safetensors" for place in (folder, scratch)]
+        assert weights[0].read_bytes() == weights[1].read_bytes(), f"{folder} has other weights than {case.name}"
+        model = training.load(scratch / "twin", torch.float32)
+        image_id = json.loads((scratch / "twin" / "config.json").read_text())["image_token_index"]
+    processor = llava_checkpoints.make_processor(case.shape, folder / "checkpoint")
+
+    def encode(record):
+        prompt = llava_format.encode(processor, case.shape, image_id, record, folder / "images", turns=1)
+        ids = prompt.input_ids
+        if case.shape.layout == "original":  # as make_llava_reference.py
+            ids = ids.masked_fill(ids == image_id, 0)
+        return ids.tolist(), training.forward_inputs(prompt, torch.float32)
+
+    return [answer_record(model, record, encode) for record in records_of(folder)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parent.parent / "data")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    answers = []
+
+    def add(case, adapter, found):
+        print(case, adapter, f"{min(item['smallest_lead'] for item in found):.1e}", flush=True)
+        answers.extend({"case": case, "adapter": adapter} | item for item in found)
+
+    for case in cases.CASES:
+        add(case.name, None, idefics3_answers(arguments.data / case.name))
+    for case in make_llava_reference.CASES:
+        add(case.name, None, llava_answers(case, arguments.data / case.name))
+    for name in ADAPTERS:
+        adapter = arguments.data / "lora" / name
+        base = json.loads((adapter / "case.json").read_text())["base"]
+        add(base, name, idefics3_answers(arguments.data / base, adapter / "adapter"))
+    lines = ",\n".join(json.dumps(item, ensure_ascii=False) for item in answers)
+    (arguments.data / "answers.json").write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+#include "vlmtrain/train/answer_score.h"
+
+#include <gtest/gtest.h>
+
+namespace vlmtrain::train {
+namespace {
+
+io::Record record_of(std::string answer_type, std::string answer) {
+  io::Record record;
+  record.answer_type = std::move(answer_type);
+  record.turns = {{io::Role::kUser, "Is it?"}, {io::Role::kAssistant, std::move(answer)}};
+  return record;
+}
+
+TEST(NormalizedAnswer, IsWhatIsCompared) {
+  EXPECT_EQ(normalized_answer(" Yes. "), "yes");
+  EXPECT_EQ(normalized_answer("The left lobe, (upper)/lower"), "left lobe upper lower");
+  EXPECT_EQ(normalized_answer("T2-weighted\nimage"), "t2 weighted image");
+  EXPECT_EQ(normalized_answer("3.5 cm, 1,000 of ten; None"), "3.5 cm 1000 of 10 0");
+  EXPECT_EQ(normalized_answer("There's zero. Grüße"), "theres 0 grüße");
+  EXPECT_EQ(normalized_answer(" . the "), "");
+}
+
+TEST(AnswerTypeOf, IsWhatTheRecordSaysElseYesOrNo) {
+  EXPECT_EQ(answer_type_of(record_of("CLOSED", "left")), AnswerType::kClosed);
+  EXPECT_EQ(answer_type_of(record_of("Open", "yes")), AnswerType::kOpen);
+  EXPECT_EQ(answer_type_of(record_of("", "No.")), AnswerType::kClosed);
+  EXPECT_EQ(answer_type_of(record_of("", "No fluid")), AnswerType::kOpen);
+  EXPECT_EQ(answer_type_of(record_of("other", " YES ")), AnswerType::kClosed);
+}
+
+TEST(ClosedScore, IsTheShareOfEqualAnswers) {
+  ClosedScore score;
+  EXPECT_EQ(score.accuracy(), 0);
+  score.add("Yes", "yes.");
+  score.add("no", "No");
+  score.add("no", "yes");
+  score.add("no", "no, there is none");
+  EXPECT_EQ(score.samples, 4);
+  EXPECT_EQ(score.accuracy(), 0.5);
+}
+
+TEST(OpenScore, CountsWordsAsLlavaMedDoes) {
+  OpenScore score;
+  EXPECT_EQ(score.recall(), 0);
+  score.add("the right lung", "Right lung");  // recall 1, precision 1
+  EXPECT_EQ(score.exact_match(), 1);
+  score.add("right lower lobe", "the lower lower part");  // 2 of lower: 2 / (2 + 2), 2 / (2 + 1)
+  score.add("spleen", "");
+  score.add("spleen", "liver");
+  EXPECT_EQ(score.samples, 4);
+  EXPECT_DOUBLE_EQ(score.recall(), (1 + 0.5) / 4);
+  EXPECT_DOUBLE_EQ(score.precision(), (1 + 2.0 / 3) / 4);
+  EXPECT_DOUBLE_EQ(score.f1(), (1 + 2 * 0.5 * (2.0 / 3) / (0.5 + 2.0 / 3)) / 4);
+  EXPECT_EQ(score.exact_match(), 0.25);
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
