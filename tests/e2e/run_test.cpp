@@ -90,6 +90,9 @@ TEST_F(RunTest, ACheckpointLoadsInEval) {
   EXPECT_LT(evaluation["loss"], step_lines("run/metrics.jsonl").front()["loss"]);
   EXPECT_GT(evaluation["label_tokens"], 0);
   for (const char* key : {"exact_match", "by_task", "skipped"}) EXPECT_TRUE(evaluation.contains(key)) << key;
+  EXPECT_EQ(evaluation["closed"]["samples"].get<int64_t>() + evaluation["open"]["samples"].get<int64_t>(), kRecords);
+  EXPECT_TRUE(evaluation["closed"].contains("accuracy"));
+  EXPECT_TRUE(evaluation["open"].contains("recall"));
   EXPECT_EQ(step_lines("answers.jsonl").size(), kRecords);
 }
 
@@ -194,6 +197,18 @@ TEST_F(RunTest, InitWritesACheckpointThatAnswersAndTrains) {
   const auto json = nlohmann::json::parse(answer.out);
   EXPECT_TRUE(json["text"].is_string());
   EXPECT_LE(json["token_ids"].size(), 3U);
+  EXPECT_GT(json["prompt_tokens"], 3);
+  EXPECT_GE(json["tokens_per_second"], 0);
+
+  const auto drawn = [this](const char* seed) {
+    const Result result = run({"generate", "--checkpoint", "tiny", "--prompt", "What is this?", "--max-new-tokens",
+                               "12", "--temperature", "1", "--top-p", "0.95", "--top-k", "200", "--seed", seed,
+                               "--device", "cpu", "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out)["token_ids"];
+  };
+  EXPECT_EQ(drawn("1"), drawn("1"));
+  EXPECT_NE(drawn("1"), drawn("2"));
 
   train_well({"model.path=tiny", "training.max_steps=1"});
 

@@ -1,11 +1,13 @@
 #include "vlmtrain/engine/generate.h"
 
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
 
 #include "parity/case.h"
+#include "vlmtrain/data/micro_batch.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -53,6 +55,107 @@ TEST_F(Generate, StopsEachAnswerBeforeItsEndOfTurn) {
 TEST_F(Generate, AnAnswerMayBeEmpty) {
   const auto first = generate(*model_, prompts(), {.max_new_tokens = 1}).at(2).at(0);
   EXPECT_TRUE(generate(*model_, prompts(), {.max_new_tokens = 6, .end_token_ids = {first}}).at(2).empty());
+}
+
+TEST_F(Generate, TheCacheChangesNothing) {
+  const auto cached = generate(*model_, prompts(), {.max_new_tokens = 24});
+  EXPECT_EQ(cached, generate(*model_, prompts(), {.max_new_tokens = 24, .use_cache = false}));
+  // Answers that end at different steps leave the cache one after another.
+  const std::vector<int64_t> ends{cached[0][9], cached[1][3], cached[2][16]};
+  EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 24, .end_token_ids = ends}),
+            generate(*model_, prompts(), {.max_new_tokens = 24, .end_token_ids = ends, .use_cache = false}));
+}
+
+TEST_F(Generate, AnyOfTheEndTokensEndsAnAnswer) {
+  const auto endless = generate(*model_, prompts(), {.max_new_tokens = 10});
+  const std::vector<int64_t> ends{endless[0][3], endless[1][6]};
+  const auto answers = generate(*model_, prompts(), {.max_new_tokens = 10, .end_token_ids = ends});
+  EXPECT_LE(answers[0].size(), 3U);
+  EXPECT_LE(answers[1].size(), 6U);
+  for (const auto& answer : answers) {
+    for (const int64_t end : ends) EXPECT_EQ(std::ranges::count(answer, end), 0);
+  }
+}
+
+TEST_F(Generate, KnownImageFeaturesGiveTheSameAnswers) {
+  const auto all = prompts();
+  const auto batch = data::collate(all);
+  const at::Tensor features = model_->all_image_features({batch.tiles, batch.grids});
+  EXPECT_EQ(generate(*model_, all, features, {.max_new_tokens = 6}), generate(*model_, all, {.max_new_tokens = 6}));
+}
+
+TEST_F(Generate, DrawnAnswersDependOnTheSeedAlone) {
+  const auto answers = [this](const SamplingSettings& sampling, bool use_cache = true) {
+    return generate(*model_, prompts(), {.max_new_tokens = 12, .sampling = sampling, .use_cache = use_cache});
+  };
+  const auto first = answers({.temperature = 1, .top_p = 0.95, .seed = 1});
+  EXPECT_EQ(first, answers({.temperature = 1, .top_p = 0.95, .seed = 1}));
+  EXPECT_EQ(first, answers({.temperature = 1, .top_p = 0.95, .seed = 1}, /*use_cache=*/false));
+  EXPECT_NE(first, answers({.temperature = 1, .top_p = 0.95, .seed = 2}));
+  const auto greedy = answers({});
+  EXPECT_NE(first, greedy);
+  EXPECT_EQ(answers({.temperature = 3, .top_k = 1, .seed = 5}), greedy) << "one token to draw from";
+  EXPECT_EQ(answers({.temperature = 1e-4, .seed = 5}), greedy);
+}
+
+TEST_F(Generate, APenaltyKeepsAnswersFromRepeatingThemselves) {
+  const auto distinct = [](const std::vector<int64_t>& answer) {
+    return std::set<int64_t>(answer.begin(), answer.end()).size();
+  };
+  const auto plain = generate(*model_, prompts(), {.max_new_tokens = 40});
+  const auto penalized = generate(*model_, prompts(), {.max_new_tokens = 40, .sampling = {.repetition_penalty = 1e6}});
+  for (size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_EQ(distinct(penalized[i]), 40U);
+    EXPECT_LT(distinct(plain[i]), 40U);
+  }
+}
+
+/// A model of five tokens that always says the same, and notes the positions that it is asked for.
+class NotingModel final : public models::VisionLanguageModel {
+ public:
+  NotingModel() : VisionLanguageModel({}), weight_(at::zeros({5, 2})) {}
+  at::Tensor image_features(const models::VisionInput&) const override { return {}; }
+  at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor&, const at::Tensor& output_positions,
+                           nn::KeyValueCache*) const override {
+    positions.push_back(batch.position_ids);
+    return at::zeros({output_positions.numel(), 2});
+  }
+  const at::Tensor& output_weight() const override { return weight_; }
+  int64_t vision_blocks() const override { return 0; }
+  int64_t language_blocks() const override { return 0; }
+
+  mutable std::vector<at::Tensor> positions;
+
+ private:
+  at::Tensor weight_;
+};
+
+std::vector<int64_t> to_vector(const at::Tensor& ids) {
+  const at::Tensor own = ids.contiguous();
+  return {own.const_data_ptr<int64_t>(), own.const_data_ptr<int64_t>() + own.numel()};
+}
+
+TEST(GeneratePositions, GoOnAfterTheLargestOfThePromptOnEveryAxis) {
+  data::Sample axes, plain;
+  axes.token_ids = {1, 2, 3};
+  axes.is_label.resize(3);
+  axes.position_ids = {0, 1, 1, 0, 1, 6, 0, 1, 2};
+  plain.token_ids = {1, 2};
+  plain.is_label.resize(2);
+
+  const NotingModel cached;
+  generate(cached, {axes, plain}, {.max_new_tokens = 3});
+  ASSERT_EQ(cached.positions.size(), 3U);
+  EXPECT_EQ(to_vector(cached.positions[1]), (std::vector<int64_t>{7, 2, 7, 2, 7, 2}));
+  EXPECT_EQ(to_vector(cached.positions[2]), (std::vector<int64_t>{8, 3, 8, 3, 8, 3}));
+
+  const NotingModel whole;
+  generate(whole, {axes}, {.max_new_tokens = 3, .use_cache = false});
+  EXPECT_EQ(to_vector(whole.positions[2]), (std::vector<int64_t>{0, 1, 1, 7, 8, 0, 1, 6, 7, 8, 0, 1, 2, 7, 8}));
+
+  const NotingModel one_axis;
+  generate(one_axis, {plain}, {.max_new_tokens = 2});
+  EXPECT_EQ(to_vector(one_axis.positions[1]), (std::vector<int64_t>{2}));
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ TEST_F(ReadDataset, ReadsLlava) {
   EXPECT_EQ(record.problem, "");
   EXPECT_EQ(record.id, "x-1");
   EXPECT_EQ(record.task, "OPEN");
+  EXPECT_EQ(record.answer_type, "OPEN");
   EXPECT_EQ(record.line, 1);
   EXPECT_THAT(record.images, ElementsAre("images/a.jpg"));
   ASSERT_EQ(record.turns.size(), 5);

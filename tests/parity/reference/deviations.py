@@ -80,6 +80,10 @@ computes with them. Each `case.json` has the difference of float32 from float64 
 ## Quantised weights
 `quantization/` is written by `../reference/make_quantization_reference.py` (needs `../reference/requirements-quantization.txt`): what bitsandbytes
 0.50.2 makes of ten matrices, and adapters that peft computes on quantised bases.
+
+## Answers
+`answers.json` is written by `../reference/make_answers.py`: greedy answers of 64 tokens to the first turn of every conversation, and
+how close the closest choice was. One question, that of `one` in `llava_original`, is another one: two tokens were as good as equal.
 """
 
 

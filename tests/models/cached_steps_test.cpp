@@ -1,0 +1,75 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <gtest/gtest.h>
+
+#include "parity/case.h"
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/nn/key_value_cache.h"
+
+namespace vlmtrain::models {
+namespace {
+
+/// The first `count` tokens; all images have to be among them.
+data::Sample beginning(data::Sample sample, int64_t count) {
+  sample.token_ids.resize(static_cast<size_t>(count));
+  sample.is_label.resize(static_cast<size_t>(count));
+  return sample;
+}
+
+class CachedSteps : public testing::TestWithParam<std::string> {};
+
+TEST_P(CachedSteps, GiveTheLogitsOfThePassOverTheWhole) {
+  const at::NoGradGuard no_gradients;
+  const parity::Case reference(GetParam());
+  const auto model = reference.load_model();
+  const auto samples = reference.samples();
+  const auto logits = [&](const at::Tensor& hidden) { return at::mm(hidden, model->output_weight().t()); };
+  constexpr int64_t kSteps = 12;
+
+  std::vector<data::Sample> prompts;
+  std::vector<int64_t> capacities;
+  std::vector<at::Tensor> wanted;  // [kSteps + 1, vocabulary] of each sample
+  for (const auto& sample : samples) {
+    const auto whole = data::collate(std::span(&sample, 1));
+    const int64_t prompt = sample.tokens() - kSteps;
+    ASSERT_TRUE(sample.image_token_positions.empty() || sample.image_token_positions.back() < prompt);
+    wanted.push_back(logits(model->forward(whole, at::arange(prompt - 1, sample.tokens(), at::kLong))));
+    prompts.push_back(beginning(sample, prompt));
+    capacities.push_back(sample.tokens());
+  }
+
+  nn::KeyValueCache cache(capacities, at::kCPU);
+  const auto expect_row = [&](int64_t row, const at::Tensor& found) {
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const at::Tensor right = wanted[i][row];
+      const double difference = (found[static_cast<int64_t>(i)] - right).norm().item<double>();
+      EXPECT_LE(difference, 1e-5 * right.norm().item<double>()) << samples[i].id << ", step " << row;
+    }
+  };
+  const auto batch = data::collate(prompts);
+  expect_row(0, logits(model->hidden_states(batch, model->all_image_features({batch.tiles, batch.grids}),
+                                            batch.segments.offsets.slice(0, 1).to(at::kLong) - 1, &cache)));
+  for (int64_t step = 0; step < kSteps; ++step) {
+    data::MicroBatch newest;
+    std::vector<at::Tensor> tokens, positions;
+    for (const auto& sample : samples) {
+      const int64_t place = sample.tokens() - kSteps + step;
+      tokens.push_back(at::full({1}, sample.token_ids[static_cast<size_t>(place)], at::kLong));
+      positions.push_back(at::full({1}, place, at::kLong));
+    }
+    newest.token_ids = at::cat(tokens);
+    newest.position_ids = at::cat(positions);
+    newest.segments = nn::Segments::uniform(std::ssize(samples), 1, at::kCPU);
+    expect_row(step + 1, logits(model->hidden_states(newest, {}, at::arange(std::ssize(samples), at::kLong), &cache)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, CachedSteps, testing::ValuesIn(parity::case_names()),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace vlmtrain::models

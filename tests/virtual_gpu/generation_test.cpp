@@ -1,0 +1,91 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "parity/case.h"
+#include "virtual_gpu/card.h"
+#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/memory/device.h"
+
+namespace vlmtrain {
+namespace {
+
+struct GenerationCase {
+  std::string parity_case;
+  at::ScalarType dtype;
+  engine::SamplingSettings sampling;
+};
+
+void PrintTo(const GenerationCase& generation_case, std::ostream* out) {
+  *out << generation_case.parity_case;
+}
+
+/// The card computes nothing: all tokens are 0, and only what is asked of it is seen.
+class GenerationTest : public testing::TestWithParam<GenerationCase> {
+ protected:
+  std::vector<std::vector<int64_t>> answer(int64_t max_new_tokens) const {
+    const auto processor = case_.load_processor();
+    const auto records = case_.records();
+    std::vector<data::Sample> prompts;
+    for (size_t i = 0; i < records.size(); ++i) {
+      prompts.push_back(processor->process_prompt(records[i], static_cast<int64_t>(i)));
+    }
+    return engine::generate(*model_, prompts,
+                            {.device = device_, .max_new_tokens = max_new_tokens, .sampling = GetParam().sampling});
+  }
+
+  void SetUp() override {
+    model_ = models::build_model(case_.checkpoint(), device_, GetParam().dtype);
+    models::load_weights(*model_, case_.checkpoint());
+  }
+
+  const parity::Case case_{GetParam().parity_case};
+  const at::Device device_ = memory::open_device("cuda");
+  std::unique_ptr<models::VisionLanguageModel> model_;
+};
+
+TEST_P(GenerationTest, LaunchesWhatTheCardAccepts) {
+  card().reset();
+  const auto answers = answer(/*max_new_tokens=*/40);
+  for (const auto& tokens : answers) EXPECT_EQ(tokens.size(), 40U);
+  const auto done = counters();
+  EXPECT_GT(done.launches, 0U);
+  EXPECT_EQ(done.rejected_launches, 0U);
+  EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
+}
+
+TEST_P(GenerationTest, EveryStepLaunchesAsMuchAndReadsOnlyTheTokens) {
+  const auto done_for = [this](int64_t tokens) {
+    card().reset();
+    answer(tokens);
+    return counters();
+  };
+  done_for(2);
+  const auto two = done_for(2), three = done_for(3), ten = done_for(10);
+  const uint64_t of_a_step = three.launches - two.launches;
+  EXPECT_EQ(ten.launches - three.launches, 7 * of_a_step);
+  RecordProperty("launches_of_a_step", static_cast<int>(of_a_step));
+  const auto read_back = [](const vgpu::Counters& counted) {
+    return counted.device_to_host_pinned.calls + counted.device_to_host_pageable.calls;
+  };
+  EXPECT_EQ(read_back(ten), 10U);
+  // Keys and values are not copied: a step does not depend on how much is cached.
+  EXPECT_EQ((ten.device_to_device.bytes - three.device_to_device.bytes) % 7, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , GenerationTest,
+    testing::Values(GenerationCase{"mixed_batch", at::kBFloat16, {}}, GenerationCase{"mixed_batch", at::kFloat, {}},
+                    GenerationCase{"llava_clip_mistral", at::kBFloat16, {}},
+                    GenerationCase{"llava_clip_mistral", at::kFloat, {}},
+                    GenerationCase{"llava_siglip_qwen2",
+                                   at::kBFloat16,
+                                   {.temperature = 1, .top_k = 20, .top_p = 0.9, .repetition_penalty = 1.1}}),
+    [](const auto& instance) {
+      const auto& [name, dtype, sampling] = instance.param;
+      return name + (dtype == at::kFloat ? "_fp32" : "_bf16") + (sampling.temperature > 0 ? "_sampled" : "");
+    });
+
+}  // namespace
+}  // namespace vlmtrain
