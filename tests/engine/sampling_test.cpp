@@ -1,5 +1,6 @@
 #include "vlmtrain/engine/sampling.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/empty.h>

@@ -1,5 +1,6 @@
 #include "vlmtrain/nn/key_value_cache.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
