@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/copy.h"
 
 namespace vlmtrain::data {
 namespace {
@@ -76,9 +77,7 @@ at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) return tensor;
   // Tiles that have a shape only, as in a rehearsal.
   if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
-  // Only a copy from pinned memory does not hold up the host.
-  const bool pin = device.is_cuda() && tensor.device().is_cpu();
-  return (pin ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/true);
+  return memory::copy_to_device(tensor, device);
 }
 
 }  // namespace

@@ -33,6 +33,12 @@ void choose_kernels_on_one_thread() {
   static const at::Tensor chosen = at::ones({1}, at::kFloat).cos().sin();
 }
 
+RotaryTable table_of(const at::Tensor& angles, double scale) {
+  choose_kernels_on_one_thread();
+  if (scale == 1) return {angles.cos(), angles.sin()};
+  return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
+}
+
 struct Rotate : torch::autograd::Function<Rotate> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
                             const at::Tensor& sin) {
@@ -50,10 +56,13 @@ struct Rotate : torch::autograd::Function<Rotate> {
 }  // namespace
 
 RotaryTable RotaryTable::of(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale) {
-  choose_kernels_on_one_thread();
-  const at::Tensor angles = position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies;
-  if (scale == 1) return {angles.cos(), angles.sin()};
-  return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
+  return table_of(position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies, scale);
+}
+
+RotaryTable RotaryTable::of_axes(const at::Tensor& position_ids, const at::Tensor& axes_of_pairs,
+                                 const at::Tensor& frequencies, double scale) {
+  const at::Tensor positions = position_ids.to(at::kFloat).t().index_select(1, axes_of_pairs);  // [rows, pairs]
+  return table_of(positions.unsqueeze(1) * frequencies, scale);
 }
 
 at::Tensor rotary_frequencies(int64_t head_dim, double theta) {

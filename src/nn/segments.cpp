@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/copy.h"
 
 namespace vlmtrain::nn {
 
@@ -22,7 +23,7 @@ Segments Segments::from_lengths(std::vector<int64_t> lengths, at::Device device)
     segments.max_length = std::max(segments.max_length, length);
     *++offset = static_cast<int32_t>(segments.rows);
   }
-  segments.offsets = offsets.to(device, /*non_blocking=*/true);
+  segments.offsets = memory::copy_to_device(offsets, device);
   return segments;
 }
 
@@ -41,7 +42,7 @@ bool Segments::is_uniform() const {
 
 Segments Segments::to(at::Device device) const {
   Segments moved = *this;
-  moved.offsets = offsets.to(device, /*non_blocking=*/true);
+  moved.offsets = memory::copy_to_device(offsets, device);
   return moved;
 }
 

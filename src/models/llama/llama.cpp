@@ -121,6 +121,7 @@ LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& confi
                      .parameter("weight", {config.vocab_size, config.hidden_size},
                                 nn::InitialValues::for_fan_in(config.hidden_size))),
       rotary_frequencies_(config.rope.frequencies(config.head_dim).to(embedding_.device())),
+      rotary_axes_(config.rope.axes_of_pairs().to(embedding_.device())),
       blocks_(scope / config.names.blocks, config.layers, config, memory::Component::kLanguage),
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
 
@@ -132,11 +133,16 @@ at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& im
   return embedded.index_copy(0, batch.image_positions, image_features);
 }
 
+nn::RotaryTable LlamaModel::rotary_table(const at::Tensor& position_ids) const {
+  if (position_ids.dim() == 1) return nn::RotaryTable::of(position_ids, rotary_frequencies_, config_.rope.scale);
+  VLMTRAIN_CHECK(rotary_axes_.numel() > 0, "positions on several axes in a text model that knows one");
+  return nn::RotaryTable::of_axes(position_ids, rotary_axes_, rotary_frequencies_, config_.rope.scale);
+}
+
 at::Tensor LlamaModel::operator()(const at::Tensor& embedded, const at::Tensor& position_ids,
                                   const nn::Segments& samples, const at::Tensor& output_positions,
                                   int64_t recomputed_blocks, nn::KeyValueCache* cache) const {
-  const LlamaContext context{samples, nn::RotaryTable::of(position_ids, rotary_frequencies_, config_.rope.scale),
-                             config_.sliding_window};
+  const LlamaContext context{samples, rotary_table(position_ids), config_.sliding_window};
   if (cache != nullptr) cache->append(samples, config_.sliding_window);
   const at::Tensor hidden = blocks_.run_each(embedded, recomputed_blocks, [&](int64_t block) {
     LlamaContext own = context;

@@ -87,7 +87,8 @@ class LlamaModel {
 
   /// The batch's tokens [tokens, hidden], its image tokens replaced by `image_features` (undefined: there are none).
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
-  /// Embedded tokens [tokens, hidden] → hidden states after the final norm of the rows `output_positions`. `cache` as
+  /// Embedded tokens [tokens, hidden] → hidden states after the final norm of the rows `output_positions`.
+  /// `position_ids` as data::MicroBatch::position_ids; with axes only where config.rope has sections. `cache` as
   /// VisionLanguageModel::hidden_states.
   at::Tensor operator()(const at::Tensor& embedded, const at::Tensor& position_ids, const nn::Segments& samples,
                         const at::Tensor& output_positions, int64_t recomputed_blocks,
@@ -97,9 +98,12 @@ class LlamaModel {
   int64_t blocks() const { return blocks_.size(); }
 
  private:
+  nn::RotaryTable rotary_table(const at::Tensor& position_ids) const;
+
   LlamaConfig config_;
   at::Tensor embedding_;           // [vocabulary, hidden]
   at::Tensor rotary_frequencies_;  // [head_dim / 2]
+  at::Tensor rotary_axes_;         // int64 [head_dim / 2]; empty: one position a token
   BlockList<LlamaBlock> blocks_;
   nn::RmsNorm norm_;
 };

@@ -2,6 +2,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/where.h>
 
@@ -10,6 +13,7 @@
 #include <numbers>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/rotary.h"
 
@@ -134,6 +138,14 @@ at::Tensor RopeConfig::frequencies(int64_t head_dim) const {
       return yarn(*this, head_dim);
   }
   throw InternalError("unknown rope type");
+}
+
+at::Tensor RopeConfig::axes_of_pairs() const {
+  std::vector<at::Tensor> axes{at::empty({0}, at::kLong)};
+  for (size_t i = 0; i < sections.size(); ++i) {
+    axes.push_back(at::full({sections[i]}, static_cast<int64_t>(i) % data::kPositionAxes, at::kLong));
+  }
+  return at::cat(axes);
 }
 
 }  // namespace vlmtrain::models

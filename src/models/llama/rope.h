@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace vlmtrain::models {
 
@@ -27,12 +28,19 @@ struct RopeConfig {
   bool truncate = true;                              ///< yarn: whole pairs as the ramp's ends
   double scale = 1;                                  ///< yarn: multiplies cosine and sine
 
+  /// Pairs that turn with each of data::kPositionAxes axes in turn, time first: [time, height, width, time …] (Wang et
+  /// al. 2024, arXiv 2409.12191: multimodal rotary embedding). Empty: a token has one position.
+  std::vector<int64_t> sections = {};
+
   /// Reads `rope_parameters` (transformers 5), `rope_scaling` and `rope_theta` (transformers 4) of a text config. Other
   /// types, `dynamic` among them, are refused. `source` names the file in errors.
   static RopeConfig from_json(const nlohmann::json& text_config, const std::string& source);
 
   /// fp32 [head_dim / 2] on the CPU, with the roundings of transformers.
   at::Tensor frequencies(int64_t head_dim) const;
+
+  /// The axis of each pair, int64 [head_dim / 2] on the CPU; of no entries where there are no sections.
+  at::Tensor axes_of_pairs() const;
 };
 
 }  // namespace vlmtrain::models

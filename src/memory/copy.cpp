@@ -1,0 +1,10 @@
+#include "vlmtrain/memory/copy.h"
+
+namespace vlmtrain::memory {
+
+at::Tensor copy_to_device(const at::Tensor& tensor, at::Device device) {
+  const bool pin = device.is_cuda() && tensor.device().is_cpu();
+  return (pin ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/true);
+}
+
+}  // namespace vlmtrain::memory
