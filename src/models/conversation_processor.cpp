@@ -69,38 +69,57 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   refuse_videos(record);
   const auto files = image_files(record);
   std::vector<ImagePlan> plans;
-  int64_t tiles = 0;
   for (const auto& file : files) {
-    plans.push_back(plan(read_image(record, [&] { return image::read_image_size(file); })));
-    tiles += plans.back().tiles;
+    plans.push_back(read_image(record, [&] { return plan_of(file); }));
   }
   EncodedChat encoded = encode(chat, plans);
 
   data::Sample sample;
+  int64_t tiles = 0, features = 0;
+  for (const ImagePlan& image : plans) {
+    tiles += image.tiles;
+    features += image.image_tokens.value_or(image.tiles * tile_.image_tokens);
+    if (image.grid) sample.grids.push_back(*image.grid);
+  }
   sample.index = index;
   sample.id = record.id;
   sample.task = record.task;
   sample.images = static_cast<int64_t>(files.size());
-  sample.is_label = std::move(encoded.is_label);
-  sample.token_ids = std::move(encoded.token_ids);
-  sample.image_token_positions = std::move(encoded.image_token_positions);
+  sample.is_label = encoded.is_label;
+  sample.token_ids = encoded.token_ids;
+  sample.image_token_positions = encoded.image_token_positions;
   if (sample.tokens() > settings_.max_length) {
     throw data::SampleError(
         "too long", fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shrink the images "
                                 "with data.image_max_pixels",
                                 record.id, sample.tokens(), settings_.max_length));
   }
-  const int64_t features = tiles * tile_.image_tokens;
   if (std::ssize(sample.image_token_positions) != features) {
     throw data::SampleError("image tokens in the text",
                             fmt::format("sample {} has {} image tokens in its text for {} image features; take the "
                                         "text {} out of the conversation",
                                         record.id, sample.image_token_positions.size(), features, text::kImageMark));
   }
+  sample.position_ids = position_ids(encoded, plans);
   if (tiles > 0) {
-    sample.tiles = at::empty({tiles, 3, tile_.side, tile_.side}, at::TensorOptions(at::kByte).device(at::kMeta));
+    sample.tiles = at::empty({tiles, 3, tile_.height.value_or(tile_.side), tile_.side},
+                             at::TensorOptions(at::kByte).device(at::kMeta));
   }
   return sample;
+}
+
+ImagePlan ConversationProcessor::plan_of(const std::filesystem::path& file) const {
+  const auto size = image::read_image_size(file);
+  try {
+    return plan(size);
+  } catch (const UserError& error) {
+    throw data_error("{}: {}", file.string(), error.what());
+  }
+}
+
+std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*chat*/,
+                                                         std::span<const ImagePlan> /*images*/) const {
+  return {};
 }
 
 data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record) const {

@@ -19,6 +19,9 @@ namespace vlmtrain::models {
 struct ImagePlan {
   std::string text;  ///< in the place of the chat template's image text
   int64_t tiles = 1;
+  std::optional<int64_t> image_tokens{};  ///< nothing: those of its tiles
+  std::optional<data::TileGrid> grid{};   ///< where the tower takes patches of native resolution
+  float time_step = 1;                    ///< positions from one frame of a video to the next
 };
 
 /// Token ids of a conversation, where its answers are, and where the image features go.
@@ -42,8 +45,9 @@ class ConversationProcessor : public Processor {
  protected:
   /// What a family's tiles are.
   struct TileShape {
-    int64_t side;          ///< pixels
-    int64_t image_tokens;  ///< of each
+    int64_t side;                     ///< pixels
+    int64_t image_tokens;             ///< of each, where the ImagePlan does not say how many it has
+    std::optional<int64_t> height{};  ///< nothing: as wide as high
   };
 
   /// `own_template` is the chat template for settings.chat_template auto.
@@ -51,15 +55,19 @@ class ConversationProcessor : public Processor {
                         TileShape tile);
 
   virtual ImagePlan plan(image::ImageSize size) const = 0;
-  /// uint8 [plan(size of image).tiles, 3, side, side]
+  /// uint8 [plan(size of image).tiles, 3, height, side]
   virtual at::Tensor tiles_of(const at::Tensor& image) const = 0;
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
+  /// data::Sample::position_ids; none unless the model has positions on several axes.
+  virtual std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const;
 
   const text::ChatTemplate& chat_template() const { return *template_; }
 
  private:
   /// All but the pixels, from the images' sizes.
   data::Sample lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
+  /// The plan of an image file; an error names the file.
+  ImagePlan plan_of(const std::filesystem::path& file) const;
   data::Sample with_pixels(data::Sample outline, const io::Record& record) const;
   std::vector<std::filesystem::path> image_files(const io::Record& record) const;
 

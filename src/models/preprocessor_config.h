@@ -48,7 +48,7 @@ class PreprocessorConfig {
   /// `resample`, one of Pillow's numbers.
   image::Filter filter(int64_t fallback) const;
 
-  using Triple = std::array<double, 3>;
+  using Triple = std::array<double, 3>;  ///< of each channel
   image::Normalization normalization(const Triple& mean, const Triple& std) const;
 
   void require_true(std::string_view key) const;
@@ -61,5 +61,9 @@ class PreprocessorConfig {
   nlohmann::json config_;
   std::string name_;
 };
+
+/// image_mean and image_std of OpenAI's CLIP.
+inline constexpr PreprocessorConfig::Triple kClipMean{0.48145466, 0.4578275, 0.40821073};
+inline constexpr PreprocessorConfig::Triple kClipStd{0.26862954, 0.26130258, 0.27577711};
 
 }  // namespace vlmtrain::models

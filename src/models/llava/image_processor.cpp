@@ -15,8 +15,6 @@ using image::ImageSize;
 using nlohmann::json;
 using Triple = PreprocessorConfig::Triple;
 
-constexpr Triple kClipMean{0.48145466, 0.4578275, 0.40821073};
-constexpr Triple kClipStd{0.26862954, 0.26130258, 0.27577711};
 constexpr Triple kHalf{0.5, 0.5, 0.5};
 
 [[noreturn]] void fail_size(const PreprocessorConfig& config, const char* key, const json& found) {
