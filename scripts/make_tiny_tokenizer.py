@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA or nanoVLM.
+"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM or Qwen2.5-VL.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny] [--out FILE]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny] [--out FILE]
 
 The merges come from the sentences of scripts/make_shapes.py and from some common English below, so the words of the
 quickstart are one token each and other text is spelled in pieces. The same input gives the same file.
@@ -17,6 +17,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 BASE_VOCABULARY = 600
 TILE_TOKENS = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 SMOLVLM_LAST_TOKENS = ["<global-img>", *TILE_TOKENS, "<fake_token_around_image>", "<image>", "<end_of_utterance>"]
+QWEN_LAST_TOKENS = [
+    "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
+]
+QWEN_SYSTEM = "You are a helpful assistant."
 # Of each preset: the tokens before all others, those after them, the one that begins a text, the words of its chat template.
 PRESETS = {
     "smolvlm-tiny": (
@@ -25,6 +29,7 @@ PRESETS = {
     "llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
     # nanoVLM's other tokens follow from its config.json.
     "nanovlm-tiny": (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], [], None, ("user\n", "assistant\n")),
+    "qwen2.5-vl-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", QWEN_SYSTEM)),
 }
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "

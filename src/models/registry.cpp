@@ -7,6 +7,7 @@
 #include "models/idefics3/family.h"
 #include "models/llava/family.h"
 #include "models/nanovlm/family.h"
+#include "models/qwen2_vl/family.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 /// A new family is a folder and a line here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> table{idefics3::family(), llava::family(), nanovlm::family()};
+  static const std::vector<Family> table{idefics3::family(), llava::family(), nanovlm::family(), qwen2_vl::family()};
   return table;
 }
 

@@ -56,7 +56,8 @@ std::string test_name(std::string preset) {
   return preset;
 }
 
-INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset, testing::Values("smolvlm-tiny", "llava-tiny", "nanovlm-tiny"),
+INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset,
+                         testing::Values("smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny"),
                          [](const auto& instance) { return test_name(instance.param); });
 
 struct Published {
@@ -109,12 +110,12 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedPreset,
                                                    13 * (81 + 1) + 12 * 9 + 5 + 1 + 3}),
                          [](const auto& instance) { return test_name(instance.param.name); });
 
-struct LlavaPreset {
+struct SizedPreset {
   std::string name;
   int64_t parameters;
 };
 
-class PublishedLlava : public testing::TestWithParam<LlavaPreset> {
+class PublishedLlava : public testing::TestWithParam<SizedPreset> {
  protected:
   PublishedLlava() { write_preset_config(GetParam().name, folder_.path()); }
   const parity::TemporaryFolder folder_;
@@ -145,9 +146,9 @@ TEST_P(PublishedLlava, NeedsATokenizerToBecomeACheckpoint) {
 // that were added, Mistral 7B. The first sum is the published number of llava-hf/llava-1.5-7b-hf.
 INSTANTIATE_TEST_SUITE_P(
     Hub, PublishedLlava,
-    testing::Values(LlavaPreset{"llava-1.5-7b", 303'507'456 + 20'979'712 + 6'738'415'616 + 64L * 2 * 4096},
-                    LlavaPreset{"llava-1.5-13b", 303'507'456 + 31'467'520 + 13'015'864'320 + 64L * 2 * 5120},
-                    LlavaPreset{"llava-med-7b", 303'507'456 + 20'979'712 + 7'241'732'096}),
+    testing::Values(SizedPreset{"llava-1.5-7b", 303'507'456 + 20'979'712 + 6'738'415'616 + 64L * 2 * 4096},
+                    SizedPreset{"llava-1.5-13b", 303'507'456 + 31'467'520 + 13'015'864'320 + 64L * 2 * 5120},
+                    SizedPreset{"llava-med-7b", 303'507'456 + 20'979'712 + 7'241'732'096}),
     [](const auto& instance) { return test_name(instance.param.name); });
 
 struct NanovlmPreset {
@@ -188,10 +189,39 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedNanovlm,
                                                        13 * 65}),
                          [](const auto& instance) { return test_name(instance.param.name); });
 
+class PublishedQwen : public testing::TestWithParam<SizedPreset> {
+ protected:
+  PublishedQwen() { write_preset_config(GetParam().name, folder_.path()); }
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_P(PublishedQwen, HasThePublishedNumberOfParameters) {
+  const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  EXPECT_EQ(model->vision_blocks(), 32);
+}
+
+TEST_P(PublishedQwen, TakesAnImageInItsOwnResolution) {
+  const auto shape = shape_of(folder_.path(), {.images = 2, .image_width = 1024, .image_height = 768});
+  const data::TileGrid grid{1, 54, 74};  // 1036 x 756 pixels, the nearest multiples of 28
+  EXPECT_EQ(shape.grids, (std::vector<data::TileGrid>{grid, grid}));
+  EXPECT_EQ(shape.image_tokens, 2 * 27 * 37);
+  EXPECT_EQ(shape.tokens, 2 * (27 * 37 + 2) + 256);
+  EXPECT_EQ(shape.tile_height, 28);
+  EXPECT_EQ(shape.tile_width, 14);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen,
+                         testing::Values(SizedPreset{"qwen2.5-vl-3b", 3'754'622'976},
+                                         SizedPreset{"qwen2.5-vl-7b", 8'292'166'656},
+                                         SizedPreset{"qwen2-vl-2b", 2'208'985'600}),
+                         [](const auto& instance) { return test_name(instance.param.name); });
+
 TEST(PresetNames, AreTestedAbove) {
-  EXPECT_THAT(preset_names(), UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b",
-                                                   "llava-tiny", "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b",
-                                                   "nanovlm-tiny", "nanovlm-222m", "nanovlm-460m"));
+  EXPECT_THAT(preset_names(),
+              UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-tiny",
+                                   "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b", "nanovlm-tiny", "nanovlm-222m",
+                                   "nanovlm-460m", "qwen2.5-vl-tiny", "qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2-vl-2b"));
 }
 
 TEST(WritePreset, UnknownNameListsTheKnownOnes) {

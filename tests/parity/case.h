@@ -29,7 +29,9 @@ inline std::vector<std::string> case_names() {
           "llava_original",
           "nanovlm_images_first",
           "nanovlm_tiles",
-          "nanovlm_untied"};
+          "nanovlm_untied",
+          "qwen2_5_vl_windows",
+          "qwen2_vl_images"};
 }
 
 /// One case: a small checkpoint, conversations, and what transformers computes from them (data/README.md).

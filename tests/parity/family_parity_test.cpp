@@ -92,6 +92,15 @@ TEST_P(FamilyParity, TokensAndLabelsAreEqual) {
   }
 }
 
+TEST_P(FamilyParity, PositionsAreEqual) {
+  if (!expected_.contains("sample.0.position_ids")) GTEST_SKIP() << "a token has one position";
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    const auto wanted = expected_.tensor(fmt::format("sample.{}.position_ids", i));
+    const auto found = data::collate(std::span(&samples_[i], 1)).position_ids;
+    EXPECT_TRUE(at::equal(found.expand_as(wanted), wanted)) << samples_[i].id;
+  }
+}
+
 TEST_P(FamilyParity, PixelValuesAreEqualToTheBit) {
   const auto normalization = normalization_of(case_);
   for (size_t i = 0; i < samples_.size(); ++i) {

@@ -13,6 +13,8 @@ from transformers import AutoModelForImageTextToText
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRMSNorm
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRMSNorm
 
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
@@ -48,7 +50,7 @@ class WideRMSNorm(torch.nn.Module):
 def in_float64(model):
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if isinstance(child, (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm)):
+            if isinstance(child, (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm)):
                 setattr(module, name, WideRMSNorm(child))
     return model.double()
 
@@ -64,6 +66,9 @@ def load(checkpoint, dtype, attention="sdpa"):
 
 def forward_inputs(sample, dtype):
     inputs = {"input_ids": sample.input_ids[None]}
+    if hasattr(sample, "model_inputs"):  # Qwen2-VL: patches of any number
+        as_weights = {name: value.to(dtype) for name, value in sample.model_inputs.items() if name.startswith("pixel_values")}
+        return inputs | sample.model_inputs | as_weights
     if sample.pixel_values is not None:
         if hasattr(sample, "image_places"):  # nanoVLM
             inputs["image_places"] = sample.image_places

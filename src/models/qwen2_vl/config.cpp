@@ -1,0 +1,167 @@
+#include "models/qwen2_vl/config.h"
+
+#include <fmt/ranges.h>
+
+#include <numeric>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+namespace {
+
+using nlohmann::json;
+
+/// transformers' defaults, where they are not those of a Qwen2 text model.
+json text_defaults() {
+  return {{"vocab_size", 152064},       {"hidden_size", 8192},
+          {"intermediate_size", 29568}, {"num_hidden_layers", 80},
+          {"num_attention_heads", 64},  {"num_key_value_heads", 8},
+          {"rms_norm_eps", 1e-5},       {"max_window_layers", 80},
+          {"rope_theta", 1000000.0},    {"max_position_embeddings", 32768}};
+}
+
+/// Takes the sections out of the rope settings, and "mrope", the older name of the default type.
+std::vector<int64_t> read_sections(json& text, const std::string& source) {
+  std::vector<int64_t> sections{16, 24, 24};
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto rope = text.find(key);
+    if (rope == text.end() || !rope->is_object()) continue;
+    sections = io::get_or<std::vector<int64_t>>(*rope, "mrope_section", sections, source);
+    for (const char* type : {"type", "rope_type"}) {
+      if (rope->value(type, json()) == "mrope") (*rope)[type] = "default";
+    }
+  }
+  return sections;
+}
+
+LlamaConfig read_text(const json& given, const std::string& source) {
+  json text = text_defaults();
+  text.update(given);
+  text["model_type"] = "qwen2";
+  const auto sections = read_sections(text, source);
+  for (const json& layer : text.value("layer_types", json::array())) {
+    if (layer != "full_attention") {
+      throw data_error("{}: layer_types has {}; only full_attention is supported", source, layer.dump());
+    }
+  }
+  LlamaConfig config = LlamaConfig::from_json(text, source);
+  if (config.head_dim * config.heads != config.hidden_size) {
+    throw data_error("{}: hidden_size {} is not num_attention_heads {} heads of {} features", source,
+                     config.hidden_size, config.heads, config.head_dim);
+  }
+  const int64_t pairs = std::accumulate(sections.begin(), sections.end(), int64_t{0});
+  if (std::ssize(sections) != data::kPositionAxes || pairs != config.head_dim / 2 ||
+      *std::min_element(sections.begin(), sections.end()) < 0) {
+    throw data_error("{}: mrope_section [{}] does not divide the {} pairs of a head among time, height and width",
+                     source, fmt::join(sections, ", "), config.head_dim / 2);
+  }
+  config.rope.sections = sections;
+  return config;
+}
+
+void check_sizes(const VisionConfig& vision, const std::string& source) {
+  const auto positive = [&](int64_t value, const char* key) {
+    if (value < 1) throw data_error("{}: {} is {}; it is at least 1", source, key, value);
+  };
+  positive(vision.hidden_size, "hidden_size");
+  positive(vision.intermediate_size, "intermediate_size");
+  positive(vision.blocks, "depth");
+  positive(vision.heads, "num_heads");
+  positive(vision.patch_size, "patch_size");
+  positive(vision.temporal_patch_size, "temporal_patch_size");
+  positive(vision.merge_size, "spatial_merge_size");
+  if (vision.hidden_size % vision.heads != 0 || vision.hidden_size / vision.heads % 4 != 0) {
+    throw data_error("{}: {} features for {} heads; a head has a multiple of 4, to be rotated along two axes", source,
+                     vision.hidden_size, vision.heads);
+  }
+}
+
+/// What both generations have under the same keys.
+VisionConfig read_common(const json& vision, const std::string& source) {
+  VisionConfig config;
+  config.blocks = io::get_or<int64_t>(vision, "depth", config.blocks, source);
+  config.heads = io::get_or<int64_t>(vision, "num_heads", config.heads, source);
+  config.patch_size = io::get_or<int64_t>(vision, "patch_size", config.patch_size, source);
+  config.temporal_patch_size = io::get_or<int64_t>(vision, "temporal_patch_size", config.temporal_patch_size, source);
+  config.merge_size = io::get_or<int64_t>(vision, "spatial_merge_size", config.merge_size, source);
+  if (io::get_or<int64_t>(vision, "in_channels", 3, source) != 3) {
+    throw data_error("{}: in_channels must be 3", source);
+  }
+  const json rope = vision.value("rope_parameters", json());
+  if (rope.is_object()) {
+    config.rope_theta = io::get_or<double>(rope, "rope_theta", config.rope_theta, source);
+    const auto type = io::get_or<std::string>(rope, "rope_type", "axial", source);
+    if (type != "axial") throw data_error("{}: rope_type {} is not supported; axial is", source, type);
+  }
+  return config;
+}
+
+VisionConfig read_qwen2(const json& vision, const std::string& source) {
+  VisionConfig config = read_common(vision, source);
+  config.is_gated = false;
+  config.hidden_size = io::get_or<int64_t>(vision, "embed_dim", 1280, source);
+  config.intermediate_size = static_cast<int64_t>(static_cast<double>(config.hidden_size) *
+                                                  io::get_or<double>(vision, "mlp_ratio", 4, source));
+  config.output_size = io::get_or<int64_t>(vision, "hidden_size", config.output_size, source);
+  config.activation =
+      activation_of(io::get_or<std::string>(vision, "hidden_act", "quick_gelu", source), "hidden_act", source);
+  return config;
+}
+
+VisionConfig read_qwen2_5(const json& vision, const std::string& source) {
+  VisionConfig config = read_common(vision, source);
+  config.hidden_size = io::get_or<int64_t>(vision, "hidden_size", 3584, source);
+  config.intermediate_size = io::get_or<int64_t>(vision, "intermediate_size", config.intermediate_size, source);
+  config.output_size = io::get_or<int64_t>(vision, "out_hidden_size", config.output_size, source);
+  const auto activation = io::get_or<std::string>(vision, "hidden_act", "silu", source);
+  if (activation != "silu") {
+    throw data_error("{}: hidden_act {} is not supported in a Qwen2.5-VL tower; silu is", source, activation);
+  }
+  const auto full = io::get_or<std::vector<int64_t>>(vision, "fullatt_block_indexes", {7, 15, 23, 31}, source);
+  config.full_attention_blocks = {full.begin(), full.end()};
+  const auto window = io::get_or<int64_t>(vision, "window_size", 112, source);
+  config.window_tokens = window / std::max<int64_t>(config.pixels_per_token_side(), 1);
+  if (*config.window_tokens < 1) {
+    throw data_error("{}: a window_size of {} pixels holds no token of {} pixels on a side", source, window,
+                     config.pixels_per_token_side());
+  }
+  return config;
+}
+
+int64_t token_id(const json& config, const char* key, int64_t fallback, const LlamaConfig& text,
+                 const std::string& source) {
+  const auto id = io::get_or<int64_t>(config, key, fallback, source);
+  if (id < 0 || id >= text.vocab_size) {
+    throw data_error("{}: {} {} is not in the vocabulary of {}", source, key, id, text.vocab_size);
+  }
+  return id;
+}
+
+}  // namespace
+
+Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
+  const std::string source = (folder / "config.json").string();
+  const bool is_2_5 = json_config.at("model_type") == "qwen2_5_vl";
+  const bool has_section = json_config.contains("text_config") && !json_config["text_config"].is_null();
+  Config config;
+  config.text = read_text(has_section ? json_config["text_config"] : json_config,
+                          has_section ? source + " (text_config)" : source);
+  config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
+
+  const json vision = json_config.value("vision_config", json::object());
+  const std::string place = source + " (vision_config)";
+  config.vision = is_2_5 ? read_qwen2_5(vision, place) : read_qwen2(vision, place);
+  check_sizes(config.vision, place);
+  if (config.vision.output_size != config.text.hidden_size) {
+    throw data_error("{}: {} is {}, but the text model's hidden_size is {}; they must be equal", place,
+                     is_2_5 ? "out_hidden_size" : "hidden_size", config.vision.output_size, config.text.hidden_size);
+  }
+  if (is_2_5) config.tokens_per_second = io::get_or<int64_t>(vision, "tokens_per_second", 4, place);
+  config.image_token_id = token_id(json_config, "image_token_id", config.image_token_id, config.text, source);
+  config.video_token_id = token_id(json_config, "video_token_id", config.video_token_id, config.text, source);
+  return config;
+}
+
+}  // namespace vlmtrain::models::qwen2_vl

@@ -1,0 +1,48 @@
+#include "models/qwen2_vl/family.h"
+
+#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/image_processor.h"
+#include "models/qwen2_vl/model.h"
+#include "models/qwen2_vl/processor.h"
+#include "vlmtrain/io/checkpoint.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+namespace {
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(json, folder);
+  return std::make_unique<Model>(config, WeightNames::of(io::checkpoint_tensor_names(folder)),
+                                 read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
+}
+
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& json, const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings) {
+  const Config config = Config::from_json(json, folder);
+  return std::make_unique<Processor>(config, read_image_settings(folder, config.vision, settings.image_max_pixels),
+                                     load_tokenizer(folder), settings);
+}
+
+data::SampleShape image_shape(const nlohmann::json& json, const std::filesystem::path& folder, image::ImageSize size,
+                              std::optional<int64_t> max_pixels) {
+  constexpr int64_t kMarks = 2;  // <|vision_start|> and <|vision_end|>
+  const VisionConfig vision = Config::from_json(json, folder).vision;
+  const data::TileGrid grid = grid_of(1, size, read_image_settings(folder, vision, max_pixels), vision);
+  const int64_t tokens = grid.tiles() / vision.patches_per_token();
+  return {.tokens = tokens + kMarks,
+          .image_tokens = tokens,
+          .images = 1,
+          .tiles = grid.tiles(),
+          .tile_height = vision.temporal_patch_size * vision.patch_size,
+          .tile_width = vision.patch_size,
+          .grids = {grid}};
+}
+
+}  // namespace
+
+Family family() {
+  return {{"qwen2_vl", "qwen2_5_vl"}, build, load_processor, image_shape};
+}
+
+}  // namespace vlmtrain::models::qwen2_vl

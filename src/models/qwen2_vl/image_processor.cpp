@@ -1,0 +1,127 @@
+#include "models/qwen2_vl/image_processor.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+namespace {
+
+using image::ImageSize;
+using nlohmann::json;
+
+constexpr PixelBudget kImageBudget{56 * 56, 28 * 28 * 1280};
+
+int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* key) {
+  const auto found = size.find(key);
+  if (found == size.end() || !found->is_number_integer()) {
+    throw data_error(
+        "{}: size is {}; it has the least and the most pixels as {{\"shortest_edge\": PIXELS, "
+        "\"longest_edge\": PIXELS}}",
+        file.name(), size.dump());
+  }
+  return found->get<int64_t>();
+}
+
+PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
+  if (const json* size = file.find("size")) {
+    // Older files have other edges beside min_pixels and max_pixels, which count.
+    const bool is_overridden = file.find("min_pixels") != nullptr && file.find("max_pixels") != nullptr;
+    if (!is_overridden) {
+      if (!size->is_object()) read_edge(file, json::object(), "shortest_edge");
+      budget = {read_edge(file, *size, "shortest_edge"), read_edge(file, *size, "longest_edge")};
+    }
+  }
+  budget.least = file.value<int64_t>("min_pixels", budget.least);
+  budget.most = file.value<int64_t>("max_pixels", budget.most);
+  if (budget.least < 1 || budget.most < budget.least) {
+    throw data_error(
+        "{}: an image of {} (min_pixels) to {} (max_pixels) pixels; the first is at least 1 and no more "
+        "than the second",
+        file.name(), budget.least, budget.most);
+  }
+  return budget;
+}
+
+ImageSize resized_size(ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
+  return smart_resize(size, vision.pixels_per_token_side(), settings.budget);
+}
+
+}  // namespace
+
+const std::set<std::string_view>& pixel_keys() {
+  static const std::set<std::string_view> keys{
+      // read here
+      "size", "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size", "resample", "image_mean",
+      "image_std", "rescale_factor", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
+      "image_processor_type",
+      // of no effect on pixels
+      "processor_class", "return_tensors", "data_format", "input_data_format", "device", "disable_grouping",
+      "default_to_square", "_valid_processor_keys", "_processor_class", "image_seq_length", "model_input_names"};
+  return keys;
+}
+
+PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision) {
+  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) file.require_true(key);
+  const auto require_equal = [&](std::string_view key, int64_t of_tower) {
+    const auto found = file.value<int64_t>(key, of_tower);
+    if (found != of_tower) {
+      throw data_error("{}: {} is {}, but config.json's vision tower has {}; they must be equal", file.name(), key,
+                       found, of_tower);
+    }
+  };
+  require_equal("patch_size", vision.patch_size);
+  require_equal("temporal_patch_size", vision.temporal_patch_size);
+  require_equal("merge_size", vision.merge_size);
+  return {.budget = read_budget(file, budget),
+          .filter = file.filter(3),
+          .normalization = file.normalization(kClipMean, kClipStd)};
+}
+
+PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels) {
+  if (!max_pixels) return budget;
+  return {std::min(budget.least, *max_pixels), std::min(budget.most, *max_pixels)};
+}
+
+PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
+                                  std::optional<int64_t> max_pixels) {
+  const auto file = PreprocessorConfig::find_in(folder);
+  if (!file) {
+    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+                     folder.string());
+  }
+  file->type("Qwen2VLImageProcessor", {"Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"});
+  file->require_no_others(pixel_keys());
+  PixelSettings settings = read_pixel_settings(*file, kImageBudget, vision);
+  settings.budget = limited(settings.budget, max_pixels);
+  return settings;
+}
+
+data::TileGrid grid_of(int64_t frames, ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
+  const ImageSize resized = resized_size(size, settings, vision);
+  const int64_t frames_per_patch = vision.temporal_patch_size;
+  return {.frames = (frames + frames_per_patch - 1) / frames_per_patch,
+          .rows = resized.height / vision.patch_size,
+          .columns = resized.width / vision.patch_size};
+}
+
+at::Tensor patches_of(const at::Tensor& frames, const PixelSettings& settings, const VisionConfig& vision) {
+  const ImageSize size = resized_size({frames.size(2), frames.size(3)}, settings, vision);
+  std::vector<at::Tensor> resized;
+  for (const at::Tensor& frame : frames.unbind(0)) {
+    resized.push_back(image::resize(frame, size.height, size.width, settings.filter));
+  }
+  while (std::ssize(resized) % vision.temporal_patch_size != 0) resized.push_back(resized.back());
+  const int64_t merge = vision.merge_size, patch = vision.patch_size, depth = vision.temporal_patch_size;
+  return at::stack(resized)
+      .view({-1, depth, 3, size.height / (merge * patch), merge, patch, size.width / (merge * patch), merge, patch})
+      .permute({0, 3, 6, 4, 7, 2, 1, 5, 8})
+      .reshape({-1, 3, depth * patch, patch});
+}
+
+}  // namespace vlmtrain::models::qwen2_vl

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "models/preprocessor_config.h"
+#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/smart_resize.h"
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/resize.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+/// How pictures, or frames of videos, are brought to the tower's input.
+struct PixelSettings {
+  PixelBudget budget{};
+  image::Filter filter = image::Filter::kBicubic;
+  image::Normalization normalization{};
+};
+
+/// Reads the values that images and videos have alike, of a Qwen2VLImageProcessor or Qwen2VLVideoProcessor; what the
+/// file leaves out has transformers' default, `budget` included. A data error names the key of a setting that is not
+/// followed, or of a patch that is not the tower's.
+PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision);
+
+/// Settings for images: those of preprocessor_config.json, or of processor_config.json. `max_pixels`
+/// (data.image_max_pixels) limits an image; where that is below what pictures are enlarged to, they are enlarged to
+/// that.
+PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
+                                  std::optional<int64_t> max_pixels);
+
+/// `budget` with no more than `max_pixels`, neither as the most nor as the least.
+PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels);
+
+/// The keys that read_pixel_settings() reads, and those known to leave pixels alone.
+const std::set<std::string_view>& pixel_keys();
+
+/// The patches of `frames` frames of this size, the last one repeated until they fill temporal patches.
+data::TileGrid grid_of(int64_t frames, image::ImageSize size, const PixelSettings& settings,
+                       const VisionConfig& vision);
+
+/// Frames uint8 [frames, 3, height, width] to uint8 [patches, 3, temporal_patch_size · patch_size, patch_size] of
+/// grid_of() them: the frames of a patch one above the other. Patches lie frame by frame, token by token. To the bit as
+/// transformers 5.23 does with torchvision 0.29. Thread-safe.
+at::Tensor patches_of(const at::Tensor& frames, const PixelSettings& settings, const VisionConfig& vision);
+
+}  // namespace vlmtrain::models::qwen2_vl

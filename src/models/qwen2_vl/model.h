@@ -1,0 +1,35 @@
+#pragma once
+
+#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/vision_tower.h"
+#include "models/qwen2_vl/weight_names.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+/// Vision tower of native resolution, patch merger and a Qwen2 text model with positions on three axes.
+class Model final : public VisionLanguageModel {
+ public:
+  /// `names`: how the checkpoint spells the parameters.
+  Model(Config config, WeightNames names, image::Normalization normalization, const nn::ParameterSettings& settings);
+
+  at::Tensor image_features(const VisionInput& vision) const override;
+  at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
+                           const at::Tensor& output_positions) const override;
+  const at::Tensor& output_weight() const override { return output_weight_; }
+  int64_t vision_blocks() const override { return tower_.blocks(); }
+  int64_t language_blocks() const override { return text_.blocks(); }
+  std::string checkpoint_name(const std::string& parameter) const override { return names_.spelled(parameter); }
+
+ private:
+  Config config_;
+  WeightNames names_;
+  image::Normalization normalization_;
+  VisionTower tower_;
+  PatchMerger merger_;
+  LlamaModel text_;
+  at::Tensor output_weight_;
+};
+
+}  // namespace vlmtrain::models::qwen2_vl

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "vlmtrain/data/sample.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+/// An image or video among a sample's tokens.
+struct VisionSpan {
+  int64_t first_token;
+  data::TileGrid grid;  ///< of tokens, not of patches
+  float time_step = 1;  ///< positions from one frame to the next
+};
+
+/// data::Sample::position_ids: text advances all axes alike; the tokens of an image have their frame, row and column
+/// beyond the position before them, and what follows goes on after the larger of its sides (get_rope_index of
+/// transformers). Empty without spans, where all axes are equal.
+std::vector<int64_t> position_ids(int64_t tokens, std::span<const VisionSpan> spans);
+
+}  // namespace vlmtrain::models::qwen2_vl

@@ -1,0 +1,67 @@
+#include "models/qwen2_vl/processor.h"
+
+#include "models/qwen2_vl/positions.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+namespace {
+
+constexpr std::string_view kImagePad = "<|image_pad|>";
+constexpr std::string_view kVideoPad = "<|video_pad|>";
+
+void check_token(const text::Tokenizer& tokenizer, std::string_view token, std::string_view key, int64_t id) {
+  const int64_t found = id_of(tokenizer, token);
+  if (found != id) {
+    throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, found);
+  }
+}
+
+}  // namespace
+
+Processor::Processor(Config config, PixelSettings images, text::Tokenizer tokenizer, ProcessorSettings settings)
+    : ConversationProcessor(std::move(tokenizer), std::move(settings), "qwen2_vl",
+                            {.side = config.vision.patch_size,
+                             .image_tokens = 0,
+                             .height = config.vision.temporal_patch_size * config.vision.patch_size}),
+      config_(std::move(config)),
+      images_(std::move(images)) {
+  check_vocabulary(this->tokenizer(), config_.text.vocab_size);
+  check_token(this->tokenizer(), kImagePad, "image_token_id", config_.image_token_id);
+  check_token(this->tokenizer(), kVideoPad, "video_token_id", config_.video_token_id);
+}
+
+ImagePlan Processor::plan(data::TileGrid grid, std::string_view pad) const {
+  const int64_t tokens = grid.tiles() / config_.vision.patches_per_token();
+  std::string text = "<|vision_start|>";
+  for (int64_t i = 0; i < tokens; ++i) text += pad;
+  text += "<|vision_end|>";
+  return {.text = std::move(text), .tiles = grid.tiles(), .image_tokens = tokens, .grid = grid};
+}
+
+ImagePlan Processor::plan(image::ImageSize size) const {
+  return plan(grid_of(1, size, images_, config_.vision), kImagePad);
+}
+
+at::Tensor Processor::tiles_of(const at::Tensor& image) const {
+  return patches_of(image.unsqueeze(0), images_, config_.vision);
+}
+
+EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
+  return encode_expanded(tokenizer(), chat, chat_template().image_text(), images, config_.image_token_id,
+                         /*add_special_tokens=*/true);
+}
+
+std::vector<int64_t> Processor::position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const {
+  std::vector<VisionSpan> spans;
+  size_t first = 0;
+  for (const ImagePlan& image : images) {
+    const int64_t merge = config_.vision.merge_size;
+    const data::TileGrid tokens{image.grid->frames, image.grid->rows / merge, image.grid->columns / merge};
+    spans.push_back({chat.image_token_positions.at(first), tokens, image.time_step});
+    first += static_cast<size_t>(tokens.tiles());
+  }
+  return qwen2_vl::position_ids(std::ssize(chat.token_ids), spans);
+}
+
+}  // namespace vlmtrain::models::qwen2_vl

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "vlmtrain/image/decode.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+/// Pixels that a picture may have after resizing.
+struct PixelBudget {
+  int64_t least;
+  int64_t most;
+};
+
+/// The size a picture is resized to: both sides multiples of `factor`, the ratio kept as far as that goes, within the
+/// budget as far as a ratio allows it; the arithmetic is transformers'. Throws UserError (kBadData) for a picture more
+/// than 200 times as long as wide, which the models were never shown.
+image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget);
+
+}  // namespace vlmtrain::models::qwen2_vl

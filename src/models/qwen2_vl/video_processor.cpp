@@ -1,0 +1,89 @@
+#include "models/qwen2_vl/video_processor.h"
+
+#include <ATen/ops/arange.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+namespace {
+
+constexpr PixelBudget kVideoBudget{128 * 28 * 28, 28 * 28 * 768};
+
+PreprocessorConfig find_file(const std::filesystem::path& folder) {
+  const auto shared = folder / "processor_config.json";
+  if (std::filesystem::exists(shared)) {
+    const auto config = io::read_json(shared);
+    if (config.contains("video_processor")) return {config["video_processor"], shared.string() + " (video_processor)"};
+  }
+  for (const char* name : {"video_preprocessor_config.json", "preprocessor_config.json"}) {
+    if (std::filesystem::exists(folder / name)) return {io::read_json(folder / name), (folder / name).string()};
+  }
+  throw data_error("{}: no settings for videos; copy the checkpoint's video_preprocessor_config.json there",
+                   folder.string());
+}
+
+}  // namespace
+
+VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
+                                  std::optional<int64_t> max_pixels) {
+  const PreprocessorConfig file = find_file(folder);
+  std::set<std::string_view> known = pixel_keys();
+  known.insert({// read here
+                "min_frames", "max_frames", "fps", "cap_pixels_per_frame", "max_video_tokens", "video_processor_type",
+                // of no effect: frames are always sampled
+                "do_sample_frames", "return_metadata", "video_metadata"});
+  file.require_no_others(known);
+  VideoSettings settings;
+  settings.pixels = read_pixel_settings(file, kVideoBudget, vision);
+  settings.pixels.budget = limited(settings.pixels.budget, max_pixels);
+  settings.min_frames = file.value("min_frames", settings.min_frames);
+  settings.max_frames = file.value("max_frames", settings.max_frames);
+  if (file.find("fps") != nullptr) settings.fps = file.value<double>("fps", 0);
+  settings.cap_pixels_per_frame = file.value("cap_pixels_per_frame", settings.cap_pixels_per_frame);
+  settings.max_video_tokens = file.value("max_video_tokens", settings.max_video_tokens);
+  if (settings.max_frames < vision.temporal_patch_size || settings.fps.value_or(1) <= 0) {
+    throw data_error(
+        "{}: max_frames is {} and fps {}; there are at least the {} frames of a temporal patch, and more "
+        "than 0 a second",
+        file.name(), settings.max_frames, settings.fps.value_or(1), vision.temporal_patch_size);
+  }
+  return settings;
+}
+
+PixelSettings VideoSettings::pixels_of(int64_t frames, const VisionConfig& vision) const {
+  PixelSettings settings = pixels;
+  if (!cap_pixels_per_frame) return settings;
+  const int64_t side = vision.pixels_per_token_side();
+  const auto all = static_cast<int64_t>(static_cast<double>(max_video_tokens * side * side) * 0.9);
+  const int64_t share = all * vision.temporal_patch_size / frames;
+  const auto floor = static_cast<int64_t>(static_cast<double>(settings.budget.least) * 1.05);
+  settings.budget.most = std::max(std::min(settings.budget.most, share), floor);
+  return settings;
+}
+
+std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, double wanted_fps,
+                                           const VisionConfig& vision) const {
+  const int64_t per_patch = vision.temporal_patch_size;
+  const auto whole_patches = [per_patch](double count) {
+    return static_cast<int64_t>(std::floor(count / static_cast<double>(per_patch))) * per_patch;
+  };
+  const auto total = static_cast<double>(frames);
+  const auto most = static_cast<double>(whole_patches(std::min(static_cast<double>(max_frames), total)));
+  const double wanted = std::max(total / video_fps * wanted_fps, static_cast<double>(min_frames));
+  const int64_t count = whole_patches(std::min({wanted, most, total}));
+  std::vector<int64_t> taken(static_cast<size_t>(frames));
+  std::iota(taken.begin(), taken.end(), int64_t{0});
+  if (count == 0 || count == frames) return taken;
+  // The rounding is that of transformers' torch.arange.
+  const at::Tensor indices =
+      at::arange(0, frames, total / static_cast<double>(count), at::kFloat).to(at::kLong).clamp_max_(frames - 1);
+  return {indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel()};
+}
+
+}  // namespace vlmtrain::models::qwen2_vl

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "models/qwen2_vl/image_processor.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+/// What a checkpoint says about videos: section video_processor of processor_config.json, else
+/// video_preprocessor_config.json, else the image's preprocessor_config.json, as transformers looks for it.
+struct VideoSettings {
+  PixelSettings pixels;  ///< of a frame
+  int64_t min_frames = 4;
+  int64_t max_frames = 768;
+  std::optional<double> fps;          ///< frames to take of a second
+  bool cap_pixels_per_frame = false;  ///< a frame has no more than its share of the pixels of max_video_tokens
+  int64_t max_video_tokens = 128000;
+
+  /// `max_pixels` (data.image_max_pixels) limits each frame.
+  static VideoSettings read(const std::filesystem::path& folder, const VisionConfig& vision,
+                            std::optional<int64_t> max_pixels);
+
+  /// Those for the frames of a video of which `frames` are taken.
+  PixelSettings pixels_of(int64_t frames, const VisionConfig& vision) const;
+
+  /// Which of a video's `frames` frames are taken, with `video_fps` frames a second in the video and `fps` wanted: as
+  /// many as fill temporal patches. A video of fewer frames than one temporal patch is taken as a whole.
+  std::vector<int64_t> sample(int64_t frames, double video_fps, double wanted_fps, const VisionConfig& vision) const;
+};
+
+}  // namespace vlmtrain::models::qwen2_vl

@@ -1,0 +1,106 @@
+#include "models/qwen2_vl/vision_tower.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros.h>
+
+#include "models/qwen2_vl/host_indices.h"
+#include "vlmtrain/nn/attention.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+namespace {
+
+constexpr double kNormEpsilon = 1e-6;  // transformers has it in the code, not in the config
+
+std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& scope, const VisionConfig& config) {
+  if (config.is_gated) return nn::RmsNorm(scope, config.hidden_size, kNormEpsilon);
+  return nn::LayerNorm(scope, config.hidden_size, kNormEpsilon);
+}
+
+}  // namespace
+
+Norm::Norm(const nn::ParameterScope& scope, const VisionConfig& config) : norm_(make_norm(scope, config)) {}
+
+at::Tensor Norm::operator()(const at::Tensor& x) const {
+  return std::visit([&](const auto& norm) { return norm(x); }, norm_);
+}
+
+FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& config)
+    : activation_(config.activation),
+      first_(scope / (config.is_gated ? "gate_proj" : "fc1"), config.hidden_size, config.intermediate_size, true),
+      up_(config.is_gated ? std::optional<nn::Linear>(std::in_place, scope / "up_proj", config.hidden_size,
+                                                      config.intermediate_size, true)
+                          : std::nullopt),
+      down_(scope / (config.is_gated ? "down_proj" : "fc2"), config.intermediate_size, config.hidden_size, true,
+            residual_branch_gain(config.blocks)) {}
+
+at::Tensor FeedForward::operator()(const at::Tensor& x) const {
+  if (up_) return down_(at::silu(first_(x)) * (*up_)(x));
+  return down_(activate(activation_, first_(x)));
+}
+
+VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config)
+    : heads_(config.heads),
+      norm1_(scope / "norm1", config),
+      norm2_(scope / "norm2", config),
+      query_key_value_(scope / "attn" / "qkv", config.hidden_size, 3 * config.hidden_size, true),
+      out_(scope / "attn" / "proj", config.hidden_size, config.hidden_size, true, residual_branch_gain(config.blocks)),
+      feed_forward_(scope / "mlp", config) {}
+
+at::Tensor VisionBlock::attend(const at::Tensor& x, const VisionContext& context) const {
+  const at::Tensor heads = query_key_value_(x).view({x.size(0), 3, heads_, -1});
+  const at::Tensor query = nn::apply_rotary(heads.select(1, 0), context.rotary);
+  const at::Tensor key = nn::apply_rotary(heads.select(1, 1), context.rotary);
+  return out_(nn::attention(query, key, heads.select(1, 2), context.segments, /*causal=*/false).flatten(1));
+}
+
+at::Tensor VisionBlock::operator()(const at::Tensor& x, const VisionContext& context) const {
+  const at::Tensor attended = x + attend(norm1_(x), context);
+  return attended + feed_forward_(norm2_(attended));
+}
+
+VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)
+    : config_(config),
+      patch_weight_(
+          (scope / "patch_embed" / "proj")
+              .parameter("weight",
+                         {config.hidden_size, 3, config.temporal_patch_size, config.patch_size, config.patch_size},
+                         nn::InitialValues::for_fan_in(3 * config.temporal_patch_size * config.patch_size *
+                                                       config.patch_size))),
+      blocks_(scope / "blocks", config.blocks, config, memory::Component::kVision) {
+  const int64_t pairs_per_axis = config.hidden_size / config.heads / 4;
+  const at::Tensor frequencies = nn::rotary_frequencies(2 * pairs_per_axis, config.rope_theta);
+  const auto indices = at::TensorOptions(at::kLong);
+  rotary_frequencies_ = at::cat({frequencies, frequencies}).to(patch_weight_.device());
+  rotary_axes_ =
+      at::cat({at::zeros({pairs_per_axis}, indices), at::ones({pairs_per_axis}, indices)}).to(patch_weight_.device());
+}
+
+at::Tensor VisionTower::operator()(const at::Tensor& pixels, const PatchLayout& layout,
+                                   int64_t recomputed_blocks) const {
+  const auto device = pixels.device();
+  const at::Tensor positions = host_indices(layout.positions, device).view({2, -1});
+  const auto rotary = nn::RotaryTable::of_axes(positions, rotary_axes_, rotary_frequencies_);
+  const VisionContext frames{nn::Segments::from_lengths(layout.frame_patches, device), rotary};
+  const VisionContext windows{nn::Segments::from_lengths(layout.window_patches, device), rotary};
+  const at::Tensor embedded = nn::linear(pixels.flatten(1), patch_weight_.flatten(1), {});
+  return blocks_.run_each(embedded, recomputed_blocks, [&](int64_t block) -> const VisionContext& {
+    return config_.has_windows(block) ? windows : frames;
+  });
+}
+
+PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config)
+    : merged_size_(config.hidden_size * config.patches_per_token()),
+      norm_(scope / "ln_q", config),
+      first_(scope / "mlp" / "0", merged_size_, merged_size_, true),
+      second_(scope / "mlp" / "2", merged_size_, config.output_size, true) {}
+
+at::Tensor PatchMerger::operator()(const at::Tensor& x) const {
+  return second_(at::gelu(first_(norm_(x).view({-1, merged_size_}))));
+}
+
+}  // namespace vlmtrain::models::qwen2_vl

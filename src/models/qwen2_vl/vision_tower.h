@@ -1,0 +1,92 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <variant>
+
+#include "models/block_list.h"
+#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/patch_layout.h"
+#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/norm.h"
+#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/rotary.h"
+#include "vlmtrain/nn/segments.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+/// Qwen2-VL's LayerNorm or Qwen2.5-VL's RMSNorm.
+class Norm {
+ public:
+  Norm(const nn::ParameterScope& scope, const VisionConfig& config);
+  at::Tensor operator()(const at::Tensor& x) const;
+
+ private:
+  std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
+};
+
+/// Two Linears with an activation between them, or the gated one.
+class FeedForward {
+ public:
+  FeedForward(const nn::ParameterScope& scope, const VisionConfig& config);
+  at::Tensor operator()(const at::Tensor& x) const;
+
+ private:
+  Activation activation_;
+  nn::Linear first_;  // gate_proj where there is a gate
+  std::optional<nn::Linear> up_;
+  nn::Linear down_;
+};
+
+/// What a block sees beside its input.
+struct VisionContext {
+  nn::Segments segments;  ///< frames or windows
+  nn::RotaryTable rotary;
+};
+
+class VisionBlock {
+ public:
+  VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config);
+  /// [patches, hidden] → [patches, hidden]
+  at::Tensor operator()(const at::Tensor& x, const VisionContext& context) const;
+
+ private:
+  at::Tensor attend(const at::Tensor& x, const VisionContext& context) const;
+
+  int64_t heads_;
+  Norm norm1_, norm2_;
+  nn::Linear query_key_value_, out_;
+  FeedForward feed_forward_;
+};
+
+class VisionTower {
+ public:
+  VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
+
+  /// Normalised pixels [patches, 3, temporal_patch_size · patch_size, patch_size] of the tower's dtype, in the tower's
+  /// order → [patches, hidden].
+  at::Tensor operator()(const at::Tensor& pixels, const PatchLayout& layout, int64_t recomputed_blocks) const;
+  int64_t blocks() const { return blocks_.size(); }
+
+ private:
+  VisionConfig config_;
+  at::Tensor patch_weight_;  // a convolution's [hidden, 3, frames, patch, patch]; stride = kernel, so it is a Linear
+  at::Tensor rotary_frequencies_, rotary_axes_;  // [head_dim / 2], first the pairs of the row, then of the column
+  BlockList<VisionBlock> blocks_;
+};
+
+/// Each square of merge_size² patches becomes one token.
+class PatchMerger {
+ public:
+  PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config);
+  /// [patches, hidden] → [tokens, output_size]
+  at::Tensor operator()(const at::Tensor& x) const;
+
+ private:
+  int64_t merged_size_;
+  Norm norm_;
+  nn::Linear first_, second_;
+};
+
+}  // namespace vlmtrain::models::qwen2_vl

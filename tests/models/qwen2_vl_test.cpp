@@ -1,0 +1,298 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/image_processor.h"
+#include "models/qwen2_vl/patch_layout.h"
+#include "models/qwen2_vl/positions.h"
+#include "models/qwen2_vl/smart_resize.h"
+#include "models/qwen2_vl/video_processor.h"
+#include "models/qwen2_vl/weight_names.h"
+#include "parity/case.h"
+#include "parity/temporary_folder.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/hypothetical_sample.h"
+
+namespace vlmtrain::models::qwen2_vl {
+namespace {
+
+using data::TileGrid;
+using io::message_of;
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// What transformers computes (tests/parity/reference/make_qwen_layouts.py).
+const json& reference() {
+  static const json content =
+      io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/qwen2_vl.json");
+  return content;
+}
+
+TEST(SmartResize, GivesTheSizesOfTransformers) {
+  for (const json& sizes : reference().at("smart_resize")) {
+    const auto resize = [&] {
+      return smart_resize({sizes.at(0), sizes.at(1)}, sizes.at(2), {sizes.at(3), sizes.at(4)});
+    };
+    if (sizes.at(5).is_null()) {
+      EXPECT_THAT(message_of([&] { resize(); }, ExitCode::kBadData), HasSubstr("200 times")) << sizes;
+    } else {
+      EXPECT_EQ(resize(), (image::ImageSize{sizes.at(5), sizes.at(6)})) << sizes;
+    }
+  }
+}
+
+/// Entries of two per patch, in the tower's order, from pairs in the order of the patches.
+std::vector<int64_t> by_axis_in_order(const json& pairs, const std::vector<int64_t>& order) {
+  std::vector<int64_t> axes;
+  for (const size_t axis : {0U, 1U}) {
+    for (const int64_t patch : order) axes.push_back(pairs.at(static_cast<size_t>(patch)).at(axis));
+  }
+  return axes;
+}
+
+std::vector<TileGrid> grids_of(const json& grids) {
+  std::vector<TileGrid> result;
+  for (const json& grid : grids) result.push_back({grid.at(0), grid.at(1), grid.at(2)});
+  return result;
+}
+
+TEST(PatchLayout, HasTheWindowsOfTransformers) {
+  for (const json& windows : reference().at("windows")) {
+    VisionConfig config;
+    config.window_tokens = windows.at("window_size").get<int64_t>() / config.pixels_per_token_side();
+    const auto layout = PatchLayout::of(grids_of(windows.at("grids")), config);
+    EXPECT_EQ(layout.token_order, windows.at("order"));
+    EXPECT_EQ(layout.window_patches, windows.at("lengths"));
+    EXPECT_EQ(layout.positions, by_axis_in_order(windows.at("positions"), layout.patch_order));
+    for (size_t place = 0; place < layout.token_order.size(); ++place) {
+      EXPECT_EQ(layout.token_places.at(static_cast<size_t>(layout.token_order[place])), place);
+    }
+  }
+}
+
+TEST(PatchLayout, WithoutWindowsIsInOrder) {
+  const json& windows = reference().at("windows").at(2);
+  const auto layout = PatchLayout::of(grids_of(windows.at("grids")), VisionConfig{});
+  EXPECT_TRUE(layout.patch_order.empty());
+  EXPECT_TRUE(layout.window_patches.empty());
+  EXPECT_THAT(layout.frame_patches, ElementsAre(6 * 18, 6 * 18, 2 * 4, 16 * 16));
+  std::vector<int64_t> order(windows.at("positions").size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  EXPECT_EQ(layout.positions, by_axis_in_order(windows.at("positions"), order));
+}
+
+TEST(PatchLayout, RefusesGridsThatDoNotFillTokens) {
+  EXPECT_THROW(PatchLayout::of(std::vector<TileGrid>{{1, 5, 8}}, VisionConfig{}), InternalError);
+  EXPECT_THROW(PatchLayout::of(std::vector<TileGrid>{{1, 4, 7}}, VisionConfig{}), InternalError);
+}
+
+TEST(PositionIds, AreThoseOfTransformers) {
+  for (const json& sample : reference().at("positions")) {
+    std::vector<VisionSpan> spans;
+    int64_t tokens = 0;
+    const json& texts = sample.at("text");
+    for (size_t i = 0; i < texts.size(); ++i) {
+      tokens += texts[i].get<int64_t>();
+      if (i == sample.at("spans").size()) break;
+      const json& span = sample["spans"].at(i);
+      const TileGrid grid = grids_of({span.at(0)}).front();
+      const float step = span.at(1).is_null() ? 1.0F
+                                              : static_cast<float>(sample.at("tokens_per_second").get<int64_t>()) *
+                                                    span.at(1).get<float>();
+      spans.push_back({tokens, grid, step});
+      tokens += grid.tiles();
+    }
+    EXPECT_EQ(position_ids(tokens, spans), sample.at("position_ids")) << sample.at("spans");
+  }
+  EXPECT_TRUE(position_ids(7, {}).empty());
+}
+
+TEST(VideoSettings, TakesTheFramesOfTransformers) {
+  for (const json& entry : reference().at("frames")) {
+    const json& video = entry.at("video");
+    VideoSettings settings;
+    settings.min_frames = video.at(3);
+    settings.max_frames = video.at(4);
+    EXPECT_EQ(settings.sample(video.at(0), video.at(1), video.at(2), VisionConfig{}), entry.at("indices")) << video;
+  }
+}
+
+TEST(VideoSettings, TakesAVideoOfOneFrame) {
+  EXPECT_THAT(VideoSettings{}.sample(1, 25, 2, VisionConfig{}), ElementsAre(0));
+}
+
+TEST(VideoSettings, DividesTheTokensOfAVideoAmongItsFrames) {
+  VideoSettings settings;
+  settings.pixels.budget = {100'000, 600'000};
+  EXPECT_EQ(settings.pixels_of(768, VisionConfig{}).budget.most, 600'000);
+  settings.cap_pixels_per_frame = true;
+  // int(128000 · 28² · 0.9) · 2 // frames, but at least 1.05 times the least
+  EXPECT_EQ(settings.pixels_of(100, VisionConfig{}).budget.most, 600'000);
+  EXPECT_EQ(settings.pixels_of(400, VisionConfig{}).budget.most, 451'584);
+  EXPECT_EQ(settings.pixels_of(40'000, VisionConfig{}).budget.most, 105'000);
+}
+
+/// One of two frames of `side` pixels: channel, frame, row and column by their place.
+TEST(PatchesOf, LieTokenByTokenWithTheFramesOfAPatchOneAboveTheOther) {
+  VisionConfig vision;
+  vision.patch_size = 2;
+  const PixelSettings settings{.budget = {1, 1'000}};
+  const at::Tensor frames = at::arange(2 * 3 * 4 * 8, at::kByte).view({2, 3, 4, 8});
+  const at::Tensor patches = patches_of(frames, settings, vision);
+  ASSERT_EQ(patches.sizes(), (std::vector<int64_t>{2 * 4, 3, 4, 2}));
+  EXPECT_EQ(grid_of(2, {4, 8}, settings, vision), (TileGrid{1, 2, 4}));
+  for (int64_t patch = 0; patch < 8; ++patch) {
+    const int64_t row = patch / 2 % 2, column = patch / 4 * 2 + patch % 2;
+    for (int64_t frame = 0; frame < 2; ++frame) {
+      const at::Tensor wanted = frames[frame].narrow(1, 2 * row, 2).narrow(2, 2 * column, 2);
+      EXPECT_TRUE(at::equal(patches[patch].narrow(1, 2 * frame, 2), wanted)) << patch;
+    }
+  }
+}
+
+TEST(PatchesOf, RepeatTheLastFrame) {
+  VisionConfig vision;
+  vision.patch_size = 2;
+  const PixelSettings settings{.budget = {1, 1'000}};
+  const at::Tensor frames = at::arange(3 * 3 * 4 * 4, at::kByte).view({3, 3, 4, 4});
+  const at::Tensor patches = patches_of(frames, settings, vision);
+  EXPECT_EQ(patches.size(0), 8);
+  EXPECT_EQ(grid_of(3, {4, 4}, settings, vision), (TileGrid{2, 2, 2}));
+  EXPECT_TRUE(at::equal(patches.narrow(0, 4, 4).narrow(2, 0, 2), patches.narrow(0, 4, 4).narrow(2, 2, 2)));
+}
+
+TEST(WeightNames, AreThoseOfTheCheckpoint) {
+  const std::string parameter = "model.language_model.layers.0.mlp.up_proj.weight",
+                    tower = "model.visual.merger.ln_q.weight";
+  EXPECT_EQ(WeightNames::of({}).spelled(parameter), "model.layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(WeightNames::of({}).spelled(tower), "visual.merger.ln_q.weight");
+  const std::vector<std::string> modules{tower, parameter};
+  EXPECT_EQ(WeightNames::of(modules).spelled(parameter), parameter);
+  EXPECT_EQ(WeightNames::of(modules).spelled(tower), tower);
+  EXPECT_EQ(WeightNames::of(modules).spelled("lm_head.weight"), "lm_head.weight");
+}
+
+/// A checkpoint's files, one of them changed.
+class ChangedCheckpoint {
+ public:
+  ChangedCheckpoint() {
+    for (const char* name : {"config.json", "preprocessor_config.json", "tokenizer.json"}) {
+      std::filesystem::copy_file(origin_.checkpoint() / name, folder_.path() / name);
+    }
+  }
+
+  template <class Change>
+  void change(const char* name, const Change& change) const {
+    auto content = io::read_json(folder_.path() / name);
+    change(content);
+    io::write_file(folder_.path() / name, content.dump());
+  }
+
+  std::string complaint() const {
+    return message_of([&] { load_processor(folder_.path(), {}); }, ExitCode::kBadData);
+  }
+
+  const std::filesystem::path& path() const { return folder_.path(); }
+
+ private:
+  parity::Case origin_{"qwen2_5_vl_windows"};
+  parity::TemporaryFolder folder_;
+};
+
+TEST(Qwen2VlConfig, NamesWhatIsNotFollowed) {
+  const std::vector<std::pair<json, std::string>> changes{
+      {{{"rope_scaling", {{"type", "mrope"}, {"mrope_section", {2, 3, 4}}}}}, "mrope_section [2, 3, 4]"},
+      {{{"use_sliding_window", true}, {"max_window_layers", 1}}, "use_sliding_window"},
+      {{{"layer_types", {"full_attention", "sliding_attention"}}}, "layer_types"},
+      {{{"hidden_act", "gelu"}}, "hidden_act gelu"},
+      {{{"image_token_id", 100'000}}, "image_token_id 100000"},
+      {{{"video_token_id", 7}}, "video_token_id is 7"},
+      {{{"vision_config", {{"out_hidden_size", 48}}}}, "out_hidden_size is 48"},
+      {{{"vision_config", {{"hidden_act", "gelu"}}}}, "hidden_act gelu"},
+      {{{"vision_config", {{"window_size", 7}}}}, "window_size of 7"},
+      {{{"vision_config", {{"num_heads", 5}}}}, "5 heads"},
+      {{{"vision_config", {{"in_channels", 1}}}}, "in_channels"},
+      {{{"vision_config", {{"depth", 0}}}}, "depth is 0"},
+  };
+  for (const auto& [change, complaint] : changes) {
+    const ChangedCheckpoint checkpoint;
+    checkpoint.change("config.json", [&](auto& config) { config.merge_patch(change); });
+    EXPECT_THAT(checkpoint.complaint(), AllOf(HasSubstr("config.json"), HasSubstr(complaint)));
+  }
+}
+
+TEST(Qwen2VlProcessor, NamesASettingThatIsNotFollowed) {
+  const std::vector<std::pair<json, std::string>> changes{
+      {{{"do_resize", false}}, "do_resize"},
+      {{{"patch_size", 14}}, "patch_size is 14"},
+      {{{"merge_size", 1}}, "merge_size is 1"},
+      {{{"min_pixels", nullptr}, {"max_pixels", nullptr}, {"size", 224}}, "shortest_edge"},
+      {{{"max_pixels", 10}}, "max_pixels"},
+      {{{"do_center_crop", true}}, "do_center_crop"},
+      {{{"sharpen", 2}}, "sharpen"},
+      {{{"image_processor_type", "CLIPImageProcessor"}}, "CLIPImageProcessor"},
+  };
+  for (const auto& [change, complaint] : changes) {
+    const ChangedCheckpoint checkpoint;
+    checkpoint.change("preprocessor_config.json", [&](auto& config) { config.merge_patch(change); });
+    EXPECT_THAT(checkpoint.complaint(), AllOf(HasSubstr("preprocessor_config.json"), HasSubstr(complaint)));
+  }
+}
+
+TEST(Qwen2VlProcessor, NeedsATokenForVideos) {
+  const ChangedCheckpoint checkpoint;
+  checkpoint.change("tokenizer.json", [](auto& tokenizer) {
+    for (auto& token : tokenizer["added_tokens"]) {
+      if (token["content"] == "<|video_pad|>") token["content"] = "<|other|>";
+    }
+  });
+  EXPECT_THAT(checkpoint.complaint(), HasSubstr("<|video_pad|>"));
+}
+
+TEST(Qwen2VlProcessor, NamesAnImageThatIsTooLong) {
+  const parity::Case origin("qwen2_5_vl_windows");
+  const parity::TemporaryFolder folder;
+  auto settings = origin.processor_settings();
+  settings.image_root = folder.path();
+  // A PNG's header alone: 2,010 x 10 pixels.
+  std::string header("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x07\xda\0\0\0\x0a\x08\x02\0\0\0", 29);
+  io::write_file(folder.path() / "strip.png", header + std::string("\0\0\0\0", 4));
+  io::Record record{.id = "long", .turns = {{text::Role::kUser, "<image>\nWhat?"}, {text::Role::kAssistant, "It."}}};
+  record.images = {"strip.png"};
+  const auto processor = load_processor(origin.checkpoint(), settings);
+  EXPECT_THAT(message_of([&] { processor->outline(record, 0); }, ExitCode::kBadData),
+              AllOf(HasSubstr("sample long"), HasSubstr("strip.png"), HasSubstr("200 times")));
+}
+
+TEST(Qwen2VlProcessor, OutlineHasThePixelsShapes) {
+  const parity::Case origin("qwen2_5_vl_windows");
+  const auto processor = origin.load_processor();
+  const auto records = origin.records();
+  for (int64_t i = 0; i < std::ssize(records); ++i) {
+    const auto outline = processor->outline(records[static_cast<size_t>(i)], i);
+    const auto sample = processor->process(records[static_cast<size_t>(i)], i);
+    EXPECT_EQ(data::shape_of(outline), data::shape_of(sample));
+    EXPECT_EQ(outline.position_ids, sample.position_ids);
+    EXPECT_FALSE(sample.grids.empty());
+  }
+}
+
+TEST(Qwen2VlProcessor, MaxPixelsLimitImages) {
+  const parity::Case origin("qwen2_5_vl_windows");
+  const HypotheticalSample large{.images = 2, .image_width = 1024, .image_height = 768};
+  const auto shape = shape_of(origin.checkpoint(), large);
+  EXPECT_EQ(shape.grids, (std::vector<TileGrid>{{1, 10, 14}, {1, 10, 14}}));  // 40 x 56 of at most 2,560 pixels
+  EXPECT_EQ(shape.image_tokens, 2 * 35);
+  EXPECT_EQ(shape.tokens, 2 * (35 + 2) + large.text_tokens);
+  HypotheticalSample limited = large;
+  limited.image_max_pixels = 200;  // less than the 256 that pictures are enlarged to
+  EXPECT_EQ(shape_of(origin.checkpoint(), limited).grids.front(), (TileGrid{1, 2, 4}));
+}
+
+}  // namespace
+}  // namespace vlmtrain::models::qwen2_vl

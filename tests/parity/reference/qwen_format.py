@@ -1,0 +1,142 @@
+"""A conversation for Qwen2-VL or Qwen2.5-VL: text as its chat template writes it, token ids, the label mask, patches.
+
+Labels are the answer and <|im_end|>. A video is a folder of frames, taken as sampled at FRAMES_PER_SECOND.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+
+from llava import Encoded, image_paths, mask_of_spans
+
+FRAMES_PER_SECOND = 2.0
+IMAGE, VIDEO = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
+
+
+@dataclass
+class QwenEncoded(Encoded):
+    """model_inputs: what the model takes beside input_ids; position_ids: [3, tokens]."""
+
+    model_inputs: dict
+    position_ids: torch.Tensor
+
+
+def with_marks(turn):
+    """LLaVA's data has a line break after each mark that opens a turn; the chat template's blocks do not."""
+    turn = re.sub(r"^(?:<(?:image|video)>\n)+", lambda opening: opening[0].replace("\n", ""), turn)
+    return turn.replace("<image>", IMAGE).replace("<video>", VIDEO)
+
+
+def render(turns):
+    """The text, one mark an image or video, and the character spans of the answers."""
+    text, spans = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n", []
+    for index, turn in enumerate(turns):
+        if index % 2 == 0:
+            text += f"<|im_start|>user\n{with_marks(turn)}<|im_end|>\n<|im_start|>assistant\n"
+        else:
+            spans.append((len(text), len(text) + len(turn) + len("<|im_end|>")))
+            text += f"{turn}<|im_end|>\n"
+    return text, spans
+
+
+def read_frames(folder):
+    """uint8 [frames, 3, height, width]"""
+    files = sorted(folder.iterdir())
+    return torch.from_numpy(np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files])).permute(0, 3, 1, 2)
+
+
+def media(sample, text, root):
+    images = [Image.open(path) for path in image_paths(sample, root)[: text.count(IMAGE)]]
+    names = sample.get("video", [])
+    names = [names] if isinstance(names, str) else names
+    return images, [read_frames(root / name) for name in names[: text.count(VIDEO)]]
+
+
+def process(processor, text, images, videos):
+    more = {}
+    if videos:
+        described = [
+            {"fps": FRAMES_PER_SECOND, "total_num_frames": len(video), "width": video.shape[3], "height": video.shape[2]}
+            for video in videos
+        ]
+        more = {"videos": [videos], "video_metadata": [described], "do_sample_frames": True, "fps": FRAMES_PER_SECOND}
+    return dict(processor(text=[text], images=images or None, return_tensors="pt", **more))
+
+
+def expanded(text, inputs, merge):
+    """The marks as many times as there are tokens, written here from the definition."""
+    for mark, grids in (("<|image_pad|>", inputs.get("image_grid_thw", [])), ("<|video_pad|>", inputs.get("video_grid_thw", []))):
+        pieces = text.split(mark)
+        assert len(pieces) == len(grids) + 1
+        counts = [int(t * h * w) // merge**2 for t, h, w in grids] + [0]
+        text = "".join(piece + mark * count for piece, count in zip(pieces, counts))
+    return text
+
+
+def moved(spans, text, longer):
+    """Where the answers are once the marks are expanded: they hold none, so they are found one after the other."""
+    found, place = [], 0
+    for begin, end in spans:
+        answer = text[begin:end]
+        begin = longer.index("<|im_start|>assistant\n" + answer, place) + len("<|im_start|>assistant\n")
+        place = begin + len(answer)
+        found.append((begin, place))
+    return found
+
+
+def patches_in_order(sample_text, inputs, shape):
+    """Patches of images and videos as they come in the text: [patches, 3, frames · side, side], frames one above the other."""
+    sources = {
+        kind: (
+            inputs[pixels].split([int(grid.prod()) for grid in inputs[grids]]) if pixels in inputs else (),
+            inputs.get(grids, []),
+        )
+        for kind, pixels, grids in (("image", "pixel_values", "image_grid_thw"), ("video", "pixel_values_videos", "video_grid_thw"))
+    }
+    order = re.findall(r"<\|(image|video)_pad\|>", sample_text)
+    next_of = {"image": 0, "video": 0}
+    patches, grids = [], []
+    for kind in order:
+        patches.append(sources[kind][0][next_of[kind]])
+        grids.append(tuple(sources[kind][1][next_of[kind]].tolist()))
+        next_of[kind] += 1
+    side = shape["patch_size"]
+    return torch.cat(patches).view(-1, 3, shape["temporal_patch_size"] * side, side) if patches else None, grids
+
+
+def positions(model, ids, inputs):
+    """get_rope_index, or one axis for all where there is nothing to see."""
+    if "image_grid_thw" not in inputs and "video_grid_thw" not in inputs:
+        return torch.arange(len(ids)).expand(3, -1).contiguous()
+    names = ("mm_token_type_ids", "image_grid_thw", "video_grid_thw") + (
+        ("second_per_grid_ts",) if "second_per_grid_ts" in inputs and model.config.model_type == "qwen2_5_vl" else ()
+    )
+    found, _ = model.model.get_rope_index(ids[None], **{name: inputs[name] for name in names if name in inputs})
+    return found[:, 0]
+
+
+def encode(processor, model, sample, root, vision, turns=None):
+    """With `turns`: only so many, and the generation prompt."""
+    text, spans = render([turn["value"] for turn in sample["conversations"]][:turns])
+    images, videos = media(sample, text, root)
+    inputs = process(processor, text, images, videos)
+    ids = inputs.pop("input_ids")[0]
+    inputs.pop("attention_mask")
+    full = expanded(text, inputs, vision["spatial_merge_size"])
+    own = processor.tokenizer(full, return_offsets_mapping=True)
+    assert own["input_ids"] == ids.tolist(), "the processor differs from the format"
+    pixels, grids = patches_in_order(text, inputs, vision)
+    kept = {name: value for name, value in inputs.items() if torch.is_tensor(value)}
+    return QwenEncoded(
+        input_ids=ids,
+        label_mask=mask_of_spans(own["offset_mapping"], moved(spans, text, full)),
+        pixel_values=pixels,
+        pixel_attention_mask=None,
+        grids=grids,
+        text=text,
+        model_inputs=kept,
+        position_ids=positions(model, ids, kept),
+    )
