@@ -3,6 +3,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "models/expand_images.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/text/labels.h"
@@ -13,11 +15,12 @@ namespace {
 
 /// What `read` gives; its error is one of the record that names the image.
 template <class Read>
-auto read_image(const io::Record& record, const Read& read) {
+auto read_medium(const io::Record& record, bool is_video, const Read& read) {
   try {
     return read();
   } catch (const UserError& error) {
-    throw data::SampleError("unreadable image", fmt::format("sample {}: {}", record.id, error.what()));
+    throw data::SampleError(is_video ? "unusable video" : "unreadable image",
+                            fmt::format("sample {}: {}", record.id, error.what()));
   }
 }
 
@@ -45,19 +48,25 @@ ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, Processo
       end_of_turn_id_(id_of(tokenizer_, end_of_turn(*template_))) {}
 
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
-  return with_pixels(outline(record, index), record);
+  const auto chat = template_->render(record.turns, /*add_generation_prompt=*/false);
+  return with_pixels(lay_out(record, index, chat), record, chat);
 }
 
 data::Sample ConversationProcessor::process_prompt(const io::Record& record, int64_t index) const {
-  return with_pixels(outline_prompt(record, index), record);
+  const auto chat = prompt_of(record);
+  return with_pixels(lay_out(record, index, chat), record, chat);
 }
 
 data::Sample ConversationProcessor::outline_prompt(const io::Record& record, int64_t index) const {
+  return lay_out(record, index, prompt_of(record));
+}
+
+text::RenderedChat ConversationProcessor::prompt_of(const io::Record& record) const {
   std::vector<text::Turn> turns = record.turns;
   if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns.pop_back();
   text::RenderedChat chat = template_->render(turns, /*add_generation_prompt=*/true);
   chat.answers.clear();
-  return lay_out(record, index, chat);
+  return chat;
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index) const {
@@ -66,11 +75,10 @@ data::Sample ConversationProcessor::outline(const io::Record& record, int64_t in
 
 data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
-  refuse_videos(record);
-  const auto files = image_files(record);
+  check_count(record);
   std::vector<ImagePlan> plans;
-  for (const auto& file : files) {
-    plans.push_back(read_image(record, [&] { return plan_of(file); }));
+  for (const Medium& medium : media_of(record, chat)) {
+    plans.push_back(read_medium(record, medium.is_video, [&] { return plan_of(medium); }));
   }
   EncodedChat encoded = encode(chat, plans);
 
@@ -84,7 +92,7 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   sample.index = index;
   sample.id = record.id;
   sample.task = record.task;
-  sample.images = static_cast<int64_t>(files.size());
+  sample.images = std::ssize(plans);
   sample.is_label = encoded.is_label;
   sample.token_ids = encoded.token_ids;
   sample.image_token_positions = encoded.image_token_positions;
@@ -108,13 +116,29 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   return sample;
 }
 
-ImagePlan ConversationProcessor::plan_of(const std::filesystem::path& file) const {
-  const auto size = image::read_image_size(file);
+ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
   try {
-    return plan(size);
+    if (!medium.is_video) return plan(image::read_image_size(medium.file));
+    ImagePlan video = plan_video(image::VideoFile(medium.file).info());
+    video.is_video = true;
+    return video;
   } catch (const UserError& error) {
-    throw data_error("{}: {}", file.string(), error.what());
+    const std::string name = medium.file.string(), message = error.what();
+    throw data_error("{}{}", message.find(name) == std::string::npos ? name + ": " : "", message);
   }
+}
+
+at::Tensor ConversationProcessor::tiles_of(const Medium& medium) const {
+  if (medium.is_video) return tiles_of_video(image::VideoFile(medium.file));
+  return tiles_of(image::decode_image_file(medium.file));
+}
+
+ImagePlan ConversationProcessor::plan_video(const image::VideoInfo& /*info*/) const {
+  throw data_error("a video, which this family of models does not take; leave it out, or train a Qwen2.5-VL model");
+}
+
+at::Tensor ConversationProcessor::tiles_of_video(const image::VideoFile& /*video*/) const {
+  throw InternalError("tiles of a video in a family that takes none");
 }
 
 std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*chat*/,
@@ -122,11 +146,12 @@ std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*ch
   return {};
 }
 
-data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record) const {
+data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record,
+                                                const text::RenderedChat& chat) const {
   if (!sample.tiles.defined()) return sample;
   std::vector<at::Tensor> tiles;
-  for (const auto& file : image_files(record)) {
-    tiles.push_back(tiles_of(read_image(record, [&] { return image::decode_image_file(file); })));
+  for (const Medium& medium : media_of(record, chat)) {
+    tiles.push_back(read_medium(record, medium.is_video, [&] { return tiles_of(medium); }));
   }
   at::Tensor pixels = at::cat(tiles);
   if (pixels.sizes() != sample.tiles.sizes()) {
@@ -139,16 +164,28 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   return sample;
 }
 
-std::vector<std::filesystem::path> ConversationProcessor::image_files(const io::Record& record) const {
+void ConversationProcessor::check_count(const io::Record& record) const {
   const auto limit = settings_.max_images_per_sample;
-  if (limit && static_cast<int64_t>(record.images.size()) > *limit) {
+  if (limit && std::ssize(record.images) > *limit) {
     throw data::SampleError("too many images",
                             fmt::format("sample {} has {} images, more than data.max_images_per_sample={}", record.id,
                                         record.images.size(), *limit));
   }
-  std::vector<std::filesystem::path> files;
-  for (const auto& image : record.images) files.push_back(settings_.image_root / image);
-  return files;
+}
+
+std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const io::Record& record,
+                                                                           const text::RenderedChat& chat) const {
+  std::vector<Medium> media;
+  size_t images = 0, videos = 0;
+  for (size_t place = 0;;) {
+    const size_t no_mark = std::string::npos;
+    const size_t image = images < record.images.size() ? chat.text.find(template_->image_text(), place) : no_mark;
+    const size_t video = videos < record.videos.size() ? chat.text.find(text::kVideoMark, place) : no_mark;
+    if (image == no_mark && video == no_mark) return media;
+    const bool is_video = video < image;
+    media.push_back({settings_.image_root / (is_video ? record.videos[videos++] : record.images[images++]), is_video});
+    place = is_video ? video + text::kVideoMark.size() : image + template_->image_text().size();
+  }
 }
 
 int64_t id_of(const text::Tokenizer& tokenizer, std::string_view token) {
@@ -168,16 +205,17 @@ void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
 
 EncodedChat encode_expanded(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
                             std::string_view image_text, std::span<const ImagePlan> images, int64_t image_token_id,
-                            bool add_special_tokens) {
-  std::vector<std::string> texts;
-  for (const auto& image : images) texts.push_back(image.text);
-  const auto expanded = expand_images(chat, image_text, texts);
+                            bool add_special_tokens, std::optional<int64_t> video_token_id) {
+  std::vector<Expansion> expansions;
+  for (const auto& image : images) expansions.push_back({image.is_video ? text::kVideoMark : image_text, image.text});
+  const auto expanded = expand_images(chat, expansions);
   auto encoding = tokenizer.encode(expanded.text, add_special_tokens);
   EncodedChat encoded;
   encoded.is_label = text::answer_tokens(encoding, expanded.answers);
   encoded.token_ids = std::move(encoding.ids);
   for (int64_t place = 0; place < std::ssize(encoded.token_ids); ++place) {
-    if (encoded.token_ids[static_cast<size_t>(place)] == image_token_id) encoded.image_token_positions.push_back(place);
+    const int64_t token = encoded.token_ids[static_cast<size_t>(place)];
+    if (token == image_token_id || token == video_token_id) encoded.image_token_positions.push_back(place);
   }
   return encoded;
 }

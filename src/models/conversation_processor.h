@@ -9,19 +9,21 @@
 #include <vector>
 
 #include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/video.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
 
-/// What one image becomes in the model's text and in its tower.
+/// What one image or video becomes in the model's text and in its tower.
 struct ImagePlan {
-  std::string text;  ///< in the place of the chat template's image text
+  std::string text;  ///< in the place of the chat template's image text, or of a video's mark
   int64_t tiles = 1;
   std::optional<int64_t> image_tokens{};  ///< nothing: those of its tiles
   std::optional<data::TileGrid> grid{};   ///< where the tower takes patches of native resolution
   float time_step = 1;                    ///< positions from one frame of a video to the next
+  bool is_video = false;
 };
 
 /// Token ids of a conversation, where its answers are, and where the image features go.
@@ -57,19 +59,32 @@ class ConversationProcessor : public Processor {
   virtual ImagePlan plan(image::ImageSize size) const = 0;
   /// uint8 [plan(size of image).tiles, 3, height, side]
   virtual at::Tensor tiles_of(const at::Tensor& image) const = 0;
+  /// `images`: of images and videos, in the order of their marks.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
+  /// The same of a video. A family that takes none leaves them out: a video is a data error.
+  virtual ImagePlan plan_video(const image::VideoInfo& info) const;
+  virtual at::Tensor tiles_of_video(const image::VideoFile& video) const;
   /// data::Sample::position_ids; none unless the model has positions on several axes.
   virtual std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const;
 
   const text::ChatTemplate& chat_template() const { return *template_; }
 
  private:
+  /// Up to where the next answer begins.
+  text::RenderedChat prompt_of(const io::Record& record) const;
   /// All but the pixels, from the images' sizes.
   data::Sample lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
-  /// The plan of an image file; an error names the file.
-  ImagePlan plan_of(const std::filesystem::path& file) const;
-  data::Sample with_pixels(data::Sample outline, const io::Record& record) const;
-  std::vector<std::filesystem::path> image_files(const io::Record& record) const;
+  struct Medium {
+    std::filesystem::path file;
+    bool is_video = false;
+  };
+  /// Images and videos in the order of their marks in the rendered chat.
+  std::vector<Medium> media_of(const io::Record& record, const text::RenderedChat& chat) const;
+  /// From sizes alone; an error names the file.
+  ImagePlan plan_of(const Medium& medium) const;
+  at::Tensor tiles_of(const Medium& medium) const;
+  data::Sample with_pixels(data::Sample outline, const io::Record& record, const text::RenderedChat& chat) const;
+  void check_count(const io::Record& record) const;
 
   text::Tokenizer tokenizer_;
   ProcessorSettings settings_;
@@ -85,9 +100,10 @@ int64_t id_of(const text::Tokenizer& tokenizer, std::string_view token);
 void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
 
 /// Puts each image's text in its place and tokenizes the whole. `add_special_tokens` as text::Tokenizer::encode.
+/// `video_token_id`: the token of videos' features, where a family has one.
 EncodedChat encode_expanded(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
                             std::string_view image_text, std::span<const ImagePlan> images, int64_t image_token_id,
-                            bool add_special_tokens);
+                            bool add_special_tokens, std::optional<int64_t> video_token_id = std::nullopt);
 
 /// Reads `folder`/tokenizer.json. Throws UserError (kBadData) that says how to make it where there is only a
 /// tokenizer.model.

@@ -25,9 +25,10 @@ void drop_line_break(std::string_view& text) {
 
 std::string drop_breaks_after_opening_marks(std::string_view text) {
   std::string out;
-  while (text.starts_with(kImageMark)) {
-    out += kImageMark;
-    text.remove_prefix(kImageMark.size());
+  while (text.starts_with(kImageMark) || text.starts_with(kVideoMark)) {
+    const std::string_view mark = text.starts_with(kImageMark) ? kImageMark : kVideoMark;
+    out += mark;
+    text.remove_prefix(mark.size());
     drop_line_break(text);
   }
   return out.append(text);

@@ -31,7 +31,9 @@ inline std::vector<std::string> case_names() {
           "nanovlm_tiles",
           "nanovlm_untied",
           "qwen2_5_vl_windows",
-          "qwen2_vl_images"};
+          "qwen2_vl_images",
+          "qwen2_5_vl_video",
+          "qwen2_5_vl_mixed"};
 }
 
 /// One case: a small checkpoint, conversations, and what transformers computes from them (data/README.md).

@@ -24,6 +24,7 @@ struct SmallRunSettings {
   int64_t repeats = 1;  ///< of the case's samples
   std::optional<nn::LoraSettings> lora = std::nullopt;
   nn::Quantization quantization = nn::Quantization::kNone;
+  bool frozen_tower = false;
 };
 
 /// A model on the virtual card, and the global batch that each of its steps trains on.
@@ -39,6 +40,7 @@ class SmallRun {
                                  settings.quantization);
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/0);
+    if (settings.frozen_tower) models::freeze(*model_, {.vision_tower = true});
     if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
     optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), engine::AdamWSettings{.weight_decay = 0.1});
   }

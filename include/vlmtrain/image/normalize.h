@@ -11,6 +11,8 @@ struct Normalization {
   std::array<double, 3> mean;  ///< of each channel, on the scale 0..1
   std::array<double, 3> std;   ///< of each channel, on the scale 0..1
   double rescale_factor;       ///< brings a byte to the scale 0..1, usually 1/255
+
+  bool operator==(const Normalization&) const = default;
 };
 
 /// (x - mean/rescale_factor) / (std/rescale_factor) in float32, with the roundings of transformers' torchvision

@@ -5,6 +5,7 @@
 namespace vlmtrain::text {
 
 using io::kImageMark;
+using io::kVideoMark;
 using io::Role;
 using io::Turn;
 

@@ -4,6 +4,7 @@
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
 #include "models/qwen2_vl/processor.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models::qwen2_vl {
@@ -20,8 +21,13 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& json, const std
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& json, const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
   const Config config = Config::from_json(json, folder);
-  return std::make_unique<Processor>(config, read_image_settings(folder, config.vision, settings.image_max_pixels),
-                                     load_tokenizer(folder), settings);
+  const auto images = read_image_settings(folder, config.vision, settings.image_max_pixels);
+  const auto videos = VideoSettings::read(folder, config.vision, settings.image_max_pixels);
+  if (videos.pixels.normalization != images.normalization) {
+    throw data_error("{}: image_mean, image_std and rescale_factor of videos differ from those of images",
+                     folder.string());
+  }
+  return std::make_unique<Processor>(config, images, videos, load_tokenizer(folder), settings);
 }
 
 data::SampleShape image_shape(const nlohmann::json& json, const std::filesystem::path& folder, image::ImageSize size,

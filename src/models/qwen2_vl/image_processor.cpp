@@ -33,7 +33,6 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
     // Older files have other edges beside min_pixels and max_pixels, which count.
     const bool is_overridden = file.find("min_pixels") != nullptr && file.find("max_pixels") != nullptr;
     if (!is_overridden) {
-      if (!size->is_object()) read_edge(file, json::object(), "shortest_edge");
       budget = {read_edge(file, *size, "shortest_edge"), read_edge(file, *size, "longest_edge")};
     }
   }

@@ -19,13 +19,16 @@ void check_token(const text::Tokenizer& tokenizer, std::string_view token, std::
 
 }  // namespace
 
-Processor::Processor(Config config, PixelSettings images, text::Tokenizer tokenizer, ProcessorSettings settings)
+Processor::Processor(Config config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
+                     ProcessorSettings settings)
     : ConversationProcessor(std::move(tokenizer), std::move(settings), "qwen2_vl",
                             {.side = config.vision.patch_size,
                              .image_tokens = 0,
                              .height = config.vision.temporal_patch_size * config.vision.patch_size}),
       config_(std::move(config)),
-      images_(std::move(images)) {
+      images_(std::move(images)),
+      videos_(std::move(videos)),
+      wanted_fps_(videos_.fps.value_or(2)) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
   check_token(this->tokenizer(), kImagePad, "image_token_id", config_.image_token_id);
   check_token(this->tokenizer(), kVideoPad, "video_token_id", config_.video_token_id);
@@ -47,9 +50,31 @@ at::Tensor Processor::tiles_of(const at::Tensor& image) const {
   return patches_of(image.unsqueeze(0), images_, config_.vision);
 }
 
+std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {
+  return videos_.sample(info.frames, fps_of(info), wanted_fps_, config_.vision);
+}
+
+ImagePlan Processor::plan_video(const image::VideoInfo& info) const {
+  const auto frames = std::ssize(frames_of(info));
+  ImagePlan video =
+      plan(grid_of(frames, info.size, videos_.pixels_of(frames, config_.vision), config_.vision), kVideoPad);
+  if (config_.tokens_per_second) {
+    const double sampled_fps = static_cast<double>(frames) / static_cast<double>(info.frames) * fps_of(info);
+    const auto patch_seconds =
+        static_cast<float>(static_cast<double>(config_.vision.temporal_patch_size) / sampled_fps);
+    video.time_step = static_cast<float>(*config_.tokens_per_second) * patch_seconds;
+  }
+  return video;
+}
+
+at::Tensor Processor::tiles_of_video(const image::VideoFile& video) const {
+  const auto frames = frames_of(video.info());
+  return patches_of(video.read(frames), videos_.pixels_of(std::ssize(frames), config_.vision), config_.vision);
+}
+
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
   return encode_expanded(tokenizer(), chat, chat_template().image_text(), images, config_.image_token_id,
-                         /*add_special_tokens=*/true);
+                         /*add_special_tokens=*/true, config_.video_token_id);
 }
 
 std::vector<int64_t> Processor::position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const {

@@ -3,14 +3,16 @@
 #include "models/conversation_processor.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
+#include "models/qwen2_vl/video_processor.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
 /// Qwen2VLProcessor and Qwen2_5_VLProcessor of transformers: an image becomes as many tokens as it has squares of
-/// merge_size² patches, between <|vision_start|> and <|vision_end|>.
+/// merge_size² patches, between <|vision_start|> and <|vision_end|>. So does a video, two frames of which make a patch.
 class Processor final : public ConversationProcessor {
  public:
-  Processor(Config config, PixelSettings images, text::Tokenizer tokenizer, ProcessorSettings settings);
+  Processor(Config config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
+            ProcessorSettings settings);
 
  private:
   ImagePlan plan(image::ImageSize size) const override;
@@ -18,10 +20,18 @@ class Processor final : public ConversationProcessor {
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
   std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const override;
 
+  ImagePlan plan_video(const image::VideoInfo& info) const override;
+  at::Tensor tiles_of_video(const image::VideoFile& video) const override;
+
   ImagePlan plan(data::TileGrid grid, std::string_view pad) const;
+  /// Frames a second of the video; of one that does not say: as many as are wanted.
+  double fps_of(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : wanted_fps_; }
+  std::vector<int64_t> frames_of(const image::VideoInfo& info) const;
 
   Config config_;
   PixelSettings images_;
+  VideoSettings videos_;
+  double wanted_fps_;
 };
 
 }  // namespace vlmtrain::models::qwen2_vl
