@@ -3,8 +3,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-
 #include "models/expand_images.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/text/labels.h"
@@ -75,7 +73,7 @@ data::Sample ConversationProcessor::outline(const io::Record& record, int64_t in
 
 data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
-  check_count(record);
+  check_media(record);
   std::vector<ImagePlan> plans;
   for (const Medium& medium : media_of(record, chat)) {
     plans.push_back(read_medium(record, medium.is_video, [&] { return plan_of(medium); }));
@@ -134,7 +132,7 @@ at::Tensor ConversationProcessor::tiles_of(const Medium& medium) const {
 }
 
 ImagePlan ConversationProcessor::plan_video(const image::VideoInfo& /*info*/) const {
-  throw data_error("a video, which this family of models does not take; leave it out, or train a Qwen2.5-VL model");
+  throw InternalError("a plan of a video in a family that takes none");
 }
 
 at::Tensor ConversationProcessor::tiles_of_video(const image::VideoFile& /*video*/) const {
@@ -164,7 +162,13 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   return sample;
 }
 
-void ConversationProcessor::check_count(const io::Record& record) const {
+void ConversationProcessor::check_media(const io::Record& record) const {
+  if (!record.videos.empty() && !takes_videos()) {
+    throw data::SampleError("video for a family without",
+                            fmt::format("sample {} has a video ({}), and this family takes no videos; drop the sample "
+                                        "or take a model of another family",
+                                        record.id, record.videos.front()));
+  }
   const auto limit = settings_.max_images_per_sample;
   if (limit && std::ssize(record.images) > *limit) {
     throw data::SampleError("too many images",

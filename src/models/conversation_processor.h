@@ -61,7 +61,8 @@ class ConversationProcessor : public Processor {
   virtual at::Tensor tiles_of(const at::Tensor& image) const = 0;
   /// `images`: of images and videos, in the order of their marks.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
-  /// The same of a video. A family that takes none leaves them out: a video is a data error.
+  /// The same of a video, of a family that takes them; of another, a record with one is refused.
+  virtual bool takes_videos() const { return false; }
   virtual ImagePlan plan_video(const image::VideoInfo& info) const;
   virtual at::Tensor tiles_of_video(const image::VideoFile& video) const;
   /// data::Sample::position_ids; none unless the model has positions on several axes.
@@ -84,7 +85,7 @@ class ConversationProcessor : public Processor {
   ImagePlan plan_of(const Medium& medium) const;
   at::Tensor tiles_of(const Medium& medium) const;
   data::Sample with_pixels(data::Sample outline, const io::Record& record, const text::RenderedChat& chat) const;
-  void check_count(const io::Record& record) const;
+  void check_media(const io::Record& record) const;
 
   text::Tokenizer tokenizer_;
   ProcessorSettings settings_;

@@ -1,5 +1,7 @@
 #include "models/qwen2_vl/processor.h"
 
+#include <algorithm>
+
 #include "models/qwen2_vl/positions.h"
 #include "vlmtrain/base/error.h"
 
@@ -20,15 +22,16 @@ void check_token(const text::Tokenizer& tokenizer, std::string_view token, std::
 }  // namespace
 
 Processor::Processor(Config config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
-                     ProcessorSettings settings)
-    : ConversationProcessor(std::move(tokenizer), std::move(settings), "qwen2_vl",
+                     const ProcessorSettings& settings)
+    : ConversationProcessor(std::move(tokenizer), settings, "qwen2_vl",
                             {.side = config.vision.patch_size,
                              .image_tokens = 0,
                              .height = config.vision.temporal_patch_size * config.vision.patch_size}),
       config_(std::move(config)),
       images_(std::move(images)),
       videos_(std::move(videos)),
-      wanted_fps_(videos_.fps.value_or(2)) {
+      wanted_fps_(settings.video_fps) {
+  videos_.max_frames = std::min(videos_.max_frames, settings.video_max_frames);
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
   check_token(this->tokenizer(), kImagePad, "image_token_id", config_.image_token_id);
   check_token(this->tokenizer(), kVideoPad, "video_token_id", config_.video_token_id);

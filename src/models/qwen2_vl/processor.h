@@ -12,7 +12,7 @@ namespace vlmtrain::models::qwen2_vl {
 class Processor final : public ConversationProcessor {
  public:
   Processor(Config config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
-            ProcessorSettings settings);
+            const ProcessorSettings& settings);
 
  private:
   ImagePlan plan(image::ImageSize size) const override;
@@ -20,6 +20,7 @@ class Processor final : public ConversationProcessor {
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
   std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const override;
 
+  bool takes_videos() const override { return true; }
   ImagePlan plan_video(const image::VideoInfo& info) const override;
   at::Tensor tiles_of_video(const image::VideoFile& video) const override;
 

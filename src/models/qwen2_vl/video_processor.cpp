@@ -35,23 +35,20 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
   const PreprocessorConfig file = find_file(folder);
   std::set<std::string_view> known = pixel_keys();
   known.insert({// read here
-                "min_frames", "max_frames", "fps", "cap_pixels_per_frame", "max_video_tokens", "video_processor_type",
-                // of no effect: frames are always sampled
-                "do_sample_frames", "return_metadata", "video_metadata"});
+                "min_frames", "max_frames", "cap_pixels_per_frame", "max_video_tokens", "video_processor_type",
+                // of no effect: frames are always sampled, data.video_fps of a second
+                "do_sample_frames", "fps", "return_metadata", "video_metadata"});
   file.require_no_others(known);
   VideoSettings settings;
   settings.pixels = read_pixel_settings(file, kVideoBudget, vision);
   settings.pixels.budget = limited(settings.pixels.budget, max_pixels);
   settings.min_frames = file.value("min_frames", settings.min_frames);
   settings.max_frames = file.value("max_frames", settings.max_frames);
-  if (file.find("fps") != nullptr) settings.fps = file.value<double>("fps", 0);
   settings.cap_pixels_per_frame = file.value("cap_pixels_per_frame", settings.cap_pixels_per_frame);
   settings.max_video_tokens = file.value("max_video_tokens", settings.max_video_tokens);
-  if (settings.max_frames < vision.temporal_patch_size || settings.fps.value_or(1) <= 0) {
-    throw data_error(
-        "{}: max_frames is {} and fps {}; there are at least the {} frames of a temporal patch, and more "
-        "than 0 a second",
-        file.name(), settings.max_frames, settings.fps.value_or(1), vision.temporal_patch_size);
+  if (settings.max_frames < vision.temporal_patch_size) {
+    throw data_error("{}: max_frames is {}; a patch has {}", file.name(), settings.max_frames,
+                     vision.temporal_patch_size);
   }
   return settings;
 }

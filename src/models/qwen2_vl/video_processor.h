@@ -15,7 +15,6 @@ struct VideoSettings {
   PixelSettings pixels;  ///< of a frame
   int64_t min_frames = 4;
   int64_t max_frames = 768;
-  std::optional<double> fps;          ///< frames to take of a second
   bool cap_pixels_per_frame = false;  ///< a frame has no more than its share of the pixels of max_video_tokens
   int64_t max_video_tokens = 128000;
 
