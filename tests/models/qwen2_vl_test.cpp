@@ -1,3 +1,4 @@
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -13,6 +14,7 @@
 #include "models/qwen2_vl/weight_names.h"
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
+#include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/hypothetical_sample.h"
 
@@ -292,6 +294,45 @@ TEST(Qwen2VlProcessor, MaxPixelsLimitImages) {
   HypotheticalSample limited = large;
   limited.image_max_pixels = 200;  // less than the 256 that pictures are enlarged to
   EXPECT_EQ(shape_of(origin.checkpoint(), limited).grids.front(), (TileGrid{1, 2, 4}));
+}
+
+TEST(Qwen2VlModel, SeesFramesInPassesAsAtOnce) {
+  const parity::Case origin("qwen2_5_vl_video");
+  const auto model = origin.load_model();
+  const auto batch = data::collate(origin.samples());
+  const at::Tensor at_once = model->forward(batch, batch.label_positions);
+  model->set_vision_tiles_per_pass(30);
+  EXPECT_TRUE(at::allclose(model->forward(batch, batch.label_positions), at_once, 1e-5, 1e-5));
+}
+
+TEST(Qwen2VlModel, MergerIsTheProjector) {
+  const auto model = parity::Case("qwen2_vl_images").load_model();
+  int64_t of_merger = 0;
+  for (const auto& parameter : model->parameters().all()) {
+    const bool is_visual = parameter.name.starts_with("model.visual.");
+    const bool is_merger = parameter.name.starts_with("model.visual.merger.");
+    of_merger += is_merger ? 1 : 0;
+    EXPECT_EQ(parameter.component, is_merger   ? nn::Component::kProjector
+                                   : is_visual ? nn::Component::kVisionTower
+                                               : nn::Component::kLanguageModel)
+        << parameter.name;
+  }
+  EXPECT_EQ(of_merger, 6);
+}
+
+/// Times change with the frames that are taken, sizes with the frames' budget.
+TEST(Qwen2VlProcessor, TakesFramesOfVideosAsSettingsSay) {
+  const parity::Case origin("qwen2_5_vl_video");
+  auto settings = origin.processor_settings();
+  const auto records = origin.records();
+  const auto grid_with = [&](const models::ProcessorSettings& changed) {
+    return load_processor(origin.checkpoint(), changed)->outline(records.front(), 0).grids.front();
+  };
+  EXPECT_EQ(grid_with(settings), (TileGrid{3, 4, 6}));  // of 10 frames 6, since the checkpoint's max_frames is 7
+  settings.video_max_frames = 4;
+  EXPECT_EQ(grid_with(settings), (TileGrid{2, 4, 6}));
+  settings.image_max_pixels = 200;
+  EXPECT_EQ(grid_with(settings), (TileGrid{2, 2, 4}));
 }
 
 }  // namespace
