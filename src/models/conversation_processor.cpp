@@ -22,14 +22,6 @@ auto read_medium(const io::Record& record, bool is_video, const Read& read) {
   }
 }
 
-void refuse_videos(const io::Record& record) {
-  if (record.videos.empty()) return;
-  throw data::SampleError("video for a family without",
-                          fmt::format("sample {} has a video ({}), and this family takes no videos; drop the sample or "
-                                      "take a model of another family",
-                                      record.id, record.videos.front()));
-}
-
 /// A template whose answers have no end (llava_1_5) is for asking only; the model ends as its tokenizer's texts do.
 std::string_view end_of_turn(const text::ChatTemplate& chat_template) {
   return chat_template.end_of_turn().empty() ? "</s>" : chat_template.end_of_turn();
