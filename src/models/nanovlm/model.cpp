@@ -45,9 +45,9 @@ at::Tensor Model::image_features(const VisionInput& vision) const {
 }
 
 at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                                const at::Tensor& output_positions) const {
+                                const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
   return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
-               recompute().language);
+               recompute().language, cache);
 }
 
 std::string Model::checkpoint_name(const std::string& parameter) const {

@@ -17,7 +17,7 @@ class Model final : public VisionLanguageModel {
 
   at::Tensor image_features(const VisionInput& vision) const override;
   at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                           const at::Tensor& output_positions) const override;
+                           const at::Tensor& output_positions, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return output_weight_; }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
