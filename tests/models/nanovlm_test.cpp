@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -75,7 +76,7 @@ TEST(NanovlmImageProcessor, OnlyTheWholePictureIsNotToTheBit) {
     EXPECT_LE(off.abs().max().item<float>(), 0.50001 / 255);
     compared += tiles.size(0);
   }
-  EXPECT_EQ(compared, 4);  // one for each picture that is cut
+  EXPECT_EQ(compared, 3);  // one for each picture that is cut
 }
 
 TEST(NanovlmImageProcessor, KeepsToAMostOfPixels) {
@@ -195,7 +196,9 @@ TEST(Nanovlm, ExtraTokensHaveTheirIdsInTheOrderOfTheConfig) {
 TEST(Nanovlm, AnotherChatTemplateIsTakenWhereItIsNamed) {
   const CheckpointCopy copy("nanovlm_tiles");
   copy.edit("config.json", [](auto& config) { config.erase("lm_chat_template"); });
-  EXPECT_EQ(load_processor(copy.path(), {.chat_template = "chatml"})->end_of_turn_id(), 2);
+  ProcessorSettings settings;
+  settings.chat_template = "chatml";
+  EXPECT_EQ(load_processor(copy.path(), settings)->end_of_turn_id(), 2);
   const auto first = parity::Case("nanovlm_images_first").load_processor();
   EXPECT_EQ(first->end_of_turn_id(), 0);  // <|endoftext|>
 }
