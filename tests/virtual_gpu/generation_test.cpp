@@ -74,18 +74,21 @@ TEST_P(GenerationTest, EveryStepLaunchesAsMuchAndReadsOnlyTheTokens) {
   EXPECT_EQ((ten.device_to_device.bytes - three.device_to_device.bytes) % 7, 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    , GenerationTest,
-    testing::Values(GenerationCase{"mixed_batch", at::kBFloat16, {}}, GenerationCase{"mixed_batch", at::kFloat, {}},
-                    GenerationCase{"llava_clip_mistral", at::kBFloat16, {}},
-                    GenerationCase{"llava_clip_mistral", at::kFloat, {}},
-                    GenerationCase{"llava_siglip_qwen2",
-                                   at::kBFloat16,
-                                   {.temperature = 1, .top_k = 20, .top_p = 0.9, .repetition_penalty = 1.1}}),
-    [](const auto& instance) {
-      const auto& [name, dtype, sampling] = instance.param;
-      return name + (dtype == at::kFloat ? "_fp32" : "_bf16") + (sampling.temperature > 0 ? "_sampled" : "");
-    });
+std::string name_of(const testing::TestParamInfo<GenerationCase>& instance) {
+  const GenerationCase& tested = instance.param;
+  return tested.parity_case + (tested.dtype == at::kFloat ? "_fp32" : "_bf16") +
+         (tested.sampling.temperature > 0 ? "_sampled" : "");
+}
+
+const engine::SamplingSettings kSampled{.temperature = 1, .top_k = 20, .top_p = 0.9, .repetition_penalty = 1.1};
+
+INSTANTIATE_TEST_SUITE_P(, GenerationTest,
+                         testing::Values(GenerationCase{"mixed_batch", at::kBFloat16, {}},
+                                         GenerationCase{"mixed_batch", at::kFloat, {}},
+                                         GenerationCase{"llava_clip_mistral", at::kBFloat16, {}},
+                                         GenerationCase{"llava_clip_mistral", at::kFloat, {}},
+                                         GenerationCase{"llava_siglip_qwen2", at::kBFloat16, kSampled}),
+                         name_of);
 
 }  // namespace
 }  // namespace vlmtrain
