@@ -201,9 +201,9 @@ TEST_F(RunTest, InitWritesACheckpointThatAnswersAndTrains) {
   EXPECT_GE(json["tokens_per_second"], 0);
 
   const auto drawn = [this](const char* seed) {
-    const Result result = run({"generate", "--checkpoint", "tiny", "--prompt", "What is this?", "--max-new-tokens",
-                               "12", "--temperature", "1", "--top-p", "0.95", "--top-k", "200", "--seed", seed,
-                               "--device", "cpu", "--json"});
+    const Result result =
+        run({"generate", "--checkpoint", "tiny", "--prompt", "What is this?", "--max-new-tokens", "12", "--temperature",
+             "1", "--top-p", "0.95", "--top-k", "200", "--seed", seed, "--device", "cpu", "--json"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return nlohmann::json::parse(result.out)["token_ids"];
   };
