@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "train/new_weights.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/log.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -80,56 +80,6 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
                           .left_out = left_out};
 }
 
-namespace {
-
-/// What an adapter brings whole, its base may lack.
-models::LoadSettings load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora, bool is_strict) {
-  if (is_strict) return {};
-  models::LoadSettings settings{.allow_missing = config.model.allow_missing,
-                                .allow_unexpected = config.model.allow_unexpected,
-                                .resize_embeddings = config.model.resize_embeddings,
-                                .seed = static_cast<uint64_t>(config.training.seed)};
-  if (lora && !lora->adapter.empty()) {
-    settings.allow_missing.insert(settings.allow_missing.end(), lora->modules_to_save.begin(),
-                                  lora->modules_to_save.end());
-  }
-  return settings;
-}
-
-std::string names_of(const std::vector<nn::Parameter>& parameters) {
-  std::vector<std::string> names;
-  for (const auto& parameter : parameters) names.push_back(parameter.name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-/// Says what does not come from the checkpoint. With LoRA that has to be trained and kept with the adapter, or it would
-/// be lost.
-void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, const std::filesystem::path& checkpoint) {
-  for (const auto* parameters : {&loaded.drawn, &loaded.resized}) {
-    for (const auto& parameter : *parameters) {
-      if (!with_lora || parameter.in_modules_to_save || parameter.component == nn::Component::kUnused) continue;
-      throw usage_error(
-          "{} has no such {} as config.json asks for, and with LoRA new weights are not kept; name its module in "
-          "lora.modules_to_save",
-          checkpoint.string(), parameter.name);
-    }
-  }
-  if (!loaded.drawn.empty()) {
-    spdlog::warn("not in {}, so they start at random (model.allow_missing): {}", checkpoint.string(),
-                 names_of(loaded.drawn));
-  }
-  if (!loaded.resized.empty()) {
-    spdlog::warn("of another number of rows in {} (model.resize_embeddings): {}", checkpoint.string(),
-                 names_of(loaded.resized));
-  }
-  if (!loaded.left_out.empty()) {
-    spdlog::warn("in {} and left out (model.allow_unexpected): {}", checkpoint.string(),
-                 fmt::join(loaded.left_out, ", "));
-  }
-}
-
-}  // namespace
-
 nn::Quantization quantization(const Config& config) {
   const nn::Quantization wanted = config.model.quantization;
   if (wanted != nn::Quantization::kNone && config.lora.rank == 0 && config.model.adapter.empty()) {
@@ -146,7 +96,8 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at
                                                         bool with_values) {
   const auto lora = lora_settings(config, newest.value_or(""));
   const std::filesystem::path weights = newest && !lora ? *newest : std::filesystem::path(config.model.path);
-  auto model = models::build_model(weights, device, engine::dtype_of(config.training.precision), lora);
+  auto model =
+      models::build_model(weights, device, engine::dtype_of(config.training.precision), lora, quantization(config));
   if (!with_values) return model;
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const bool is_start = newest == std::nullopt;
@@ -154,10 +105,6 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at
       models::load_weights(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
   if (is_start) check_new_weights(loaded, lora.has_value(), weights);
   if (!lora) return model;
-  auto model = models::build_model(weights, device, engine::dtype_of(config.training.precision), lora,
-                                   quantization(config));
-  if (with_values) models::load_weights(*model, weights);
-  if (!with_values || !lora) return model;
   if (lora->adapter.empty()) {
     models::initialize_adapter(*model, seed);
   } else {

@@ -1,0 +1,60 @@
+#include "train/new_weights.h"
+
+#include <fmt/ranges.h>
+
+#include <string>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+std::string names_of(const std::vector<nn::Parameter>& parameters) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) names.push_back(parameter.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+models::LoadSettings load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora, bool is_strict) {
+  if (is_strict) return {};
+  models::LoadSettings settings{.allow_missing = config.model.allow_missing,
+                                .allow_unexpected = config.model.allow_unexpected,
+                                .resize_embeddings = config.model.resize_embeddings,
+                                .seed = static_cast<uint64_t>(config.training.seed)};
+  if (lora && !lora->adapter.empty()) {
+    settings.allow_missing.insert(settings.allow_missing.end(), lora->modules_to_save.begin(),
+                                  lora->modules_to_save.end());
+  }
+  return settings;
+}
+
+void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, const std::filesystem::path& checkpoint) {
+  for (const auto* parameters : {&loaded.drawn, &loaded.resized}) {
+    for (const auto& parameter : *parameters) {
+      if (!with_lora || parameter.in_modules_to_save || parameter.component == nn::Component::kUnused) continue;
+      throw usage_error(
+          "{} has no such {} as config.json asks for, and with LoRA new weights are not kept; name its module in "
+          "lora.modules_to_save",
+          checkpoint.string(), parameter.name);
+    }
+  }
+  if (!loaded.drawn.empty()) {
+    spdlog::warn("not in {}, so they start at random (model.allow_missing): {}", checkpoint.string(),
+                 names_of(loaded.drawn));
+  }
+  if (!loaded.resized.empty()) {
+    spdlog::warn("of another number of rows in {} (model.resize_embeddings): {}", checkpoint.string(),
+                 names_of(loaded.resized));
+  }
+  if (!loaded.left_out.empty()) {
+    spdlog::warn("in {} and left out (model.allow_unexpected): {}", checkpoint.string(),
+                 fmt::join(loaded.left_out, ", "));
+  }
+}
+
+}  // namespace vlmtrain::train
