@@ -21,8 +21,8 @@ enum class Filter { kBilinear, kBicubic, kLanczos };
 /// Thread-safe; runs on the calling thread alone.
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
-/// The same with the bytes that Pillow 13 gives (`Image.resize`): its weights have 22 fractional bits. Not for Lanczos,
-/// whose overshoots have not been compared.
+/// The same with the bytes that Pillow up to 12 gives (`Image.resize`): its weights have 22 fractional bits. Pillow 13
+/// resamples rows first for some sizes, which moves bytes by one. Not compared for Lanczos.
 at::Tensor resize_as_pillow(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
 /// The same in floating point, rounded to a byte once, at the end: what comes nearest to torchvision's `resize` of a

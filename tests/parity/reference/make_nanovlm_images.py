@@ -14,7 +14,7 @@ import torch
 from make_llava_images import picture
 from PIL import Image
 
-from nanovlm_format import tiles_of, to_bytes
+from nanovlm_format import tiles_of
 
 SIZES = [
     (1, 1), (1, 40), (33, 33), (16, 16), (32, 16), (20, 31), (31, 20), (53, 70), (97, 64), (64, 97), (128, 96), (336, 250),
@@ -38,8 +38,7 @@ def main():
     cases = []
     for name, config in CONFIGS.items():
         for height, width in SIZES:
-            pixels, grid = tiles_of(Image.fromarray(picture(height, width)), config)
-            rounded = to_bytes(pixels)
+            pixels, rounded, grid = tiles_of(Image.fromarray(picture(height, width)), config)
             data = (rounded * 255).round().to(torch.uint8).contiguous().numpy().tobytes()
             cases.append({
                 "config": name, "height": height, "width": width, "grid": grid, "tiles": len(pixels),

@@ -28,24 +28,32 @@ def resized(height, width, config):
     return (follow, target) if width >= height else (target, follow)
 
 
+def resize(image, size, interpolation):
+    """Columns first, then rows, as Pillow up to 12 does in one call; 13 begins with the rows for some sizes."""
+    narrowed = functional.resize(image, [image.height, size[1]], interpolation)
+    return functional.resize(narrowed, list(size), interpolation)
+
+
 def tiles_of(image, config):
-    """float32 [tiles, 3, side, side] as nanoVLM has them, and the grid (rows, columns)."""
+    """float32 [tiles, 3, side, side] as nanoVLM has them, the same rounded to bytes, and the grid (rows, columns)."""
     tile = config["vit_img_size"]
     if "max_img_size" not in config:
-        square = functional.resize(image, [tile, tile], functional.InterpolationMode.BILINEAR)
-        return functional.to_tensor(square)[None], (1, 1)
+        square = functional.to_tensor(resize(image, (tile, tile), functional.InterpolationMode.BILINEAR))[None]
+        return square, square, (1, 1)
     size = resized(image.height, image.width, config)
-    pixels = functional.to_tensor(functional.resize(image, list(size), functional.InterpolationMode.BICUBIC))
+    pixels = functional.to_tensor(resize(image, size, functional.InterpolationMode.BICUBIC))
     rows, columns = size[0] // tile, size[1] // tile
     cells = pixels.reshape(3, rows, tile, columns, tile).permute(1, 3, 0, 2, 4).reshape(-1, 3, tile, tile)
     if rows * columns == 1 or "global_image_token" not in config["vlm_extra_tokens"]:
-        return cells, (rows, columns)
-    return torch.cat([functional.resize(pixels[None], [tile, tile]), cells]), (rows, columns)
+        return cells, cells, (rows, columns)
+    whole = functional.resize(pixels[None], [tile, tile])
+    rounded = to_bytes(functional.resize((pixels[None].double() * 255).round(), [tile, tile]))
+    return torch.cat([whole, cells]), torch.cat([rounded, cells]), (rows, columns)
 
 
-def to_bytes(pixels):
-    """Rounded as vlmtrain does: halves, and what is less than 1e-6 below them, go up."""
-    return torch.floor(pixels.double() * 255 + 0.5 + 1e-6).clamp(0, 255).float().div(255)
+def to_bytes(values):
+    """As vlmtrain does: halves, and what is less than 1e-6 below them, go up. In float64, since float32 is less exact than that."""
+    return torch.floor(values + 0.5 + 1e-6).clamp(0, 255).float().div(255)
 
 
 def image_text(grid, config):
@@ -92,7 +100,7 @@ def encode(tokenizer, config, sample, image_root, turns=None):
     texts = [turn["value"] for turn in sample["conversations"]][:turns]
     names = image_paths(sample, image_root)[: sum(text.count(IMAGE_MARK) for text in texts)]
     tiles = [tiles_of(Image.open(name).convert("RGB"), config) for name in names]
-    grids = [grid for _, grid in tiles]
+    grids = [grid for _, _, grid in tiles]
     # nanoVLM's data have no marks: it puts all images before the first turn. So do the samples here.
     texts = [text.replace(IMAGE_MARK + "\n", "") for text in texts]
     features = 0
@@ -108,19 +116,18 @@ def encode(tokenizer, config, sample, image_root, turns=None):
     else:
         text, spans = render(question_answer(texts))
         side = config["vit_img_size"] // config["vit_patch_size"] // config["mp_pixel_shuffle_factor"]
-        features = sum(len(pixels) for pixels, _ in tiles) * side * side
+        features = sum(len(pixels) for pixels, _, _ in tiles) * side * side
     own = tokenizer(text, return_offsets_mapping=True)
     mask = mask_of_spans(own["offset_mapping"], spans)
-    pixels = torch.cat([pixels for pixels, _ in tiles]) if tiles else None
     encoded = Encoded(
         input_ids=torch.tensor([0] * features + own["input_ids"]),
         label_mask=torch.cat([torch.zeros(features, dtype=torch.bool), mask]),
-        pixel_values=None if pixels is None else to_bytes(pixels),
+        pixel_values=torch.cat([rounded for _, rounded, _ in tiles]) if tiles else None,
         pixel_attention_mask=None,
         grids=grids,
         text=text,
     )
-    encoded.unrounded_pixels = pixels
+    encoded.unrounded_pixels = torch.cat([pixels for pixels, _, _ in tiles]) if tiles else None
     if "vlm_extra_tokens" in config:
         image_id = tokenizer.convert_tokens_to_ids(config["vlm_extra_tokens"]["image_token"])
         encoded.image_places = (encoded.input_ids == image_id).nonzero()[:, 0]
