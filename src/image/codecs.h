@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/size.h"
 
 namespace vlmtrain::image {
 

@@ -9,6 +9,7 @@
 #include "image/frame_source.h"
 #include "image/natural_order.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::image {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "image/byte_source.h"
 #include "image/orientation.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/size.h"
 
 namespace vlmtrain::image {
 

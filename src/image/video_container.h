@@ -5,7 +5,7 @@
 
 #include "image/ffmpeg.h"
 #include "image/orientation.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/size.h"
 
 namespace vlmtrain::image {
 

@@ -14,6 +14,7 @@
 #include "image/reference_files.h"
 #include "image/video_writer.h"
 #include "io/temporary_folder.h"
+#include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::image {
 namespace {

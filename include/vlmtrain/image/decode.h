@@ -8,18 +8,9 @@
 #include <span>
 #include <string>
 
+#include "vlmtrain/image/size.h"
+
 namespace vlmtrain::image {
-
-/// Pixels, as the picture is to be looked at: with the EXIF orientation applied.
-struct ImageSize {
-  int64_t height;
-  int64_t width;
-
-  bool operator==(const ImageSize&) const = default;
-};
-
-/// A picture of more pixels is refused: Pillow's own limit against decompression bombs.
-inline constexpr int64_t kMaxImagePixels = 178'956'970;
 
 /// Decodes a JPEG, PNG or still WebP file held in memory to RGB: uint8 [3, height, width], contiguous, on the CPU.
 ///

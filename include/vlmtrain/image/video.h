@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/size.h"
 
 namespace vlmtrain::image {
 
