@@ -15,7 +15,7 @@
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/models/hypothetical_sample.h"
 
 namespace vlmtrain::models::qwen2_vl {
@@ -102,7 +102,7 @@ TEST(PositionIds, AreThoseOfTransformers) {
       tokens += texts[i].get<int64_t>();
       if (i == sample.at("spans").size()) break;
       const json& span = sample["spans"].at(i);
-      const TileGrid grid = grids_of({span.at(0)}).front();
+      const TileGrid grid = grids_of(json::array({span.at(0)})).front();
       const float step = span.at(1).is_null() ? 1.0F
                                               : static_cast<float>(sample.at("tokens_per_second").get<int64_t>()) *
                                                     span.at(1).get<float>();
@@ -264,7 +264,9 @@ TEST(Qwen2VlProcessor, NamesAnImageThatIsTooLong) {
   // A PNG's header alone: 2,010 x 10 pixels.
   std::string header("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x07\xda\0\0\0\x0a\x08\x02\0\0\0", 29);
   io::write_file(folder.path() / "strip.png", header + std::string("\0\0\0\0", 4));
-  io::Record record{.id = "long", .turns = {{text::Role::kUser, "<image>\nWhat?"}, {text::Role::kAssistant, "It."}}};
+  io::Record record;
+  record.id = "long";
+  record.turns = {{io::Role::kUser, "<image>\nWhat?"}, {io::Role::kAssistant, "It."}};
   record.images = {"strip.png"};
   const auto processor = load_processor(origin.checkpoint(), settings);
   EXPECT_THAT(message_of([&] { processor->outline(record, 0); }, ExitCode::kBadData),
