@@ -52,12 +52,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RehearsalDetail, peak, vision_blocks, languag
                                    trained_elements, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {{"model", job.model.string()},
-          {"precision", job.precision},
-          {"frozen", job.frozen},
-          {"lora", or_null(job.lora)},
-          {"quantization", job.quantization},
-          {"max_grad_norm", job.max_grad_norm}};
+  json = {{"model", job.model.string()}, {"precision", job.precision},       {"frozen", job.frozen},
+          {"lora", or_null(job.lora)},   {"quantization", job.quantization}, {"max_grad_norm", job.max_grad_norm}};
 }
 
 void from_json(const nlohmann::json& json, Job& job) {

@@ -123,7 +123,8 @@ bool freeze_language_model(Change& change) {
 }
 
 /// The least change first.
-constexpr Apply kChanges[] = {take_smaller_images, freeze_vision_tower, freeze_language_model, train_adapters, quantize_weights};
+constexpr Apply kChanges[] = {take_smaller_images, freeze_vision_tower, freeze_language_model, train_adapters,
+                              quantize_weights};
 
 std::vector<Change> single_changes(const Job& job, const data::SampleShape& shape) {
   std::vector<Change> list;

@@ -27,8 +27,8 @@ std::string model_words(const planner::Plan& plan) {
                                   ? "all trained"
                                   : fmt::format("{} trained", count_words(detail.trained_elements));
   const bool quantized = plan.job.quantization != nn::Quantization::kNone;
-  return fmt::format("{}, {} parameters, {}{}, {}{}", printable(plan.model), count_words(detail.total_elements), trained,
-                     frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
+  return fmt::format("{}, {} parameters, {}{}, {}{}", printable(plan.model), count_words(detail.total_elements),
+                     trained, frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
                      engine::name_of(plan.job.precision),
                      quantized ? fmt::format(", frozen Linears in {}", nn::name_of(plan.job.quantization)) : "");
 }

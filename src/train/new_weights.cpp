@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,10 +14,17 @@ namespace vlmtrain::train {
 
 namespace {
 
-std::string names_of(const std::vector<nn::Parameter>& parameters) {
+/// How many, and the first of them.
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 6;
+  const auto first = std::span(names).first(std::min(names.size(), kMost));
+  return fmt::format("{} ({}{})", names.size(), fmt::join(first, ", "), names.size() > kMost ? ", …" : "");
+}
+
+std::string listed(const std::vector<nn::Parameter>& parameters) {
   std::vector<std::string> names;
   for (const auto& parameter : parameters) names.push_back(parameter.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  return listed(names);
 }
 
 }  // namespace
@@ -38,22 +47,22 @@ void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, cons
     for (const auto& parameter : *parameters) {
       if (!with_lora || parameter.in_modules_to_save || parameter.component == nn::Component::kUnused) continue;
       throw usage_error(
-          "{} has no such {} as config.json asks for, and with LoRA new weights are not kept; name its module in "
-          "lora.modules_to_save",
+          "{} has no {} of the size that config.json asks for, and with LoRA new weights are not kept; name its "
+          "module in lora.modules_to_save",
           checkpoint.string(), parameter.name);
     }
   }
   if (!loaded.drawn.empty()) {
-    spdlog::warn("not in {}, so they start at random (model.allow_missing): {}", checkpoint.string(),
-                 names_of(loaded.drawn));
+    spdlog::warn("{} lacks {} weights, which start at random (model.allow_missing)", checkpoint.string(),
+                 listed(loaded.drawn));
   }
   if (!loaded.resized.empty()) {
-    spdlog::warn("of another number of rows in {} (model.resize_embeddings): {}", checkpoint.string(),
-                 names_of(loaded.resized));
+    spdlog::warn("{} has another number of rows in {} weights (model.resize_embeddings)", checkpoint.string(),
+                 listed(loaded.resized));
   }
   if (!loaded.left_out.empty()) {
-    spdlog::warn("in {} and left out (model.allow_unexpected): {}", checkpoint.string(),
-                 fmt::join(loaded.left_out, ", "));
+    spdlog::warn("{} has {} weights that are left out (model.allow_unexpected)", checkpoint.string(),
+                 listed(loaded.left_out));
   }
 }
 

@@ -226,7 +226,9 @@ TEST_F(LoraTest, AdaptersThatDoNotFitAreRefused) {
   with("peft_type", "IA3");
   EXPECT_THAT(refused(4, merge), HasSubstr("peft_type IA3 is not supported"));
   with("modules_to_save", {"lm_head"});
-  EXPECT_THAT(refused(4, merge), HasSubstr("modules_to_save is set to [\"lm_head\"]"));
+  EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("holds the modules lm_head"), HasSubstr("none of that name")));
+  with("rank_pattern", {{"q_proj", 2}});
+  EXPECT_THAT(refused(4, merge), HasSubstr("rank_pattern is set to {\"q_proj\":2}"));
   with("r", 8);
   EXPECT_THAT(refused(4, merge), HasSubstr("is not of the shape"));
   EXPECT_THAT(refused_training(4, go_on), AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));

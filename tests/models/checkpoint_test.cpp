@@ -2,8 +2,8 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

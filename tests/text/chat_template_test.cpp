@@ -98,8 +98,9 @@ TEST(ChatTemplate, NamesTheKnownTemplates) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     EXPECT_THAT(error.what(), HasSubstr("\"smolvml\""));
-    EXPECT_THAT(error.what(),
-                HasSubstr("chatml, llava_1_5, llava_qwen, llava_v1, mistral_instruct, question_answer, qwen2_vl, smolvlm"));
+    EXPECT_THAT(
+        error.what(),
+        HasSubstr("chatml, llava_1_5, llava_qwen, llava_v1, mistral_instruct, question_answer, qwen2_vl, smolvlm"));
   }
 }
 

@@ -26,7 +26,7 @@ struct Job {
   models::FrozenParts frozen;
   std::optional<nn::LoraSettings> lora;  ///< nothing: the weights themselves are trained
   nn::Quantization quantization = nn::Quantization::kNone;
-  double max_grad_norm = 1.0;            ///< 0: no clipping
+  double max_grad_norm = 1.0;  ///< 0: no clipping
 };
 
 /// What a plan decides: none of it changes loss or gradients beyond rounding.
