@@ -203,6 +203,24 @@ TEST(Nanovlm, AnotherChatTemplateIsTakenWhereItIsNamed) {
   EXPECT_EQ(first->end_of_turn_id(), 0);  // <|endoftext|>
 }
 
+/// The release of June 2025.
+TEST(Nanovlm, WithoutALongestSideAPictureIsItsImageTokensAlone) {
+  const CheckpointCopy copy("nanovlm_tiles");
+  copy.edit("config.json", [](auto& config) { config.erase("max_img_size"); });
+  const auto processor = load_processor(copy.path(), copy.origin().processor_settings());
+  const auto sample = data::make_sample(*processor, copy.origin().records(), 1);
+  EXPECT_EQ(sample.tiles.sizes(), (at::IntArrayRef{1, 3, 32, 32}));
+  ASSERT_EQ(sample.image_token_positions.size(), 4U);
+  const int64_t first = sample.image_token_positions.front();
+  EXPECT_EQ(sample.image_token_positions.back(), first + 3);
+  EXPECT_EQ(processor->tokenizer().decode(std::vector(sample.token_ids.begin(), sample.token_ids.begin() + first),
+                                          /*skip_special_tokens=*/false),
+            "<|im_start|>user\n");
+  const auto shape = shape_of(copy.path(), {.images = 1, .text_tokens = 99});
+  EXPECT_EQ(shape.tokens, 99 + 4);
+  EXPECT_EQ(shape.tiles, 1);
+}
+
 TEST(Nanovlm, ASampleIsNotLongerThanItsPositions) {
   const CheckpointCopy copy("nanovlm_tiles");
   copy.edit("config.json", [](auto& config) { config["lm_max_position_embeddings"] = 40; });
