@@ -42,6 +42,7 @@ const Family& family_of(const nlohmann::json& config, const std::filesystem::pat
     if (std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end())
       return family;
     known.insert(known.end(), family.model_types.begin(), family.model_types.end());
+    if (family.is_config != nullptr) known.push_back(family.config_name);
   }
   throw data_error("{}: model_type {} is not a family that vlmtrain knows; the known ones are {}", source, type,
                    fmt::join(known, ", "));

@@ -15,6 +15,12 @@ namespace {
 
 /// The first `count` tokens; all images have to be among them.
 data::Sample beginning(data::Sample sample, int64_t count) {
+  std::vector<int64_t> positions;
+  for (int64_t axis = 0; axis < std::ssize(sample.position_ids) / sample.tokens(); ++axis) {
+    const auto own = sample.position_ids.begin() + axis * sample.tokens();
+    positions.insert(positions.end(), own, own + count);
+  }
+  sample.position_ids = std::move(positions);
   sample.token_ids.resize(static_cast<size_t>(count));
   sample.is_label.resize(static_cast<size_t>(count));
   return sample;
@@ -56,13 +62,18 @@ TEST_P(CachedSteps, GiveTheLogitsOfThePassOverTheWhole) {
   for (int64_t step = 0; step < kSteps; ++step) {
     data::MicroBatch newest;
     std::vector<at::Tensor> tokens, positions;
+    bool has_axes = false;
     for (const auto& sample : samples) {
       const int64_t place = sample.tokens() - kSteps + step;
       tokens.push_back(at::full({1}, sample.token_ids[static_cast<size_t>(place)], at::kLong));
-      positions.push_back(at::full({1}, place, at::kLong));
+      positions.push_back(data::collate(std::span(&sample, 1)).position_ids.narrow(-1, place, 1));
+      has_axes |= positions.back().dim() == 2;
     }
     newest.token_ids = at::cat(tokens);
-    newest.position_ids = at::cat(positions);
+    for (auto& position : positions) {
+      if (has_axes) position = position.expand({data::kPositionAxes, 1});
+    }
+    newest.position_ids = at::cat(positions, -1);
     newest.segments = nn::Segments::uniform(std::ssize(samples), 1, at::kCPU);
     expect_row(step + 1, logits(model->hidden_states(newest, {}, at::arange(std::ssize(samples), at::kLong), &cache)));
   }

@@ -38,6 +38,12 @@ std::vector<Answers> all_answers() {
   return all;
 }
 
+size_t count(const std::string& text, std::string_view mark) {
+  size_t found = 0;
+  for (auto at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++found;
+  return found;
+}
+
 class AnswerParity : public testing::TestWithParam<Answers> {
  protected:
   std::unique_ptr<models::VisionLanguageModel> load_model() const {
@@ -58,12 +64,8 @@ class AnswerParity : public testing::TestWithParam<Answers> {
     for (const auto& item : GetParam().items) {
       io::Record record = *std::ranges::find(records, item.at("id").get<std::string>(), &io::Record::id);
       const auto question = item.at("question").get<std::string>();
-      size_t images = 0;
-      for (auto at = question.find(io::kImageMark); at != std::string::npos;
-           at = question.find(io::kImageMark, at + 1)) {
-        ++images;
-      }
-      record.images.resize(images);
+      record.images.resize(count(question, io::kImageMark));
+      record.videos.resize(count(question, io::kVideoMark));
       record.turns = {{io::Role::kUser, question}};
       made.push_back(processor->process_prompt(record, std::ssize(made)));
     }

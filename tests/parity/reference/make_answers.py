@@ -1,5 +1,7 @@
 """Makes ../data/answers.json: what transformers answers greedily, with its own cache, in float32 on the CPU: python make_answers.py
 
+nanoVLM's reference (make_nanovlm_reference.py) has no cache; there each token is that of a pass over the whole.
+
 A list of {"case", "adapter" (a folder of ../data/lora, or null), "id", "question", "prompt_ids", "new_ids", "smallest_lead"}. The
 checkpoints, adapters, conversations and pictures are those that are there; run this after make_reference.py, make_llava_reference.py
 and make_lora_reference.py. Each record's first turn is answered with 64 tokens, whether an end token is among them or not.
@@ -22,6 +24,12 @@ import llava
 import llava_checkpoints
 import llava_format
 import make_llava_reference
+import make_nanovlm_reference
+import make_qwen_reference
+import nanovlm_checkpoints
+import nanovlm_format
+import qwen_checkpoints
+import qwen_format
 import training
 from make_reference import SMALLEST_LEAD
 
@@ -43,11 +51,22 @@ def answer(model, inputs):
 def questions(record):
     """The record's first turn, then the others with the same pictures."""
     first = record["conversations"][0]["value"]
-    marks = "<image>\n" * first.count("<image>")
+    marks = "<image>\n" * first.count("<image>") + "<video>\n" * first.count("<video>")
     return [first] + [marks + text for text in OTHER_QUESTIONS]
 
 
-def answer_record(model, record, encode):
+def answer_without_cache(model, inputs):
+    """The same of a model that has no generate()."""
+    ids, lead = inputs["input_ids"], float("inf")
+    with torch.no_grad():
+        for _ in range(NEW_TOKENS):
+            best = model(**inputs | {"input_ids": ids}).logits[0, -1].topk(2)
+            lead = min(lead, (best.values[0] - best.values[1]).item())
+            ids = torch.cat([ids, best.indices[None, :1]], 1)
+    return ids[0, inputs["input_ids"].shape[1] :].tolist(), lead
+
+
+def answer_record(model, record, encode, answer=answer):
     for question in questions(record):
         asked = record | {"conversations": [{"from": "human", "value": question}]}
         prompt_ids, inputs = encode(asked)
@@ -100,6 +119,32 @@ def llava_answers(case, folder):
     return [answer_record(model, record, encode) for record in records_of(folder)]
 
 
+def qwen_answers(case, folder):
+    model = training.load(folder / "checkpoint", torch.float32)
+    processor = qwen_checkpoints.make_processor(case.shape, folder / "checkpoint")
+
+    def encode(record):
+        prompt = qwen_format.encode(processor, model, record, folder / "images", case.shape.vision, turns=1)
+        return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
+
+    return [answer_record(model, record, encode) for record in records_of(folder)]
+
+
+def nanovlm_answers(config, settings, folder):
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch) / "checkpoint"
+        model = nanovlm_checkpoints.write(config, *settings, scratch).eval()
+        weights = [place / "model.safetensors" for place in (folder / "checkpoint", scratch)]
+        assert weights[0].read_bytes() == weights[1].read_bytes(), f"{folder} has other weights"
+    tokenizer = nanovlm_checkpoints.load_tokenizer(folder / "checkpoint", config)
+
+    def encode(record):
+        prompt = nanovlm_format.encode(tokenizer, config, record, folder / "images", turns=1)
+        return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
+
+    return [answer_record(model, record, encode, answer_without_cache) for record in records_of(folder)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parent.parent / "data")
@@ -116,6 +161,10 @@ def main():
         add(case.name, None, idefics3_answers(arguments.data / case.name))
     for case in make_llava_reference.CASES:
         add(case.name, None, llava_answers(case, arguments.data / case.name))
+    for case in make_qwen_reference.CASES:
+        add(case.name, None, qwen_answers(case, arguments.data / case.name))
+    for case, config, settings in make_nanovlm_reference.CASES:
+        add(case.name, None, nanovlm_answers(config, settings, arguments.data / case.name))
     for name in ADAPTERS:
         adapter = arguments.data / "lora" / name
         base = json.loads((adapter / "case.json").read_text())["base"]

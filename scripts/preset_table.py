@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""What plans give for every preset on the usual sizes of cards, as a Markdown table (docs/planner.md).
+
+    python3 scripts/preset_table.py build/release/vlmtrain [further flags of plan, such as --images 1]
+
+A cell is micro-batch × accumulation for a global batch of 16; where nothing fits, the least that the job needs, in GB.
+"""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+PRESETS = ["nanovlm-222m", "smolvlm-256m", "nanovlm-460m", "smolvlm-500m", "qwen2-vl-2b", "smolvlm-2.2b", "qwen2.5-vl-3b",
+           "llava-1.5-7b", "llava-med-7b", "qwen2.5-vl-7b", "llava-1.5-13b"]
+CARDS = [8, 12, 16, 24, 40, 48, 80]
+TRAINING = {"full": ["--finetune", "full"], "LoRA": ["--finetune", "lora"],
+            "LoRA on NF4": ["--finetune", "lora", "--quantization", "nf4"]}
+
+
+def cell(vlmtrain, flags):
+    run = subprocess.run([vlmtrain, "plan", "--json", *flags], capture_output=True, text=True)
+    if run.returncode not in (0, 3):
+        sys.exit(f"{' '.join(flags)}: {run.stderr}")
+    answer = json.loads(run.stdout)
+    if answer["fits"]:
+        return f"{answer['micro_batch_size']} × {answer['gradient_accumulation_steps']}"
+    return f"*{answer['memory']['total_bytes'] / 1e9:.0f}*"
+
+
+def main():
+    vlmtrain, flags = sys.argv[1], sys.argv[2:]
+    print("| preset | training | " + " | ".join(f"{card} GB" for card in CARDS) + " |")
+    print("|---" * (len(CARDS) + 2) + "|")
+    with ThreadPoolExecutor(2) as workers:
+        for preset in PRESETS:
+            for training, own in TRAINING.items():
+                jobs = [["--model", preset, "--gpu-gb", str(card), *own, *flags] for card in CARDS]
+                cells = workers.map(lambda job: cell(vlmtrain, job), jobs)
+                print(f"| {preset} | {training} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
