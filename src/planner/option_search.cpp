@@ -13,6 +13,8 @@ constexpr int64_t kSmallLossChunkRows = 128;
 constexpr int64_t kMostVisionPasses = 8;
 /// Shares of the limit above which no fine tuning helps.
 constexpr double kClearlyTooLarge = 1.1;
+/// The same of what is only estimated.
+constexpr double kLikelyTooLarge = 1.3;
 /// Micro-batch sizes among the alternatives that do not fit however much is recomputed.
 constexpr int64_t kTooLargeShown = 2;
 
@@ -39,7 +41,8 @@ std::optional<Option> OptionSearch::find() {
   probe();
   std::optional<Option> best;
   for (int64_t guesses = 0; guesses < kMostGuesses; ++guesses) {
-    const auto guess = next_guess();
+    auto guess = next_guess();
+    if (!guess) guess = least_untried();
     if (!guess) break;
     const Option option = rehearse(*guess);
     if (!option.fits) continue;
@@ -154,6 +157,16 @@ std::optional<Choices> OptionSearch::next_guess() const {
     }
   }
   return best;
+}
+
+/// The smallest micro-batch with everything recomputed, unless it is known or hopeless: the estimate adds up what
+/// blocks save each, and may be too high by more than a tenth where temporaries are large.
+std::optional<Choices> OptionSearch::least_untried() const {
+  const Choices choices = choices_at(sizes_.front(), order_.size() - 1);
+  const bool hopeless =
+      static_cast<double>(expected_bytes(choices)) > kLikelyTooLarge * static_cast<double>(limit_bytes_);
+  if (hopeless || standing_bytes_ > limit_bytes_ || tried_.find(choices) != nullptr) return std::nullopt;
+  return choices;
 }
 
 Option OptionSearch::rehearse(const Choices& choices) {

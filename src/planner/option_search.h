@@ -38,6 +38,7 @@ class OptionSearch {
   double expected_seconds(const Choices& choices) const;
   std::optional<size_t> least_level(int64_t size) const;
   std::optional<Choices> next_guess() const;
+  std::optional<Choices> least_untried() const;
   Option rehearse(const Choices& choices);
   std::optional<Choices> larger_that_may_fit(const Choices& choices) const;
   std::optional<Option> find_with_smaller_passes();

@@ -14,11 +14,11 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// How many, and the first of them.
+/// The first of them.
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 6;
   const auto first = std::span(names).first(std::min(names.size(), kMost));
-  return fmt::format("{} ({}{})", names.size(), fmt::join(first, ", "), names.size() > kMost ? ", …" : "");
+  return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMost ? ", …" : "");
 }
 
 std::string listed(const std::vector<nn::Parameter>& parameters) {
@@ -53,16 +53,16 @@ void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, cons
     }
   }
   if (!loaded.drawn.empty()) {
-    spdlog::warn("{} lacks {} weights, which start at random (model.allow_missing)", checkpoint.string(),
-                 listed(loaded.drawn));
+    spdlog::warn("{} lacks {} of the weights, which start at random (model.allow_missing): {}", checkpoint.string(),
+                 loaded.drawn.size(), listed(loaded.drawn));
   }
   if (!loaded.resized.empty()) {
-    spdlog::warn("{} has another number of rows in {} weights (model.resize_embeddings)", checkpoint.string(),
-                 listed(loaded.resized));
+    spdlog::warn("{} has another number of rows in {} of the weights (model.resize_embeddings): {}",
+                 checkpoint.string(), loaded.resized.size(), listed(loaded.resized));
   }
   if (!loaded.left_out.empty()) {
-    spdlog::warn("{} has {} weights that are left out (model.allow_unexpected)", checkpoint.string(),
-                 listed(loaded.left_out));
+    spdlog::warn("{} has {} tensors more, which are left out (model.allow_unexpected): {}", checkpoint.string(),
+                 loaded.left_out.size(), listed(loaded.left_out));
   }
 }
 

@@ -102,6 +102,42 @@ TEST_F(LoraTest, TheMergedCheckpointAnswersAsTheAdapterDoes) {
   }
 }
 
+TEST_F(LoraTest, ANewProjectorIsTrainedWholeAndKeptWithTheAdapter) {
+  const auto base = folder() / "without_projector";
+  std::filesystem::copy(checkpoint(), base);
+  io::NamedTensors kept;
+  {
+    const io::SafetensorsFile weights(base / "model.safetensors");
+    for (const auto& name : weights.names()) {
+      if (name.find(".connector.") == std::string::npos) kept.emplace_back(name, weights.tensor(name).clone());
+    }
+  }
+  io::write_safetensors(base / "model.safetensors", kept);
+
+  const std::vector<std::string> lacking{"model.path=" + base.string(), "model.allow_missing=[connector]"};
+  EXPECT_THAT(refused_training(4, settings("run", {"model.path=" + base.string()})),
+              AllOf(HasSubstr("missing: model.connector."), HasSubstr("model.allow_missing")));
+  EXPECT_THAT(refused_training(2, settings("run", lacking)), HasSubstr("lora.modules_to_save"));
+
+  auto whole = settings("run", lacking);
+  whole.emplace_back("lora.modules_to_save=[connector]");
+  const Result first = train(whole);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, AllOf(HasSubstr("lacks 1 of the weights"), HasSubstr("start at random")));
+  const auto saved = adapter(newest("run"));
+  EXPECT_TRUE(saved.contains("base_model.model.model.connector.modality_projection.proj.weight"));
+
+  const Result merged = run({"merge", "--adapter", newest("run"), "--out", "merged"});
+  ASSERT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_NEAR(eval("merged")["loss"].get<double>(), eval(newest("run"))["loss"].get<double>(), 1e-6);
+
+  // It goes on from its own checkpoint, where nothing is missing any more.
+  whole.emplace_back("output.save_steps=8");
+  const Result again = train(whole);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.err, Not(HasSubstr("start at random")));
+}
+
 TEST_F(LoraTest, RecomputationAndTheMicroBatchChangeNothing) {
   // Dropout draws per micro-batch, so it is off where the cut differs.
   train_well(settings("plain"));

@@ -37,7 +37,9 @@ def as_saved(model):
     """The adapter's tensors in the model, under the names that a file has."""
     tensors = {}
     for name, value in model.state_dict().items():
-        if "lora_" in name:
+        if "modules_to_save" in name:
+            tensors[name.replace(".modules_to_save.default.", ".")] = value
+        elif "lora_" in name:
             name = name.replace(".lora_magnitude_vector.default.weight", ".lora_magnitude_vector")
             tensors[name.replace(".default.", ".")] = value
     return tensors
@@ -71,9 +73,9 @@ def main():
     batch = check_round_trip.inputs(processor)
     logits = check_round_trip.logits(model, batch)
 
-    # transformers loads an adapter's folder by itself, with the base that it names; but 5.23 does not find DoRA's
-    # lora_magnitude_vector in what peft itself saves.
-    if not any(name.endswith("lora_magnitude_vector") for name in written):
+    # transformers loads an adapter's folder by itself, with the base that it names; but 5.23 finds neither DoRA's
+    # lora_magnitude_vector nor modules_to_save in what peft itself saves.
+    if all("lora_" in name and not name.endswith("lora_magnitude_vector") for name in written):
         direct = AutoModelForImageTextToText.from_pretrained(arguments.adapter, dtype="auto").eval()
         if not torch.equal(check_round_trip.logits(direct, batch), logits):
             problems.append("the logits of transformers' own loading differ")
