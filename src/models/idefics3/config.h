@@ -17,7 +17,6 @@ struct Config {
   LlamaConfig text;
   int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighbouring patches become one image token
   int64_t image_token_id = 128257;
-  bool tie_word_embeddings = false;
 
   static Config from_json(const nlohmann::json& json, const std::string& source);
   int64_t image_tokens_per_tile() const {

@@ -15,12 +15,8 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
       projection_(ParameterScope(parameters(), Component::kProjector, "model.connector.modality_projection.proj"),
                   config_.vision.hidden_size * config_.scale_factor * config_.scale_factor, config_.text.hidden_size,
                   /*bias=*/false),
-      text_(ParameterScope(parameters(), Component::kLanguageModel, "model.text_model"), config_.text),
-      output_weight_(config_.tie_word_embeddings
-                         ? text_.embedding_weight()
-                         : ParameterScope(parameters(), Component::kLanguageModel, "lm_head")
-                               .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
-                                          nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
+      text_(ParameterScope(parameters(), Component::kLanguageModel, "model.text_model"), config_.text,
+            ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
 at::Tensor Model::image_features(const VisionInput& vision) const {
   const at::Tensor pixels = image::normalize_pixels(vision.tiles, normalization_);
@@ -30,8 +26,7 @@ at::Tensor Model::image_features(const VisionInput& vision) const {
 
 at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                                 const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
-  return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
-               recompute().language, cache);
+  return text_.hidden_states(batch, image_features, output_positions, recompute().language, cache);
 }
 
 }  // namespace vlmtrain::models::idefics3

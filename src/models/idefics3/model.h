@@ -1,6 +1,7 @@
 #pragma once
 
 #include "models/idefics3/config.h"
+#include "models/llama/causal_llama.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 
@@ -14,7 +15,7 @@ class Model final : public VisionLanguageModel {
   at::Tensor image_features(const VisionInput& vision) const override;
   at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                            const at::Tensor& output_positions, nn::KeyValueCache* cache) const override;
-  const at::Tensor& output_weight() const override { return output_weight_; }
+  const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
 
@@ -23,8 +24,7 @@ class Model final : public VisionLanguageModel {
   image::Normalization normalization_;
   VisionTransformer tower_;
   nn::Linear projection_;
-  LlamaModel text_;
-  at::Tensor output_weight_;
+  CausalLlama text_;
 };
 
 }  // namespace vlmtrain::models::idefics3

@@ -35,12 +35,8 @@ Model::Model(Config config, WeightNames names, bool tower_is_apart, image::Norma
       normalization_(normalization),
       tower_(scope(parameters(), Component::kVisionTower, module_names(config_.layout).vision_tower), config_.vision),
       projector_(parameters(), config_),
-      text_(scope(parameters(), Component::kLanguageModel, module_names(config_.layout).language_model), config_.text),
-      output_weight_(config_.text.tie_word_embeddings
-                         ? text_.embedding_weight()
-                         : scope(parameters(), Component::kLanguageModel, module_names(config_.layout).output)
-                               .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
-                                          nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
+      text_(scope(parameters(), Component::kLanguageModel, module_names(config_.layout).language_model), config_.text,
+            scope(parameters(), Component::kLanguageModel, module_names(config_.layout).output)) {}
 
 at::Tensor Model::image_features(const VisionInput& vision) const {
   const at::Tensor pixels = image::normalize_pixels(vision.tiles, normalization_);
@@ -54,8 +50,7 @@ at::Tensor Model::image_features(const VisionInput& vision) const {
 
 at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                                 const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
-  return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
-               recompute().language, cache);
+  return text_.hidden_states(batch, image_features, output_positions, recompute().language, cache);
 }
 
 std::optional<WeightPlace> Model::weight_elsewhere(const std::string& parameter) const {

@@ -31,12 +31,8 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
       projection_(ParameterScope(parameters(), Component::kProjector, "MP.proj"),
                   config_.vision.hidden_size * config_.scale_factor * config_.scale_factor, config_.text.hidden_size,
                   /*bias=*/false),
-      text_(ParameterScope(parameters(), Component::kLanguageModel, "decoder"), config_.text),
-      output_weight_(config_.text.tie_word_embeddings
-                         ? text_.embedding_weight()
-                         : ParameterScope(parameters(), Component::kLanguageModel, "decoder.head")
-                               .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
-                                          nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
+      text_(ParameterScope(parameters(), Component::kLanguageModel, "decoder"), config_.text,
+            ParameterScope(parameters(), Component::kLanguageModel, "decoder.head")) {}
 
 at::Tensor Model::image_features(const VisionInput& vision) const {
   const at::Tensor pixels = image::normalize_pixels(vision.tiles, kToUnitRange);
@@ -46,8 +42,7 @@ at::Tensor Model::image_features(const VisionInput& vision) const {
 
 at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                                 const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
-  return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
-               recompute().language, cache);
+  return text_.hidden_states(batch, image_features, output_positions, recompute().language, cache);
 }
 
 std::string Model::checkpoint_name(const std::string& parameter) const {

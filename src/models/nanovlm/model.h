@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/llama/causal_llama.h"
 #include "models/nanovlm/config.h"
 #include "vlmtrain/models/model.h"
 
@@ -18,7 +19,7 @@ class Model final : public VisionLanguageModel {
   at::Tensor image_features(const VisionInput& vision) const override;
   at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                            const at::Tensor& output_positions, nn::KeyValueCache* cache) const override;
-  const at::Tensor& output_weight() const override { return output_weight_; }
+  const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
   std::string checkpoint_name(const std::string& parameter) const override;
@@ -30,8 +31,7 @@ class Model final : public VisionLanguageModel {
   bool saves_output_alone_;  // of a tied embedding: under the output's name
   VisionTransformer tower_;
   nn::Linear projection_;
-  LlamaModel text_;
-  at::Tensor output_weight_;
+  CausalLlama text_;
 };
 
 }  // namespace vlmtrain::models::nanovlm

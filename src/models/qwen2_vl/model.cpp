@@ -16,12 +16,8 @@ Model::Model(Config config, WeightNames names, image::Normalization normalizatio
       normalization_(normalization),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "model.visual"), config_.vision),
       merger_(ParameterScope(parameters(), Component::kProjector, "model.visual.merger"), config_.vision),
-      text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text),
-      output_weight_(config_.text.tie_word_embeddings
-                         ? text_.embedding_weight()
-                         : ParameterScope(parameters(), Component::kLanguageModel, "lm_head")
-                               .parameter("weight", {config_.text.vocab_size, config_.text.hidden_size},
-                                          nn::InitialValues::for_fan_in(config_.text.hidden_size))) {}
+      text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
+            ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
 at::Tensor Model::image_features(const VisionInput& vision) const {
   const auto layout = PatchLayout::of(vision.grids, config_.vision);
@@ -39,8 +35,7 @@ at::Tensor Model::image_features(const VisionInput& vision) const {
 
 at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                                 const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
-  return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
-               recompute().language, cache);
+  return text_.hidden_states(batch, image_features, output_positions, recompute().language, cache);
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "models/llama/causal_llama.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/vision_tower.h"
 #include "models/qwen2_vl/weight_names.h"
@@ -17,7 +18,7 @@ class Model final : public VisionLanguageModel {
   at::Tensor image_features(const VisionInput& vision) const override;
   at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
                            const at::Tensor& output_positions, nn::KeyValueCache* cache) const override;
-  const at::Tensor& output_weight() const override { return output_weight_; }
+  const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
   std::string checkpoint_name(const std::string& parameter) const override { return names_.spelled(parameter); }
@@ -28,8 +29,7 @@ class Model final : public VisionLanguageModel {
   image::Normalization normalization_;
   VisionTower tower_;
   PatchMerger merger_;
-  LlamaModel text_;
-  at::Tensor output_weight_;
+  CausalLlama text_;
 };
 
 }  // namespace vlmtrain::models::qwen2_vl
