@@ -64,11 +64,9 @@ ExitCode act(const Action& action) {
     return ExitCode::kFailed;
   } catch (const c10::OutOfMemoryError& error) {
     const std::string reason = error.what_without_backtrace();
-    std::fprintf(
-        stderr,
-        "vlmtrain: error: the device's memory is full: %s; take a smaller training.micro_batch_size (the global "
-        "batch stays what it is), or memory.recompute=all\n",
-        reason.substr(0, reason.find('\n')).c_str());
+    std::fprintf(stderr,
+                 "vlmtrain: error: the device's memory is full: %s; free memory there, or take a smaller model\n",
+                 reason.substr(0, reason.find('\n')).c_str());
     return ExitCode::kDoesNotFit;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", error.what());

@@ -1,8 +1,7 @@
 #include "vlmtrain/engine/step.h"
 
 #include <ATen/ops/zeros.h>
-
-#include <algorithm>
+#include <c10/util/Exception.h>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
@@ -23,6 +22,42 @@ at::Tensor loss_from(const at::Tensor& hidden, const models::VisionLanguageModel
   return nn::linear_cross_entropy(hidden, model.output_weight(), batch.labels, normalizer, loss_chunk_rows);
 }
 
+std::vector<int64_t> micro_batches_of(const StepSettings& settings, int64_t samples) {
+  return settings.micro_batches.empty() ? equal_micro_batches(samples, settings.micro_batch_size)
+                                        : settings.micro_batches;
+}
+
+/// Without the trace and the table of segments that follow.
+std::string first_line(const c10::OutOfMemoryError& error) {
+  const std::string text = error.what_without_backtrace();
+  return text.substr(0, text.find('\n'));
+}
+
+void add_micro_batch(StepResult& result, const models::VisionLanguageModel& model,
+                     std::span<const data::Sample> samples, const StepSettings& settings) {
+  const auto batch = on_device(data::collate(samples), settings.device);
+  const at::Tensor loss = loss_of(model, batch, static_cast<double>(result.label_tokens), settings.loss_chunk_rows);
+  // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
+  if (loss.requires_grad()) loss.backward();
+  result.loss += loss.detach();
+  result.tokens += batch.tokens();
+  result.images += batch.images;
+  result.samples += batch.samples;
+  result.micro_batches += 1;
+}
+
+StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
+                          std::span<const data::Sample> samples, const RatesSource& rates,
+                          const StepSettings& settings) {
+  StepResult result = accumulate_gradients(model, samples, settings);
+  try {
+    result.grad_norm = optimizer.step(rates());
+  } catch (const c10::OutOfMemoryError& error) {
+    throw StepOutOfMemory(-1, first_line(error));
+  }
+  return result;
+}
+
 }  // namespace
 
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
@@ -41,20 +76,16 @@ StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::s
   StepResult result;
   for (const auto& sample : samples) result.label_tokens += sample.label_tokens();
   VLMTRAIN_CHECK(result.label_tokens > 0, "a step of {} samples without a label token", samples.size());
-  result.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(settings.device));
-
-  const auto micro_batch_size = static_cast<size_t>(settings.micro_batch_size);
-  for (size_t first = 0; first < samples.size(); first += micro_batch_size) {
-    const size_t count = std::min(micro_batch_size, samples.size() - first);
-    const auto batch = on_device(data::collate(samples.subspan(first, count)), settings.device);
-    const at::Tensor loss = loss_of(model, batch, static_cast<double>(result.label_tokens), settings.loss_chunk_rows);
-    // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
-    if (loss.requires_grad()) loss.backward();
-    result.loss += loss.detach();
-    result.tokens += batch.tokens();
-    result.images += batch.images;
-    result.samples += batch.samples;
-    result.micro_batches += 1;
+  try {
+    result.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(settings.device));
+    size_t first = 0;
+    for (const int64_t size : micro_batches_of(settings, std::ssize(samples))) {
+      add_micro_batch(result, model, samples.subspan(first, static_cast<size_t>(size)), settings);
+      first += static_cast<size_t>(size);
+    }
+    VLMTRAIN_CHECK(first == samples.size(), "micro-batches of {} samples for {}", first, samples.size());
+  } catch (const c10::OutOfMemoryError& error) {
+    throw StepOutOfMemory(result.micro_batches, first_line(error));
   }
   return result;
 }
@@ -62,9 +93,17 @@ StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::s
 StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
                           std::span<const data::Sample> samples, const LearningRates& rates,
                           const StepSettings& settings) {
-  StepResult result = accumulate_gradients(model, samples, settings);
-  result.grad_norm = optimizer.step(rates);
-  return result;
+  return optimizer_step(
+      model, optimizer, samples, [&rates] { return rates; }, settings);
+}
+
+StepResult optimizer_step(models::VisionLanguageModel& model, AdamW& optimizer, std::span<const data::Sample> samples,
+                          const RatesSource& rates, const StepLayout& layout, at::Device device) {
+  model.set_recompute(layout.recompute);
+  model.set_vision_tiles_per_pass(layout.vision_tiles_per_pass);
+  const StepSettings settings{
+      .device = device, .loss_chunk_rows = layout.loss_chunk_rows, .micro_batches = layout.micro_batches};
+  return optimizer_step(model, optimizer, samples, rates, settings);
 }
 
 }  // namespace vlmtrain::engine

@@ -20,6 +20,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, languag
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
 }  // namespace models
 
+namespace engine {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, micro_batches, recompute, vision_tiles_per_pass, loss_chunk_rows)
+}  // namespace engine
+
 namespace nn {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoraSettings, rank, alpha, dropout, use_rslora, use_dora, target_modules,
                                    modules_to_save, left_out, adapter)
@@ -41,8 +45,22 @@ std::optional<T> if_not_null(const nlohmann::json& json) {
 
 }  // namespace
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Choices, micro_batch_size, recompute, vision_tiles_per_pass, loss_chunk_rows,
-                                   expandable_segments)
+void to_json(nlohmann::json& json, const Choices& choices) {
+  json = {{"micro_batch_size", choices.micro_batch_size},
+          {"recompute", choices.recompute},
+          {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
+          {"loss_chunk_rows", choices.loss_chunk_rows},
+          {"expandable_segments", choices.expandable_segments}};
+}
+
+void from_json(const nlohmann::json& json, Choices& choices) {
+  json.at("micro_batch_size").get_to(choices.micro_batch_size);
+  json.at("recompute").get_to(choices.recompute);
+  json.at("vision_tiles_per_pass").get_to(choices.vision_tiles_per_pass);
+  json.at("loss_chunk_rows").get_to(choices.loss_chunk_rows);
+  json.at("expandable_segments").get_to(choices.expandable_segments);
+}
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cost, product_operations, attention_operations, bytes_moved, launches, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward, optimizer)
@@ -97,6 +115,40 @@ void from_json(const nlohmann::json& json, Outcome& outcome) {
   outcome.costs = if_not_null<StepCosts>(json.at("costs"));
   outcome.detail = if_not_null<RehearsalDetail>(json.at("detail"));
   json.at("seconds").get_to(outcome.seconds);
+}
+
+void to_json(nlohmann::json& json, const TwinStep& step) {
+  json = {{"step", step.step},
+          {"samples", step.samples},
+          {"layout", step.layout},
+          {"release_first", step.release_first},
+          {"limit_bytes", step.limit_bytes}};
+}
+
+void from_json(const nlohmann::json& json, TwinStep& step) {
+  json.at("step").get_to(step.step);
+  json.at("samples").get_to(step.samples);
+  json.at("layout").get_to(step.layout);
+  json.at("release_first").get_to(step.release_first);
+  json.at("limit_bytes").get_to(step.limit_bytes);
+}
+
+void to_json(nlohmann::json& json, const Foresight& foresight) {
+  json = {{"step", foresight.step},       {"fits", foresight.fits},
+          {"layout", foresight.layout},   {"release_first", foresight.release_first},
+          {"peaks", foresight.peaks},     {"attempts", foresight.attempts},
+          {"seconds", foresight.seconds}, {"cpu_seconds", foresight.cpu_seconds}};
+}
+
+void from_json(const nlohmann::json& json, Foresight& foresight) {
+  json.at("step").get_to(foresight.step);
+  json.at("fits").get_to(foresight.fits);
+  json.at("layout").get_to(foresight.layout);
+  json.at("release_first").get_to(foresight.release_first);
+  json.at("peaks").get_to(foresight.peaks);
+  json.at("attempts").get_to(foresight.attempts);
+  json.at("seconds").get_to(foresight.seconds);
+  json.at("cpu_seconds").get_to(foresight.cpu_seconds);
 }
 
 }  // namespace planner

@@ -4,60 +4,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 
 #include "planner/cost_recorder.h"
+#include "planner/rehearsed_run.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/engine/async_scalars.h"
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::planner {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
-  std::vector<data::Sample> samples;
-  for (const auto& group : groups) {
-    samples.insert(samples.end(), static_cast<size_t>(group.count), data::sample_of(group.shape));
-  }
-  return samples;
-}
-
-/// What a run holds on the card while it trains, and how it does a step.
-class Run {
- public:
-  Run(const Job& job, const RehearsalRequest& request, at::Device device)
-      : settings_{.device = device,
-                  .micro_batch_size = request.choices.micro_batch_size,
-                  .loss_chunk_rows = request.choices.loss_chunk_rows},
-        model_(models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization)) {
-    models::freeze(*model_, job.frozen);
-    model_->set_recompute(request.choices.recompute);
-    model_->set_vision_tiles_per_pass(request.choices.vision_tiles_per_pass);
-    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(),
-                                                 engine::AdamWSettings{.max_grad_norm = job.max_grad_norm});
-  }
-
-  /// As the trainer does it; the scalars of a step live until the next one.
-  void step(const std::vector<SampleGroup>& samples) {
-    const auto result =
-        engine::optimizer_step(*model_, *optimizer_, samples_of(samples), engine::LearningRates{}, settings_);
-    scalars_.emplace(std::vector<at::Tensor>{result.loss, result.grad_norm});
-  }
-
-  const models::VisionLanguageModel& model() const { return *model_; }
-  const engine::AdamW& optimizer() const { return *optimizer_; }
-
- private:
-  engine::StepSettings settings_;
-  std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::AdamW> optimizer_;
-  std::optional<engine::AsyncScalars> scalars_;
-};
 
 std::vector<TimelinePoint> timeline_of(const std::vector<memory::AllocationEvent>& events, size_t first) {
   std::vector<TimelinePoint> timeline;
@@ -84,6 +42,8 @@ class Rehearser {
       rehearse();
     } catch (const c10::OutOfMemoryError&) {
       outcome_.out_of_memory = true;
+    } catch (const engine::StepOutOfMemory&) {
+      outcome_.out_of_memory = true;
     }
     outcome_.allocation_retries = memory::allocation_retries(device_) - retries_before_;
     return std::move(outcome_);
@@ -91,7 +51,7 @@ class Rehearser {
 
  private:
   void rehearse() {
-    Run run(job_, request_, device_);
+    RehearsedRun run(job_, device_);
     const size_t built = trace_ ? trace_->events().size() : 0;
     size_t last_step = built;
     for (const auto& samples : request_.steps) {
@@ -101,7 +61,7 @@ class Rehearser {
       if (request_.with_costs && is_last) {
         recorder.emplace(*memory::find_gpu(vgpu::attached()->card()), engine::dtype_of(job_.precision));
       }
-      run.step(samples);
+      run.step(samples, layout_of(request_.choices, samples));
       if (recorder) outcome_.costs = recorder->costs();
       const auto memory = memory::device_memory(device_);
       outcome_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
@@ -135,6 +95,13 @@ StepPeaks Outcome::peaks() const {
     most.reserved_bytes = std::max(most.reserved_bytes, step.reserved_bytes);
   }
   return most;
+}
+
+engine::StepLayout layout_of(const Choices& choices, int64_t samples) {
+  return {.micro_batches = engine::equal_micro_batches(samples, choices.micro_batch_size),
+          .recompute = choices.recompute,
+          .vision_tiles_per_pass = choices.vision_tiles_per_pass,
+          .loss_chunk_rows = choices.loss_chunk_rows};
 }
 
 Outcome rehearse(const Job& job, const RehearsalRequest& request, at::Device device) {

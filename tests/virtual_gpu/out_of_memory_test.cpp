@@ -1,6 +1,5 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include "virtual_gpu/card.h"
@@ -36,14 +35,14 @@ class OutOfMemoryTest : public testing::Test {
 TEST_F(OutOfMemoryTest, IsPyTorchsOwnErrorOnACardTooSmall) {
   SmallRun run({});
   fill_card();
-  EXPECT_THROW(run.step(), c10::OutOfMemoryError);
+  EXPECT_THROW(run.step(), engine::StepOutOfMemory);
   EXPECT_GT(counters().failed_allocations, 0U);
 }
 
 TEST_F(OutOfMemoryTest, AStepRunsAgainOnceThereIsRoom) {
   SmallRun run({});
   fill_card();
-  EXPECT_THROW(run.step(), c10::OutOfMemoryError);
+  EXPECT_THROW(run.step(), engine::StepOutOfMemory);
   filled_.reset();
   empty_cache();
   card().reset();

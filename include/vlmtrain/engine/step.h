@@ -4,11 +4,16 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::engine {
@@ -27,19 +32,39 @@ struct StepResult {
 struct StepSettings {
   at::Device device = at::kCPU;
   int64_t micro_batch_size = 1;
-  int64_t loss_chunk_rows = 1024;  ///< rows of logits that exist at a time
+  int64_t loss_chunk_rows = 1024;           ///< rows of logits that exist at a time
+  std::vector<int64_t> micro_batches = {};  ///< as StepLayout::micro_batches; empty: all of micro_batch_size
+};
+
+/// The device's memory did not suffice for a step. No weight has changed, gradients of the step may be there.
+class StepOutOfMemory : public std::runtime_error {
+ public:
+  StepOutOfMemory(int64_t micro_batch, const std::string& reason)
+      : std::runtime_error(reason), micro_batch_(micro_batch) {}
+  /// The one that failed; -1: all had been done and the optimizer failed.
+  int64_t micro_batch() const { return micro_batch_; }
+
+ private:
+  int64_t micro_batch_;
 };
 
 /// Forward and backward passes over `samples` in micro-batches. The loss of each is divided by the label tokens of all,
 /// so that the gradients add up to those of one large batch, wherever it is cut.
-/// REQUIRES: at least one sample; each has a label token.
+/// Throws StepOutOfMemory. REQUIRES: at least one sample; each has a label token.
 StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,
                                 const StepSettings& settings);
 
-/// accumulate_gradients, then the optimizer's step.
+/// accumulate_gradients, then the optimizer's step. Throws StepOutOfMemory.
 StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
                           std::span<const data::Sample> samples, const LearningRates& rates,
                           const StepSettings& settings);
+
+/// Asked once the gradients are there.
+using RatesSource = std::function<LearningRates()>;
+
+/// The same as `layout` has it, which the model then keeps.
+StepResult optimizer_step(models::VisionLanguageModel& model, AdamW& optimizer, std::span<const data::Sample> samples,
+                          const RatesSource& rates, const StepLayout& layout, at::Device device);
 
 /// Loss of a micro-batch that is already on the device, divided by `normalizer` label tokens.
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,

@@ -12,6 +12,7 @@
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/lora_settings.h"
@@ -39,6 +40,9 @@ struct Choices {
 
   bool operator==(const Choices&) const = default;
 };
+
+/// What they are for a step of so many samples.
+engine::StepLayout layout_of(const Choices& choices, int64_t samples);
 
 /// `count` samples of one shape.
 struct SampleGroup {

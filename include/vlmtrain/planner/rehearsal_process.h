@@ -7,6 +7,8 @@
 
 namespace vlmtrain::planner {
 
+class ChildProcess;
+
 /// A child process on a virtual card that rehearses a job: this program once more, with stand-ins for the CUDA
 /// libraries preloaded. Requests and answers are lines of JSON over pipes (src/planner/protocol.h). Not thread-safe.
 class RehearsalProcess {
@@ -25,8 +27,7 @@ class RehearsalProcess {
   Outcome rehearse(const RehearsalRequest& request);
 
  private:
-  class Child;
-  std::unique_ptr<Child> child_;
+  std::unique_ptr<ChildProcess> child_;
 };
 
 /// The child's side: answers every line of stdin on stdout until the end of stdin. REQUIRES: on_virtual_card().

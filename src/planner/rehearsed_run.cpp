@@ -1,0 +1,40 @@
+#include "planner/rehearsed_run.h"
+
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
+  std::vector<data::Sample> samples;
+  for (const auto& group : groups) {
+    samples.insert(samples.end(), static_cast<size_t>(group.count), data::sample_of(group.shape));
+  }
+  return samples;
+}
+
+}  // namespace
+
+RehearsedRun::RehearsedRun(const Job& job, at::Device device)
+    : device_(device),
+      model_(models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization)) {
+  models::freeze(*model_, job.frozen);
+  optimizer_ =
+      std::make_unique<engine::AdamW>(model_->parameters(), engine::AdamWSettings{.max_grad_norm = job.max_grad_norm});
+}
+
+void RehearsedRun::step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout) {
+  const auto result = engine::optimizer_step(
+      *model_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_);
+  scalars_.emplace(std::vector<at::Tensor>{result.loss, result.grad_norm});
+}
+
+engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples) {
+  int64_t count = 0;
+  for (const auto& group : samples) count += group.count;
+  return layout_of(choices, count);
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/engine/async_scalars.h"
+#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/step_layout.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/planner/rehearsal.h"
+
+namespace vlmtrain::planner {
+
+/// What a run holds on the card while it trains, and how it does a step: allocation by allocation what the trainer
+/// does.
+class RehearsedRun {
+ public:
+  RehearsedRun(const Job& job, at::Device device);
+
+  /// Throws engine::StepOutOfMemory.
+  void step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout);
+  void drop_gradients() { optimizer_->drop_gradients(); }
+
+  const models::VisionLanguageModel& model() const { return *model_; }
+  const engine::AdamW& optimizer() const { return *optimizer_; }
+
+ private:
+  at::Device device_;
+  std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::AdamW> optimizer_;
+  std::optional<engine::AsyncScalars> scalars_;  // of a step, until the next one
+};
+
+/// The layout that a plan gives a step of these samples.
+engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples);
+
+}  // namespace vlmtrain::planner

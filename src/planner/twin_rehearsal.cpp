@@ -1,0 +1,80 @@
+#include "planner/twin_rehearsal.h"
+
+#include <chrono>
+#include <ctime>
+
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/memory/device.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+/// The allocator is set before anything is allocated.
+at::Device with_segments(at::Device device, const Choices& choices) {
+  memory::set_expandable_segments(choices.expandable_segments);
+  return device;
+}
+
+}  // namespace
+
+TwinRehearsal::TwinRehearsal(const Job& job, const Choices& choices, at::Device device)
+    : device_(with_segments(device, choices)), run_(job, device), card_bytes_(memory::describe(device).total_bytes) {
+  memory::release_unused(device_);
+}
+
+Foresight TwinRehearsal::rehearse(const TwinStep& step) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const double cpu_start = cpu_seconds();
+  memory::limit_reserved_bytes(step.limit_bytes, card_bytes_);
+  const models::RecomputeBlocks all_blocks{run_.model().vision_blocks(), run_.model().language_blocks()};
+  Foresight found;
+  found.step = step.step;
+  found.layout = step.layout;
+  found.release_first = step.release_first;
+  bool done = attempt(step, found);
+  // A cache that the allocator had to empty by itself stalls a real card: it is emptied before the step instead.
+  if ((!done || retries_ > 0) && !found.release_first) {
+    found.release_first = true;
+    done = attempt(step, found);
+  }
+  while (!done) {
+    auto smaller = engine::with_smaller_micro_batches(found.layout, failed_micro_batch_, engine::Cut::kOnlyThat);
+    if (!smaller) smaller = engine::with_least_memory(found.layout, all_blocks);
+    if (!smaller) break;
+    found.layout = *smaller;
+    done = attempt(step, found);
+  }
+  found.fits = done;
+  found.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  found.cpu_seconds = cpu_seconds() - cpu_start;
+  return found;
+}
+
+bool TwinRehearsal::attempt(const TwinStep& step, Foresight& found) {
+  if (found.release_first) memory::release_unused(device_);
+  ++found.attempts;
+  memory::reset_peaks(device_);
+  const int64_t retries_before = memory::allocation_retries(device_);
+  bool fits = true;
+  try {
+    run_.step(step.samples, found.layout);
+  } catch (const engine::StepOutOfMemory& error) {
+    failed_micro_batch_ = error.micro_batch();
+    run_.drop_gradients();
+    fits = false;
+  }
+  const auto memory = memory::device_memory(device_);
+  found.peaks = {memory.allocated_peak_bytes, memory.reserved_peak_bytes};
+  retries_ = memory::allocation_retries(device_) - retries_before;
+  return fits;
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "planner/rehearsed_run.h"
+#include "vlmtrain/planner/twin.h"
+
+namespace vlmtrain::planner {
+
+/// The child's side of a twin: keeps a run on the virtual card and does its steps.
+class TwinRehearsal {
+ public:
+  TwinRehearsal(const Job& job, const Choices& choices, at::Device device);
+
+  /// Tries the step as it is asked for; then with an empty cache; then cut smaller where it does not fit. Every attempt
+  /// after the first starts from an empty cache, as the run's own step then does: failed attempts leave no trace.
+  Foresight rehearse(const TwinStep& step);
+
+ private:
+  bool attempt(const TwinStep& step, Foresight& found);
+
+  at::Device device_;
+  RehearsedRun run_;
+  int64_t card_bytes_;
+  int64_t failed_micro_batch_ = -1;
+  int64_t retries_ = 0;  // of the last attempt
+};
+
+}  // namespace vlmtrain::planner
