@@ -1,21 +1,19 @@
 #include "vlmtrain/engine/async_scalars.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace vlmtrain::engine {
 
-AsyncScalars::AsyncScalars(const std::vector<at::Tensor>& scalars) {
-  const at::Tensor together = at::stack(scalars).to(at::kFloat);
-  if (together.is_cpu()) {
-    host_ = together;
+AsyncScalars::AsyncScalars(const at::Tensor& scalars) {
+  if (scalars.is_cpu()) {
+    host_ = scalars;
     return;
   }
-  host_ = at::empty(together.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
-  host_.copy_(together, /*non_blocking=*/true);
-  copied_.emplace(together.device().type());
-  copied_->record(c10::impl::VirtualGuardImpl(together.device().type()).getStream(together.device()));
+  host_ = at::empty(scalars.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+  host_.copy_(scalars, /*non_blocking=*/true);
+  copied_.emplace(scalars.device().type());
+  copied_->record(c10::impl::VirtualGuardImpl(scalars.device().type()).getStream(scalars.device()));
 }
 
 std::vector<double> AsyncScalars::read() {

@@ -1,5 +1,6 @@
 #include "vlmtrain/engine/optimizer.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
@@ -12,6 +13,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -35,8 +38,8 @@ class AddToSum : public torch::autograd::PostAccumulateGradHook {
   explicit AddToSum(std::shared_ptr<GradientSum> sum) : sum_(std::move(sum)) {}
 
   void operator()(const at::Tensor& parameter) override {
-    sum_->total.add_(parameter.grad());
     sum_->received = true;
+    sum_->total.add_(parameter.grad());
     parameter.mutable_grad().reset();
   }
 
@@ -93,6 +96,7 @@ AdamW::AdamW(const nn::ParameterStore& store, AdamWSettings settings) : settings
     entry.second_moment = at::zeros(parameter.tensor.sizes(), fp32);
     entries_.push_back(std::move(entry));
   }
+  if (settings.loss_scale) loss_scale_.emplace(*settings.loss_scale, fp32);
   steps_ = at::zeros({static_cast<int64_t>(entries_.size())}, fp32);
   for (size_t i = 0; i < entries_.size(); ++i) entries_[i].steps = steps_.select(0, static_cast<int64_t>(i));
 }
@@ -101,43 +105,73 @@ AdamW::~AdamW() {
   for (const auto& entry : entries_) torch::autograd::impl::set_post_acc_grad_hooks(entry.weight, nullptr);
 }
 
-at::Tensor AdamW::step(const LearningRates& rates) {
+PreparedUpdate AdamW::prepare(const at::Tensor& loss) const {
   const at::NoGradGuard no_gradients;
   const memory::InComponent optimizer(memory::Component::kOptimizer);
-  struct Group {
-    std::vector<at::Tensor> masters, gradients, first_moments, second_moments, steps;
-  };
-  std::map<std::pair<nn::Component, bool>, Group> groups;
+  PreparedUpdate update;
   std::vector<at::Tensor> gradients;
+  for (const auto& entry : entries_) {
+    if (const at::Tensor gradient = entry.gradient(); gradient.defined()) gradients.push_back(gradient);
+  }
+  update.grad_norm = gradients.empty() ? at::zeros({}, steps_.options())
+                                       : at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);
+  // The fused kernel divides the gradients on the fly, by the loss scale and max(1, norm / max_grad_norm).
+  if (loss_scale_) {
+    update.loss_scale = loss_scale_->value().clone();
+    update.grad_norm.div_(update.loss_scale);
+    update.divisor = update.loss_scale;
+  }
+  if (settings_.max_grad_norm > 0) {
+    const at::Tensor clipping = update.grad_norm.div(settings_.max_grad_norm).clamp_min_(1.0);
+    update.divisor = update.divisor.defined() ? clipping.mul_(update.divisor) : clipping;
+  }
+  // x − x is 0 for a finite x, else NaN.
+  const at::Tensor sum = loss.defined() ? update.grad_norm + loss : update.grad_norm;
+  update.skipped = (sum - sum).ne_(0.0);
+  const at::Tensor increment = 1.0 - update.skipped;
+
   for (const auto& entry : entries_) {
     const at::Tensor gradient = entry.gradient();
     if (!gradient.defined()) continue;
-    gradients.push_back(gradient);
-    Group& group = groups[{entry.component, entry.decays}];
+    PreparedUpdate::Group& group = update.groups[{entry.component, entry.decays}];
     group.masters.push_back(entry.master);
     group.gradients.push_back(gradient);
     group.first_moments.push_back(entry.first_moment);
     group.second_moments.push_back(entry.second_moment);
     group.steps.push_back(entry.steps);
+    group.increments.push_back(increment);
+    if (!entry.has_master()) continue;
+    update.weights.push_back(entry.weight.detach());
+    update.masters.push_back(entry.master);
   }
-  if (gradients.empty()) return at::zeros({}, steps_.options());
+  return update;
+}
 
-  at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);
-  // The fused kernel divides the gradients by this on the fly: max(1, norm / max_grad_norm), still on the device.
-  at::Tensor divisor;
-  if (settings_.max_grad_norm > 0) divisor = norm.div(settings_.max_grad_norm).clamp_min_(1.0);
-
-  for (auto& [key, group] : groups) {
+void AdamW::apply(const PreparedUpdate& update, const LearningRates& rates) {
+  const at::NoGradGuard no_gradients;
+  const memory::InComponent optimizer(memory::Component::kOptimizer);
+  const auto divisor = update.divisor.defined() ? std::optional{update.divisor} : std::nullopt;
+  for (const auto& [key, group] : update.groups) {
     const auto& [component, decays] = key;
-    at::_foreach_add_(group.steps, 1);
+    at::_foreach_add_(group.steps, group.increments);
     at::_fused_adamw_(group.masters, group.gradients, group.first_moments, group.second_moments,
                       /*max_exp_avg_sqs=*/{}, group.steps, rates.of(component), settings_.beta1, settings_.beta2,
                       decays ? settings_.weight_decay : 0.0, settings_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
-                      divisor.defined() ? std::optional{divisor} : std::nullopt);
+                      divisor, /*found_inf=*/update.skipped);
   }
-  refresh_weights();
+  if (!update.weights.empty()) at::_foreach_copy_(update.weights, update.masters);
   drop_gradients();
-  return norm;
+  if (loss_scale_) loss_scale_->update(update.skipped);
+}
+
+at::Tensor AdamW::step(const LearningRates& rates) {
+  const PreparedUpdate update = prepare(/*loss=*/{});
+  apply(update, rates);
+  return update.grad_norm;
+}
+
+at::Tensor AdamW::loss_scale() const {
+  return loss_scale_ ? loss_scale_->value() : at::Tensor();
 }
 
 void AdamW::refresh_weights() {
@@ -155,6 +189,7 @@ void AdamW::drop_gradients() {
   for (auto& entry : entries_) {
     if (entry.sum->received) received.push_back(entry.sum->total);
     entry.sum->received = false;
+    entry.weight.mutable_grad().reset();
   }
   if (!received.empty()) at::_foreach_zero_(received);
 }
@@ -168,6 +203,7 @@ at::Tensor AdamW::gradient(const std::string& name) const {
 
 std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
   std::vector<std::pair<std::string, at::Tensor>> tensors{{"steps", steps_}};
+  if (loss_scale_) std::ranges::move(loss_scale_->state(), std::back_inserter(tensors));
   for (const auto& entry : entries_) {
     tensors.emplace_back("first_moment." + entry.name, entry.first_moment);
     tensors.emplace_back("second_moment." + entry.name, entry.second_moment);

@@ -1,6 +1,8 @@
 #include "vlmtrain/engine/step.h"
 
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
 #include "vlmtrain/base/error.h"
@@ -34,11 +36,12 @@ std::string first_line(const c10::OutOfMemoryError& error) {
 }
 
 void add_micro_batch(StepResult& result, const models::VisionLanguageModel& model,
-                     std::span<const data::Sample> samples, const StepSettings& settings) {
+                     std::span<const data::Sample> samples, const StepSettings& settings,
+                     const at::Tensor& loss_scale) {
   const auto batch = on_device(data::collate(samples), settings.device);
   const at::Tensor loss = loss_of(model, batch, static_cast<double>(result.label_tokens), settings.loss_chunk_rows);
   // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
-  if (loss.requires_grad()) loss.backward();
+  if (loss.requires_grad()) loss.backward(loss_scale);
   result.loss += loss.detach();
   result.tokens += batch.tokens();
   result.images += batch.images;
@@ -46,12 +49,23 @@ void add_micro_batch(StepResult& result, const models::VisionLanguageModel& mode
   result.micro_batches += 1;
 }
 
+at::Tensor numbers_of(const StepResult& result) {
+  const at::Tensor scale = result.loss_scale.defined() ? result.loss_scale : at::zeros_like(result.loss);
+  return at::stack({result.loss, result.grad_norm, result.skipped, scale.reshape({})});
+}
+
 StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
                           std::span<const data::Sample> samples, const RatesSource& rates,
                           const StepSettings& settings) {
-  StepResult result = accumulate_gradients(model, samples, settings);
+  StepResult result = accumulate_gradients(model, samples, settings, optimizer.loss_scale());
+  const LearningRates chosen = rates();
   try {
-    result.grad_norm = optimizer.step(rates());
+    const PreparedUpdate update = optimizer.prepare(result.loss);
+    result.grad_norm = update.grad_norm;
+    result.skipped = update.skipped;
+    result.loss_scale = update.loss_scale;
+    result.numbers = numbers_of(result);
+    optimizer.apply(update, chosen);
   } catch (const c10::OutOfMemoryError& error) {
     throw StepOutOfMemory(-1, first_line(error));
   }
@@ -72,7 +86,7 @@ at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBa
 }
 
 StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,
-                                const StepSettings& settings) {
+                                const StepSettings& settings, const at::Tensor& loss_scale) {
   StepResult result;
   for (const auto& sample : samples) result.label_tokens += sample.label_tokens();
   VLMTRAIN_CHECK(result.label_tokens > 0, "a step of {} samples without a label token", samples.size());
@@ -80,7 +94,7 @@ StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::s
     result.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(settings.device));
     size_t first = 0;
     for (const int64_t size : micro_batches_of(settings, std::ssize(samples))) {
-      add_micro_batch(result, model, samples.subspan(first, static_cast<size_t>(size)), settings);
+      add_micro_batch(result, model, samples.subspan(first, static_cast<size_t>(size)), settings, loss_scale);
       first += static_cast<size_t>(size);
     }
     VLMTRAIN_CHECK(first == samples.size(), "micro-batches of {} samples for {}", first, samples.size());

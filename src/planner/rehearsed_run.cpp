@@ -28,7 +28,7 @@ RehearsedRun::RehearsedRun(const Job& job, at::Device device)
 void RehearsedRun::step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout) {
   const auto result = engine::optimizer_step(
       *model_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_);
-  scalars_.emplace(std::vector<at::Tensor>{result.loss, result.grad_norm});
+  scalars_.emplace(result.numbers);
 }
 
 engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples) {

@@ -8,7 +8,7 @@
 namespace vlmtrain::train {
 
 PendingStep::PendingStep(const engine::StepResult& result, const data::GlobalBatch& batch, at::Device device)
-    : scalars_({result.loss, result.grad_norm}) {
+    : scalars_(result.numbers) {
   for (const auto& sample : batch.samples) {
     sample_ids += sample_ids.empty() ? sample.id : ", " + sample.id;
   }

@@ -87,7 +87,7 @@ TEST_P(TrainingStepTest, GivesLossAndNormWithOneCopyThatNobodyWaitsFor) {
   run_.step();
   const auto result = run_.step();
   card().reset();
-  engine::AsyncScalars scalars({result.loss, result.grad_norm});
+  engine::AsyncScalars scalars(result.numbers);
   const auto queued = counters();
   EXPECT_EQ(queued.device_to_host_pinned.calls, 1U);
   EXPECT_EQ(queued.device_to_host_pageable.calls, 0U);

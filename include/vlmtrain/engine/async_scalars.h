@@ -12,8 +12,8 @@ namespace vlmtrain::engine {
 /// waits only when it reads them, as a rule a step later.
 class AsyncScalars {
  public:
-  /// Queues the copy of fp32 scalar tensors, which must be of one device.
-  explicit AsyncScalars(const std::vector<at::Tensor>& scalars);
+  /// Queues the copy of fp32 [scalars].
+  explicit AsyncScalars(const at::Tensor& scalars);
   /// Waits for the copy.
   std::vector<double> read();
 

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/engine/loss_scale.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::engine {
@@ -27,6 +29,23 @@ struct AdamWSettings {
   double epsilon = 1e-8;
   double weight_decay = 0.0;   ///< decoupled (Loshchilov and Hutter 2017, arXiv 1711.05101); matrices only
   double max_grad_norm = 1.0;  ///< 0: no clipping
+  std::optional<LossScaleSettings> loss_scale = std::nullopt;
+};
+
+/// An optimizer step of which all is computed that takes memory, and nothing done yet.
+struct PreparedUpdate {
+  /// Tensors that one call of the fused kernel moves.
+  struct Group {
+    std::vector<at::Tensor> masters, gradients, first_moments, second_moments, steps;
+    std::vector<at::Tensor> increments;  ///< of `steps`, all the same scalar
+  };
+
+  at::Tensor grad_norm;   ///< fp32 scalar, before clipping and without the loss scale
+  at::Tensor skipped;     ///< fp32 scalar: 1 where loss or norm is not finite, so that apply() moves nothing; else 0
+  at::Tensor loss_scale;  ///< fp32 scalar, of this step; undefined without one
+  at::Tensor divisor;     ///< fp32 scalar, of the summed gradients: clipping and loss scale; may be undefined
+  std::map<std::pair<nn::Component, bool>, Group> groups;  ///< by learning rate, and whether weights decay
+  std::vector<at::Tensor> weights, masters;                ///< 16-bit weights to be refreshed, and where from
 };
 
 /// AdamW on fp32 master weights, with gradients that add up in fp32 over the micro-batches of a step.
@@ -43,21 +62,33 @@ class AdamW {
   AdamW(const AdamW&) = delete;
   AdamW& operator=(const AdamW&) = delete;
 
-  /// Clips the summed gradients to the global norm, moves the weights and drops the gradients. Returns the norm before
-  /// clipping, an fp32 scalar on the device. As in torch.optim, a parameter that got no gradient in this step (the
-  /// vision tower's in a step of text only) stays as it is, its moments and its weight decay included; the norm is 0
-  /// where none got one.
+  /// The first half of a step: the norm of the summed gradients, how they are clipped, and whether the step is skipped.
+  /// `loss` is the step's, an fp32 scalar on the device, without the loss scale; where it is undefined, only the norm
+  /// decides. All memory of a step is allocated here, so that a step that runs out of it can be done again: nothing has
+  /// changed. As in torch.optim, a parameter that got no gradient in this step (the vision tower's in a step of text
+  /// only) will stay as it is, its moments and its weight decay included; the norm is 0 where none got one.
+  PreparedUpdate prepare(const at::Tensor& loss) const;
+
+  /// The second half: moves the weights, drops the gradients and updates the loss scale. Allocates no memory for
+  /// tensors, on device or host. A skipped step changes no weight, no moment and no count of steps.
+  /// REQUIRES: no gradient was added since prepare().
+  void apply(const PreparedUpdate& update, const LearningRates& rates);
+
+  /// Both halves. Returns the norm.
   at::Tensor step(const LearningRates& rates);
 
-  /// Drops the gradients of a step that is not done.
+  /// Drops the gradients of a step that is not done, and what a backward pass that failed left of them.
   void drop_gradients();
+
+  /// fp32 scalar by which the loss is to be multiplied before the backward pass; undefined without one.
+  at::Tensor loss_scale() const;
 
   /// fp32 sum of a parameter's gradients so far; undefined if it has none. For tests and for gradient synchronisation.
   at::Tensor gradient(const std::string& name) const;
 
-  /// Everything a resumed run needs, by name: `steps` (fp32 [parameters], steps done by each), and `first_moment.NAME`,
-  /// `second_moment.NAME`, `master.NAME` (the last only with 16-bit weights). The tensors are the optimizer's own, not
-  /// copies.
+  /// Everything a resumed run needs, by name: `steps` (fp32 [parameters], steps done by each), the loss scale's state,
+  /// and `first_moment.NAME`, `second_moment.NAME`, `master.NAME` (the last only with 16-bit weights). The tensors are
+  /// the optimizer's own, not copies.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
   /// Copies a saved state back. Throws UserError (kBadData) naming what is missing, unexpected or of another shape.
@@ -70,6 +101,7 @@ class AdamW {
   void refresh_weights();
 
   AdamWSettings settings_;
+  std::optional<LossScale> loss_scale_;
   std::vector<Entry> entries_;
   at::Tensor steps_;  // fp32 [entries]; each entry holds a view of its own
 };

@@ -18,10 +18,16 @@
 
 namespace vlmtrain::engine {
 
-/// What an optimizer step did. The tensors are scalars on the device: reading them waits for it.
+/// What an optimizer step did. The tensors are on the device: reading them waits for it.
 struct StepResult {
-  at::Tensor loss;       ///< fp32, mean over the label tokens of the global batch
-  at::Tensor grad_norm;  ///< fp32, before clipping; undefined without an optimizer step
+  at::Tensor loss;  ///< fp32 scalar, mean over the label tokens of the global batch
+  /// Of an optimizer step; undefined without one.
+  at::Tensor grad_norm;   ///< fp32 scalar, before clipping
+  at::Tensor skipped;     ///< fp32 scalar: 1 where loss or norm is not finite, so that nothing was moved; else 0
+  at::Tensor loss_scale;  ///< fp32 scalar, what the loss was multiplied by; undefined without a loss scale
+  /// All of these in one tensor, for engine::AsyncScalars: fp32 [4], loss_scale 0 where there is none. Made before the
+  /// first weight was changed, so that nothing can fail after that.
+  at::Tensor numbers;
   int64_t tokens = 0;
   int64_t label_tokens = 0;
   int64_t images = 0;
@@ -50,9 +56,10 @@ class StepOutOfMemory : public std::runtime_error {
 
 /// Forward and backward passes over `samples` in micro-batches. The loss of each is divided by the label tokens of all,
 /// so that the gradients add up to those of one large batch, wherever it is cut.
+/// The gradients are those of the loss times `loss_scale`, an fp32 scalar on the device; undefined: 1.
 /// Throws StepOutOfMemory. REQUIRES: at least one sample; each has a label token.
 StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,
-                                const StepSettings& settings);
+                                const StepSettings& settings, const at::Tensor& loss_scale = {});
 
 /// accumulate_gradients, then the optimizer's step. Throws StepOutOfMemory.
 StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+namespace vlmtrain {
+
+/// Counts the tensors' memory that this process takes from the host, from its first instance on.
+class HostAllocations {
+ public:
+  HostAllocations() { counting(); }
+
+  /// Since this instance was made.
+  int64_t count() const { return counting().allocations - before_; }
+
+ private:
+  class Counting : public c10::Allocator {
+   public:
+    Counting() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, std::numeric_limits<uint8_t>::max()); }
+
+    c10::DataPtr allocate(size_t bytes) override {
+      ++allocations;
+      return inner_->allocate(bytes);
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }
+    void copy_data(void* to, const void* from, size_t bytes) const override { inner_->copy_data(to, from, bytes); }
+
+    std::atomic<int64_t> allocations{0};
+
+   private:
+    c10::Allocator* inner_;
+  };
+
+  static Counting& counting() {
+    static Counting instance;
+    return instance;
+  }
+
+  int64_t before_ = counting().allocations;
+};
+
+}  // namespace vlmtrain

@@ -1,0 +1,145 @@
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "engine/host_allocations.h"
+#include "engine/small_parameters.h"
+
+namespace vlmtrain::engine {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr LearningRates kRates{1e-2, 1e-2, 1e-2};
+
+/// Everything that a step may change, by name.
+std::map<std::string, at::Tensor> everything(Parameters& parameters, const AdamW& optimizer) {
+  std::map<std::string, at::Tensor> copy;
+  for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
+  for (const auto& parameter : parameters.store().all()) copy[parameter.name] = parameter.tensor.detach().clone();
+  return copy;
+}
+
+struct Kind {
+  const char* name;
+  at::ScalarType dtype;
+  AdamWSettings settings;
+};
+
+class Update : public testing::TestWithParam<Kind> {
+ protected:
+  void add(uint64_t step) { add_gradients(parameters_, random_gradients(parameters_, step, scale())); }
+  double scale() const { return optimizer_.loss_scale().defined() ? optimizer_.loss_scale().item<double>() : 1.0; }
+  /// Of the state that a skipped step changes all the same.
+  static bool is_loss_scale(const std::string& name) { return name.starts_with("loss_scale"); }
+
+  Parameters parameters_{GetParam().dtype};
+  AdamW optimizer_{parameters_.store(), GetParam().settings};
+};
+
+TEST_P(Update, HalvesAreAStep) {
+  Parameters others(GetParam().dtype);
+  others.copy_from(parameters_);
+  AdamW other(others.store(), GetParam().settings);
+  for (uint64_t step = 0; step < 3; ++step) {
+    add(step);
+    add_gradients(others, random_gradients(others, step, scale()));
+    const auto update = optimizer_.prepare(at::scalar_tensor(0.5));
+    EXPECT_EQ(update.skipped.item<double>(), 0.0);
+    optimizer_.apply(update, kRates);
+    EXPECT_EQ(other.step(kRates).item<double>(), update.grad_norm.item<double>());
+  }
+  const auto wanted = everything(others, other);
+  for (const auto& [name, tensor] : everything(parameters_, optimizer_)) {
+    EXPECT_TRUE(at::equal(tensor, wanted.at(name))) << name;
+  }
+}
+
+TEST_P(Update, PreparingChangesNothing) {
+  add(0);
+  optimizer_.step(kRates);
+  const auto before = everything(parameters_, optimizer_);
+  add(1);
+  const at::Tensor gradient = optimizer_.gradient("vision.matrix").clone();
+  optimizer_.prepare(at::scalar_tensor(0.5));
+  const auto update = optimizer_.prepare(at::scalar_tensor(0.5));
+  for (const auto& [name, tensor] : everything(parameters_, optimizer_)) {
+    EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+  }
+  EXPECT_TRUE(at::equal(optimizer_.gradient("vision.matrix"), gradient));
+  optimizer_.apply(update, kRates);
+  EXPECT_FALSE(at::equal(parameters_.tensor("vision.matrix").detach(), before.at("vision.matrix")));
+}
+
+TEST_P(Update, ApplyingAllocatesNothing) {
+  const HostAllocations all;
+  for (uint64_t step = 0; step < 3; ++step) {
+    add(step);
+    const auto update = optimizer_.prepare(at::scalar_tensor(0.5));
+    const HostAllocations allocations;
+    optimizer_.apply(update, kRates);
+    EXPECT_EQ(allocations.count(), 0) << "step " << step;
+  }
+  EXPECT_GT(all.count(), 0) << "nothing is counted";
+}
+
+TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
+  add(0);
+  optimizer_.step(kRates);
+  const auto before = everything(parameters_, optimizer_);
+  for (const double bad : {kInfinity, -kInfinity, std::nan("")}) {
+    for (const bool in_loss : {true, false}) {
+      SCOPED_TRACE(testing::Message() << bad << (in_loss ? " in the loss" : " in a gradient"));
+      add(1);
+      if (!in_loss) add_gradient(parameters_.tensor("projector.vector"), at::full({7}, bad));
+      const auto update = optimizer_.prepare(at::scalar_tensor(in_loss ? bad : 0.5));
+      EXPECT_EQ(update.skipped.item<double>(), 1.0);
+      optimizer_.apply(update, kRates);
+      for (const auto& [name, tensor] : everything(parameters_, optimizer_)) {
+        if (is_loss_scale(name)) continue;
+        EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+      }
+      EXPECT_FALSE(optimizer_.gradient("vision.matrix").defined()) << "gradients of a skipped step are dropped";
+    }
+  }
+  // The next step is as if there had been none between.
+  Parameters others(GetParam().dtype);
+  for (const auto& parameter : others.store().all()) parameter.tensor.detach().copy_(before.at(parameter.name));
+  AdamW other(others.store(), GetParam().settings);
+  std::map<std::string, at::Tensor> state;
+  for (const auto& [name, tensor] : other.state()) state[name] = before.at(name);
+  other.load_state(state, "the state before");
+  const double other_scale = other.loss_scale().defined() ? other.loss_scale().item<double>() : 1.0;
+  add(2);
+  add_gradients(others, random_gradients(others, 2, other_scale));
+  optimizer_.step(kRates);
+  other.step(kRates);
+  for (const auto& parameter : others.store().all()) {
+    EXPECT_TRUE(at::equal(parameter.tensor.detach(), parameters_.tensor(parameter.name).detach())) << parameter.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Update,
+                         testing::Values(Kind{"Fp32", at::kFloat, {.weight_decay = 0.1}},
+                                         Kind{"Fp32Unclipped", at::kFloat, {.max_grad_norm = 0}},
+                                         Kind{"Bf16", at::kBFloat16, {.weight_decay = 0.1}},
+                                         Kind{"Fp16", at::kHalf, {.loss_scale = LossScaleSettings{.initial = 1024}}},
+                                         Kind{"Fp16Unclipped",
+                                              at::kHalf,
+                                              {.max_grad_norm = 0, .loss_scale = LossScaleSettings{.initial = 1024}}}),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(DroppingGradients, TakesWhatAFailedBackwardPassLeft) {
+  Parameters parameters;
+  AdamW optimizer(parameters.store(), {});
+  const at::Tensor& vector = parameters.tensor("vision.vector");
+  vector.mutable_grad() = at::full({7}, 1.0);
+  optimizer.drop_gradients();
+  EXPECT_FALSE(vector.grad().defined());
+}
+
+}  // namespace
+}  // namespace vlmtrain::engine

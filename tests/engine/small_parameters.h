@@ -1,0 +1,66 @@
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/randn.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/engine/optimizer.h"
+
+namespace vlmtrain::engine {
+
+/// A matrix and a vector in each component, drawn at random.
+class Parameters {
+ public:
+  explicit Parameters(at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU)
+      : store_(at::TensorOptions(dtype).device(device)) {
+    for (const auto& [component, name] :
+         {std::pair{nn::Component::kVisionTower, "vision"}, std::pair{nn::Component::kProjector, "projector"},
+          std::pair{nn::Component::kLanguageModel, "language"}}) {
+      const nn::ParameterScope scope(store_, component, name);
+      scope.parameter("matrix", {3, 5}, nn::InitialValues::zeros());
+      scope.parameter("vector", {7}, nn::InitialValues::zeros());
+    }
+    for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
+  }
+
+  nn::ParameterStore& store() { return store_; }
+  at::Tensor tensor(const std::string& name) const {
+    for (const auto& parameter : store_.all()) {
+      if (parameter.name == name) return parameter.tensor;
+    }
+    throw InternalError(name);
+  }
+  void copy_from(const Parameters& other) {
+    for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(other.tensor(parameter.name));
+  }
+
+ private:
+  nn::ParameterStore store_;
+};
+
+/// Lets the backward pass of a linear loss give `parameter` this gradient, on top of what it has.
+inline void add_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
+  (parameter * gradient.to(parameter.scalar_type())).sum().backward();
+}
+
+/// The same random gradients for every optimizer that asks for those of a step.
+inline std::map<std::string, at::Tensor> random_gradients(Parameters& parameters, uint64_t step, double scale) {
+  at::manual_seed(100 + step);
+  std::map<std::string, at::Tensor> gradients;
+  for (const auto& parameter : parameters.store().all())
+    gradients[parameter.name] = at::randn(parameter.tensor.sizes()) * scale;
+  return gradients;
+}
+
+inline void add_gradients(Parameters& parameters, const std::map<std::string, at::Tensor>& gradients) {
+  for (const auto& [name, gradient] : gradients) add_gradient(parameters.tensor(name), gradient);
+}
+
+}  // namespace vlmtrain::engine
