@@ -1,7 +1,6 @@
 #include "vlmtrain/report/metrics.h"
 
-#include <cmath>
-
+#include "report/json_line.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
@@ -23,29 +22,53 @@ std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
   return kept;
 }
 
+nlohmann::ordered_json tasks_json(const std::map<std::string, TaskMetrics>& tasks) {
+  auto json = nlohmann::ordered_json::object();
+  for (const auto& [name, task] : tasks) {
+    json[name] = {{"loss", task.loss},
+                  {"label_tokens", task.label_tokens},
+                  {"samples", task.samples},
+                  {"weight", task.weight},
+                  {"accuracy", or_null(task.accuracy)}};
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string StepMetrics::to_json_line() const {
-  nlohmann::ordered_json line{{"step", step},
-                              {"epoch", epoch},
-                              {"loss", loss},
-                              {"learning_rate", learning_rate},
-                              {"grad_norm", grad_norm},
-                              {"tokens", tokens},
-                              {"label_tokens", label_tokens},
-                              {"images", images},
-                              {"samples", samples},
-                              {"step_seconds", step_seconds},
-                              {"data_wait_seconds", data_wait_seconds},
-                              {"tokens_per_second", tokens_per_second()},
-                              {"micro_batches", micro_batches},
-                              {"oom_splits", oom_splits},
-                              {"predicted_peak_bytes", nullptr},
-                              {"allocated_peak_bytes", allocated_peak_bytes},
-                              {"reserved_peak_bytes", reserved_peak_bytes},
-                              {"host_peak_bytes", host_peak_bytes}};
-  if (predicted_peak_bytes) line["predicted_peak_bytes"] = *predicted_peak_bytes;
-  return line.dump();
+  // nlohmann writes numbers that are not finite as null.
+  return text_of({{"step", step},
+                  {"total_steps", total_steps},
+                  {"epoch", epoch},
+                  {"loss", loss},
+                  {"learning_rate", learning_rate},
+                  {"grad_norm", grad_norm},
+                  {"skipped", skipped},
+                  {"skipped_steps", skipped_steps},
+                  {"loss_scale", or_null(loss_scale)},
+                  {"tokens", tokens},
+                  {"label_tokens", label_tokens},
+                  {"images", images},
+                  {"samples", samples},
+                  {"step_seconds", step_seconds},
+                  {"data_wait_seconds", data_wait_seconds},
+                  {"tokens_per_second", tokens_per_second()},
+                  {"micro_batches", micro_batches},
+                  {"micro_batch_sizes", micro_batch_sizes},
+                  {"foreseen_splits", foreseen_splits},
+                  {"oom_splits", oom_splits},
+                  {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
+                  {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
+                  {"allocated_peak_bytes", allocated_peak_bytes},
+                  {"reserved_peak_bytes", reserved_peak_bytes},
+                  {"allocated_bytes", allocated_bytes},
+                  {"reserved_bytes", reserved_bytes},
+                  {"fragmentation_bytes", fragmentation_bytes()},
+                  {"device_free_bytes", or_null(device_free_bytes)},
+                  {"host_bytes", host_bytes},
+                  {"host_peak_bytes", host_peak_bytes},
+                  {"tasks", tasks_json(tasks)}});
 }
 
 StepLines::StepLines(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {

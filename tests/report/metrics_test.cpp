@@ -28,14 +28,42 @@ TEST(StepMetricsTest, IsOneLineWithTheDocumentedKeys) {
   std::vector<std::string> keys;
   const auto json = nlohmann::ordered_json::parse(line);
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, testing::ElementsAre("step", "epoch", "loss", "learning_rate", "grad_norm", "tokens",
-                                         "label_tokens", "images", "samples", "step_seconds", "data_wait_seconds",
-                                         "tokens_per_second", "micro_batches", "oom_splits", "predicted_peak_bytes",
-                                         "allocated_peak_bytes", "reserved_peak_bytes", "host_peak_bytes"));
+  EXPECT_THAT(keys, testing::ElementsAre(
+                        "step", "total_steps", "epoch", "loss", "learning_rate", "grad_norm", "skipped",
+                        "skipped_steps", "loss_scale", "tokens", "label_tokens", "images", "samples", "step_seconds",
+                        "data_wait_seconds", "tokens_per_second", "micro_batches", "micro_batch_sizes",
+                        "foreseen_splits", "oom_splits", "predicted_allocated_peak_bytes", "predicted_peak_bytes",
+                        "allocated_peak_bytes", "reserved_peak_bytes", "allocated_bytes", "reserved_bytes",
+                        "fragmentation_bytes", "device_free_bytes", "host_bytes", "host_peak_bytes", "tasks"));
+  EXPECT_EQ(json["tasks"].dump(), "{}");
+  EXPECT_EQ(json["micro_batch_sizes"].dump(), "[]");
+  for (const char* key : {"loss_scale", "predicted_allocated_peak_bytes", "device_free_bytes"}) {
+    EXPECT_TRUE(json[key].is_null()) << key;
+  }
   EXPECT_EQ(json["tokens_per_second"], 600);
   EXPECT_TRUE(json["predicted_peak_bytes"].is_null()) << "there is no plan";
   metrics.predicted_peak_bytes = 17;
   EXPECT_EQ(nlohmann::json::parse(metrics.to_json_line())["predicted_peak_bytes"], 17);
+}
+
+TEST(StepMetricsTest, MicroBatchesMemoryAndTasks) {
+  StepMetrics metrics;
+  metrics.micro_batch_sizes = {4, 3, 1};
+  metrics.allocated_bytes = 70;
+  metrics.reserved_bytes = 100;
+  metrics.device_free_bytes = 5;
+  metrics.loss_scale = 1024;
+  metrics.skipped = true;
+  metrics.tasks["count"] = {.loss = 0.5, .label_tokens = 8, .samples = 2, .weight = 2, .accuracy = 0.75};
+  metrics.tasks["read\xff"] = {.loss = std::numeric_limits<double>::infinity(), .label_tokens = 1, .samples = 1};
+  const auto json = nlohmann::json::parse(metrics.to_json_line());
+  EXPECT_EQ(json["micro_batch_sizes"].dump(), "[4,3,1]");
+  EXPECT_EQ(json["fragmentation_bytes"], 30);
+  EXPECT_EQ(json["device_free_bytes"], 5);
+  EXPECT_EQ(json["loss_scale"], 1024);
+  EXPECT_EQ(json["skipped"], true);
+  EXPECT_EQ(json["tasks"]["count"].dump(), R"({"accuracy":0.75,"label_tokens":8,"loss":0.5,"samples":2,"weight":2.0})");
+  EXPECT_TRUE(json["tasks"]["read\xef\xbf\xbd"]["loss"].is_null()) << "and bytes that are not UTF-8 are replaced";
 }
 
 TEST(StepMetricsTest, NumbersReadBackAsTheSame) {

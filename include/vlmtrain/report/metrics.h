@@ -3,16 +3,28 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace vlmtrain::report {
 
-/// One optimizer step as metrics.jsonl has it.
+/// The samples of one task in a step.
+struct TaskMetrics {
+  double loss = 0;  ///< mean over its label tokens
+  int64_t label_tokens = 0;
+  int64_t samples = 0;
+  double weight = 1;                 ///< of its loss in the step's
+  std::optional<double> accuracy{};  ///< share of its label tokens whose most likely token is the right one
+};
+
+/// One optimizer step as metrics.jsonl has it. A number that is not finite stands there as null, for JSON has no NaN.
 struct StepMetrics {
-  int64_t step = 0;  ///< from 1
-  double epoch = 0;  ///< passes over the data set after this step
-  double loss = 0;   ///< mean over the label tokens of the global batch
+  int64_t step = 0;         ///< from 1
+  int64_t total_steps = 0;  ///< of the run; 0: unknown
+  double epoch = 0;         ///< passes over the data set after this step
+  double loss = 0;          ///< mean over the label tokens of the global batch
   double learning_rate = 0;
   double grad_norm = 0;  ///< before clipping
   int64_t tokens = 0;
@@ -20,20 +32,33 @@ struct StepMetrics {
   int64_t images = 0;
   int64_t samples = 0;
   int64_t micro_batches = 0;
-  int64_t oom_splits = 0;
+  std::vector<int64_t> micro_batch_sizes;  ///< samples in each micro-batch, in their order
+  int64_t foreseen_splits = 0;             ///< micro-batches that the twin had split before they ran
+  int64_t oom_splits = 0;                  ///< how often the step was begun anew in smaller micro-batches
+  bool skipped = false;                    ///< nothing was applied: gradients that were not finite
+  int64_t skipped_steps = 0;               ///< of the run so far, with this one
+  std::optional<double> loss_scale;        ///< nothing unless training.precision is fp16
   double step_seconds = 0;
-  double data_wait_seconds = 0;                 ///< share of step_seconds in which the step waited for samples
-  std::optional<int64_t> predicted_peak_bytes;  ///< nothing without a plan
-  int64_t allocated_peak_bytes = 0;             ///< of the device; 0 on the CPU
+  double data_wait_seconds = 0;  ///< share of step_seconds in which the step waited for samples
+  std::optional<int64_t> predicted_allocated_peak_bytes;  ///< nothing without a plan
+  std::optional<int64_t> predicted_peak_bytes;            ///< of what is reserved; nothing without a plan
+  int64_t allocated_peak_bytes = 0;                       ///< of the device; 0 on the CPU
   int64_t reserved_peak_bytes = 0;
+  int64_t allocated_bytes = 0;  ///< at the end of the step
+  int64_t reserved_bytes = 0;
+  std::optional<int64_t> device_free_bytes;  ///< of the whole card; nothing on the CPU
+  int64_t host_bytes = 0;                    ///< resident set of the process
   int64_t host_peak_bytes = 0;
+  std::map<std::string, TaskMetrics> tasks;  ///< by name; empty where samples have no task
 
+  /// What the allocator holds beside the tensors.
+  int64_t fragmentation_bytes() const { return reserved_bytes - allocated_bytes; }
   double tokens_per_second() const { return step_seconds > 0 ? static_cast<double>(tokens) / step_seconds : 0; }
   std::string to_json_line() const;
 };
 
-/// A file of JSON lines, one a step, flushed after each. A run that goes on at step N first drops the lines behind it,
-/// which the interrupted run wrote after its last checkpoint.
+/// A file of JSON lines, each with a `step`, flushed after each. A run that goes on at step N first drops the lines
+/// behind it, which the interrupted run wrote after its last checkpoint.
 class StepLines {
  public:
   /// Keeps the lines of `path` whose `step` is at most `resumed_step`. Throws UserError (kFailed) if it cannot be

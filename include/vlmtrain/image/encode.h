@@ -1,0 +1,13 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace vlmtrain::image {
+
+/// A picture, uint8 [3, height, width] RGB on the CPU, as the bytes of a baseline JPEG file. `quality` is libjpeg's, 1
+/// to 100. For pictures that people look at; nothing is trained on them.
+std::string encode_jpeg(const at::Tensor& picture, int quality);
+
+}  // namespace vlmtrain::image

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace vlmtrain::report {
+
+/// What the model answered to a sample after a step, a line of predictions.jsonl.
+struct Prediction {
+  int64_t step = 0;
+  std::string id{};
+  std::string task{};  ///< empty: none
+  std::string question{};
+  std::string expected{};
+  std::string given{};
+  std::vector<std::string> images{};  ///< thumbnails as data URIs
+
+  /// {"step", "id", "task", "question", "expected", "given", "images"}
+  std::string to_json_line() const;
+};
+
+/// Pixels of the longest side of a thumbnail; a smaller picture stays as it is.
+inline constexpr int64_t kThumbnailPixels = 160;
+
+/// A picture, uint8 [3, height, width] on the CPU, small and as "data:image/jpeg;base64,…".
+std::string thumbnail_data_uri(const at::Tensor& picture);
+
+/// The same of a JPEG, PNG or WebP file. Throws as image::decode_image_file does.
+std::string thumbnail_data_uri(const std::filesystem::path& picture);
+
+}  // namespace vlmtrain::report

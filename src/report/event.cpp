@@ -1,0 +1,45 @@
+#include "vlmtrain/report/event.h"
+
+#include <chrono>
+
+#include "report/json_line.h"
+
+namespace vlmtrain::report {
+
+const char* name_of(EventKind kind) {
+  switch (kind) {
+    case EventKind::kOomSplit:
+      return "oom_split";
+    case EventKind::kForeseenSplit:
+      return "foreseen_split";
+    case EventKind::kAnomaly:
+      return "anomaly";
+    case EventKind::kSkippedStep:
+      return "skipped_step";
+    case EventKind::kMemoryGrowth:
+      return "memory_growth";
+    case EventKind::kCacheEmptied:
+      return "cache_emptied";
+    case EventKind::kTwin:
+      return "twin";
+    case EventKind::kResumed:
+      return "resumed";
+    case EventKind::kCheckpoint:
+      return "checkpoint";
+    case EventKind::kStopped:
+      return "stopped";
+    case EventKind::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string Event::to_json_line() const {
+  return text_of({{"step", step}, {"time", time}, {"kind", name_of(kind)}, {"message", message}, {"ids", ids}});
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,38 @@
+#include "vlmtrain/report/event.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <set>
+
+namespace vlmtrain::report {
+namespace {
+
+TEST(EventTest, IsOneLineOfJson) {
+  const Event event{
+      .step = 7, .kind = EventKind::kOomSplit, .message = "halved\n\xff", .ids = {"a\"b", "c"}, .time = 1.5};
+  EXPECT_EQ(event.to_json_line(),
+            "{\"step\":7,\"time\":1.5,\"kind\":\"oom_split\",\"message\":\"halved\\n\xef\xbf\xbd\","
+            "\"ids\":[\"a\\\"b\",\"c\"]}");
+}
+
+TEST(EventTest, TimeIsNow) {
+  const double before = unix_seconds();
+  EXPECT_GT(before, 1.7e9) << "seconds since 1970";
+  EXPECT_GE(Event{}.time, before);
+  EXPECT_LT(Event{}.time, before + 60);
+}
+
+TEST(EventTest, EachKindHasItsName) {
+  std::set<std::string> names;
+  for (int kind = 0; kind <= static_cast<int>(EventKind::kFailed); ++kind) {
+    names.insert(name_of(static_cast<EventKind>(kind)));
+  }
+  EXPECT_THAT(names,
+              testing::UnorderedElementsAre("oom_split", "foreseen_split", "anomaly", "skipped_step", "memory_growth",
+                                            "cache_emptied", "twin", "resumed", "checkpoint", "stopped", "failed"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::report
