@@ -86,8 +86,6 @@ class Loader::Impl {
       }
       advance();
     }
-    // Only now: a batch that a bad sample stops is not trained on.
-    for (const Sample& sample : batch.samples) ledger_.mark_used(sample.index);
     batch.next = cursor_;
     return batch;
   }

@@ -36,7 +36,29 @@ std::string name_of(int device) {
   return name.data();
 }
 
+struct CardMemory {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+};
+
+CardMemory ask_driver(int device) {
+  static auto* const set_device = find<int(int)>(RTLD_DEFAULT, "cudaSetDevice");
+  static auto* const get_memory = find<int(size_t*, size_t*)>(RTLD_DEFAULT, "cudaMemGetInfo");
+  CardMemory memory;
+  const int device_error = set_device(device);
+  const int error = get_memory(&memory.free_bytes, &memory.total_bytes);
+  if (device_error != 0 || error != 0) {
+    throw run_error("device cuda:{}: its memory cannot be asked for (CUDA error {})", device,
+                    device_error != 0 ? device_error : error);
+  }
+  return memory;
+}
+
 }  // namespace
+
+int64_t free_bytes(at::Device device) {
+  return static_cast<int64_t>(ask_driver(device.index()).free_bytes);
+}
 
 DeviceDescription describe(at::Device device) {
   // cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor and …Minor
@@ -44,19 +66,12 @@ DeviceDescription describe(at::Device device) {
   constexpr int kMajor = 75;
   constexpr int kMinor = 76;
   const int index = device.index();
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  const int previous_error = find<int(int)>(RTLD_DEFAULT, "cudaSetDevice")(index);
-  const int error = find<int(size_t*, size_t*)>(RTLD_DEFAULT, "cudaMemGetInfo")(&free_bytes, &total_bytes);
-  if (previous_error != 0 || error != 0) {
-    throw run_error("device cuda:{}: its memory cannot be asked for (CUDA error {})", index,
-                    previous_error != 0 ? previous_error : error);
-  }
+  const CardMemory memory = ask_driver(index);
   return {.name = name_of(index),
           .architecture = 10 * attribute(kMajor, index) + attribute(kMinor, index),
           .multiprocessors = attribute(kMultiprocessors, index),
-          .total_bytes = static_cast<int64_t>(total_bytes),
-          .free_bytes = static_cast<int64_t>(free_bytes)};
+          .total_bytes = static_cast<int64_t>(memory.total_bytes),
+          .free_bytes = static_cast<int64_t>(memory.free_bytes)};
 }
 
 }  // namespace vlmtrain::memory

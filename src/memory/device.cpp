@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <ATen/Context.h>
 #include <c10/core/AllocatorConfig.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <fstream>
 
 #include "vlmtrain/base/error.h"
 
@@ -78,7 +80,10 @@ DeviceMemory device_memory(at::Device device) {
   if (allocator == nullptr) return {};
   const auto statistics = allocator->getDeviceStats(device.index());
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return {statistics.allocated_bytes[kAll].peak, statistics.reserved_bytes[kAll].peak};
+  return {.allocated_peak_bytes = statistics.allocated_bytes[kAll].peak,
+          .reserved_peak_bytes = statistics.reserved_bytes[kAll].peak,
+          .allocated_bytes = statistics.allocated_bytes[kAll].current,
+          .reserved_bytes = statistics.reserved_bytes[kAll].current};
 }
 
 void reset_peaks(at::Device device) {
@@ -108,6 +113,14 @@ void set_expandable_segments(bool expandable) {
 void limit_reserved_bytes(int64_t bytes, int64_t total_bytes) {
   const double fraction = std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_bytes));
   c10::CachingAllocator::setAllocatorSettings(fmt::format("per_process_memory_fraction:{:.9f}", fraction));
+}
+
+int64_t host_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all_pages = 0;
+  int64_t resident_pages = 0;
+  file >> all_pages >> resident_pages;
+  return resident_pages * sysconf(_SC_PAGESIZE);
 }
 
 int64_t host_peak_bytes() {

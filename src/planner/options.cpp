@@ -58,6 +58,17 @@ void declare(OptionTable& table, MemoryOptions& options) {
   table.add("memory.expandable_segments", options.expandable_segments,
             "Device memory is reserved in segments that grow, so that batches of changing size do not fragment it. "
             "false: PyTorch's fixed segments.");
+  table.add("memory.allow_splits", options.allow_splits,
+            "A `training.micro_batch_size` may be too large for the largest samples: micro-batches that do not fit are "
+            "cut, which changes no result. Else such a run is refused at the start.");
+  table.add(
+      "memory.twin", options.twin,
+      "On a GPU, a child process rehearses the run's own micro-batches a few steps ahead, and what would not fit is "
+      "cut before it fails (docs/memory.md).");
+  table.add("memory.empty_cache_above", options.empty_cache_above,
+            "On a GPU, the allocator's cache is emptied before the next step where more than this share of what it "
+            "reserves was not allocated even at the step's peak. 1: never.",
+            std::optional{between(0.0, 1.0)});
 }
 
 }  // namespace vlmtrain::planner

@@ -60,13 +60,12 @@ std::vector<SampleGroup> scaled(std::vector<SampleGroup> groups, double share) {
 
 }  // namespace
 
+VirtualCard rehearsal_card(const TargetCard& card) {
+  return {.gpu = std::string(card.gpu->name), .memory_bytes = kUnlimitedBytes, .reported_bytes = card.memory_bytes};
+}
+
 Tried::Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes)
-    : job_(job),
-      workload_(workload),
-      limit_bytes_(limit_bytes),
-      process_(
-          job,
-          {.gpu = std::string(card.gpu->name), .memory_bytes = kUnlimitedBytes, .reported_bytes = card.memory_bytes}) {}
+    : job_(job), workload_(workload), limit_bytes_(limit_bytes), process_(job, rehearsal_card(card)) {}
 
 void Tried::hold(const SampleBatch& batch) {
   held_.push_back(batch);

@@ -1,39 +1,39 @@
 #include "train/pending_step.h"
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::train {
 
-PendingStep::PendingStep(const engine::StepResult& result, const data::GlobalBatch& batch, at::Device device)
-    : scalars_(result.numbers) {
-  for (const auto& sample : batch.samples) {
-    sample_ids += sample_ids.empty() ? sample.id : ", " + sample.id;
-  }
-  metrics.tokens = result.tokens;
-  metrics.label_tokens = result.label_tokens;
-  metrics.images = result.images;
-  metrics.samples = result.samples;
-  metrics.micro_batches = result.micro_batches;
-  metrics.data_wait_seconds = batch.wait_seconds;
+PendingStep::PendingStep(const GuardedStep& done, const UpcomingStep& step, at::Device device)
+    : numbers_(done.result.numbers), has_loss_scale_(done.result.loss_scale.defined()) {
+  for (const auto& sample : step.batch.samples) report.sample_ids.push_back(sample.id);
+  report::StepMetrics& metrics = report.metrics;
+  metrics.step = step.step;
+  metrics.tokens = done.result.tokens;
+  metrics.label_tokens = done.result.label_tokens;
+  metrics.images = done.result.images;
+  metrics.samples = done.result.samples;
+  metrics.micro_batches = done.result.micro_batches;
+  metrics.micro_batch_sizes = done.layout.micro_batches;
+  metrics.foreseen_splits = step.foreseen.layout.splits_against(step.planned);
+  metrics.oom_splits = done.failed_attempts;
+  metrics.data_wait_seconds = step.data_wait_seconds;
   const auto memory = memory::device_memory(device);
   metrics.allocated_peak_bytes = memory.allocated_peak_bytes;
   metrics.reserved_peak_bytes = memory.reserved_peak_bytes;
+  metrics.allocated_bytes = memory.allocated_bytes;
+  metrics.reserved_bytes = memory.reserved_bytes;
+  if (!device.is_cpu()) metrics.device_free_bytes = memory::free_bytes(device);
+  metrics.host_bytes = memory::host_bytes();
   metrics.host_peak_bytes = memory::host_peak_bytes();
 }
 
 void PendingStep::read() {
-  const auto values = scalars_.read();
-  metrics.loss = values[0];
-  metrics.grad_norm = values[1];
-}
-
-std::string sample_ids_line(int64_t step, const data::GlobalBatch& batch) {
-  auto ids = nlohmann::ordered_json::array();
-  for (const auto& sample : batch.samples) ids.push_back(sample.id);
-  return nlohmann::ordered_json{{"step", step}, {"ids", ids}}.dump();
+  const auto values = numbers_.read();
+  report.metrics.loss = values[0];
+  report.metrics.grad_norm = values[1];
+  report.metrics.skipped = values[2] != 0;
+  if (has_loss_scale_) report.metrics.loss_scale = values[3];
 }
 
 }  // namespace vlmtrain::train

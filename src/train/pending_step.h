@@ -1,30 +1,26 @@
 #pragma once
 
-#include <string>
-
-#include "vlmtrain/data/loader.h"
+#include "train/callbacks/callback.h"
+#include "train/oom_guard.h"
+#include "train/upcoming_steps.h"
 #include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/engine/step.h"
-#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::train {
 
 /// A step whose loss and gradient norm are still on their way from the device.
 class PendingStep {
  public:
-  PendingStep(const engine::StepResult& result, const data::GlobalBatch& batch, at::Device device);
+  /// Takes note of memory as it is now.
+  PendingStep(const GuardedStep& done, const UpcomingStep& step, at::Device device);
 
-  /// Waits for the device and completes `metrics`.
+  /// Waits for the device; the report is complete then.
   void read();
 
-  report::StepMetrics metrics;
-  std::string sample_ids;  ///< for an error's message
+  StepReport report;
 
  private:
-  engine::AsyncScalars scalars_;
+  engine::AsyncScalars numbers_;
+  bool has_loss_scale_;
 };
-
-/// {"step":…,"ids":[…]}: the samples that a step was made of.
-std::string sample_ids_line(int64_t step, const data::GlobalBatch& batch);
 
 }  // namespace vlmtrain::train

@@ -75,6 +75,7 @@ void RunCheckpoints::save(const RunState& state, const models::VisionLanguageMod
   io::write_safetensors(trainer_state / "optimizer.safetensors", optimizer.state());
   io::write_file(trainer_state / "ledger.json", ledger.to_json().dump(2) + "\n");
   const nlohmann::ordered_json json{{"step", state.step},
+                                    {"skipped_steps", state.skipped_steps},
                                     {"epoch", state.cursor.epoch},
                                     {"position", state.cursor.position},
                                     {"fingerprint", state.fingerprint}};
@@ -94,6 +95,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
   const auto json = io::read_ordered_json(path);
   RunState state;
   state.step = io::get<int64_t>(json, "step", path.string());
+  state.skipped_steps = io::get_or<int64_t>(json, "skipped_steps", 0, path.string());
   state.cursor.epoch = io::get<int64_t>(json, "epoch", path.string());
   state.cursor.position = io::get<int64_t>(json, "position", path.string());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());

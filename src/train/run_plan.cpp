@@ -1,5 +1,7 @@
 #include "train/run_plan.h"
 
+#include <algorithm>
+
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -10,8 +12,19 @@ namespace vlmtrain::train {
 
 namespace {
 
-planner::Plan plan_that_fits(const planner::PlanRequest& request) {
+/// With allow_splits the micro-batch that was asked for is one that the largest samples may not fit: what has to fit is
+/// a single sample.
+planner::Plan plan_that_fits(planner::PlanRequest request, bool allow_splits) {
   planner::Plan plan = planner::make_plan(request);
+  if (!plan.fits && allow_splits && request.fixed.micro_batch_size) {
+    const int64_t wanted = *request.fixed.micro_batch_size;
+    request.fixed.micro_batch_size = 1;
+    plan = planner::make_plan(request);
+    if (plan.fits) {
+      spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut", wanted);
+      plan.chosen.choices.micro_batch_size = wanted;
+    }
+  }
   if (!plan.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan));
   return plan;
 }
@@ -23,7 +36,8 @@ RunPlan::RunPlan(const Config& config, at::Device device, const std::vector<io::
     : device_(device),
       run_folder_(std::move(run_folder)),
       plan_(plan_that_fits(plan_request(config, planner::card_of_device(memory::describe(device)),
-                                        workload_of(records, processor, config)))) {
+                                        workload_of(records, processor, config)),
+                           config.memory.allow_splits)) {
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(plan_), plan_.effort.seconds);
   memory::set_expandable_segments(choices().expandable_segments);
@@ -32,7 +46,15 @@ RunPlan::RunPlan(const Config& config, at::Device device, const std::vector<io::
   }
 }
 
-void RunPlan::compare(const memory::DeviceMemory& measured, int64_t steps) const {
+TwinSettings RunPlan::twin_settings() const {
+  return {.job = plan_.job,
+          .choices = choices(),
+          .card = planner::rehearsal_card(plan_.card),
+          .limit_bytes = plan_.limit.limit_bytes,
+          .waits = planner::on_virtual_card()};
+}
+
+void RunPlan::compare(const memory::DeviceMemory& measured, int64_t steps, const TwinSummary* twin) const {
   const auto& planned = plan_.chosen.peaks;
   const int64_t retries = memory::allocation_retries(device_);
   const auto card = memory::describe(device_);
@@ -41,11 +63,22 @@ void RunPlan::compare(const memory::DeviceMemory& measured, int64_t steps) const
       "{:.2f}); {} allocations had to be tried again",
       in_gigabytes(measured.allocated_peak_bytes), in_gigabytes(planned.allocated_bytes),
       in_gigabytes(measured.reserved_peak_bytes), in_gigabytes(planned.reserved_bytes), retries);
-  write({{"allocated_peak_bytes", measured.allocated_peak_bytes},
-         {"reserved_peak_bytes", measured.reserved_peak_bytes},
-         {"allocation_retries", retries},
-         {"device_used_bytes", card.total_bytes - card.free_bytes},
-         {"steps", steps}});
+  nlohmann::ordered_json json{{"allocated_peak_bytes", measured.allocated_peak_bytes},
+                              {"reserved_peak_bytes", measured.reserved_peak_bytes},
+                              {"allocation_retries", retries},
+                              {"device_used_bytes", card.total_bytes - card.free_bytes},
+                              {"steps", steps}};
+  if (twin != nullptr) {
+    spdlog::info(
+        "twin: {} of {} steps foreseen, {} cut before they failed; reserved memory within {:.2f} % of what it foresaw; "
+        "{:.3f} CPU seconds a step",
+        twin->steps, twin->steps + twin->late_steps, twin->cut_steps, 100 * twin->worst_error,
+        twin->cpu_seconds / static_cast<double>(std::max<int64_t>(1, twin->steps)));
+    json["twin"] = {{"foreseen_steps", twin->steps},    {"late_steps", twin->late_steps},
+                    {"cut_steps", twin->cut_steps},     {"worst_error", twin->worst_error},
+                    {"cpu_seconds", twin->cpu_seconds}, {"waited_seconds", twin->waited_seconds}};
+  }
+  write(json);
 }
 
 void RunPlan::write(const nlohmann::ordered_json& measured) const {

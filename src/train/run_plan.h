@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "train/twin_link.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/planning.h"
@@ -20,10 +21,12 @@ class RunPlan {
           const models::Processor& processor, std::filesystem::path run_folder);
 
   const planner::Choices& choices() const { return plan_.chosen.choices; }
-  int64_t reserved_peak_bytes() const { return plan_.chosen.peaks.reserved_bytes; }
+  const planner::StepPeaks& peaks() const { return plan_.chosen.peaks; }
+  /// For a twin of the run.
+  TwinSettings twin_settings() const;
 
   /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json.
-  void compare(const memory::DeviceMemory& measured, int64_t steps) const;
+  void compare(const memory::DeviceMemory& measured, int64_t steps, const TwinSummary* twin) const;
 
  private:
   void write(const nlohmann::ordered_json& measured = nullptr) const;

@@ -1,33 +1,28 @@
 #include "vlmtrain/train/trainer.h"
 
-#include <ATen/Context.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
 
+#include "train/callbacks/anomaly_watch.h"
+#include "train/callbacks/callback_list.h"
+#include "train/callbacks/memory_watch.h"
+#include "train/callbacks/metrics_files.h"
+#include "train/callbacks/progress_bar.h"
+#include "train/oom_guard.h"
 #include "train/pending_step.h"
-#include "train/run_plan.h"
+#include "train/run_setup.h"
+#include "train/upcoming_steps.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/rng.h"
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/engine/step.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/planner/virtual_card.h"
-#include "vlmtrain/report/metrics.h"
-#include "vlmtrain/report/progress.h"
-#include "vlmtrain/train/planning.h"
-#include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/report/environment.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/train/stop_request.h"
-#include "vlmtrain/vgpu/counters.h"
 
 namespace vlmtrain::train {
 
@@ -35,207 +30,273 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Whether the run is on a virtual card: all is done but arithmetic, so there are no values and nothing to save.
-bool is_rehearsal() {
-  return planner::on_virtual_card();
-}
-
-/// A rehearsal keeps away from the run's own results.
-std::filesystem::path run_folder(const Config& config) {
-  const std::filesystem::path folder = config.output.dir;
-  return is_rehearsal() ? folder / fmt::format("virtual-{}", vgpu::attached()->card()) : folder;
-}
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 /// One run, from its data set to its last checkpoint.
-class Run {
+class Trainer {
  public:
-  Run(const Config& config, at::Device device, bool quiet)
-      : config_(config),
-        device_(device),
-        dir_(run_folder(config)),
-        records_(read_records(config.data.train)),
-        processor_(models::load_processor(config.model.path, processor_settings(config.data, config.data.train))),
-        checkpoints_(dir_, config.output.keep),
-        fingerprint_(run_fingerprint(config, static_cast<int64_t>(records_.size()))),
-        ledger_(config.data.train, static_cast<int64_t>(records_.size())) {
-    schedule_.total_steps = total_steps(config.training, static_cast<int64_t>(records_.size()));
-    schedule_.shape = config.training.lr_scheduler;
-    schedule_.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule_.total_steps));
-    if (!device.is_cpu()) plan_.emplace(config, device, records_, *processor_, dir_);
-    resume_or_start();
+  Trainer(const Config& config, at::Device device, bool quiet)
+      : config_(config), device_(device), run_(config, device), saved_step_(run_.resumed ? run_.state.step : -1) {
+    add_callbacks(quiet);
     log_run();
-    progress_ = std::make_unique<report::Progress>(schedule_.total_steps, step_, quiet);
+    if (run_.resumed) {
+      event(report::EventKind::kResumed,
+            fmt::format("going on after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
+    }
+    if (run_.plan && config.memory.twin) {
+      twin_ = std::make_unique<TwinLink>(
+          run_.plan->twin_settings(), device,
+          [this](report::EventKind kind, const std::string& message) { event(kind, message); });
+    }
   }
 
   TrainingSummary train() {
     try {
       loop();
-    } catch (...) {
-      write_ledger_if_possible();
+    } catch (const std::exception& error) {
+      end_after(error);
       throw;
     }
     write_ledger();
-    if (plan_) plan_->compare(most_, step_);
-    return {.stopped = stop_signal() != 0 && step_ < schedule_.total_steps,
-            .steps = step_,
+    if (run_.plan) run_.plan->compare(most_, run_.state.step, twin_ ? &twin_->summary() : nullptr);
+    callbacks_.end(/*well=*/true);
+    return {.stopped = stop_signal() != 0 && run_.state.step < run_.schedule.total_steps,
+            .steps = run_.state.step,
             .last_loss = last_loss_,
-            .checkpoint = checkpoints_.newest(),
+            .checkpoint = run_.checkpoints.newest(),
             .reserved_peak_bytes = most_.reserved_peak_bytes,
-            .planned_peak_bytes = plan_ ? std::optional{plan_->reserved_peak_bytes()} : std::nullopt};
+            .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
+            .skipped_steps = run_.state.skipped_steps,
+            .callback_seconds = callbacks_.seconds()};
   }
 
  private:
-  void resume_or_start() {
-    const auto newest = checkpoints_.newest();
-    if (newest && config_.resume == Resume::kNever) {
-      throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
-                        dir_.string(), newest->filename().string());
-    }
-    std::optional<RunState> state;
-    if (newest) state = load_run_state(*newest, fingerprint_);
-    // A virtual card holds no values.
-    model_ = load_model(config_, device_, newest, /*with_values=*/!is_rehearsal());
-    freeze(*model_, config_.model);
-    choices_ =
-        plan_ ? plan_->choices() : choices_without_plan(config_, model_->vision_blocks(), model_->language_blocks());
-    model_->set_recompute(choices_.recompute);
-    model_->set_vision_tiles_per_pass(choices_.vision_tiles_per_pass);
-    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), adamw_settings(config_.training));
-    if (state) {
-      load_optimizer(*newest, *optimizer_);
-      step_ = state->step;
-      cursor_ = state->cursor;
-      ledger_ = data::Ledger::restore(load_ledger(*newest), config_.data.train, static_cast<int64_t>(records_.size()),
-                                      cursor_, seed());
-      spdlog::info("going on after step {} from {}", step_, newest->string());
-    }
-    saved_step_ = newest ? step_ : -1;
+  void add_callbacks(bool quiet) {
+    const int64_t done = run_.state.step;
+    callbacks_.add(std::make_unique<MetricsFiles>(run_.folder, done, config_.output.log_samples));
+    callbacks_.add(std::make_unique<ProgressBar>(run_.schedule.total_steps, done, quiet));
+    callbacks_.add(std::make_unique<MemoryWatch>(device_, callbacks_));
+    callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));  // last: it may stop the run
   }
 
   void log_run() const {
     const auto& training = config_.training;
-    const int64_t micro = choices_.micro_batch_size;
+    const int64_t micro = run_.choices.micro_batch_size;
     spdlog::info("model {}: {:.1f} million parameters, {:.1f} million trained, in {} on {}", config_.model.path,
-                 static_cast<double>(model_->parameters().total_elements()) / 1e6,
-                 static_cast<double>(optimizer_->trained_elements()) / 1e6, engine::name_of(training.precision),
+                 static_cast<double>(run_.model->parameters().total_elements()) / 1e6,
+                 static_cast<double>(run_.optimizer->trained_elements()) / 1e6, engine::name_of(training.precision),
                  device_.str());
     spdlog::info("data {}: {} samples; {} steps of {} samples, in {} micro-batches of {}", config_.data.train,
-                 records_.size(), schedule_.total_steps, training.global_batch_size, training.global_batch_size / micro,
-                 micro);
+                 run_.records.size(), run_.schedule.total_steps, training.global_batch_size,
+                 training.global_batch_size / micro, micro);
   }
 
   void loop() {
-    const engine::StepSettings settings{
-        .device = device_, .micro_batch_size = choices_.micro_batch_size, .loss_chunk_rows = choices_.loss_chunk_rows};
-    data::Loader loader(records_, *processor_, loader_settings(config_), cursor_, ledger_);
-    report::StepLines metrics_lines(dir_ / "metrics.jsonl", step_);
-    std::optional<report::StepLines> sample_lines;
-    if (config_.output.log_samples) sample_lines.emplace(dir_ / "samples.jsonl", step_);
-    std::optional<PendingStep> pending;
-
-    while (step_ < schedule_.total_steps && stop_signal() == 0) {
-      // 1. The samples of this step, exactly the global batch.
+    data::Loader loader(run_.records, *run_.processor, loader_settings(config_), run_.state.cursor, run_.ledger);
+    UpcomingSteps upcoming(loader, run_.choices, twin_.get(), run_.state.step + 1, run_.schedule.total_steps);
+    OomGuard guard(*run_.model, *run_.optimizer, device_,
+                   [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
+    // What loading left behind is not what a step leaves behind.
+    memory::release_unused(device_);
+    while (run_.state.step < run_.schedule.total_steps && stop_signal() == 0) {
+      // 1. The samples of this step, exactly the global batch, and how its micro-batches are to be cut.
       const auto start = Clock::now();
-      const data::GlobalBatch batch = loader.next();
-      // 2. Forward and backward passes over its micro-batches, then the optimizer.
-      at::Generator generator = at::globalContext().defaultGenerator(device_);
-      generator.set_current_seed(stream_seed(seed(), "step", {static_cast<uint64_t>(step_)}));
-      memory::reset_peaks(device_);
-      const engine::LearningRates rates = learning_rates(config_.training, schedule_.factor(step_));
-      const auto result = engine::optimizer_step(*model_, *optimizer_, batch.samples, rates, settings);
-      ++step_;
-      cursor_ = batch.next;
-      // 3. Report: the numbers of the step before, which have reached the host by now.
-      PendingStep current(result, batch, device_);
-      current.metrics.step = step_;
-      current.metrics.epoch = epochs_done();
-      current.metrics.learning_rate = rates.language_model;
-      if (plan_) current.metrics.predicted_peak_bytes = plan_->reserved_peak_bytes();
-      if (sample_lines) sample_lines->append(sample_ids_line(step_, batch));
-      if (pending) finish(*pending, metrics_lines);
-      current.metrics.step_seconds = seconds_since(start);
-      pending.emplace(std::move(current));
-      if (device_.is_cpu() || is_save_step()) finish_and_forget(pending, metrics_lines);
+      UpcomingStep step = upcoming.next(step_seconds_);
+      callbacks_.before_step(step.step);
+      // 2. Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out.
+      const GuardedStep done = do_step(guard, step);
+      // 3. Report. On a GPU the numbers arrive during the next step.
+      take_note(done, step);
+      step_seconds_ = seconds_since(start);
+      pending_->report.metrics.step_seconds = step_seconds_;
+      if (device_.is_cpu() || is_save_step()) finish_pending();
       // 4. Save.
       if (is_save_step()) save();
     }
-    finish_and_forget(pending, metrics_lines);
-    progress_->clear();
-    if (saved_step_ != step_) save();
-    if (stop_signal() != 0) spdlog::warn("stopped by signal {} after step {}", stop_signal(), step_);
-  }
-
-  void finish_and_forget(std::optional<PendingStep>& pending, report::StepLines& lines) {
-    if (pending) finish(*pending, lines);
-    pending.reset();
-  }
-
-  void finish(PendingStep& step, report::StepLines& lines) {
-    step.read();
-    most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, step.metrics.allocated_peak_bytes);
-    most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, step.metrics.reserved_peak_bytes);
-    if (is_rehearsal()) step.metrics.loss = step.metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
-    lines.append(step.metrics.to_json_line());
-    progress_->show(step.metrics);
-    if (is_rehearsal()) return;
-    last_loss_ = step.metrics.loss;
-    if (!std::isfinite(step.metrics.loss) || !std::isfinite(step.metrics.grad_norm)) {
-      throw run_error(
-          "step {}: loss {} with gradient norm {}; the last checkpoint is whole. Its samples: {}. Lower "
-          "training.learning_rate, or look at these samples",
-          step.metrics.step, step.metrics.loss, step.metrics.grad_norm, step.sample_ids);
+    finish_pending();
+    if (saved_step_ != run_.state.step) save();
+    if (stop_signal() != 0) {
+      event(report::EventKind::kStopped,
+            fmt::format("stopped by signal {} after step {}", stop_signal(), run_.state.step));
     }
   }
 
-  bool is_save_step() const { return config_.output.save_steps > 0 && step_ % config_.output.save_steps == 0; }
+  GuardedStep do_step(OomGuard& guard, UpcomingStep& step) {
+    leave_out_known(step);
+    if (step.foreseen.release_first) memory::release_unused(device_);
+    memory::reset_peaks(device_);
+    const uint64_t step_seed = stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
+    // The step before is known by then, and with it whether the schedule has moved on.
+    const auto rates = [this] {
+      finish_pending();
+      rates_ = learning_rates(config_.training, run_.schedule.factor(run_.state.step - run_.state.skipped_steps));
+      return rates_;
+    };
+    for (;;) {
+      try {
+        return guard.step(step.batch.samples, step.foreseen.layout, step_seed, rates);
+      } catch (const SampleDoesNotFit& error) {
+        leave_out(step, error);
+      }
+    }
+  }
+
+  /// Drops a sample that does not fit, or stops the run over it.
+  void leave_out(UpcomingStep& step, const SampleDoesNotFit& error) {
+    auto& samples = step.batch.samples;
+    const auto sample = samples.begin() + error.place();
+    const std::string message =
+        fmt::format("sample {}: does not fit into the device's memory, even alone and with everything recomputed ({})",
+                    sample->id, error.what());
+    constexpr const char* kReason = "does not fit into memory";
+    if (config_.data.on_bad_sample == data::BadSamplePolicy::kFail) {
+      run_.ledger.mark_failed(sample->index, sample->id, kReason, message);
+      throw UserError(ExitCode::kDoesNotFit,
+                      message +
+                          "; make it smaller (data.image_max_pixels, data.max_length), take it out, or go on "
+                          "without such samples: data.on_bad_sample=skip");
+    }
+    run_.ledger.mark_dropped(sample->index, sample->id, kReason, message);
+    event(report::EventKind::kAnomaly, message + "; it is left out", {sample->id});
+    samples.erase(sample);
+    cut_anew(step);
+  }
+
+  /// A sample that was left out in an epoch before.
+  void leave_out_known(UpcomingStep& step) {
+    const auto erased = std::erase_if(step.batch.samples, [this](const data::Sample& sample) {
+      return run_.ledger.status(sample.index) == data::SampleStatus::kDropped;
+    });
+    if (erased > 0) cut_anew(step);
+  }
+
+  void cut_anew(UpcomingStep& step) {
+    if (step.batch.samples.empty()) {
+      throw UserError(ExitCode::kDoesNotFit,
+                      fmt::format("step {}: none of its samples fits into the device's memory; make them smaller "
+                                  "(data.image_max_pixels, data.max_length)",
+                                  step.step));
+    }
+    step.foreseen = {.layout = planner::layout_of(run_.choices, std::ssize(step.batch.samples)),
+                     .release_first = step.foreseen.release_first,
+                     .peaks = {}};
+  }
+
+  void on_failure(const std::string& reason, const engine::StepLayout& next) {
+    event(report::EventKind::kOomSplit,
+          fmt::format("step {}: memory ran out ({}); the step is done again in {} micro-batches", run_.state.step + 1,
+                      reason, next.micro_batches.size()));
+    if (twin_) twin_->raise_margin();
+  }
+
+  void take_note(const GuardedStep& done, const UpcomingStep& step) {
+    ++run_.state.step;
+    run_.state.cursor = step.batch.next;
+    for (const auto& sample : step.batch.samples) run_.ledger.mark_used(sample.index);
+    pending_.emplace(done, step, device_);
+    report::StepMetrics& metrics = pending_->report.metrics;
+    metrics.total_steps = run_.schedule.total_steps;
+    metrics.epoch = epochs_done();
+    metrics.learning_rate = rates_.language_model;
+    if (run_.plan) {
+      const auto& predicted = step.foreseen.peaks ? *step.foreseen.peaks : run_.plan->peaks();
+      metrics.predicted_allocated_peak_bytes = predicted.allocated_bytes;
+      metrics.predicted_peak_bytes = predicted.reserved_bytes;
+    }
+    const auto memory = memory::device_memory(device_);
+    most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
+    most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
+    if (twin_) twin_->compare(step.step, step.foreseen, memory, done.failed_attempts == 0);
+    empty_fragmented_cache(memory);
+  }
+
+  /// Before the next step, where much of what is reserved was of no use even at the peak.
+  void empty_fragmented_cache(const memory::DeviceMemory& memory) {
+    const auto reserved = static_cast<double>(memory.reserved_peak_bytes);
+    const auto unused = static_cast<double>(memory.reserved_peak_bytes - memory.allocated_peak_bytes);
+    if (unused <= config_.memory.empty_cache_above * reserved) return;
+    if (run_.state.step < next_emptying_) return;
+    next_emptying_ = run_.state.step + kStepsBetweenEmptyings;
+    event(report::EventKind::kCacheEmptied,
+          fmt::format("step {}: {:.0f} % of the reserved memory was not allocated at its peak; the cache is emptied",
+                      run_.state.step, 100 * unused / reserved));
+    if (twin_) {
+      twin_->ask_for_release();
+    } else {
+      memory::release_unused(device_);
+    }
+  }
+
+  /// Waits for the numbers of the step before and hands them on.
+  void finish_pending() {
+    if (!pending_) return;
+    pending_->read();
+    StepReport done = std::move(pending_->report);
+    pending_.reset();
+    report::StepMetrics& metrics = done.metrics;
+    if (is_rehearsal()) {
+      metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    } else {
+      last_loss_ = metrics.loss;
+    }
+    if (metrics.skipped) ++run_.state.skipped_steps;
+    metrics.skipped_steps = run_.state.skipped_steps;
+    callbacks_.step(done);
+  }
+
+  bool is_save_step() const {
+    return config_.output.save_steps > 0 && run_.state.step % config_.output.save_steps == 0;
+  }
 
   void save() {
     if (is_rehearsal()) return;
-    checkpoints_.save({step_, cursor_, fingerprint_}, *model_, *optimizer_, ledger_, config_.model.path);
-    saved_step_ = step_;
+    run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, config_.model.path);
+    saved_step_ = run_.state.step;
     write_ledger();
+    const auto folder = *run_.checkpoints.newest();
+    event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
+    callbacks_.checkpoint(saved_step_, folder);
   }
 
-  void write_ledger() const { io::write_file(dir_ / "ledger.json", ledger_.to_json().dump(2) + "\n"); }
+  void event(report::EventKind kind, std::string message, std::vector<std::string> ids = {}) {
+    callbacks_.event({.step = run_.state.step, .kind = kind, .message = std::move(message), .ids = std::move(ids)});
+  }
+
+  void write_ledger() const { io::write_file(run_.folder / "ledger.json", run_.ledger.to_json().dump(2) + "\n"); }
 
   // What stopped the run, such as a full disk, may also be in the way here; it is the error to report.
-  void write_ledger_if_possible() const {
+  void end_after(const std::exception& error) {
     try {
+      event(report::EventKind::kFailed, error.what());
       write_ledger();
-    } catch (const std::exception& error) {
-      spdlog::warn("the ledger was not written: {}", error.what());
+      callbacks_.end(/*well=*/false);
+    } catch (const std::exception& another) {
+      spdlog::warn("the run's last words were not written: {}", another.what());
     }
   }
 
   double epochs_done() const {
-    return static_cast<double>(cursor_.epoch) +
-           static_cast<double>(cursor_.position) / static_cast<double>(records_.size());
+    return static_cast<double>(run_.state.cursor.epoch) +
+           static_cast<double>(run_.state.cursor.position) / static_cast<double>(run_.records.size());
   }
 
   uint64_t seed() const { return static_cast<uint64_t>(config_.training.seed); }
 
+  static constexpr int64_t kStepsBetweenEmptyings = 100;
+
   const Config& config_;
   at::Device device_;
-  std::filesystem::path dir_;
-  std::vector<io::Record> records_;
-  std::unique_ptr<models::Processor> processor_;
-  RunCheckpoints checkpoints_;
-  nlohmann::ordered_json fingerprint_;
-  data::Ledger ledger_;
-  engine::Schedule schedule_;
-  std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::AdamW> optimizer_;
-  std::unique_ptr<report::Progress> progress_;
-  int64_t step_ = 0;  // done
-  int64_t saved_step_ = -1;
-  data::Cursor cursor_;
-  std::optional<RunPlan> plan_;  // on a GPU
-  planner::Choices choices_;
-  memory::DeviceMemory most_;  // over all steps
+  RunSetup run_;
+  CallbackList callbacks_;
+  std::unique_ptr<TwinLink> twin_;  // on a GPU
+  std::optional<PendingStep> pending_;
+  engine::LearningRates rates_;  // of the newest step
+  int64_t saved_step_;
+  int64_t next_emptying_ = 0;
+  double step_seconds_ = 0;
+  memory::DeviceMemory most_;  // peaks over all steps
   std::optional<double> last_loss_;
 };
 
@@ -257,6 +318,8 @@ std::string TrainingSummary::to_json() const {
   json["reserved_peak_bytes"] = reserved_peak_bytes;
   json["planned_peak_bytes"] = nullptr;
   if (planned_peak_bytes) json["planned_peak_bytes"] = *planned_peak_bytes;
+  json["skipped_steps"] = skipped_steps;
+  json["callback_seconds"] = callback_seconds;
   return json.dump();
 }
 
@@ -264,9 +327,10 @@ TrainingSummary train(const Config& config, const std::string& resolved_yaml, at
   check_required(config);
   micro_batch_size(config.training);
   create_folder(run_folder(config));
-  Run run(config, device, quiet);
+  Trainer trainer(config, device, quiet);
   io::write_file(run_folder(config) / "config.yaml", resolved_yaml);
-  return run.train();
+  io::write_file(run_folder(config) / "environment.json", report::Environment::collect(device).to_json());
+  return trainer.train();
 }
 
 }  // namespace vlmtrain::train

@@ -44,7 +44,8 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// Marks the samples as used. Throws UserError (kBadData) if a sample is bad and the policy is kFail, or if an epoch
+  /// The ledger learns of bad samples here; that samples were used is for the caller to enter, who may draw batches
+  /// before they are trained on. Throws UserError (kBadData) if a sample is bad and the policy is kFail, or if an epoch
   /// holds no usable sample; rethrows any other exception of the processor as it is. After a throw the loader can only
   /// be destroyed.
   GlobalBatch next();

@@ -24,10 +24,15 @@ struct DeviceDescription {
 /// REQUIRES: open_device() gave `device`, and it is not the CPU. Makes the CUDA context, if there is none yet.
 DeviceDescription describe(at::Device device);
 
+/// What the driver has left on the card, for any process. REQUIRES as describe().
+int64_t free_bytes(at::Device device);
+
 /// Device memory as PyTorch's caching allocator counts it; zeros on the CPU.
 struct DeviceMemory {
   int64_t allocated_peak_bytes = 0;
   int64_t reserved_peak_bytes = 0;
+  int64_t allocated_bytes = 0;  ///< now
+  int64_t reserved_bytes = 0;
 };
 
 /// The peaks since the last call of reset_peaks. Does not wait for the device.
@@ -48,7 +53,8 @@ void set_expandable_segments(bool expandable);
 /// smaller (per_process_memory_fraction). Nothing on the CPU.
 void limit_reserved_bytes(int64_t bytes, int64_t total_bytes);
 
-/// Peak resident set of this process, from the kernel.
+/// Resident set of this process now, and at most; from the kernel.
+int64_t host_bytes();
 int64_t host_peak_bytes();
 
 }  // namespace vlmtrain::memory

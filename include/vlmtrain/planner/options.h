@@ -35,6 +35,9 @@ struct MemoryOptions {
   Auto<int64_t> vision_tiles_per_pass;
   Auto<int64_t> loss_chunk_rows;
   bool expandable_segments = true;
+  bool allow_splits = false;
+  bool twin = true;
+  double empty_cache_above = 0.3;
 };
 
 void declare(OptionTable& table, MemoryOptions& options);

@@ -2,6 +2,7 @@
 
 #include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/virtual_card.h"
 
 namespace vlmtrain::planner {
 
@@ -15,6 +16,9 @@ struct PlanRequest {
   FixedChoices fixed;
   bool with_timeline = false;
 };
+
+/// What stands for `card` in rehearsals: a card without limit that says it has the same size.
+VirtualCard rehearsal_card(const TargetCard& card);
 
 /// The plan with the least predicted step time among those that fit, each tried on a virtual card that says it is as
 /// large as the target and has no limit: where the reserved peak stays below the limit, a card of that size does the

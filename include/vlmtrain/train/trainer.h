@@ -18,6 +18,8 @@ struct TrainingSummary {
   std::optional<std::filesystem::path> checkpoint;  ///< nothing on a virtual card
   int64_t reserved_peak_bytes = 0;                  ///< of device memory; 0 on the CPU
   std::optional<int64_t> planned_peak_bytes;        ///< the same, as planned; nothing on the CPU
+  int64_t skipped_steps = 0;                        ///< whose loss or gradients were not finite
+  double callback_seconds = 0;                      ///< spent on metrics, progress, reports
 
   /// As `train --json` prints it.
   std::string to_json() const;

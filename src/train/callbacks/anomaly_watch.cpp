@@ -1,0 +1,51 @@
+#include "train/callbacks/anomaly_watch.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr int64_t kMostInARow = 3;
+/// Below it an overflow is no longer one of scale.
+constexpr double kLeastLossScale = 1;
+
+bool is_overflow_of_scale(const report::StepMetrics& metrics) {
+  return metrics.loss_scale && *metrics.loss_scale > kLeastLossScale && std::isfinite(metrics.loss);
+}
+
+}  // namespace
+
+void AnomalyWatch::on_step(const StepReport& step) {
+  const report::StepMetrics& metrics = step.metrics;
+  if (!metrics.skipped) {
+    in_a_row_ = 0;
+    return;
+  }
+  if (is_overflow_of_scale(metrics)) {
+    events_.event({.step = metrics.step,
+                   .kind = report::EventKind::kSkippedStep,
+                   .message = fmt::format("step {}: gradients overflowed with a loss scale of {:g}; the step is "
+                                          "skipped and the scale halved",
+                                          metrics.step, *metrics.loss_scale),
+                   .ids = step.sample_ids});
+    return;
+  }
+  const std::string numbers = fmt::format("loss {} with gradient norm {}", metrics.loss, metrics.grad_norm);
+  events_.event({.step = metrics.step,
+                 .kind = report::EventKind::kAnomaly,
+                 .message = fmt::format("step {}: {}; the step is skipped. Its samples: {}", metrics.step, numbers,
+                                        fmt::join(step.sample_ids, ", ")),
+                 .ids = step.sample_ids});
+  if (++in_a_row_ < kMostInARow) return;
+  throw run_error(
+      "step {}: {}, and so in the {} steps before; nothing of them was applied and the last checkpoint is whole. Its "
+      "samples: {}. Lower training.learning_rate, or look at the samples that events.jsonl names",
+      metrics.step, numbers, kMostInARow - 1, fmt::join(step.sample_ids, ", "));
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "train/callbacks/callback.h"
+#include "train/callbacks/callback_list.h"
+
+namespace vlmtrain::train {
+
+/// Steps that were skipped because their loss or gradient was not finite: an event with the samples for each; three in
+/// a row stop the run with a UserError (kFailed). With fp16, gradients that overflow are the loss scale's business, as
+/// long as it has room to go down.
+class AnomalyWatch final : public Callback {
+ public:
+  explicit AnomalyWatch(CallbackList& events) : events_(events) {}
+  void on_step(const StepReport& step) override;
+
+ private:
+  CallbackList& events_;
+  int64_t in_a_row_ = 0;
+};
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/metrics.h"
+
+namespace vlmtrain::train {
+
+/// A step whose numbers have reached the host.
+struct StepReport {
+  report::StepMetrics metrics;
+  std::vector<std::string> sample_ids;  ///< of the global batch, in order
+};
+
+/// What looks on while a run goes. Nothing here changes a number. Calls come from the run's thread, between steps.
+class Callback {
+ public:
+  virtual ~Callback() = default;
+
+  /// Before the step's work is begun; those before it may still be under way on the device.
+  virtual void before_step(int64_t /*step*/) {}
+  /// In the order of steps; on a GPU the next one is under way by then.
+  virtual void on_step(const StepReport& /*step*/) {}
+  virtual void on_event(const report::Event& /*event*/) {}
+  /// All steps so far have been reported; `folder` holds the model as it is now.
+  virtual void on_checkpoint(int64_t /*step*/, const std::filesystem::path& /*folder*/) {}
+  /// The run ends, with all its files written. `well`: by its last step or a request to stop; else by an error.
+  virtual void on_end(bool /*well*/) {}
+};
+
+}  // namespace vlmtrain::train

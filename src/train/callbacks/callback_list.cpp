@@ -1,0 +1,54 @@
+#include "train/callbacks/callback_list.h"
+
+#include <chrono>
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Adds the time that it lives to `seconds`, unless it is within another one.
+class Stopwatch {
+ public:
+  Stopwatch(double& seconds, int& depth) : seconds_(seconds), depth_(depth) { ++depth_; }
+  ~Stopwatch() {
+    if (--depth_ == 0) seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double& seconds_;
+  int& depth_;
+  Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace
+
+template <class Call>
+void CallbackList::each(const Call& call) {
+  const Stopwatch stopwatch(seconds_, depth_);
+  for (const auto& callback : callbacks_) call(*callback);
+}
+
+void CallbackList::before_step(int64_t step) {
+  each([&](Callback& callback) { callback.before_step(step); });
+}
+
+void CallbackList::step(const StepReport& step) {
+  each([&](Callback& callback) { callback.on_step(step); });
+}
+
+void CallbackList::event(const report::Event& event) {
+  each([&](Callback& callback) { callback.on_event(event); });
+}
+
+void CallbackList::checkpoint(int64_t step, const std::filesystem::path& folder) {
+  each([&](Callback& callback) { callback.on_checkpoint(step, folder); });
+}
+
+void CallbackList::end(bool well) {
+  each([well](Callback& callback) { callback.on_end(well); });
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+namespace vlmtrain::train {
+
+/// Bytes that only ever go up. What is in use between steps is level, with passing peaks; a leak shows as a rise of the
+/// lowest value from each stretch of steps to the next.
+class GrowthTrend {
+ public:
+  /// A rise of less than `least_bytes` over all stretches is none.
+  explicit GrowthTrend(int64_t least_bytes) : least_bytes_(least_bytes) {}
+
+  /// Takes in a step; gives the rise per step where there is one. After that it begins anew.
+  std::optional<int64_t> add(int64_t bytes);
+
+ private:
+  int64_t least_bytes_;
+  int64_t steps_ = 0;
+  int64_t lowest_ = 0;  // of the stretch under way
+  std::deque<int64_t> stretch_lows_;
+};
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,58 @@
+#include "train/callbacks/memory_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "vlmtrain/base/bytes.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr int64_t kTracedSteps = 3;
+constexpr int64_t kLeastDeviceBytes = 4 << 20;
+/// Caches of the loader and of libraries settle within some hundred megabytes.
+constexpr int64_t kLeastHostBytes = int64_t{256} << 20;
+
+}  // namespace
+
+MemoryWatch::MemoryWatch(at::Device device, CallbackList& events)
+    : device_(device), events_(events), device_trend_(kLeastDeviceBytes), host_trend_(kLeastHostBytes) {}
+
+void MemoryWatch::before_step(int64_t /*step*/) {
+  if (growth_ && !trace_) trace_.emplace(device_);
+}
+
+void MemoryWatch::on_step(const StepReport& step) {
+  const report::StepMetrics& metrics = step.metrics;
+  if (trace_ && ++traced_steps_ == kTracedSteps) {
+    events_.event({.step = metrics.step,
+                   .kind = report::EventKind::kMemoryGrowth,
+                   .message = fmt::format("step {}: device memory in use between steps grows by {} a step, to {} now; "
+                                          "what stays is of: {}",
+                                          metrics.step, format_bytes(*growth_), format_bytes(metrics.allocated_bytes),
+                                          component_that_grows())});
+    trace_.reset();
+    growth_.reset();
+    traced_steps_ = 0;
+  }
+  if (!growth_) growth_ = device_trend_.add(metrics.allocated_bytes);
+  if (const auto growth = host_trend_.add(metrics.host_bytes)) {
+    events_.event({.step = metrics.step,
+                   .kind = report::EventKind::kMemoryGrowth,
+                   .message = fmt::format("step {}: host memory grows by {} a step, to {} now", metrics.step,
+                                          format_bytes(*growth), format_bytes(metrics.host_bytes))});
+  }
+}
+
+std::string MemoryWatch::component_that_grows() const {
+  memory::AllocationReplay replay;
+  for (const auto& event : trace_->events()) replay.apply(event);
+  const auto& bytes = replay.by_component();
+  const auto most = std::max_element(bytes.begin(), bytes.end());
+  return std::string(memory::name_of(static_cast<memory::Component>(std::distance(bytes.begin(), most))));
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+
+#include "train/callbacks/callback.h"
+#include "train/callbacks/callback_list.h"
+#include "train/callbacks/growth_trend.h"
+#include "vlmtrain/memory/trace.h"
+
+namespace vlmtrain::train {
+
+/// Warns where device or host memory in use between steps grows. Of the device's, the next steps are traced, and the
+/// part of the model is named whose allocations stay.
+class MemoryWatch final : public Callback {
+ public:
+  MemoryWatch(at::Device device, CallbackList& events);
+
+  void before_step(int64_t step) override;
+  void on_step(const StepReport& step) override;
+
+ private:
+  std::string component_that_grows() const;
+
+  at::Device device_;
+  CallbackList& events_;
+  GrowthTrend device_trend_;
+  GrowthTrend host_trend_;
+  std::optional<int64_t> growth_;  // of the device's, while it is traced
+  int64_t traced_steps_ = 0;
+  std::optional<memory::AllocationTrace> trace_;
+};
+
+}  // namespace vlmtrain::train

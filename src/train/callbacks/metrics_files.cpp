@@ -1,0 +1,23 @@
+#include "train/callbacks/metrics_files.h"
+
+#include <nlohmann/json.hpp>
+
+namespace vlmtrain::train {
+
+MetricsFiles::MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples)
+    : metrics_(run_folder / "metrics.jsonl", resumed_step), events_(run_folder / "events.jsonl", resumed_step) {
+  if (log_samples) samples_.emplace(run_folder / "samples.jsonl", resumed_step);
+}
+
+void MetricsFiles::on_step(const StepReport& step) {
+  metrics_.append(step.metrics.to_json_line());
+  if (samples_) {
+    samples_->append(nlohmann::ordered_json{{"step", step.metrics.step}, {"ids", step.sample_ids}}.dump());
+  }
+}
+
+void MetricsFiles::on_event(const report::Event& event) {
+  events_.append(event.to_json_line());
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optional>
+
+#include "train/callbacks/callback.h"
+
+namespace vlmtrain::train {
+
+/// metrics.jsonl, a line a step; events.jsonl, a line an event; with `log_samples` samples.jsonl, the ids of each step.
+class MetricsFiles final : public Callback {
+ public:
+  MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples);
+
+  void on_step(const StepReport& step) override;
+  void on_event(const report::Event& event) override;
+
+ private:
+  report::StepLines metrics_;
+  report::StepLines events_;
+  std::optional<report::StepLines> samples_;
+};
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,127 @@
+#include "train/twin_link.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/shape.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr double kShareOfStep = 0.01;
+constexpr double kLeastPatienceSeconds = 0.002;
+constexpr double kLockstepPatienceSeconds = 120;
+constexpr int64_t kMostLateInARow = 10;
+constexpr size_t kComparedSteps = 20;
+constexpr int64_t kSettledStep = 10;
+constexpr int64_t kLeastMarginStep = int64_t{64} << 20;
+constexpr int64_t kMarginShare = 50;  // of the limit, each time
+
+std::vector<planner::SampleGroup> groups_of(const std::vector<data::Sample>& samples) {
+  std::vector<planner::SampleGroup> groups;
+  for (const auto& sample : samples) {
+    data::SampleShape shape = data::shape_of(sample);
+    if (!groups.empty() && groups.back().shape == shape) {
+      ++groups.back().count;
+    } else {
+      groups.push_back({std::move(shape), 1});
+    }
+  }
+  return groups;
+}
+
+}  // namespace
+
+TwinLink::TwinLink(TwinSettings settings, at::Device device, OnEvent on_event)
+    : settings_(std::move(settings)), device_(device), on_event_(std::move(on_event)) {
+  try {
+    twin_ = std::make_unique<planner::Twin>(settings_.job, settings_.choices, settings_.card);
+  } catch (const UserError& error) {
+    on_event_(report::EventKind::kTwin, fmt::format("the run has no twin: {}", error.what()));
+  }
+}
+
+void TwinLink::announce(int64_t step, const std::vector<data::Sample>& samples, const engine::StepLayout& layout) {
+  if (is_lost()) return;
+  if (release_next_) releases_.insert(step);
+  twin_->announce({.step = step,
+                   .samples = groups_of(samples),
+                   .layout = layout,
+                   .release_first = release_next_,
+                   .limit_bytes = limit_now()});
+  release_next_ = false;
+}
+
+ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, double step_seconds) {
+  ForeseenStep foreseen{.layout = planned, .release_first = releases_.erase(step) > 0, .peaks = {}};
+  if (is_lost()) return foreseen;
+  const auto start = std::chrono::steady_clock::now();
+  const double patience =
+      settings_.waits ? kLockstepPatienceSeconds : std::max(kLeastPatienceSeconds, kShareOfStep * step_seconds);
+  const auto answer = twin_->foresight(step, std::chrono::duration<double>(patience));
+  summary_.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!answer) {
+    ++summary_.late_steps;
+    release_next_ = true;  // the twin may have decided something that the run does not know
+    if (++late_in_a_row_ >= kMostLateInARow && !is_lost()) {
+      twin_.reset();
+      on_event_(report::EventKind::kTwin,
+                fmt::format("step {}: the twin is {} steps behind; training goes on without it", step, late_in_a_row_));
+    }
+    return foreseen;
+  }
+  late_in_a_row_ = 0;
+  ++summary_.steps;
+  summary_.cpu_seconds += answer->cpu_seconds;
+  foreseen = {.layout = answer->layout, .release_first = answer->release_first, .peaks = answer->peaks};
+  if (foreseen.layout != planned) {
+    ++summary_.cut_steps;
+    on_event_(report::EventKind::kForeseenSplit,
+              fmt::format("step {}: would not have fitted; {} micro-batches instead of {}{}", step,
+                          foreseen.layout.micro_batches.size(), planned.micro_batches.size(),
+                          foreseen.layout.recompute != planned.recompute ? ", everything recomputed" : ""));
+  } else if (foreseen.release_first) {
+    on_event_(report::EventKind::kCacheEmptied, fmt::format("step {}: begins with an empty cache", step));
+  }
+  return foreseen;
+}
+
+void TwinLink::compare(int64_t step, const ForeseenStep& foreseen, const memory::DeviceMemory& measured,
+                       bool as_foreseen) {
+  if (!as_foreseen) release_next_ = true;
+  if (!as_foreseen || !foreseen.peaks) return;
+  const int64_t excess = measured.reserved_peak_bytes - foreseen.peaks->reserved_bytes;
+  excess_bytes_.push_back(excess);
+  if (excess_bytes_.size() > kComparedSteps) excess_bytes_.pop_front();
+  if (step < kSettledStep || measured.reserved_peak_bytes == 0) return;
+  const double error = std::abs(static_cast<double>(excess)) / static_cast<double>(measured.reserved_peak_bytes);
+  summary_.worst_error = std::max(summary_.worst_error, error);
+}
+
+void TwinLink::raise_margin() {
+  margin_bytes_ += std::max(kLeastMarginStep, settings_.limit_bytes / kMarginShare);
+}
+
+/// Never more than the card has for this process now: others may have taken some.
+int64_t TwinLink::limit_now() const {
+  const int64_t available = memory::device_memory(device_).reserved_bytes + memory::free_bytes(device_);
+  const int64_t most_excess = excess_bytes_.empty() ? 0 : *std::max_element(excess_bytes_.begin(), excess_bytes_.end());
+  return std::min(settings_.limit_bytes, available) - margin_bytes_ - std::max<int64_t>(0, most_excess);
+}
+
+bool TwinLink::is_lost() {
+  if (twin_ == nullptr) return true;
+  const auto failure = twin_->failure();
+  if (!failure) return false;
+  twin_.reset();
+  on_event_(report::EventKind::kTwin, fmt::format("the twin has ended ({}); training goes on without it", *failure));
+  return true;
+}
+
+}  // namespace vlmtrain::train

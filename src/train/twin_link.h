@@ -1,0 +1,90 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/planner/twin.h"
+#include "vlmtrain/report/event.h"
+
+namespace vlmtrain::train {
+
+struct TwinSettings {
+  planner::Job job;
+  planner::Choices choices;
+  planner::VirtualCard card;
+  int64_t limit_bytes = 0;  ///< what the plan lets the allocator reserve
+  /// The run is on a virtual card itself, as fast as its twin: it waits for each answer instead of going on without.
+  bool waits = false;
+};
+
+/// How a step is to be done, as far as the twin knows.
+struct ForeseenStep {
+  engine::StepLayout layout;
+  bool release_first = false;  ///< memory::release_unused() before the step
+  std::optional<planner::StepPeaks> peaks;
+};
+
+/// What the twin was worth over a run.
+struct TwinSummary {
+  int64_t steps = 0;          ///< foreseen
+  int64_t cut_steps = 0;      ///< of these, cut because they would not have fitted
+  int64_t late_steps = 0;     ///< without an answer in time
+  double worst_error = 0;     ///< of the reserved peak, measured against foreseen, as a share; from step 10 on
+  double cpu_seconds = 0;     ///< of the child, in all
+  double waited_seconds = 0;  ///< by the run
+};
+
+/// A run's connection with its twin: announces steps, takes answers as long as they come in time, compares them with
+/// what is measured and lowers the twin's limit accordingly. Where the run did something else than was foreseen, both
+/// empty their allocator's cache before the next step that is announced, after which they are alike again. If the twin
+/// fails or falls behind, the run goes on without it, and an event says so.
+class TwinLink {
+ public:
+  using OnEvent = std::function<void(report::EventKind, const std::string& message)>;
+
+  TwinLink(TwinSettings settings, at::Device device, OnEvent on_event);
+
+  void announce(int64_t step, const std::vector<data::Sample>& samples, const engine::StepLayout& layout);
+
+  /// Waits at most 1 % of a step's time. Without an answer: `planned`.
+  ForeseenStep await(int64_t step, const engine::StepLayout& planned, double step_seconds);
+
+  /// `measured` are the peaks of the step; `as_foreseen`: it was done as await() said.
+  void compare(int64_t step, const ForeseenStep& foreseen, const memory::DeviceMemory& measured, bool as_foreseen);
+
+  /// The next announced step is to begin with an empty cache.
+  void ask_for_release() { release_next_ = true; }
+
+  /// Memory ran out although nothing of the kind was foreseen.
+  void raise_margin();
+
+  const TwinSummary& summary() const { return summary_; }
+
+ private:
+  bool is_lost();
+  int64_t limit_now() const;
+
+  TwinSettings settings_;
+  at::Device device_;
+  OnEvent on_event_;
+  std::unique_ptr<planner::Twin> twin_;  // null once it is lost
+  int64_t margin_bytes_ = 0;             // beyond the plan's
+  std::deque<int64_t> excess_bytes_;     // measured − foreseen, of the last steps
+  std::set<int64_t> releases_;           // announced steps that begin with an empty cache
+  bool release_next_ = false;
+  int64_t late_in_a_row_ = 0;
+  TwinSummary summary_;
+};
+
+}  // namespace vlmtrain::train

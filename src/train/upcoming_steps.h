@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+
+#include "train/twin_link.h"
+#include "vlmtrain/data/loader.h"
+
+namespace vlmtrain::train {
+
+/// A step that is about to be done.
+struct UpcomingStep {
+  int64_t step = 0;  ///< from 1
+  data::GlobalBatch batch;
+  engine::StepLayout planned;
+  ForeseenStep foreseen;
+  double data_wait_seconds = 0;  ///< for loader threads, while this step was made ready
+};
+
+/// Draws the batches of a run, with a twin some steps ahead of their turn, so that it can rehearse them.
+class UpcomingSteps {
+ public:
+  /// Steps first_step … last_step. `twin` may be null.
+  UpcomingSteps(data::Loader& loader, const planner::Choices& choices, TwinLink* twin, int64_t first_step,
+                int64_t last_step);
+
+  /// The next step. `step_seconds`: what the steps so far took. Rethrows what the loader threw, in its turn.
+  UpcomingStep next(double step_seconds);
+
+ private:
+  struct Drawn {
+    data::GlobalBatch batch;
+    engine::StepLayout planned;
+    std::exception_ptr error;
+  };
+
+  /// Returns how long it waited for the loader.
+  double draw();
+
+  data::Loader& loader_;
+  planner::Choices choices_;
+  TwinLink* twin_;
+  int64_t next_step_;
+  int64_t last_step_;
+  std::deque<Drawn> drawn_;  // from next_step_ on
+};
+
+}  // namespace vlmtrain::train
