@@ -25,6 +25,7 @@ struct SmallRunSettings {
   std::optional<nn::LoraSettings> lora = std::nullopt;
   nn::Quantization quantization = nn::Quantization::kNone;
   bool frozen_tower = false;
+  std::optional<engine::LossScaleSettings> loss_scale = std::nullopt;
 };
 
 /// A model on the virtual card, and the global batch that each of its steps trains on.
@@ -42,14 +43,23 @@ class SmallRun {
     models::initialize_adapter(*model_, /*seed=*/0);
     if (settings.frozen_tower) models::freeze(*model_, {.vision_tower = true});
     if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
-    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), engine::AdamWSettings{.weight_decay = 0.1});
+    optimizer_ = std::make_unique<engine::AdamW>(
+        model_->parameters(), engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = settings.loss_scale});
   }
 
-  engine::StepResult step() {
-    return engine::optimizer_step(*model_, *optimizer_, samples_, {1e-4, 1e-4, 1e-4}, settings_);
+  engine::StepResult step() { return engine::optimizer_step(*model_, *optimizer_, samples_, kRates, settings_); }
+
+  /// All of a step but its last half.
+  engine::PreparedUpdate prepare() {
+    const auto result = engine::accumulate_gradients(*model_, samples_, settings_, optimizer_->loss_scale());
+    return optimizer_->prepare(result.loss);
   }
+
+  void apply(const engine::PreparedUpdate& update) { optimizer_->apply(update, kRates); }
 
  private:
+  static constexpr engine::LearningRates kRates{1e-4, 1e-4, 1e-4};
+
   engine::StepSettings settings_;
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
