@@ -11,6 +11,7 @@
 #include "data/record_problem.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/sample_stream.h"
 
 namespace vlmtrain::data {
@@ -82,6 +83,7 @@ class Loader::Impl {
       } else {
         epoch_has_usable_ = true;
         batch.label_tokens += item.sample.label_tokens();
+        item.sample.seed = draw_seed();
         batch.samples.push_back(std::move(item.sample));
       }
       advance();
@@ -91,6 +93,12 @@ class Loader::Impl {
   }
 
  private:
+  /// Of the sample at the cursor: each place of each epoch has its own.
+  uint64_t draw_seed() const {
+    return stream_seed(settings_.seed, "sample",
+                       {static_cast<uint64_t>(cursor_.epoch), static_cast<uint64_t>(cursor_.position)});
+  }
+
   void check_start() const {
     VLMTRAIN_CHECK(ledger_.samples() == std::ssize(records_), "a ledger of {} samples for {} records",
                    ledger_.samples(), records_.size());

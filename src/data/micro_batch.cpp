@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/rng.h"
 #include "vlmtrain/memory/copy.h"
 
 namespace vlmtrain::data {
@@ -37,6 +38,21 @@ void check_shapes(const Sample& sample) {
                  "sample {}: grids of {} tiles, but {} tiles", sample.id, tiles_of(sample.grids), sample.tiles.size(0));
   VLMTRAIN_CHECK(sample.position_ids.empty() || std::ssize(sample.position_ids) == kPositionAxes * sample.tokens(),
                  "sample {}: {} positions for {} tokens", sample.id, sample.position_ids.size(), sample.tokens());
+}
+
+/// Each tile or frame draws for itself, since a vision pass may end behind it.
+void add_tile_units(const Sample& sample, std::vector<nn::DropoutUnit>& units) {
+  if (!sample.tiles.defined()) return;
+  uint64_t number = 0;
+  const auto add = [&](int64_t tiles) {
+    units.push_back({.seed = stream_seed(sample.seed, "tile", {number++}), .share = tiles});
+  };
+  if (sample.grids.empty()) {
+    for (int64_t tile = 0; tile < sample.tiles.size(0); ++tile) add(1);
+  }
+  for (const TileGrid& grid : sample.grids) {
+    for (int64_t frame = 0; frame < grid.frames; ++frame) add(grid.tiles_per_frame());
+  }
 }
 
 at::Tensor join_tiles(std::span<const Sample> samples) {
@@ -112,6 +128,8 @@ MicroBatch collate(std::span<const Sample> samples) {
     }
     batch.grids.insert(batch.grids.end(), sample.grids.begin(), sample.grids.end());
     batch.images += sample.images;
+    batch.sample_units.push_back({.seed = sample.seed, .share = sample.tokens()});
+    add_tile_units(sample, batch.tile_units);
   }
   batch.samples = std::ssize(samples);
   batch.token_ids = to_tensor(token_ids);

@@ -7,6 +7,7 @@
 
 #include "models/vision_passes.h"
 #include "vlmtrain/memory/place.h"
+#include "vlmtrain/nn/dropout.h"
 
 namespace vlmtrain::models {
 
@@ -17,13 +18,17 @@ at::Tensor VisionLanguageModel::all_image_features(const VisionInput& vision) co
   if (!vision.tiles.defined()) return {};
   const InComponent component(Component::kVision);
   std::vector<at::Tensor> passes;
-  for (const auto& pass : vision_passes(vision, vision_tiles_per_pass_)) passes.push_back(image_features(pass));
+  for (const auto& pass : vision_passes(vision, vision_tiles_per_pass_)) {
+    const nn::DropoutScope dropout(pass.units);
+    passes.push_back(image_features(pass));
+  }
   return passes.size() == 1 ? passes.front() : at::cat(passes);
 }
 
 at::Tensor VisionLanguageModel::forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const {
-  const at::Tensor features = all_image_features({batch.tiles, batch.grids});
+  const at::Tensor features = all_image_features({batch.tiles, batch.grids, batch.tile_units});
   const InComponent language(Component::kLanguage);
+  const nn::DropoutScope dropout(batch.sample_units);
   return hidden_states(batch, features, output_positions, /*cache=*/nullptr);
 }
 

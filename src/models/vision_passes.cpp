@@ -27,6 +27,17 @@ std::vector<GridPass> grid_passes(const std::vector<data::TileGrid>& grids, int6
   return passes;
 }
 
+/// Gives each pass the units of its tiles; no pass cuts one.
+void share_out(const std::vector<nn::DropoutUnit>& units, std::vector<VisionInput>& passes) {
+  auto unit = units.begin();
+  for (auto& pass : passes) {
+    for (int64_t tiles = pass.tiles.size(0); tiles > 0 && unit != units.end(); ++unit) {
+      pass.units.push_back(*unit);
+      tiles -= unit->share;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<VisionInput> vision_passes(const VisionInput& vision, int64_t tiles_per_pass) {
@@ -34,13 +45,14 @@ std::vector<VisionInput> vision_passes(const VisionInput& vision, int64_t tiles_
   std::vector<VisionInput> passes;
   if (vision.grids.empty()) {
     for (const auto& tiles : vision.tiles.split(tiles_per_pass)) passes.push_back({tiles, {}});
-    return passes;
+  } else {
+    int64_t first = 0;
+    for (auto& pass : grid_passes(vision.grids, tiles_per_pass)) {
+      passes.push_back({vision.tiles.narrow(0, first, pass.tiles), std::move(pass.grids)});
+      first += pass.tiles;
+    }
   }
-  int64_t first = 0;
-  for (auto& pass : grid_passes(vision.grids, tiles_per_pass)) {
-    passes.push_back({vision.tiles.narrow(0, first, pass.tiles), std::move(pass.grids)});
-    first += pass.tiles;
-  }
+  share_out(vision.units, passes);
   return passes;
 }
 

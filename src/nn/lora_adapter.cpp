@@ -4,11 +4,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/dropout.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
 #include <cmath>
 
+#include "vlmtrain/base/rng.h"
+#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/recompute.h"
 
@@ -20,7 +21,8 @@ LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settin
                                  InitialValues::uniform(1 / std::sqrt(static_cast<double>(in_features))))),
       b_(scope.adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros())),
       scale_(settings.scale()),
-      dropout_(settings.dropout) {
+      dropout_(settings.dropout),
+      dropout_layer_(stream_seed(0, scope.path())) {
   if (settings.use_dora) {
     magnitude_ = scope.adapter_parameter("lora_magnitude_vector", {out_features}, InitialValues::ones());
   }
@@ -28,7 +30,7 @@ LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settin
 
 at::Tensor LoraAdapter::operator()(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {
   const bool drops = dropout_ > 0 && gradients_wanted();
-  const at::Tensor input = drops ? at::dropout(x, dropout_, /*train=*/true) : x;
+  const at::Tensor input = drops ? unit_dropout(x, dropout_, dropout_layer_) : x;
   // In place, in the product's own kernel: no other tensor of [rows, out] comes into being, here or in the backward
   // pass.
   const auto add_adapter = [&](at::Tensor y) {

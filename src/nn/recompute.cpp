@@ -1,14 +1,13 @@
 #include "vlmtrain/nn/recompute.h"
 
-#include <ATen/Context.h>
-#include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <mutex>
 #include <utility>
+
+#include "vlmtrain/nn/dropout.h"
 
 namespace vlmtrain::nn {
 
@@ -31,46 +30,16 @@ class FirstRun {
   bool outer_;
 };
 
-at::Generator default_generator(at::Device device) {
-  return at::globalContext().defaultGenerator(device);
-}
-
-at::Tensor random_state(at::Generator generator) {
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-/// Puts the random state back that a generator had, for as long as the guard lives.
-class RandomStateGuard {
- public:
-  RandomStateGuard(at::Generator generator, const at::Tensor& state)
-      : generator_(std::move(generator)), outer_state_(random_state(generator_)) {
-    set(state);
-  }
-  ~RandomStateGuard() { set(outer_state_); }
-  RandomStateGuard(const RandomStateGuard&) = delete;
-  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
-
- private:
-  void set(const at::Tensor& state) {
-    const std::lock_guard<std::mutex> lock(generator_.mutex());
-    generator_.set_state(state);
-  }
-
-  at::Generator generator_;
-  at::Tensor outer_state_;
-};
-
 struct Block : torch::CustomClassHolder {
   explicit Block(std::function<at::Tensor(const at::Tensor&)> function) : run(std::move(function)) {}
   std::function<at::Tensor(const at::Tensor&)> run;
+  DropoutUnits dropout_units = DropoutScope::current();
 };
 
 struct Recompute : torch::autograd::Function<Recompute> {
   static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<Block>& block, const at::Tensor& input,
                             at::TensorList parameters) {
     context->saved_data["block"] = c10::IValue::make_capsule(block);
-    context->saved_data["random_state"] = random_state(default_generator(input.device()));
     variable_list kept{input};
     kept.insert(kept.end(), parameters.begin(), parameters.end());
     context->save_for_backward(std::move(kept));
@@ -86,8 +55,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     at::Tensor output;
     {
       const at::AutoGradMode with_gradients(true);
-      const RandomStateGuard same_randomness(default_generator(inputs[0].device()),
-                                             context->saved_data["random_state"].toTensor());
+      const DropoutScope same_dropout(block->dropout_units);
       output = block->run(inputs[0]);
     }
     variable_list wanted;

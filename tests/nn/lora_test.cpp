@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/rng.h"
+#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/recompute.h"
 
@@ -145,6 +147,18 @@ TEST(LoraTargetTest, WithoutSettingsNothingIsAdapted) {
   EXPECT_THAT(store.targets_without_linear(), IsEmpty());
 }
 
+constexpr double kDropped = 0.5;
+
+DropoutScope scope_of_rows() {
+  return DropoutScope(std::vector<DropoutUnit>{{.seed = 5, .share = 1}, {.seed = 6, .share = 3}});
+}
+
+/// What the dropout of the adapter named `up` makes of x.
+at::Tensor drop(const at::Tensor& x) {
+  const DropoutScope scope = scope_of_rows();
+  return unit_dropout(x, kDropped, stream_seed(0, "up"));
+}
+
 /// Half of an adapter's inputs are dropped; B A is random, W zero, so that the output is the adapter's alone.
 class LoraDropout : public testing::Test {
  protected:
@@ -153,59 +167,69 @@ class LoraDropout : public testing::Test {
     tensor_of(store_, "up.weight").detach().zero_();
   }
 
-  /// The outputs of dropped rows: x is all ones, so that a row's sum tells how many of its elements were dropped.
-  at::Tensor run() const { return linear_(at::ones({kRows, kIn}, at::kDouble)); }
+  at::Tensor run() const {
+    const DropoutScope scope = scope_of_rows();
+    return linear_(x_);
+  }
 
-  static constexpr double kShare = 0.5;
-  ParameterStore store_ = double_store({.rank = 3, .alpha = 3, .dropout = kShare});
+  ParameterStore store_ = double_store({.rank = 3, .alpha = 3, .dropout = kDropped});
   const Linear linear_{ParameterScope(store_, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/false};
   const at::Tensor a_ = tensor_of(store_, "up.lora_A.weight");
   const at::Tensor b_ = tensor_of(store_, "up.lora_B.weight");
+  const at::Tensor x_ = at::ones({kRows, kIn}, at::kDouble);
 };
 
 TEST_F(LoraDropout, DropsTheInputsOfTheAdapter) {
-  at::manual_seed(5);
   const at::Tensor y = run();
-  at::manual_seed(5);
-  const at::Tensor dropped = at::dropout(at::ones({kRows, kIn}, at::kDouble), kShare, /*train=*/true);
-  EXPECT_LT(relative_difference(y, at::mm(at::mm(dropped, a_.t()), b_.t())), 1e-14);
-  EXPECT_FALSE(at::equal(run(), y));
+  EXPECT_LT(relative_difference(y, at::mm(at::mm(drop(x_), a_.t()), b_.t())), 1e-14);
+  EXPECT_TRUE(at::equal(run(), y));
+}
+
+TEST_F(LoraDropout, DiffersFromAdapterToAdapter) {
+  const Linear other{ParameterScope(store_, Component::kLanguageModel, "down"), kIn, kOut, /*bias=*/false};
+  tensor_of(store_, "down.weight").detach().zero_();
+  tensor_of(store_, "down.lora_A.weight").detach().copy_(a_.detach());
+  tensor_of(store_, "down.lora_B.weight").detach().copy_(b_.detach());
+  const DropoutScope scope = scope_of_rows();
+  EXPECT_FALSE(at::equal(other(x_), linear_(x_)));
+}
+
+TEST_F(LoraDropout, IsRefusedWhereNobodySaysWhatTheRowsAre) {
+  EXPECT_THROW(linear_(x_), InternalError);
 }
 
 TEST_F(LoraDropout, IsOffWhereNoGradientIsWanted) {
   const at::AutoGradMode no_gradients(false);
-  const at::Tensor whole = at::mm(at::mm(at::ones({kRows, kIn}, at::kDouble), a_.t()), b_.t());
+  const at::Tensor whole = at::mm(at::mm(x_, a_.t()), b_.t());
   EXPECT_LT(relative_difference(run(), whole), 1e-14);
-  const at::Tensor recomputed =
-      recompute([this](const at::Tensor& x) { return linear_(x); }, at::ones({kRows, kIn}, at::kDouble), {a_, b_});
+  const at::Tensor recomputed = recompute([this](const at::Tensor& x) { return linear_(x); }, x_, {a_, b_});
   EXPECT_LT(relative_difference(recomputed, whole), 1e-14);
 }
 
 TEST_F(LoraDropout, IsTheSameWhenABlockRunsAgain) {
-  const at::Tensor x = at::ones({kRows, kIn}, at::kDouble);
-  at::manual_seed(5);
   const at::Tensor plain = run();
   const auto wanted = torch::autograd::grad({plain.pow(2).sum()}, {a_, b_});
-  at::manual_seed(5);
-  const at::Tensor recomputed = recompute([this](const at::Tensor& input) { return linear_(input); }, x, {a_, b_});
+  at::Tensor recomputed;
+  {
+    const DropoutScope scope = scope_of_rows();
+    recomputed = recompute([this](const at::Tensor& input) { return linear_(input); }, x_, {a_, b_});
+  }
   EXPECT_TRUE(at::equal(recomputed, plain));
-  at::rand({3});
   const auto found = torch::autograd::grad({recomputed.pow(2).sum()}, {a_, b_});
   EXPECT_TRUE(at::equal(found[0], wanted[0]));
   EXPECT_TRUE(at::equal(found[1], wanted[1]));
 }
 
 TEST(Dora, KeepsWhatDropoutTakesFromTheAdapter) {
-  ParameterStore store = double_store({.rank = 3, .alpha = 3, .dropout = 0.5, .use_dora = true});
+  ParameterStore store = double_store({.rank = 3, .alpha = 3, .dropout = kDropped, .use_dora = true});
   const Linear linear(ParameterScope(store, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/true);
   randomise(store);
   const at::Tensor x = at::randn({kRows, kIn}, at::kDouble);
-  at::manual_seed(5);
+  const at::Tensor dropped = drop(x);
+  const DropoutScope scope = scope_of_rows();
   const at::Tensor y = linear(x);
-  at::manual_seed(5);
-  const at::Tensor dropped = at::dropout(x, 0.5, /*train=*/true);
 
-  // As in PEFT: base + (f − 1) · W dropout(x) + f · scale · B A dropout(x).
+  // As in PEFT: base + (f − 1) · W unit_dropout(x) + f · scale · B A unit_dropout(x).
   const at::Tensor weight = tensor_of(store, "up.weight");
   const at::Tensor product = at::mm(tensor_of(store, "up.lora_B.weight"), tensor_of(store, "up.lora_A.weight"));
   const at::Tensor factor = tensor_of(store, "up.lora_magnitude_vector") / (weight + product).norm(2, {1});

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/recompute.h"
 
@@ -136,7 +137,7 @@ class QuantizedLinear : public testing::TestWithParam<LinearCase> {
   std::vector<at::Tensor> run(const ParameterStore& store, const Linear& linear, bool recomputed) const {
     const at::Tensor x = normal({kRows, kIn}, 7).to(GetParam().dtype).set_requires_grad(true);
     const auto trained = with_trained(store, x);
-    at::manual_seed(8);
+    const DropoutScope same_dropout(std::vector<DropoutUnit>{{.seed = 8}});
     const at::Tensor y = recomputed ? recompute(std::ref(linear), x, store.tensors_from(0)) : linear(x);
     std::vector<at::Tensor> all{y.detach()};
     const auto gradients = torch::autograd::grad({y.pow(2).sum()}, trained);

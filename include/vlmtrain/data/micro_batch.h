@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/segments.h"
 
 namespace vlmtrain::data {
@@ -23,6 +24,8 @@ struct MicroBatch {
   std::vector<TileGrid> grids;  ///< of the tiles, in order; on the host. Empty: each tile is seen alone
   at::Tensor label_positions;   ///< int64 [labels], rows whose hidden state predicts the label
   at::Tensor labels;            ///< int64 [labels], the token that follows that row
+  std::vector<nn::DropoutUnit> sample_units;  ///< the samples, by tokens
+  std::vector<nn::DropoutUnit> tile_units;    ///< the frames of the grids, by tiles; without grids the tiles
   int64_t samples = 0;
   int64_t images = 0;
 

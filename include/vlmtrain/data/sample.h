@@ -31,6 +31,7 @@ inline constexpr int64_t kPositionAxes = 3;
 /// A conversation ready for the model: token ids with the places of the image features, labels, and pixels.
 struct Sample {
   int64_t index = 0;  ///< its place in the data set
+  uint64_t seed = 0;  ///< what dropout draws for it follows from; the Loader gives it one each time it is drawn
   std::string id;
   std::string task;
   std::vector<int64_t> token_ids;              ///< [tokens]

@@ -32,8 +32,9 @@ struct WeightPlace {
 
 /// What a vision tower sees in one pass.
 struct VisionInput {
-  at::Tensor tiles;                   ///< uint8 [tiles, 3, height, width]
-  std::vector<data::TileGrid> grids;  ///< as data::MicroBatch::grids, on the host
+  at::Tensor tiles;                         ///< uint8 [tiles, 3, height, width]
+  std::vector<data::TileGrid> grids;        ///< as data::MicroBatch::grids, on the host
+  std::vector<nn::DropoutUnit> units = {};  ///< as data::MicroBatch::tile_units; empty: nothing is dropped
 };
 
 /// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "vlmtrain/nn/linear_weight.h"
 #include "vlmtrain/nn/lora_settings.h"
 #include "vlmtrain/nn/parameters.h"
@@ -15,7 +17,7 @@ class LoraAdapter {
   LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, int64_t in_features, int64_t out_features);
 
   /// x [rows, in] → x Wᵀ + b + scale · dropout(x) Aᵀ Bᵀ, [rows, out]. `bias` may be undefined. Dropout is that of
-  /// LoraSettings where gradients are wanted, none elsewhere.
+  /// LoraSettings (nn/dropout.h, by the adapter's path) where gradients are wanted, none elsewhere.
   ///
   /// With DoRA, V = W + scale · B A and f = magnitude / lengths of V's rows, which no gradient goes through:
   /// (x − dropout(x)) Wᵀ + b + f · dropout(x) Vᵀ.
@@ -29,6 +31,7 @@ class LoraAdapter {
   at::Tensor magnitude_;  // undefined: no DoRA
   double scale_;
   double dropout_;
+  uint64_t dropout_layer_;
 };
 
 /// The Euclidean length of each row, in fp32 for 16-bit weights: [out, in] → [out].

@@ -123,6 +123,7 @@ class ParameterScope {
   /// Notes that a Linear is here; see ParameterStore::add_linear.
   const LoraSettings* linear_here() const { return store_->add_linear(prefix_, component_); }
   ParameterStore& store() const { return *store_; }
+  const std::string& path() const { return prefix_; }
 
  private:
   ParameterStore* store_;

@@ -7,12 +7,12 @@
 
 namespace vlmtrain::nn {
 
-/// Runs `block(input)` and keeps only the input for the backward pass, which runs the block again, with the random
-/// state that the first run had (Chen et al. 2016, arXiv 1604.06174). Loss and gradients are the same as without.
+/// Runs `block(input)` and keeps only the input for the backward pass, which runs the block again, in the
+/// DropoutScope of the first run (Chen et al. 2016, arXiv 1604.06174). Loss and gradients are the same as without.
 ///
 /// `parameters` are all tensors that the block reads and that may require gradients; they are inputs of the autograd
 /// node like `input`, so that hooks and gradient synchronisation see them once. The block must give the same operations
-/// in both runs and must outlive the backward pass.
+/// in both runs, draw nothing at random but by nn::unit_dropout, and outlive the backward pass.
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters);
 

@@ -1,0 +1,138 @@
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <ostream>
+
+#include "engine/batch_of_eight.h"
+#include "parity/deviations.h"
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/models/adapter.h"
+
+namespace vlmtrain::engine {
+namespace {
+
+struct Cut {
+  int64_t micro_batch_size = 1;
+  int64_t vision_tiles_per_pass = 0;
+  models::RecomputeBlocks recompute = {};
+};
+
+struct DropoutCase {
+  const char* name;
+  const char* parity_case;
+  bool use_dora = false;
+};
+
+void PrintTo(const DropoutCase& dropout_case, std::ostream* out) {
+  *out << dropout_case.name;
+}
+
+/// Loss and gradients of the adapters on all Linears, with dropout.
+struct Gradients {
+  double loss = 0;
+  std::map<std::string, at::Tensor> by_name;
+};
+
+class DropoutTest : public testing::TestWithParam<DropoutCase> {
+ protected:
+  static constexpr models::RecomputeBlocks kAllBlocks{99, 99};
+
+  DropoutTest() {
+    const parity::Case reference(GetParam().parity_case);
+    samples_ =
+        reference.checkpoint().parent_path().filename() == "mixed_batch" ? batch_of_eight() : reference.samples();
+    for (size_t i = 0; i < samples_.size(); ++i) samples_[i].seed = 100 + i;
+    model_ = models::build_model(reference.checkpoint(), at::kCPU, at::kDouble,
+                                 nn::LoraSettings{.rank = 4, .dropout = 0.1, .use_dora = GetParam().use_dora});
+    models::load_weights(*model_, reference.checkpoint());
+    models::initialize_adapter(*model_, /*seed=*/1);
+    at::manual_seed(2);
+    for (const auto& parameter : model_->parameters().all()) {
+      if (parameter.name.ends_with("lora_B.weight")) parameter.tensor.detach().normal_(0, 0.1);
+    }
+  }
+
+  int64_t all() const { return std::ssize(samples_); }
+
+  Gradients gradients(const Cut& cut) {
+    model_->set_recompute(cut.recompute);
+    model_->set_vision_tiles_per_pass(cut.vision_tiles_per_pass);
+    Gradients found;
+    found.loss =
+        accumulate_gradients(*model_, samples_, {.micro_batch_size = cut.micro_batch_size}).loss.item<double>();
+    for (const auto& parameter : model_->parameters().all()) {
+      if (!parameter.is_adapter) continue;
+      found.by_name[parameter.name] = parameter.tensor.grad();
+      parameter.tensor.mutable_grad().reset();
+    }
+    return found;
+  }
+
+  std::vector<data::Sample> samples_;
+  std::unique_ptr<models::VisionLanguageModel> model_;
+};
+
+void expect_same(const Gradients& found, const Gradients& wanted, const std::string& cut) {
+  EXPECT_NEAR(found.loss / wanted.loss, 1, 1e-6) << cut;
+  for (const auto& [name, gradient] : wanted.by_name) {
+    ASSERT_GT(gradient.abs().max().item<double>(), 0) << name;
+    EXPECT_LT(parity::relative_difference(found.by_name.at(name), gradient), 1e-12) << cut << ", " << name;
+  }
+}
+
+TEST_P(DropoutTest, GradientDoesNotDependOnTheMicroBatches) {
+  const auto wanted = gradients({.micro_batch_size = all()});
+  for (const int64_t size : {1, 2, 3, 4}) {
+    expect_same(gradients({.micro_batch_size = size}), wanted, fmt::format("micro-batches of {}", size));
+  }
+}
+
+TEST_P(DropoutTest, GradientDoesNotDependOnTheVisionPasses) {
+  const auto wanted = gradients({.micro_batch_size = all()});
+  for (const int64_t tiles : {1, 3, 40}) {
+    expect_same(gradients({.micro_batch_size = 2, .vision_tiles_per_pass = tiles}), wanted,
+                fmt::format("passes of {} tiles", tiles));
+  }
+}
+
+TEST_P(DropoutTest, RecomputationGivesTheSameBits) {
+  const auto wanted = gradients({.micro_batch_size = 2});
+  const auto found = gradients({.micro_batch_size = 2, .recompute = kAllBlocks});
+  EXPECT_EQ(found.loss, wanted.loss);
+  for (const auto& [name, gradient] : wanted.by_name) {
+    EXPECT_TRUE(at::equal(found.by_name.at(name), gradient)) << name;
+  }
+}
+
+TEST_P(DropoutTest, GradientDiffersWithASamplesSeed) {
+  const auto one = gradients({.micro_batch_size = 2});
+  for (auto& sample : samples_) sample.seed += 1000;
+  const auto another = gradients({.micro_batch_size = 2});
+  for (const auto& [name, gradient] : one.by_name) {
+    EXPECT_GT(parity::relative_difference(another.by_name.at(name), gradient), 1e-3) << name;
+  }
+}
+
+TEST_P(DropoutTest, NothingIsDroppedInEvaluation) {
+  const auto loss = [this] {
+    const at::NoGradGuard no_gradients;
+    return accumulate_gradients(*model_, samples_, {.micro_batch_size = 2}).loss.item<double>();
+  };
+  const double evaluated = loss();
+  for (auto& sample : samples_) sample.seed += 1000;
+  EXPECT_EQ(loss(), evaluated);
+  EXPECT_NE(gradients({.micro_batch_size = 2}).loss, evaluated);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DropoutTest,
+                         testing::Values(DropoutCase{"Idefics3", "mixed_batch"},
+                                         DropoutCase{"Idefics3Dora", "mixed_batch", /*use_dora=*/true},
+                                         DropoutCase{"LlavaClassToken", "llava_clip_llama"},
+                                         DropoutCase{"Qwen2VlVideo", "qwen2_5_vl_video"},
+                                         DropoutCase{"Qwen2VlWindows", "qwen2_5_vl_mixed"}),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace vlmtrain::engine
