@@ -19,6 +19,7 @@ Action declare_generate(CLI::App& command);
 Action declare_merge(CLI::App& command);
 Action declare_options(CLI::App& command);
 Action declare_plan(CLI::App& command);
+Action declare_report(CLI::App& command);
 Action declare_rehearse(CLI::App& command);
 
 }  // namespace vlmtrain::app

@@ -31,6 +31,7 @@ constexpr CommandEntry kCommands[] = {
     {"generate", "answer a question about images", declare_generate},
     {"merge", "fold a LoRA adapter into its base's weights", declare_merge},
     {"options", "list every configuration key", declare_options},
+    {"report", "write the report of a run, report.html, from the files in its folder", declare_report},
     {"rehearse", "run steps on a virtual card, as lines on stdin say", declare_rehearse},
 };
 

@@ -188,7 +188,8 @@ std::string plan_timeline_html(const planner::Plan& plan) {
   const auto events = thinned(timeline, kMostPoints);
   const auto& peak = timeline[peak_event(timeline)];
   return filled_page("plan_timeline.html", {{"title", escaped(fmt::format("{}: memory of a step", plan.model))},
-                                            {"style", std::string(resources().at("plan_timeline.css"))},
+                                            {"style", std::string(resources().at("common.css")) +
+                                                          std::string(resources().at("plan_timeline.css"))},
                                             {"answer_class", plan.fits ? "fits" : "fails"},
                                             {"headline", escaped(plan_headline(plan))},
                                             {"components", component_rows(peak)},

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace vlmtrain::report {
+
+/// The JSON lines of a file that grows.
+class AppendedLines {
+ public:
+  explicit AppendedLines(std::filesystem::path path) : path_(std::move(path)) {}
+
+  /// The objects among the whole lines that were added since the last call; a line that is not one is left out, and so
+  /// is a last line without its end, until it has one. Nothing where there is no file.
+  std::vector<nlohmann::json> read();
+
+  /// Whether the file is no longer the one that was read, or shorter: what was read is to be forgotten.
+  bool was_replaced() const;
+
+ private:
+  std::filesystem::path path_;
+  std::streamoff read_bytes_ = 0;
+  ino_t inode_ = 0;
+};
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,47 @@
+// Elements and words that the parts of the page share. Texts from outside become text nodes, never markup.
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== undefined && value !== null) element.setAttribute(name, value);
+  }
+  for (const child of children.flat()) {
+    if (child !== undefined && child !== null) element.append(child);
+  }
+  return element;
+}
+const html = (tag, attributes, ...children) => filled(document.createElement(tag), attributes, children);
+const svg = (tag, attributes, ...children) =>
+  filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+const swatch = (colour, line) => html("span", { class: line ? "swatch line" : "swatch", style: `background:${colour}` });
+
+const words = {
+  known: (value) => typeof value === "number" && Number.isFinite(value),
+  grouped: (value) => Math.round(value).toLocaleString("en-US"),
+  number: (value) => {
+    if (!words.known(value)) return "–";
+    const size = Math.abs(value);
+    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2);
+    if (size >= 1000) return words.grouped(value);
+    return value.toLocaleString("en-US", { maximumSignificantDigits: 4, useGrouping: false });
+  },
+  loss: (value) => (words.known(value) ? (Math.abs(value) >= 1e-3 || value === 0 ? value.toFixed(4) : value.toExponential(2)) : "–"),
+  percent: (share) => (words.known(share) ? `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %` : "–"),
+  // As the planner's texts have them: GB of 10⁹ bytes.
+  bytes: (value) => {
+    if (!words.known(value)) return "–";
+    if (Math.abs(value) < 1e8 && value !== 0) return `${(value / 1e6).toFixed(Math.abs(value) < 1e7 ? 1 : 0)} MB`;
+    return `${(value / 1e9).toFixed(Math.abs(value) < 1e10 ? 2 : 1)} GB`;
+  },
+  seconds: (value) => {
+    if (!words.known(value)) return "–";
+    if (value < 1) return `${words.number(1000 * value)} ms`;
+    if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+    const minutes = Math.round(value / 60);
+    if (minutes < 60) return `${minutes} min`;
+    if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+    return `${(minutes / 1440).toFixed(1)} days`;
+  },
+  counted: (number, noun) => `${words.grouped(number)} ${noun}${number === 1 ? "" : "s"}`,
+  clock: (seconds) => (words.known(seconds) && seconds > 0
+    ? new Date(1000 * seconds).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }) : "–"),
+};

@@ -1,0 +1,211 @@
+// The page: its head, tiles and curves, and its re-reading while the run goes on.
+
+const kReadSeconds = 10;
+let data = null;
+const taskColour = (i) => `var(--series-${i % 12})`;
+
+function standing() {
+  if (data.state !== "running") return data.state;
+  const patience = Math.max(90, 12 * (data.summary.step_seconds || 0));
+  return Date.now() / 1000 - data.updated > patience ? "silent" : "running";
+}
+
+function head() {
+  const { summary, plan, environment } = data;
+  const state = standing();
+  const names = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", silent: "no sign of life" };
+  const share = summary.total_steps > 0 ? Math.min(1, summary.step / summary.total_steps) : 0;
+  const model = (configValue(data.config, "model", "path") || (plan && plan.model) || "").replace(/\/+$/, "").split("/").pop();
+  const rank = Number(configValue(data.config, "lora", "rank"));
+  const subject = [model, rank > 0 ? `LoRA of rank ${rank}` : model ? "full fine-tuning" : "", configValue(data.config, "training", "precision"),
+    environment ? (environment.gpu ? environment.gpu.name : "CPU") : "", configValue(data.config, "data", "train")].filter(Boolean);
+  const batch = configValue(data.config, "training", "global_batch_size");
+  const steps = summary.total_steps > 0 ? `Step ${words.grouped(summary.step)} of ${words.grouped(summary.total_steps)}` : `Step ${words.grouped(summary.step)}`;
+  const line = [steps, words.known(summary.epoch) && summary.epoch > 0 ? `epoch ${summary.epoch.toFixed(2)}` : "", batch ? `${batch} samples a step` : "",
+    state === "silent" ? `nothing was written since ${words.clock(data.updated)}` : `as of ${words.clock(data.updated)}`].filter(Boolean);
+  return [
+    html("p", { class: "brand" }, "vlmtrain run"),
+    html("h1", {}, data.name, " ", html("span", { class: `badge ${state}` }, names[state] || state)),
+    subject.length > 0 ? html("p", { class: "subject" }, subject.join(" · ")) : null,
+    html("div", { class: "progress" }, html("span", { class: state, style: `width:${(100 * share).toFixed(2)}%` })),
+    html("p", { class: "hint first" }, line.join(" · ")),
+    data.message ? html("p", { class: `answer ${state === "failed" ? "fails" : ""}` }, data.message) : null];
+}
+
+function tile(name, value, note, style) {
+  return html("section", { class: `panel tile ${style || ""}` }, html("h2", {}, name), html("p", { class: "value" }, value), html("p", { class: "hint" }, note));
+}
+
+function tiles() {
+  const { summary, plan, curves } = data;
+  const onCard = summary.reserved_peak_bytes > 0;
+  const firstLoss = curves.loss && curves.loss.mean.find(words.known);
+  const left = summary.total_steps > 0 && words.known(summary.step_seconds) ? (summary.total_steps - summary.step) * summary.step_seconds : NaN;
+  const wait = curves.data_wait_share && curves.data_wait_share.mean.filter(words.known);
+  const waited = wait && wait.length > 0 ? wait[wait.length - 1] : NaN;
+  const difference = summary.predicted_peak_bytes > 0 && onCard ? `${(100 * (summary.reserved_peak_bytes / summary.predicted_peak_bytes - 1)).toFixed(1)} % from the plan` : "";
+  const card = plan && plan.card_bytes ? `card of ${words.bytes(plan.card_bytes)}` : "";
+  const incidents = [[summary.oom_splits, "out-of-memory split"], [summary.foreseen_splits, "foreseen split"], [summary.skipped_steps, "skipped step"],
+    [data.events.counts.anomaly || 0, "anomaly"], [data.events.counts.memory_growth || 0, "memory warning"]].filter(([count]) => count > 0);
+  const plural = (count, noun) => (noun === "anomaly" && count !== 1 ? `${words.grouped(count)} anomalies` : words.counted(count, noun));
+  const running = standing() === "running";
+  return [
+    tile("Loss", words.loss(summary.loss), `mean of the last ${words.counted(summary.recent_steps, "step")}${words.known(firstLoss) ? `; began at ${words.loss(firstLoss)}` : ""}`),
+    tile("Tokens per second", words.known(summary.tokens_per_second) ? words.grouped(summary.tokens_per_second) : "–",
+      `${words.seconds(summary.step_seconds)} a step${words.known(waited) ? `, ${words.percent(waited)} of it waiting for data` : ""}`),
+    onCard ? tile("Memory: measured / planned", [words.bytes(summary.reserved_peak_bytes).replace(/ GB$/, ""), html("small", {}, ` / ${words.bytes(summary.predicted_peak_bytes || undefined)}`)],
+      [difference, card].filter(Boolean).join("; "))
+      : tile("Memory of the process", words.bytes(summary.host_peak_bytes), "peak, on the CPU"),
+    running && words.known(left) ? tile("Time left", words.seconds(left), `${words.seconds(summary.seconds)} of steps so far`)
+      : tile("Time", words.seconds(summary.seconds), "in steps, without saving and evaluating"),
+    tile("Samples trained on", words.grouped(summary.samples), `${words.number(summary.tokens)} tokens, ${words.number(summary.label_tokens)} learnt; ${words.counted(summary.images, "image")}`),
+    tile("Incidents", incidents.length === 0 ? "none" : words.grouped(incidents.reduce((sum, [count]) => sum + count, 0)),
+      incidents.length === 0 ? "no splits, no skipped steps" : incidents.map(([count, noun]) => plural(count, noun)).join(", "), incidents.length === 0 ? "quiet" : "warned")];
+}
+
+/// Curves as [key of the data, name, colour, more], those without a value left out.
+const seriesOf = (list) => list.filter(([key]) => data.curves[key] && data.curves[key].mean.some(words.known))
+  .map(([key, name, colour, more]) => ({ name, colour: `var(${colour})`, ...data.curves[key], ...more }));
+
+function marks() {
+  return data.events.shown.filter((event) => kindStyle[event.kind] && event.step >= view.first)
+    .map((event) => ({ stretch: (event.step - view.first) / view.width, colour: `var(--${kindStyle[event.kind]})` }));
+}
+
+function chartOptions() {
+  const { curves, summary } = data;
+  const charts = [
+    { title: "Loss", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), series: seriesOf([["loss", "loss", "--loss"]]), smooth: true, logarithmic: true, marks: marks(), height: 230,
+      empty: summary.steps > 0 ? "No step has a loss that is a number: on a virtual card there are none." : "No step is done yet." },
+    { title: "Gradient norm", format: words.number, series: seriesOf([["grad_norm", "norm before clipping", "--language"]]), smooth: true, logarithmic: true, zero: true, height: 230 },
+    { title: "Learning rate", format: words.number, series: seriesOf([["learning_rate", "learning rate", "--weights"]]), zero: true },
+    { title: "Speed", format: (value) => (words.known(value) ? words.grouped(value) : "–"), series: seriesOf([["tokens_per_second", "tokens per second", "--vision"]]), zero: true, smooth: true },
+  ];
+  if (summary.reserved_peak_bytes > 0) {
+    charts.push({ title: "GPU memory", format: words.bytes, zero: true, series: seriesOf([
+      ["predicted_peak_bytes", "reserved, predicted", "--reserved", { dash: "5 4", least: undefined, most: undefined }], ["reserved_peak_bytes", "reserved, measured", "--reserved"],
+      ["predicted_allocated_peak_bytes", "allocated, predicted", "--series-0", { dash: "5 4", least: undefined, most: undefined }], ["allocated_peak_bytes", "allocated, measured", "--series-0"]]) });
+    charts.push({ title: "Memory beside the tensors", format: words.bytes, zero: true, series: seriesOf([
+      ["fragmentation_bytes", "fragmentation", "--workspace"], ["device_free_bytes", "free on the card", "--good"], ["host_bytes", "of the process, on the host", "--other"]]) });
+  } else {
+    charts.push({ title: "Host memory", format: words.bytes, zero: true, series: seriesOf([["host_bytes", "resident", "--series-0"], ["host_peak_bytes", "most so far", "--reserved", { dash: "5 4" }]]) });
+  }
+  charts.push({ title: "Time of a step", format: words.seconds, zero: true, smooth: true, series: seriesOf([["step_seconds", "seconds", "--optimizer"]]) });
+  charts.push({ title: "Micro-batch sizes", format: words.number, zero: true, series: seriesOf([["micro_batch_size", "samples in a micro-batch", "--gradients"], ["micro_batches", "micro-batches a step", "--series-6", { dash: "2 3" }]]) });
+  const happened = summary.oom_splits + summary.foreseen_splits + summary.skipped_steps > 0;
+  if (happened) {
+    const whole = (value) => (words.known(value) ? (Number.isInteger(value) ? words.grouped(value) : value.toFixed(1)) : "–");
+    charts.push({ title: "Splits and skipped steps", format: whole, zero: true, series: seriesOf([
+      ["oom_splits", "out-of-memory splits", "--bad", { bars: true }], ["foreseen_splits", "foreseen splits", "--warn", { bars: true }], ["skipped", "skipped steps", "--input", { bars: true }]]) });
+  }
+  if (curves.loss_scale) charts.push({ title: "Loss scale (fp16)", format: words.number, logarithmic: true, series: seriesOf([["loss_scale", "scale", "--workspace"]]) });
+  const byTask = (list) => list.map((curve, i) => ({ name: data.tasks[i].name || "(none)", colour: taskColour(i), mean: curve.mean })).filter((series) => series.mean.some(words.known));
+  if (curves.task_loss.length > 1) charts.push({ title: "Loss by task", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), smooth: true, logarithmic: true, height: 230, series: byTask(curves.task_loss) });
+  const accuracy = byTask(curves.task_accuracy);
+  if (accuracy.length > 0) charts.push({ title: "Token accuracy by task", format: words.percent, zero: true, smooth: true, height: 230, series: accuracy });
+  return charts;
+}
+
+function drawCharts() {
+  const { curves } = data;
+  const wasWhole = view.whole;
+  // A zoomed view stays on its steps, though stretches may have become longer.
+  const [from, to] = [view.from, view.to].map((stretch) => (stepOf(stretch) - curves.first + 1) / curves.width - 1);
+  Object.assign(view, { first: curves.first, width: curves.width, stretches: curves.stretches, lastStep: data.summary.step });
+  Object.assign(view, wasWhole ? { from: 0, to: Math.max(0, curves.stretches - 1) } : { from, to });
+  view.cursor = Math.min(view.cursor, view.stretches - 1);
+  const options = chartOptions();
+  const place = document.getElementById("charts");
+  while (LineChart.all.length < options.length) {
+    const chart = new LineChart();
+    LineChart.all.push(chart);
+    place.append(chart.panel);
+  }
+  while (LineChart.all.length > options.length) LineChart.all.pop().panel.remove();
+  LineChart.all.forEach((chart, i) => chart.set(options[i]));
+}
+
+function controls() {
+  const check = (name, key) => {
+    const box = html("input", { type: "checkbox" });
+    box.checked = view[key];
+    box.addEventListener("change", () => { view[key] = box.checked; LineChart.all.forEach((chart) => chart.draw()); });
+    return html("label", {}, box, name);
+  };
+  const whole = html("button", { type: "button", hidden: "" }, "whole run");
+  whole.addEventListener("click", lookAtAll);
+  view.changed = () => { whole.hidden = view.whole; };
+  document.getElementById("controls").replaceChildren(
+    html("p", { class: "hint", id: "curve-hint" }), whole, check(" smooth", "smooth"), check(" logarithmic loss and norms", "logarithmic"));
+}
+
+const sections = [
+  ["memory", memorySection, "wide"], ["predictions", predictionsSection, "wide"], ["tasks", tasksSection], ["events", eventsSection],
+  ["ledger", ledgerSection], ["environment", environmentSection], ["config", configSection]].map(([name, make, style]) => {
+  const panel = html("section", { class: `panel ${style || ""}`, "data-section": name, hidden: "" });
+  return { make, panel, shown: "" };
+});
+
+/// Puts in place what differs from what is there, so that nothing flickers and what is open stays open.
+function replace(place, children) {
+  const fresh = html(place.tagName, {}, children);
+  if (fresh.innerHTML !== place.innerHTML) place.replaceChildren(...fresh.childNodes);
+}
+
+function show(text) {
+  data = JSON.parse(text);
+  replace(document.getElementById("head"), head());
+  replace(document.getElementById("tiles"), tiles());
+  drawCharts();
+  document.getElementById("curve-hint").textContent = (view.width > 1 ? `Each point is the mean of ${words.grouped(view.width)} steps, the band their least and most. ` : "")
+    + "Hover to read, drag to look closer, double-click for the whole run.";
+  for (const section of sections) {
+    const made = section.make(data);
+    section.panel.hidden = made === null;
+    const fresh = html("div", {}, made || []).innerHTML;
+    if (fresh !== section.shown) section.panel.replaceChildren(...(made || []).filter((child) => child !== null));
+    section.shown = fresh;
+  }
+  document.title = `${data.name}: ${standing()}${data.summary.total_steps > 0 ? `, step ${words.grouped(data.summary.step)} of ${words.grouped(data.summary.total_steps)}` : ""}`;
+}
+
+/// Asks this page's file anew, in a frame out of sight, for what it holds now: a page may not read files, but it may show
+/// one, and that tells its data to the page around it.
+function readAgain() {
+  const frame = html("iframe", { hidden: "", "aria-hidden": "true" });
+  const end = () => {
+    window.removeEventListener("message", listen);
+    clearTimeout(timer);
+    frame.remove();
+    watch();
+  };
+  const listen = (event) => {
+    if (event.source !== frame.contentWindow || !event.data || typeof event.data.vlmtrainReport !== "string") return;
+    document.body.dataset.reads = Number(document.body.dataset.reads || 0) + 1;
+    if (event.data.vlmtrainReport !== text) show((text = event.data.vlmtrainReport)); else replace(document.getElementById("head"), head());
+    end();
+  };
+  const timer = setTimeout(end, 1000 * kReadSeconds);
+  window.addEventListener("message", listen);
+  frame.src = `${location.href.split(/[?#]/)[0]}?read=${Date.now()}`;
+  document.body.append(frame);
+}
+
+function watch() {
+  if (data.state === "running") setTimeout(readAgain, 1000 * (standing() === "running" ? kReadSeconds : 6 * kReadSeconds));
+}
+
+let text = document.getElementById("data").textContent;
+if (window.parent !== window) {
+  window.parent.postMessage({ vlmtrainReport: text }, "*");
+} else {
+  controls();
+  document.getElementById("details").append(...sections.map((section) => section.panel));
+  show(text);
+  let redraw = 0;
+  window.addEventListener("resize", () => {
+    cancelAnimationFrame(redraw);
+    redraw = requestAnimationFrame(() => LineChart.all.forEach((chart) => chart.draw()));
+  });
+  watch();
+}

@@ -1,0 +1,147 @@
+// What stands below the curves: each function makes the content of a section, or null where there is nothing to say.
+
+function table(head, rows) {
+  return html("div", { class: "scroll" }, html("table", {},
+    html("thead", {}, html("tr", {}, head.map((name) => html("th", {}, name)))),
+    html("tbody", {}, rows.map(({ cells, style }) => html("tr", { class: style }, cells.map((cell) => html("td", {}, cell)))))));
+}
+const facts = (pairs) => html("dl", {}, pairs.filter(([, text]) => text !== "" && text !== undefined && text !== null)
+  .map(([name, text]) => [html("dt", {}, name), html("dd", {}, text)]));
+
+/// One bar of parts: [{name, value, colour, hint}], of `total`.
+const stackedBar = (parts, total, text) => html("div", { class: "bar", role: "img", "aria-label": text },
+  parts.filter((part) => part.value > 0).map((part) =>
+    html("span", { style: `width:${(100 * part.value / total).toFixed(3)}%;background:${part.colour}`, title: `${part.name}: ${part.text}` })));
+
+function memorySection(data) {
+  const plan = data.plan;
+  if (!plan || !plan.memory) return null;
+  const memory = plan.memory;
+  const names = [
+    ["weights", "weights_bytes", "--weights"], ["optimizer", "optimizer_bytes", "--optimizer"], ["gradients", "gradients_bytes", "--gradients"],
+    ["vision tower's activations", "vision_activations_bytes", "--vision"], ["language model's activations", "language_activations_bytes", "--language"],
+    ["loss", "loss_bytes", "--loss"], ["input and other", "input_bytes", "--input"], ["workspace", "workspace_bytes", "--workspace"],
+    ["fragmentation", "fragmentation_bytes", "--fragmentation"], ["CUDA context", "context_bytes", "--other"], ["communication", "communication_bytes", "--communication"]];
+  const parts = names.map(([name, key, colour]) => ({ name, value: memory[key] || 0, text: words.bytes(memory[key] || 0), colour: `var(${colour})` }));
+  const planned = memory.total_bytes;
+  const card = Math.max(plan.card_bytes || 0, planned);
+  const free = Math.max(0, card - planned - (plan.margin_bytes || 0));
+  const summary = data.summary;
+  const beside = (memory.context_bytes || 0) + (memory.communication_bytes || 0);
+  const comparison = (name, plannedBytes, measuredBytes) => ({ cells: [name, words.bytes(plannedBytes), words.bytes(measuredBytes || undefined),
+    plannedBytes && measuredBytes ? `${measuredBytes > plannedBytes ? "+" : ""}${(100 * (measuredBytes / plannedBytes - 1)).toFixed(1)} %` : "–"] });
+  const bars = html("div", { class: "bars" },
+    html("span", {}, "planned"),
+    stackedBar([...parts, { name: "free", value: free, text: words.bytes(free), colour: "transparent" },
+      { name: "margin", value: plan.margin_bytes || 0, text: words.bytes(plan.margin_bytes), colour: "var(--hatched)" }], card, "planned memory by component"),
+    html("span", {}, "measured"),
+    stackedBar([{ name: "allocated at most", value: summary.allocated_peak_bytes, text: words.bytes(summary.allocated_peak_bytes), colour: "var(--measured)" },
+      { name: "reserved beside it", value: summary.reserved_peak_bytes - summary.allocated_peak_bytes, text: words.bytes(summary.reserved_peak_bytes - summary.allocated_peak_bytes), colour: "var(--fragmentation)" },
+      { name: "CUDA context, as planned", value: beside, text: words.bytes(beside), colour: "var(--other)" }], card, "measured memory"));
+  return [
+    html("h2", {}, "Memory by component"), bars,
+    html("div", { class: "halves" },
+      table(["component", "planned", "share"], [...parts.filter((part) => part.value > 0).map((part) => ({ cells: [[swatch(part.colour), part.name], part.text, words.percent(part.value / planned)] })),
+        { cells: ["in use", words.bytes(planned), "100 %"], style: "total" },
+        { cells: ["margin", words.bytes(plan.margin_bytes), ""] }, { cells: [plan.card || "card", words.bytes(plan.card_bytes), ""], style: "total" }]),
+      table(["at most", "planned", "measured", "difference"], [
+        comparison("allocated", memory.allocated_peak_bytes, summary.allocated_peak_bytes),
+        comparison("reserved", memory.reserved_peak_bytes, summary.reserved_peak_bytes),
+        { cells: ["of the card in use", words.bytes(planned), words.bytes(plan.measured && plan.measured.device_used_bytes), ""] }])),
+    html("p", { class: "hint" }, "Planned for the worst batch of the data set, at the moment when most is taken. A batch that is not the worst takes less."),
+  ];
+}
+
+function tasksSection(data) {
+  if (data.tasks.length === 0) return null;
+  const all = data.tasks.reduce((sum, task) => sum + task.label_tokens, 0);
+  return [html("h2", {}, "Tasks"),
+    table(["task", "samples", "label tokens", "share", "weight", "loss now", "token accuracy now"], data.tasks.map((task, i) => ({ cells: [
+      [swatch(i < data.curves.task_loss.length ? taskColour(i) : "transparent", true), task.name || "(none)"], words.grouped(task.samples), words.grouped(task.label_tokens),
+      words.percent(task.label_tokens / all), words.number(task.weight), words.loss(task.loss), words.percent(task.accuracy)] }))),
+    html("p", { class: "hint" }, "Loss and accuracy are means over the last steps that had the task. ",
+      data.tasks.length > data.curves.task_loss.length ? `Curves are drawn for the ${data.curves.task_loss.length} tasks with the most label tokens.` : "")];
+}
+
+function ledgerSection(data) {
+  const ledger = data.ledger;
+  if (!ledger || !words.known(ledger.samples)) return null;
+  const parts = [["used", ledger.used, "--good"], ["dropped", ledger.dropped, "--warn"], ["failed", ledger.failed, "--bad"], ["not reached yet", ledger.not_reached, "--rule"]]
+    .map(([name, value, colour]) => ({ name, value: value || 0, text: words.grouped(value || 0), colour: `var(${colour})` }));
+  const reasons = Object.entries(ledger.reasons || {});
+  const problems = Array.isArray(ledger.problems) ? ledger.problems : [];
+  return [html("h2", {}, "Data ledger"),
+    html("p", { class: "hint first" }, `${ledger.dataset || "the data set"}: each of its ${words.grouped(ledger.samples)} samples is counted once; written with each checkpoint.`),
+    stackedBar(parts, Math.max(1, ledger.samples), "samples by what became of them"),
+    html("div", { class: "legend" }, parts.map((part) => html("span", {}, swatch(part.colour), part.name, " ", html("b", {}, part.text)))),
+    reasons.length > 0 ? table(["reason", "samples"], reasons.map(([reason, count]) => ({ cells: [reason, words.grouped(count)] }))) : null,
+    problems.length > 0 ? html("details", {}, html("summary", {}, `${words.counted(problems.length + (ledger.more_problems || 0), "sample")} with a problem`),
+      table(["sample", "what", "message"], problems.map((problem) => ({ style: "prose", cells: [String(problem.id ?? problem.index), String(problem.status ?? ""), String(problem.message ?? "")] }))),
+      ledger.more_problems > 0 ? html("p", { class: "hint" }, `${words.grouped(ledger.more_problems)} more are in ledger.json.`) : null) : null];
+}
+
+/// As scores of closed questions do it: without case, outer spaces and a full stop.
+const plain = (text) => text.trim().toLowerCase().replace(/[.\s]+$/, "");
+
+function predictionsSection(data) {
+  const { samples, left_out: leftOut } = data.predictions;
+  if (samples.length === 0) return null;
+  const last = Math.max(...samples.map((sample) => sample.answers[sample.answers.length - 1].step));
+  const card = (sample) => html("article", {},
+    sample.images.length > 0 ? html("div", { class: "pictures" }, sample.images.map((uri) => html("img", { src: uri, alt: "" }))) : null,
+    html("p", { class: "question" }, sample.question),
+    html("table", {}, html("tbody", {},
+      html("tr", { class: "expected" }, html("td", {}, "expected"), html("td", {}, sample.expected)),
+      sample.answers.map((answer) => html("tr", { class: plain(answer.given) === plain(sample.expected) ? "right" : "other" },
+        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.given === "" ? html("i", {}, "nothing") : answer.given))))),
+    html("p", { class: "hint" }, [sample.task, sample.id].filter((part) => part !== "").join(" · ")));
+  return [html("h2", {}, "Answers to samples"),
+    html("p", { class: "hint first" }, `What the model answered, last after step ${words.grouped(last)}. Green: the expected words.`,
+      leftOut > 0 ? ` ${words.counted(leftOut, "earlier sample")} are in predictions.jsonl only.` : ""),
+    html("div", { class: "cards" }, samples.map(card))];
+}
+
+const kindWords = { oom_split: "out-of-memory split", foreseen_split: "foreseen split", anomaly: "anomaly", skipped_step: "skipped step", memory_growth: "memory growth",
+  cache_emptied: "cache emptied", twin: "twin", resumed: "resumed", checkpoint: "checkpoint", stopped: "stopped", failed: "failed" };
+const kindStyle = { oom_split: "bad", anomaly: "bad", failed: "bad", skipped_step: "warn", memory_growth: "warn", cache_emptied: "warn", stopped: "warn", foreseen_split: "warn" };
+
+function eventsSection(data) {
+  const { counts, shown } = data.events;
+  if (shown.length === 0) return null;
+  const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  return [html("h2", {}, "Events"),
+    html("div", { class: "legend" }, Object.entries(counts).map(([kind, count]) => html("span", {}, html("i", { class: `tag ${kindStyle[kind] || ""}` }, kindWords[kind] || kind), " ", html("b", {}, words.grouped(count))))),
+    html("div", { class: "tall" }, table(["event", "step", "time", "what"], shown.map((event) => ({ style: "prose", cells: [
+      html("i", { class: `tag ${kindStyle[event.kind] || ""}` }, kindWords[event.kind] || event.kind), words.grouped(event.step), words.clock(event.time),
+      [event.message, event.ids.length > 0 ? html("span", { class: "ids" }, ` ${event.ids.join(", ")}${event.more_ids > 0 ? ` and ${event.more_ids} more` : ""}`) : null]] })))),
+    total > shown.length ? html("p", { class: "hint" }, `The newest of each kind; events.jsonl has all ${words.grouped(total)}.`) : null];
+}
+
+function environmentSection(data) {
+  const place = data.environment;
+  if (!place) return null;
+  const gpu = place.gpu;
+  return [html("h2", {}, "Environment"), facts([
+    ["host", place.host], ["GPU", gpu ? `${gpu.name}, ${words.bytes(gpu.total_bytes)}${gpu.driver ? `, driver ${gpu.driver}` : ""}` : "none used"],
+    ["CPU", [place.cpu, place.cpu_cores ? words.counted(place.cpu_cores, "core") : ""].filter(Boolean).join(", ")],
+    ["memory", [words.bytes(place.memory_bytes), place.memory_limit_bytes ? `limited to ${words.bytes(place.memory_limit_bytes)}` : ""].filter(Boolean).join(", ")],
+    ["system", place.kernel], ["LibTorch", place.libtorch], ["vlmtrain", [place.vlmtrain, place.commit].filter(Boolean).join(", commit ")],
+    ["SLURM job", place.slurm_job_id], ["started", words.clock(place.start_time)],
+    ["command", Array.isArray(place.command) ? html("code", {}, place.command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`)).join(" ")) : ""]])];
+}
+
+/// config.yaml as the program writes it: sections, and in them "key: value".
+function configSection(data) {
+  if (!data.config) return null;
+  return [html("h2", {}, "Configuration"), html("details", { open: "" }, html("summary", {}, "config.yaml, resolved"), html("pre", {}, data.config))];
+}
+
+function configValue(config, section, key) {
+  let inside = false;
+  for (const line of (config || "").split("\n")) {
+    if (/^\S/.test(line)) inside = line.startsWith(`${section}:`);
+    const found = inside && line.match(/^ {2}(\w+): (.*)$/);
+    if (found && found[1] === key) return found[2].replace(/^"(.*)"$/, "$1");
+  }
+  return "";
+}

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+
+namespace vlmtrain::report {
+
+/// What events.jsonl tells.
+class RunEvents {
+ public:
+  void add(const nlohmann::json& line);
+
+  /// The last word about the run's end: "stopped" or "failed", with its step, unless it was resumed since; else empty.
+  const std::string& ending() const { return ending_; }
+  int64_t ending_step() const { return ending_step_; }
+  const std::string& ending_message() const { return ending_message_; }
+  double last_time() const { return last_time_; }
+
+  /// {"counts": {kind: events}, "shown": [{"step", "time", "kind", "message", "ids", "more_ids"}, newest first]}
+  nlohmann::json to_json() const;
+
+ private:
+  std::map<std::string, int64_t> counts_;
+  std::map<std::string, std::deque<nlohmann::json>> newest_;  // by kind, so that many of one do not hide the others
+  int64_t number_ = 0;
+  std::string ending_;
+  std::string ending_message_;
+  int64_t ending_step_ = 0;
+  double last_time_ = 0;
+};
+
+}  // namespace vlmtrain::report

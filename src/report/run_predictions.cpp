@@ -1,0 +1,84 @@
+#include "report/run_predictions.h"
+
+#include <algorithm>
+
+#include "report/json_value.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+constexpr size_t kMostSamples = 24;
+/// The first answer and the newest others: from where it came, and where it is.
+constexpr size_t kMostAnswers = 4;
+constexpr size_t kMostImages = 6;
+/// Of a thumbnail of 160 pixels, ten times what it takes.
+constexpr size_t kLargestImage = 200'000;
+constexpr size_t kLongestText = 2000;
+
+std::string short_text(const nlohmann::json& line, const char* key) {
+  return shortened(text_in(line, key), kLongestText);
+}
+
+/// Nothing but pictures that are in the text itself: the page loads nothing.
+bool is_picture(const std::string& uri) {
+  constexpr std::string_view kPrefixes[] = {"data:image/jpeg;base64,", "data:image/png;base64,"};
+  for (const auto prefix : kPrefixes) {
+    if (uri.starts_with(prefix)) return uri.size() <= kLargestImage;
+  }
+  return false;
+}
+
+}  // namespace
+
+void RunPredictions::add(const nlohmann::json& line) {
+  const std::string id = text_in(line, "id");
+  const std::string question = short_text(line, "question");
+  const Answer answer{count_in(line, "step"), short_text(line, "given")};
+  const auto found = std::find_if(asked_.begin(), asked_.end(),
+                                  [&](const Asked& asked) { return asked.id == id && asked.question == question; });
+  if (found != asked_.end()) {
+    auto& answers = found->answers;
+    answers.push_back(answer);
+    if (answers.size() > kMostAnswers) answers.erase(answers.begin() + 1);
+    return;
+  }
+  Asked asked{.id = id,
+              .task = short_text(line, "task"),
+              .question = question,
+              .expected = short_text(line, "expected"),
+              .images = {},
+              .answers = {answer}};
+  if (const auto images = line.find("images"); images != line.end() && images->is_array()) {
+    for (const auto& image : *images) {
+      if (image.is_string() && asked.images.size() < kMostImages && is_picture(image.get_ref<const std::string&>())) {
+        asked.images.push_back(image);
+      }
+    }
+  }
+  asked_.push_back(std::move(asked));
+  if (asked_.size() > kMostSamples) {
+    // The one that was not asked for the longest time.
+    asked_.erase(std::min_element(asked_.begin(), asked_.end(), [](const Asked& a, const Asked& b) {
+      return a.answers.back().step < b.answers.back().step;
+    }));
+    ++left_out_;
+  }
+}
+
+nlohmann::json RunPredictions::to_json() const {
+  auto samples = nlohmann::json::array();
+  for (const auto& asked : asked_) {
+    auto answers = nlohmann::json::array();
+    for (const auto& answer : asked.answers) answers.push_back({{"step", answer.step}, {"given", answer.given}});
+    samples.push_back({{"id", asked.id},
+                       {"task", asked.task},
+                       {"question", asked.question},
+                       {"expected", asked.expected},
+                       {"images", asked.images},
+                       {"answers", std::move(answers)}});
+  }
+  return {{"samples", std::move(samples)}, {"left_out", left_out_}};
+}
+
+}  // namespace vlmtrain::report

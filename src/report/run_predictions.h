@@ -1,0 +1,39 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace vlmtrain::report {
+
+/// What predictions.jsonl tells: the samples that were asked last, each with what was answered when.
+class RunPredictions {
+ public:
+  void add(const nlohmann::json& line);
+
+  /// {"samples": [{"id", "task", "question", "expected", "images", "answers": [{"step", "given"}, oldest first]}],
+  /// "left_out": samples asked before that are not shown}
+  nlohmann::json to_json() const;
+
+ private:
+  struct Answer {
+    int64_t step;
+    std::string given;
+  };
+  struct Asked {
+    std::string id;
+    std::string task;
+    std::string question;
+    std::string expected;
+    std::vector<std::string> images;
+    std::vector<Answer> answers;
+  };
+
+  std::deque<Asked> asked_;  // in the order in which they were first asked
+  int64_t left_out_ = 0;
+};
+
+}  // namespace vlmtrain::report
