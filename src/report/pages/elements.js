@@ -4,7 +4,7 @@ function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value !== undefined && value !== null) element.setAttribute(name, value);
   }
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child !== undefined && child !== null) element.append(child);
   }
   return element;
@@ -24,16 +24,25 @@ const words = {
     if (size >= 1000) return words.grouped(value);
     return value.toLocaleString("en-US", { maximumSignificantDigits: 4, useGrouping: false });
   },
+  count: (value) => {
+    for (const [size, name] of [[1e12, "trillion"], [1e9, "billion"], [1e6, "million"]]) {
+      if (value >= size) return `${(value / size).toPrecision(3)} ${name}`;
+    }
+    return words.known(value) ? words.grouped(value) : "–";
+  },
   loss: (value) => (words.known(value) ? (Math.abs(value) >= 1e-3 || value === 0 ? value.toFixed(4) : value.toExponential(2)) : "–"),
+  difference: (ratio) => `${ratio > 1 ? "+" : ratio < 1 ? "−" : ""}${(100 * Math.abs(ratio - 1)).toFixed(1)} %`,
   percent: (share) => (words.known(share) ? `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %` : "–"),
   // As the planner's texts have them: GB of 10⁹ bytes.
   bytes: (value) => {
     if (!words.known(value)) return "–";
-    if (Math.abs(value) < 1e8 && value !== 0) return `${(value / 1e6).toFixed(Math.abs(value) < 1e7 ? 1 : 0)} MB`;
+    if (value === 0) return "0";
+    if (Math.abs(value) < 1e8) return `${(value / 1e6).toFixed(Math.abs(value) < 1e7 ? 1 : 0)} MB`;
     return `${(value / 1e9).toFixed(Math.abs(value) < 1e10 ? 2 : 1)} GB`;
   },
   seconds: (value) => {
     if (!words.known(value)) return "–";
+    if (value === 0) return "0 s";
     if (value < 1) return `${words.number(1000 * value)} ms`;
     if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
     const minutes = Math.round(value / 60);

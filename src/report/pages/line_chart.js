@@ -31,7 +31,7 @@ function smoothed(values, from, to) {
 }
 
 /// options: title, hint, format (of a value), series: [{name, colour, mean, least, most, dash, bars, emphasis}], zero (the
-/// axis begins at 0), logarithmic (may be), smooth (may be), marks: [{stretch, colour}], height, empty (what to say
+/// axis begins at 0), whole (values are counts), logarithmic (may be), smooth (may be), marks: [{stretch, colour}], height, empty (what to say
 /// without points).
 class LineChart {
   constructor() {
@@ -134,7 +134,8 @@ class LineChart {
         }
       }
     } else {
-      const step = niceStep(range[1] - range[0], 4);
+      let step = niceStep(range[1] - range[0], 4);
+      if (this.options.whole) step = Math.max(1, Math.ceil(step));
       for (let i = Math.ceil(range[0] / step); i * step <= range[1]; ++i) ticks.push(i * step);
     }
     for (const tick of ticks) {

@@ -43,7 +43,7 @@ function tiles() {
   const left = summary.total_steps > 0 && words.known(summary.step_seconds) ? (summary.total_steps - summary.step) * summary.step_seconds : NaN;
   const wait = curves.data_wait_share && curves.data_wait_share.mean.filter(words.known);
   const waited = wait && wait.length > 0 ? wait[wait.length - 1] : NaN;
-  const difference = summary.predicted_peak_bytes > 0 && onCard ? `${(100 * (summary.reserved_peak_bytes / summary.predicted_peak_bytes - 1)).toFixed(1)} % from the plan` : "";
+  const difference = summary.predicted_peak_bytes > 0 && onCard ? `${words.difference(summary.reserved_peak_bytes / summary.predicted_peak_bytes)} against the plan` : "";
   const card = plan && plan.card_bytes ? `card of ${words.bytes(plan.card_bytes)}` : "";
   const incidents = [[summary.oom_splits, "out-of-memory split"], [summary.foreseen_splits, "foreseen split"], [summary.skipped_steps, "skipped step"],
     [data.events.counts.anomaly || 0, "anomaly"], [data.events.counts.memory_growth || 0, "memory warning"]].filter(([count]) => count > 0);
@@ -58,7 +58,7 @@ function tiles() {
       : tile("Memory of the process", words.bytes(summary.host_peak_bytes), "peak, on the CPU"),
     running && words.known(left) ? tile("Time left", words.seconds(left), `${words.seconds(summary.seconds)} of steps so far`)
       : tile("Time", words.seconds(summary.seconds), "in steps, without saving and evaluating"),
-    tile("Samples trained on", words.grouped(summary.samples), `${words.number(summary.tokens)} tokens, ${words.number(summary.label_tokens)} learnt; ${words.counted(summary.images, "image")}`),
+    tile("Samples trained on", words.grouped(summary.samples), `${words.count(summary.tokens)} tokens, ${words.count(summary.label_tokens)} learnt; ${words.counted(summary.images, "image")}`),
     tile("Incidents", incidents.length === 0 ? "none" : words.grouped(incidents.reduce((sum, [count]) => sum + count, 0)),
       incidents.length === 0 ? "no splits, no skipped steps" : incidents.map(([count, noun]) => plural(count, noun)).join(", "), incidents.length === 0 ? "quiet" : "warned")];
 }
@@ -82,7 +82,7 @@ function chartOptions() {
     { title: "Speed", format: (value) => (words.known(value) ? words.grouped(value) : "–"), series: seriesOf([["tokens_per_second", "tokens per second", "--vision"]]), zero: true, smooth: true },
   ];
   if (summary.reserved_peak_bytes > 0) {
-    charts.push({ title: "GPU memory", format: words.bytes, zero: true, series: seriesOf([
+    charts.push({ title: "GPU memory", format: words.bytes, series: seriesOf([
       ["predicted_peak_bytes", "reserved, predicted", "--reserved", { dash: "5 4", least: undefined, most: undefined }], ["reserved_peak_bytes", "reserved, measured", "--reserved"],
       ["predicted_allocated_peak_bytes", "allocated, predicted", "--series-0", { dash: "5 4", least: undefined, most: undefined }], ["allocated_peak_bytes", "allocated, measured", "--series-0"]]) });
     charts.push({ title: "Memory beside the tensors", format: words.bytes, zero: true, series: seriesOf([
@@ -91,11 +91,11 @@ function chartOptions() {
     charts.push({ title: "Host memory", format: words.bytes, zero: true, series: seriesOf([["host_bytes", "resident", "--series-0"], ["host_peak_bytes", "most so far", "--reserved", { dash: "5 4" }]]) });
   }
   charts.push({ title: "Time of a step", format: words.seconds, zero: true, smooth: true, series: seriesOf([["step_seconds", "seconds", "--optimizer"]]) });
-  charts.push({ title: "Micro-batch sizes", format: words.number, zero: true, series: seriesOf([["micro_batch_size", "samples in a micro-batch", "--gradients"], ["micro_batches", "micro-batches a step", "--series-6", { dash: "2 3" }]]) });
+  charts.push({ title: "Micro-batch sizes", format: words.number, zero: true, whole: true, series: seriesOf([["micro_batch_size", "samples in a micro-batch", "--gradients"], ["micro_batches", "micro-batches a step", "--series-6", { dash: "2 3" }]]) });
   const happened = summary.oom_splits + summary.foreseen_splits + summary.skipped_steps > 0;
   if (happened) {
     const whole = (value) => (words.known(value) ? (Number.isInteger(value) ? words.grouped(value) : value.toFixed(1)) : "–");
-    charts.push({ title: "Splits and skipped steps", format: whole, zero: true, series: seriesOf([
+    charts.push({ title: "Splits and skipped steps", format: whole, zero: true, whole: true, series: seriesOf([
       ["oom_splits", "out-of-memory splits", "--bad", { bars: true }], ["foreseen_splits", "foreseen splits", "--warn", { bars: true }], ["skipped", "skipped steps", "--input", { bars: true }]]) });
   }
   if (curves.loss_scale) charts.push({ title: "Loss scale (fp16)", format: words.number, logarithmic: true, series: seriesOf([["loss_scale", "scale", "--workspace"]]) });

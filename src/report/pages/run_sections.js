@@ -1,7 +1,7 @@
 // What stands below the curves: each function makes the content of a section, or null where there is nothing to say.
 
-function table(head, rows) {
-  return html("div", { class: "scroll" }, html("table", {},
+function table(head, rows, style) {
+  return html("div", { class: "scroll" }, html("table", { class: style },
     html("thead", {}, html("tr", {}, head.map((name) => html("th", {}, name)))),
     html("tbody", {}, rows.map(({ cells, style }) => html("tr", { class: style }, cells.map((cell) => html("td", {}, cell)))))));
 }
@@ -29,7 +29,7 @@ function memorySection(data) {
   const summary = data.summary;
   const beside = (memory.context_bytes || 0) + (memory.communication_bytes || 0);
   const comparison = (name, plannedBytes, measuredBytes) => ({ cells: [name, words.bytes(plannedBytes), words.bytes(measuredBytes || undefined),
-    plannedBytes && measuredBytes ? `${measuredBytes > plannedBytes ? "+" : ""}${(100 * (measuredBytes / plannedBytes - 1)).toFixed(1)} %` : "–"] });
+    plannedBytes && measuredBytes ? words.difference(measuredBytes / plannedBytes) : "–"] });
   const bars = html("div", { class: "bars" },
     html("span", {}, "planned"),
     stackedBar([...parts, { name: "free", value: free, text: words.bytes(free), colour: "transparent" },
@@ -76,7 +76,7 @@ function ledgerSection(data) {
     html("div", { class: "legend" }, parts.map((part) => html("span", {}, swatch(part.colour), part.name, " ", html("b", {}, part.text)))),
     reasons.length > 0 ? table(["reason", "samples"], reasons.map(([reason, count]) => ({ cells: [reason, words.grouped(count)] }))) : null,
     problems.length > 0 ? html("details", {}, html("summary", {}, `${words.counted(problems.length + (ledger.more_problems || 0), "sample")} with a problem`),
-      table(["sample", "what", "message"], problems.map((problem) => ({ style: "prose", cells: [String(problem.id ?? problem.index), String(problem.status ?? ""), String(problem.message ?? "")] }))),
+      table(["sample", "what", "message"], problems.map((problem) => ({ cells: [String(problem.id ?? problem.index), String(problem.status ?? ""), String(problem.message ?? "")] })), "prose"),
       ledger.more_problems > 0 ? html("p", { class: "hint" }, `${words.grouped(ledger.more_problems)} more are in ledger.json.`) : null) : null];
 }
 
@@ -111,9 +111,9 @@ function eventsSection(data) {
   const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
   return [html("h2", {}, "Events"),
     html("div", { class: "legend" }, Object.entries(counts).map(([kind, count]) => html("span", {}, html("i", { class: `tag ${kindStyle[kind] || ""}` }, kindWords[kind] || kind), " ", html("b", {}, words.grouped(count))))),
-    html("div", { class: "tall" }, table(["event", "step", "time", "what"], shown.map((event) => ({ style: "prose", cells: [
+    html("div", { class: "tall" }, table(["event", "step", "time", "what"], shown.map((event) => ({ cells: [
       html("i", { class: `tag ${kindStyle[event.kind] || ""}` }, kindWords[event.kind] || event.kind), words.grouped(event.step), words.clock(event.time),
-      [event.message, event.ids.length > 0 ? html("span", { class: "ids" }, ` ${event.ids.join(", ")}${event.more_ids > 0 ? ` and ${event.more_ids} more` : ""}`) : null]] })))),
+      [event.message, event.ids.length > 0 ? html("span", { class: "ids" }, ` ${event.ids.join(", ")}${event.more_ids > 0 ? ` and ${event.more_ids} more` : ""}`) : null]] })), "prose")),
     total > shown.length ? html("p", { class: "hint" }, `The newest of each kind; events.jsonl has all ${words.grouped(total)}.`) : null];
 }
 

@@ -1,0 +1,165 @@
+#include <fmt/format.h>
+
+#include <regex>
+
+#include "e2e/command.h"
+#include "report/run_example.h"
+
+namespace vlmtrain::e2e {
+namespace {
+
+using report::EventKind;
+using report::RunFolder;
+using testing::HasSubstr;
+using testing::Not;
+
+/// Empty where no browser is installed.
+std::string chromium() {
+  std::istringstream folders(getenv("PATH"));
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
+      if (access((std::filesystem::path(folder) / name).c_str(), X_OK) == 0) return folder + "/" + name;
+    }
+  }
+  return {};
+}
+
+/// What the page tells a script in its head about itself: errors, and what was not allowed or not found.
+constexpr const char* kWatch = R"(<script>
+addEventListener("error", (event) => { document.documentElement.dataset.errors = (document.documentElement.dataset.errors || "") + (event.message || event.target.tagName) + ";"; }, true);
+addEventListener("securitypolicyviolation", (event) => { document.documentElement.dataset.errors = (document.documentElement.dataset.errors || "") + event.violatedDirective + ";"; });
+</script>)";
+
+/// Moves the pointer over the first chart, as a person does, and keeps what the tooltip says.
+constexpr const char* kHover = R"(<script>
+const plot = document.querySelector(".plot");
+const bounds = plot.getBoundingClientRect();
+const at = (type, share) => plot.dispatchEvent(new PointerEvent(type, { pointerType: "mouse", button: 0, clientX: bounds.left + 58 + share * (bounds.width - 68), clientY: bounds.top + 60 }));
+at("pointermove", 1);
+const told = (name, text) => document.body.append(Object.assign(document.createElement("output"), { id: name, textContent: text }));
+told("at-the-end", document.querySelector(".tooltip").innerText);
+at("pointermove", 0.5); at("pointerdown", 0.5); at("pointermove", 0.75); at("pointerup", 0.75);
+told("zoomed", String(view.from >= 0.45 * view.stretches && view.to <= 0.8 * view.stretches));
+told("button", String(document.querySelector(".controls button").hidden));
+at("pointerleave", 0.5);
+told("left", String(document.querySelector(".tooltip").hidden));
+told("width", String(document.documentElement.scrollWidth <= innerWidth));
+</script>)";
+
+class ReportPageTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (chromium().empty()) GTEST_SKIP() << "no chromium; apt-get install chromium";
+  }
+
+  /// The run's page after its scripts ran in a browser, with two scripts of ours.
+  std::string opened(int width = 1400) const {
+    const Result written = Process(run_.path(), {"report", run_.path().string()}).wait();
+    EXPECT_EQ(written.exit_code, 0) << written.err;
+    std::string page = read_text(run_.path() / "report.html");
+    page.insert(page.find("<head>") + 6, kWatch);
+    page.insert(page.rfind("</body>"), kHover);
+    write_text(run_.path() / "opened.html", page);
+    const std::vector<std::string> arguments{"--headless=new",
+                                             "--no-sandbox",
+                                             "--disable-gpu",
+                                             "--disable-dev-shm-usage",
+                                             "--host-resolver-rules=MAP * ~NOTFOUND",
+                                             "--user-data-dir=" + (run_.path() / "profile").string(),
+                                             fmt::format("--window-size={},1000", width),
+                                             "--virtual-time-budget=25000",
+                                             "--dump-dom",
+                                             "file://" + (run_.path() / "opened.html").string()};
+    return Process(run_.path(), arguments, 0, chromium()).wait().out;
+  }
+
+  static std::string told(const std::string& dom, const std::string& name) {
+    std::smatch found;
+    const std::regex output("<output id=\"" + name + "\">([^<]*)</output>");
+    return std::regex_search(dom, found, output) ? found[1].str() : "nothing";
+  }
+  static std::string section(const std::string& dom, const std::string& name) {
+    const size_t first = dom.find("data-section=\"" + name + "\"");
+    return first == std::string::npos ? "" : dom.substr(first, dom.find("</section>", first) - first);
+  }
+  const RunFolder& run_folder() const { return run_; }
+
+ private:
+  RunFolder run_;
+};
+
+TEST_F(ReportPageTest, ShowsARun) {
+  const RunFolder& run = run_folder();
+  run.append_steps(1, 3000, 4000);
+  run.append_event({.step = 7, .kind = EventKind::kOomSplit, .message = "halved <b>", .ids = {"sample-<i>"}});
+  run.append_prediction({.step = 0, .id = "s", .question = "How many?", .expected = "2", .given = "3"});
+  run.append_prediction({.step = 9, .id = "s", .question = "How many?", .expected = "2", .given = "2."});
+  run.put("ledger.json",
+          R"({"dataset":"d.json","samples":10,"used":7,"dropped":3,"failed":0,"not_reached":0,)"
+          R"("reasons":{"too long":3},"problems":[{"index":1,"id":"<x>","status":"dropped","message":"long"}]})");
+  run.put("plan.json", R"({"card":"RTX 4090","card_bytes":25000000000,"margin_bytes":1000000000,"memory":)"
+                       R"({"weights_bytes":12000000000,"total_bytes":20500000000,"allocated_peak_bytes":19000000000,)"
+                       R"("reserved_peak_bytes":20000000000}})");
+  run.put("environment.json", R"({"host":"node-7","command":["vlmtrain","a b"],"gpu":null})");
+  run.put("config.yaml", "model:\n  path: models/tiny\n");
+  const std::string dom = opened();
+
+  EXPECT_THAT(dom, Not(HasSubstr("data-errors"))) << dom.substr(0, 400);
+  const std::regex chart("data-chart=\"([^\"]*)\" data-points=\"(\\d+)\"");
+  std::map<std::string, int> points;
+  for (std::sregex_iterator found(dom.begin(), dom.end(), chart), end; found != end; ++found) {
+    points[(*found)[1]] = std::stoi((*found)[2]);
+  }
+  EXPECT_EQ(points["Loss"], 750) << "four steps a point";
+  EXPECT_EQ(points["GPU memory"], 4 * 750);
+  EXPECT_EQ(points["Loss by task"], 2 * 750);
+  for (const char* name : {"Gradient norm", "Learning rate", "Speed", "Time of a step", "Micro-batch sizes"}) {
+    EXPECT_GE(points[name], 750) << name;
+  }
+  EXPECT_THAT(dom, testing::ContainsRegex("class=\"line\" d=\"M[0-9. ]+L"));
+  EXPECT_THAT(dom, Not(HasSubstr("NaN")));
+
+  EXPECT_THAT(told(dom, "at-the-end"), HasSubstr("steps 2,997 – 3,000"));
+  EXPECT_THAT(told(dom, "at-the-end"), testing::ContainsRegex("loss: 0\\.[0-9]+ \\(0\\.[0-9]+ to 0\\.[0-9]+\\)"));
+  EXPECT_EQ(told(dom, "zoomed"), "true");
+  EXPECT_EQ(told(dom, "button"), "false") << "there is a way back";
+  EXPECT_EQ(told(dom, "left"), "true");
+  EXPECT_EQ(told(dom, "width"), "true") << "nothing is wider than the window";
+
+  EXPECT_THAT(dom, HasSubstr("Step 3,000 of 4,000"));
+  EXPECT_THAT(section(dom, "events"), HasSubstr("halved &lt;b&gt;"));
+  EXPECT_THAT(section(dom, "predictions"), testing::ContainsRegex("class=\"right\"><td>step 9</td><td>2\\.</td>"));
+  EXPECT_THAT(section(dom, "predictions"), testing::ContainsRegex("class=\"other\"><td>before</td><td>3</td>"));
+  EXPECT_THAT(section(dom, "memory"), HasSubstr("12.0 GB"));
+  EXPECT_THAT(section(dom, "ledger"), HasSubstr("&lt;x&gt;"));
+  EXPECT_THAT(section(dom, "environment"), HasSubstr("vlmtrain 'a b'"));
+  EXPECT_THAT(section(dom, "config"), HasSubstr("models/tiny"));
+  EXPECT_THAT(section(dom, "tasks"), HasSubstr("read"));
+}
+
+TEST_F(ReportPageTest, ARunningPageReadsItsFileAgain) {
+  run_folder().append_steps(1, 5, 10);
+  const std::string dom = opened(480);
+  EXPECT_THAT(dom, Not(HasSubstr("data-errors"))) << dom.substr(0, 400);
+  EXPECT_THAT(dom, HasSubstr("badge running"));
+  EXPECT_THAT(dom, testing::ContainsRegex("data-reads=\"[1-9]"));
+  EXPECT_EQ(told(dom, "width"), "true") << "nothing is wider than a narrow window";
+}
+
+TEST_F(ReportPageTest, AFinishedPageRests) {
+  run_folder().append_steps(1, 1, 1);
+  const std::string dom = opened();
+  EXPECT_THAT(dom, Not(HasSubstr("data-errors"))) << dom.substr(0, 400);
+  EXPECT_THAT(dom, HasSubstr("badge finished"));
+  EXPECT_THAT(dom, Not(HasSubstr("data-reads")));
+}
+
+TEST_F(ReportPageTest, ARunThatJustBeganIsNoError) {
+  run_folder().put("config.yaml", "model:\n  path: m\n");
+  const std::string dom = opened();
+  EXPECT_THAT(dom, Not(HasSubstr("data-errors"))) << dom.substr(0, 400);
+  EXPECT_THAT(dom, HasSubstr("No step is done yet."));
+}
+
+}  // namespace
+}  // namespace vlmtrain::e2e

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/metrics.h"
+#include "vlmtrain/report/prediction.h"
+
+namespace vlmtrain::report {
+
+/// A run folder, as a run on a GPU leaves it; removed with it.
+class RunFolder {
+ public:
+  RunFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "vlmtrain_run_XXXXXX").string();
+    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+  ~RunFolder() { std::filesystem::remove_all(path_); }
+
+  const std::filesystem::path& path() const { return path_; }
+
+  void put(const std::string& name, std::string_view text) const {
+    std::ofstream(path_ / name, std::ios::binary) << text;
+  }
+  void append(const std::string& name, std::string_view text) const {
+    std::ofstream(path_ / name, std::ios::binary | std::ios::app) << text;
+  }
+  void append_steps(int64_t first, int64_t last, int64_t total_steps) const {
+    std::string lines;
+    for (int64_t step = first; step <= last; ++step) lines += example_step(step, total_steps).to_json_line() + "\n";
+    append("metrics.jsonl", lines);
+  }
+  void append_event(const Event& event) const { append("events.jsonl", event.to_json_line() + "\n"); }
+  void append_prediction(const Prediction& prediction) const {
+    append("predictions.jsonl", prediction.to_json_line() + "\n");
+  }
+
+  static StepMetrics example_step(int64_t step, int64_t total_steps) {
+    const double done = static_cast<double>(step) / static_cast<double>(total_steps);
+    StepMetrics metrics;
+    metrics.step = step;
+    metrics.total_steps = total_steps;
+    metrics.epoch = 2 * done;
+    metrics.loss = 0.5 + 2 * std::exp(-5 * done) + 0.05 * std::sin(static_cast<double>(step));
+    metrics.learning_rate = 1e-4 * (1 - done);
+    metrics.grad_norm = 1 + std::cos(static_cast<double>(step));
+    metrics.tokens = 4000 + step % 7;
+    metrics.label_tokens = 300;
+    metrics.images = 8;
+    metrics.samples = 8;
+    metrics.micro_batches = 2;
+    metrics.micro_batch_sizes = {4, 4};
+    metrics.step_seconds = 0.5;
+    metrics.data_wait_seconds = 0.01;
+    metrics.predicted_allocated_peak_bytes = 19'000'000'000;
+    metrics.predicted_peak_bytes = 20'000'000'000;
+    metrics.allocated_peak_bytes = 18'900'000'000 + step % 5 * 10'000'000;
+    metrics.reserved_peak_bytes = 19'900'000'000;
+    metrics.allocated_bytes = 9'000'000'000;
+    metrics.reserved_bytes = 19'900'000'000;
+    metrics.device_free_bytes = 4'000'000'000;
+    metrics.host_bytes = metrics.host_peak_bytes = 3'000'000'000;
+    metrics.tasks["count"] = {.loss = metrics.loss / 2, .label_tokens = 100, .samples = 4, .accuracy = done};
+    metrics.tasks["read"] = {.loss = metrics.loss * 2, .label_tokens = 200, .samples = 4, .weight = 2};
+    return metrics;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace vlmtrain::report

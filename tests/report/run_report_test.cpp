@@ -1,0 +1,279 @@
+#include "vlmtrain/report/run_report.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <limits>
+
+#include "report/run_example.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::report {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+nlohmann::json data_in(const std::string& page) {
+  const std::string opening = "<script type=\"application/json\" id=\"data\">";
+  const size_t first = page.find(opening) + opening.size();
+  return nlohmann::json::parse(page.substr(first, page.find("</script>", first) - first));
+}
+nlohmann::json data_of(const RunFolder& run) {
+  return data_in(run_report_html(run.path()));
+}
+
+TEST(RunReportTest, ARunThatJustBeganHasAPage) {
+  const RunFolder run;
+  run.put("config.yaml", "model:\n  path: m\n");
+  const auto data = data_of(run);
+  EXPECT_EQ(data["state"], "running");
+  EXPECT_EQ(data["summary"]["step"], 0);
+  EXPECT_EQ(data["curves"]["stretches"], 0);
+  EXPECT_TRUE(data["plan"].is_null());
+  EXPECT_TRUE(data["ledger"].is_null());
+  EXPECT_EQ(data["config"], "model:\n  path: m\n");
+}
+
+TEST(RunReportTest, AFolderWithoutARunIsRefused) {
+  const RunFolder run;
+  EXPECT_THROW(run_report_html(run.path()), UserError);
+  EXPECT_THROW(write_run_report(run.path() / "nowhere"), UserError);
+  EXPECT_TRUE(std::filesystem::is_empty(run.path()));
+}
+
+TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
+  const RunFolder run;
+  run.append_steps(1, 50, 50);
+  const auto data = data_of(run);
+  const auto& curves = data["curves"];
+  EXPECT_EQ(curves["width"], 1);
+  ASSERT_EQ(curves["loss"]["mean"].size(), 50u);
+  EXPECT_FALSE(curves["loss"].contains("least"));
+  for (int64_t step = 1; step <= 50; ++step) {
+    const auto expected = RunFolder::example_step(step, 50);
+    const auto i = static_cast<size_t>(step - 1);
+    EXPECT_NEAR(curves["loss"]["mean"][i], expected.loss, 1e-4);
+    EXPECT_NEAR(curves["allocated_peak_bytes"]["mean"][i], static_cast<double>(expected.allocated_peak_bytes), 1e6);
+    EXPECT_NEAR(curves["data_wait_share"]["mean"][i], 0.02, 1e-9);
+    EXPECT_EQ(curves["micro_batch_size"]["mean"][i], 4);
+  }
+  EXPECT_FALSE(curves.contains("loss_scale")) << "it was not fp16";
+  EXPECT_EQ(data["state"], "finished");
+  EXPECT_EQ(data["summary"]["samples"], 400);
+  EXPECT_NEAR(data["summary"]["tokens_per_second"], 8006, 3);
+  EXPECT_EQ(data["summary"]["seconds"], 25);
+  EXPECT_EQ(data["summary"]["reserved_peak_bytes"], 19'900'000'000);
+}
+
+TEST(RunReportTest, TasksWithTheMostLabelTokensFirst) {
+  const RunFolder run;
+  run.append_steps(1, 30, 60);
+  const auto data = data_of(run);
+  ASSERT_EQ(data["tasks"].size(), 2u);
+  EXPECT_EQ(data["tasks"][0]["name"], "read");
+  EXPECT_EQ(data["tasks"][0]["label_tokens"], 6000);
+  EXPECT_EQ(data["tasks"][0]["weight"], 2);
+  EXPECT_TRUE(data["tasks"][0]["accuracy"].is_null()) << "the run does not measure it";
+  EXPECT_NEAR(data["tasks"][1]["accuracy"], 0.34, 0.01) << "of the last steps";
+  EXPECT_NEAR(data["curves"]["task_loss"][0]["mean"][9], 2 * RunFolder::example_step(10, 60).loss, 1e-4);
+  EXPECT_NEAR(data["curves"]["task_loss"][1]["mean"][9], RunFolder::example_step(10, 60).loss / 2, 1e-4);
+}
+
+TEST(RunReportTest, LongRunsAreThinnedAndKeepTheirSpikes) {
+  const RunFolder run;
+  constexpr int64_t kSteps = 5000;
+  constexpr int64_t kSpike = 3333;
+  run.append_steps(1, kSpike - 1, kSteps);
+  StepMetrics spike = RunFolder::example_step(kSpike, kSteps);
+  spike.loss = 77;
+  spike.oom_splits = 3;
+  run.append("metrics.jsonl", spike.to_json_line() + "\n");
+  run.append_steps(kSpike + 1, kSteps, kSteps);
+  const auto data = data_of(run);
+  const auto& loss = data["curves"]["loss"];
+  const int64_t width = data["curves"]["width"];
+  EXPECT_EQ(width, 8);
+  ASSERT_EQ(loss["mean"].size(), 625u);
+  const size_t stretch = (kSpike - 1) / 8;
+  EXPECT_EQ(loss["most"][stretch], 77);
+  double sum = 0;
+  for (int64_t step = static_cast<int64_t>(stretch) * 8 + 1; step <= static_cast<int64_t>(stretch + 1) * 8; ++step) {
+    sum += step == kSpike ? 77 : RunFolder::example_step(step, kSteps).loss;
+  }
+  EXPECT_NEAR(loss["mean"][stretch], sum / 8, 1e-3);
+  EXPECT_EQ(data["curves"]["oom_splits"]["mean"][stretch], 3) << "counts are summed";
+  EXPECT_EQ(data["curves"]["oom_splits"]["mean"][stretch + 1], 0);
+  EXPECT_EQ(data["summary"]["oom_splits"], 3);
+}
+
+TEST(RunReportTest, AHundredThousandStepsStaySmall) {
+  const RunFolder run;
+  std::vector<std::string> endings;  // of lines, behind the step
+  for (int64_t step = 1; step <= 40; ++step) {
+    const std::string line = RunFolder::example_step(step, 40).to_json_line();
+    endings.push_back(line.substr(line.find(",\"epoch\"")));
+  }
+  std::string lines;
+  for (size_t step = 1; step <= 100'000; ++step) {
+    lines += fmt::format("{{\"step\":{},\"total_steps\":100000{}\n", step, endings[step * 7 % endings.size()]);
+  }
+  run.put("metrics.jsonl", lines);
+  const std::string page = run_report_html(run.path());
+  EXPECT_LT(page.size(), 2'000'000u);
+  EXPECT_EQ(data_in(page)["summary"]["steps"], 100'000);
+}
+
+TEST(RunReportTest, WhatIsAddedIsReadAndNothingTwice) {
+  const RunFolder run;
+  run.append_steps(1, 5000, 6000);
+  RunReport report(run.path());
+  report.write();
+  run.append_steps(5001, 5020, 6000);
+  const std::string half = RunFolder::example_step(5021, 6000).to_json_line() + "\n";
+  run.append("metrics.jsonl", half.substr(0, 100));
+  const auto start = std::chrono::steady_clock::now();
+  report.write();
+  const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
+  RecordProperty("write_milliseconds", std::to_string(taken.count()));
+  EXPECT_LT(taken.count(), 1000) << "it is written while the run waits";
+  EXPECT_EQ(data_in(report.html())["summary"]["steps"], 5020) << "a line without its end is not read yet";
+  run.append("metrics.jsonl", half.substr(100));
+  EXPECT_EQ(data_in(report.html())["summary"]["steps"], 5021);
+  EXPECT_EQ(data_in(report.html())["curves"], data_of(run)["curves"]) << "as if read at once";
+}
+
+TEST(RunReportTest, AFileThatWasReplacedIsReadAnew) {
+  const RunFolder run;
+  run.append_steps(1, 40, 100);
+  RunReport report(run.path());
+  EXPECT_EQ(data_in(report.html())["summary"]["step"], 40);
+  { const StepLines lines(run.path() / "metrics.jsonl", 30); }  // as a run that goes on after step 30
+  EXPECT_EQ(data_in(report.html())["summary"]["step"], 30);
+}
+
+TEST(RunReportTest, HowARunEnded) {
+  const RunFolder run;
+  run.append_steps(1, 10, 100);
+  run.append_event({.step = 10, .kind = EventKind::kStopped, .message = "signal 15"});
+  auto data = data_of(run);
+  EXPECT_EQ(data["state"], "stopped");
+  EXPECT_EQ(data["message"], "signal 15");
+  run.append_event({.step = 10, .kind = EventKind::kResumed, .message = "from checkpoints/step-10"});
+  EXPECT_EQ(data_of(run)["state"], "running");
+  run.append_steps(11, 20, 100);
+  run.append_event({.step = 20, .kind = EventKind::kFailed, .message = "loss nan"});
+  data = data_of(run);
+  EXPECT_EQ(data["state"], "failed");
+  EXPECT_EQ(data["message"], "loss nan");
+  run.append_steps(21, 100, 100);
+  EXPECT_EQ(data_of(run)["state"], "finished") << "it did go on, whatever was said before";
+}
+
+TEST(RunReportTest, TheNewestEventsOfEachKind) {
+  const RunFolder run;
+  run.append_steps(1, 3, 3);
+  run.append_event(
+      {.step = 1, .kind = EventKind::kOomSplit, .message = "rare", .ids = std::vector<std::string>(20, "id")});
+  for (int i = 0; i < 500; ++i)
+    run.append_event({.step = 2, .kind = EventKind::kCheckpoint, .message = std::to_string(i)});
+  run.append("events.jsonl", "{\"step\":3,\"kind\":\"of the future\"}\n{\"step\":3}\nnull\n");
+  const auto events = data_of(run)["events"];
+  EXPECT_EQ(events["counts"]["checkpoint"], 500);
+  EXPECT_EQ(events["counts"]["of the future"], 1);
+  ASSERT_EQ(events["shown"].size(), 42u);
+  EXPECT_EQ(events["shown"][1]["message"], "499");
+  EXPECT_EQ(events["shown"].back()["kind"], "oom_split") << "many of another kind do not hide it";
+  EXPECT_EQ(events["shown"].back()["ids"].size() + events["shown"].back()["more_ids"].get<size_t>(), 20u);
+}
+
+TEST(RunReportTest, AnswersOfASampleStandTogether) {
+  const RunFolder run;
+  run.append_steps(1, 3, 3);
+  for (const int64_t step : {0, 1, 2, 3, 4, 5}) {
+    for (const char* id : {"a", "b"}) {
+      run.append_prediction({.step = step,
+                             .id = id,
+                             .task = "count",
+                             .question = "How many?",
+                             .expected = "2",
+                             .given = std::to_string(step),
+                             .images = {"data:image/jpeg;base64,AAAA", "http://elsewhere/x.png", "data:text/html,x"}});
+    }
+  }
+  const auto predictions = data_of(run)["predictions"];
+  ASSERT_EQ(predictions["samples"].size(), 2u);
+  EXPECT_EQ(predictions["samples"][0]["id"], "a");
+  EXPECT_EQ(predictions["samples"][0]["images"].dump(), R"(["data:image/jpeg;base64,AAAA"])") << "nothing is loaded";
+  std::vector<int64_t> steps;
+  for (const auto& answer : predictions["samples"][0]["answers"]) steps.push_back(answer["step"]);
+  EXPECT_THAT(steps, testing::ElementsAre(0, 3, 4, 5)) << "the first and the newest";
+}
+
+TEST(RunReportTest, OtherSamplesEachTimeDoNotPileUp) {
+  const RunFolder run;
+  run.append_steps(1, 3, 3);
+  for (int64_t i = 0; i < 100; ++i) run.append_prediction({.step = i, .id = std::to_string(i)});
+  const auto predictions = data_of(run)["predictions"];
+  EXPECT_EQ(predictions["samples"].size() + predictions["left_out"].get<size_t>(), 100u);
+  EXPECT_EQ(predictions["samples"].size(), 24u);
+  EXPECT_EQ(predictions["samples"].back()["id"], "99");
+}
+
+TEST(RunReportTest, SurvivesWhatItDoesNotKnow) {
+  const RunFolder run;
+  run.put("metrics.jsonl",
+          "{\"step\":1,\"loss\":null,\"tasks\":[],\"micro_batch_sizes\":{}}\n"
+          "{\"step\":2,\"loss\":\"x\",\"tasks\":{\"a\":1},\"skipped\":3}\n"
+          "not json\n[1]\n{\"step\":\"x\"}\n{\"step\":2}\n{\"step\":-5}\n{\"step\":99999999999999999}\n"
+          "{\"step\":1000000000,\"loss\":1.5}\n{\"step\":1000000001,\"lo");
+  for (const char* file : {"plan.json", "ledger.json", "environment.json"}) run.put(file, "{\"cut\":");
+  run.put("predictions.jsonl", "{\"id\":3,\"images\":7}\n");
+  run.put("config.yaml", "\xff\xfe");
+  const auto data = data_of(run);
+  EXPECT_EQ(data["summary"]["steps"], 3);
+  EXPECT_EQ(data["summary"]["step"], 1'000'000'000);
+  EXPECT_EQ(data["summary"]["loss"], 1.5);
+  EXPECT_TRUE(data["ledger"].is_null());
+}
+
+TEST(RunReportTest, LossesThatAreNoNumbersAreGaps) {
+  const RunFolder run;
+  for (int64_t step = 1; step <= 3; ++step) {
+    StepMetrics metrics = RunFolder::example_step(step, 3);
+    if (step == 2) metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    run.append("metrics.jsonl", metrics.to_json_line() + "\n");
+  }
+  const auto curves = data_of(run)["curves"];
+  EXPECT_TRUE(curves["loss"]["mean"][1].is_null());
+  EXPECT_FALSE(curves["loss"]["mean"][2].is_null());
+}
+
+TEST(RunReportTest, TextFromOutsideStaysText) {
+  const RunFolder run;
+  run.append_steps(1, 2, 2);
+  StepMetrics metrics = RunFolder::example_step(3, 3);
+  metrics.tasks["</script><img src=x onerror=alert(1)>{{data}}"] = {.loss = 1, .label_tokens = 1};
+  run.append("metrics.jsonl", metrics.to_json_line() + "\n");
+  run.append_event({.step = 1, .kind = EventKind::kAnomaly, .message = "<script>alert(1)</script>", .ids = {"<b>"}});
+  const std::string page = run_report_html(run.path());
+  EXPECT_THAT(page, Not(HasSubstr("<script>alert")));
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
+  EXPECT_EQ(data_in(page)["tasks"].back()["name"], "</script><img src=x onerror=alert(1)>{{data}}");
+}
+
+TEST(RunReportTest, PageLoadsNothing) {
+  const RunFolder run;
+  run.append_steps(1, 2, 2);
+  const std::string page = run_report_html(run.path());
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+  for (const char* const reference : {"https:", " src=", "href=", "url(http", "@import", "fetch(", "XMLHttpRequest"}) {
+    EXPECT_THAT(page, Not(HasSubstr(reference)));
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::report
