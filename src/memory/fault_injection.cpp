@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <thread>
+#include <unordered_map>
+#include <utility>
 
 #include "vlmtrain/base/error.h"
 
@@ -33,45 +36,60 @@ struct AllocationCount {
 
 namespace {
 
-/// What stands behind a tensor's memory instead of the allocator's own.
-struct CountedMemory {
-  c10::DataPtr memory;
+/// Memory that was counted when it was given out.
+struct Counted {
   int64_t bytes;
-  std::shared_ptr<AllocationCount> state;
-
-  static void free(void* self) {
-    const std::unique_ptr<CountedMemory> owner(static_cast<CountedMemory*>(self));
-    owner->state->live_bytes -= owner->bytes;
-  }
+  std::shared_ptr<AllocationCount> count;
 };
 
 /// In front of PyTorch's allocator. It stays once it was put there: memory that it gave out may outlive any test.
+/// Pointers are the real allocator's own, since some callers (oneDNN) hold nothing else.
 class FaultyAllocator final : public c10::Allocator {
  public:
   explicit FaultyAllocator(c10::Allocator* real) : real_(real) {}
 
-  void watch(const std::shared_ptr<AllocationCount>& state) { std::atomic_store(&state_, state); }
-
-  c10::DataPtr allocate(size_t bytes) override {
-    const std::shared_ptr<AllocationCount> state = std::atomic_load(&state_);
-    if (!state || state->thread != std::this_thread::get_id()) return real_->allocate(bytes);
-    state->take(static_cast<int64_t>(bytes));
-    c10::DataPtr memory = real_->allocate(bytes);
-    void* const address = memory.get();
-    const auto device = memory.device();
-    auto counted =
-        std::make_unique<CountedMemory>(CountedMemory{std::move(memory), static_cast<int64_t>(bytes), state});
-    return {address, counted.release(), &CountedMemory::free, device};
+  void watch(std::shared_ptr<AllocationCount> count) {
+    const std::lock_guard lock(mutex_);
+    watching_ = std::move(count);
   }
 
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  c10::DataPtr allocate(size_t bytes) override {
+    std::shared_ptr<AllocationCount> count;
+    {
+      const std::lock_guard lock(mutex_);
+      count = watching_;
+    }
+    if (!count || count->thread != std::this_thread::get_id()) return real_->allocate(bytes);
+    count->take(static_cast<int64_t>(bytes));
+    c10::DataPtr memory = real_->allocate(bytes);
+    if (memory.get() == nullptr) return memory;
+    const std::lock_guard lock(mutex_);
+    counted_[memory.get()] = {static_cast<int64_t>(bytes), count};
+    const bool replaced = memory.compare_exchange_deleter(real_->raw_deleter(), raw_deleter());
+    VLMTRAIN_CHECK(replaced, "memory of the CPU allocator with another's deleter");
+    return memory;
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &FaultyAllocator::free; }
   void copy_data(void* destination, const void* source, std::size_t bytes) const override {
     real_->copy_data(destination, source, bytes);
   }
 
  private:
+  static void free(void* address);
+
+  void forget(void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = counted_.find(address);
+    if (found == counted_.end()) return;  // another thread's
+    found->second.count->live_bytes -= found->second.bytes;
+    counted_.erase(found);
+  }
+
   c10::Allocator* real_;
-  std::shared_ptr<AllocationCount> state_;
+  std::mutex mutex_;  // guards what follows
+  std::shared_ptr<AllocationCount> watching_;
+  std::unordered_map<void*, Counted> counted_;
 };
 
 FaultyAllocator& allocator_in_front() {
@@ -82,6 +100,12 @@ FaultyAllocator& allocator_in_front() {
     return made;
   }();
   return *allocator;
+}
+
+void FaultyAllocator::free(void* address) {
+  FaultyAllocator& self = allocator_in_front();
+  self.forget(address);
+  self.real_->raw_deleter()(address);
 }
 
 }  // namespace

@@ -70,6 +70,12 @@ void declare(OptionTable& table, OutputOptions& options) {
             std::optional{at_least<int64_t>(0)});
   table.add("output.keep", options.keep, "Checkpoints kept; older ones are removed.",
             std::optional{at_least<int64_t>(1)});
+  table.add("output.sample_predictions", options.sample_predictions,
+            "At each checkpoint the model answers this many samples of `data.eval`, or of `data.train` where there is "
+            "none; report.html and TensorBoard show them. 0: none.",
+            std::optional{at_least<int64_t>(0)});
+  table.add("output.report", options.report, "Writes report.html while the run goes.");
+  table.add("output.tensorboard", options.tensorboard, "Writes event files for TensorBoard.");
   table.add("output.log_samples", options.log_samples, "Writes the ids of each step's samples to samples.jsonl.");
 }
 

@@ -8,9 +8,11 @@
 
 #include "train/callbacks/anomaly_watch.h"
 #include "train/callbacks/callback_list.h"
+#include "train/callbacks/html_report.h"
 #include "train/callbacks/memory_watch.h"
 #include "train/callbacks/metrics_files.h"
 #include "train/callbacks/progress_bar.h"
+#include "train/callbacks/sample_predictions.h"
 #include "train/oom_guard.h"
 #include "train/pending_step.h"
 #include "train/run_setup.h"
@@ -76,8 +78,16 @@ class Trainer {
   void add_callbacks(bool quiet) {
     const int64_t done = run_.state.step;
     callbacks_.add(std::make_unique<MetricsFiles>(run_.folder, done, config_.output.log_samples));
+    if (config_.output.sample_predictions > 0 && !is_rehearsal()) {
+      const auto& file = config_.data.eval.empty() ? config_.data.train : config_.data.eval;
+      auto records = spread(read_records(file), config_.output.sample_predictions);
+      const auto image_root = processor_settings(config_.data, file).image_root;
+      callbacks_.add(std::make_unique<SamplePredictions>(run_.folder, done, std::move(records), image_root, *run_.model,
+                                                         *run_.processor, device_, callbacks_));
+    }
     callbacks_.add(std::make_unique<ProgressBar>(run_.schedule.total_steps, done, quiet));
     callbacks_.add(std::make_unique<MemoryWatch>(device_, callbacks_));
+    if (config_.output.report) callbacks_.add(std::make_unique<HtmlReport>(run_.folder));
     callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));  // last: it may stop the run
   }
 
@@ -258,6 +268,10 @@ class Trainer {
     const auto folder = *run_.checkpoints.newest();
     event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
     callbacks_.checkpoint(saved_step_, folder);
+    if (device_.is_cpu()) return;
+    // Callbacks may have used the device, which no twin knows of.
+    memory::release_unused(device_);
+    if (twin_) twin_->diverge();
   }
 
   void event(report::EventKind kind, std::string message, std::vector<std::string> ids = {}) {

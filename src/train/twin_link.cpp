@@ -49,6 +49,7 @@ TwinLink::TwinLink(TwinSettings settings, at::Device device, OnEvent on_event)
 
 void TwinLink::announce(int64_t step, const std::vector<data::Sample>& samples, const engine::StepLayout& layout) {
   if (is_lost()) return;
+  last_announced_ = step;
   if (release_next_) releases_.insert(step);
   twin_->announce({.step = step,
                    .samples = groups_of(samples),
@@ -68,7 +69,7 @@ ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, do
   summary_.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!answer) {
     ++summary_.late_steps;
-    release_next_ = true;  // the twin may have decided something that the run does not know
+    diverge();  // the twin may have decided something that the run does not know
     if (++late_in_a_row_ >= kMostLateInARow && !is_lost()) {
       twin_.reset();
       on_event_(report::EventKind::kTwin,
@@ -94,14 +95,19 @@ ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, do
 
 void TwinLink::compare(int64_t step, const ForeseenStep& foreseen, const memory::DeviceMemory& measured,
                        bool as_foreseen) {
-  if (!as_foreseen) release_next_ = true;
-  if (!as_foreseen || !foreseen.peaks) return;
+  if (!as_foreseen) diverge();
+  if (!foreseen.peaks || step < comparable_from_) return;
   const int64_t excess = measured.reserved_peak_bytes - foreseen.peaks->reserved_bytes;
   excess_bytes_.push_back(excess);
   if (excess_bytes_.size() > kComparedSteps) excess_bytes_.pop_front();
   if (step < kSettledStep || measured.reserved_peak_bytes == 0) return;
   const double error = std::abs(static_cast<double>(excess)) / static_cast<double>(measured.reserved_peak_bytes);
   summary_.worst_error = std::max(summary_.worst_error, error);
+}
+
+void TwinLink::diverge() {
+  release_next_ = true;
+  comparable_from_ = last_announced_ + 1;
 }
 
 void TwinLink::raise_margin() {

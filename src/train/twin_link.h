@@ -66,6 +66,10 @@ class TwinLink {
   /// The next announced step is to begin with an empty cache.
   void ask_for_release() { release_next_ = true; }
 
+  /// The run did with its memory what the twin cannot know: the next announced step begins with an empty cache, and
+  /// until then nothing is compared.
+  void diverge();
+
   /// Memory ran out although nothing of the kind was foreseen.
   void raise_margin();
 
@@ -83,6 +87,8 @@ class TwinLink {
   std::deque<int64_t> excess_bytes_;     // measured − foreseen, of the last steps
   std::set<int64_t> releases_;           // announced steps that begin with an empty cache
   bool release_next_ = false;
+  int64_t last_announced_ = 0;
+  int64_t comparable_from_ = 0;  // step
   int64_t late_in_a_row_ = 0;
   TwinSummary summary_;
 };

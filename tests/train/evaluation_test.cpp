@@ -31,8 +31,9 @@ TEST(TrainingSummaryTest, ARunThatDidNoStepHasNoLoss) {
   TrainingSummary summary;
   summary.steps = 3;
   summary.checkpoint = "run/checkpoints/step-3";
-  EXPECT_EQ(summary.to_json(), R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3",)"
-                               R"("reserved_peak_bytes":0,"planned_peak_bytes":null})");
+  EXPECT_EQ(summary.to_json(),
+            R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3",)"
+            R"("reserved_peak_bytes":0,"planned_peak_bytes":null,"skipped_steps":0,"callback_seconds":0.0})");
   summary.last_loss = 1.5;
   EXPECT_EQ(nlohmann::json::parse(summary.to_json())["last_loss"], 1.5);
 }

@@ -43,6 +43,9 @@ struct OutputOptions {
   std::string dir;
   int64_t save_steps = 500;
   int64_t keep = 2;
+  int64_t sample_predictions = 4;
+  bool report = true;
+  bool tensorboard = true;
   bool log_samples = false;
 };
 

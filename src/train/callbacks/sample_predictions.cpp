@@ -1,0 +1,95 @@
+#include "train/callbacks/sample_predictions.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr int64_t kMostNewTokens = 64;
+
+/// What the record's last answer answers, without the places of images.
+std::string question_of(const io::Record& record) {
+  std::string question;
+  for (auto turn = record.turns.rbegin(); turn != record.turns.rend(); ++turn) {
+    if (turn->role != io::Role::kUser) continue;
+    question = turn->text;
+    break;
+  }
+  constexpr std::string_view kImage = "<image>";
+  for (size_t at = question.find(kImage); at != std::string::npos; at = question.find(kImage)) {
+    question.erase(at, kImage.size());
+  }
+  return question;
+}
+
+}  // namespace
+
+SamplePredictions::SamplePredictions(const std::filesystem::path& run_folder, int64_t resumed_step,
+                                     std::vector<io::Record> records, std::filesystem::path image_root,
+                                     const models::VisionLanguageModel& model, const models::Processor& processor,
+                                     at::Device device, CallbackList& callbacks)
+    : lines_(run_folder / "predictions.jsonl", resumed_step),
+      records_(std::move(records)),
+      image_root_(std::move(image_root)),
+      model_(model),
+      processor_(processor),
+      callbacks_(callbacks) {
+  settings_.device = device;
+  settings_.batch_size = 1;  // as little memory as can be
+  settings_.max_new_tokens = kMostNewTokens;
+  settings_.on_bad_sample = data::BadSamplePolicy::kSkip;
+}
+
+void SamplePredictions::on_checkpoint(int64_t step, const std::filesystem::path& /*folder*/) {
+  size_t next = 0;
+  const auto on_answer = [&](const Answer& answer) {
+    while (records_[next].id != answer.id) ++next;
+    const io::Record& record = records_[next++];
+    lines_.append(report::Prediction{.step = step,
+                                     .id = answer.id,
+                                     .task = answer.task,
+                                     .question = question_of(record),
+                                     .expected = answer.expected,
+                                     .given = answer.given,
+                                     .images = thumbnails(record)}
+                      .to_json_line());
+  };
+  try {
+    evaluate(model_, processor_, records_, settings_, on_answer);
+  } catch (const c10::OutOfMemoryError&) {
+    callbacks_.event({.step = step,
+                      .kind = report::EventKind::kAnomaly,
+                      .message = fmt::format("step {}: no memory for the sample answers of this checkpoint", step)});
+  }
+}
+
+const std::vector<std::string>& SamplePredictions::thumbnails(const io::Record& record) {
+  const auto [entry, added] = thumbnails_.try_emplace(record.id);
+  if (!added) return entry->second;
+  for (const auto& image : record.images) {
+    try {
+      entry->second.push_back(report::thumbnail_data_uri(image_root_ / image));
+    } catch (const std::exception&) {
+      continue;  // the report then shows the words alone
+    }
+  }
+  return entry->second;
+}
+
+std::vector<io::Record> spread(const std::vector<io::Record>& records, int64_t count) {
+  std::vector<io::Record> chosen;
+  const int64_t wanted = std::min(count, std::ssize(records));
+  for (int64_t i = 0; i < wanted; ++i) {
+    const auto& record = records[static_cast<size_t>(i * std::ssize(records) / wanted)];
+    if (record.problem.empty()) chosen.push_back(record);
+  }
+  return chosen;
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "train/callbacks/callback.h"
+#include "train/callbacks/callback_list.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/report/prediction.h"
+#include "vlmtrain/train/evaluate.h"
+
+namespace vlmtrain::train {
+
+/// At each checkpoint, the model's answers to a few records: predictions.jsonl.
+class SamplePredictions final : public Callback {
+ public:
+  /// `image_root`: where the records' pictures are.
+  SamplePredictions(const std::filesystem::path& run_folder, int64_t resumed_step, std::vector<io::Record> records,
+                    std::filesystem::path image_root, const models::VisionLanguageModel& model,
+                    const models::Processor& processor, at::Device device, CallbackList& callbacks);
+
+  void on_checkpoint(int64_t step, const std::filesystem::path& folder) override;
+
+ private:
+  const std::vector<std::string>& thumbnails(const io::Record& record);
+
+  report::StepLines lines_;
+  std::vector<io::Record> records_;
+  std::filesystem::path image_root_;
+  const models::VisionLanguageModel& model_;
+  const models::Processor& processor_;
+  EvaluationSettings settings_;
+  CallbackList& callbacks_;
+  std::unordered_map<std::string, std::vector<std::string>> thumbnails_;  // by record
+};
+
+/// `count` records spread over a data set, those with a problem left out.
+std::vector<io::Record> spread(const std::vector<io::Record>& records, int64_t count);
+
+}  // namespace vlmtrain::train

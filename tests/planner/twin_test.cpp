@@ -1,0 +1,115 @@
+#include "vlmtrain/planner/twin.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "planner/rehearsal.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+constexpr auto kPatience = seconds(60);
+constexpr int64_t kSamples = 4;
+
+/// A small model whose steps have samples of changing size.
+class TwinTest : public testing::Test {
+ protected:
+  TwinTest() {
+    for (int64_t step = 0; step < 8; ++step) {
+      steps_.push_back({{shape(1 + step % 3), 2}, {shape(1), 1}, {shape(step % 2 == 0 ? 4 : 2), 1}});
+    }
+  }
+
+  data::SampleShape shape(int64_t images) const {
+    return model_.shape({.images = images, .image_width = 600, .image_height = 400});
+  }
+
+  TwinStep twin_step(int64_t step, int64_t limit_bytes = kUnlimited) const {
+    return {.step = step,
+            .samples = steps_[static_cast<size_t>(step)],
+            .layout = layout_of(choices_, kSamples),
+            .release_first = false,
+            .limit_bytes = limit_bytes};
+  }
+
+  const PresetFolder model_{"smolvlm-256m"};
+  const VirtualCard card_{.gpu = "h100", .memory_bytes = kUnlimited};
+  const Choices choices_ = micro_batches_of(2);
+  std::vector<std::vector<SampleGroup>> steps_;
+};
+
+TEST_F(TwinTest, ForeseesWhatARunOfTheSameStepsTakes) {
+  RehearsalProcess process(model_.job(), card_);
+  const Outcome run = process.rehearse({.choices = choices_, .steps = steps_});
+  Twin twin(model_.job(), choices_, card_);
+  for (int64_t step = 0; step < std::ssize(steps_); ++step) twin.announce(twin_step(step));
+  for (int64_t step = 0; step < std::ssize(steps_); ++step) {
+    const auto foreseen = twin.foresight(step, kPatience);
+    ASSERT_TRUE(foreseen) << twin.failure().value_or("late");
+    EXPECT_TRUE(foreseen->fits);
+    EXPECT_EQ(foreseen->attempts, 1);
+    EXPECT_EQ(foreseen->layout, layout_of(choices_, kSamples));
+    EXPECT_EQ(foreseen->peaks.allocated_bytes, run.steps[static_cast<size_t>(step)].allocated_bytes) << step;
+    EXPECT_EQ(foreseen->peaks.reserved_bytes, run.steps[static_cast<size_t>(step)].reserved_bytes) << step;
+  }
+}
+
+TEST_F(TwinTest, CutsOnlyWhatDoesNotFit) {
+  Twin twin(model_.job(), choices_, card_);
+  twin.announce(twin_step(0));
+  const auto ample = twin.foresight(0, kPatience);
+  ASSERT_TRUE(ample);
+  // The last sample of step 0 has four images; alone it takes less than with the one before it.
+  int64_t limit = ample->peaks.reserved_bytes;
+  std::optional<Foresight> cut;
+  for (int64_t step = 2; !cut && step < 8; step += 2) {
+    limit -= 64 * kMiB;
+    TwinStep tight = twin_step(0, limit);
+    tight.step = step;
+    twin.announce(tight);
+    const auto foreseen = twin.foresight(step, kPatience);
+    ASSERT_TRUE(foreseen);
+    EXPECT_TRUE(foreseen->fits);
+    EXPECT_LE(foreseen->peaks.reserved_bytes, limit);
+    if (foreseen->layout != tight.layout) cut = foreseen;
+  }
+  ASSERT_TRUE(cut);
+  EXPECT_TRUE(cut->release_first);
+  EXPECT_GT(cut->attempts, 1);
+  EXPECT_THAT(cut->layout.micro_batches, testing::ElementsAre(2, 1, 1));
+}
+
+TEST_F(TwinTest, SaysWhereNothingFitsAndGoesOn) {
+  Twin twin(model_.job(), choices_, card_);
+  twin.announce(twin_step(0, 64 * kMiB));
+  twin.announce(twin_step(1));
+  const auto nothing = twin.foresight(0, kPatience);
+  ASSERT_TRUE(nothing);
+  EXPECT_FALSE(nothing->fits);
+  const auto next = twin.foresight(1, kPatience);
+  ASSERT_TRUE(next);
+  EXPECT_TRUE(next->fits);
+}
+
+TEST_F(TwinTest, DoesNotWaitForAnAnswerLongerThanAsked) {
+  Twin twin(model_.job(), choices_, card_);
+  twin.announce(twin_step(0));
+  EXPECT_FALSE(twin.foresight(0, std::chrono::milliseconds(1)));  // the child is not even up
+  EXPECT_TRUE(twin.foresight(0, kPatience));
+}
+
+TEST_F(TwinTest, TellsWhyItEnded) {
+  Job broken = model_.job();
+  broken.model = "/nowhere";
+  Twin twin(broken, choices_, card_);
+  twin.announce(twin_step(0));
+  EXPECT_FALSE(twin.foresight(0, kPatience));
+  ASSERT_TRUE(twin.failure());
+  EXPECT_THAT(*twin.failure(), HasSubstr("/nowhere"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner

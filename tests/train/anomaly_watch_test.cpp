@@ -1,0 +1,89 @@
+#include "train/callbacks/anomaly_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class Heard final : public Callback {
+ public:
+  explicit Heard(std::vector<report::Event>& events) : events_(events) {}
+  void on_event(const report::Event& event) override { events_.push_back(event); }
+
+ private:
+  std::vector<report::Event>& events_;
+};
+
+class AnomalyWatchTest : public testing::Test {
+ protected:
+  AnomalyWatchTest() {
+    callbacks_.add(std::make_unique<Heard>(events_));
+    callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));
+  }
+
+  void step(double loss, double grad_norm, bool skipped, std::optional<double> loss_scale = std::nullopt) {
+    StepReport report{.metrics = {}, .sample_ids = {"first", "second"}};
+    report.metrics.step = ++step_;
+    report.metrics.loss = loss;
+    report.metrics.grad_norm = grad_norm;
+    report.metrics.skipped = skipped;
+    report.metrics.loss_scale = loss_scale;
+    callbacks_.step(report);
+  }
+
+  CallbackList callbacks_;
+  std::vector<report::Event> events_;
+  int64_t step_ = 0;
+};
+
+TEST_F(AnomalyWatchTest, NamesTheSamplesOfASkippedStep) {
+  step(1.5, 2, false);
+  step(kNan, 2, true);
+  ASSERT_EQ(events_.size(), 1U);
+  EXPECT_EQ(events_[0].kind, report::EventKind::kAnomaly);
+  EXPECT_EQ(events_[0].step, 2);
+  EXPECT_THAT(events_[0].ids, ElementsAre("first", "second"));
+}
+
+TEST_F(AnomalyWatchTest, StopsTheRunAtTheThirdInARow) {
+  step(kNan, 1, true);
+  step(kNan, 1, true);
+  step(1, 1, false);
+  step(1, kInfinity, true);
+  step(1, kInfinity, true);
+  try {
+    step(1, kNan, true);
+    FAIL() << "the run goes on";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kFailed);
+    EXPECT_THAT(error.what(), HasSubstr("first, second"));
+    EXPECT_THAT(error.what(), HasSubstr("step 6"));
+  }
+  EXPECT_EQ(events_.size(), 5U);
+}
+
+TEST_F(AnomalyWatchTest, AnOverflowThatALowerLossScaleMendsIsNone) {
+  for (const double scale : {65536.0, 32768.0, 16384.0, 8192.0, 2.0}) step(1, kInfinity, true, scale);
+  for (const auto& event : events_) EXPECT_EQ(event.kind, report::EventKind::kSkippedStep);
+  step(1, kInfinity, true, 1.0);
+  EXPECT_EQ(events_.back().kind, report::EventKind::kAnomaly);
+}
+
+TEST_F(AnomalyWatchTest, ALossThatIsNotFiniteIsOneWithAnyScale) {
+  step(kNan, kNan, true, 65536.0);
+  EXPECT_EQ(events_.back().kind, report::EventKind::kAnomaly);
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
