@@ -6,7 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <vector>
+#include <functional>
 
 namespace vlmtrain::report {
 
@@ -15,9 +15,9 @@ class AppendedLines {
  public:
   explicit AppendedLines(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// The objects among the whole lines that were added since the last call; a line that is not one is left out, and so
-  /// is a last line without its end, until it has one. Nothing where there is no file.
-  std::vector<nlohmann::json> read();
+  /// Hands over the objects among the whole lines that were added since the last call, one at a time. A line that is
+  /// not one is left out, and so is a last line without its end, until it has one. Nothing where there is no file.
+  void read(const std::function<void(const nlohmann::json& object)>& use);
 
   /// Whether the file is no longer the one that was read, or shorter: what was read is to be forgotten.
   bool was_replaced() const;

@@ -134,9 +134,9 @@ struct RunReport::State {
     // A run that went on from a checkpoint has dropped the lines behind it.
     if (step_lines.was_replaced() || event_lines.was_replaced() || prediction_lines.was_replaced())
       *this = State(folder);
-    for (const auto& line : step_lines.read()) steps.add(line);
-    for (const auto& line : event_lines.read()) events.add(line);
-    for (const auto& line : prediction_lines.read()) predictions.add(line);
+    step_lines.read([this](const auto& line) { steps.add(line); });
+    event_lines.read([this](const auto& line) { events.add(line); });
+    prediction_lines.read([this](const auto& line) { predictions.add(line); });
   }
 
   /// "running" is also what a run says that was killed; the page tells by the time of the last sign of life.

@@ -203,9 +203,12 @@ if (window.parent !== window) {
   document.getElementById("details").append(...sections.map((section) => section.panel));
   show(text);
   let redraw = 0;
-  window.addEventListener("resize", () => {
+  let width = document.getElementById("charts").clientWidth;
+  new ResizeObserver(([{ contentRect }]) => {
+    if (contentRect.width === width) return;
+    width = contentRect.width;
     cancelAnimationFrame(redraw);
     redraw = requestAnimationFrame(() => LineChart.all.forEach((chart) => chart.draw()));
-  });
+  }).observe(document.getElementById("charts"));
   watch();
 }
