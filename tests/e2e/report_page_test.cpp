@@ -35,7 +35,7 @@ constexpr const char* kHover = R"(<script>
 const plot = document.querySelector(".plot");
 const bounds = plot.getBoundingClientRect();
 const at = (type, share) => plot.dispatchEvent(new PointerEvent(type, { pointerType: "mouse", button: 0, clientX: bounds.left + 58 + share * (bounds.width - 68), clientY: bounds.top + 60 }));
-at("pointermove", 1);
+at("pointermove", 1.01);
 const told = (name, text) => document.body.append(Object.assign(document.createElement("output"), { id: name, textContent: text }));
 told("at-the-end", document.querySelector(".tooltip").innerText);
 at("pointermove", 0.5); at("pointerdown", 0.5); at("pointermove", 0.75); at("pointerup", 0.75);

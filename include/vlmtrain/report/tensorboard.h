@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "vlmtrain/image/size.h"
+#include "vlmtrain/report/metrics.h"
+#include "vlmtrain/report/prediction.h"
+
+namespace vlmtrain::report {
+
+/// An event file of TensorBoard (`events.out.tfevents.…`), flushed after each call. A tag is what a curve, text or
+/// picture is called; slashes group them. Errors are run_error. One thread at a time.
+class TensorBoard {
+ public:
+  /// A new file in `folder`, which is made. The run's next step is `resumed_step` + 1: TensorBoard then forgets what
+  /// earlier files in the folder say about that step and those behind it.
+  TensorBoard(const std::filesystem::path& folder, int64_t resumed_step);
+
+  /// Values as float32, as TensorBoard keeps them; NaN and infinities too.
+  void scalars(int64_t step, const std::map<std::string, double>& by_tag);
+  /// Markdown.
+  void text(int64_t step, std::string_view tag, std::string_view markdown);
+  /// The bytes of a PNG or JPEG file.
+  void image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size);
+
+  /// The step's numbers, under train/, speed/, memory/, incidents/ and tasks/.
+  void step(const StepMetrics& metrics);
+  /// The answer as text and the thumbnails as pictures, under answers/.
+  void prediction(const Prediction& prediction);
+
+ private:
+  void append(const std::string& event);
+
+  std::filesystem::path path_;
+  std::ofstream file_;
+};
+
+}  // namespace vlmtrain::report

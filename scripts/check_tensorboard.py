@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Reads a run's TensorBoard events with TensorBoard's own accumulator and compares them with metrics.jsonl and
+predictions.jsonl: the same steps and values, each answer's text and pictures.
+
+    python3 -m venv VENV && VENV/bin/pip install tensorboard==2.21.0 && VENV/bin/python scripts/check_tensorboard.py RUN_DIR
+"""
+import argparse
+import base64
+import json
+import math
+import pathlib
+import struct
+
+from tensorboard.backend.event_processing import event_accumulator
+
+SCALARS = {"train/loss": "loss", "train/learning_rate": "learning_rate", "train/grad_norm": "grad_norm",
+           "speed/tokens_per_second": "tokens_per_second", "speed/step_seconds": "step_seconds",
+           "incidents/oom_splits": "oom_splits", "incidents/skipped_steps": "skipped_steps"}
+
+
+def lines_of(path: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def as_float32(value: float | None) -> float:
+    return math.nan if value is None else struct.unpack("f", struct.pack("f", value))[0]
+
+
+def same(a: float, b: float) -> bool:
+    return (math.isnan(a) and not math.isfinite(b)) or (math.isnan(b) and not math.isfinite(a)) or a == b
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=pathlib.Path)
+    run = parser.parse_args().run_dir
+    guidance = {"scalars": 0, "images": 0, "tensors": 0}
+    read = event_accumulator.EventAccumulator(str(run / "tensorboard"), size_guidance=guidance).Reload()
+
+    steps = lines_of(run / "metrics.jsonl")
+    assert steps, "no steps"
+    tags = read.Tags()["scalars"]
+    curves = [(tag, [(step["step"], step[key]) for step in steps]) for tag, key in SCALARS.items()]
+    for task in sorted({name for step in steps for name in step["tasks"]}):
+        curves.append((f"tasks/{task}/loss", [(step["step"], step["tasks"][task]["loss"]) for step in steps if task in step["tasks"]]))
+    for tag, expected in curves:
+        assert tag in tags, f"{tag} is missing"
+        found = [(event.step, event.value) for event in read.Scalars(tag)]
+        assert [step for step, _ in found] == [step for step, _ in expected], f"{tag}: other steps"
+        for (step, value), (_, wanted) in zip(found, expected):
+            assert same(value, as_float32(wanted)), f"{tag}, step {step}: {value} instead of {wanted}"
+
+    answers = lines_of(run / "predictions.jsonl")
+    pictures = 0
+    for answer in answers:
+        tag = f"answers/{answer['id']}"
+        texts = {event.step: event.tensor_proto.string_val[0].decode() for event in read.Tensors(tag)}
+        assert all(line in texts[answer["step"]] for line in answer["given"].split("\n")), tag
+        for i, uri in enumerate(answer["images"]):
+            images = {event.step: event.encoded_image_string for event in read.Images(f"{tag}/image {i + 1}")}
+            assert images[answer["step"]] == base64.b64decode(uri.split(",", 1)[1]), tag
+            pictures += 1
+    print(f"{len(curves)} curves of {len(steps)} steps, {len(answers)} answers and {pictures} pictures are equal; {len(tags)} scalar tags in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+#include "vlmtrain/report/tensorboard.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <span>
+
+#include "report/base64.h"
+#include "report/tensorboard_event.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/report/event.h"
+
+namespace vlmtrain::report {
+
+namespace {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+/// TensorBoard reads the files of a folder in the order of their names; two of one process and second get a number.
+std::filesystem::path new_file(const std::filesystem::path& folder) {
+  const std::string name =
+      fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(unix_seconds()), host_name(), getpid());
+  std::filesystem::path path = folder / name;
+  for (int number = 1; std::filesystem::exists(path); ++number) path = folder / fmt::format("{}.{}", name, number);
+  return path;
+}
+
+std::string block(std::string_view text) {
+  std::string quoted = "> ";
+  for (const char character : text) quoted += character == '\n' ? std::string("  \n> ") : std::string(1, character);
+  return quoted;
+}
+
+}  // namespace
+
+TensorBoard::TensorBoard(const std::filesystem::path& folder, int64_t resumed_step) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw run_error("{}: cannot be made: {}", folder.string(), error.message());
+  path_ = new_file(folder);
+  file_.open(path_, std::ios::binary);
+  append(version_event(unix_seconds()));
+  append(session_start_event(unix_seconds(), resumed_step + 1));
+}
+
+void TensorBoard::append(const std::string& event) {
+  const std::string record = framed(event);
+  file_.write(record.data(), std::ssize(record)).flush();
+  if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
+}
+
+void TensorBoard::scalars(int64_t step, const std::map<std::string, double>& by_tag) {
+  append(scalars_event(unix_seconds(), step, by_tag));
+}
+
+void TensorBoard::text(int64_t step, std::string_view tag, std::string_view markdown) {
+  append(text_event(unix_seconds(), step, tag, markdown));
+}
+
+void TensorBoard::image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size) {
+  append(image_event(unix_seconds(), step, tag, bytes, size));
+}
+
+void TensorBoard::step(const StepMetrics& metrics) {
+  const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  std::map<std::string, double> values{{"train/loss", metrics.loss},
+                                       {"train/learning_rate", metrics.learning_rate},
+                                       {"train/grad_norm", metrics.grad_norm},
+                                       {"train/epoch", metrics.epoch},
+                                       {"speed/tokens_per_second", metrics.tokens_per_second()},
+                                       {"speed/step_seconds", metrics.step_seconds},
+                                       {"speed/data_wait_seconds", metrics.data_wait_seconds},
+                                       {"memory/host_gb", gigabytes(metrics.host_bytes)},
+                                       {"memory/host_peak_gb", gigabytes(metrics.host_peak_bytes)},
+                                       {"incidents/oom_splits", static_cast<double>(metrics.oom_splits)},
+                                       {"incidents/foreseen_splits", static_cast<double>(metrics.foreseen_splits)},
+                                       {"incidents/skipped_steps", static_cast<double>(metrics.skipped_steps)},
+                                       {"incidents/micro_batches", static_cast<double>(metrics.micro_batches)}};
+  if (metrics.loss_scale) values["train/loss_scale"] = *metrics.loss_scale;
+  if (metrics.reserved_peak_bytes > 0) {
+    values["memory/allocated_peak_gb"] = gigabytes(metrics.allocated_peak_bytes);
+    values["memory/reserved_peak_gb"] = gigabytes(metrics.reserved_peak_bytes);
+    values["memory/fragmentation_gb"] = gigabytes(metrics.fragmentation_bytes());
+  }
+  if (metrics.predicted_allocated_peak_bytes) {
+    values["memory/predicted_allocated_peak_gb"] = gigabytes(*metrics.predicted_allocated_peak_bytes);
+  }
+  if (metrics.predicted_peak_bytes) {
+    values["memory/predicted_reserved_peak_gb"] = gigabytes(*metrics.predicted_peak_bytes);
+  }
+  if (metrics.device_free_bytes) values["memory/device_free_gb"] = gigabytes(*metrics.device_free_bytes);
+  for (const auto& [name, task] : metrics.tasks) {
+    values["tasks/" + name + "/loss"] = task.loss;
+    if (task.accuracy) values["tasks/" + name + "/accuracy"] = *task.accuracy;
+  }
+  scalars(metrics.step, values);
+}
+
+void TensorBoard::prediction(const Prediction& prediction) {
+  const std::string tag = "answers/" + prediction.id;
+  text(prediction.step, tag,
+       fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n", block(prediction.question),
+                   block(prediction.expected), block(prediction.given)));
+  for (size_t i = 0; i < prediction.images.size(); ++i) {
+    const std::string& uri = prediction.images[i];
+    const std::string bytes = base64_decoded(uri.substr(uri.find(',') + 1));
+    const at::Tensor picture = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
+    image(prediction.step, fmt::format("{}/image {}", tag, i + 1), bytes, {picture.size(1), picture.size(2)});
+  }
+}
+
+}  // namespace vlmtrain::report

@@ -1,0 +1,114 @@
+#include "vlmtrain/report/tensorboard.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <iterator>
+
+#include "report/base64.h"
+#include "report/crc32c.h"
+#include "report/run_example.h"
+#include "report/tensorboard_event.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::report {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Crc32cTest, OfRfc3720) {
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43U);
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283U);
+}
+
+/// scripts/make_tensorboard_golden.py writes the same events with TensorBoard's own messages, and reads them.
+TEST(TensorBoardEventTest, TheBytesAreTensorBoards) {
+  using namespace std::string_literals;
+  const std::string picture = "\xff\xd8 not a picture, but bytes \0\xff"s;
+  const std::string events[] = {
+      version_event(1.5e9),
+      session_start_event(1.5e9, 1),
+      text_event(1.5e9, 0, "config", "a: ü\n"),
+      scalars_event(1.5e9 + 0.25, 1, {{"train/loss", 2.5}, {"train/rate", 1e-4}}),
+      scalars_event(1.5e9 + 0.5, 300, {{"train/loss", std::nan("")}}),
+      image_event(1.5e9 + 1, 300, "answers/a/image 1", picture, {.height = 120, .width = 160}),
+      session_start_event(1.5e9 + 2, 300),
+      scalars_event(1.5e9 + 3, 300, {{"train/loss", 0.5}}),
+      scalars_event(1.5e9 + 4, int64_t{1} << 40, {{"train/loss", 0.25}})};
+  std::string file;
+  for (const auto& event : events) file += framed(event);
+  const std::string golden =
+      bytes_of(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/report/data/tensorboard/events.golden");
+  ASSERT_FALSE(golden.empty());
+  EXPECT_EQ(file == golden, true);
+}
+
+std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+TEST(TensorBoardTest, WritesStepsAndAnswers) {
+  const RunFolder run;
+  const auto folder = run.path() / "tensorboard";
+  {
+    TensorBoard board(folder, 0);
+    board.text(0, "config", "    model: m");
+    for (int64_t step = 1; step <= 3; ++step) board.step(RunFolder::example_step(step, 3));
+    const auto picture = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch/images";
+    board.prediction({.step = 3,
+                      .id = "sample",
+                      .question = "How many?\nSay it.",
+                      .expected = "2",
+                      .given = "3",
+                      .images = {thumbnail_data_uri(std::filesystem::directory_iterator(picture)->path())}});
+  }
+  ASSERT_EQ(files_in(folder).size(), 1u);
+  EXPECT_THAT(files_in(folder)[0].filename().string(),
+              testing::MatchesRegex("events\\.out\\.tfevents\\.[0-9]{10}\\..*"));
+  const std::string bytes = bytes_of(files_in(folder)[0]);
+  for (const char* tag :
+       {"train/loss", "speed/tokens_per_second", "memory/predicted_reserved_peak_gb", "tasks/read/loss",
+        "tasks/count/accuracy", "answers/sample/image 1", "> How many?  \n> Say it.", "model: m"}) {
+    EXPECT_THAT(bytes, HasSubstr(tag));
+  }
+  EXPECT_THAT(bytes, Not(HasSubstr("loss_scale"))) << "it is not fp16";
+}
+
+TEST(TensorBoardTest, ARunThatGoesOnPurgesWhatLiesBehindItsCheckpoint) {
+  const RunFolder run;
+  { const TensorBoard first(run.path(), 0); }
+  { const TensorBoard second(run.path(), 30); }
+  const auto files = files_in(run.path());
+  ASSERT_EQ(files.size(), 2u) << "also within a second";
+  const auto without_times = [](std::string bytes) {
+    return bytes.substr(bytes.find("brain.Event:2") + 13 + 4 + 12 + 9);
+  };
+  EXPECT_THAT(without_times(bytes_of(files[0])), testing::StartsWith("\x10\x01:\x02\x08\x01"));
+  EXPECT_THAT(without_times(bytes_of(files[1])), testing::StartsWith("\x10\x1f:\x02\x08\x01")) << "step 31 on";
+}
+
+TEST(TensorBoardTest, AFolderThatCannotBeMadeIsNamed) {
+  const RunFolder run;
+  run.put("file", "");
+  try {
+    const TensorBoard board(run.path() / "file/tensorboard", 0);
+    ADD_FAILURE() << "it was made";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kFailed);
+    EXPECT_THAT(error.what(), HasSubstr("file/tensorboard"));
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::report
