@@ -3,6 +3,7 @@
 # torch wheel into a cache folder. Safe to run again: what is there already is left alone.
 #
 #   scripts/setup.sh                 packages and LibTorch
+#   scripts/setup.sh --tests         and a browser, for the tests of the run report; without one they are skipped
 #   scripts/setup.sh --print-libtorch   print the folder that holds torch/ and nvidia/, install nothing
 #
 # VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is where LibTorch goes.
@@ -25,6 +26,7 @@ packages=(
   libavformat-dev libavcodec-dev libavutil-dev libswscale-dev
   python3 python3-venv python3-pip python3-numpy python3-pil
 )
+[[ ${1:-} == --tests ]] && packages+=(chromium)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")

@@ -4,7 +4,7 @@
 #   scripts/test.sh [ctest arguments, such as -L unit or -R tokenizer]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh
+scripts/setup.sh --tests
 cmake --preset release >/dev/null
 cmake --build --preset release
 ctest --preset release "$@"

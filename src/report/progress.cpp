@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <string>
 
 #include "vlmtrain/base/bytes.h"
@@ -29,47 +30,100 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+/// "12.3/12.9 GB", measured and planned; without a plan what the device or the process has taken.
+std::string memory_text(const StepMetrics& metrics) {
+  if (metrics.reserved_peak_bytes == 0) return format_bytes(metrics.host_peak_bytes);
+  const double measured = in_gigabytes(metrics.reserved_peak_bytes);
+  if (!metrics.predicted_peak_bytes) return fmt::format("{:.1f} GB", measured);
+  return fmt::format("{:.1f}/{:.1f} GB", measured, in_gigabytes(*metrics.predicted_peak_bytes));
+}
+
+std::string incidents_text(const StepMetrics& metrics, int64_t oom_splits) {
+  std::string text;
+  if (oom_splits > 0) text += fmt::format("  {} OOM split{}", oom_splits, oom_splits == 1 ? "" : "s");
+  if (metrics.skipped_steps > 0) text += fmt::format("  {} skipped", metrics.skipped_steps);
+  return text;
+}
+
+/// Cells of the bar that are filled.
+size_t filled_cells(size_t width, int64_t step, int64_t total_steps) {
+  const double done = static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, total_steps));
+  return static_cast<size_t>(static_cast<double>(width) * std::clamp(done, 0.0, 1.0));
+}
+
 }  // namespace
 
-Progress::Progress(int64_t total_steps, int64_t done_steps, bool quiet)
-    : total_steps_(total_steps), done_steps_(done_steps), quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1) {}
+void TimeLeft::step_done(std::chrono::steady_clock::time_point now) {
+  constexpr size_t kSteps = 50;
+  times_.push_back(now);
+  if (times_.size() > kSteps + 1) times_.pop_front();
+}
+
+std::optional<double> TimeLeft::seconds(int64_t steps_left) const {
+  if (times_.size() < 2) return std::nullopt;
+  const double seconds = std::chrono::duration<double>(times_.back() - times_.front()).count();
+  return seconds / static_cast<double>(times_.size() - 1) * static_cast<double>(steps_left);
+}
+
+std::string progress_line(const StepMetrics& metrics, int64_t total_steps, std::optional<double> seconds_left,
+                          int64_t oom_splits, size_t columns) {
+  // The last of these go first where there is no room.
+  const std::string step = fmt::format("step {}/{}", metrics.step, total_steps);
+  const std::string loss = fmt::format("  loss {:.4f}", metrics.loss);
+  const std::string left = seconds_left ? fmt::format("  {} left", clock_text(*seconds_left)) : std::string();
+  const std::string incidents = incidents_text(metrics, oom_splits);
+  const std::string speed = fmt::format("  {:.0f} tokens/s", metrics.tokens_per_second());
+  const std::string memory = "  " + memory_text(metrics);
+  const std::string rate = fmt::format("  lr {:.2e}", metrics.learning_rate);
+  const std::string norm = fmt::format("  grad {:.2f}", metrics.grad_norm);
+  const std::string* const by_importance[] = {&step, &loss, &left, &incidents, &speed, &memory, &rate, &norm};
+  const std::string* const in_order[] = {&step, &loss, &rate, &norm, &speed, &memory, &left, &incidents};
+  size_t length = 0;
+  std::set<const std::string*> kept;
+  for (const auto* part : by_importance) {
+    if (length + part->size() > columns) break;
+    length += part->size();
+    kept.insert(part);
+  }
+  std::string text;
+  for (const auto* part : in_order) {
+    if (kept.contains(part)) text += *part;
+  }
+  return text;
+}
+
+Progress::Progress(int64_t total_steps, bool quiet)
+    : total_steps_(total_steps), quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1) {}
 
 Progress::~Progress() {
   if (drawn_) std::fputc('\n', stderr);
 }
 
-std::string Progress::line(const StepMetrics& metrics, double seconds_left) const {
-  const int64_t peak = metrics.reserved_peak_bytes > 0 ? metrics.reserved_peak_bytes : metrics.host_peak_bytes;
-  return fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  grad {:.2f}  {:.0f} tokens/s  {}  {} left", metrics.step,
-                     total_steps_, metrics.loss, metrics.learning_rate, metrics.grad_norm, metrics.tokens_per_second(),
-                     format_bytes(peak), clock_text(seconds_left));
-}
-
 void Progress::show(const StepMetrics& metrics) {
   if (quiet_) return;
   const auto now = Clock::now();
+  time_left_.step_done(now);
+  oom_splits_ += metrics.oom_splits;
   const bool last = metrics.step == total_steps_;
   if (!last && now - last_shown_ < (terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval)))
     return;
   last_shown_ = now;
 
-  const double seconds = std::chrono::duration<double>(now - start_).count();
-  const double seconds_left = seconds / static_cast<double>(std::max<int64_t>(1, metrics.step - done_steps_)) *
-                              static_cast<double>(total_steps_ - metrics.step);
-  const std::string text = line(metrics, seconds_left);
+  const auto seconds_left = time_left_.seconds(total_steps_ - metrics.step);
   if (!terminal_) {
-    std::fprintf(stderr, "%s\n", text.c_str());
+    constexpr size_t kNoLimit = 1000;
+    std::fprintf(stderr, "%s\n", progress_line(metrics, total_steps_, seconds_left, oom_splits_, kNoLimit).c_str());
     return;
   }
-  const size_t columns = terminal_columns();
+  const size_t columns = terminal_columns() - 1;  // in the last one, some terminals wrap
+  const std::string text = progress_line(metrics, total_steps_, seconds_left, oom_splits_, columns);
   std::string bar;
-  if (columns > text.size() + 14) {
-    const size_t width = std::min<size_t>(30, columns - text.size() - 4);
-    const size_t filled =
-        width * static_cast<size_t>(metrics.step) / static_cast<size_t>(std::max<int64_t>(1, total_steps_));
+  if (columns > text.size() + 13) {
+    const size_t width = std::min<size_t>(30, columns - text.size() - 3);
+    const size_t filled = filled_cells(width, metrics.step, total_steps_);
     bar = fmt::format("[{}{}] ", std::string(filled, '#'), std::string(width - filled, '.'));
   }
-  std::fprintf(stderr, "\r\x1b[K%s", (bar + text).substr(0, columns - 1).c_str());
+  std::fprintf(stderr, "\r\x1b[K%s%s", bar.c_str(), text.c_str());
   std::fflush(stderr);
   drawn_ = true;
 }

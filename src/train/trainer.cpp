@@ -13,6 +13,7 @@
 #include "train/callbacks/metrics_files.h"
 #include "train/callbacks/progress_bar.h"
 #include "train/callbacks/sample_predictions.h"
+#include "train/callbacks/tensorboard_events.h"
 #include "train/oom_guard.h"
 #include "train/pending_step.h"
 #include "train/run_setup.h"
@@ -82,11 +83,14 @@ class Trainer {
       const auto& file = config_.data.eval.empty() ? config_.data.train : config_.data.eval;
       auto records = spread(read_records(file), config_.output.sample_predictions);
       const auto image_root = processor_settings(config_.data, file).image_root;
-      callbacks_.add(std::make_unique<SamplePredictions>(run_.folder, done, std::move(records), image_root, *run_.model,
-                                                         *run_.processor, device_, callbacks_));
+      callbacks_.add(std::make_unique<SamplePredictions>(std::move(records), image_root, *run_.model, *run_.processor,
+                                                         device_, callbacks_));
     }
-    callbacks_.add(std::make_unique<ProgressBar>(run_.schedule.total_steps, done, quiet));
+    callbacks_.add(std::make_unique<ProgressBar>(run_.schedule.total_steps, quiet));
     callbacks_.add(std::make_unique<MemoryWatch>(device_, callbacks_));
+    if (config_.output.tensorboard && !is_rehearsal()) {
+      callbacks_.add(std::make_unique<TensorBoardEvents>(run_.folder, done));
+    }
     if (config_.output.report) callbacks_.add(std::make_unique<HtmlReport>(run_.folder));
     callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));  // last: it may stop the run
   }

@@ -2,16 +2,35 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
 
 #include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::report {
 
+/// How long the rest of a run will take, from its last steps: a long step, such as the first, is soon forgotten.
+class TimeLeft {
+ public:
+  /// The time between two calls is a step's, saving and evaluating included.
+  void step_done(std::chrono::steady_clock::time_point now);
+  /// Seconds for so many further steps; nothing before the second step.
+  std::optional<double> seconds(int64_t steps_left) const;
+
+ private:
+  std::deque<std::chrono::steady_clock::time_point> times_;  // of the last steps
+};
+
+/// One line about a step: "step 12/100  loss 1.2345  lr 1.00e-04  …". What matters less is left out where the line
+/// would be longer than `columns`; `seconds_left` and incidents go last.
+std::string progress_line(const StepMetrics& metrics, int64_t total_steps, std::optional<double> seconds_left,
+                          int64_t oom_splits, size_t columns);
+
 /// Shows on stderr how a run gets on: a bar that is redrawn in place on a terminal, else a plain line now and then.
 class Progress {
  public:
-  /// `done_steps` were done by an interrupted run before.
-  Progress(int64_t total_steps, int64_t done_steps, bool quiet);
+  Progress(int64_t total_steps, bool quiet);
   /// Ends the bar's line.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -22,15 +41,13 @@ class Progress {
   void clear();
 
  private:
-  std::string line(const StepMetrics& metrics, double seconds_left) const;
-
   using Clock = std::chrono::steady_clock;
   int64_t total_steps_;
-  int64_t done_steps_;
   bool quiet_;
   bool terminal_;
   bool drawn_ = false;
-  Clock::time_point start_ = Clock::now();
+  int64_t oom_splits_ = 0;
+  TimeLeft time_left_;
   Clock::time_point last_shown_{};
 };
 

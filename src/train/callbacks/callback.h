@@ -6,6 +6,7 @@
 
 #include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
+#include "vlmtrain/report/prediction.h"
 
 namespace vlmtrain::train {
 
@@ -27,6 +28,8 @@ class Callback {
   virtual void on_event(const report::Event& /*event*/) {}
   /// All steps so far have been reported; `folder` holds the model as it is now.
   virtual void on_checkpoint(int64_t /*step*/, const std::filesystem::path& /*folder*/) {}
+  /// An answer of the model as it is at a checkpoint.
+  virtual void on_prediction(const report::Prediction& /*prediction*/) {}
   /// The run ends, with all its files written. `well`: by its last step or a request to stop; else by an error.
   virtual void on_end(bool /*well*/) {}
 };

@@ -47,6 +47,10 @@ void CallbackList::checkpoint(int64_t step, const std::filesystem::path& folder)
   each([&](Callback& callback) { callback.on_checkpoint(step, folder); });
 }
 
+void CallbackList::prediction(const report::Prediction& prediction) {
+  each([&](Callback& callback) { callback.on_prediction(prediction); });
+}
+
 void CallbackList::end(bool well) {
   each([well](Callback& callback) { callback.on_end(well); });
 }

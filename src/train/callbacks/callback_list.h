@@ -17,6 +17,7 @@ class CallbackList {
   void step(const StepReport& step);
   void event(const report::Event& event);
   void checkpoint(int64_t step, const std::filesystem::path& folder);
+  void prediction(const report::Prediction& prediction);
   void end(bool well);
 
   /// Spent in callbacks so far.

@@ -5,7 +5,9 @@
 namespace vlmtrain::train {
 
 MetricsFiles::MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples)
-    : metrics_(run_folder / "metrics.jsonl", resumed_step), events_(run_folder / "events.jsonl", resumed_step) {
+    : metrics_(run_folder / "metrics.jsonl", resumed_step),
+      events_(run_folder / "events.jsonl", resumed_step),
+      predictions_(run_folder / "predictions.jsonl", resumed_step) {
   if (log_samples) samples_.emplace(run_folder / "samples.jsonl", resumed_step);
 }
 
@@ -18,6 +20,10 @@ void MetricsFiles::on_step(const StepReport& step) {
 
 void MetricsFiles::on_event(const report::Event& event) {
   events_.append(event.to_json_line());
+}
+
+void MetricsFiles::on_prediction(const report::Prediction& prediction) {
+  predictions_.append(prediction.to_json_line());
 }
 
 }  // namespace vlmtrain::train

@@ -8,7 +8,7 @@ namespace vlmtrain::train {
 /// The bar on stderr; events are logged above it.
 class ProgressBar final : public Callback {
  public:
-  ProgressBar(int64_t total_steps, int64_t done_steps, bool quiet) : progress_(total_steps, done_steps, quiet) {}
+  ProgressBar(int64_t total_steps, bool quiet) : progress_(total_steps, quiet) {}
 
   void on_step(const StepReport& step) override { progress_.show(step.metrics); }
   void on_event(const report::Event& event) override;

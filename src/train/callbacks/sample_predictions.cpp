@@ -30,12 +30,10 @@ std::string question_of(const io::Record& record) {
 
 }  // namespace
 
-SamplePredictions::SamplePredictions(const std::filesystem::path& run_folder, int64_t resumed_step,
-                                     std::vector<io::Record> records, std::filesystem::path image_root,
+SamplePredictions::SamplePredictions(std::vector<io::Record> records, std::filesystem::path image_root,
                                      const models::VisionLanguageModel& model, const models::Processor& processor,
                                      at::Device device, CallbackList& callbacks)
-    : lines_(run_folder / "predictions.jsonl", resumed_step),
-      records_(std::move(records)),
+    : records_(std::move(records)),
       image_root_(std::move(image_root)),
       model_(model),
       processor_(processor),
@@ -51,14 +49,13 @@ void SamplePredictions::on_checkpoint(int64_t step, const std::filesystem::path&
   const auto on_answer = [&](const Answer& answer) {
     while (records_[next].id != answer.id) ++next;
     const io::Record& record = records_[next++];
-    lines_.append(report::Prediction{.step = step,
-                                     .id = answer.id,
-                                     .task = answer.task,
-                                     .question = question_of(record),
-                                     .expected = answer.expected,
-                                     .given = answer.given,
-                                     .images = thumbnails(record)}
-                      .to_json_line());
+    callbacks_.prediction({.step = step,
+                           .id = answer.id,
+                           .task = answer.task,
+                           .question = question_of(record),
+                           .expected = answer.expected,
+                           .given = answer.given,
+                           .images = thumbnails(record)});
   };
   try {
     evaluate(model_, processor_, records_, settings_, on_answer);

@@ -12,20 +12,19 @@
 
 namespace vlmtrain::train {
 
-/// At each checkpoint, the model's answers to a few records: predictions.jsonl.
+/// At each checkpoint, the model's answers to a few records.
 class SamplePredictions final : public Callback {
  public:
   /// `image_root`: where the records' pictures are.
-  SamplePredictions(const std::filesystem::path& run_folder, int64_t resumed_step, std::vector<io::Record> records,
-                    std::filesystem::path image_root, const models::VisionLanguageModel& model,
-                    const models::Processor& processor, at::Device device, CallbackList& callbacks);
+  SamplePredictions(std::vector<io::Record> records, std::filesystem::path image_root,
+                    const models::VisionLanguageModel& model, const models::Processor& processor, at::Device device,
+                    CallbackList& callbacks);
 
   void on_checkpoint(int64_t step, const std::filesystem::path& folder) override;
 
  private:
   const std::vector<std::string>& thumbnails(const io::Record& record);
 
-  report::StepLines lines_;
   std::vector<io::Record> records_;
   std::filesystem::path image_root_;
   const models::VisionLanguageModel& model_;
