@@ -139,6 +139,9 @@ struct RunReport::State {
     prediction_lines.read([this](const auto& line) { predictions.add(line); });
   }
 
+  /// The folder's name with that of the one around it, for many runs are called "run".
+  std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
+
   /// "running" is also what a run says that was killed; the page tells by the time of the last sign of life.
   std::string standing() const {
     if (!events.ending().empty() && events.ending_step() >= steps.last_step()) return events.ending();
@@ -148,7 +151,7 @@ struct RunReport::State {
   std::string data() {
     const std::string state = standing();
     const nlohmann::json rest{
-        {"name", folder.filename().string()},
+        {"name", name()},
         {"state", state},
         {"message", state == "stopped" || state == "failed" ? events.ending_message() : std::string()},
         {"updated", std::max(events.last_time(), modified_time(folder / "metrics.jsonl"))},
@@ -187,7 +190,7 @@ RunReport::~RunReport() = default;
 std::string RunReport::html() {
   state_->read();
   const auto page = [](std::string_view name) { return std::string(resources().at(std::string(name))); };
-  return filled_page("run_report.html", {{"title", html_escaped(state_->folder.filename().string())},
+  return filled_page("run_report.html", {{"title", html_escaped(state_->name())},
                                          {"style", page("common.css") + page("run_report.css")},
                                          {"data", state_->data()},
                                          {"script", page("elements.js") + page("line_chart.js") +

@@ -12,7 +12,7 @@ function filled(element, attributes, children) {
 const html = (tag, attributes, ...children) => filled(document.createElement(tag), attributes, children);
 const svg = (tag, attributes, ...children) =>
   filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-const swatch = (colour, line) => html("span", { class: line ? "swatch line" : "swatch", style: `background:${colour}` });
+const swatch = (colour, style) => html("span", { class: `swatch ${style || ""}`, style: `--colour:${colour}` });
 
 const words = {
   known: (value) => typeof value === "number" && Number.isFinite(value),
@@ -37,6 +37,7 @@ const words = {
   bytes: (value) => {
     if (!words.known(value)) return "–";
     if (value === 0) return "0";
+    if (Math.abs(value) < 1e5) return `${words.number(value / 1e3)} kB`;
     if (Math.abs(value) < 1e8) return `${(value / 1e6).toFixed(Math.abs(value) < 1e7 ? 1 : 0)} MB`;
     return `${(value / 1e9).toFixed(Math.abs(value) < 1e10 ? 2 : 1)} GB`;
   },

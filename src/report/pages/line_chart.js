@@ -53,7 +53,7 @@ class LineChart {
       return { series, value };
     });
     this.legend.replaceChildren(...this.legendValues.map(({ series, value }) =>
-      html("span", { title: series.hint }, swatch(series.colour, !series.bars), series.name, " ", value)));
+      html("span", { title: series.hint }, swatch(series.colour, series.bars ? "" : series.dash ? "line dashed" : "line"), series.name, " ", value)));
     this.draw();
   }
 
@@ -214,7 +214,7 @@ class LineChart {
       const value = series.mean[stretch];
       const spread = series.least && words.known(series.least[stretch]) && series.least[stretch] < series.most[stretch]
         ? ` (${this.options.format(series.least[stretch], true)} to ${this.options.format(series.most[stretch], true)})` : "";
-      return html("div", {}, swatch(series.colour, !series.bars), `${series.name}: ${this.options.format(value, true)}${spread}`);
+      return html("div", {}, swatch(series.colour, series.bars ? "" : series.dash ? "line dashed" : "line"), `${series.name}: ${this.options.format(value, true)}${spread}`);
     });
     this.tooltip.replaceChildren(html("b", {}, stepWords(stretch)), ...rows);
     this.tooltip.hidden = false;

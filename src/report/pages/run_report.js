@@ -15,7 +15,7 @@ function head() {
   const state = standing();
   const names = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", silent: "no sign of life" };
   const share = summary.total_steps > 0 ? Math.min(1, summary.step / summary.total_steps) : 0;
-  const model = (configValue(data.config, "model", "path") || (plan && plan.model) || "").replace(/\/+$/, "").split("/").pop();
+  const model = (configValue(data.config, "model", "path") || (plan && plan.model) || "").replace(/\/+$/, "").split("/").slice(-2).join("/");
   const rank = Number(configValue(data.config, "lora", "rank"));
   const subject = [model, rank > 0 ? `LoRA of rank ${rank}` : model ? "full fine-tuning" : "", configValue(data.config, "training", "precision"),
     environment ? (environment.gpu ? environment.gpu.name : "CPU") : "", configValue(data.config, "data", "train")].filter(Boolean);
@@ -53,7 +53,7 @@ function tiles() {
     tile("Loss", words.loss(summary.loss), `mean of the last ${words.counted(summary.recent_steps, "step")}${words.known(firstLoss) ? `; began at ${words.loss(firstLoss)}` : ""}`),
     tile("Tokens per second", words.known(summary.tokens_per_second) ? words.grouped(summary.tokens_per_second) : "–",
       `${words.seconds(summary.step_seconds)} a step${words.known(waited) ? `, ${words.percent(waited)} of it waiting for data` : ""}`),
-    onCard ? tile("Memory: measured / planned", [words.bytes(summary.reserved_peak_bytes).replace(/ GB$/, ""), html("small", {}, ` / ${words.bytes(summary.predicted_peak_bytes || undefined)}`)],
+    onCard ? tile("Memory / planned", [words.bytes(summary.reserved_peak_bytes).replace(/ GB$/, ""), html("small", {}, ` / ${words.bytes(summary.predicted_peak_bytes || undefined)}`)],
       [difference, card].filter(Boolean).join("; "))
       : tile("Memory of the process", words.bytes(summary.host_peak_bytes), "peak, on the CPU"),
     running && words.known(left) ? tile("Time left", words.seconds(left), `${words.seconds(summary.seconds)} of steps so far`)
@@ -63,8 +63,8 @@ function tiles() {
       incidents.length === 0 ? "no splits, no skipped steps" : incidents.map(([count, noun]) => plural(count, noun)).join(", "), incidents.length === 0 ? "quiet" : "warned")];
 }
 
-/// Curves as [key of the data, name, colour, more], those without a value left out.
-const seriesOf = (list) => list.filter(([key]) => data.curves[key] && data.curves[key].mean.some(words.known))
+/// Curves as [key of the data, name, colour, more]; left out are those without a value, and bytes that nobody counted.
+const seriesOf = (list) => list.filter(([key]) => data.curves[key] && data.curves[key].mean.some((value) => words.known(value) && (value !== 0 || !key.endsWith("_bytes"))))
   .map(([key, name, colour, more]) => ({ name, colour: `var(${colour})`, ...data.curves[key], ...more }));
 
 function marks() {
@@ -196,7 +196,7 @@ function watch() {
 }
 
 let text = document.getElementById("data").textContent;
-if (window.parent !== window) {
+if (window.parent !== window && new URLSearchParams(location.search).has("read")) {
   window.parent.postMessage({ vlmtrainReport: text }, "*");
 } else {
   controls();

@@ -57,7 +57,7 @@ function tasksSection(data) {
   const all = data.tasks.reduce((sum, task) => sum + task.label_tokens, 0);
   return [html("h2", {}, "Tasks"),
     table(["task", "samples", "label tokens", "share", "weight", "loss now", "token accuracy now"], data.tasks.map((task, i) => ({ cells: [
-      [swatch(i < data.curves.task_loss.length ? taskColour(i) : "transparent", true), task.name || "(none)"], words.grouped(task.samples), words.grouped(task.label_tokens),
+      [swatch(i < data.curves.task_loss.length ? taskColour(i) : "transparent", "line"), task.name || "(none)"], words.grouped(task.samples), words.grouped(task.label_tokens),
       words.percent(task.label_tokens / all), words.number(task.weight), words.loss(task.loss), words.percent(task.accuracy)] }))),
     html("p", { class: "hint" }, "Loss and accuracy are means over the last steps that had the task. ",
       data.tasks.length > data.curves.task_loss.length ? `Curves are drawn for the ${data.curves.task_loss.length} tasks with the most label tokens.` : "")];
