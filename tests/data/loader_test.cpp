@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <new>
+#include <set>
 #include <sstream>
 
 #include "data/fake_processor.h"
@@ -50,6 +51,7 @@ void expect_sum(const Ledger& ledger) {
 }
 
 struct Drawn {
+  std::vector<uint64_t> seeds;  ///< of the samples
   std::vector<std::vector<int64_t>> batches;
   std::vector<Cursor> cursors;
 };
@@ -58,6 +60,7 @@ Drawn draw(Loader& loader, int64_t batches) {
   Drawn drawn;
   for (int64_t i = 0; i < batches; ++i) {
     const GlobalBatch batch = loader.next();
+    for (const Sample& sample : batch.samples) drawn.seeds.push_back(sample.seed);
     drawn.batches.push_back(indices(batch));
     drawn.cursors.push_back(batch.next);
   }
@@ -121,6 +124,20 @@ TEST(Loader, BatchesAreExactAcrossEpochs) {
   }
 }
 
+TEST(Loader, ASampleHasANewSeedEachTimeItIsDrawn) {
+  const auto records = make_records(7);
+  const FakeProcessor processor;
+  const auto seeds = [&](uint64_t seed, int64_t batch_size) {
+    Ledger ledger("train.json", 7);
+    Loader loader(records, processor, {.global_batch_size = batch_size, .num_workers = 2, .seed = seed}, {}, ledger);
+    return draw(loader, 30 / batch_size).seeds;
+  };
+  const auto drawn = seeds(11, 5);
+  EXPECT_EQ(std::set(drawn.begin(), drawn.end()).size(), 30U);
+  EXPECT_EQ(seeds(11, 10), drawn);
+  EXPECT_NE(seeds(12, 5).front(), drawn.front());
+}
+
 TEST(Loader, ABatchMayHoldMoreThanAnEpoch) {
   const auto records = make_records(2);
   const FakeProcessor processor;
@@ -147,6 +164,7 @@ TEST(Loader, ResumesWithTheSameBatchesAndLedger) {
     const Drawn actual = draw(resumed, 6);
     EXPECT_EQ(actual.batches, expected.batches) << "stopped after " << stop;
     EXPECT_EQ(actual.cursors, expected.cursors);
+    EXPECT_EQ(actual.seeds, expected.seeds);
     EXPECT_EQ(restored.to_json(), ledger.to_json());
     expect_sum(restored);
   }

@@ -76,6 +76,32 @@ TEST(Collate, WithoutImagesThereAreNoTiles) {
   EXPECT_EQ(moved.tokens(), 2);
 }
 
+std::vector<int64_t> shares(const std::vector<nn::DropoutUnit>& units) {
+  std::vector<int64_t> found;
+  for (const auto& unit : units) found.push_back(unit.share);
+  return found;
+}
+
+TEST(Collate, UnitsOfDropoutGoWithTheSample) {
+  Sample text = text_sample({1, 2, 3}, {0, 0, 1});
+  Sample tiles = image_sample(2, 7);
+  Sample frames = image_sample(10, 7);
+  frames.grids = {{2, 2, 2}, {1, 1, 2}};
+  text.seed = 5;
+  tiles.seed = 6;
+  frames.seed = 7;
+  const MicroBatch of_tiles = collate(std::vector{text, tiles, text});
+  EXPECT_EQ(of_tiles.sample_units, (std::vector<nn::DropoutUnit>{{5, 3}, {6, 4}, {5, 3}}));
+  EXPECT_EQ(shares(of_tiles.tile_units), (std::vector<int64_t>{1, 1}));
+  EXPECT_NE(of_tiles.tile_units[0].seed, of_tiles.tile_units[1].seed);
+  EXPECT_EQ(collate(std::vector{tiles}).tile_units, of_tiles.tile_units);
+
+  const MicroBatch of_frames = collate(std::vector{text, frames});
+  EXPECT_EQ(shares(of_frames.tile_units), (std::vector<int64_t>{4, 4, 2}));
+  frames.seed = 8;
+  EXPECT_NE(collate(std::vector{frames}).tile_units[2].seed, of_frames.tile_units[2].seed);
+}
+
 TEST(Collate, BrokenSamplesAreBugs) {
   EXPECT_THROW(collate({}), InternalError);
   EXPECT_THROW(collate(std::vector{text_sample({1, 2}, {1, 1})}), InternalError);  // nothing predicts the first token

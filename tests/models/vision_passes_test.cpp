@@ -54,6 +54,21 @@ TEST(VisionPasses, FillsAPassWithFramesOfSeveralGrids) {
   expect_all_tiles(whole, passes);
 }
 
+TEST(VisionPasses, EachHasTheUnitsOfItsTiles) {
+  auto tiles = input(4);
+  for (uint64_t seed = 0; seed < 4; ++seed) tiles.units.push_back({.seed = seed});
+  const auto of_tiles = vision_passes(tiles, 3);
+  EXPECT_EQ(of_tiles[0].units, std::vector(tiles.units.begin(), tiles.units.begin() + 3));
+  EXPECT_EQ(of_tiles[1].units, std::vector(tiles.units.begin() + 3, tiles.units.end()));
+
+  auto frames = input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
+  frames.units = {{1, 8}, {2, 4}, {3, 4}, {4, 4}, {5, 4}, {6, 2}};
+  const auto of_frames = vision_passes(frames, 12);
+  EXPECT_EQ(of_frames[0].units, (std::vector<nn::DropoutUnit>{{1, 8}, {2, 4}}));
+  EXPECT_EQ(of_frames[1].units, (std::vector<nn::DropoutUnit>{{3, 4}, {4, 4}, {5, 4}}));
+  EXPECT_EQ(of_frames[2].units, (std::vector<nn::DropoutUnit>{{6, 2}}));
+}
+
 TEST(VisionPasses, TakesAFrameThatIsLargerThanAPass) {
   const auto whole = input(24, {{3, 2, 4}});
   const auto passes = vision_passes(whole, 3);
