@@ -18,8 +18,11 @@
 #include <memory>
 #include <set>
 #include <string_view>
+#include <tuple>
 
+#include "engine/compressed_states.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/rng.h"
 #include "vlmtrain/memory/place.h"
 
 namespace vlmtrain::engine {
@@ -47,6 +50,12 @@ class AddToSum : public torch::autograd::PostAccumulateGradHook {
   std::shared_ptr<GradientSum> sum_;
 };
 
+bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
+  constexpr int64_t kFewestElements = 4096;
+  if (states == OptimizerStates::kFp32 || parameter.elements() < kFewestElements) return false;
+  return states != OptimizerStates::k8Bit || !parameter.is_embedding;
+}
+
 }  // namespace
 
 struct AdamW::Entry {
@@ -56,10 +65,11 @@ struct AdamW::Entry {
   at::Tensor weight;  // what the model computes with
   at::Tensor master;  // fp32; the same storage as `weight` if that is fp32
   std::shared_ptr<GradientSum> sum;
-  at::Tensor first_moment;  // fp32
+  at::Tensor first_moment;  // fp32; undefined where it is compressed
   at::Tensor second_moment;
   at::Tensor steps;  // fp32 scalar
 
+  bool is_compressed() const { return !first_moment.defined(); }
   bool has_master() const { return weight.scalar_type() != at::kFloat; }
 
   /// Undefined if there was none in this step.
@@ -92,13 +102,40 @@ AdamW::AdamW(const nn::ParameterStore& store, AdamWSettings settings) : settings
       entry.sum = std::make_shared<GradientSum>(GradientSum{at::zeros(parameter.tensor.sizes(), fp32)});
     }
     torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, std::make_unique<AddToSum>(entry.sum));
-    entry.first_moment = at::zeros(parameter.tensor.sizes(), fp32);
-    entry.second_moment = at::zeros(parameter.tensor.sizes(), fp32);
+    if (!compresses(settings.states, parameter)) {
+      entry.first_moment = at::zeros(parameter.tensor.sizes(), fp32);
+      entry.second_moment = at::zeros(parameter.tensor.sizes(), fp32);
+    }
     entries_.push_back(std::move(entry));
   }
+  if (settings.states != OptimizerStates::kFp32) make_compressed_groups(fp32);
   if (settings.loss_scale) loss_scale_.emplace(*settings.loss_scale, fp32);
   steps_ = at::zeros({static_cast<int64_t>(entries_.size())}, fp32);
   for (size_t i = 0; i < entries_.size(); ++i) entries_[i].steps = steps_.select(0, static_cast<int64_t>(i));
+}
+
+void AdamW::make_compressed_groups(const at::TensorOptions& options) {
+  std::map<std::pair<nn::Component, bool>, std::vector<size_t>> entries;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].is_compressed()) entries[{entries_[i].component, entries_[i].decays}].push_back(i);
+  }
+  int64_t most_blocks = 0;
+  std::vector<std::vector<int64_t>> elements;
+  for (const auto& [key, members] : entries) {
+    int64_t blocks = 0;
+    auto& sizes = elements.emplace_back();
+    for (const size_t entry : members) {
+      sizes.push_back(entries_[entry].master.numel());
+      blocks += CompressedStates::blocks_of(sizes.back());
+    }
+    most_blocks = std::max(most_blocks, blocks);
+  }
+  room_ = std::make_unique<ChunkRoom>(settings_.states, most_blocks, options);
+  for (const auto& [key, members] : entries) {
+    auto states = std::make_unique<CompressedStates>(elements[compressed_.size()], settings_.states, *room_, options);
+    compressed_.push_back({key.first, key.second, members, std::move(states)});
+  }
+  if (settings_.states == OptimizerStates::kBf16) updates_ = at::zeros({}, at::kLong);
 }
 
 AdamW::~AdamW() {
@@ -128,36 +165,80 @@ PreparedUpdate AdamW::prepare(const at::Tensor& loss) const {
   // x − x is 0 for a finite x, else NaN.
   const at::Tensor sum = loss.defined() ? update.grad_norm + loss : update.grad_norm;
   update.skipped = (sum - sum).ne_(0.0);
+  if (settings_.states == OptimizerStates::k8Bit) update.skipped_flag = update.skipped.to(at::kBool);
   const at::Tensor increment = 1.0 - update.skipped;
-
   for (const auto& entry : entries_) {
-    const at::Tensor gradient = entry.gradient();
-    if (!gradient.defined()) continue;
-    PreparedUpdate::Group& group = update.groups[{entry.component, entry.decays}];
-    group.masters.push_back(entry.master);
-    group.gradients.push_back(gradient);
-    group.first_moments.push_back(entry.first_moment);
-    group.second_moments.push_back(entry.second_moment);
-    group.steps.push_back(entry.steps);
-    group.increments.push_back(increment);
+    if (!entry.sum->received) continue;
+    update.steps.push_back(entry.steps);
+    update.increments.push_back(increment);
     if (!entry.has_master()) continue;
     update.weights.push_back(entry.weight.detach());
     update.masters.push_back(entry.master);
   }
+  add_groups(update);
+  add_chunks(update);
   return update;
+}
+
+void AdamW::add_groups(PreparedUpdate& update) const {
+  std::map<std::pair<nn::Component, bool>, PreparedUpdate::Group> groups;
+  for (const auto& entry : entries_) {
+    if (!entry.sum->received || entry.is_compressed()) continue;
+    PreparedUpdate::Group& group = groups[{entry.component, entry.decays}];
+    group.masters.push_back(entry.master);
+    group.gradients.push_back(entry.sum->total);
+    group.first_moments.push_back(entry.first_moment);
+    group.second_moments.push_back(entry.second_moment);
+    group.steps.push_back(entry.steps);
+  }
+  for (auto& [key, group] : groups) {
+    std::tie(group.component, group.decays) = key;
+    update.groups.push_back(std::move(group));
+  }
+}
+
+void AdamW::add_chunks(PreparedUpdate& update) const {
+  for (const auto& compressed : compressed_) {
+    std::vector<bool> received;
+    for (const size_t entry : compressed.entries) received.push_back(entries_[entry].sum->received);
+    for (auto& chunk : compressed.states->chunks(received)) {
+      PreparedUpdate::Group group{.component = compressed.component, .decays = compressed.decays};
+      for (const auto& piece : chunk.pieces) {
+        const Entry& entry = entries_[compressed.entries[piece.tensor]];
+        const auto part = [&piece](const at::Tensor& whole) {
+          return whole.view(-1).narrow(0, piece.first, piece.count);
+        };
+        group.masters.push_back(part(entry.master));
+        group.gradients.push_back(part(entry.sum->total));
+        group.first_moments.push_back(compressed.states->first_values(piece));
+        group.second_moments.push_back(compressed.states->second_values(piece));
+        group.steps.push_back(entry.steps);
+      }
+      group.states = compressed.states.get();
+      group.chunk = std::make_shared<const Chunk>(std::move(chunk));
+      update.groups.push_back(std::move(group));
+    }
+  }
 }
 
 void AdamW::apply(const PreparedUpdate& update, const LearningRates& rates) {
   const at::NoGradGuard no_gradients;
   const memory::InComponent optimizer(memory::Component::kOptimizer);
+  if (updates_.defined()) {
+    auto& updates = *updates_.mutable_data_ptr<int64_t>();
+    room_->scratch.random.set_current_seed(
+        stream_seed(settings_.seed, "optimizer states", {static_cast<uint64_t>(updates)}));
+    ++updates;
+  }
+  if (!update.steps.empty()) at::_foreach_add_(update.steps, update.increments);
   const auto divisor = update.divisor.defined() ? std::optional{update.divisor} : std::nullopt;
-  for (const auto& [key, group] : update.groups) {
-    const auto& [component, decays] = key;
-    at::_foreach_add_(group.steps, group.increments);
+  for (const auto& group : update.groups) {
+    if (group.states != nullptr) group.states->expand(*group.chunk);
     at::_fused_adamw_(group.masters, group.gradients, group.first_moments, group.second_moments,
-                      /*max_exp_avg_sqs=*/{}, group.steps, rates.of(component), settings_.beta1, settings_.beta2,
-                      decays ? settings_.weight_decay : 0.0, settings_.epsilon, /*amsgrad=*/false, /*maximize=*/false,
-                      divisor, /*found_inf=*/update.skipped);
+                      /*max_exp_avg_sqs=*/{}, group.steps, rates.of(group.component), settings_.beta1, settings_.beta2,
+                      group.decays ? settings_.weight_decay : 0.0, settings_.epsilon, /*amsgrad=*/false,
+                      /*maximize=*/false, divisor, /*found_inf=*/update.skipped);
+    if (group.states != nullptr) group.states->compress(*group.chunk, update.skipped_flag);
   }
   if (!update.weights.empty()) at::_foreach_copy_(update.weights, update.masters);
   drop_gradients();
@@ -204,10 +285,20 @@ at::Tensor AdamW::gradient(const std::string& name) const {
 std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
   std::vector<std::pair<std::string, at::Tensor>> tensors{{"steps", steps_}};
   if (loss_scale_) std::ranges::move(loss_scale_->state(), std::back_inserter(tensors));
+  if (updates_.defined()) tensors.emplace_back("updates", updates_);
   for (const auto& entry : entries_) {
-    tensors.emplace_back("first_moment." + entry.name, entry.first_moment);
-    tensors.emplace_back("second_moment." + entry.name, entry.second_moment);
+    if (!entry.is_compressed()) {
+      tensors.emplace_back("first_moment." + entry.name, entry.first_moment);
+      tensors.emplace_back("second_moment." + entry.name, entry.second_moment);
+    }
     if (entry.has_master()) tensors.emplace_back("master." + entry.name, entry.master);
+  }
+  for (const auto& compressed : compressed_) {
+    for (size_t i = 0; i < compressed.entries.size(); ++i) {
+      for (auto& [prefix, tensor] : compressed.states->state(i)) {
+        tensors.emplace_back(fmt::format("{}.{}", prefix, entries_[compressed.entries[i]].name), tensor);
+      }
+    }
   }
   return tensors;
 }
@@ -217,7 +308,8 @@ void AdamW::load_state(const std::map<std::string, at::Tensor>& saved, const std
   const auto own = state();
   const auto refuse = [&source](const std::string& name, std::string_view problem) {
     throw data_error(
-        "{}: {} {}; the run's model, frozen parts and precision must be those that the checkpoint was made with",
+        "{}: {} {}; the run's model, frozen parts, precision and optimizer states must be those that the checkpoint "
+        "was made with",
         source, name, problem);
   };
   std::set<std::string_view> own_names;
@@ -226,6 +318,7 @@ void AdamW::load_state(const std::map<std::string, at::Tensor>& saved, const std
     const auto found = saved.find(name);
     if (found == saved.end()) refuse(name, "is missing");
     if (found->second.sizes() != tensor.sizes()) refuse(name, "has another shape");
+    if (found->second.scalar_type() != tensor.scalar_type()) refuse(name, "has another type");
   }
   for (const auto& [name, tensor] : saved) {
     if (!own_names.contains(name)) refuse(name, "is not one of this run's");

@@ -6,8 +6,11 @@ namespace vlmtrain::engine {
 
 namespace {
 
-const std::vector<std::pair<std::string, Precision>> kPrecisions{{"bf16", Precision::kBf16},
-                                                                 {"fp32", Precision::kFp32}};
+const std::vector<std::pair<std::string, Precision>> kPrecisions{
+    {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}, {"fp32", Precision::kFp32}};
+
+const std::vector<std::pair<std::string, OptimizerStates>> kStates{
+    {"fp32", OptimizerStates::kFp32}, {"bf16", OptimizerStates::kBf16}, {"8bit", OptimizerStates::k8Bit}};
 
 const std::vector<std::pair<std::string, ScheduleShape>> kShapes{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
@@ -26,8 +29,20 @@ std::string name_of(Precision precision) {
   return name_in(kPrecisions, precision);
 }
 
+std::string name_of(OptimizerStates states) {
+  return name_in(kStates, states);
+}
+
 at::ScalarType dtype_of(Precision precision) {
-  return precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
+  switch (precision) {
+    case Precision::kFp32:
+      return at::kFloat;
+    case Precision::kBf16:
+      return at::kBFloat16;
+    case Precision::kFp16:
+      return at::kHalf;
+  }
+  throw InternalError("unknown precision");
 }
 
 void declare(OptionTable& table, TrainingOptions& options) {
@@ -67,8 +82,19 @@ void declare(OptionTable& table, TrainingOptions& options) {
             "The gradient is scaled down to this global norm. 0: never.", std::optional{at_least(0.0)});
   table.add_choice(
       "training.precision", options.precision, kPrecisions,
-      "What the model computes in. With bf16 the optimizer keeps fp32 master weights, and gradients add up "
-      "in fp32 over the micro-batches.");
+      "What the model computes in. With bf16 and fp16 the optimizer keeps fp32 master weights, and gradients add up "
+      "in fp32 over the micro-batches; fp16 has a loss scale.");
+  table.add("training.loss_scale", options.loss_scale,
+            "With fp16: what the loss is multiplied by before the backward pass. `auto`: 65536 at first; half of it "
+            "after a step whose gradients overflow, which is skipped; twice after `training.loss_scale_growth_steps` "
+            "others.",
+            std::optional{unless_auto(greater_than(0.0))});
+  table.add("training.loss_scale_growth_steps", options.loss_scale_growth_steps,
+            "With fp16 and `training.loss_scale: auto`: steps without an overflow after which the loss scale doubles.",
+            std::optional{at_least<int64_t>(1)});
+  table.add_choice("training.optimizer_states", options.optimizer_states, kStates,
+                   "What AdamW's moments are held in. bf16: rounded stochastically. 8bit: block-wise and dynamic, as "
+                   "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are in fp32 always.");
   table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",
             std::optional{at_least<int64_t>(0)});
 }

@@ -1,4 +1,4 @@
-#include "nn/codebook.h"
+#include "vlmtrain/nn/codebook.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -13,14 +13,10 @@
 
 namespace vlmtrain::nn {
 
-namespace {
-
 at::Tensor middles(const at::Tensor& ascending) {
   const int64_t gaps = ascending.size(0) - 1;
   return (ascending.narrow(0, 0, gaps) + ascending.narrow(0, 1, gaps)) / 2;
 }
-
-}  // namespace
 
 at::Tensor nf4_codebook() {
   return at::tensor({-1.0F, -0.6961928009986877F, -0.5250730514526367F, -0.39491748809814453F, -0.28444138169288635F,
@@ -29,14 +25,15 @@ at::Tensor nf4_codebook() {
                      0.7229568362236023F, 1.0F});
 }
 
-at::Tensor dynamic_codebook() {
+at::Tensor dynamic_codebook(Signs signs) {
   constexpr int kExponents = 7;
   std::vector<at::Tensor> parts{at::tensor({0.0F, 1.0F})};
   for (int i = 0; i < kExponents; ++i) {
-    const at::Tensor fractions = middles(at::linspace(0.1, 1.0, (int64_t{1} << i) + 1, at::kFloat));
+    const int64_t count = signs == Signs::kBoth ? int64_t{1} << i : int64_t{2} << i;
+    const at::Tensor fractions = middles(at::linspace(0.1, 1.0, count + 1, at::kFloat));
     const at::Tensor positive = std::pow(10.0, i - (kExponents - 1)) * fractions;
     parts.push_back(positive);
-    parts.push_back(-positive);
+    if (signs == Signs::kBoth) parts.push_back(-positive);
   }
   return std::get<0>(at::cat(parts).sort());
 }

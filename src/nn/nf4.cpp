@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "nn/codebook.h"
+#include "vlmtrain/nn/codebook.h"
 
 namespace vlmtrain::nn {
 

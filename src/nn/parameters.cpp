@@ -41,6 +41,13 @@ at::Tensor ParameterStore::add(std::string name, Component component, at::IntArr
   return tensor;
 }
 
+at::Tensor ParameterStore::add_embedding(std::string name, Component component, at::IntArrayRef sizes,
+                                         InitialValues initial) {
+  const at::Tensor tensor = add(std::move(name), component, sizes, initial);
+  parameters_.back().is_embedding = true;
+  return tensor;
+}
+
 LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
                                                InitialValues initial) {
   if (!quantizer_ || settings_.lora->saves(name)) return LinearWeight(add(std::move(name), component, sizes, initial));
@@ -104,6 +111,10 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
 
 at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
   return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
+}
+
+at::Tensor ParameterScope::embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
+  return store_->add_embedding(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
 }
 
 LinearWeight ParameterScope::linear_weight(at::IntArrayRef sizes, InitialValues initial) const {

@@ -15,10 +15,15 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr LearningRates kRates{1e-2, 1e-2, 1e-2};
 
-/// Everything that a step may change, by name.
-std::map<std::string, at::Tensor> everything(Parameters& parameters, const AdamW& optimizer) {
+std::map<std::string, at::Tensor> state_of(const AdamW& optimizer) {
   std::map<std::string, at::Tensor> copy;
   for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
+  return copy;
+}
+
+/// Everything that a step may change, by name.
+std::map<std::string, at::Tensor> everything(Parameters& parameters, const AdamW& optimizer) {
+  auto copy = state_of(optimizer);
   for (const auto& parameter : parameters.store().all()) copy[parameter.name] = parameter.tensor.detach().clone();
   return copy;
 }
@@ -34,14 +39,17 @@ class Update : public testing::TestWithParam<Kind> {
   void add(uint64_t step) { add_gradients(parameters_, random_gradients(parameters_, step, scale())); }
   double scale() const { return optimizer_.loss_scale().defined() ? optimizer_.loss_scale().item<double>() : 1.0; }
   /// Of the state that a skipped step changes all the same.
-  static bool is_loss_scale(const std::string& name) { return name.starts_with("loss_scale"); }
+  static bool counts_skipped_steps(const std::string& name) {
+    return name.starts_with("loss_scale") || name == "updates";
+  }
 
-  Parameters parameters_{GetParam().dtype};
+  static constexpr bool kLarge = true;
+  Parameters parameters_{GetParam().dtype, kLarge};
   AdamW optimizer_{parameters_.store(), GetParam().settings};
 };
 
 TEST_P(Update, HalvesAreAStep) {
-  Parameters others(GetParam().dtype);
+  Parameters others(GetParam().dtype, kLarge);
   others.copy_from(parameters_);
   AdamW other(others.store(), GetParam().settings);
   for (uint64_t step = 0; step < 3; ++step) {
@@ -74,6 +82,26 @@ TEST_P(Update, PreparingChangesNothing) {
   EXPECT_FALSE(at::equal(parameters_.tensor("vision.matrix").detach(), before.at("vision.matrix")));
 }
 
+TEST_P(Update, GoesOnFromASavedStateToTheBit) {
+  Parameters others(GetParam().dtype, kLarge);
+  const auto step = [](Parameters& parameters, AdamW& optimizer, uint64_t number) {
+    auto gradients = random_gradients(parameters, number, 1.0);
+    if (number == 1) gradients.erase("vision.large");  // the parameters' step counts differ from here on
+    add_gradients(parameters, gradients);
+    optimizer.step(kRates);
+  };
+  for (uint64_t number = 0; number < 3; ++number) step(parameters_, optimizer_, number);
+  others.copy_from(parameters_);
+  AdamW other(others.store(), GetParam().settings);
+  other.load_state(state_of(optimizer_), "a checkpoint");
+  for (uint64_t number = 3; number < 6; ++number) {
+    step(parameters_, optimizer_, number);
+    step(others, other, number);
+  }
+  const auto wanted = everything(parameters_, optimizer_);
+  for (const auto& [name, tensor] : everything(others, other)) EXPECT_TRUE(at::equal(tensor, wanted.at(name))) << name;
+}
+
 TEST_P(Update, ApplyingAllocatesNothing) {
   const HostAllocations all;
   for (uint64_t step = 0; step < 3; ++step) {
@@ -99,18 +127,20 @@ TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
       EXPECT_EQ(update.skipped.item<double>(), 1.0);
       optimizer_.apply(update, kRates);
       for (const auto& [name, tensor] : everything(parameters_, optimizer_)) {
-        if (is_loss_scale(name)) continue;
+        if (counts_skipped_steps(name)) continue;
         EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
       }
       EXPECT_FALSE(optimizer_.gradient("vision.matrix").defined()) << "gradients of a skipped step are dropped";
     }
   }
   // The next step is as if there had been none between.
-  Parameters others(GetParam().dtype);
+  Parameters others(GetParam().dtype, kLarge);
   for (const auto& parameter : others.store().all()) parameter.tensor.detach().copy_(before.at(parameter.name));
   AdamW other(others.store(), GetParam().settings);
   std::map<std::string, at::Tensor> state;
-  for (const auto& [name, tensor] : other.state()) state[name] = before.at(name);
+  for (const auto& [name, tensor] : optimizer_.state()) {
+    state[name] = (name == "updates" ? tensor : before.at(name)).clone();
+  }
   other.load_state(state, "the state before");
   const double other_scale = other.loss_scale().defined() ? other.loss_scale().item<double>() : 1.0;
   add(2);
@@ -122,15 +152,20 @@ TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, Update,
-                         testing::Values(Kind{"Fp32", at::kFloat, {.weight_decay = 0.1}},
-                                         Kind{"Fp32Unclipped", at::kFloat, {.max_grad_norm = 0}},
-                                         Kind{"Bf16", at::kBFloat16, {.weight_decay = 0.1}},
-                                         Kind{"Fp16", at::kHalf, {.loss_scale = LossScaleSettings{.initial = 1024}}},
-                                         Kind{"Fp16Unclipped",
-                                              at::kHalf,
-                                              {.max_grad_norm = 0, .loss_scale = LossScaleSettings{.initial = 1024}}}),
-                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Of, Update,
+    testing::Values(
+        Kind{"Fp32", at::kFloat, {.weight_decay = 0.1}}, Kind{"Fp32Unclipped", at::kFloat, {.max_grad_norm = 0}},
+        Kind{"Bf16", at::kBFloat16, {.weight_decay = 0.1}},
+        Kind{"Fp16", at::kHalf, {.loss_scale = LossScaleSettings{.initial = 1024}}},
+        Kind{"Bf16States", at::kBFloat16, {.states = OptimizerStates::kBf16}},
+        Kind{"8BitStates", at::kBFloat16, {.weight_decay = 0.1, .states = OptimizerStates::k8Bit}},
+        Kind{"Fp32With8BitStates", at::kFloat, {.states = OptimizerStates::k8Bit}},
+        Kind{"Fp16With8BitStates",
+             at::kHalf,
+             {.loss_scale = LossScaleSettings{.initial = 1024}, .states = OptimizerStates::k8Bit}},
+        Kind{"Fp16Unclipped", at::kHalf, {.max_grad_norm = 0, .loss_scale = LossScaleSettings{.initial = 1024}}}),
+    [](const auto& instance) { return instance.param.name; });
 
 TEST(DroppingGradients, TakesWhatAFailedBackwardPassLeft) {
   Parameters parameters;

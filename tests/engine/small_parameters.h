@@ -15,17 +15,20 @@
 
 namespace vlmtrain::engine {
 
-/// A matrix and a vector in each component, drawn at random.
+/// A matrix and a vector in each component, drawn at random; with `large`, matrices whose moments can be compressed,
+/// too.
 class Parameters {
  public:
-  explicit Parameters(at::ScalarType dtype = at::kFloat, at::Device device = at::kCPU)
-      : store_(at::TensorOptions(dtype).device(device)) {
+  explicit Parameters(at::ScalarType dtype = at::kFloat, bool large = false) : store_(at::TensorOptions(dtype)) {
     for (const auto& [component, name] :
          {std::pair{nn::Component::kVisionTower, "vision"}, std::pair{nn::Component::kProjector, "projector"},
           std::pair{nn::Component::kLanguageModel, "language"}}) {
       const nn::ParameterScope scope(store_, component, name);
       scope.parameter("matrix", {3, 5}, nn::InitialValues::zeros());
       scope.parameter("vector", {7}, nn::InitialValues::zeros());
+      if (!large) continue;
+      scope.parameter("large", {70, 70}, nn::InitialValues::zeros());  // no multiple of 256
+      scope.parameter("larger", {64, 128}, nn::InitialValues::zeros());
     }
     for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
   }

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "nn/codebook.h"
+#include "vlmtrain/nn/codebook.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "vlmtrain/data/micro_batch.h"

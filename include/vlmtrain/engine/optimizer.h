@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "vlmtrain/engine/loss_scale.h"
+#include "vlmtrain/engine/optimizer_states.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::engine {
@@ -30,22 +32,33 @@ struct AdamWSettings {
   double weight_decay = 0.0;   ///< decoupled (Loshchilov and Hutter 2017, arXiv 1711.05101); matrices only
   double max_grad_norm = 1.0;  ///< 0: no clipping
   std::optional<LossScaleSettings> loss_scale = std::nullopt;
+  OptimizerStates states = OptimizerStates::kFp32;
+  uint64_t seed = 0;  ///< of the stochastic rounding of bf16 states
 };
+
+class CompressedStates;
+struct Chunk;
+struct ChunkRoom;
 
 /// An optimizer step of which all is computed that takes memory, and nothing done yet.
 struct PreparedUpdate {
   /// Tensors that one call of the fused kernel moves.
   struct Group {
-    std::vector<at::Tensor> masters, gradients, first_moments, second_moments, steps;
-    std::vector<at::Tensor> increments;  ///< of `steps`, all the same scalar
+    nn::Component component = nn::Component::kUnused;  ///< whose learning rate they have
+    bool decays = false;
+    std::vector<at::Tensor> masters{}, gradients{}, first_moments{}, second_moments{}, steps{};
+    CompressedStates* states = nullptr;  ///< where moments are compressed: views of the room that they are expanded in
+    std::shared_ptr<const Chunk> chunk{};  ///< what of them
   };
 
-  at::Tensor grad_norm;   ///< fp32 scalar, before clipping and without the loss scale
-  at::Tensor skipped;     ///< fp32 scalar: 1 where loss or norm is not finite, so that apply() moves nothing; else 0
-  at::Tensor loss_scale;  ///< fp32 scalar, of this step; undefined without one
-  at::Tensor divisor;     ///< fp32 scalar, of the summed gradients: clipping and loss scale; may be undefined
-  std::map<std::pair<nn::Component, bool>, Group> groups;  ///< by learning rate, and whether weights decay
-  std::vector<at::Tensor> weights, masters;                ///< 16-bit weights to be refreshed, and where from
+  at::Tensor grad_norm;     ///< fp32 scalar, before clipping and without the loss scale
+  at::Tensor skipped;       ///< fp32 scalar: 1 where loss or norm is not finite, so that apply() moves nothing; else 0
+  at::Tensor loss_scale;    ///< fp32 scalar, of this step; undefined without one
+  at::Tensor divisor;       ///< fp32 scalar, of the summed gradients: clipping and loss scale; may be undefined
+  at::Tensor skipped_flag;  ///< bool; defined with compressed moments
+  std::vector<Group> groups;
+  std::vector<at::Tensor> steps, increments;  ///< of all that move; the increments are one and the same scalar
+  std::vector<at::Tensor> weights, masters;   ///< 16-bit weights to be refreshed, and where from
 };
 
 /// AdamW on fp32 master weights, with gradients that add up in fp32 over the micro-batches of a step.
@@ -87,23 +100,40 @@ class AdamW {
   at::Tensor gradient(const std::string& name) const;
 
   /// Everything a resumed run needs, by name: `steps` (fp32 [parameters], steps done by each), the loss scale's state,
-  /// and `first_moment.NAME`, `second_moment.NAME`, `master.NAME` (the last only with 16-bit weights). The tensors are
-  /// the optimizer's own, not copies.
+  /// and `first_moment.NAME`, `second_moment.NAME`, `master.NAME` (the last only with 16-bit weights). Compressed
+  /// moments are [blocks, 256], the last block filled up: bf16, or uint8 with fp32 `first_moment_absmax.NAME` and
+  /// `second_moment_absmax.NAME` [blocks]. With bf16 states `updates` counts calls of apply(). The tensors are the
+  /// optimizer's own, not copies.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
-  /// Copies a saved state back. Throws UserError (kBadData) naming what is missing, unexpected or of another shape.
+  /// Copies a saved state back. Throws UserError (kBadData) naming what is missing, unexpected or of another shape or
+  /// type.
   void load_state(const std::map<std::string, at::Tensor>& state, const std::string& source);
 
   int64_t trained_elements() const;
 
  private:
   struct Entry;
+  /// The tensors that have a learning rate and a weight decay in common, and compressed moments.
+  struct CompressedGroup {
+    nn::Component component;
+    bool decays;
+    std::vector<size_t> entries;
+    std::unique_ptr<CompressedStates> states;
+  };
+
+  void make_compressed_groups(const at::TensorOptions& options);
+  void add_groups(PreparedUpdate& update) const;
+  void add_chunks(PreparedUpdate& update) const;
   void refresh_weights();
 
   AdamWSettings settings_;
   std::optional<LossScale> loss_scale_;
   std::vector<Entry> entries_;
   at::Tensor steps_;  // fp32 [entries]; each entry holds a view of its own
+  std::unique_ptr<ChunkRoom> room_;
+  std::vector<CompressedGroup> compressed_;
+  at::Tensor updates_;  // int64 scalar on the host
 };
 
 }  // namespace vlmtrain::engine

@@ -3,20 +3,23 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/engine/optimizer_states.h"
 #include "vlmtrain/engine/schedule.h"
 
 namespace vlmtrain::engine {
 
-/// What the model computes in. The optimizer always works on fp32 master weights and moments.
-enum class Precision { kFp32, kBf16 };
+/// What the model computes in. The optimizer always works on fp32 master weights.
+enum class Precision { kFp32, kBf16, kFp16 };
 
 /// As the configuration writes them.
 std::string name_of(Precision precision);
+std::string name_of(OptimizerStates states);
 
 /// Of weights and activations.
 at::ScalarType dtype_of(Precision precision);
@@ -38,6 +41,9 @@ struct TrainingOptions {
   ScheduleShape lr_scheduler = ScheduleShape::kCosine;
   double max_grad_norm = 1.0;
   Precision precision = Precision::kBf16;
+  Auto<double> loss_scale;
+  int64_t loss_scale_growth_steps = 2000;
+  OptimizerStates optimizer_states = OptimizerStates::kFp32;
   int64_t seed = 0;
 };
 

@@ -40,6 +40,7 @@ struct Parameter {
   bool is_adapter = false;                               ///< LoRA's, beside the checkpoint's own
   bool in_modules_to_save = false;                       ///< the checkpoint's own, trained and kept with an adapter
   std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< of a weight that is held quantised
+  bool is_embedding = false;                             ///< a table of which rows are taken
 
   bool goes_with_adapter() const { return is_adapter || in_modules_to_save; }
   /// As the checkpoint has it.
@@ -76,6 +77,8 @@ class ParameterStore {
 
   at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
                  bool is_adapter = false);
+
+  at::Tensor add_embedding(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
 
   /// The weight of a Linear, quantised if the settings say so.
   LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
@@ -117,6 +120,7 @@ class ParameterScope {
   /// The same place, of another component.
   ParameterScope as(Component component) const { return {*store_, component, prefix_}; }
   at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  at::Tensor embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   /// The weight of the Linear that is here.
   LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial) const;
   at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;

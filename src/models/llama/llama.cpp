@@ -118,7 +118,7 @@ at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& conte
 LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)
     : config_(config),
       embedding_((scope / config.names.embedding)
-                     .parameter("weight", {config.vocab_size, config.hidden_size},
+                     .embedding("weight", {config.vocab_size, config.hidden_size},
                                 nn::InitialValues::for_fan_in(config.hidden_size))),
       rotary_frequencies_(config.rope.frequencies(config.head_dim).to(embedding_.device())),
       rotary_axes_(config.rope.axes_of_pairs().to(embedding_.device())),

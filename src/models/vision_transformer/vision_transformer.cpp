@@ -128,7 +128,7 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
           config.patch_bias
               ? (scope / config.names.patch_embedding).parameter("bias", {config.hidden_size}, InitialValues::zeros())
               : at::Tensor()),
-      position_(scope.parameter(config.names.position_embedding, position_shape(config),
+      position_(scope.embedding(config.names.position_embedding, position_shape(config),
                                 {.mean = 0, .deviation = kPositionDeviation})),
       position_ids_(config.positions == PatchPositions::kBucketed
                         ? bucketed_positions(config.patches_per_side()).to(patch_weight_.device())

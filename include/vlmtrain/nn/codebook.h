@@ -11,9 +11,14 @@ namespace vlmtrain::nn {
 /// NF4's 16 values, ascending, fp32.
 at::Tensor nf4_codebook();
 
-/// The signed dynamic map of 8 bits (Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization, arXiv
-/// 2110.02861): 256 values, ascending, fp32.
-at::Tensor dynamic_codebook();
+enum class Signs { kBoth, kPositive };
+
+/// The dynamic map of 8 bits (Dettmers et al. 2022, 8-bit Optimizers via Block-wise Quantization, arXiv 2110.02861):
+/// 256 values, ascending, fp32; 0 and 1 are among them.
+at::Tensor dynamic_codebook(Signs signs = Signs::kBoth);
+
+/// [n - 1], what lies halfway between neighbours of [n].
+at::Tensor middles(const at::Tensor& ascending);
 
 struct QuantizedBlocks {
   at::Tensor indices;  ///< uint8 [n], of the values of a codebook

@@ -1,0 +1,240 @@
+#include "vlmtrain/engine/optimizer_states.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "engine/compressed_states.h"
+#include "engine/small_parameters.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/nn/codebook.h"
+
+namespace vlmtrain::engine {
+namespace {
+
+const at::TensorOptions kOptions;
+constexpr int64_t kRoomBlocks = 3;
+
+at::Tensor skipped(bool is_skipped) {
+  return at::full({}, is_skipped, at::kBool);
+}
+
+/// What bitsandbytes makes (tests/parity/reference/make_optimizer_reference.py).
+at::Tensor reference(const std::string& name) {
+  static const io::SafetensorsFile file(std::filesystem::path(VLMTRAIN_SOURCE_DIR) /
+                                        "tests/parity/data/optimizer_8bit.safetensors");
+  return file.tensor(name).clone();
+}
+
+class EightBitCodes : public testing::TestWithParam<std::string> {
+ protected:
+  at::Tensor expected(const std::string& part) const { return reference(GetParam() + "." + part); }
+};
+
+TEST_P(EightBitCodes, AreThoseOfBitsandbytes) {
+  const at::Tensor values = expected("values");
+  const int64_t blocks = values.size(0);
+  const auto signs = GetParam().find("squares") == std::string::npos ? nn::Signs::kBoth : nn::Signs::kPositive;
+  MomentScratch scratch(OptimizerStates::k8Bit, blocks + 1, kOptions);
+  const auto moments = make_moments(OptimizerStates::k8Bit, signs, blocks + 1, scratch, kOptions);
+  moments->compress(1, values.clone(), skipped(false));
+  const auto held = moments->state(1, blocks);
+  EXPECT_TRUE(at::equal(held[0].second, expected("codes")));
+  EXPECT_TRUE(at::equal(held[1].second, expected("absmax")));
+  at::Tensor expanded = at::full({blocks, kBlockElements}, 7.0);
+  moments->expand(1, expanded);
+  EXPECT_TRUE(at::equal(expanded, expected("expanded")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, EightBitCodes,
+                         testing::Values("normal", "spread", "zeros", "tiny", "squares", "spread_squares",
+                                         "zero_squares"),
+                         [](const auto& instance) { return instance.param; });
+
+TEST(EightBitMap, IsThatOfBitsandbytes) {
+  EXPECT_TRUE(at::equal(nn::dynamic_codebook(nn::Signs::kBoth), reference("map.signed")));
+  EXPECT_TRUE(at::equal(nn::dynamic_codebook(nn::Signs::kPositive), reference("map.positive")));
+}
+
+/// The two round products and sums in another order: a value at a bound of two codes may get the other one.
+TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
+  const at::Tensor start = reference("steps.start");
+  nn::ParameterStore store(kOptions);
+  const nn::ParameterScope scope(store, nn::Component::kProjector, "steps");
+  const at::Tensor weight = scope.parameter("weight", {start.size(0) / 32, 32}, nn::InitialValues::zeros());
+  weight.detach().view(-1).copy_(start);
+  AdamW optimizer(store, {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .states = OptimizerStates::k8Bit});
+  for (int step = 0; step < 5; ++step) {
+    add_gradient(weight, reference(fmt::format("steps.gradient.{}", step)).view(weight.sizes()));
+    optimizer.step({.projector = 1e-2});
+    const at::Tensor wanted = reference(fmt::format("steps.weight.{}", step));
+    const at::Tensor difference = (weight.detach().view(-1) - wanted).abs();
+    // One step moves a weight by about 1e-2.
+    EXPECT_LT(difference.mean().item<double>(), 1e-6) << "step " << step;
+    EXPECT_LT(difference.max().item<double>(), 1e-3) << "step " << step;
+  }
+  std::map<std::string, at::Tensor> state;
+  for (const auto& [name, tensor] : optimizer.state()) state[name] = tensor;
+  for (const std::string moment : {"first", "second"}) {
+    const at::Tensor wanted = reference("steps." + moment + "_codes").view(-1);
+    const at::Tensor codes = state.at(moment + "_moment.steps.weight").view(-1).narrow(0, 0, wanted.size(0));
+    EXPECT_LE((codes != wanted).sum().item<int64_t>(), 4) << moment;
+    const at::Tensor scale = reference("steps." + moment + "_absmax");
+    const at::Tensor found = state.at(moment + "_moment_absmax.steps.weight");
+    EXPECT_LT(((found - scale) / scale).abs().max().item<double>(), 1e-5) << moment;
+  }
+}
+
+TEST(OptimizerStates, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
+  nn::ParameterStore store(kOptions);
+  const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
+  scope.parameter("small", {5, 819}, nn::InitialValues::ones());  // 4,095 elements
+  scope.parameter("large", {4096}, nn::InitialValues::ones());
+  scope.embedding("embedding", {64, 64}, nn::InitialValues::ones());
+  const auto dtypes = [&store](OptimizerStates states) {
+    std::map<std::string, at::ScalarType> found;
+    for (const auto& [name, tensor] : AdamW(store, {.states = states}).state()) found[name] = tensor.scalar_type();
+    return found;
+  };
+  const auto eight_bit = dtypes(OptimizerStates::k8Bit);
+  for (const std::string moment : {"first_moment", "second_moment"}) {
+    EXPECT_EQ(eight_bit.at(moment + ".model.small"), at::kFloat);
+    EXPECT_EQ(eight_bit.at(moment + ".model.large"), at::kByte);
+    EXPECT_EQ(eight_bit.at(moment + "_absmax.model.large"), at::kFloat);
+    EXPECT_EQ(eight_bit.at(moment + ".model.embedding"), at::kFloat);
+    EXPECT_EQ(dtypes(OptimizerStates::kBf16).at(moment + ".model.small"), at::kFloat);
+    EXPECT_EQ(dtypes(OptimizerStates::kBf16).at(moment + ".model.embedding"), at::kBFloat16);
+    EXPECT_EQ(dtypes(OptimizerStates::kFp32).at(moment + ".model.large"), at::kFloat);
+  }
+}
+
+TEST(OptimizerStates, OfAnotherKindAreRefused) {
+  nn::ParameterStore store(kOptions);
+  const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
+  scope.parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments of the same shape, whatever holds them
+  std::map<std::string, at::Tensor> saved;
+  {
+    const AdamW fp32(store, {});
+    for (const auto& [name, tensor] : fp32.state()) saved[name] = tensor.clone();
+  }
+  AdamW optimizer(store, {.states = OptimizerStates::kBf16});
+  saved["updates"] = at::zeros({}, at::kLong);
+  try {
+    optimizer.load_state(saved, "run/step-3");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("first_moment.model.weight has another type"));
+  }
+}
+
+/// Where in chunks of few blocks the elements of several tensors come to lie.
+TEST(Chunks, CoverTheWantedTensorsOnce) {
+  const std::vector<int64_t> elements{700, 256, 1, 2000, 300};
+  ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kOptions);
+  const CompressedStates states(elements, OptimizerStates::kBf16, room, kOptions);
+  const std::vector<bool> wanted{true, true, false, true, true};
+  std::vector<std::vector<int>> covered;
+  for (const int64_t count : elements) covered.emplace_back(count, 0);
+  for (const auto& chunk : states.chunks(wanted)) {
+    EXPECT_LE(chunk.blocks, kRoomBlocks);
+    int64_t end = 0;
+    for (const auto& piece : chunk.pieces) {
+      EXPECT_GE(piece.place, end) << "pieces overlap";
+      EXPECT_EQ(piece.place % kBlockElements, 0);
+      end = piece.place + piece.count;
+      EXPECT_LE(end, chunk.blocks * kBlockElements);
+      for (int64_t i = 0; i < piece.count; ++i) ++covered[piece.tensor][static_cast<size_t>(piece.first + i)];
+    }
+  }
+  for (size_t tensor = 0; tensor < covered.size(); ++tensor) {
+    EXPECT_THAT(covered[tensor], testing::Each(wanted[tensor] ? 1 : 0)) << "tensor " << tensor;
+  }
+}
+
+/// Every element its own number, which bf16 holds exactly: what a chunk gives back is where it was put.
+TEST(Chunks, KeepElementsApart) {
+  const std::vector<int64_t> elements{200, 5, 1000, 256};
+  ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kOptions);
+  CompressedStates states(elements, OptimizerStates::kBf16, room, kOptions);
+  const auto number = [](const ChunkPiece& piece) {
+    return (at::arange(piece.first, piece.first + piece.count, at::kFloat) + 7 * static_cast<double>(piece.tensor))
+        .remainder(256);
+  };
+  const std::vector<bool> all(elements.size(), true);
+  for (const auto& chunk : states.chunks(all)) {
+    states.expand(chunk);
+    for (const auto& piece : chunk.pieces) {
+      states.first_values(piece).copy_(number(piece));
+      states.second_values(piece).copy_(number(piece) + 0.5);
+    }
+    states.compress(chunk, skipped(false));
+  }
+  for (const auto& chunk : states.chunks({false, false, true, true})) {
+    states.expand(chunk);
+    for (const auto& piece : chunk.pieces) {
+      EXPECT_TRUE(at::equal(states.first_values(piece), number(piece)));
+      EXPECT_LE((states.second_values(piece) - number(piece) - 0.5).abs().max().item<double>(), 0.5);
+    }
+  }
+}
+
+TEST(Bf16States, AreRoundedUpAsOftenAsTheyAreCutOff) {
+  constexpr int64_t kBlocks = 64;
+  for (const double sign : {1.0, -1.0}) {
+    MomentScratch scratch(OptimizerStates::kBf16, kBlocks, kOptions);
+    const auto moments = make_moments(OptimizerStates::kBf16, nn::Signs::kBoth, kBlocks, scratch, kOptions);
+    constexpr double kLower = 1.0, kUpper = 1.0078125, kShare = 0.25;
+    const double value = sign * (kLower + kShare * (kUpper - kLower));
+    moments->compress(0, at::full({kBlocks, kBlockElements}, value, at::kFloat), skipped(false));
+    const at::Tensor held = moments->state(0, kBlocks)[0].second.to(at::kDouble) * sign;
+    EXPECT_EQ(((held == kLower) | (held == kUpper)).sum().item<int64_t>(), held.numel());
+    // The deviation of the mean of 16,384 such draws is 0.0034.
+    EXPECT_NEAR((held == kUpper).to(at::kDouble).mean().item<double>(), kShare, 0.015);
+  }
+}
+
+TEST(Bf16States, DecayThoughAStepIsLessThanTheirPrecision) {
+  nn::ParameterStore store(kOptions);
+  const nn::ParameterScope scope(store, nn::Component::kProjector, "model");
+  const at::Tensor weight = scope.parameter("weight", {64, 64}, nn::InitialValues::ones());
+  weight.detach().zero_();
+  AdamW optimizer(store, {.max_grad_norm = 0, .states = OptimizerStates::kBf16});
+  add_gradient(weight, at::full({64, 64}, 1.0));
+  optimizer.step({});
+  constexpr int kSteps = 300;
+  for (int i = 0; i < kSteps; ++i) {
+    add_gradient(weight, at::zeros({64, 64}));
+    optimizer.step({});
+  }
+  std::map<std::string, at::Tensor> state;
+  for (const auto& [name, tensor] : optimizer.state()) state[name] = tensor;
+  const double mean = state.at("second_moment.model.weight").to(at::kDouble).mean().item<double>();
+  EXPECT_NEAR(mean / (0.001 * std::pow(0.999, kSteps)), 1.0, 0.01);
+}
+
+TEST(Bf16States, AreRoundedByTheSeed) {
+  const auto state_after_steps = [](uint64_t seed) {
+    at::manual_seed(3);
+    Parameters parameters(at::kFloat, /*large=*/true);
+    AdamW optimizer(parameters.store(), {.states = OptimizerStates::kBf16, .seed = seed});
+    for (uint64_t step = 0; step < 2; ++step) {
+      add_gradients(parameters, random_gradients(parameters, step, 1.0));
+      optimizer.step({});
+    }
+    for (const auto& [name, tensor] : optimizer.state()) {
+      if (name == "second_moment.vision.large") return tensor.clone();
+    }
+    return at::Tensor();
+  };
+  EXPECT_TRUE(at::equal(state_after_steps(1), state_after_steps(1)));
+  EXPECT_FALSE(at::equal(state_after_steps(1), state_after_steps(2)));
+}
+
+}  // namespace
+}  // namespace vlmtrain::engine
