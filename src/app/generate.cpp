@@ -62,13 +62,17 @@ void check_sampling(const engine::SamplingSettings& sampling) {
   }
 }
 
+at::ScalarType dtype_by_name(const std::string& precision) {
+  if (precision == "fp16") return at::kHalf;
+  return precision == "bf16" ? at::kBFloat16 : at::kFloat;
+}
+
 ExitCode generate(const Arguments& arguments) {
   start_log(/*quiet=*/false);
   check_sampling(arguments.sampling);
   const at::Device device = open_device(arguments.device);
   const auto processor = models::load_processor(arguments.checkpoint, {});
-  const auto model =
-      models::load_model(arguments.checkpoint, device, arguments.precision == "bf16" ? at::kBFloat16 : at::kFloat);
+  const auto model = models::load_model(arguments.checkpoint, device, dtype_by_name(arguments.precision));
   const auto prompt = processor->process_prompt(record_of(arguments), 0);
   const auto began = std::chrono::steady_clock::now();
   const auto answers = engine::generate(*model, {prompt},
@@ -126,7 +130,7 @@ Action declare_generate(CLI::App& command) {
                    "run the model over the whole sequence for each token; slow, for comparison");
   command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--precision", arguments->precision, "what the model computes in")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   return [arguments] { return generate(*arguments); };

@@ -153,7 +153,8 @@ Action declare_plan(CLI::App& command) {
   add_key_flag(command, *arguments, "--model", "model.path", "checkpoint folder or name of a preset");
   add_key_flag(command, *arguments, "--global-batch", "training.global_batch_size", "samples of a step");
   add_key_flag(command, *arguments, "--micro-batch", "training.micro_batch_size", "samples of a pass, or auto");
-  add_key_flag(command, *arguments, "--precision", "training.precision", "bf16 or fp32");
+  add_key_flag(command, *arguments, "--precision", "training.precision", "bf16, fp16 or fp32");
+  add_key_flag(command, *arguments, "--optimizer-states", "training.optimizer_states", "fp32, bf16 or 8bit");
   add_key_flag(command, *arguments, "--quantization", "model.quantization", "none, nf4 or int8; with LoRA");
   add_key_flag(command, *arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
   add_key_flag(command, *arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");

@@ -60,15 +60,19 @@ int64_t free_bytes(at::Device device) {
   return static_cast<int64_t>(ask_driver(device.index()).free_bytes);
 }
 
-DeviceDescription describe(at::Device device) {
-  // cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor and …Minor
-  constexpr int kMultiprocessors = 16;
+int architecture_of(at::Device device) {
+  // cudaDevAttrComputeCapabilityMajor and …Minor
   constexpr int kMajor = 75;
   constexpr int kMinor = 76;
+  return 10 * attribute(kMajor, device.index()) + attribute(kMinor, device.index());
+}
+
+DeviceDescription describe(at::Device device) {
+  constexpr int kMultiprocessors = 16;  // cudaDevAttrMultiProcessorCount
   const int index = device.index();
   const CardMemory memory = ask_driver(index);
   return {.name = name_of(index),
-          .architecture = 10 * attribute(kMajor, index) + attribute(kMinor, index),
+          .architecture = architecture_of(device),
           .multiprocessors = attribute(kMultiprocessors, index),
           .total_bytes = static_cast<int64_t>(memory.total_bytes),
           .free_bytes = static_cast<int64_t>(memory.free_bytes)};

@@ -20,10 +20,17 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::nn {
 
 namespace {
+
+/// Flash attention computes in 16 bits and needs the tensor cores of sm_80 or newer.
+bool has_flash_kernel(const at::Tensor& query) {
+  constexpr int kOldestArchitecture = 80;
+  return query.scalar_type() != at::kFloat && memory::architecture_of(query.device()) >= kOldestArchitecture;
+}
 
 double scale_of(const at::Tensor& query) {
   return 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
@@ -191,8 +198,8 @@ at::Tensor attention_to_slots(const at::Tensor& query, const at::Tensor& key, co
                  "{} rows for {} slots, {} heads for {} key-value heads", query.size(0), slots.lengths.size(),
                  query.size(1), key.size(1));
   if (!query.is_cuda()) return cpu_attention_to_slots(query, key, value, slots);
-  if (query.scalar_type() == at::kFloat) return cuda_memory_efficient_to_slots(query, key, value, slots);
-  return cuda_flash_to_slots(query, key, value, slots);
+  if (has_flash_kernel(query)) return cuda_flash_to_slots(query, key, value, slots);
+  return cuda_memory_efficient_to_slots(query, key, value, slots);
 }
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
@@ -202,11 +209,10 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
                  query.size(1), key.size(1));
   VLMTRAIN_CHECK(!window || (causal && *window > 0), "a window goes with causal attention and has at least one row");
   if (window && segments.max_length <= *window) window.reset();
-  const bool kernel_has_windows = query.is_cuda() && query.scalar_type() != at::kFloat;
-  if (window && !kernel_has_windows) return windowed(query, key, value, segments, *window);
-  if (!query.is_cuda()) return cpu_attention(query, key, value, segments, causal);
-  if (query.scalar_type() == at::kFloat) return cuda_memory_efficient(query, key, value, segments, causal);
-  return cuda_flash(query, key, value, segments, causal, window);
+  if (query.is_cuda() && has_flash_kernel(query)) return cuda_flash(query, key, value, segments, causal, window);
+  if (window) return windowed(query, key, value, segments, *window);
+  if (query.is_cuda()) return cuda_memory_efficient(query, key, value, segments, causal);
+  return cpu_attention(query, key, value, segments, causal);
 }
 
 }  // namespace vlmtrain::nn

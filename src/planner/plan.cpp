@@ -77,6 +77,7 @@ nlohmann::ordered_json Plan::to_json() const {
   return {{"fits", fits},
           {"model", model},
           {"precision", engine::name_of(job.precision)},
+          {"optimizer_states", engine::name_of(job.optimizer_states)},
           {"finetune", job.lora ? "lora" : "full"},
           {"quantization", nn::name_of(job.quantization)},
           {"micro_batch_size", choices.micro_batch_size},

@@ -70,13 +70,19 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RehearsalDetail, peak, vision_blocks, languag
                                    trained_elements, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {{"model", job.model.string()}, {"precision", job.precision},       {"frozen", job.frozen},
-          {"lora", or_null(job.lora)},   {"quantization", job.quantization}, {"max_grad_norm", job.max_grad_norm}};
+  json = {{"model", job.model.string()},
+          {"precision", job.precision},
+          {"optimizer_states", job.optimizer_states},
+          {"frozen", job.frozen},
+          {"lora", or_null(job.lora)},
+          {"quantization", job.quantization},
+          {"max_grad_norm", job.max_grad_norm}};
 }
 
 void from_json(const nlohmann::json& json, Job& job) {
   job.model = json.at("model").get<std::string>();
   json.at("precision").get_to(job.precision);
+  json.at("optimizer_states").get_to(job.optimizer_states);
   json.at("frozen").get_to(job.frozen);
   job.lora = if_not_null<nn::LoraSettings>(json.at("lora"));
   json.at("quantization").get_to(job.quantization);

@@ -15,7 +15,7 @@ namespace {
 
 void check(const Job& job, const TargetCard& card, const Workload& workload, const FixedChoices& fixed) {
   if (!computes_in(*card.gpu, job.precision)) {
-    throw usage_error("{} does not compute in {}; choose training.precision=fp32, or another card",
+    throw usage_error("{} does not compute in {}; choose training.precision=fp32 or fp16, or another card",
                       card.gpu->device_name, engine::name_of(job.precision));
   }
   if (workload.global_batch_size % workload.world_size != 0) {

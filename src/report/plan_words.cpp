@@ -27,10 +27,12 @@ std::string model_words(const planner::Plan& plan) {
                                   ? "all trained"
                                   : fmt::format("{} trained", count_words(detail.trained_elements));
   const bool quantized = plan.job.quantization != nn::Quantization::kNone;
-  return fmt::format("{}, {} parameters, {}{}, {}{}", printable(plan.model), count_words(detail.total_elements),
-                     trained, frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")),
-                     engine::name_of(plan.job.precision),
-                     quantized ? fmt::format(", frozen Linears in {}", nn::name_of(plan.job.quantization)) : "");
+  const engine::OptimizerStates states = plan.job.optimizer_states;
+  return fmt::format(
+      "{}, {} parameters, {}{}, {}{}{}", printable(plan.model), count_words(detail.total_elements), trained,
+      frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")), engine::name_of(plan.job.precision),
+      quantized ? fmt::format(", frozen Linears in {}", nn::name_of(plan.job.quantization)) : "",
+      states == engine::OptimizerStates::kFp32 ? "" : fmt::format(", optimizer states in {}", engine::name_of(states)));
 }
 
 std::string sample_words(const planner::SampleBatch& worst) {

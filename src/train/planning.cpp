@@ -29,6 +29,7 @@ planner::PlanRequest plan_request(const Config& config, planner::TargetCard card
   return {.model = config.model.path,
           .job = {.model = config.model.path,
                   .precision = config.training.precision,
+                  .optimizer_states = config.training.optimizer_states,
                   .frozen = frozen_parts(config.model),
                   .lora = lora_settings(config),
                   .quantization = quantization(config),

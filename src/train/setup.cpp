@@ -132,12 +132,26 @@ void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
   }
 }
 
+namespace {
+
+std::optional<engine::LossScaleSettings> loss_scale_settings(const engine::TrainingOptions& options) {
+  if (options.precision != engine::Precision::kFp16) return std::nullopt;
+  engine::LossScaleSettings settings{.dynamic = !options.loss_scale, .growth_steps = options.loss_scale_growth_steps};
+  settings.initial = options.loss_scale.value_or(settings.initial);
+  return settings;
+}
+
+}  // namespace
+
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options) {
   return {.beta1 = options.adam_beta1,
           .beta2 = options.adam_beta2,
           .epsilon = options.adam_epsilon,
           .weight_decay = options.weight_decay,
-          .max_grad_norm = options.max_grad_norm};
+          .max_grad_norm = options.max_grad_norm,
+          .loss_scale = loss_scale_settings(options),
+          .states = options.optimizer_states,
+          .seed = static_cast<uint64_t>(options.seed)};
 }
 
 engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor) {
@@ -178,6 +192,9 @@ nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
                                    "training.lr_scheduler",
                                    "training.max_grad_norm",
                                    "training.precision",
+                                   "training.loss_scale",
+                                   "training.loss_scale_growth_steps",
+                                   "training.optimizer_states",
                                    "training.seed"};
   Config copy = config;
   const OptionTable options = declare(copy);

@@ -75,7 +75,7 @@ TEST_F(BadInputTest, EveryMistakeOfAConfigurationIsNamedAtOnce) {
   expect_error(run({"--config", "wrong.yaml"}), 2,
                {"4 errors", "wrong.yaml:2: unknown key model.pth; did you mean model.path?",
                 "wrong.yaml:4: training.max_steps: must be auto, or at least 1, not -3",
-                "wrong.yaml:5: training.precision: must be one of bf16, fp32, not fp8",
+                "wrong.yaml:5: training.precision: must be one of bf16, fp16, fp32, not fp8",
                 "wrong.yaml:6: training.global_batch_size: must be an integer, not many"});
 }
 

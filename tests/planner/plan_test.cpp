@@ -96,6 +96,8 @@ TEST_F(TinyPlanTest, ACardThatDoesNotComputeInBf16IsRefused) {
   EXPECT_THAT(message_of([&] { make_plan(old_card); }), AllOf(HasSubstr("Tesla T4"), HasSubstr("precision=fp32")));
   old_card.job.precision = engine::Precision::kFp32;
   EXPECT_TRUE(make_plan(old_card).fits);
+  old_card.job.precision = engine::Precision::kFp16;
+  EXPECT_TRUE(make_plan(old_card).fits);
 }
 
 TEST_F(TinyPlanTest, TextAloneIsPlannedToo) {

@@ -30,7 +30,8 @@ data::SampleShape shape() {
 
 TEST(ProtocolTest, AJobArrivesAsItIs) {
   const Job job{.model = "/models/a folder with \"quotes\" and ü",
-                .precision = engine::Precision::kFp32,
+                .precision = engine::Precision::kFp16,
+                .optimizer_states = engine::OptimizerStates::k8Bit,
                 .frozen = {.vision_tower = true, .projector = false, .language_model = true},
                 .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
                 .quantization = nn::Quantization::kInt8,
@@ -38,6 +39,7 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
   const Job arrived = sent(job);
   EXPECT_EQ(arrived.model, job.model);
   EXPECT_EQ(arrived.precision, job.precision);
+  EXPECT_EQ(arrived.optimizer_states, job.optimizer_states);
   EXPECT_TRUE(arrived.frozen.vision_tower);
   EXPECT_FALSE(arrived.frozen.projector);
   EXPECT_TRUE(arrived.frozen.language_model);

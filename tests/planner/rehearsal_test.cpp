@@ -135,9 +135,27 @@ struct ComponentCase {
   const char* name;
   engine::Precision precision;
   models::FrozenParts frozen;
+  engine::OptimizerStates states = engine::OptimizerStates::kFp32;
 
   friend std::ostream& operator<<(std::ostream& out, const ComponentCase& trained) { return out << trained.name; }
 };
+
+/// Both moments of a parameter.
+int64_t bytes_of_moments(const nn::Parameter& parameter, engine::OptimizerStates states) {
+  const int64_t elements = parameter.elements();
+  const int64_t blocks = (elements + 255) / 256;
+  if (states == engine::OptimizerStates::kBf16 && elements >= 4096) return 2 * blocks * 256 * 2;
+  if (states == engine::OptimizerStates::k8Bit && elements >= 4096 && !parameter.is_embedding) {
+    return 2 * blocks * (256 + 4);
+  }
+  return 2 * elements * 4;
+}
+
+/// Two moments in fp32 and integers, of four million elements; with 8 bits their codes and two numbers a block, too.
+int64_t room_of_chunks(engine::OptimizerStates states) {
+  constexpr int64_t kElements = int64_t{4} << 20;
+  return states == engine::OptimizerStates::kBf16 ? kElements * 12 : kElements * 13 + kElements / 256 * 8;
+}
 
 /// What weights, gradients and optimizer take is known without any rehearsal.
 class ComponentsTest : public RehearsalTest, public testing::WithParamInterface<ComponentCase> {};
@@ -146,7 +164,8 @@ TEST_P(ComponentsTest, TakeTheirElements) {
   Job job = model_.job();
   job.precision = GetParam().precision;
   job.frozen = GetParam().frozen;
-  const bool bf16 = job.precision == engine::Precision::kBf16;
+  job.optimizer_states = GetParam().states;
+  const bool has_masters = job.precision != engine::Precision::kFp32;
   const Outcome outcome = rehearse(job, micro_batches_of(1), 1);
   const RehearsalDetail& detail = *outcome.detail;
 
@@ -155,10 +174,13 @@ TEST_P(ComponentsTest, TakeTheirElements) {
   int64_t total = 0;
   int64_t trained = 0;
   int64_t tensors = 0;
+  int64_t moments = 0;
   for (const auto& parameter : built->parameters().all()) {
     total += parameter.tensor.numel();
-    if (parameter.tensor.requires_grad()) trained += parameter.tensor.numel();
     ++tensors;
+    if (!parameter.tensor.requires_grad()) continue;
+    trained += parameter.tensor.numel();
+    moments += bytes_of_moments(parameter, job.optimizer_states);
   }
   EXPECT_EQ(detail.total_elements, total);
   EXPECT_EQ(detail.trained_elements, trained);
@@ -170,20 +192,25 @@ TEST_P(ComponentsTest, TakeTheirElements) {
     EXPECT_GE(taken, bytes) << memory::name_of(component);
     EXPECT_LE(taken, bytes + 512 * tensors_of_it + kMiB) << memory::name_of(component);
   };
-  expect_close(Component::kWeights, total * (bf16 ? 2 : 4), tensors);
+  expect_close(Component::kWeights, total * (has_masters ? 2 : 4), tensors);
   expect_close(Component::kGradients, trained * 4, tensors);
   // Two moments, and masters where the weights have 16 bits. While it steps it takes a little for the norm.
-  expect_close(Component::kOptimizer, trained * (bf16 ? 12 : 8), 4 * tensors);
+  if (job.optimizer_states != engine::OptimizerStates::kFp32) moments += room_of_chunks(job.optimizer_states);
+  expect_close(Component::kOptimizer, trained * (has_masters ? 4 : 0) + moments, 4 * tensors);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Of, ComponentsTest,
-    testing::Values(ComponentCase{"Bf16", engine::Precision::kBf16, {}},
-                    ComponentCase{"Fp32", engine::Precision::kFp32, {}},
-                    ComponentCase{"FrozenTower", engine::Precision::kBf16, {.vision_tower = true}},
-                    ComponentCase{"FrozenLanguageModel", engine::Precision::kBf16, {.language_model = true}},
-                    ComponentCase{
-                        "ProjectorOnly", engine::Precision::kFp32, {.vision_tower = true, .language_model = true}}),
+    testing::Values(
+        ComponentCase{"Bf16", engine::Precision::kBf16, {}}, ComponentCase{"Fp32", engine::Precision::kFp32, {}},
+        ComponentCase{"Fp16", engine::Precision::kFp16, {}},
+        ComponentCase{"Bf16States", engine::Precision::kBf16, {}, engine::OptimizerStates::kBf16},
+        ComponentCase{"EightBitStates", engine::Precision::kBf16, {}, engine::OptimizerStates::k8Bit},
+        ComponentCase{
+            "Fp16EightBitStates", engine::Precision::kFp16, {.vision_tower = true}, engine::OptimizerStates::k8Bit},
+        ComponentCase{"FrozenTower", engine::Precision::kBf16, {.vision_tower = true}},
+        ComponentCase{"FrozenLanguageModel", engine::Precision::kBf16, {.language_model = true}},
+        ComponentCase{"ProjectorOnly", engine::Precision::kFp32, {.vision_tower = true, .language_model = true}}),
     [](const auto& instance) { return instance.param.name; });
 
 class QuantizedWeightsTest : public RehearsalTest, public testing::WithParamInterface<nn::Quantization> {};

@@ -25,7 +25,7 @@ struct SmallRunSettings {
   std::optional<nn::LoraSettings> lora = std::nullopt;
   nn::Quantization quantization = nn::Quantization::kNone;
   bool frozen_tower = false;
-  std::optional<engine::LossScaleSettings> loss_scale = std::nullopt;
+  engine::OptimizerStates states = engine::OptimizerStates::kFp32;
 };
 
 /// A model on the virtual card, and the global batch that each of its steps trains on.
@@ -43,8 +43,11 @@ class SmallRun {
     models::initialize_adapter(*model_, /*seed=*/0);
     if (settings.frozen_tower) models::freeze(*model_, {.vision_tower = true});
     if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
+    std::optional<engine::LossScaleSettings> loss_scale;
+    if (settings.dtype == at::kHalf) loss_scale.emplace();
     optimizer_ = std::make_unique<engine::AdamW>(
-        model_->parameters(), engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = settings.loss_scale});
+        model_->parameters(),
+        engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .states = settings.states});
   }
 
   engine::StepResult step() { return engine::optimizer_step(*model_, *optimizer_, samples_, kRates, settings_); }

@@ -27,6 +27,9 @@ DeviceDescription describe(at::Device device);
 /// What the driver has left on the card, for any process. REQUIRES as describe().
 int64_t free_bytes(at::Device device);
 
+/// Compute capability × 10 of a CUDA device; costs no more than a call of the driver.
+int architecture_of(at::Device device);
+
 /// Device memory as PyTorch's caching allocator counts it; zeros on the CPU.
 struct DeviceMemory {
   int64_t allocated_peak_bytes = 0;

@@ -24,6 +24,7 @@ namespace vlmtrain::planner {
 struct Job {
   std::filesystem::path model;  ///< folder with config.json and the processor's settings; weights are not read
   engine::Precision precision = engine::Precision::kBf16;
+  engine::OptimizerStates optimizer_states = engine::OptimizerStates::kFp32;
   models::FrozenParts frozen;
   std::optional<nn::LoraSettings> lora;  ///< nothing: the weights themselves are trained
   nn::Quantization quantization = nn::Quantization::kNone;

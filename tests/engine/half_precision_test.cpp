@@ -1,0 +1,80 @@
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "parity/case.h"
+#include "vlmtrain/engine/step.h"
+
+namespace vlmtrain::engine {
+namespace {
+
+/// Loss and gradients of a parity case's samples on the CPU; gradients without the loss scale, in fp32.
+struct Computed {
+  double loss;
+  std::map<std::string, at::Tensor> gradients;
+};
+
+Computed compute(const std::string& name, at::ScalarType dtype, models::RecomputeBlocks recompute = {}) {
+  const parity::Case reference(name);
+  const auto model = reference.load_model(dtype);
+  model->set_recompute(recompute);
+  AdamWSettings settings;
+  if (dtype == at::kHalf) settings.loss_scale = LossScaleSettings{};
+  AdamW optimizer(model->parameters(), settings);
+  const auto samples = reference.samples();
+  const auto result = accumulate_gradients(*model, samples, {.micro_batch_size = 2}, optimizer.loss_scale());
+  Computed computed{result.loss.item<double>(), {}};
+  const double scale = optimizer.loss_scale().defined() ? optimizer.loss_scale().item<double>() : 1.0;
+  for (const auto& parameter : model->parameters().all()) {
+    if (!parameter.tensor.requires_grad()) continue;
+    const at::Tensor gradient = optimizer.gradient(parameter.name);
+    if (gradient.defined()) computed.gradients[parameter.name] = gradient / scale;
+  }
+  return computed;
+}
+
+/// How far the gradients of all parameters together are from the wanted ones.
+double distance(const Computed& found, const Computed& wanted) {
+  double difference = 0, norm = 0;
+  for (const auto& [name, gradient] : wanted.gradients) {
+    difference += (found.gradients.at(name) - gradient).square().sum().item<double>();
+    norm += gradient.square().sum().item<double>();
+  }
+  return std::sqrt(difference / norm);
+}
+
+class HalfPrecision : public testing::TestWithParam<std::string> {};
+
+TEST_P(HalfPrecision, Fp16IsFp32RoundedAndCloserToItThanBf16) {
+  const auto wanted = compute(GetParam(), at::kFloat);
+  const auto fp16 = compute(GetParam(), at::kHalf);
+  const auto bf16 = compute(GetParam(), at::kBFloat16);
+  EXPECT_NEAR(fp16.loss / wanted.loss, 1.0, 2e-3);
+  EXPECT_EQ(fp16.gradients.size(), wanted.gradients.size());
+  const double of_fp16 = distance(fp16, wanted), of_bf16 = distance(bf16, wanted);
+  RecordProperty("fp16", std::to_string(of_fp16));
+  RecordProperty("bf16", std::to_string(of_bf16));
+  std::printf("  gradients: fp16 %.1e, bf16 %.1e from fp32; loss %.1e, %.1e\n", of_fp16, of_bf16,
+              std::abs(fp16.loss / wanted.loss - 1), std::abs(bf16.loss / wanted.loss - 1));
+  EXPECT_LT(of_fp16, 0.01);
+  EXPECT_LT(of_fp16, of_bf16 / 3) << "fp16 has three bits more";
+}
+
+TEST_P(HalfPrecision, RecomputationGivesTheSameBits) {
+  const auto wanted = compute(GetParam(), at::kHalf);
+  const auto found = compute(GetParam(), at::kHalf, {9, 9});
+  EXPECT_EQ(found.loss, wanted.loss);
+  EXPECT_EQ(distance(found, wanted), 0.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, HalfPrecision,
+                         testing::Values("mixed_batch", "llava_clip_llama", "llava_siglip_qwen2", "llava_clip_mistral",
+                                         "nanovlm_tiles", "qwen2_5_vl_windows", "qwen2_vl_images"),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace vlmtrain::engine
