@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <chrono>
+#include <ctime>
 #include <limits>
 
 #include "report/run_example.h"
@@ -135,11 +135,11 @@ TEST(RunReportTest, WhatIsAddedIsReadAndNothingTwice) {
   run.append_steps(5001, 5020, 6000);
   const std::string half = RunFolder::example_step(5021, 6000).to_json_line() + "\n";
   run.append("metrics.jsonl", half.substr(0, 100));
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
   report.write();
-  const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
-  RecordProperty("write_milliseconds", std::to_string(taken.count()));
-  EXPECT_LT(taken.count(), 1000) << "it is written while the run waits";
+  const double milliseconds = 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  RecordProperty("write_milliseconds", std::to_string(milliseconds));
+  EXPECT_LT(milliseconds, 500) << "it is written while the run waits";
   EXPECT_EQ(data_in(report.html())["summary"]["steps"], 5020) << "a line without its end is not read yet";
   run.append("metrics.jsonl", half.substr(100));
   EXPECT_EQ(data_in(report.html())["summary"]["steps"], 5021);
