@@ -63,10 +63,22 @@ class ResumeTest : public CommandTest {
   }
 };
 
-TEST_F(ResumeTest, SigtermWritesACheckpointAndTheRunGoesOnBitForBit) {
-  train_well(settings("whole", 0));
+/// The precision, and what the optimizer's moments are held in.
+class InterruptedRun : public ResumeTest, public testing::WithParamInterface<std::pair<const char*, const char*>> {
+ protected:
+  static std::vector<std::string> settings_of_case(const std::string& dir) {
+    auto all = settings(dir, 0);
+    all.push_back(std::string("training.precision=") + GetParam().first);
+    all.push_back(std::string("training.optimizer_states=") + GetParam().second);
+    all.push_back("training.loss_scale_growth_steps=7");
+    return all;
+  }
+};
 
-  const auto arguments = train_arguments(settings("pieces", 0));
+TEST_P(InterruptedRun, SigtermWritesACheckpointAndItGoesOnBitForBit) {
+  train_well(settings_of_case("whole"));
+
+  const auto arguments = train_arguments(settings_of_case("pieces"));
   Process first(folder(), arguments);
   wait_until(first, [&] { return steps_logged("pieces") >= 5; });
   first.send(SIGTERM);
@@ -83,6 +95,13 @@ TEST_F(ResumeTest, SigtermWritesACheckpointAndTheRunGoesOnBitForBit) {
   EXPECT_THAT(second.err, HasSubstr("going on after step " + std::to_string(done)));
   expect_same("whole", "pieces");
 }
+
+INSTANTIATE_TEST_SUITE_P(With, InterruptedRun,
+                         testing::Values(std::pair{"fp32", "fp32"}, std::pair{"bf16", "bf16"},
+                                         std::pair{"fp16", "8bit"}),
+                         [](const auto& instance) {
+                           return std::string(instance.param.first) + "_" + instance.param.second + "_states";
+                         });
 
 TEST_F(ResumeTest, AStopWithJsonPrintsOneObject) {
   auto arguments = train_arguments(settings("pieces", 0));

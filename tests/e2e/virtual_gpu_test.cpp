@@ -54,9 +54,22 @@ TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
   }
 }
 
+/// The precision, and what the optimizer's moments are held in.
+class PlannedRun : public VirtualGpuTest, public testing::WithParamInterface<std::pair<const char*, const char*>> {};
+
+INSTANTIATE_TEST_SUITE_P(With, PlannedRun,
+                         testing::Values(std::pair{"bf16", "fp32"}, std::pair{"bf16", "bf16"},
+                                         std::pair{"bf16", "8bit"}, std::pair{"fp16", "8bit"}),
+                         [](const auto& instance) {
+                           return std::string(instance.param.first) + "_" + instance.param.second + "_states";
+                         });
+
 /// The global batch is the data set, so that its worst samples are in every step: the plan's batch but for the order.
-TEST_F(VirtualGpuTest, TheRunTakesWhatWasPlanned) {
-  const Result result = train_on_card({"training.precision=bf16", "training.global_batch_size=11", "--json"});
+TEST_P(PlannedRun, TakesWhatWasPlanned) {
+  const auto& [precision, states] = GetParam();
+  const Result result =
+      train_on_card({std::string("training.precision=") + precision, std::string("training.optimizer_states=") + states,
+                     "training.global_batch_size=11", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto plan = json_file(std::string(kFolder) + "plan.json");
   EXPECT_EQ(plan["micro_batch_size"].get<int>() * plan["gradient_accumulation_steps"].get<int>(), 11);
@@ -125,7 +138,9 @@ TEST_F(VirtualGpuTest, ACardWithoutBf16IsRefusedWithTheRemedy) {
   const Result result = train_on("t4", {"training.precision=bf16"});
   EXPECT_EQ(result.exit_code, 2) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("Tesla T4"), HasSubstr("training.precision=fp32")));
-  EXPECT_EQ(train_on("t4", {"training.precision=fp32"}).exit_code, 0);
+  for (const char* precision : {"fp32", "fp16"}) {
+    EXPECT_EQ(train_on("t4", {std::string("training.precision=") + precision}).exit_code, 0) << precision;
+  }
 }
 
 TEST_F(VirtualGpuTest, ACardThatNobodyKnowsIsRefused) {
