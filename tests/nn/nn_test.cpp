@@ -141,6 +141,35 @@ TEST_P(FusedLossTest, EqualsProjectionAndCrossEntropyForEveryChunking) {
 
 INSTANTIATE_TEST_SUITE_P(ChunkRows, FusedLossTest, testing::Values(1, 4, 13, 100));
 
+/// A gradient of 1e-8, which fp16 does not have, and a loss scale that it does not have either.
+TEST(FusedLoss, KeepsSmallGradientsInFp16) {
+  at::manual_seed(2);
+  const auto hidden = random_leaf({50, 8}), weight = random_leaf({31, 8});
+  const auto half_hidden = hidden.detach().to(at::kHalf).set_requires_grad(true);
+  const auto half_weight = weight.detach().to(at::kHalf).set_requires_grad(true);
+  const auto labels = at::randint(31, {50}, at::kLong);
+  constexpr double kNormalizer = 1e6;
+  constexpr double kScale = 1 << 20;
+  const auto wanted =
+      torch::autograd::grad({linear_cross_entropy(hidden, weight, labels, kNormalizer, 16)}, {hidden, weight});
+  const auto found = torch::autograd::grad({linear_cross_entropy(half_hidden, half_weight, labels, kNormalizer, 16)},
+                                           {half_hidden, half_weight}, {at::full({}, kScale)});
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(found[i].scalar_type(), at::kHalf);
+    EXPECT_LT(relative_difference(found[i].to(at::kDouble) / kScale, wanted[i].to(at::kDouble)), 2e-3);
+  }
+}
+
+/// 2,048 rows of one label: their sum is beyond fp16's largest number before it is divided by the labels.
+TEST(FusedLoss, AddsUpManyRowsInFp16) {
+  const auto hidden = at::full({2048, 8}, 60.0, at::kHalf);
+  const auto weight = at::zeros({4, 8}, at::kHalf).set_requires_grad(true);
+  const auto loss = linear_cross_entropy(hidden, weight, at::zeros({2048}, at::kLong), 2048.0, 2048);
+  const auto gradient = torch::autograd::grad({loss}, {weight})[0].to(at::kDouble);
+  EXPECT_NEAR(gradient[0][0].item<double>(), -0.75 * 60, 0.1);
+  EXPECT_NEAR(gradient[1][0].item<double>(), 0.25 * 60, 0.1);
+}
+
 TEST(FusedLoss, ComputesNoGradientThatIsNotWanted) {
   const auto hidden = random_leaf({3, 4});
   const auto frozen = at::randn({5, 4});
