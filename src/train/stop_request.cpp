@@ -1,6 +1,9 @@
 #include "vlmtrain/train/stop_request.h"
 
-#include <csignal>
+#include <signal.h>
+
+#include <array>
+#include <cstddef>
 #include <initializer_list>
 
 namespace vlmtrain::train {
@@ -8,21 +11,35 @@ namespace vlmtrain::train {
 namespace {
 
 // What a signal handler may touch.
-volatile std::sig_atomic_t received_signal = 0;
+volatile sig_atomic_t received_signal = 0;
 
 void remember(int signal) {
-  if (signal == SIGINT) std::signal(SIGINT, SIG_DFL);
+  if (signal == SIGINT) ::signal(SIGINT, SIG_DFL);
   received_signal = signal;
+}
+
+/// oneDNN's generated code uses memory below the stack pointer, more than the 128 bytes that signals spare: a handler
+/// on that stack overwrites what a product computes with, or the heap.
+void give_handlers_their_own_stack() {
+  static std::array<std::byte, 64 * 1024> memory;
+  stack_t stack{};
+  stack.ss_sp = memory.data();
+  stack.ss_size = memory.size();
+  sigaltstack(&stack, nullptr);
 }
 
 }  // namespace
 
 void watch_stop_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, remember);
+  give_handlers_their_own_stack();
+  struct sigaction action {};
+  action.sa_handler = remember;
+  action.sa_flags = SA_ONSTACK | SA_RESTART;
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
 int stop_signal() {
-  return received_signal;
+  return static_cast<int>(received_signal);
 }
 
 }  // namespace vlmtrain::train
