@@ -9,6 +9,7 @@
 
 #include "data/bad_sample_log.h"
 #include "data/record_problem.h"
+#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/rng.h"
@@ -65,11 +66,11 @@ class Loader::Impl {
     check_start();
     settle_unusable_records();
     epoch_has_usable_ = start.position > 0;  // what lies before a resumed epoch's cut was not seen here
-    const int64_t ahead = settings.samples_ahead > 0 ? settings.samples_ahead : 2 * settings.global_batch_size;
     stream_.emplace(
         endless(EpochSequence(std::ssize(records), settings.seed, start)),
         [&records, &processor](int64_t index) { return make_sample(processor, records, index); },
-        SampleStream::Settings{.workers = settings.num_workers, .ahead = ahead});
+        SampleStream::Settings{
+            .workers = settings.num_workers, .ahead = samples_ahead(), .bytes_ahead = settings.bytes_ahead});
   }
 
   ~Impl() { summarize(); }
@@ -89,6 +90,7 @@ class Loader::Impl {
       advance();
     }
     batch.next = cursor_;
+    warn_once_if_held_back();
     return batch;
   }
 
@@ -110,6 +112,19 @@ class Loader::Impl {
           "was started with",
           ledger_.dataset(), cursor_.position, records_.size());
     }
+  }
+
+  void warn_once_if_held_back() {
+    if (warned_of_bytes_ || !stream_->was_held_back()) return;
+    warned_of_bytes_ = true;
+    spdlog::warn(
+        "decoded samples wait in {} of host memory and no more, so that fewer than {} are ready ahead; more memory for "
+        "the job, or a lower data.image_max_pixels, makes room",
+        format_bytes(settings_.bytes_ahead), samples_ahead());
+  }
+
+  int64_t samples_ahead() const {
+    return settings_.samples_ahead > 0 ? settings_.samples_ahead : 2 * settings_.global_batch_size;
   }
 
   void settle_unusable_records() {
@@ -185,6 +200,7 @@ class Loader::Impl {
   Ledger& ledger_;
   BadSampleLog log_;
   bool epoch_has_usable_ = false;
+  bool warned_of_bytes_ = false;
   std::optional<SampleStream> stream_;
 };
 

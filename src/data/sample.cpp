@@ -31,6 +31,12 @@ int64_t Sample::label_tokens() const {
   return std::count(is_label.begin(), is_label.end(), 1);
 }
 
+int64_t Sample::bytes() const {
+  const size_t pixels = tiles.defined() && !tiles.is_meta() ? tiles.nbytes() : 0;
+  const size_t numbers = (token_ids.size() + image_token_positions.size() + position_ids.size()) * sizeof(int64_t);
+  return static_cast<int64_t>(pixels + numbers + is_label.size());
+}
+
 SampleError record_problem(const io::Record& record) {
   return {"unusable record", fmt::format("sample {} (line {}): {}", record.id, record.line, record.problem)};
 }

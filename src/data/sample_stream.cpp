@@ -34,7 +34,8 @@ IndexSource file_order(int64_t samples) {
 SampleStream::SampleStream(IndexSource source, MakeSample make, Settings settings)
     : source_(std::move(source)),
       make_(std::move(make)),
-      ahead_(static_cast<size_t>(std::max(settings.ahead, settings.workers))) {
+      ahead_(static_cast<size_t>(std::max(settings.ahead, settings.workers))),
+      bytes_ahead_(settings.bytes_ahead) {
   VLMTRAIN_CHECK(settings.workers >= 1, "{} workers", settings.workers);
   for (int64_t worker = 0; worker < settings.workers; ++worker) {
     workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
@@ -54,15 +55,17 @@ std::optional<StreamItem> SampleStream::next() {
     return std::nullopt;
   }
   StreamItem item = std::move(slots_.front().item);
+  ready_bytes_ -= slots_.front().bytes;
+  --ready_samples_;
   slots_.pop_front();
-  room_.notify_one();
+  room_.notify_all();  // what was taken may have been larger than several that now fit
   return item;
 }
 
 void SampleStream::work(const std::stop_token& stop) {
   keep_aten_on_this_thread();
   std::unique_lock lock(mutex_);
-  while (room_.wait(lock, stop, [this] { return ended_ || slots_.size() < ahead_; }) && !stop.stop_requested()) {
+  while (room_.wait(lock, stop, [this] { return ended_ || has_room(); }) && !stop.stop_requested()) {
     Slot* slot = claim();
     if (slot == nullptr) return;
     const int64_t index = slot->item.index;
@@ -78,8 +81,22 @@ void SampleStream::work(const std::stop_token& stop) {
     slot->item.sample = std::move(sample);
     slot->item.error = std::move(error);
     slot->ready = true;
+    slot->bytes = slot->item.sample.bytes();
+    ready_bytes_ += slot->bytes;
+    ++ready_samples_;
+    largest_bytes_ = std::max(largest_bytes_, slot->bytes);
     if (slot == &slots_.front()) front_ready_.notify_one();
+    if (bytes_ahead_ > 0) room_.notify_all();
   }
+}
+
+bool SampleStream::has_room() {
+  if (slots_.size() >= ahead_) return false;
+  if (bytes_ahead_ == 0 || slots_.empty()) return true;
+  const int64_t being_made = std::ssize(slots_) - ready_samples_;
+  if (ready_bytes_ + (being_made + 1) * largest_bytes_ <= bytes_ahead_) return true;
+  held_back_ = true;
+  return false;
 }
 
 SampleStream::Slot* SampleStream::claim() {

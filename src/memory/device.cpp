@@ -1,8 +1,6 @@
 #include "vlmtrain/memory/device.h"
 
 #include <dlfcn.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <ATen/Context.h>
 #include <c10/core/AllocatorConfig.h>
@@ -11,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
 
 #include "vlmtrain/base/error.h"
 
@@ -113,20 +110,6 @@ void set_expandable_segments(bool expandable) {
 void limit_reserved_bytes(int64_t bytes, int64_t total_bytes) {
   const double fraction = std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_bytes));
   c10::CachingAllocator::setAllocatorSettings(fmt::format("per_process_memory_fraction:{:.9f}", fraction));
-}
-
-int64_t host_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t all_pages = 0;
-  int64_t resident_pages = 0;
-  file >> all_pages >> resident_pages;
-  return resident_pages * sysconf(_SC_PAGESIZE);
-}
-
-int64_t host_peak_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
 }
 
 }  // namespace vlmtrain::memory

@@ -1,6 +1,7 @@
 #include "train/pending_step.h"
 
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/host.h"
 
 namespace vlmtrain::train {
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "train/host_memory.h"
 #include "train/new_weights.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -38,6 +40,7 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
 data::LoaderSettings loader_settings(const Config& config) {
   return {.global_batch_size = config.training.global_batch_size,
           .num_workers = config.data.num_workers,
+          .bytes_ahead = bytes_for_samples_ahead(memory::host_limit_bytes(), memory::host_bytes()),
           .seed = static_cast<uint64_t>(config.training.seed),
           .on_bad_sample = config.data.on_bad_sample};
 }
@@ -99,6 +102,7 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at
   auto model =
       models::build_model(weights, device, engine::dtype_of(config.training.precision), lora, quantization(config));
   if (!with_values) return model;
+  if (device.is_cpu()) check_fits_host(*model, config, memory::host_limit_bytes());
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const bool is_start = newest == std::nullopt;
   const auto loaded =

@@ -105,6 +105,25 @@ TEST(Loader, TheOrderDoesNotDependOnTheThreads) {
   }
 }
 
+TEST(Loader, SaysOnceThatItHoldsSamplesBack) {
+  const auto records = make_records(23);
+  const FakeProcessor processor;
+  Drawn unbounded;
+  for (const int64_t bytes : {0, 1}) {
+    Ledger ledger("train.json", 23);
+    const CapturedLog log;
+    Loader loader(records, processor, {.global_batch_size = 5, .num_workers = 2, .bytes_ahead = bytes, .seed = 3}, {},
+                  ledger);
+    const Drawn drawn = draw(loader, 12);
+    if (bytes == 0) unbounded = drawn;
+    EXPECT_EQ(drawn.batches, unbounded.batches);
+    EXPECT_EQ(log.lines(), bytes == 0 ? 0 : 1);
+    if (bytes > 0) {
+      EXPECT_THAT(log.text(), HasSubstr("decoded samples wait in 1 B of host memory"));
+    }
+  }
+}
+
 TEST(Loader, BatchesAreExactAcrossEpochs) {
   const auto records = make_records(7);
   const FakeProcessor processor;

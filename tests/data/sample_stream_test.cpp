@@ -4,6 +4,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <latch>
 #include <new>
 
@@ -140,6 +141,45 @@ TEST(SampleStream, AtenStaysOnTheWorkersThread) {
   int later = 0;
   std::thread([&later] { later = at::get_num_threads(); }).join();
   EXPECT_EQ(later, 2);
+}
+
+Sample of_bytes(int64_t bytes) {
+  Sample sample;
+  sample.tiles = at::ones({1, bytes}, at::kByte);
+  return sample;
+}
+
+/// Takes all samples of `bytes` each, slowly; returns the most that were made and not yet taken.
+int64_t most_ahead(int64_t workers, int64_t bytes, int64_t bytes_ahead) {
+  std::atomic<int64_t> made{0};
+  SampleStream stream(file_order(40),
+                      [&](int64_t) {
+                        ++made;
+                        return of_bytes(bytes);
+                      },
+                      {.workers = workers, .ahead = 20, .bytes_ahead = bytes_ahead});
+  int64_t most = 0;
+  for (int64_t taken = 0; taken < 40; ++taken) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    most = std::max(most, made - taken);
+    EXPECT_TRUE(stream.next().has_value());
+  }
+  EXPECT_FALSE(stream.next().has_value());
+  EXPECT_EQ(stream.was_held_back(), bytes_ahead > 0 && bytes_ahead < 20 * bytes);
+  return most;
+}
+
+TEST(SampleStream, HoldsNoMoreBytesThanItMay) {
+  EXPECT_EQ(most_ahead(1, 1000, 0), 20);
+  EXPECT_EQ(most_ahead(1, 1000, 20'000), 20);
+  EXPECT_EQ(most_ahead(1, 1000, 5500), 5);
+  // Nobody knows how large the first ones are until they are made, one by each worker.
+  EXPECT_LE(most_ahead(3, 1000, 5500), 5);
+}
+
+TEST(SampleStream, MakesTheNextSampleHoweverLargeItIs) {
+  EXPECT_EQ(most_ahead(1, 1000, 1), 1);
+  EXPECT_LE(most_ahead(4, 1000, 1), 4);
 }
 
 }  // namespace

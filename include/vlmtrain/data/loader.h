@@ -25,6 +25,7 @@ struct LoaderSettings {
   int64_t global_batch_size = 1;
   int64_t num_workers = 1;    ///< threads that decode ahead, >= 1
   int64_t samples_ahead = 0;  ///< processed samples kept ready; 0: two global batches
+  int64_t bytes_ahead = 0;    ///< most that these samples may take of the host's memory; 0: no bound
   uint64_t seed = 0;
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
 };

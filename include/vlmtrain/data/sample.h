@@ -45,6 +45,8 @@ struct Sample {
 
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;
+  /// What it takes of the host's memory: pixels and tokens.
+  int64_t bytes() const;
 };
 
 /// Why a sample cannot be used. `reason` is a short fixed phrase that the ledger counts by, such as "too long"; the

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -43,6 +44,9 @@ class SampleStream {
   struct Settings {
     int64_t workers = 1;  ///< threads, >= 1
     int64_t ahead = 1;    ///< samples made or being made that the consumer has not taken; at least one a worker
+    /// Of those samples together, where one being made counts as the largest so far; the next one the consumer waits
+    /// for is made in any case. 0: no bound.
+    int64_t bytes_ahead = 0;
   };
 
   SampleStream(IndexSource source, MakeSample make, Settings settings);
@@ -55,22 +59,32 @@ class SampleStream {
   /// threw.
   std::optional<StreamItem> next();
 
+  /// Whether a worker has ever waited since bytes_ahead were reached.
+  bool was_held_back() const { return held_back_; }
+
  private:
   struct Slot {
     StreamItem item;
     bool ready = false;
+    int64_t bytes = 0;  ///< once ready
   };
 
   void work(const std::stop_token& stop);
+  bool has_room();
   Slot* claim();
 
   IndexSource source_;
   MakeSample make_;
   size_t ahead_;
+  int64_t bytes_ahead_;
+  std::atomic<bool> held_back_{false};
   std::mutex mutex_;  // guards what follows and source_
   std::condition_variable_any room_;
   std::condition_variable front_ready_;
   std::deque<Slot> slots_;  // in order; its ends grow and shrink without moving the slots that workers fill
+  int64_t ready_bytes_ = 0;
+  int64_t ready_samples_ = 0;
+  int64_t largest_bytes_ = 0;
   bool ended_ = false;
   std::exception_ptr source_error_;
   std::vector<std::jthread> workers_;  // last: joined before anything they use is destroyed

@@ -56,8 +56,4 @@ void set_expandable_segments(bool expandable);
 /// smaller (per_process_memory_fraction). Nothing on the CPU.
 void limit_reserved_bytes(int64_t bytes, int64_t total_bytes);
 
-/// Resident set of this process now, and at most; from the kernel.
-int64_t host_bytes();
-int64_t host_peak_bytes();
-
 }  // namespace vlmtrain::memory
