@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Runs of mixed samples (text only, one to four images) on virtual cards from ample down to the smallest possible.
+
+    python bench/memory_sweep.py --vlmtrain build/release/vlmtrain --preset smolvlm-tiny [--steps 100] [--out FOLDER]
+
+Each run has the same data and the same micro-batch of 8, which small cards cannot hold: micro-batches are cut where they
+have to be (memory.allow_splits). With the twin, and again without it, where the out-of-memory guard alone does it. A row
+says whether the run completed, how many steps were cut before they failed, how many failed and were done again, and how
+far the twin was from what the allocator did. Exit code 1 if a run that was planned to fit does not complete.
+"""
+import argparse
+import json
+import pathlib
+import random
+import subprocess
+import sys
+
+from PIL import Image
+
+
+def write_data(folder: pathlib.Path, samples: int) -> pathlib.Path:
+    random.seed(6)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    sizes = [(320, 240), (640, 480), (1024, 768), (400, 1200)]
+    for number, size in enumerate(sizes):
+        Image.effect_noise(size, 60).convert("RGB").save(folder / "images" / f"{number}.jpg")
+    records = []
+    for number in range(samples):
+        images = [f"images/{random.randrange(len(sizes))}.jpg" for _ in range(random.choice([0, 1, 1, 2, 3, 4]))]
+        question = "<image>" * len(images) + "What is shown? " * random.randint(1, 30)
+        answer = "It is noise of some size. " * random.randint(1, 20)
+        records.append({"id": f"mixed-{number}", "image": images, "conversations": [
+            {"from": "human", "value": question}, {"from": "gpt", "value": answer}]})
+    path = folder / "mixed.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+def run(args, model, data, gigabytes, twin, folder):
+    command = [args.vlmtrain, "train", "--config", "/dev/null", "--device", f"virtual:{args.card}", "--quiet", "--json",
+               f"model.path={model}", f"data.train={data}", f"output.dir={folder}", "training.global_batch_size=16",
+               "training.micro_batch_size=8", f"training.max_steps={args.steps}", f"memory.limit_gb={gigabytes}",
+               "memory.allow_splits=true", "memory.mode=aggressive", f"memory.twin={'true' if twin else 'false'}"]
+    if args.fixed_segments:
+        command.append("memory.expandable_segments=false")
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def summary(folder: pathlib.Path):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    measured = json.loads((folder / "plan.json").read_text())["measured"]
+    return {"steps": len(lines),
+            "cut": sum(line["foreseen_splits"] > 0 for line in lines),
+            "failed": sum(line["oom_splits"] > 0 for line in lines),
+            "micro_batches": sum(line["micro_batches"] for line in lines) / len(lines),
+            "reserved": max(line["reserved_peak_bytes"] for line in lines),
+            "retries": measured["allocation_retries"],
+            "twin": measured.get("twin")}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vlmtrain", required=True)
+    parser.add_argument("--preset", default="smolvlm-256m")
+    parser.add_argument("--tokenizer")
+    parser.add_argument("--card", default="rtx4090")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--sizes", type=int, default=8, help="card sizes between the largest and the smallest")
+    parser.add_argument("--fixed-segments", action="store_true", help="PyTorch's own segments, which fragment")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("/tmp/vlmtrain-memory-sweep"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    model = args.out / args.preset
+    if not model.exists():
+        tokenizer = ["--tokenizer", args.tokenizer] if args.tokenizer else []
+        subprocess.run([args.vlmtrain, "init", "--preset", args.preset, "--out", model, *tokenizer], check=True,
+                       capture_output=True)
+    data = write_data(args.out, 400)
+
+    def at(gigabytes, twin):
+        folder = args.out / f"run-{gigabytes:.3f}-{'twin' if twin else 'guard'}"
+        subprocess.run(["rm", "-rf", folder], check=True)
+        outcome = run(args, model, data, f"{gigabytes:.3f}", twin, folder)
+        return outcome, folder / f"virtual-{args.card}"
+
+    ample, folder = at(25, True)
+    if ample.returncode != 0:
+        sys.exit(ample.stderr)
+    largest = 1.2 * summary(folder)["reserved"] / 1e9 + 1
+    smallest, refused = largest, 0.5
+    while smallest - refused > 0.02 * smallest:  # the least that a plan accepts; two steps tell
+        middle = (smallest + refused) / 2
+        steps, args.steps = args.steps, 2
+        outcome, _ = at(middle, True)
+        args.steps = steps
+        smallest, refused = (middle, refused) if outcome.returncode == 0 else (smallest, middle)
+    print(f"{args.preset}, {args.steps} steps of 16 mixed samples in micro-batches of 8 on a virtual {args.card}; "
+          f"{'fixed' if args.fixed_segments else 'expandable'} segments\n")
+    print("| GB | | steps done | cut before | failed, redone | foreseen | micro-batches a step | reserved GB | "
+          "retries | twin's error | twin CPU ms/step |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    failures = 0
+    for number in range(args.sizes):
+        gigabytes = smallest + (largest - smallest) * (1 - number / (args.sizes - 1)) ** 2
+        for twin in (True, False):
+            outcome, folder = at(gigabytes, twin)
+            if outcome.returncode != 0:
+                failures += 1
+                print(f"| {gigabytes:.2f} | {'twin' if twin else 'guard'} | exit {outcome.returncode}: "
+                      f"{outcome.stderr.splitlines()[-1][:200]} |")
+                continue
+            row = summary(folder)
+            foreseen = 100 * row["cut"] / max(1, row["cut"] + row["failed"])
+            told = row["twin"]
+            print(f"| {gigabytes:.2f} | {'twin' if twin else 'guard'} | {row['steps']} | {row['cut']} | {row['failed']} | "
+                  f"{f'{foreseen:.0f} %' if row['cut'] + row['failed'] else '-'} | {row['micro_batches']:.2f} | "
+                  f"{row['reserved'] / 1e9:.2f} | {row['retries']} | "
+                  + (f"{100 * told['worst_error']:.2f} % | {1000 * told['cpu_seconds'] / max(1, told['foreseen_steps']):.0f} |"
+                     if told else "- | - |"), flush=True)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
