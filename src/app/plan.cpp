@@ -81,11 +81,13 @@ planner::Workload described_workload(const Arguments& arguments, const train::Co
           .global_batch_size = config.training.global_batch_size};
 }
 
-planner::Workload data_workload(const train::Config& config) {
+/// For the samples of data.train.
+planner::PlanRequest data_request(const train::Config& config, const planner::TargetCard& card) {
   const auto records = train::read_records(config.data.train);
   const auto processor =
       models::load_processor(config.model.path, train::processor_settings(config.data, config.data.train));
-  return train::workload_of(records, *processor, config);
+  return train::plan_request(config, card, train::workload_of(records, *processor, config),
+                             train::task_settings(config, records));
 }
 
 void print(const planner::Plan& plan, const Arguments& arguments) {
@@ -123,9 +125,9 @@ ExitCode plan(const Arguments& arguments) {
   }
   const planner::TargetCard card = card_of(arguments);
   const bool from_data = !config.data.train.empty() && !arguments.describes_samples();
-  auto workload = from_data ? data_workload(config) : described_workload(arguments, config);
-  workload.world_size = arguments.world_size;
-  auto request = train::plan_request(config, card, std::move(workload));
+  auto request =
+      from_data ? data_request(config, card) : train::plan_request(config, card, described_workload(arguments, config));
+  request.workload.world_size = arguments.world_size;
   request.model = model;
   request.with_timeline = !arguments.timeline.empty();
   const planner::Plan plan = planner::make_plan(request);

@@ -77,11 +77,17 @@ class Loader::Impl {
 
   GlobalBatch next() {
     GlobalBatch batch;
-    while (std::ssize(batch.samples) < settings_.global_batch_size) {
+    int64_t tokens = 0;
+    while (!is_full(batch, tokens)) {
       StreamItem item = draw(batch.wait_seconds);
       if (item.error) {
         settle_bad_sample(item.index, item.error);
       } else {
+        if (is_nearer_without(batch, tokens, item.sample)) {
+          held_back_ = std::move(item);
+          break;
+        }
+        tokens += item.sample.tokens();
         epoch_has_usable_ = true;
         batch.label_tokens += item.sample.label_tokens();
         item.sample.seed = draw_seed();
@@ -142,7 +148,19 @@ class Loader::Impl {
     summarize();
   }
 
+  bool is_full(const GlobalBatch& batch, int64_t tokens) const {
+    return std::ssize(batch.samples) >= settings_.global_batch_size ||
+           (settings_.global_batch_tokens && tokens >= *settings_.global_batch_tokens);
+  }
+
+  bool is_nearer_without(const GlobalBatch& batch, int64_t tokens, const Sample& sample) const {
+    if (!settings_.global_batch_tokens || batch.samples.empty()) return false;
+    const int64_t goal = *settings_.global_batch_tokens;
+    return tokens + sample.tokens() - goal > goal - tokens;
+  }
+
   StreamItem draw(double& wait_seconds) {
+    if (held_back_) return *std::exchange(held_back_, std::nullopt);
     const auto begin = std::chrono::steady_clock::now();
     auto item = stream_->next();
     wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -201,6 +219,7 @@ class Loader::Impl {
   BadSampleLog log_;
   bool epoch_has_usable_ = false;
   bool warned_of_bytes_ = false;
+  std::optional<StreamItem> held_back_;  // what the cursor is at, drawn already
   std::optional<SampleStream> stream_;
 };
 

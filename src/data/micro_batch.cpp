@@ -101,13 +101,13 @@ at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
 MicroBatch MicroBatch::to(at::Device device) const {
   MicroBatch moved = *this;
   for (at::Tensor* tensor : {&moved.token_ids, &moved.position_ids, &moved.segments.offsets, &moved.image_positions,
-                             &moved.tiles, &moved.label_positions, &moved.labels}) {
+                             &moved.tiles, &moved.label_positions, &moved.labels, &moved.label_tasks}) {
     *tensor = copy_to(*tensor, device);
   }
   return moved;
 }
 
-MicroBatch collate(std::span<const Sample> samples) {
+MicroBatch collate(std::span<const Sample> samples, bool with_tasks) {
   VLMTRAIN_CHECK(!samples.empty(), "a micro-batch without samples");
   MicroBatch batch;
   std::vector<int64_t> lengths;
@@ -115,6 +115,7 @@ MicroBatch collate(std::span<const Sample> samples) {
   std::vector<int64_t> image_positions;
   std::vector<int64_t> label_positions;
   std::vector<int64_t> labels;
+  std::vector<int64_t> label_tasks;
   for (const Sample& sample : samples) {
     check_shapes(sample);
     const auto offset = std::ssize(token_ids);
@@ -126,6 +127,7 @@ MicroBatch collate(std::span<const Sample> samples) {
       label_positions.push_back(offset + position - 1);
       labels.push_back(sample.token_ids[static_cast<size_t>(position)]);
     }
+    label_tasks.resize(labels.size(), sample.task_number);
     batch.grids.insert(batch.grids.end(), sample.grids.begin(), sample.grids.end());
     batch.images += sample.images;
     batch.sample_units.push_back({.seed = sample.seed, .share = sample.tokens()});
@@ -141,6 +143,7 @@ MicroBatch collate(std::span<const Sample> samples) {
                  "tiles with grids beside tiles without");
   batch.label_positions = to_tensor(label_positions);
   batch.labels = to_tensor(labels);
+  if (with_tasks) batch.label_tasks = to_tensor(label_tasks);
   return batch;
 }
 

@@ -27,28 +27,32 @@
 
 namespace vlmtrain::engine {
 
-namespace {
-
 /// The fp32 sum of a parameter's gradients.
-struct GradientSum {
+struct AdamW::GradientSum {
   at::Tensor total;
-  bool received = false;  // in this step
+  bool received = false;                     // in this step
+  std::vector<at::Tensor> by_task = {};      // where tasks are apart; the first is `total`
+  std::shared_ptr<const int64_t> task = {};  // that gradients are of
+
+  at::Tensor& of_task() { return by_task.empty() ? total : by_task[static_cast<size_t>(*task)]; }
 };
 
 /// Moves a gradient into the sum as soon as the backward pass has made it.
-class AddToSum : public torch::autograd::PostAccumulateGradHook {
+class AdamW::AddToSum : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit AddToSum(std::shared_ptr<GradientSum> sum) : sum_(std::move(sum)) {}
 
   void operator()(const at::Tensor& parameter) override {
     sum_->received = true;
-    sum_->total.add_(parameter.grad());
+    sum_->of_task().add_(parameter.grad());
     parameter.mutable_grad().reset();
   }
 
  private:
   std::shared_ptr<GradientSum> sum_;
 };
+
+namespace {
 
 bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
   constexpr int64_t kFewestElements = 4096;
@@ -93,13 +97,18 @@ double LearningRates::of(nn::Component component) const {
 AdamW::AdamW(const nn::ParameterStore& store, AdamWSettings settings) : settings_(settings) {
   const memory::InComponent states(memory::Component::kOptimizer);
   const auto fp32 = store.options().dtype(at::kFloat);
+  if (settings.separate_tasks > 1) make_task_gradients(store);
   for (const auto& parameter : store.all()) {
     if (!parameter.tensor.requires_grad()) continue;
     Entry entry{parameter.name, parameter.component, parameter.tensor.dim() >= 2, parameter.tensor, {}, {}, {}, {}, {}};
     entry.master = parameter.tensor.detach().to(at::kFloat);  // the same storage if that is fp32
     {
       const memory::InComponent sums(memory::Component::kGradients);
-      entry.sum = std::make_shared<GradientSum>(GradientSum{at::zeros(parameter.tensor.sizes(), fp32)});
+      if (task_gradients_) {
+        entry.sum = std::make_shared<GradientSum>(task_gradients(entries_.size(), parameter.tensor.sizes()));
+      } else {
+        entry.sum = std::make_shared<GradientSum>(GradientSum{at::zeros(parameter.tensor.sizes(), fp32)});
+      }
     }
     torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, std::make_unique<AddToSum>(entry.sum));
     if (!compresses(settings.states, parameter)) {
@@ -136,6 +145,26 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
     compressed_.push_back({key.first, key.second, members, std::move(states)});
   }
   if (settings_.states == OptimizerStates::kBf16) updates_ = at::zeros({}, at::kLong);
+}
+
+void AdamW::make_task_gradients(const nn::ParameterStore& store) {
+  const memory::InComponent sums(memory::Component::kGradients);
+  std::vector<int64_t> elements;
+  for (const auto& parameter : store.all()) {
+    if (parameter.tensor.requires_grad()) elements.push_back(parameter.tensor.numel());
+  }
+  task_gradients_ = std::make_unique<TaskGradients>(settings_.separate_tasks, elements, store.options());
+  task_ = std::make_shared<int64_t>(0);
+}
+
+AdamW::GradientSum AdamW::task_gradients(size_t entry, at::IntArrayRef sizes) const {
+  GradientSum sum;
+  for (int64_t task = 0; task < settings_.separate_tasks; ++task) {
+    sum.by_task.push_back(task_gradients_->of(task, entry).view(sizes));
+  }
+  sum.total = sum.by_task.front();
+  sum.task = task_;
+  return sum;
 }
 
 AdamW::~AdamW() {
@@ -265,13 +294,27 @@ void AdamW::refresh_weights() {
   if (!weights.empty()) at::_foreach_copy_(weights, masters);
 }
 
+void AdamW::set_task(int64_t task) {
+  VLMTRAIN_CHECK(task_ != nullptr && task >= 0 && task < settings_.separate_tasks, "task {} of {}", task,
+                 settings_.separate_tasks);
+  *task_ = task;
+}
+
+void AdamW::resolve_conflicts(uint64_t seed) {
+  VLMTRAIN_CHECK(task_gradients_ != nullptr, "gradients are not apart by task");
+  const at::NoGradGuard no_gradients;
+  const memory::InComponent optimizer(memory::Component::kOptimizer);
+  task_gradients_->resolve_conflicts(seed);
+}
+
 void AdamW::drop_gradients() {
   std::vector<at::Tensor> received;
   for (auto& entry : entries_) {
-    if (entry.sum->received) received.push_back(entry.sum->total);
+    if (entry.sum->received && !task_gradients_) received.push_back(entry.sum->total);
     entry.sum->received = false;
     entry.weight.mutable_grad().reset();
   }
+  if (task_gradients_) task_gradients_->set_to_zero();
   if (!received.empty()) at::_foreach_zero_(received);
 }
 

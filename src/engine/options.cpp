@@ -47,9 +47,11 @@ at::ScalarType dtype_of(Precision precision) {
 
 void declare(OptionTable& table, TrainingOptions& options) {
   table.describe_section("training", "How many samples a step takes, how long, and how the weights are moved.");
-  table.add("training.global_batch_size", options.global_batch_size,
-            "Samples of one optimizer step. Exactly this many: neither memory nor the micro-batch changes it.",
-            std::optional{at_least<int64_t>(1)});
+  table.add(
+      "training.global_batch_size", options.global_batch_size,
+      "Samples of one optimizer step. Exactly this many, unless `training.global_batch_tokens` is set: neither memory "
+      "nor the micro-batch changes it.",
+      std::optional{at_least<int64_t>(1)});
   table.add(
       "training.micro_batch_size", options.micro_batch_size,
       "Samples of one forward and backward pass; must divide the global batch. `auto`: what the planner finds for the "
@@ -97,6 +99,7 @@ void declare(OptionTable& table, TrainingOptions& options) {
                    "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are in fp32 always.");
   table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",
             std::optional{at_least<int64_t>(0)});
+  declare(table, options.balance);
 }
 
 }  // namespace vlmtrain::engine

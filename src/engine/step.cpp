@@ -1,10 +1,15 @@
 #include "vlmtrain/engine/step.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <optional>
+
+#include "engine/task_sums.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/nn/fused_loss.h"
@@ -19,8 +24,12 @@ data::MicroBatch on_device(const data::MicroBatch& batch, at::Device device) {
 }
 
 at::Tensor loss_from(const at::Tensor& hidden, const models::VisionLanguageModel& model, const data::MicroBatch& batch,
-                     double normalizer, int64_t loss_chunk_rows) {
+                     double normalizer, int64_t loss_chunk_rows, const TaskSums* tasks = nullptr) {
   const memory::InComponent loss(memory::Component::kLoss);
+  if (tasks != nullptr) {
+    return nn::linear_cross_entropy(hidden, model.output_weight(), batch.labels, normalizer, loss_chunk_rows,
+                                    tasks->of(batch.label_tasks));
+  }
   return nn::linear_cross_entropy(hidden, model.output_weight(), batch.labels, normalizer, loss_chunk_rows);
 }
 
@@ -35,31 +44,81 @@ std::string first_line(const c10::OutOfMemoryError& error) {
   return text.substr(0, text.find('\n'));
 }
 
-void add_micro_batch(StepResult& result, const models::VisionLanguageModel& model,
-                     std::span<const data::Sample> samples, const StepSettings& settings,
-                     const at::Tensor& loss_scale) {
-  const auto batch = on_device(data::collate(samples), settings.device);
-  const at::Tensor loss = loss_of(model, batch, static_cast<double>(result.label_tokens), settings.loss_chunk_rows);
-  // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
-  if (loss.requires_grad()) loss.backward(loss_scale);
-  result.loss += loss.detach();
-  result.tokens += batch.tokens();
-  result.images += batch.images;
-  result.samples += batch.samples;
-  result.micro_batches += 1;
-}
+/// Forward and backward passes of a step, one micro-batch after another.
+class Accumulation {
+ public:
+  /// `optimizer`: whose gradients are to be kept apart by task, or null.
+  Accumulation(const models::VisionLanguageModel& model, const StepSettings& settings, const at::Tensor& loss_scale,
+               AdamW* optimizer)
+      : model_(model), settings_(settings), loss_scale_(loss_scale), optimizer_(optimizer) {}
+
+  StepResult over(std::span<const data::Sample> samples) {
+    for (const auto& sample : samples) result_.label_tokens += sample.label_tokens();
+    VLMTRAIN_CHECK(result_.label_tokens > 0, "a step of {} samples without a label token", samples.size());
+    if (settings_.tasks.apart()) result_.tasks = count_by_task(samples, settings_.tasks.count);
+    try {
+      result_.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(settings_.device));
+      if (settings_.tasks.apart()) tasks_.emplace(settings_.tasks, model_.output_weight().size(1), settings_.device);
+      size_t first = 0;
+      for (const int64_t size : micro_batches_of(settings_, std::ssize(samples))) {
+        add(samples.subspan(first, static_cast<size_t>(size)));
+        first += static_cast<size_t>(size);
+      }
+      VLMTRAIN_CHECK(first == samples.size(), "micro-batches of {} samples for {}", first, samples.size());
+      if (tasks_) result_.task_numbers = tasks_->numbers();
+    } catch (const c10::OutOfMemoryError& error) {
+      throw StepOutOfMemory(result_.micro_batches, first_line(error));
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void add(std::span<const data::Sample> samples) {
+    if (optimizer_ != nullptr) optimizer_->set_task(only_task_of(samples));
+    const auto batch = on_device(data::collate(samples, settings_.tasks.apart()), settings_.device);
+    const at::Tensor loss =
+        loss_from(model_.forward(batch, batch.label_positions), model_, batch,
+                  static_cast<double>(result_.label_tokens), settings_.loss_chunk_rows, tasks_ ? &*tasks_ : nullptr);
+    // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
+    if (loss.requires_grad()) loss.backward(loss_scale_);
+    result_.loss += loss.detach();
+    result_.tokens += batch.tokens();
+    result_.images += batch.images;
+    result_.samples += batch.samples;
+    result_.micro_batches += 1;
+  }
+
+  static int64_t only_task_of(std::span<const data::Sample> samples) {
+    const int64_t task = samples.front().task_number;
+    const bool is_only =
+        std::ranges::all_of(samples, [task](const auto& sample) { return sample.task_number == task; });
+    VLMTRAIN_CHECK(is_only, "a micro-batch of several tasks, whose gradients cannot be told apart");
+    return task;
+  }
+
+  const models::VisionLanguageModel& model_;
+  const StepSettings& settings_;
+  const at::Tensor& loss_scale_;
+  AdamW* optimizer_;
+  std::optional<TaskSums> tasks_;
+  StepResult result_;
+};
 
 at::Tensor numbers_of(const StepResult& result) {
   const at::Tensor scale = result.loss_scale.defined() ? result.loss_scale : at::zeros_like(result.loss);
-  return at::stack({result.loss, result.grad_norm, result.skipped, scale.reshape({})});
+  const at::Tensor numbers = at::stack({result.loss, result.grad_norm, result.skipped, scale.reshape({})});
+  return result.task_numbers.defined() ? at::cat({numbers, result.task_numbers}) : numbers;
 }
 
 StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
                           std::span<const data::Sample> samples, const RatesSource& rates,
                           const StepSettings& settings) {
-  StepResult result = accumulate_gradients(model, samples, settings, optimizer.loss_scale());
+  const bool apart = settings.tasks.resolve_conflicts;
+  const at::Tensor loss_scale = optimizer.loss_scale();
+  StepResult result = Accumulation(model, settings, loss_scale, apart ? &optimizer : nullptr).over(samples);
   const LearningRates chosen = rates();
   try {
+    if (apart) optimizer.resolve_conflicts(settings.tasks.seed);
     const PreparedUpdate update = optimizer.prepare(result.loss);
     result.grad_norm = update.grad_norm;
     result.skipped = update.skipped;
@@ -87,21 +146,7 @@ at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBa
 
 StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,
                                 const StepSettings& settings, const at::Tensor& loss_scale) {
-  StepResult result;
-  for (const auto& sample : samples) result.label_tokens += sample.label_tokens();
-  VLMTRAIN_CHECK(result.label_tokens > 0, "a step of {} samples without a label token", samples.size());
-  try {
-    result.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(settings.device));
-    size_t first = 0;
-    for (const int64_t size : micro_batches_of(settings, std::ssize(samples))) {
-      add_micro_batch(result, model, samples.subspan(first, static_cast<size_t>(size)), settings, loss_scale);
-      first += static_cast<size_t>(size);
-    }
-    VLMTRAIN_CHECK(first == samples.size(), "micro-batches of {} samples for {}", first, samples.size());
-  } catch (const c10::OutOfMemoryError& error) {
-    throw StepOutOfMemory(result.micro_batches, first_line(error));
-  }
-  return result;
+  return Accumulation(model, settings, loss_scale, /*optimizer=*/nullptr).over(samples);
 }
 
 StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
@@ -112,11 +157,14 @@ StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optim
 }
 
 StepResult optimizer_step(models::VisionLanguageModel& model, AdamW& optimizer, std::span<const data::Sample> samples,
-                          const RatesSource& rates, const StepLayout& layout, at::Device device) {
+                          const RatesSource& rates, const StepLayout& layout, at::Device device,
+                          const TaskSettings& tasks) {
   model.set_recompute(layout.recompute);
   model.set_vision_tiles_per_pass(layout.vision_tiles_per_pass);
-  const StepSettings settings{
-      .device = device, .loss_chunk_rows = layout.loss_chunk_rows, .micro_batches = layout.micro_batches};
+  const StepSettings settings{.device = device,
+                              .loss_chunk_rows = layout.loss_chunk_rows,
+                              .micro_batches = layout.micro_batches,
+                              .tasks = tasks};
   return optimizer_step(model, optimizer, samples, rates, settings);
 }
 

@@ -1,6 +1,7 @@
 #include "vlmtrain/engine/step_layout.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "vlmtrain/base/error.h"
@@ -29,6 +30,12 @@ std::vector<int64_t> equal_micro_batches(int64_t samples, int64_t size) {
   VLMTRAIN_CHECK(size > 0, "micro-batches of {}", size);
   std::vector<int64_t> sizes;
   for (int64_t left = samples; left > 0; left -= size) sizes.push_back(std::min(left, size));
+  return sizes;
+}
+
+std::vector<int64_t> micro_batches_of_runs(const std::vector<int64_t>& runs, int64_t size) {
+  std::vector<int64_t> sizes;
+  for (const int64_t run : runs) std::ranges::copy(equal_micro_batches(run, size), std::back_inserter(sizes));
   return sizes;
 }
 

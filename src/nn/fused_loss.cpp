@@ -1,6 +1,8 @@
 #include "vlmtrain/nn/fused_loss.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
@@ -9,6 +11,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/matmul.h"
@@ -26,10 +29,49 @@ bool divides_late(const at::Tensor& hidden) {
 /// A weight's gradient adds up over the rows of a chunk, which could pass fp16's largest number; exact, a power of two.
 constexpr double kRoomForSums = 64;
 
+/// What at::logsumexp computes, with the largest logits, which are there on the way. All [rows, 1].
+struct LogNormalizer {
+  at::Tensor largest;
+  at::Tensor value;
+
+  explicit LogNormalizer(const at::Tensor& logits)
+      : largest(at::amax(logits, 1, /*keepdim=*/true)),
+        value((logits - largest).exp_().sum(1, /*keepdim=*/true).log_().add_(largest)) {}
+};
+
+/// The rows of a chunk in LossByTask.
+class ChunkByTask {
+ public:
+  ChunkByTask(const LossByTask& by_task, int64_t first, int64_t rows)
+      : by_task_(by_task), members_(by_task.members.narrow(1, first, rows)) {
+    if (by_task.weights.defined()) weights_ = by_task.weights.narrow(0, first, rows).unsqueeze(1);
+  }
+
+  /// fp32 [rows, 1], or undefined.
+  const at::Tensor& weights() const { return weights_; }
+
+  /// Both fp32 [rows, 1].
+  void add(const at::Tensor& cross_entropy, const at::Tensor& is_right) const {
+    by_task_.sums.add_(matmul_transposed(members_, at::cat({cross_entropy, is_right}, 1).t()));
+  }
+
+  /// Both [rows, features]; the gradient has yet to be divided by `divisor`.
+  void add_scale_gradients(const at::Tensor& hidden, const at::Tensor& gradient, double divisor) const {
+    by_task_.scale_gradients.add_(matmul_transposed(members_, gradient.to(at::kFloat).mul(hidden).t()), 1.0 / divisor);
+  }
+
+ private:
+  const LossByTask& by_task_;
+  at::Tensor members_;  // [tasks, rows]
+  at::Tensor weights_;
+};
+
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
-                            const at::Tensor& weight, const at::Tensor& labels, double normalizer, int64_t chunk_rows) {
-    const bool hidden_gradient_wanted = hidden.requires_grad();
+                            const at::Tensor& weight, const at::Tensor& labels, double normalizer, int64_t chunk_rows,
+                            const LossByTask* by_task) {
+    const bool scale_gradients_wanted = by_task != nullptr && by_task->scale_gradients.defined();
+    const bool hidden_gradient_wanted = hidden.requires_grad() || scale_gradients_wanted;
     const bool weight_gradient_wanted = weight.requires_grad();
     const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
     at::Tensor loss = at::zeros({}, fp32);
@@ -44,16 +86,36 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const at::Tensor chunk = hidden.narrow(0, first, rows);
       const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
       at::Tensor logits = matmul_transposed(chunk, weight).to(at::kFloat);
-      const at::Tensor log_normalizer = at::logsumexp(logits, 1, /*keepdim=*/true);
-      loss += (log_normalizer - logits.gather(1, chunk_labels)).sum();
+      std::optional<ChunkByTask> tasks;
+      at::Tensor log_normalizer;
+      if (by_task == nullptr) {
+        log_normalizer = at::logsumexp(logits, 1, /*keepdim=*/true);
+        loss += (log_normalizer - logits.gather(1, chunk_labels)).sum();
+      } else {
+        tasks.emplace(*by_task, first, rows);
+        const LogNormalizer normalizers(logits);
+        log_normalizer = normalizers.value;
+        const at::Tensor of_label = logits.gather(1, chunk_labels);
+        const at::Tensor cross_entropy = log_normalizer - of_label;
+        tasks->add(cross_entropy, of_label.eq(normalizers.largest).to(at::kFloat));
+        loss += tasks->weights().defined() ? cross_entropy.mul(tasks->weights()).sum() : cross_entropy.sum();
+      }
       if (!hidden_gradient_wanted && !weight_gradient_wanted) continue;
 
-      // In place of the logits: (softmax − one-hot) / divisor, the gradient of the loss with respect to them.
-      at::Tensor logits_gradient = logits.sub_(log_normalizer).exp_().div_(divisor);
-      logits_gradient.scatter_add_(1, chunk_labels, at::full({rows, 1}, -1.0 / divisor, fp32));
+      // In place of the logits: (softmax − one-hot) · weight / divisor, the gradient of the loss with respect to
+      // them.
+      at::Tensor logits_gradient = logits.sub_(log_normalizer).exp_();
+      if (tasks && tasks->weights().defined()) {
+        const at::Tensor factors = tasks->weights() / divisor;
+        logits_gradient.mul_(factors).scatter_add_(1, chunk_labels, factors.neg());
+      } else {
+        logits_gradient.div_(divisor).scatter_add_(1, chunk_labels, at::full({rows, 1}, -1.0 / divisor, fp32));
+      }
       logits_gradient = logits_gradient.to(hidden.scalar_type());
       if (hidden_gradient_wanted) {
-        hidden_gradient.narrow(0, first, rows).copy_(matmul_transposed(logits_gradient, weight.t()));
+        const at::Tensor chunk_gradient = hidden_gradient.narrow(0, first, rows);
+        chunk_gradient.copy_(matmul_transposed(logits_gradient, weight.t()));
+        if (scale_gradients_wanted) tasks->add_scale_gradients(chunk, chunk_gradient, is_late ? normalizer : 1.0);
       }
       if (!weight_gradient_wanted) continue;
       if (is_late) {
@@ -63,6 +125,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       }
     }
     if (weight_gradient_wanted && !is_late) weight_gradient = weight_gradient.to(weight.scalar_type());
+    if (!hidden.requires_grad()) hidden_gradient.reset();
     context->saved_data["late_divisor"] = is_late ? normalizer : 0.0;
     context->saved_data["hidden_gradient"] = hidden_gradient;
     context->saved_data["weight_gradient"] = weight_gradient;
@@ -82,17 +145,29 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       if (late_divisor > 0) return gradient.to(at::kFloat).mul_(factor).to(at::kHalf);
       return gradient.mul_(factor);
     };
-    return {scaled("hidden_gradient"), scaled("weight_gradient"), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {scaled("hidden_gradient"), scaled("weight_gradient"), {}, {}, {}, {}};
   }
 };
+
+at::Tensor apply(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, double normalizer,
+                 int64_t chunk_rows, const LossByTask* by_task) {
+  VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0), "{} hidden states for {} labels",
+                 hidden.size(0), labels.size(0));
+  VLMTRAIN_CHECK(by_task == nullptr || by_task->members.size(1) == labels.size(0), "tasks of {} labels for {} labels",
+                 by_task->members.size(1), labels.size(0));
+  return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows, by_task);
+}
 
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows) {
-  VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0), "{} hidden states for {} labels",
-                 hidden.size(0), labels.size(0));
-  return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows);
+  return apply(hidden, weight, labels, normalizer, chunk_rows, nullptr);
+}
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                double normalizer, int64_t chunk_rows, const LossByTask& by_task) {
+  return apply(hidden, weight, labels, normalizer, chunk_rows, &by_task);
 }
 
 }  // namespace vlmtrain::nn

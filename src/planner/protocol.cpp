@@ -21,6 +21,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
 }  // namespace models
 
 namespace engine {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskSettings, count, weights, gradient_norms, resolve_conflicts, seed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, micro_batches, recompute, vision_tiles_per_pass, loss_chunk_rows)
 }  // namespace engine
 
@@ -76,7 +77,8 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"frozen", job.frozen},
           {"lora", or_null(job.lora)},
           {"quantization", job.quantization},
-          {"max_grad_norm", job.max_grad_norm}};
+          {"max_grad_norm", job.max_grad_norm},
+          {"tasks", job.tasks}};
 }
 
 void from_json(const nlohmann::json& json, Job& job) {
@@ -87,6 +89,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   job.lora = if_not_null<nn::LoraSettings>(json.at("lora"));
   json.at("quantization").get_to(job.quantization);
   json.at("max_grad_norm").get_to(job.max_grad_norm);
+  json.at("tasks").get_to(job.tasks);
 }
 
 void to_json(nlohmann::json& json, const RehearsalRequest& request) {

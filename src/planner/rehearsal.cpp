@@ -98,7 +98,11 @@ StepPeaks Outcome::peaks() const {
 }
 
 engine::StepLayout layout_of(const Choices& choices, int64_t samples) {
-  return {.micro_batches = engine::equal_micro_batches(samples, choices.micro_batch_size),
+  return layout_of(choices, std::vector{samples});
+}
+
+engine::StepLayout layout_of(const Choices& choices, const std::vector<int64_t>& runs) {
+  return {.micro_batches = engine::micro_batches_of_runs(runs, choices.micro_batch_size),
           .recompute = choices.recompute,
           .vision_tiles_per_pass = choices.vision_tiles_per_pass,
           .loss_chunk_rows = choices.loss_chunk_rows};

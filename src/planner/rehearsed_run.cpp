@@ -19,15 +19,17 @@ std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
 
 RehearsedRun::RehearsedRun(const Job& job, at::Device device)
     : device_(device),
+      tasks_(job.tasks),
       model_(models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization)) {
   models::freeze(*model_, job.frozen);
-  optimizer_ =
-      std::make_unique<engine::AdamW>(model_->parameters(), engine::AdamWSettings{.max_grad_norm = job.max_grad_norm});
+  optimizer_ = std::make_unique<engine::AdamW>(
+      model_->parameters(),
+      engine::AdamWSettings{.max_grad_norm = job.max_grad_norm, .separate_tasks = job.tasks.separate()});
 }
 
 void RehearsedRun::step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout) {
   const auto result = engine::optimizer_step(
-      *model_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_);
+      *model_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_, tasks_);
   scalars_.emplace(result.numbers);
 }
 

@@ -27,6 +27,7 @@ class RehearsedRun {
 
  private:
   at::Device device_;
+  engine::TaskSettings tasks_;
   std::unique_ptr<models::VisionLanguageModel> model_;
   std::unique_ptr<engine::AdamW> optimizer_;
   std::optional<engine::AsyncScalars> scalars_;  // of a step, until the next one

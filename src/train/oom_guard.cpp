@@ -14,13 +14,13 @@ OomGuard::OomGuard(models::VisionLanguageModel& model, engine::AdamW& optimizer,
     : model_(model), optimizer_(optimizer), device_(device), on_failure_(std::move(on_failure)) {}
 
 GuardedStep OomGuard::step(std::span<const data::Sample> samples, const engine::StepLayout& layout, uint64_t seed,
-                           const engine::RatesSource& rates) {
+                           const engine::RatesSource& rates, const engine::TaskSettings& tasks) {
   GuardedStep done{.result = {}, .layout = layout, .failed_attempts = 0};
   for (;; ++done.failed_attempts) {
     at::Generator generator = at::globalContext().defaultGenerator(device_);
     generator.set_current_seed(seed);
     try {
-      done.result = engine::optimizer_step(model_, optimizer_, samples, rates, done.layout, device_);
+      done.result = engine::optimizer_step(model_, optimizer_, samples, rates, done.layout, device_, tasks);
       return done;
     } catch (const engine::StepOutOfMemory& error) {
       // The failed attempt's tensors are gone by now, but for the gradients that the optimizer holds.

@@ -44,7 +44,7 @@ class OomGuard {
   /// `seed` is of the step's random stream. Throws SampleDoesNotFit, and UserError (kDoesNotFit) where the optimizer's
   /// own memory does not suffice.
   GuardedStep step(std::span<const data::Sample> samples, const engine::StepLayout& layout, uint64_t seed,
-                   const engine::RatesSource& rates);
+                   const engine::RatesSource& rates, const engine::TaskSettings& tasks = {});
 
  private:
   engine::StepLayout next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,

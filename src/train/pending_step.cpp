@@ -6,7 +6,9 @@
 namespace vlmtrain::train {
 
 PendingStep::PendingStep(const GuardedStep& done, const UpcomingStep& step, at::Device device)
-    : numbers_(done.result.numbers), has_loss_scale_(done.result.loss_scale.defined()) {
+    : numbers_(done.result.numbers),
+      has_loss_scale_(done.result.loss_scale.defined()),
+      task_counts_(done.result.tasks) {
   for (const auto& sample : step.batch.samples) report.sample_ids.push_back(sample.id);
   report::StepMetrics& metrics = report.metrics;
   metrics.step = step.step;
@@ -35,6 +37,7 @@ void PendingStep::read() {
   report.metrics.grad_norm = values[1];
   report.metrics.skipped = values[2] != 0;
   if (has_loss_scale_) report.metrics.loss_scale = values[3];
+  tasks = engine::task_results(std::span(values).subspan(engine::StepResult::kNumbers), task_counts_);
 }
 
 }  // namespace vlmtrain::train

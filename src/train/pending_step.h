@@ -17,10 +17,14 @@ class PendingStep {
   void read();
 
   StepReport report;
+  /// By task, once read; empty where tasks are not told apart.
+  std::vector<engine::TaskResult> tasks;
+  std::vector<double> task_weights;  ///< that the step was done with
 
  private:
   engine::AsyncScalars numbers_;
   bool has_loss_scale_;
+  std::vector<engine::TaskCounts> task_counts_;
 };
 
 }  // namespace vlmtrain::train

@@ -1,5 +1,6 @@
 #include "vlmtrain/train/planning.h"
 
+#include "train/task_balance.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/data/sample_stream.h"
@@ -25,7 +26,8 @@ std::string reason_of(const std::exception_ptr& error) {
 
 }  // namespace
 
-planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload) {
+planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload,
+                                  const engine::TaskSettings& tasks) {
   return {.model = config.model.path,
           .job = {.model = config.model.path,
                   .precision = config.training.precision,
@@ -33,7 +35,8 @@ planner::PlanRequest plan_request(const Config& config, planner::TargetCard card
                   .frozen = frozen_parts(config.model),
                   .lora = lora_settings(config),
                   .quantization = quantization(config),
-                  .max_grad_norm = config.training.max_grad_norm},
+                  .max_grad_norm = config.training.max_grad_norm,
+                  .tasks = tasks},
           .card = std::move(card),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,
@@ -43,6 +46,10 @@ planner::PlanRequest plan_request(const Config& config, planner::TargetCard card
                     .vision_tiles_per_pass = config.memory.vision_tiles_per_pass,
                     .loss_chunk_rows = config.memory.loss_chunk_rows,
                     .expandable_segments = config.memory.expandable_segments}};
+}
+
+engine::TaskSettings task_settings(const Config& config, const std::vector<io::Record>& records) {
+  return task_settings(config.training.balance, data::Tasks(records));
 }
 
 planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,

@@ -74,11 +74,12 @@ void RunCheckpoints::save(const RunState& state, const models::VisionLanguageMod
   std::filesystem::create_directory(trainer_state);
   io::write_safetensors(trainer_state / "optimizer.safetensors", optimizer.state());
   io::write_file(trainer_state / "ledger.json", ledger.to_json().dump(2) + "\n");
-  const nlohmann::ordered_json json{{"step", state.step},
-                                    {"skipped_steps", state.skipped_steps},
-                                    {"epoch", state.cursor.epoch},
-                                    {"position", state.cursor.position},
-                                    {"fingerprint", state.fingerprint}};
+  nlohmann::ordered_json json{{"step", state.step},
+                              {"skipped_steps", state.skipped_steps},
+                              {"epoch", state.cursor.epoch},
+                              {"position", state.cursor.position},
+                              {"fingerprint", state.fingerprint}};
+  if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
   io::write_file(trainer_state / "state.json", json.dump(2) + "\n");
   folder.commit();
   remove_old();
@@ -98,6 +99,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
   state.skipped_steps = io::get_or<int64_t>(json, "skipped_steps", 0, path.string());
   state.cursor.epoch = io::get<int64_t>(json, "epoch", path.string());
   state.cursor.position = io::get<int64_t>(json, "position", path.string());
+  state.task_balance = json.value("task_balance", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
   std::string differences;
   for (const auto& [key, value] : fingerprint.items()) {

@@ -36,7 +36,7 @@ RunPlan::RunPlan(const Config& config, at::Device device, const std::vector<io::
     : device_(device),
       run_folder_(std::move(run_folder)),
       plan_(plan_that_fits(plan_request(config, planner::card_of_device(memory::describe(device)),
-                                        workload_of(records, processor, config)),
+                                        workload_of(records, processor, config), task_settings(config, records)),
                            config.memory.allow_splits)) {
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(plan_), plan_.effort.seconds);

@@ -25,7 +25,8 @@ RunSetup::RunSetup(const Config& config, at::Device device)
       records(read_records(config.data.train)),
       processor(models::load_processor(config.model.path, processor_settings(config.data, config.data.train))),
       checkpoints(folder, config.output.keep),
-      ledger(config.data.train, std::ssize(records)) {
+      ledger(config.data.train, std::ssize(records)),
+      tasks(config.training.balance, data::Tasks(records)) {
   schedule.total_steps = total_steps(config.training, std::ssize(records));
   schedule.shape = config.training.lr_scheduler;
   schedule.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule.total_steps));
@@ -47,9 +48,12 @@ void RunSetup::load(const Config& config, at::Device device) {
   model = load_model(config, device, newest, /*with_values=*/!is_rehearsal());
   freeze(*model, config.model);
   choices = plan ? plan->choices() : choices_without_plan(config, model->vision_blocks(), model->language_blocks());
-  optimizer = std::make_unique<engine::AdamW>(model->parameters(), adamw_settings(config.training));
+  engine::AdamWSettings settings = adamw_settings(config.training);
+  settings.separate_tasks = task_settings(config, records).separate();
+  optimizer = std::make_unique<engine::AdamW>(model->parameters(), settings);
   if (!newest) return;
   load_optimizer(*newest, *optimizer);
+  tasks.restore(state.task_balance, newest->string());
   ledger = data::Ledger::restore(load_ledger(*newest), config.data.train, std::ssize(records), state.cursor,
                                  static_cast<uint64_t>(config.training.seed));
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "train/run_plan.h"
+#include "train/task_balance.h"
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/schedule.h"
@@ -35,6 +36,7 @@ struct RunSetup {
   RunState state;
   bool resumed = false;
   data::Ledger ledger;
+  TaskBalance tasks;
   engine::Schedule schedule;
   std::optional<RunPlan> plan;  ///< on a GPU
   planner::Choices choices;

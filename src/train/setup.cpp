@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "train/batch_scaling.h"
 #include "train/host_memory.h"
 #include "train/new_weights.h"
 #include "vlmtrain/base/error.h"
@@ -39,6 +40,7 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
 
 data::LoaderSettings loader_settings(const Config& config) {
   return {.global_batch_size = config.training.global_batch_size,
+          .global_batch_tokens = config.training.balance.global_batch_tokens,
           .num_workers = config.data.num_workers,
           .bytes_ahead = bytes_for_samples_ahead(memory::host_limit_bytes(), memory::host_bytes()),
           .seed = static_cast<uint64_t>(config.training.seed),
@@ -159,9 +161,10 @@ engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options) {
 }
 
 engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor) {
-  return {.vision_tower = schedule_factor * options.vision_learning_rate.value_or(options.learning_rate),
-          .projector = schedule_factor * options.projector_learning_rate.value_or(options.learning_rate),
-          .language_model = schedule_factor * options.learning_rate};
+  const double factor = schedule_factor * reference_factor(options);
+  return {.vision_tower = factor * options.vision_learning_rate.value_or(options.learning_rate),
+          .projector = factor * options.projector_learning_rate.value_or(options.learning_rate),
+          .language_model = factor * options.learning_rate};
 }
 
 nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
@@ -199,7 +202,15 @@ nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
                                    "training.loss_scale",
                                    "training.loss_scale_growth_steps",
                                    "training.optimizer_states",
-                                   "training.seed"};
+                                   "training.seed",
+                                   "training.global_batch_tokens",
+                                   "training.batch_scaling",
+                                   "training.reference_batch_size",
+                                   "training.task_weighting",
+                                   "training.task_weights",
+                                   "training.gradnorm_alpha",
+                                   "training.gradnorm_learning_rate",
+                                   "training.gradient_conflicts"};
   Config copy = config;
   const OptionTable options = declare(copy);
   nlohmann::ordered_json fingerprint;

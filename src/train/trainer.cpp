@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "train/batch_scaling.h"
 #include "train/callbacks/anomaly_watch.h"
 #include "train/callbacks/callback_list.h"
 #include "train/callbacks/html_report.h"
@@ -32,6 +33,12 @@ namespace vlmtrain::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+int64_t tokens_of(const std::vector<data::Sample>& samples) {
+  int64_t tokens = 0;
+  for (const auto& sample : samples) tokens += sample.tokens();
+  return tokens;
+}
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -102,14 +109,18 @@ class Trainer {
                  static_cast<double>(run_.model->parameters().total_elements()) / 1e6,
                  static_cast<double>(run_.optimizer->trained_elements()) / 1e6, engine::name_of(training.precision),
                  device_.str());
-    spdlog::info("data {}: {} samples; {} steps of {} samples, in {} micro-batches of {}", config_.data.train,
-                 run_.records.size(), run_.schedule.total_steps, training.global_batch_size,
-                 training.global_batch_size / micro, micro);
+    spdlog::info("data {}: {} samples; {} steps of {}{} samples, in {} micro-batches of {}", config_.data.train,
+                 run_.records.size(), run_.schedule.total_steps, training.balance.global_batch_tokens ? "at most " : "",
+                 training.global_batch_size, training.global_batch_size / micro, micro);
+    for (const auto& line : {describe_batch_scaling(training), run_.tasks.description()}) {
+      if (!line.empty()) spdlog::info("{}", line);
+    }
   }
 
   void loop() {
     data::Loader loader(run_.records, *run_.processor, loader_settings(config_), run_.state.cursor, run_.ledger);
-    UpcomingSteps upcoming(loader, run_.choices, twin_.get(), run_.state.step + 1, run_.schedule.total_steps);
+    UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1,
+                           run_.schedule.total_steps);
     OomGuard guard(*run_.model, *run_.optimizer, device_,
                    [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
     // What loading left behind is not what a step leaves behind.
@@ -143,14 +154,16 @@ class Trainer {
     memory::reset_peaks(device_);
     const uint64_t step_seed = stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
     // The step before is known by then, and with it whether the schedule has moved on.
-    const auto rates = [this] {
+    const auto rates = [this, &step] {
       finish_pending();
-      rates_ = learning_rates(config_.training, run_.schedule.factor(run_.state.step - run_.state.skipped_steps));
+      rates_ = learning_rates(config_.training, run_.schedule.factor(run_.state.step - run_.state.skipped_steps) *
+                                                    step_factor(config_.training, tokens_of(step.batch.samples)));
       return rates_;
     };
+    task_settings_ = run_.tasks.settings(step.step, step_seed);
     for (;;) {
       try {
-        return guard.step(step.batch.samples, step.foreseen.layout, step_seed, rates);
+        return guard.step(step.batch.samples, step.foreseen.layout, step_seed, rates, task_settings_);
       } catch (const SampleDoesNotFit& error) {
         leave_out(step, error);
       }
@@ -193,7 +206,7 @@ class Trainer {
                                   "(data.image_max_pixels, data.max_length)",
                                   step.step));
     }
-    step.foreseen = {.layout = planner::layout_of(run_.choices, std::ssize(step.batch.samples)),
+    step.foreseen = {.layout = planner::layout_of(run_.choices, run_.tasks.runs_of(step.batch.samples)),
                      .release_first = step.foreseen.release_first,
                      .peaks = {}};
   }
@@ -210,6 +223,7 @@ class Trainer {
     run_.state.cursor = step.batch.next;
     for (const auto& sample : step.batch.samples) run_.ledger.mark_used(sample.index);
     pending_.emplace(done, step, device_);
+    pending_->task_weights = task_settings_.weights;
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.schedule.total_steps;
     metrics.epoch = epochs_done();
@@ -247,11 +261,13 @@ class Trainer {
   void finish_pending() {
     if (!pending_) return;
     pending_->read();
+    run_.tasks.learn(pending_->tasks, pending_->task_weights, pending_->report.metrics);
     StepReport done = std::move(pending_->report);
     pending_.reset();
     report::StepMetrics& metrics = done.metrics;
     if (is_rehearsal()) {
       metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
+      metrics.tasks.clear();
     } else {
       last_loss_ = metrics.loss;
     }
@@ -266,6 +282,7 @@ class Trainer {
 
   void save() {
     if (is_rehearsal()) return;
+    run_.state.task_balance = run_.tasks.state();
     run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, config_.model.path);
     saved_step_ = run_.state.step;
     write_ledger();
@@ -310,7 +327,8 @@ class Trainer {
   CallbackList callbacks_;
   std::unique_ptr<TwinLink> twin_;  // on a GPU
   std::optional<PendingStep> pending_;
-  engine::LearningRates rates_;  // of the newest step
+  engine::LearningRates rates_;         // of the newest step
+  engine::TaskSettings task_settings_;  // of the newest step
   int64_t saved_step_;
   int64_t next_emptying_ = 0;
   double step_seconds_ = 0;
@@ -343,6 +361,7 @@ std::string TrainingSummary::to_json() const {
 
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {
   check_required(config);
+  check_batch_scaling(config.training);
   micro_batch_size(config.training);
   create_folder(run_folder(config));
   Trainer trainer(config, device, quiet);

@@ -10,9 +10,9 @@ constexpr int64_t kAhead = 2;
 
 }  // namespace
 
-UpcomingSteps::UpcomingSteps(data::Loader& loader, const planner::Choices& choices, TwinLink* twin, int64_t first_step,
-                             int64_t last_step)
-    : loader_(loader), choices_(choices), twin_(twin), next_step_(first_step), last_step_(last_step) {}
+UpcomingSteps::UpcomingSteps(data::Loader& loader, const planner::Choices& choices, const TaskBalance& tasks,
+                             TwinLink* twin, int64_t first_step, int64_t last_step)
+    : loader_(loader), choices_(choices), tasks_(tasks), twin_(twin), next_step_(first_step), last_step_(last_step) {}
 
 UpcomingStep UpcomingSteps::next(double step_seconds) {
   const double waited = draw();
@@ -41,7 +41,8 @@ double UpcomingSteps::draw() {
       break;
     }
     waited += drawn.batch.wait_seconds;
-    drawn.planned = planner::layout_of(choices_, std::ssize(drawn.batch.samples));
+    tasks_.prepare(drawn.batch.samples);
+    drawn.planned = planner::layout_of(choices_, tasks_.runs_of(drawn.batch.samples));
     if (twin_ != nullptr) twin_->announce(next_step_ + std::ssize(drawn_) - 1, drawn.batch.samples, drawn.planned);
   }
   return waited;

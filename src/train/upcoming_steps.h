@@ -4,6 +4,7 @@
 #include <deque>
 #include <exception>
 
+#include "train/task_balance.h"
 #include "train/twin_link.h"
 #include "vlmtrain/data/loader.h"
 
@@ -22,8 +23,8 @@ struct UpcomingStep {
 class UpcomingSteps {
  public:
   /// Steps first_step … last_step. `twin` may be null.
-  UpcomingSteps(data::Loader& loader, const planner::Choices& choices, TwinLink* twin, int64_t first_step,
-                int64_t last_step);
+  UpcomingSteps(data::Loader& loader, const planner::Choices& choices, const TaskBalance& tasks, TwinLink* twin,
+                int64_t first_step, int64_t last_step);
 
   /// The next step. `step_seconds`: what the steps so far took. Rethrows what the loader threw, in its turn.
   UpcomingStep next(double step_seconds);
@@ -40,6 +41,7 @@ class UpcomingSteps {
 
   data::Loader& loader_;
   planner::Choices choices_;
+  const TaskBalance& tasks_;
   TwinLink* twin_;
   int64_t next_step_;
   int64_t last_step_;

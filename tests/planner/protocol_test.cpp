@@ -35,7 +35,8 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
                 .frozen = {.vision_tower = true, .projector = false, .language_model = true},
                 .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
                 .quantization = nn::Quantization::kInt8,
-                .max_grad_norm = 0.25};
+                .max_grad_norm = 0.25,
+                .tasks = {.count = 3, .weights = {1, 2, 0.5}, .gradient_norms = true, .resolve_conflicts = true}};
   const Job arrived = sent(job);
   EXPECT_EQ(arrived.model, job.model);
   EXPECT_EQ(arrived.precision, job.precision);
@@ -45,6 +46,10 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
   EXPECT_TRUE(arrived.frozen.language_model);
   EXPECT_EQ(arrived.quantization, nn::Quantization::kInt8);
   EXPECT_EQ(arrived.max_grad_norm, 0.25);
+  EXPECT_EQ(arrived.tasks.count, 3);
+  EXPECT_EQ(arrived.tasks.weights, job.tasks.weights);
+  EXPECT_TRUE(arrived.tasks.gradient_norms);
+  EXPECT_EQ(arrived.tasks.separate(), 3);
   ASSERT_TRUE(arrived.lora);
   EXPECT_EQ(arrived.lora->rank, 4);
   EXPECT_EQ(arrived.lora->alpha, 32);

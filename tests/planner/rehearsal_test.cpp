@@ -213,6 +213,20 @@ INSTANTIATE_TEST_SUITE_P(
         ComponentCase{"ProjectorOnly", engine::Precision::kFp32, {.vision_tower = true, .language_model = true}}),
     [](const auto& instance) { return instance.param.name; });
 
+TEST_F(RehearsalTest, GradientsOfTasksApartTakeTheirSumsBesideEachOther) {
+  Job job = model_.job();
+  const Outcome together = rehearse(job, micro_batches_of(1), 2);
+  job.tasks = {.count = 3, .weights = {1, 1, 1}, .gradient_norms = true, .resolve_conflicts = true};
+  const Outcome apart = rehearse(job, micro_batches_of(1), 2);
+  const int64_t one = together.detail->trained_elements * 4;
+  const int64_t taken = most_of(*apart.detail, Component::kGradients);
+  EXPECT_GE(taken, 3 * one);
+  // Each tensor begins at a multiple of 512 bytes.
+  EXPECT_LE(taken, 3 * one + 3 * 512 * 1000);
+  EXPECT_GE(apart.peaks().allocated_bytes - together.peaks().allocated_bytes, 2 * one);
+  EXPECT_GT(apart.costs->optimizer.launches, 0);
+}
+
 class QuantizedWeightsTest : public RehearsalTest, public testing::WithParamInterface<nn::Quantization> {};
 
 TEST_P(QuantizedWeightsTest, TakeTheBytesThatTheyHold) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parity/case.h"
+#include "vlmtrain/data/tasks.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/memory/device.h"
@@ -26,17 +27,21 @@ struct SmallRunSettings {
   nn::Quantization quantization = nn::Quantization::kNone;
   bool frozen_tower = false;
   engine::OptimizerStates states = engine::OptimizerStates::kFp32;
+  engine::TaskSettings tasks = {};  ///< the samples are of each in turn
 };
 
 /// A model on the virtual card, and the global batch that each of its steps trains on.
 class SmallRun {
  public:
   explicit SmallRun(const SmallRunSettings& settings)
-      : settings_{.device = memory::open_device("cuda"), .micro_batch_size = settings.micro_batch_size} {
+      : settings_{.device = memory::open_device("cuda"),
+                  .micro_batch_size = settings.micro_batch_size,
+                  .tasks = settings.tasks} {
     const parity::Case reference(settings.parity_case);
     for (int64_t i = 0; i < settings.repeats; ++i) {
       for (auto& sample : reference.samples()) samples_.push_back(std::move(sample));
     }
+    if (settings.tasks.apart()) assign_tasks(settings.tasks);
     model_ = models::build_model(reference.checkpoint(), settings_.device, settings.dtype, settings.lora,
                                  settings.quantization);
     models::load_weights(*model_, reference.checkpoint());
@@ -45,9 +50,11 @@ class SmallRun {
     if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();
-    optimizer_ = std::make_unique<engine::AdamW>(
-        model_->parameters(),
-        engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .states = settings.states});
+    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(),
+                                                 engine::AdamWSettings{.weight_decay = 0.1,
+                                                                       .loss_scale = loss_scale,
+                                                                       .states = settings.states,
+                                                                       .separate_tasks = settings.tasks.separate()});
   }
 
   engine::StepResult step() { return engine::optimizer_step(*model_, *optimizer_, samples_, kRates, settings_); }
@@ -61,6 +68,13 @@ class SmallRun {
   void apply(const engine::PreparedUpdate& update) { optimizer_->apply(update, kRates); }
 
  private:
+  void assign_tasks(const engine::TaskSettings& tasks) {
+    for (size_t i = 0; i < samples_.size(); ++i) samples_[i].task_number = static_cast<int64_t>(i) % tasks.count;
+    if (!tasks.resolve_conflicts) return;
+    data::sort_by_task(samples_);
+    settings_.micro_batches = engine::micro_batches_of_runs(data::runs_of_tasks(samples_), settings_.micro_batch_size);
+  }
+
   static constexpr engine::LearningRates kRates{1e-4, 1e-4, 1e-4};
 
   engine::StepSettings settings_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "vlmtrain/data/ledger.h"
@@ -13,7 +14,7 @@ namespace vlmtrain::data {
 
 enum class BadSamplePolicy { kFail, kSkip };
 
-/// The samples of one optimizer step: exactly the global batch.
+/// The samples of one optimizer step: exactly the global batch, or so many that their tokens come nearest to the goal.
 struct GlobalBatch {
   std::vector<Sample> samples;
   int64_t label_tokens = 0;  ///< of all samples; what the loss is divided by
@@ -23,6 +24,9 @@ struct GlobalBatch {
 
 struct LoaderSettings {
   int64_t global_batch_size = 1;
+  /// A batch takes samples until it has so many tokens; the last one is left to the next batch if this one is nearer to
+  /// them without it. At least one sample, at most global_batch_size. Nothing: exactly global_batch_size samples.
+  std::optional<int64_t> global_batch_tokens = std::nullopt;
   int64_t num_workers = 1;    ///< threads that decode ahead, >= 1
   int64_t samples_ahead = 0;  ///< processed samples kept ready; 0: two global batches
   int64_t bytes_ahead = 0;    ///< most that these samples may take of the host's memory; 0: no bound
@@ -31,7 +35,7 @@ struct LoaderSettings {
 };
 
 /// Draws global batches for ever: epoch after epoch, each in an order that is a function of the seed and the epoch. A
-/// batch that an epoch's end cuts goes on with the next epoch, so that each has exactly the global batch size. Loader
+/// batch that an epoch's end cuts goes on with the next epoch, so that each has the full global batch size. Loader
 /// threads decode ahead of the caller; the samples and their order do not depend on the number of threads. A sample is
 /// bad if make_sample throws a UserError with kBadData. For one caller's thread.
 class Loader {

@@ -24,6 +24,7 @@ struct MicroBatch {
   std::vector<TileGrid> grids;  ///< of the tiles, in order; on the host. Empty: each tile is seen alone
   at::Tensor label_positions;   ///< int64 [labels], rows whose hidden state predicts the label
   at::Tensor labels;            ///< int64 [labels], the token that follows that row
+  at::Tensor label_tasks;       ///< int64 [labels], the task_number of the label's sample; undefined where not wanted
   std::vector<nn::DropoutUnit> sample_units;  ///< the samples, by tokens
   std::vector<nn::DropoutUnit> tile_units;    ///< the frames of the grids, by tiles; without grids the tiles
   int64_t samples = 0;
@@ -37,6 +38,6 @@ struct MicroBatch {
 };
 
 /// REQUIRES: at least one sample; tiles of one size; all tiles with grids or none.
-MicroBatch collate(std::span<const Sample> samples);
+MicroBatch collate(std::span<const Sample> samples, bool with_tasks = false);
 
 }  // namespace vlmtrain::data

@@ -34,6 +34,7 @@ struct Sample {
   uint64_t seed = 0;  ///< what dropout draws for it follows from; the Loader gives it one each time it is drawn
   std::string id;
   std::string task;
+  int64_t task_number = 0;                     ///< among the tasks of its run (data::Tasks)
   std::vector<int64_t> token_ids;              ///< [tokens]
   std::vector<char> is_label;                  ///< [tokens], 1 where the model has to produce the token
   std::vector<int64_t> image_token_positions;  ///< ascending places in token_ids that take the vision features

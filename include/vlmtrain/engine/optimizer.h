@@ -12,6 +12,7 @@
 
 #include "vlmtrain/engine/loss_scale.h"
 #include "vlmtrain/engine/optimizer_states.h"
+#include "vlmtrain/engine/pcgrad.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::engine {
@@ -33,7 +34,8 @@ struct AdamWSettings {
   double max_grad_norm = 1.0;  ///< 0: no clipping
   std::optional<LossScaleSettings> loss_scale = std::nullopt;
   OptimizerStates states = OptimizerStates::kFp32;
-  uint64_t seed = 0;  ///< of the stochastic rounding of bf16 states
+  uint64_t seed = 0;           ///< of the stochastic rounding of bf16 states
+  int64_t separate_tasks = 0;  ///< that gradients are summed apart for (engine/pcgrad.h); below 2: none
 };
 
 class CompressedStates;
@@ -90,13 +92,21 @@ class AdamW {
   /// Both halves. Returns the norm.
   at::Tensor step(const LearningRates& rates);
 
+  /// Gradients are of this task from now on. REQUIRES: one of separate_tasks.
+  void set_task(int64_t task);
+
+  /// Makes one gradient of those of the tasks (PCGrad), before prepare(). `seed`: of the orders in which they are
+  /// compared. REQUIRES: separate_tasks of at least 2.
+  void resolve_conflicts(uint64_t seed);
+
   /// Drops the gradients of a step that is not done, and what a backward pass that failed left of them.
   void drop_gradients();
 
   /// fp32 scalar by which the loss is to be multiplied before the backward pass; undefined without one.
   at::Tensor loss_scale() const;
 
-  /// fp32 sum of a parameter's gradients so far; undefined if it has none. For tests and for gradient synchronisation.
+  /// fp32 sum of a parameter's gradients so far, with separate_tasks of those of task 0; undefined if it has none. For
+  /// tests and for gradient synchronisation.
   at::Tensor gradient(const std::string& name) const;
 
   /// Everything a resumed run needs, by name: `steps` (fp32 [parameters], steps done by each), the loss scale's state,
@@ -114,6 +124,8 @@ class AdamW {
 
  private:
   struct Entry;
+  struct GradientSum;
+  class AddToSum;
   /// The tensors that have a learning rate and a weight decay in common, and compressed moments.
   struct CompressedGroup {
     nn::Component component;
@@ -125,10 +137,14 @@ class AdamW {
   void make_compressed_groups(const at::TensorOptions& options);
   void add_groups(PreparedUpdate& update) const;
   void add_chunks(PreparedUpdate& update) const;
+  void make_task_gradients(const nn::ParameterStore& store);
+  GradientSum task_gradients(size_t entry, at::IntArrayRef sizes) const;
   void refresh_weights();
 
   AdamWSettings settings_;
   std::optional<LossScale> loss_scale_;
+  std::unique_ptr<TaskGradients> task_gradients_;  // null without separate_tasks
+  std::shared_ptr<int64_t> task_;                  // that gradients are of
   std::vector<Entry> entries_;
   at::Tensor steps_;  // fp32 [entries]; each entry holds a view of its own
   std::unique_ptr<ChunkRoom> room_;

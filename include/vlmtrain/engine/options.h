@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/engine/balance_options.h"
 #include "vlmtrain/engine/optimizer_states.h"
 #include "vlmtrain/engine/schedule.h"
 
@@ -45,6 +46,7 @@ struct TrainingOptions {
   int64_t loss_scale_growth_steps = 2000;
   OptimizerStates optimizer_states = OptimizerStates::kFp32;
   int64_t seed = 0;
+  BalanceOptions balance;
 };
 
 void declare(OptionTable& table, TrainingOptions& options);

@@ -14,20 +14,26 @@
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/step_layout.h"
+#include "vlmtrain/engine/tasks.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::engine {
 
 /// What an optimizer step did. The tensors are on the device: reading them waits for it.
 struct StepResult {
-  at::Tensor loss;  ///< fp32 scalar, mean over the label tokens of the global batch
+  at::Tensor loss;  ///< fp32 scalar, mean over the label tokens of the global batch, with the weights of their tasks
   /// Of an optimizer step; undefined without one.
   at::Tensor grad_norm;   ///< fp32 scalar, before clipping
   at::Tensor skipped;     ///< fp32 scalar: 1 where loss or norm is not finite, so that nothing was moved; else 0
   at::Tensor loss_scale;  ///< fp32 scalar, what the loss was multiplied by; undefined without a loss scale
-  /// All of these in one tensor, for engine::AsyncScalars: fp32 [4], loss_scale 0 where there is none. Made before the
-  /// first weight was changed, so that nothing can fail after that.
+  /// All of these in one tensor, for engine::AsyncScalars: fp32 [4], loss_scale 0 where there is none, followed by
+  /// task_numbers. Made before the first weight was changed, so that nothing can fail after that.
   at::Tensor numbers;
+  /// How many numbers stand before those of the tasks.
+  static constexpr size_t kNumbers = 4;
+  /// By task, where TaskSettings::apart(); else empty and undefined.
+  std::vector<TaskCounts> tasks;
+  at::Tensor task_numbers;  ///< fp32; task_results() reads them
   int64_t tokens = 0;
   int64_t label_tokens = 0;
   int64_t images = 0;
@@ -40,6 +46,7 @@ struct StepSettings {
   int64_t micro_batch_size = 1;
   int64_t loss_chunk_rows = 1024;           ///< rows of logits that exist at a time
   std::vector<int64_t> micro_batches = {};  ///< as StepLayout::micro_batches; empty: all of micro_batch_size
+  TaskSettings tasks = {};
 };
 
 /// The device's memory did not suffice for a step. No weight has changed, gradients of the step may be there.
@@ -57,7 +64,8 @@ class StepOutOfMemory : public std::runtime_error {
 /// Forward and backward passes over `samples` in micro-batches. The loss of each is divided by the label tokens of all,
 /// so that the gradients add up to those of one large batch, wherever it is cut.
 /// The gradients are those of the loss times `loss_scale`, an fp32 scalar on the device; undefined: 1.
-/// Throws StepOutOfMemory. REQUIRES: at least one sample; each has a label token.
+/// Throws StepOutOfMemory. REQUIRES: at least one sample; each has a label token. Gradients of tasks are not kept apart
+/// here.
 StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,
                                 const StepSettings& settings, const at::Tensor& loss_scale = {});
 
@@ -71,7 +79,8 @@ using RatesSource = std::function<LearningRates()>;
 
 /// The same as `layout` has it, which the model then keeps.
 StepResult optimizer_step(models::VisionLanguageModel& model, AdamW& optimizer, std::span<const data::Sample> samples,
-                          const RatesSource& rates, const StepLayout& layout, at::Device device);
+                          const RatesSource& rates, const StepLayout& layout, at::Device device,
+                          const TaskSettings& tasks = {});
 
 /// Loss of a micro-batch that is already on the device, divided by `normalizer` label tokens.
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,

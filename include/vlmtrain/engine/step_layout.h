@@ -28,6 +28,9 @@ struct StepLayout {
 /// `samples` in micro-batches of `size`; the last may be smaller.
 std::vector<int64_t> equal_micro_batches(int64_t samples, int64_t size);
 
+/// The same of one task after another, so that each micro-batch is of one: `runs` are the samples of each.
+std::vector<int64_t> micro_batches_of_runs(const std::vector<int64_t>& runs, int64_t size);
+
 /// Which micro-batches are cut in two where one did not fit.
 enum class Cut {
   kOnlyThat,    ///< where trying again costs little: in a rehearsal

@@ -13,6 +13,7 @@
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/options.h"
 #include "vlmtrain/engine/step_layout.h"
+#include "vlmtrain/engine/tasks.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/lora_settings.h"
@@ -28,7 +29,8 @@ struct Job {
   models::FrozenParts frozen;
   std::optional<nn::LoraSettings> lora;  ///< nothing: the weights themselves are trained
   nn::Quantization quantization = nn::Quantization::kNone;
-  double max_grad_norm = 1.0;  ///< 0: no clipping
+  double max_grad_norm = 1.0;       ///< 0: no clipping
+  engine::TaskSettings tasks = {};  ///< rehearsed samples are all of the first
 };
 
 /// What a plan decides: none of it changes loss or gradients beyond rounding.
@@ -44,6 +46,8 @@ struct Choices {
 
 /// What they are for a step of so many samples.
 engine::StepLayout layout_of(const Choices& choices, int64_t samples);
+/// The same where samples of one task are together; `runs` are the samples of each.
+engine::StepLayout layout_of(const Choices& choices, const std::vector<int64_t>& runs);
 
 /// `count` samples of one shape.
 struct SampleGroup {

@@ -9,8 +9,13 @@
 
 namespace vlmtrain::train {
 
-/// What a configuration asks of the planner.
-planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload);
+/// What a configuration asks of the planner; `tasks` are those of the samples, if they are known.
+planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload,
+                                  const engine::TaskSettings& tasks = {});
+
+/// What the tasks of `records` mean for a run. Throws UserError (kUsage) where the configuration asks for what they do
+/// not allow.
+engine::TaskSettings task_settings(const Config& config, const std::vector<io::Record>& records);
 
 /// The largest global batches that a data set can make, measured sample by sample on data.num_workers threads: texts
 /// are tokenized, of images only the header is read. Bad samples are left out. Throws UserError (kBadData) if none is

@@ -16,9 +16,10 @@ namespace vlmtrain::train {
 /// Where a run stands between two steps. Random numbers need no state: each step's stream is a function of seed and
 /// step.
 struct RunState {
-  int64_t step = 0;           ///< steps done
-  int64_t skipped_steps = 0;  ///< of these, whose loss or gradients were not finite: nothing was moved
-  data::Cursor cursor;        ///< where the next step's samples are drawn
+  int64_t step = 0;                     ///< steps done
+  int64_t skipped_steps = 0;            ///< of these, whose loss or gradients were not finite: nothing was moved
+  data::Cursor cursor;                  ///< where the next step's samples are drawn
+  nlohmann::ordered_json task_balance;  ///< TaskBalance::state(), null without it
   /// What the numbers depend on: a resumed run must have the same.
   nlohmann::ordered_json fingerprint;
 };

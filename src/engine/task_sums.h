@@ -1,0 +1,32 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+#include "vlmtrain/engine/tasks.h"
+#include "vlmtrain/nn/fused_loss.h"
+
+namespace vlmtrain::engine {
+
+/// What a step sums up by task, on the device.
+class TaskSums {
+ public:
+  /// `features`: of the hidden states that enter the loss. REQUIRES: settings.apart().
+  TaskSums(const TaskSettings& settings, int64_t features, at::Device device);
+
+  /// For the loss of a micro-batch whose labels are of these tasks, int64 [labels].
+  nn::LossByTask of(const at::Tensor& label_tasks) const;
+
+  /// fp32 [tasks · 2], or [tasks · 3] with gradient norms; task_results() reads them.
+  at::Tensor numbers() const;
+
+ private:
+  at::Tensor tasks_;            // int64 [tasks, 1]: 0, 1, 2 …
+  at::Tensor weights_;          // fp32 [tasks]; undefined: all 1
+  at::Tensor sums_;             // as nn::LossByTask
+  at::Tensor scale_gradients_;  // as nn::LossByTask
+};
+
+}  // namespace vlmtrain::engine

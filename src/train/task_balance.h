@@ -1,0 +1,62 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/data/tasks.h"
+#include "vlmtrain/engine/gradnorm.h"
+#include "vlmtrain/report/metrics.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::train {
+
+/// What a run makes of the tasks of its samples, as the configuration asks; with one task nothing. Weights are those
+/// that a run starts with. Throws UserError (kUsage) where the configuration and the tasks do not go together.
+engine::TaskSettings task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks);
+
+/// The tasks of a run and their weights in the loss, which GradNorm moves: those of a step follow from the numbers of
+/// all steps but the one before it, whose numbers have not reached the host when it begins on a GPU.
+class TaskBalance {
+ public:
+  TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks);
+
+  /// Numbers the samples of a step and, where micro-batches are of one task each, brings these together.
+  void prepare(std::vector<data::Sample>& samples) const;
+  /// Samples that a micro-batch may be made of, one run after another.
+  std::vector<int64_t> runs_of(const std::vector<data::Sample>& samples) const;
+
+  /// Of a step, from 1. REQUIRES: learn() has been told of all but at most one step before it.
+  engine::TaskSettings settings(int64_t step, uint64_t step_seed);
+
+  /// Takes note of a step that is done, in order, and enters its tasks into `metrics`.
+  void learn(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
+             report::StepMetrics& metrics);
+
+  /// For a checkpoint: null where there is nothing to remember.
+  nlohmann::ordered_json state() const;
+  /// Throws UserError (kBadData).
+  void restore(const nlohmann::ordered_json& state, const std::string& source);
+
+  /// A sentence for the log; empty where there is nothing to say.
+  std::string description() const;
+
+ private:
+  /// A step that GradNorm has yet to learn from.
+  struct Observation {
+    int64_t step = 0;
+    std::vector<engine::TaskResult> results;
+    std::vector<double> weights;  // that it was done with
+  };
+
+  data::Tasks tasks_;
+  engine::TaskSettings settings_;
+  std::optional<engine::GradNorm> gradnorm_;
+  std::deque<Observation> observations_;
+};
+
+}  // namespace vlmtrain::train

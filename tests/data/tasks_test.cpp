@@ -1,0 +1,74 @@
+#include "vlmtrain/data/tasks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "vlmtrain/data/micro_batch.h"
+
+namespace vlmtrain::data {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<io::Record> records_of(const std::vector<std::string>& tasks) {
+  std::vector<io::Record> records;
+  for (const auto& task : tasks) {
+    io::Record record;
+    record.task = task;
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+std::vector<Sample> samples_of(const std::vector<std::string>& tasks) {
+  std::vector<Sample> samples;
+  for (const auto& task : tasks) {
+    Sample sample;
+    sample.index = std::ssize(samples);
+    sample.task = task;
+    sample.token_ids = {1, 2, 3};
+    sample.is_label = {0, 1, static_cast<char>(samples.size() % 2)};
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+TEST(Tasks, AreTheNamesInTheirOrderWithTheirSamples) {
+  auto records = records_of({"vqa", "caption", "vqa", "", "vqa"});
+  records.push_back(records_of({"broken"}).front());
+  records.back().problem = "it has no turns";
+  const Tasks tasks(records);
+  EXPECT_THAT(tasks.names(), ElementsAre("caption", "none", "vqa"));
+  EXPECT_THAT(tasks.samples(), ElementsAre(1, 1, 3));
+  EXPECT_EQ(tasks.count(), 3);
+  EXPECT_EQ(tasks.number_of("vqa"), 2);
+  EXPECT_EQ(tasks.number_of(""), 1);
+  EXPECT_THROW(tasks.number_of("broken"), InternalError);
+}
+
+TEST(Tasks, RecordsThatNameNoneAreOneTask) {
+  EXPECT_THAT(Tasks(records_of({"", ""})).names(), ElementsAre("none"));
+}
+
+TEST(Tasks, SortingKeepsTheOrderWithinATask) {
+  auto samples = samples_of({"b", "a", "b", "a", "c"});
+  Tasks(records_of({"a", "b", "c"})).number(samples);
+  sort_by_task(samples);
+  std::vector<int64_t> order;
+  for (const auto& sample : samples) order.push_back(sample.index);
+  EXPECT_THAT(order, ElementsAre(1, 3, 0, 2, 4));
+  EXPECT_THAT(runs_of_tasks(samples), ElementsAre(2, 2, 1));
+  EXPECT_THAT(runs_of_tasks({}), testing::IsEmpty());
+}
+
+TEST(Tasks, AMicroBatchHasTheTaskOfEachLabelWhereItIsWanted) {
+  auto samples = samples_of({"b", "a", "b"});
+  Tasks(records_of({"a", "b"})).number(samples);
+  EXPECT_FALSE(collate(samples).label_tasks.defined());
+  const auto batch = collate(samples, /*with_tasks=*/true).to(at::kCPU);
+  const auto* const tasks = batch.label_tasks.const_data_ptr<int64_t>();
+  EXPECT_THAT(std::vector(tasks, tasks + batch.label_tokens()), ElementsAre(1, 0, 0, 1));
+}
+
+}  // namespace
+}  // namespace vlmtrain::data

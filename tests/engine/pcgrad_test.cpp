@@ -1,0 +1,207 @@
+#include "vlmtrain/engine/pcgrad.h"
+
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "engine/small_parameters.h"
+
+namespace vlmtrain::engine {
+namespace {
+
+using testing::ElementsAre;
+
+/// The paper's algorithm as it is written, on vectors: g [tasks, elements] → the sum of what is left of each.
+at::Tensor by_the_paper(const at::Tensor& g, const at::Tensor& orders) {
+  at::Tensor sum = at::zeros_like(g.select(0, 0));
+  for (int64_t i = 0; i < g.size(0); ++i) {
+    at::Tensor own = g.select(0, i).clone();
+    for (int64_t k = 0; k < orders.size(0); ++k) {
+      const at::Tensor other = g.select(0, orders.select(0, k).select(0, i).item<int64_t>());
+      const double product = (own * other).sum().item<double>();
+      if (product < 0) own = own - other * (product / other.square().sum().item<double>());
+    }
+    sum = sum + own;
+  }
+  return sum;
+}
+
+at::Tensor with_coefficients(const at::Tensor& g, const at::Tensor& orders) {
+  return at::matmul(pcgrad_coefficients(at::matmul(g, g.t()), orders), g);
+}
+
+std::vector<double> values_of(const at::Tensor& tensor) {
+  const at::Tensor doubles = tensor.to(at::kDouble).contiguous();
+  return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + doubles.numel()};
+}
+
+at::Tensor rows(const std::vector<std::vector<double>>& values) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& row : values) tensors.push_back(at::tensor(row, at::kDouble));
+  return at::stack(tensors);
+}
+
+/// (1, 0) and (−1, 1): the first becomes (½, ½), the second (0, 1).
+TEST(PcGrad, TwoTasksByHand) {
+  EXPECT_THAT(values_of(with_coefficients(rows({{1, 0}, {-1, 1}}), pcgrad_orders(2, 5))), ElementsAre(0.5, 1.5));
+}
+
+TEST(PcGrad, TasksThatAgreeAddUp) {
+  const auto coefficients = pcgrad_coefficients(rows({{2, 1, 0}, {1, 3, 2}, {0, 2, 9}}), pcgrad_orders(3, 5));
+  EXPECT_THAT(values_of(coefficients), ElementsAre(1, 1, 1));
+}
+
+TEST(PcGrad, OppositeGradientsCancel) {
+  EXPECT_THAT(values_of(with_coefficients(rows({{1, 2}, {-3, -6}}), pcgrad_orders(2, 0))), ElementsAre(0, 0));
+}
+
+TEST(PcGrad, ATaskThatIsNotThereIsInNobodysWay) {
+  const auto coefficients = pcgrad_coefficients(rows({{1, 0, -1}, {0, 0, 0}, {-1, 0, 4}}), pcgrad_orders(3, 1));
+  // Of task 0 remains g0 + ¼ g2, of task 2 g2 + g0; task 1's own zero does not matter.
+  EXPECT_THAT(values_of(coefficients), ElementsAre(2, 1, 1.25));
+}
+
+/// g0 = (1, 0), g1 = (−1, 1), g2 = (−1, −1): task 0 becomes (½, ½) against g1 and then stays, (½, ½)·(−1, −1) < 0 makes
+/// it (0, 0) against g2; in the other order (½, −½), then (0, 0) too. g1 and g2 are orthogonal, against g0 they become
+/// (0, 1) and (0, −1).
+TEST(PcGrad, ThreeTasksByHand) {
+  const auto g = rows({{1, 0}, {-1, 1}, {-1, -1}});
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const auto left = values_of(with_coefficients(g, pcgrad_orders(3, seed)));
+    EXPECT_NEAR(left[0], 0, 1e-15);
+    EXPECT_NEAR(left[1], 0, 1e-15);
+  }
+}
+
+TEST(PcGrad, IsThePapersAlgorithmInEveryOrder) {
+  at::manual_seed(2);
+  int64_t changed = 0;
+  for (const int64_t tasks : {2, 3, 5}) {
+    for (uint64_t seed = 0; seed < 10; ++seed) {
+      const auto g = at::randn({tasks, 4}, at::kDouble);
+      const auto orders = pcgrad_orders(tasks, seed);
+      const auto wanted = by_the_paper(g, orders);
+      EXPECT_LT((with_coefficients(g, orders) - wanted).abs().max().item<double>(), 1e-12);
+      changed += (wanted - g.sum(0)).abs().max().item<double>() > 1e-3 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(changed, 20) << "nearly no gradients were in conflict";
+}
+
+TEST(PcGrad, OrdersArePermutationsOfTheOthersAndDependOnTheSeed) {
+  std::set<std::vector<double>> seen;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const auto orders = pcgrad_orders(4, seed);
+    ASSERT_EQ(orders.sizes(), (at::IntArrayRef{3, 4}));
+    for (int64_t task = 0; task < 4; ++task) {
+      const auto column = values_of(orders.select(1, task));
+      std::set<double> others{column.begin(), column.end()};
+      others.insert(static_cast<double>(task));
+      EXPECT_THAT(others, ElementsAre(0, 1, 2, 3));
+    }
+    EXPECT_TRUE(at::equal(pcgrad_orders(4, seed), orders));
+    seen.insert(values_of(orders));
+  }
+  EXPECT_GT(seen.size(), 15U);
+}
+
+/// Tensors of sizes that leave gaps in the buffer.
+TEST(TaskGradients, ResolveOverAllTensorsTogether) {
+  at::manual_seed(3);
+  const std::vector<int64_t> elements{7, 128, 300};
+  TaskGradients gradients(3, elements, at::kCPU);
+  std::vector<at::Tensor> all;
+  for (int64_t task = 0; task < 3; ++task) {
+    std::vector<at::Tensor> own;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      own.push_back(at::randn({elements[i]}) - 0.1 * static_cast<double>(task));
+      gradients.of(task, i).add_(own.back());
+    }
+    all.push_back(at::cat(own).to(at::kDouble));
+  }
+  all[2] = -all[2];
+  for (size_t i = 0; i < elements.size(); ++i) gradients.of(2, i).neg_();
+  gradients.resolve_conflicts(9);
+  const auto wanted = by_the_paper(at::stack(all), pcgrad_orders(3, 9));
+  const auto found = at::cat({gradients.of(0, 0), gradients.of(0, 1), gradients.of(0, 2)});
+  EXPECT_LT((found - wanted).abs().max().item<double>(), 1e-6);
+  gradients.set_to_zero();
+  for (int64_t task = 0; task < 3; ++task) EXPECT_EQ(gradients.of(task, 2).abs().sum().item<double>(), 0);
+}
+
+/// AdamW with gradients apart, against one that is given the resolved gradient.
+TEST(SeparateTasks, TheStepIsThatOfTheResolvedGradient) {
+  Parameters apart, together;
+  together.copy_from(apart);
+  AdamW optimizer(apart.store(), {.separate_tasks = 2});
+  AdamW reference(together.store(), {});
+  const LearningRates rates{1e-2, 1e-2, 1e-2};
+  for (uint64_t step = 0; step < 3; ++step) {
+    std::vector<std::map<std::string, at::Tensor>> gradients{random_gradients(apart, 2 * step, 1.0),
+                                                             random_gradients(apart, 2 * step + 1, 1.0)};
+    for (auto& [name, gradient] : gradients[1]) gradient = gradient - gradients[0].at(name);
+    for (const int64_t task : {1, 0}) {
+      optimizer.set_task(task);
+      add_gradients(apart, gradients[static_cast<size_t>(task)]);
+    }
+    std::vector<at::Tensor> flat;
+    for (const auto& of_task : gradients) {
+      std::vector<at::Tensor> own;
+      for (const auto& [name, gradient] : of_task) own.push_back(gradient.flatten());
+      flat.push_back(at::cat(own).to(at::kDouble));
+    }
+    at::Tensor resolved = by_the_paper(at::stack(flat), pcgrad_orders(2, step)).to(at::kFloat);
+    EXPECT_GT((resolved - (flat[0] + flat[1])).abs().max().item<double>(), 1e-2) << "no conflict";
+    int64_t first = 0;
+    for (const auto& [name, gradient] : gradients[0]) {
+      add_gradient(together.tensor(name), resolved.narrow(0, first, gradient.numel()).view(gradient.sizes()));
+      first += gradient.numel();
+    }
+    optimizer.resolve_conflicts(step);
+    EXPECT_NEAR(optimizer.step(rates).item<double>(), reference.step(rates).item<double>(), 1e-5);
+    for (const auto& parameter : apart.store().all()) {
+      EXPECT_LT((parameter.tensor - together.tensor(parameter.name)).abs().max().item<double>(), 1e-5)
+          << parameter.name;
+      EXPECT_FALSE(optimizer.gradient(parameter.name).defined());
+    }
+  }
+}
+
+TEST(SeparateTasks, AStepThatIsDroppedLeavesNoTaskBehind) {
+  Parameters parameters, others;
+  others.copy_from(parameters);
+  AdamW optimizer(parameters.store(), {.separate_tasks = 2});
+  AdamW fresh(others.store(), {.separate_tasks = 2});
+  for (const int64_t task : {0, 1}) {
+    optimizer.set_task(task);
+    add_gradients(parameters, random_gradients(parameters, 7, 100.0));
+  }
+  optimizer.drop_gradients();
+  for (const int64_t task : {0, 1}) {
+    optimizer.set_task(task);
+    fresh.set_task(task);
+    const auto gradients = random_gradients(parameters, static_cast<uint64_t>(task), 1.0);
+    add_gradients(parameters, gradients);
+    add_gradients(others, gradients);
+  }
+  optimizer.resolve_conflicts(0);
+  fresh.resolve_conflicts(0);
+  for (const auto& parameter : parameters.store().all()) {
+    EXPECT_TRUE(at::equal(optimizer.gradient(parameter.name), fresh.gradient(parameter.name))) << parameter.name;
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::engine
