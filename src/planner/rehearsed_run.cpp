@@ -22,9 +22,13 @@ RehearsedRun::RehearsedRun(const Job& job, at::Device device)
       tasks_(job.tasks),
       model_(models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization)) {
   models::freeze(*model_, job.frozen);
-  optimizer_ = std::make_unique<engine::AdamW>(
-      model_->parameters(),
-      engine::AdamWSettings{.max_grad_norm = job.max_grad_norm, .separate_tasks = job.tasks.separate()});
+  std::optional<engine::LossScaleSettings> loss_scale;
+  if (job.precision == engine::Precision::kFp16) loss_scale.emplace();
+  optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(),
+                                               engine::AdamWSettings{.max_grad_norm = job.max_grad_norm,
+                                                                     .loss_scale = loss_scale,
+                                                                     .states = job.optimizer_states,
+                                                                     .separate_tasks = job.tasks.separate()});
 }
 
 void RehearsedRun::step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout) {
