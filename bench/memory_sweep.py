@@ -83,17 +83,19 @@ def main():
         outcome = run(args, model, data, f"{gigabytes:.3f}", twin, folder)
         return outcome, folder / f"virtual-{args.card}"
 
+    steps, args.steps = args.steps, 10
     ample, folder = at(25, True)
     if ample.returncode != 0:
         sys.exit(ample.stderr)
-    largest = 1.2 * summary(folder)["reserved"] / 1e9 + 1
-    smallest, refused = largest, 0.5
-    while smallest - refused > 0.02 * smallest:  # the least that a plan accepts; two steps tell
+    context = json.loads((folder / "plan.json").read_text())["memory"]["context_bytes"] / 1e9
+    needed = summary(folder)["reserved"] / 1e9
+    largest, smallest, refused = context + 1.2 * needed, context + 1.2 * needed, context
+    args.steps = 2
+    while smallest - refused > 0.01 * needed:  # the least that a plan accepts
         middle = (smallest + refused) / 2
-        steps, args.steps = args.steps, 2
         outcome, _ = at(middle, True)
-        args.steps = steps
         smallest, refused = (middle, refused) if outcome.returncode == 0 else (smallest, middle)
+    args.steps = steps
     print(f"{args.preset}, {args.steps} steps of 16 mixed samples in micro-batches of 8 on a virtual {args.card}; "
           f"{'fixed' if args.fixed_segments else 'expandable'} segments\n")
     print("| GB | | steps done | cut before | failed, redone | foreseen | micro-batches a step | reserved GB | "
@@ -101,7 +103,7 @@ def main():
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     failures = 0
     for number in range(args.sizes):
-        gigabytes = smallest + (largest - smallest) * (1 - number / (args.sizes - 1)) ** 2
+        gigabytes = smallest + (largest - smallest) * (1 - number / (args.sizes - 1))
         for twin in (True, False):
             outcome, folder = at(gigabytes, twin)
             if outcome.returncode != 0:

@@ -59,6 +59,10 @@ class SmallRun {
 
   engine::StepResult step() { return engine::optimizer_step(*model_, *optimizer_, samples_, kRates, settings_); }
 
+  models::VisionLanguageModel& model() { return *model_; }
+  engine::AdamW& optimizer() { return *optimizer_; }
+  const std::vector<data::Sample>& samples() const { return samples_; }
+
   /// All of a step but its last half.
   engine::PreparedUpdate prepare() {
     const auto result = engine::accumulate_gradients(*model_, samples_, settings_, optimizer_->loss_scale());

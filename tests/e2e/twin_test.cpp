@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <optional>
+
+#include "e2e/command.h"
+
+namespace vlmtrain::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kFolder = "run/virtual-rtx4090/";
+
+/// Runs on a virtual card with a twin: both are exact there, so what was foreseen is what happens.
+class TwinTest : public CommandTest {
+ protected:
+  static std::vector<std::string> arguments(const std::vector<std::string>& overrides) {
+    std::vector<std::string> all{"--config",
+                                 "train.yaml",
+                                 "--device",
+                                 "virtual:rtx4090",
+                                 "training.global_batch_size=8",
+                                 "training.max_steps=12",
+                                 "memory.mode=aggressive"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return all;
+  }
+  Result train_on_card(const std::vector<std::string>& overrides) const { return run(arguments(overrides)); }
+
+  std::vector<nlohmann::ordered_json> steps() const { return step_lines(std::string(kFolder) + "metrics.jsonl"); }
+  nlohmann::ordered_json plan() const { return json_file(std::string(kFolder) + "plan.json"); }
+
+  int64_t sum_of(const char* key) const {
+    int64_t sum = 0;
+    for (const auto& step : steps()) sum += step[key].get<int64_t>();
+    return sum;
+  }
+
+  /// memory.limit_gb of a card that lies between what micro-batches of 1 and of 8 need.
+  std::string limit_between() const {
+    std::vector<double> needed;
+    int64_t context = 0;
+    for (const char* size : {"1", "8"}) {
+      const Result result = train_on_card(
+          {std::string("training.micro_batch_size=") + size, "memory.recompute=none", "training.max_steps=1"});
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      needed.push_back(plan()["memory"]["reserved_peak_bytes"].get<double>());
+      context = plan()["memory"]["context_bytes"];
+      std::filesystem::remove_all(folder() / "run");
+    }
+    constexpr double kShareOfAggressive = 0.98;
+    const double limit = needed[0] + 0.35 * (needed[1] - needed[0]);
+    return std::to_string((limit + static_cast<double>(context)) / kShareOfAggressive / 1e9);
+  }
+};
+
+TEST_F(TwinTest, ForeseesEveryStepToTheByte) {
+  const Result result = train_on_card({"training.micro_batch_size=2"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(steps().size(), 12U);
+  for (const auto& step : steps()) {
+    EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
+    EXPECT_EQ(step["predicted_allocated_peak_bytes"], step["allocated_peak_bytes"]) << step["step"];
+  }
+  const auto twin = plan()["measured"]["twin"];
+  EXPECT_EQ(twin["foreseen_steps"], 12);
+  EXPECT_EQ(twin["worst_error"], 0.0);
+}
+
+TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
+  const std::string limit = "memory.limit_gb=" + limit_between();
+  const std::vector<std::string> large{limit, "training.micro_batch_size=8", "memory.recompute=none"};
+  EXPECT_EQ(train_on_card(large).exit_code, 3) << "without leave to cut, the run does not begin";
+  std::filesystem::remove_all(folder() / "run");
+
+  auto with_leave = large;
+  with_leave.emplace_back("memory.allow_splits=true");
+  const Result result = train_on_card(with_leave);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(sum_of("foreseen_splits"), 0);
+  EXPECT_EQ(sum_of("oom_splits"), 0);
+  for (const auto& step : steps()) {
+    EXPECT_EQ(step["samples"], 8);
+    EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
+  }
+  EXPECT_EQ(plan()["measured"]["allocation_retries"], 0);
+  EXPECT_THAT(read_text(folder() / kFolder / "events.jsonl"), HasSubstr("\"foreseen_split\""));
+}
+
+TEST_F(TwinTest, WithoutOneTheGuardDoesStepsAgain) {
+  const Result result = train_on_card({"memory.limit_gb=" + limit_between(), "training.micro_batch_size=8",
+                                       "memory.recompute=none", "memory.allow_splits=true", "memory.twin=false"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(steps().size(), 12U);
+  EXPECT_GT(sum_of("oom_splits"), 0);
+  for (const auto& step : steps()) EXPECT_EQ(step["samples"], 8);
+  EXPECT_THAT(read_text(folder() / kFolder / "events.jsonl"), HasSubstr("\"oom_split\""));
+}
+
+/// The run's child that is its twin, once the planner's is gone.
+std::optional<pid_t> twin_of(const std::filesystem::path& run_folder) {
+  if (!std::filesystem::exists(run_folder / "metrics.jsonl")) return std::nullopt;
+  for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = process.path().filename().string();
+    if (!std::ranges::all_of(name, [](char c) { return std::isdigit(c) != 0; })) continue;
+    std::error_code gone;
+    const auto folder = std::filesystem::read_symlink(process.path() / "cwd", gone);
+    if (gone || folder != run_folder.parent_path().parent_path()) continue;
+    if (read_text(process.path() / "cmdline").find("rehearse") != std::string::npos) return std::stoi(name);
+  }
+  return std::nullopt;
+}
+
+TEST_F(TwinTest, TheRunGoesOnWithoutATwinThatDied) {
+  Process process(folder(), arguments({"training.max_steps=200", "training.micro_batch_size=2"}));
+  std::optional<pid_t> twin;
+  wait_until(process, [&] {
+    twin = twin_of(folder() / "run/virtual-rtx4090");
+    return twin.has_value();
+  });
+  ASSERT_TRUE(twin);
+  kill(*twin, SIGKILL);
+  const Result result = process.wait();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(steps().size(), 200U);
+  EXPECT_THAT(result.err, HasSubstr("training goes on without it"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::e2e
