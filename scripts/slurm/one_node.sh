@@ -6,7 +6,7 @@
 #   VLMTRAIN=build/release/vlmtrain scripts/slurm/one_node.sh
 #
 # Run it as root. The daemons and all files live in a temporary folder, which goes at the end; what the machine has of
-# SLURM is not touched. KEEP=1 keeps the folder. It takes about ten minutes: each run is as long as SECONDS_OF_RUN (200)
+# SLURM is not touched. KEEP=1 keeps the folder. It takes five to ten minutes: each run is as long as SECONDS_OF_RUN (200)
 # holds steps.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -10,9 +10,8 @@ namespace vlmtrain::train {
 
 namespace {
 
-// In fp32 whatever the weights are: the sum of the gradients, and AdamW's two moments.
+/// Summed in fp32 whatever the weights are.
 constexpr int64_t kGradientBytes = 4;
-constexpr int64_t kMomentBytes = 8;
 /// AdamW's own copy of 16-bit weights; fp32 weights are their own.
 constexpr int64_t kMasterBytes = 4;
 
@@ -21,6 +20,19 @@ int64_t weight_bytes(const nn::Parameter& parameter) {
   int64_t bytes = 0;
   for (const auto& [name, tensor] : parameter.quantized->state()) bytes += static_cast<int64_t>(tensor.nbytes());
   return bytes;
+}
+
+/// AdamW's two; what is held in fp32 all the same, and the scales of 8-bit states, are left out.
+int64_t moment_bytes(engine::OptimizerStates states) {
+  switch (states) {
+    case engine::OptimizerStates::kFp32:
+      return 8;
+    case engine::OptimizerStates::kBf16:
+      return 4;
+    case engine::OptimizerStates::k8Bit:
+      return 2;
+  }
+  return 0;
 }
 
 bool is_frozen(const nn::Parameter& parameter, const models::FrozenParts& frozen) {
@@ -41,6 +53,7 @@ bool is_frozen(const nn::Parameter& parameter, const models::FrozenParts& frozen
 
 void check_fits_host(const models::VisionLanguageModel& model, const Config& config, int64_t limit_bytes) {
   const auto frozen = frozen_parts(config.model);
+  const int64_t moments = moment_bytes(adamw_settings(config.training).states);
   int64_t weights = 0;
   int64_t gradients = 0;
   int64_t states = 0;
@@ -49,7 +62,7 @@ void check_fits_host(const models::VisionLanguageModel& model, const Config& con
     if (!parameter.tensor.requires_grad() || is_frozen(parameter, frozen)) continue;
     const bool is_own_master = parameter.tensor.scalar_type() == at::kFloat;
     gradients += parameter.elements() * kGradientBytes;
-    states += parameter.elements() * (kMomentBytes + (is_own_master ? 0 : kMasterBytes));
+    states += parameter.elements() * (moments + (is_own_master ? 0 : kMasterBytes));
   }
   const int64_t total = weights + gradients + states;
   if (total <= limit_bytes) return;

@@ -18,8 +18,8 @@ void remember(int signal) {
   received_signal = signal;
 }
 
-/// oneDNN's generated code uses memory below the stack pointer, more than the 128 bytes that signals spare: a handler
-/// on that stack overwrites what a product computes with, or the heap.
+/// A handler on the normal stack that interrupts a product on the CPU corrupts memory, as if oneDNN's generated code
+/// used what lies below the stack pointer (docs/benchmarks/slurm.md).
 void give_handlers_their_own_stack() {
   static std::array<std::byte, 64 * 1024> memory;
   stack_t stack{};
