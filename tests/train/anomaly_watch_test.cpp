@@ -80,6 +80,11 @@ TEST_F(AnomalyWatchTest, AnOverflowThatALowerLossScaleMendsIsNone) {
   EXPECT_EQ(events_.back().kind, report::EventKind::kAnomaly);
 }
 
+TEST_F(AnomalyWatchTest, AFixedLossScaleThatIsTooLargeStopsTheRun) {
+  for (int i = 0; i < 3; ++i) step(1, kInfinity, true, 1024.0);
+  EXPECT_THROW(step(1, kInfinity, true, 1024.0), UserError);
+}
+
 TEST_F(AnomalyWatchTest, ALossThatIsNotFiniteIsOneWithAnyScale) {
   step(kNan, kNan, true, 65536.0);
   EXPECT_EQ(events_.back().kind, report::EventKind::kAnomaly);

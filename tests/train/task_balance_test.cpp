@@ -63,24 +63,37 @@ TEST(TaskWeights, AllErrorsComeTogetherWithTheirRemedy) {
   EXPECT_THAT(refusal([] { fixed_weights({"vqa=1", "caption=1", "vqa=2"}, kTasks); }), HasSubstr("vqa: stands twice"));
 }
 
+BalanceOptions weighted(TaskWeighting weighting, std::vector<std::string> weights = {}) {
+  BalanceOptions options;
+  options.task_weighting = weighting;
+  options.task_weights = std::move(weights);
+  return options;
+}
+
+BalanceOptions resolving_conflicts() {
+  BalanceOptions options;
+  options.gradient_conflicts = engine::GradientConflicts::kPcGrad;
+  return options;
+}
+
 TEST(TaskSettings, SayWhatTheConfigurationAsksFor) {
   EXPECT_EQ(task_settings({}, kTasks).count, 2);
   EXPECT_THAT(task_settings({}, kTasks).weights, IsEmpty());
   EXPECT_EQ(task_settings({}, kTasks).separate(), 0);
-  const auto gradnorm = task_settings({.task_weighting = TaskWeighting::kGradNorm}, kTasks);
+  const auto gradnorm = task_settings(weighted(TaskWeighting::kGradNorm), kTasks);
   EXPECT_THAT(gradnorm.weights, ElementsAre(1, 1));
   EXPECT_TRUE(gradnorm.gradient_norms);
-  EXPECT_EQ(task_settings({.gradient_conflicts = engine::GradientConflicts::kPcGrad}, kTasks).separate(), 2);
+  EXPECT_EQ(task_settings(resolving_conflicts(), kTasks).separate(), 2);
   EXPECT_FALSE(task_settings({}, tasks_of({"", ""})).apart());
 }
 
 TEST(TaskSettings, OneTaskHasNothingToBalance) {
   const auto one = tasks_of({"vqa", "vqa"});
-  EXPECT_THAT(refusal([&] { task_settings({.task_weighting = TaskWeighting::kInverseSize}, one); }),
+  EXPECT_THAT(refusal([&] { task_settings(weighted(TaskWeighting::kInverseSize), one); }),
               AllOf(HasSubstr("training.task_weighting"), HasSubstr("only one task, vqa"), HasSubstr("none")));
-  EXPECT_THAT(refusal([&] { task_settings({.gradient_conflicts = engine::GradientConflicts::kPcGrad}, one); }),
-              HasSubstr("training.gradient_conflicts"));
-  EXPECT_THAT(refusal([] { task_settings({.task_weights = {"vqa=1"}}, kTasks); }), HasSubstr("is not fixed"));
+  EXPECT_THAT(refusal([&] { task_settings(resolving_conflicts(), one); }), HasSubstr("training.gradient_conflicts"));
+  EXPECT_THAT(refusal([] { task_settings(weighted(TaskWeighting::kNone, {"vqa=1"}), kTasks); }),
+              HasSubstr("is not fixed"));
 }
 
 std::vector<TaskResult> results(double loss, double norm) {
@@ -96,10 +109,16 @@ void learn(TaskBalance& balance, int64_t step, const engine::TaskSettings& setti
   balance.learn(results(3, norm), settings.weights, metrics);
 }
 
-const BalanceOptions kGradNorm{.task_weighting = TaskWeighting::kGradNorm, .gradnorm_learning_rate = 0.1};
+BalanceOptions fast_gradnorm() {
+  BalanceOptions options = weighted(TaskWeighting::kGradNorm);
+  options.gradnorm_learning_rate = 0.1;
+  return options;
+}
+
+const BalanceOptions kGradNorm = fast_gradnorm();
 
 TEST(TaskBalance, EntersTheTasksIntoTheMetrics) {
-  TaskBalance balance({.task_weighting = TaskWeighting::kInverseSize}, kTasks);
+  TaskBalance balance(weighted(TaskWeighting::kInverseSize), kTasks);
   report::StepMetrics metrics;
   auto of_step = results(3, 0);
   of_step[1].counts = {0, 0};
@@ -167,7 +186,7 @@ TEST(TaskBalance, AStateOfOtherTasksOrADamagedOneIsRefused) {
 }
 
 TEST(TaskBalance, SaysWhatItDoes) {
-  EXPECT_EQ(TaskBalance({.task_weighting = TaskWeighting::kInverseSize}, kTasks).description(),
+  EXPECT_EQ(TaskBalance(weighted(TaskWeighting::kInverseSize), kTasks).description(),
             "tasks: caption (1 samples, weight 2), vqa (3 samples, weight 0.6667)");
   EXPECT_THAT(TaskBalance(kGradNorm, kTasks).description(), HasSubstr("GradNorm"));
   EXPECT_THAT(TaskBalance({}, tasks_of({"vqa"})).description(), IsEmpty());

@@ -20,7 +20,8 @@ TEST(OomGuardTest, DoesAStepAgainOnACardThatIsTooSmall) {
     EXPECT_NE(reason.find("out of memory"), std::string::npos) << reason;
     next_micro_batches.push_back(std::ssize(next.micro_batches));
   });
-  const engine::StepLayout layout{.micro_batches = {std::ssize(run.samples())}};
+  engine::StepLayout layout;
+  layout.micro_batches = {std::ssize(run.samples())};
   const auto step = [&] {
     return guard.step(run.samples(), layout, /*seed=*/1, [] { return engine::LearningRates{1e-4, 1e-4, 1e-4}; });
   };

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <utility>
 
 #include "vlmtrain/base/error.h"
 
@@ -14,16 +15,20 @@ constexpr int64_t kMostInARow = 3;
 /// Below it an overflow is no longer one of scale.
 constexpr double kLeastLossScale = 1;
 
-bool is_overflow_of_scale(const report::StepMetrics& metrics) {
-  return metrics.loss_scale && *metrics.loss_scale > kLeastLossScale && std::isfinite(metrics.loss);
-}
-
 }  // namespace
+
+/// One that a lower scale may mend: a scale that does not go down from one skipped step to the next mends nothing.
+bool AnomalyWatch::is_overflow_of_scale(const report::StepMetrics& metrics) {
+  const auto before = std::exchange(last_skipped_scale_, metrics.loss_scale);
+  return metrics.loss_scale && *metrics.loss_scale > kLeastLossScale && std::isfinite(metrics.loss) &&
+         (!before || *metrics.loss_scale < *before);
+}
 
 void AnomalyWatch::on_step(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
   if (!metrics.skipped) {
     in_a_row_ = 0;
+    last_skipped_scale_.reset();
     return;
   }
   if (is_overflow_of_scale(metrics)) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "train/callbacks/callback.h"
 #include "train/callbacks/callback_list.h"
 
@@ -14,8 +16,11 @@ class AnomalyWatch final : public Callback {
   void on_step(const StepReport& step) override;
 
  private:
+  bool is_overflow_of_scale(const report::StepMetrics& metrics);
+
   CallbackList& events_;
   int64_t in_a_row_ = 0;
+  std::optional<double> last_skipped_scale_;  // of the steps skipped in a row up to now
 };
 
 }  // namespace vlmtrain::train
