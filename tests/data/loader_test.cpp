@@ -50,16 +50,22 @@ void expect_sum(const Ledger& ledger) {
             ledger.samples());
 }
 
+/// As a run that trains on what it draws.
+void mark_used(Ledger& ledger, const GlobalBatch& batch) {
+  for (const Sample& sample : batch.samples) ledger.mark_used(sample.index);
+}
+
 struct Drawn {
   std::vector<uint64_t> seeds;  ///< of the samples
   std::vector<std::vector<int64_t>> batches;
   std::vector<Cursor> cursors;
 };
 
-Drawn draw(Loader& loader, int64_t batches) {
+Drawn draw(Loader& loader, int64_t batches, Ledger* ledger = nullptr) {
   Drawn drawn;
   for (int64_t i = 0; i < batches; ++i) {
     const GlobalBatch batch = loader.next();
+    if (ledger != nullptr) mark_used(*ledger, batch);
     for (const Sample& sample : batch.samples) drawn.seeds.push_back(sample.seed);
     drawn.batches.push_back(indices(batch));
     drawn.cursors.push_back(batch.next);
@@ -175,12 +181,12 @@ TEST(Loader, ResumesWithTheSameBatchesAndLedger) {
   for (int64_t stop = 1; stop < 10; ++stop) {
     Ledger ledger("train.json", 23);
     Loader loader(records, processor, settings, {}, ledger);
-    const Cursor cursor = draw(loader, stop).cursors.back();
+    const Cursor cursor = draw(loader, stop, &ledger).cursors.back();
     Ledger restored = Ledger::restore(ledger.to_json(), "train.json", 23, cursor, 3);
     EXPECT_EQ(restored.to_json(), ledger.to_json());
     Loader resumed(records, processor, settings, cursor, restored);
-    const Drawn expected = draw(loader, 6);
-    const Drawn actual = draw(resumed, 6);
+    const Drawn expected = draw(loader, 6, &ledger);
+    const Drawn actual = draw(resumed, 6, &restored);
     EXPECT_EQ(actual.batches, expected.batches) << "stopped after " << stop;
     EXPECT_EQ(actual.cursors, expected.cursors);
     EXPECT_EQ(actual.seeds, expected.seeds);
@@ -217,7 +223,9 @@ TEST(Loader, SkipsUnusableRecordsAndWarnsOfEachOnce) {
                 {}, ledger);
   EXPECT_EQ(ledger.status(2), SampleStatus::kDropped);
   for (int64_t step = 0; step < 5; ++step) {
-    for (const int64_t index : indices(loader.next())) EXPECT_TRUE(index != 2 && index != 4) << index;
+    const GlobalBatch batch = loader.next();
+    mark_used(ledger, batch);
+    for (const int64_t index : indices(batch)) EXPECT_TRUE(index != 2 && index != 4) << index;
   }
   EXPECT_EQ(log.lines(), 2);
   EXPECT_THAT(log.text(), HasSubstr("warning: dropped: sample s2 (line 3): no turns"));
@@ -235,10 +243,10 @@ TEST(Loader, StopsAtABadSample) {
   });
   Ledger ledger("train.json", 8);
   Loader loader(records, processor, {.global_batch_size = 4, .num_workers = 2, .seed = 5}, {}, ledger);
-  EXPECT_EQ(loader.next().samples.size(), 4U);
+  mark_used(ledger, loader.next());
   EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("is too long; raise data.max_length"));
   EXPECT_EQ(ledger.status(bad), SampleStatus::kFailed);
-  EXPECT_EQ(ledger.count(SampleStatus::kUsed), 4);  // the batch that was cut short is not trained on
+  EXPECT_EQ(ledger.count(SampleStatus::kUsed), 4);
   EXPECT_EQ(ledger.count(SampleStatus::kNotReached), 3);
   EXPECT_EQ(ledger.to_json()["reasons"]["too long"], 1);
 }
@@ -318,7 +326,7 @@ TEST(Loader, StopsWhileThreadsAreBusy) {
         records, processor,
         {.global_batch_size = 3, .num_workers = 1 + repetition % 4, .seed = static_cast<uint64_t>(repetition)}, {},
         ledger);
-    for (int64_t step = 0; step < repetition % 3; ++step) loader.next();
+    for (int64_t step = 0; step < repetition % 3; ++step) mark_used(ledger, loader.next());
     EXPECT_EQ(ledger.count(SampleStatus::kUsed), repetition % 3 * 3);
   }
 }

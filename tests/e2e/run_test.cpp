@@ -32,7 +32,8 @@ TEST_F(RunTest, WritesItsFolder) {
   EXPECT_EQ(result.err.find_first_of("\r\033"), std::string::npos) << result.err;
 
   EXPECT_THAT(entries(folder() / "run"),
-              ElementsAre("checkpoints", "config.yaml", "ledger.json", "metrics.jsonl", "samples.jsonl"));
+              ElementsAre("checkpoints", "config.yaml", "environment.json", "events.jsonl", "ledger.json",
+                          "metrics.jsonl", "predictions.jsonl", "report.html", "samples.jsonl", "tensorboard"));
   EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-2", "step-3"));
   EXPECT_THAT(entries(folder() / "run/checkpoints/step-3/trainer_state"),
               ElementsAre("ledger.json", "optimizer.safetensors", "state.json"));
