@@ -47,6 +47,7 @@ after=$(awk '$1 == "all" { print $3 }' quickstart/accuracy_after.txt)
 cat <<SUMMARY
 Held-out answers that are right: $before before, $after after training.
   picture of some answers   quickstart/answers.png
+  how the run went          quickstart/run/report.html
   metrics of each step      quickstart/run/metrics.jsonl
   checkpoint                $trained (transformers loads it)
 Ask it: $vlmtrain generate --checkpoint $trained --image $picture --prompt "Describe the shapes."

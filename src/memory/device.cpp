@@ -107,9 +107,4 @@ void set_expandable_segments(bool expandable) {
   c10::CachingAllocator::setAllocatorSettings(expandable ? "expandable_segments:True" : "expandable_segments:False");
 }
 
-void limit_reserved_bytes(int64_t bytes, int64_t total_bytes) {
-  const double fraction = std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_bytes));
-  c10::CachingAllocator::setAllocatorSettings(fmt::format("per_process_memory_fraction:{:.9f}", fraction));
-}
-
 }  // namespace vlmtrain::memory

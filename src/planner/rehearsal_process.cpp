@@ -45,7 +45,8 @@ void serve_rehearsals() {
         continue;
       }
       if (message.contains("twin_step")) {
-        write_line(stdout, twin.value().rehearse(message["twin_step"].get<TwinStep>()));
+        if (!twin) break;  // why there is none was the answer to the line before
+        write_line(stdout, twin->rehearse(message["twin_step"].get<TwinStep>()));
         continue;
       }
       write_line(stdout, rehearse(job, message.at("request").get<RehearsalRequest>(), device));

@@ -25,7 +25,7 @@ at::Device with_segments(at::Device device, const Choices& choices) {
 }  // namespace
 
 TwinRehearsal::TwinRehearsal(const Job& job, const Choices& choices, at::Device device)
-    : device_(with_segments(device, choices)), run_(job, device), card_bytes_(memory::describe(device).total_bytes) {
+    : device_(with_segments(device, choices)), run_(job, device) {
   memory::release_unused(device_);
 }
 
@@ -33,12 +33,14 @@ Foresight TwinRehearsal::rehearse(const TwinStep& step) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   const double cpu_start = cpu_seconds();
-  memory::limit_reserved_bytes(step.limit_bytes, card_bytes_);
+  memory::limit_reserved_bytes(device_, step.limit_bytes);
   const models::RecomputeBlocks all_blocks{run_.model().vision_blocks(), run_.model().language_blocks()};
   Foresight found;
   found.step = step.step;
   found.layout = step.layout;
   found.release_first = step.release_first;
+  // What is reserved already would be used whatever the limit.
+  if (memory::device_memory(device_).reserved_bytes > step.limit_bytes) found.release_first = true;
   bool done = attempt(step, found);
   // A cache that the allocator had to empty by itself stalls a real card: it is emptied before the step instead.
   if ((!done || retries_ > 0) && !found.release_first) {

@@ -19,7 +19,6 @@ class TwinRehearsal {
 
   at::Device device_;
   RehearsedRun run_;
-  int64_t card_bytes_;
   int64_t failed_micro_batch_ = -1;
   int64_t retries_ = 0;  // of the last attempt
 };

@@ -42,7 +42,7 @@ RunPlan::RunPlan(const Config& config, at::Device device, const std::vector<io::
   spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(plan_), plan_.effort.seconds);
   memory::set_expandable_segments(choices().expandable_segments);
   if (config.memory.limit_gb) {
-    memory::limit_reserved_bytes(plan_.limit.card_bytes - plan_.limit.context_bytes, plan_.card.memory_bytes);
+    memory::limit_reserved_bytes(device, plan_.limit.card_bytes - plan_.limit.context_bytes);
   }
 }
 

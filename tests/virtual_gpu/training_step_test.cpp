@@ -120,9 +120,9 @@ INSTANTIATE_TEST_SUITE_P(
         StepCase{"bf16", {}, 602}, StepCase{"fp32", {.dtype = at::kFloat}, 546},
         StepCase{"bf16_recomputed", {.recompute = true}, 686},
         StepCase{"fp32_recomputed", {.dtype = at::kFloat, .recompute = true}, 638},
-        StepCase{"bf16_frozen_tower", {.frozen_tower = true}, 378}, StepCase{"bf16_tasks", {.tasks = {.count = 2}}, 1},
-        StepCase{"bf16_gradnorm", {.tasks = {.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true}}, 1},
-        StepCase{"bf16_pcgrad", {.repeats = 2, .tasks = {.count = 3, .resolve_conflicts = true}}, 1},
+        StepCase{"bf16_frozen_tower", {.frozen_tower = true}, 378}, StepCase{"bf16_tasks", {.tasks = {.count = 2}}, 542},
+        StepCase{"bf16_gradnorm", {.tasks = {.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true}}, 557},
+        StepCase{"bf16_pcgrad", {.repeats = 2, .tasks = {.count = 3, .resolve_conflicts = true}}, 1352},
         StepCase{"bf16_one_micro_batch", {.micro_batch_size = 4}, 342},
         StepCase{"bf16_untied_tiles", {.parity_case = "full_heads_untied_tiles", .repeats = 4}, 595},
         StepCase{

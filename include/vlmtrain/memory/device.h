@@ -52,8 +52,8 @@ void release_unused(at::Device device);
 /// memory of batches of changing size then hardly fragments. Nothing on the CPU.
 void set_expandable_segments(bool expandable);
 
-/// The allocator fails where the process would hold more than `bytes` of a card of `total_bytes`, as if the card were
-/// smaller (per_process_memory_fraction). Nothing on the CPU.
-void limit_reserved_bytes(int64_t bytes, int64_t total_bytes);
+/// From now on the allocator fails where it would reserve more than `bytes`, as if the card were smaller; what it has
+/// reserved already stays. More than the card has: no limit but the card's. Nothing on the CPU.
+void limit_reserved_bytes(at::Device device, int64_t bytes);
 
 }  // namespace vlmtrain::memory
