@@ -7,12 +7,12 @@
 #include <map>
 #include <vector>
 
-#include "vlmtrain/nn/codebook.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/nn/codebook.h"
 #include "vlmtrain/nn/quantization.h"
 
 namespace vlmtrain::parity {
