@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "planner/cost_recorder.h"
 #include "planner/rehearsed_run.h"
@@ -95,6 +96,14 @@ StepPeaks Outcome::peaks() const {
     most.reserved_bytes = std::max(most.reserved_bytes, step.reserved_bytes);
   }
   return most;
+}
+
+void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape) {
+  if (!groups.empty() && groups.back().shape == shape) {
+    ++groups.back().count;
+  } else {
+    groups.push_back({std::move(shape), 1});
+  }
 }
 
 engine::StepLayout layout_of(const Choices& choices, int64_t samples) {

@@ -33,11 +33,7 @@ std::vector<SampleGroup> first_samples(const SampleBatch& batch, int64_t count) 
   std::vector<SampleGroup> groups;
   const int64_t different = std::min(count, std::ssize(batch.shapes));
   for (const auto& shape : std::span(batch.shapes).first(static_cast<size_t>(different))) {
-    if (!groups.empty() && groups.back().shape == shape) {
-      ++groups.back().count;
-    } else {
-      groups.push_back({shape, 1});
-    }
+    add_sample(groups, shape);
   }
   groups.back().count += count - different;
   return groups;

@@ -5,7 +5,8 @@
 
 namespace vlmtrain::train {
 
-PendingStep::PendingStep(const GuardedStep& done, const UpcomingStep& step, at::Device device)
+PendingStep::PendingStep(const GuardedStep& done, const UpcomingStep& step, const memory::DeviceMemory& memory,
+                         at::Device device)
     : numbers_(done.result.numbers),
       has_loss_scale_(done.result.loss_scale.defined()),
       task_counts_(done.result.tasks) {
@@ -21,7 +22,6 @@ PendingStep::PendingStep(const GuardedStep& done, const UpcomingStep& step, at::
   metrics.foreseen_splits = step.foreseen.layout.splits_against(step.planned);
   metrics.oom_splits = done.failed_attempts;
   metrics.data_wait_seconds = step.data_wait_seconds;
-  const auto memory = memory::device_memory(device);
   metrics.allocated_peak_bytes = memory.allocated_peak_bytes;
   metrics.reserved_peak_bytes = memory.reserved_peak_bytes;
   metrics.allocated_bytes = memory.allocated_bytes;

@@ -10,8 +10,8 @@ namespace vlmtrain::train {
 /// A step whose loss and gradient norm are still on their way from the device.
 class PendingStep {
  public:
-  /// Takes note of memory as it is now.
-  PendingStep(const GuardedStep& done, const UpcomingStep& step, at::Device device);
+  /// `memory` is what the device has now; the host's is asked for here.
+  PendingStep(const GuardedStep& done, const UpcomingStep& step, const memory::DeviceMemory& memory, at::Device device);
 
   /// Waits for the device; the report is complete then.
   void read();

@@ -18,7 +18,7 @@ class RunPlan {
   /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit. Sets up the allocator as the plan
   /// needs it.
   RunPlan(const Config& config, at::Device device, const std::vector<io::Record>& records,
-          const models::Processor& processor, std::filesystem::path run_folder);
+          const models::Processor& processor, const engine::TaskSettings& tasks, std::filesystem::path run_folder);
 
   const planner::Choices& choices() const { return plan_.chosen.choices; }
   const planner::StepPeaks& peaks() const { return plan_.chosen.peaks; }

@@ -30,6 +30,9 @@ class TaskBalance {
   /// Samples that a micro-batch may be made of, one run after another.
   std::vector<int64_t> runs_of(const std::vector<data::Sample>& samples) const;
 
+  /// As the configuration has them. REQUIRES: no step was begun.
+  const engine::TaskSettings& initial_settings() const { return settings_; }
+
   /// Of a step, from 1. REQUIRES: learn() has been told of all but at most one step before it.
   engine::TaskSettings settings(int64_t step, uint64_t step_seed);
 

@@ -87,8 +87,9 @@ class Trainer {
     const int64_t done = run_.state.step;
     callbacks_.add(std::make_unique<MetricsFiles>(run_.folder, done, config_.output.log_samples));
     if (config_.output.sample_predictions > 0 && !is_rehearsal()) {
-      const auto& file = config_.data.eval.empty() ? config_.data.train : config_.data.eval;
-      auto records = spread(read_records(file), config_.output.sample_predictions);
+      const bool has_eval = !config_.data.eval.empty();
+      const auto& file = has_eval ? config_.data.eval : config_.data.train;
+      auto records = spread(has_eval ? read_records(file) : run_.records, config_.output.sample_predictions);
       const auto image_root = processor_settings(config_.data, file).image_root;
       callbacks_.add(std::make_unique<SamplePredictions>(std::move(records), image_root, *run_.model, *run_.processor,
                                                          device_, callbacks_));
@@ -222,7 +223,8 @@ class Trainer {
     ++run_.state.step;
     run_.state.cursor = step.batch.next;
     for (const auto& sample : step.batch.samples) run_.ledger.mark_used(sample.index);
-    pending_.emplace(done, step, device_);
+    const auto memory = memory::device_memory(device_);
+    pending_.emplace(done, step, memory, device_);
     pending_->task_weights = task_settings_.weights;
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.schedule.total_steps;
@@ -233,7 +235,6 @@ class Trainer {
       metrics.predicted_allocated_peak_bytes = predicted.allocated_bytes;
       metrics.predicted_peak_bytes = predicted.reserved_bytes;
     }
-    const auto memory = memory::device_memory(device_);
     most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
     most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
     if (twin_) twin_->compare(step.step, step.foreseen, memory, done.failed_attempts == 0);

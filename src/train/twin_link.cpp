@@ -25,14 +25,7 @@ constexpr int64_t kMarginShare = 50;  // of the limit, each time
 
 std::vector<planner::SampleGroup> groups_of(const std::vector<data::Sample>& samples) {
   std::vector<planner::SampleGroup> groups;
-  for (const auto& sample : samples) {
-    data::SampleShape shape = data::shape_of(sample);
-    if (!groups.empty() && groups.back().shape == shape) {
-      ++groups.back().count;
-    } else {
-      groups.push_back({std::move(shape), 1});
-    }
-  }
+  for (const auto& sample : samples) planner::add_sample(groups, data::shape_of(sample));
   return groups;
 }
 

@@ -55,6 +55,9 @@ struct SampleGroup {
   int64_t count = 1;
 };
 
+/// Adds a sample behind those of `groups`.
+void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape);
+
 struct RehearsalRequest {
   Choices choices;
   std::vector<std::vector<SampleGroup>> steps;  ///< the samples of each step, in order; cut into micro-batches
