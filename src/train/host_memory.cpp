@@ -35,31 +35,16 @@ int64_t moment_bytes(engine::OptimizerStates states) {
   return 0;
 }
 
-bool is_frozen(const nn::Parameter& parameter, const models::FrozenParts& frozen) {
-  switch (parameter.component) {
-    case nn::Component::kVisionTower:
-      return frozen.vision_tower;
-    case nn::Component::kProjector:
-      return frozen.projector;
-    case nn::Component::kLanguageModel:
-      return frozen.language_model;
-    case nn::Component::kUnused:
-      return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 void check_fits_host(const models::VisionLanguageModel& model, const Config& config, int64_t limit_bytes) {
-  const auto frozen = frozen_parts(config.model);
   const int64_t moments = moment_bytes(adamw_settings(config.training).states);
   int64_t weights = 0;
   int64_t gradients = 0;
   int64_t states = 0;
   for (const auto& parameter : model.parameters().all()) {
     weights += weight_bytes(parameter);
-    if (!parameter.tensor.requires_grad() || is_frozen(parameter, frozen)) continue;
+    if (!parameter.tensor.requires_grad()) continue;
     const bool is_own_master = parameter.tensor.scalar_type() == at::kFloat;
     gradients += parameter.elements() * kGradientBytes;
     states += parameter.elements() * (moments + (is_own_master ? 0 : kMasterBytes));
@@ -68,14 +53,14 @@ void check_fits_host(const models::VisionLanguageModel& model, const Config& con
   if (total <= limit_bytes) return;
   throw UserError(
       ExitCode::kDoesNotFit,
-      fmt::format("model.path: {} does not fit in host memory: weights of {:.2f} GB, gradients of {:.2f} GB and "
-                  "optimizer states "
-                  "of {:.2f} GB are {:.2f} GB, and this process may use {:.2f} GB, activations included (the machine's "
-                  "memory, or "
-                  "what its control group leaves it, such as a SLURM job's --mem). Ask for more memory, train adapters "
-                  "(lora.rank=16, also with model.quantization=nf4) or freeze parts (model.freeze_vision_tower=true)",
-                  config.model.path, in_gigabytes(weights), in_gigabytes(gradients), in_gigabytes(states),
-                  in_gigabytes(total), in_gigabytes(limit_bytes)));
+      fmt::format(
+          "model.path: {} does not fit in host memory: weights of {:.2f} GB, gradients of {:.2f} GB and "
+          "optimizer states of {:.2f} GB are {:.2f} GB, and this process may use {:.2f} GB, activations "
+          "included (the machine's memory, or what its control group leaves it, such as a SLURM job's --mem). "
+          "Ask for more memory, train adapters (lora.rank=16, also with model.quantization=nf4) or freeze parts "
+          "(model.freeze_vision_tower=true)",
+          config.model.path, in_gigabytes(weights), in_gigabytes(gradients), in_gigabytes(states), in_gigabytes(total),
+          in_gigabytes(limit_bytes)));
 }
 
 int64_t bytes_for_samples_ahead(int64_t limit_bytes, int64_t used_bytes) {

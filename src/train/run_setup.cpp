@@ -30,7 +30,7 @@ RunSetup::RunSetup(const Config& config, at::Device device)
   schedule.total_steps = total_steps(config.training, std::ssize(records));
   schedule.shape = config.training.lr_scheduler;
   schedule.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule.total_steps));
-  if (!device.is_cpu()) plan.emplace(config, device, records, *processor, folder);
+  if (!device.is_cpu()) plan.emplace(config, device, records, *processor, tasks.initial_settings(), folder);
   load(config, device);
 }
 
@@ -46,10 +46,9 @@ void RunSetup::load(const Config& config, at::Device device) {
   state.fingerprint = fingerprint;
   // A virtual card holds no values.
   model = load_model(config, device, newest, /*with_values=*/!is_rehearsal());
-  freeze(*model, config.model);
   choices = plan ? plan->choices() : choices_without_plan(config, model->vision_blocks(), model->language_blocks());
   engine::AdamWSettings settings = adamw_settings(config.training);
-  settings.separate_tasks = task_settings(config, records).separate();
+  settings.separate_tasks = tasks.initial_settings().separate();
   optimizer = std::make_unique<engine::AdamW>(model->parameters(), settings);
   if (!newest) return;
   load_optimizer(*newest, *optimizer);

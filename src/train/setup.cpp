@@ -96,32 +96,11 @@ nn::Quantization quantization(const Config& config) {
   return wanted;
 }
 
-std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
-                                                        const std::optional<std::filesystem::path>& newest,
-                                                        bool with_values) {
-  const auto lora = lora_settings(config, newest.value_or(""));
-  const std::filesystem::path weights = newest && !lora ? *newest : std::filesystem::path(config.model.path);
-  auto model =
-      models::build_model(weights, device, engine::dtype_of(config.training.precision), lora, quantization(config));
-  if (!with_values) return model;
-  if (device.is_cpu()) check_fits_host(*model, config, memory::host_limit_bytes());
-  const auto seed = static_cast<uint64_t>(config.training.seed);
-  const bool is_start = newest == std::nullopt;
-  const auto loaded =
-      models::load_weights(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
-  if (is_start) check_new_weights(loaded, lora.has_value(), weights);
-  if (!lora) return model;
-  if (lora->adapter.empty()) {
-    models::initialize_adapter(*model, seed);
-  } else {
-    models::load_adapter(*model, lora->adapter);
-  }
-  return model;
-}
-
 models::FrozenParts frozen_parts(const ModelOptions& options) {
   return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model};
 }
+
+namespace {
 
 void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
   if (!models::freeze(model, frozen_parts(options))) {
@@ -136,6 +115,32 @@ void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
         "two out",
         parameter.name);
   }
+}
+
+}  // namespace
+
+std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
+                                                        const std::optional<std::filesystem::path>& newest,
+                                                        bool with_values) {
+  const auto lora = lora_settings(config, newest.value_or(""));
+  const std::filesystem::path weights = newest && !lora ? *newest : std::filesystem::path(config.model.path);
+  auto model =
+      models::build_model(weights, device, engine::dtype_of(config.training.precision), lora, quantization(config));
+  freeze(*model, config.model);
+  if (!with_values) return model;
+  if (device.is_cpu()) check_fits_host(*model, config, memory::host_limit_bytes());
+  const auto seed = static_cast<uint64_t>(config.training.seed);
+  const bool is_start = newest == std::nullopt;
+  const auto loaded =
+      models::load_weights(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
+  if (is_start) check_new_weights(loaded, lora.has_value(), weights);
+  if (!lora) return model;
+  if (lora->adapter.empty()) {
+    models::initialize_adapter(*model, seed);
+  } else {
+    models::load_adapter(*model, lora->adapter);
+  }
+  return model;
 }
 
 namespace {

@@ -19,9 +19,9 @@ class HostMemoryTest : public testing::Test {
     return models::build_model(parity::Case("mixed_batch").checkpoint(), at::kCPU, dtype, lora);
   }
 
-  static bool fits(const models::VisionLanguageModel& model, int64_t bytes, const Config& config = {}) {
+  static bool fits(const models::VisionLanguageModel& model, int64_t bytes) {
     try {
-      check_fits_host(model, config, bytes);
+      check_fits_host(model, Config{}, bytes);
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kDoesNotFit);
       return false;
@@ -46,11 +46,10 @@ TEST_F(HostMemoryTest, FullTrainingTakesEighteenBytesAParameterInBf16) {
 
 TEST_F(HostMemoryTest, WhatIsNotTrainedTakesItsWeightsOnly) {
   const auto full = model(at::kFloat);
-  Config frozen;
-  frozen.model.freeze_vision_tower = frozen.model.freeze_projector = frozen.model.freeze_language_model = true;
+  models::freeze(*full, {.vision_tower = true, .projector = true, .language_model = true});
   const int64_t weights = 4 * full->parameters().total_elements();
-  EXPECT_TRUE(fits(*full, weights, frozen));
-  EXPECT_FALSE(fits(*full, weights - 1, frozen));
+  EXPECT_TRUE(fits(*full, weights));
+  EXPECT_FALSE(fits(*full, weights - 1));
 
   const auto adapted = model(at::kFloat, nn::LoraSettings{.rank = 2});
   int64_t trained = 0;

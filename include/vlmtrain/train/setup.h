@@ -37,12 +37,12 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
 /// model.quantization; refused without LoRA.
 nn::Quantization quantization(const Config& config);
 
-/// The run's model with its weights: as the newest checkpoint has them, or at the start; or without any values.
+/// The run's model, frozen in part as the configuration says, with its weights: as the newest checkpoint has them, or
+/// at the start; or without any values.
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
                                                         const std::optional<std::filesystem::path>& newest,
                                                         bool with_values);
 models::FrozenParts frozen_parts(const ModelOptions& options);
-void freeze(models::VisionLanguageModel& model, const ModelOptions& options);
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options);
 engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor);
 
