@@ -14,10 +14,6 @@ constexpr int64_t kSmallLossChunk = 256;
 
 }  // namespace
 
-int64_t StepLayout::samples() const {
-  return std::accumulate(micro_batches.begin(), micro_batches.end(), int64_t{0});
-}
-
 int64_t StepLayout::first_sample(int64_t micro_batch) const {
   return std::accumulate(micro_batches.begin(), micro_batches.begin() + micro_batch, int64_t{0});
 }

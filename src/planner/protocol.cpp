@@ -143,10 +143,13 @@ void from_json(const nlohmann::json& json, TwinStep& step) {
 }
 
 void to_json(nlohmann::json& json, const Foresight& foresight) {
-  json = {{"step", foresight.step},       {"fits", foresight.fits},
-          {"layout", foresight.layout},   {"release_first", foresight.release_first},
-          {"peaks", foresight.peaks},     {"attempts", foresight.attempts},
-          {"seconds", foresight.seconds}, {"cpu_seconds", foresight.cpu_seconds}};
+  json = {{"step", foresight.step},
+          {"fits", foresight.fits},
+          {"layout", foresight.layout},
+          {"release_first", foresight.release_first},
+          {"peaks", foresight.peaks},
+          {"attempts", foresight.attempts},
+          {"cpu_seconds", foresight.cpu_seconds}};
 }
 
 void from_json(const nlohmann::json& json, Foresight& foresight) {
@@ -156,7 +159,6 @@ void from_json(const nlohmann::json& json, Foresight& foresight) {
   json.at("release_first").get_to(foresight.release_first);
   json.at("peaks").get_to(foresight.peaks);
   json.at("attempts").get_to(foresight.attempts);
-  json.at("seconds").get_to(foresight.seconds);
   json.at("cpu_seconds").get_to(foresight.cpu_seconds);
 }
 

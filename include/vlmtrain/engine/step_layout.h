@@ -18,7 +18,6 @@ struct StepLayout {
 
   bool operator==(const StepLayout&) const = default;
 
-  int64_t samples() const;
   /// Place in the step of the first sample of a micro-batch.
   int64_t first_sample(int64_t micro_batch) const;
   /// How many micro-batches more there are than in `other`.

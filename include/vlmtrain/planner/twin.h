@@ -30,7 +30,6 @@ struct Foresight {
   bool release_first = false;  ///< as asked for, or because the cache was too fragmented
   StepPeaks peaks;
   int64_t attempts = 0;
-  double seconds = 0;      ///< that the rehearsal took
   double cpu_seconds = 0;  ///< of the child, for this step
 };
 
