@@ -1,6 +1,5 @@
 #include "planner/twin_rehearsal.h"
 
-#include <chrono>
 #include <ctime>
 
 #include "vlmtrain/engine/step.h"
@@ -30,8 +29,6 @@ TwinRehearsal::TwinRehearsal(const Job& job, const Choices& choices, at::Device 
 }
 
 Foresight TwinRehearsal::rehearse(const TwinStep& step) {
-  using Clock = std::chrono::steady_clock;
-  const auto start = Clock::now();
   const double cpu_start = cpu_seconds();
   memory::limit_reserved_bytes(device_, step.limit_bytes);
   const models::RecomputeBlocks all_blocks{run_.model().vision_blocks(), run_.model().language_blocks()};
@@ -42,12 +39,14 @@ Foresight TwinRehearsal::rehearse(const TwinStep& step) {
   // What is reserved already would be used whatever the limit.
   if (memory::device_memory(device_).reserved_bytes > step.limit_bytes) found.release_first = true;
   bool done = attempt(step, found);
-  // A cache that the allocator had to empty by itself stalls a real card: it is emptied before the step instead.
-  if ((!done || retries_ > 0) && !found.release_first) {
+  // Where the allocator has to empty its cache in the middle of a step, a real card stalls; and the run, whose own limit
+  // no margin lowers, would not do the same. So the cache is emptied before the step, or the step takes less.
+  const auto is_smooth = [&] { return done && retries_ == 0; };
+  if (!is_smooth() && !found.release_first) {
     found.release_first = true;
     done = attempt(step, found);
   }
-  while (!done) {
+  while (!is_smooth()) {
     auto smaller = engine::with_smaller_micro_batches(found.layout, failed_micro_batch_, engine::Cut::kOnlyThat);
     if (!smaller) smaller = engine::with_least_memory(found.layout, all_blocks);
     if (!smaller) break;
@@ -55,7 +54,6 @@ Foresight TwinRehearsal::rehearse(const TwinStep& step) {
     done = attempt(step, found);
   }
   found.fits = done;
-  found.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   found.cpu_seconds = cpu_seconds() - cpu_start;
   return found;
 }
@@ -66,6 +64,7 @@ bool TwinRehearsal::attempt(const TwinStep& step, Foresight& found) {
   memory::reset_peaks(device_);
   const int64_t retries_before = memory::allocation_retries(device_);
   bool fits = true;
+  failed_micro_batch_ = -1;
   try {
     run_.step(step.samples, found.layout);
   } catch (const engine::StepOutOfMemory& error) {
