@@ -7,4 +7,4 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh --tests
 cmake --preset release >/dev/null
 cmake --build --preset release
-ctest --preset release "$@"
+ctest --preset release --parallel "$(nproc)" "$@"

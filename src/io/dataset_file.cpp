@@ -7,6 +7,7 @@
 
 #include "io/dataset_record.h"
 #include "io/mapped_file.h"
+#include "io/white_space.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // The records are cut out of the text and parsed one by one: this tells their lines, keeps one JSON tree in memory
@@ -131,7 +131,7 @@ class DatasetReader {
     while (at_ < text_.size()) {
       const size_t end = std::min(text_.find('\n', at_), text_.size());
       const std::string_view line = text_.substr(at_, end - at_);
-      if (line.find_first_not_of(kSpace) != std::string_view::npos) {
+      if (line.find_first_not_of(kWhiteSpace) != std::string_view::npos) {
         add_line(line);
       }
       at_ = end + 1;
@@ -168,7 +168,7 @@ class DatasetReader {
     }
   }
 
-  void skip_space() { at_ = std::min(text_.find_first_not_of(kSpace, at_), text_.size()); }
+  void skip_space() { at_ = std::min(text_.find_first_not_of(kWhiteSpace, at_), text_.size()); }
   std::string next_id() const { return fmt::format("{}:{}", stem_, records_.size()); }
 
   [[noreturn]] void fail_broken() const {

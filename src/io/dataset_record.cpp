@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "io/media_places.h"
+#include "io/white_space.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::io {
@@ -33,12 +34,10 @@ std::string id_of(const json& record, std::string fallback) {
   return id != nullptr && id->is_number_integer() ? id->dump() : std::move(fallback);
 }
 
-constexpr const char* kSpace = " \t\r\n";
-
 // VQA-RAD has the answer types "CLOSED" and "CLOSED ", which are one.
 std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(kSpace);
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+  const size_t begin = text.find_first_not_of(kWhiteSpace);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kWhiteSpace) + 1 - begin);
 }
 
 /// The first of `keys` that is a string, trimmed; else empty.
@@ -188,7 +187,7 @@ std::string text_of(const json& turn, size_t number, Places& places) {
 }
 
 void check_turn(const Turn& turn, size_t number) {
-  if (turn.text.find_first_not_of(kSpace) == std::string::npos) {
+  if (turn.text.find_first_not_of(kWhiteSpace) == std::string::npos) {
     throw data_error("turn {} is empty", number);
   }
   for (const MediaKind& kind : {kImages, kVideos}) {

@@ -26,6 +26,9 @@
 
 namespace vlmtrain::e2e {
 
+/// Where a run on a virtual RTX 4090 writes, under its test's folder.
+inline constexpr const char* kVirtualRun = "run/virtual-rtx4090/";
+
 inline std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

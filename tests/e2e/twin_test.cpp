@@ -8,8 +8,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kFolder = "run/virtual-rtx4090/";
-
 /// Runs on a virtual card with a twin: both are exact there, so what was foreseen is what happens.
 class TwinTest : public CommandTest {
  protected:
@@ -20,8 +18,8 @@ class TwinTest : public CommandTest {
   }
   Result train_on_card(const std::vector<std::string>& overrides) const { return run(arguments(overrides)); }
 
-  std::vector<nlohmann::ordered_json> steps() const { return step_lines(std::string(kFolder) + "metrics.jsonl"); }
-  nlohmann::ordered_json plan() const { return json_file(std::string(kFolder) + "plan.json"); }
+  std::vector<nlohmann::ordered_json> steps() const { return step_lines(std::string(kVirtualRun) + "metrics.jsonl"); }
+  nlohmann::ordered_json plan() const { return json_file(std::string(kVirtualRun) + "plan.json"); }
 
   int64_t sum_of(const char* key) const {
     int64_t sum = 0;
@@ -85,7 +83,7 @@ TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
     EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
   }
   EXPECT_EQ(plan()["measured"]["allocation_retries"], 0);
-  EXPECT_THAT(read_text(folder() / kFolder / "events.jsonl"), HasSubstr("\"foreseen_split\""));
+  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("\"foreseen_split\""));
 }
 
 TEST_F(TwinTest, WithoutOneTheGuardDoesStepsAgain) {
@@ -97,7 +95,7 @@ TEST_F(TwinTest, WithoutOneTheGuardDoesStepsAgain) {
   ASSERT_EQ(steps().size(), 12U);
   EXPECT_GT(sum_of("oom_splits"), 0);
   for (const auto& step : steps()) EXPECT_EQ(step["samples"], 44);
-  EXPECT_THAT(read_text(folder() / kFolder / "events.jsonl"), HasSubstr("\"oom_split\""));
+  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("\"oom_split\""));
 }
 
 /// The run's child that is its twin, once the planner's is gone.

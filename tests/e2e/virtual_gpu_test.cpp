@@ -10,8 +10,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kFolder = "run/virtual-rtx4090/";
-
 /// A whole run on a virtual card: all is done but arithmetic.
 class VirtualGpuTest : public CommandTest {
  protected:
@@ -24,7 +22,7 @@ class VirtualGpuTest : public CommandTest {
 
   std::vector<std::pair<int64_t, int64_t>> peaks() const {
     std::vector<std::pair<int64_t, int64_t>> peaks;
-    for (const auto& step : step_lines(std::string(kFolder) + "metrics.jsonl")) {
+    for (const auto& step : step_lines(std::string(kVirtualRun) + "metrics.jsonl")) {
       peaks.emplace_back(step["allocated_peak_bytes"], step["reserved_peak_bytes"]);
     }
     return peaks;
@@ -36,13 +34,13 @@ TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("in bf16 on cuda:0"));
   EXPECT_THAT(entries(folder() / "run"), ElementsAre("virtual-rtx4090")) << "away from the results of real runs";
-  EXPECT_THAT(entries(folder() / kFolder),
+  EXPECT_THAT(entries(folder() / kVirtualRun),
               ElementsAre("config.yaml", "environment.json", "events.jsonl", "ledger.json", "metrics.jsonl",
                           "plan.json", "predictions.jsonl", "report.html", "samples.jsonl"))
       << "no checkpoint of values that were never computed";
 
-  const auto plan = json_file(std::string(kFolder) + "plan.json");
-  const auto steps = step_lines(std::string(kFolder) + "metrics.jsonl");
+  const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
+  const auto steps = step_lines(std::string(kVirtualRun) + "metrics.jsonl");
   ASSERT_EQ(steps.size(), 4U);
   for (const auto& step : steps) {
     EXPECT_TRUE(step["loss"].is_null());
@@ -72,7 +70,7 @@ TEST_P(PlannedRun, TakesWhatWasPlanned) {
       train_on_card({std::string("training.precision=") + precision, std::string("training.optimizer_states=") + states,
                      "training.global_batch_size=11", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto plan = json_file(std::string(kFolder) + "plan.json");
+  const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
   EXPECT_EQ(plan["micro_batch_size"].get<int>() * plan["gradient_accumulation_steps"].get<int>(), 11);
 
   const auto& measured = plan["measured"];
@@ -100,7 +98,7 @@ TEST_P(PlannedRun, TakesWhatWasPlanned) {
 
 TEST_F(VirtualGpuTest, TheLedgerCountsEverySample) {
   ASSERT_EQ(train_on_card({"training.max_steps=2"}).exit_code, 0);
-  const auto ledger = json_file(std::string(kFolder) + "ledger.json");
+  const auto ledger = json_file(std::string(kVirtualRun) + "ledger.json");
   EXPECT_EQ(ledger["samples"], kRecords);
   EXPECT_EQ(ledger["used"], 8);
   EXPECT_EQ(ledger["not_reached"], kRecords - 8);
@@ -111,28 +109,28 @@ TEST_F(VirtualGpuTest, TheLedgerCountsEverySample) {
 TEST_F(VirtualGpuTest, TwoRunsTakeTheSameMemoryStepByStep) {
   ASSERT_EQ(train_on_card({}).exit_code, 0);
   const auto first = peaks();
-  const auto first_plan = json_file(std::string(kFolder) + "plan.json");
+  const auto first_plan = json_file(std::string(kVirtualRun) + "plan.json");
   std::filesystem::remove_all(folder() / "run");
   ASSERT_EQ(train_on_card({}).exit_code, 0);
   EXPECT_EQ(peaks(), first);
-  EXPECT_EQ(json_file(std::string(kFolder) + "plan.json")["memory"], first_plan["memory"]);
+  EXPECT_EQ(json_file(std::string(kVirtualRun) + "plan.json")["memory"], first_plan["memory"]);
 }
 
 TEST_F(VirtualGpuTest, AFixedMicroBatchIsKept) {
   ASSERT_EQ(train_on_card({"training.micro_batch_size=2", "memory.recompute=1"}).exit_code, 0);
-  const auto plan = json_file(std::string(kFolder) + "plan.json");
+  const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
   EXPECT_EQ(plan["micro_batch_size"], 2);
   EXPECT_EQ(plan["gradient_accumulation_steps"], 2);
   EXPECT_EQ(plan["recompute"]["vision_blocks"], 1);
   EXPECT_EQ(plan["recompute"]["language_blocks"], 1);
-  for (const auto& step : step_lines(std::string(kFolder) + "metrics.jsonl")) EXPECT_EQ(step["micro_batches"], 2);
+  for (const auto& step : step_lines(std::string(kVirtualRun) + "metrics.jsonl")) EXPECT_EQ(step["micro_batches"], 2);
 }
 
 TEST_F(VirtualGpuTest, ALimitThatIsTooSmallIsSaidBeforeTheFirstStepAndWhatWouldHelp) {
   const Result result = train_on_card({"memory.limit_gb=0.55"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("does not fit"), HasSubstr("memory.limit_gb="), Not(HasSubstr("--gpu "))));
-  EXPECT_FALSE(std::filesystem::exists(folder() / kFolder / "metrics.jsonl"));
+  EXPECT_FALSE(std::filesystem::exists(folder() / kVirtualRun / "metrics.jsonl"));
 }
 
 TEST_F(VirtualGpuTest, ACardWithoutBf16IsRefusedWithTheRemedy) {

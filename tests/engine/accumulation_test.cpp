@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/batch_of_eight.h"
+#include "engine/gradients.h"
 #include "parity/deviations.h"
 #include "vlmtrain/engine/step.h"
 
@@ -14,11 +15,6 @@ namespace {
 using parity::Deviations;
 using parity::has_zero_true_gradient;
 using parity::relative_difference;
-
-struct Gradients {
-  double loss;
-  std::map<std::string, at::Tensor> by_name;
-};
 
 class Accumulation : public testing::Test {
  protected:

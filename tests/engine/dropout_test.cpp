@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "engine/batch_of_eight.h"
+#include "engine/gradients.h"
 #include "parity/deviations.h"
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/adapter.h"
@@ -29,12 +30,6 @@ void PrintTo(const DropoutCase& dropout_case, std::ostream* out) {
   *out << dropout_case.name;
 }
 
-/// Loss and gradients of the adapters on all Linears, with dropout.
-struct Gradients {
-  double loss = 0;
-  std::map<std::string, at::Tensor> by_name;
-};
-
 class DropoutTest : public testing::TestWithParam<DropoutCase> {
  protected:
   static constexpr models::RecomputeBlocks kAllBlocks{99, 99};
@@ -56,6 +51,7 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
 
   int64_t all() const { return std::ssize(samples_); }
 
+  /// Loss and gradients of the adapters on all Linears, with dropout.
   Gradients gradients(const Cut& cut) {
     model_->set_recompute(cut.recompute);
     model_->set_vision_tiles_per_pass(cut.vision_tiles_per_pass);

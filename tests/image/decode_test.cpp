@@ -16,8 +16,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-const std::filesystem::path kData = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/image/data";
-
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes) {
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
@@ -29,7 +27,7 @@ std::filesystem::path scratch(const std::string& name) {
 
 /// A PNG whose header tells a size, and nothing else.
 std::vector<std::byte> png_header(uint32_t width, uint32_t height) {
-  std::vector<std::byte> bytes = file_bytes(kData / "rgb.png");
+  std::vector<std::byte> bytes = file_bytes(kImageData / "rgb.png");
   for (int i = 0; i < 4; ++i) {
     bytes[16 + i] = static_cast<std::byte>(width >> (24 - 8 * i));
     bytes[20 + i] = static_cast<std::byte>(height >> (24 - 8 * i));
@@ -38,12 +36,12 @@ std::vector<std::byte> png_header(uint32_t width, uint32_t height) {
 }
 
 TEST(Decode, IsBitEqualToPillow) {
-  const std::vector<std::byte> expected = file_bytes(kData / "decoded.bin");
-  const nlohmann::json cases = file_json(kData / "decode.json");
+  const std::vector<std::byte> expected = file_bytes(kImageData / "decoded.bin");
+  const nlohmann::json cases = file_json(kImageData / "decode.json");
   ASSERT_GT(cases.size(), 30U);
   for (const auto& entry : cases) {
     SCOPED_TRACE(entry.at("file").get<std::string>());
-    const at::Tensor picture = decode_image_file(kData / entry.at("file").get<std::string>());
+    const at::Tensor picture = decode_image_file(kImageData / entry.at("file").get<std::string>());
     ASSERT_EQ(picture.sizes().vec(), (std::vector<int64_t>{3, entry.at("height"), entry.at("width")}));
     const std::byte* reference = expected.data() + entry.at("offset").get<size_t>();
     EXPECT_EQ(first_difference(tensor_bytes(picture), reference, picture.nbytes()), -1);
@@ -51,15 +49,15 @@ TEST(Decode, IsBitEqualToPillow) {
 }
 
 TEST(Decode, HeaderTellsTheSizeOfTheUprightPicture) {
-  for (const auto& entry : file_json(kData / "decode.json")) {
+  for (const auto& entry : file_json(kImageData / "decode.json")) {
     SCOPED_TRACE(entry.at("file").get<std::string>());
-    const ImageSize size = read_image_size(kData / entry.at("file").get<std::string>());
+    const ImageSize size = read_image_size(kImageData / entry.at("file").get<std::string>());
     EXPECT_EQ(size, (ImageSize{entry.at("height"), entry.at("width")}));
   }
 }
 
 TEST(Decode, SixteenBitGreyKeepsItsUpperByte) {
-  const at::Tensor picture = decode_image_file(kData / "grey_16_bit.png");
+  const at::Tensor picture = decode_image_file(kImageData / "grey_16_bit.png");
   ASSERT_EQ(picture.numel(), 3 * 64);
   const uint8_t* values = picture.const_data_ptr<uint8_t>();
   for (int64_t i = 0; i < picture.numel(); ++i) EXPECT_EQ(values[i], i % 64 * 4) << i;
@@ -67,7 +65,7 @@ TEST(Decode, SixteenBitGreyKeepsItsUpperByte) {
 
 TEST(Decode, WhatIsTransparentLiesOnWhite) {
   // The first pixel's alpha is 0.
-  const at::Tensor picture = decode_image_file(kData / "rgba.png");
+  const at::Tensor picture = decode_image_file(kImageData / "rgba.png");
   for (int64_t channel = 0; channel < 3; ++channel) EXPECT_EQ(picture[channel][0][0].item<int>(), 255);
 }
 
@@ -76,7 +74,7 @@ TEST(Decode, WhatIsTransparentLiesOnWhite) {
 TEST(Decode, RefusesACutOffFile) {
   for (const std::string name : {"rgb.jpg", "progressive.jpg", "restarts.jpg", "cmyk.jpg", "rgb.png", "interlaced.png",
                                  "palette_4.png", "rgb.webp", "lossless.webp", "alpha.webp"}) {
-    const std::vector<std::byte> whole = file_bytes(kData / name);
+    const std::vector<std::byte> whole = file_bytes(kImageData / name);
     const std::vector<std::byte> pixels = tensor_bytes(decode_image(whole, name));
     constexpr size_t kTail = 24;
     for (size_t size = 0; size < whole.size(); ++size) {
@@ -93,11 +91,11 @@ TEST(Decode, RefusesACutOffFile) {
 }
 
 TEST(Decode, TellsWhyAFileIsRefused) {
-  std::vector<std::byte> jpeg = file_bytes(kData / "rgb.jpg");
+  std::vector<std::byte> jpeg = file_bytes(kImageData / "rgb.jpg");
   jpeg.resize(jpeg.size() * 3 / 4);
   EXPECT_THAT([&] { decode_image(jpeg, "scan.jpg"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("scan.jpg"), HasSubstr("Premature end"))));
-  std::vector<std::byte> png = file_bytes(kData / "rgb.png");
+  std::vector<std::byte> png = file_bytes(kImageData / "rgb.png");
   png[png.size() / 2] ^= std::byte{0x10};
   EXPECT_THAT([&] { decode_image(png, "scan.png"); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("scan.png"), HasSubstr("IDAT"))));
@@ -110,7 +108,7 @@ TEST(Decode, TellsWhyAFileIsRefused) {
 }
 
 TEST(Decode, ACutOffJpegWithAnEndMarkerIsRefused) {
-  std::vector<std::byte> jpeg = file_bytes(kData / "rgb.jpg");
+  std::vector<std::byte> jpeg = file_bytes(kImageData / "rgb.jpg");
   jpeg.resize(jpeg.size() * 3 / 4);
   jpeg.insert(jpeg.end(), {std::byte{0xFF}, std::byte{0xD9}});
   EXPECT_THROW(decode_image(jpeg, "scan.jpg"), UserError);
@@ -130,7 +128,7 @@ TEST(Decode, RefusesDecompressionBombs) {
 TEST(Decode, DamagedFilesNeverGetThrough) {
   for (const std::string name : {"orientation_6.jpg", "progressive.jpg", "palette_alpha.png", "orientation_8.png",
                                  "orientation_6.webp", "alpha.webp"}) {
-    const std::vector<std::byte> whole = file_bytes(kData / name);
+    const std::vector<std::byte> whole = file_bytes(kImageData / name);
     for (size_t i = 0; i < whole.size(); i += 3) {
       std::vector<std::byte> damaged = whole;
       damaged[i] ^= std::byte{0xFF};
@@ -144,7 +142,7 @@ TEST(Decode, DamagedFilesNeverGetThrough) {
 }
 
 TEST(Decode, ThreadsDoNotDisturbEachOther) {
-  const std::vector<std::byte> good = file_bytes(kData / "rgb.jpg");
+  const std::vector<std::byte> good = file_bytes(kImageData / "rgb.jpg");
   std::vector<std::byte> bad = good;
   bad.resize(bad.size() / 2);
   const std::vector<std::byte> pixels = tensor_bytes(decode_image(good, "good"));

@@ -17,6 +17,8 @@
 
 namespace vlmtrain {
 
+inline const std::filesystem::path kImageData = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/image/data";
+
 inline std::vector<std::byte> file_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file) << path;

@@ -17,8 +17,6 @@
 namespace vlmtrain::image {
 namespace {
 
-const std::filesystem::path kData = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/image/data";
-
 at::Tensor noise(int64_t height, int64_t width, unsigned seed) {
   at::Tensor picture = at::empty({3, height, width}, at::kByte);
   std::mt19937 random(seed);
@@ -29,8 +27,8 @@ at::Tensor noise(int64_t height, int64_t width, unsigned seed) {
 }
 
 TEST(Resize, IsBitEqualToTorchvision) {
-  const nlohmann::json reference = file_json(kData / "resize.json");
-  const std::vector<std::byte> pixels = file_bytes(kData / "resize_sources.bin");
+  const nlohmann::json reference = file_json(kImageData / "resize.json");
+  const std::vector<std::byte> pixels = file_bytes(kImageData / "resize_sources.bin");
   std::map<std::string, at::Tensor> sources;
   for (const auto& [name, source] : reference.at("sources").items()) {
     at::Tensor picture = at::empty({3, source.at("height"), source.at("width")}, at::kByte);

@@ -24,8 +24,6 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-const std::filesystem::path kData = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/image/data";
-
 /// The colour of a pixel in each frame that paint_rgb makes.
 std::array<uint8_t, 3> colour(int number, int y, int x) {
   return {static_cast<uint8_t>(20 * number + 1), static_cast<uint8_t>(7 * y), static_cast<uint8_t>(5 * x)};
@@ -191,7 +189,7 @@ TEST_F(Video, TurnsFramesAsTheFileSays) {
 TEST_F(Video, ReadsAFolderOfFrames) {
   std::filesystem::create_directory(folder() / "frames");
   const auto copy = [&](const char* from, const char* to) {
-    std::filesystem::copy_file(kData / from, folder() / "frames" / to,
+    std::filesystem::copy_file(kImageData / from, folder() / "frames" / to,
                                std::filesystem::copy_options::overwrite_existing);
   };
   copy("rgb.png", "frame10.png");
@@ -202,9 +200,9 @@ TEST_F(Video, ReadsAFolderOfFrames) {
   EXPECT_EQ(video.info().frames, 3);
   EXPECT_EQ(video.info().fps, 0);
   const at::Tensor frames = video.read(std::vector<int64_t>{0, 1, 2, 2});
-  EXPECT_TRUE(at::equal(frames[0], decode_image_file(kData / "rgb.webp")));
-  EXPECT_TRUE(at::equal(frames[1], decode_image_file(kData / "rgb.jpg")));
-  EXPECT_TRUE(at::equal(frames[2], decode_image_file(kData / "rgb.png")));
+  EXPECT_TRUE(at::equal(frames[0], decode_image_file(kImageData / "rgb.webp")));
+  EXPECT_TRUE(at::equal(frames[1], decode_image_file(kImageData / "rgb.jpg")));
+  EXPECT_TRUE(at::equal(frames[2], decode_image_file(kImageData / "rgb.png")));
   EXPECT_TRUE(at::equal(frames[3], frames[2]));
 
   copy("orientation_6.jpg", "frame11.jpg");
@@ -271,11 +269,11 @@ TEST_F(Video, IsReadByManyThreadsAtOnce) {
 }
 
 TEST(VideoGoldens, FramesAreThoseOfPyAv) {
-  const auto clips = file_json(kData / "videos.json");
+  const auto clips = file_json(kImageData / "videos.json");
   ASSERT_GE(clips.size(), 3);
   for (const auto& clip : clips) {
     const auto name = clip.at("file").get<std::string>();
-    const VideoFile video(kData / name);
+    const VideoFile video(kImageData / name);
     ASSERT_EQ(video.info().frames, clip.at("frames").size()) << name;
     EXPECT_DOUBLE_EQ(video.info().fps, clip.at("fps").get<double>()) << name;
     const at::Tensor frames = video.read(all_frames(video));

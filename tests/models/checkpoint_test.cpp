@@ -124,13 +124,13 @@ TEST(SaveCheckpoint, RefusesQuantisedWeights) {
   EXPECT_TRUE(std::filesystem::is_empty(out.path()));
 }
 
-struct Mistake {
+struct ConfigMistake {
   const char* name;
   void (*make)(nlohmann::json& config);
   std::vector<std::string> said;
 };
 
-class BuildModelRefuses : public testing::TestWithParam<Mistake> {};
+class BuildModelRefuses : public testing::TestWithParam<ConfigMistake> {};
 
 TEST_P(BuildModelRefuses, AMistakeInTheConfig) {
   const CheckpointCopy copy("full_heads_untied_tiles");
@@ -143,28 +143,30 @@ TEST_P(BuildModelRefuses, AMistakeInTheConfig) {
 INSTANTIATE_TEST_SUITE_P(
     Mistakes, BuildModelRefuses,
     testing::Values(
-        Mistake{"NoVisionSection", [](auto& c) { c.erase("vision_config"); }, {"vision_config"}},
-        Mistake{"OtherTextModel", [](auto& c) { c["text_config"]["model_type"] = "mistral"; }, {"mistral", "llama"}},
-        Mistake{"ScaleFactor", [](auto& c) { c["scale_factor"] = 3; }, {"scale_factor 3", "4 patches"}},
-        Mistake{"ScaleFactorZero", [](auto& c) { c["scale_factor"] = 0; }, {"scale_factor 0"}},
-        Mistake{"ImageToken", [](auto& c) { c["image_token_id"] = 400; }, {"image_token_id 400"}},
-        Mistake{"TypeOfAKey", [](auto& c) { c["text_config"]["hidden_size"] = "big"; }, {"hidden_size", "big"}},
-        Mistake{"VisionHeads",
-                [](auto& c) { c["vision_config"]["num_attention_heads"] = 5; },
-                {"vision_config", "num_attention_heads 5"}},
-        Mistake{"KeyValueHeads",
-                [](auto& c) { c["text_config"]["num_key_value_heads"] = 3; },
-                {"text_config", "num_key_value_heads 3"}},
-        Mistake{"VisionActivation",
-                [](auto& c) { c["vision_config"]["hidden_act"] = "relu"; },
-                {"relu", "gelu_pytorch_tanh"}},
-        Mistake{"TextActivation", [](auto& c) { c["text_config"]["hidden_act"] = "gelu"; }, {"gelu", "silu"}},
-        Mistake{"RopeScaling",
-                [](auto& c) {
-                  c["text_config"]["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 8}};
-                },
-                {"rope_scaling", "dynamic"}},
-        Mistake{"PatchLargerThanTile", [](auto& c) { c["vision_config"]["patch_size"] = 64; }, {"patch_size 64"}}),
+        ConfigMistake{"NoVisionSection", [](auto& c) { c.erase("vision_config"); }, {"vision_config"}},
+        ConfigMistake{
+            "OtherTextModel", [](auto& c) { c["text_config"]["model_type"] = "mistral"; }, {"mistral", "llama"}},
+        ConfigMistake{"ScaleFactor", [](auto& c) { c["scale_factor"] = 3; }, {"scale_factor 3", "4 patches"}},
+        ConfigMistake{"ScaleFactorZero", [](auto& c) { c["scale_factor"] = 0; }, {"scale_factor 0"}},
+        ConfigMistake{"ImageToken", [](auto& c) { c["image_token_id"] = 400; }, {"image_token_id 400"}},
+        ConfigMistake{"TypeOfAKey", [](auto& c) { c["text_config"]["hidden_size"] = "big"; }, {"hidden_size", "big"}},
+        ConfigMistake{"VisionHeads",
+                      [](auto& c) { c["vision_config"]["num_attention_heads"] = 5; },
+                      {"vision_config", "num_attention_heads 5"}},
+        ConfigMistake{"KeyValueHeads",
+                      [](auto& c) { c["text_config"]["num_key_value_heads"] = 3; },
+                      {"text_config", "num_key_value_heads 3"}},
+        ConfigMistake{"VisionActivation",
+                      [](auto& c) { c["vision_config"]["hidden_act"] = "relu"; },
+                      {"relu", "gelu_pytorch_tanh"}},
+        ConfigMistake{"TextActivation", [](auto& c) { c["text_config"]["hidden_act"] = "gelu"; }, {"gelu", "silu"}},
+        ConfigMistake{"RopeScaling",
+                      [](auto& c) {
+                        c["text_config"]["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 8}};
+                      },
+                      {"rope_scaling", "dynamic"}},
+        ConfigMistake{
+            "PatchLargerThanTile", [](auto& c) { c["vision_config"]["patch_size"] = 64; }, {"patch_size 64"}}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(BuildModel, DropsThePixelsBeyondTheLastWholePatch) {

@@ -17,14 +17,14 @@ using io::Role;
 using testing::AllOf;
 using testing::HasSubstr;
 
-struct Mistake {
+struct ProcessorMistake {
   const char* name;
   const char* file;
   void (*make)(nlohmann::json& config);
   std::vector<std::string> said;
 };
 
-class ProcessorRefuses : public testing::TestWithParam<Mistake> {};
+class ProcessorRefuses : public testing::TestWithParam<ProcessorMistake> {};
 
 TEST_P(ProcessorRefuses, FilesThatContradictEachOther) {
   const CheckpointCopy copy("mixed_batch");
@@ -34,22 +34,23 @@ TEST_P(ProcessorRefuses, FilesThatContradictEachOther) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mistakes, ProcessorRefuses,
-                         testing::Values(Mistake{"TileSize",
-                                                 "preprocessor_config.json",
-                                                 [](auto& c) { c["max_image_size"]["longest_edge"] = 48; },
-                                                 {"preprocessor_config.json", "48", "config.json", "32"}},
-                                         Mistake{"ImageToken",
-                                                 "config.json",
-                                                 [](auto& c) { c["image_token_id"] = 5; },
-                                                 {"image_token_id is 5", "tokenizer.json", "398"}},
-                                         Mistake{"Vocabulary",
-                                                 "config.json",
-                                                 [](auto& c) { c["text_config"]["vocab_size"] = 399; },
-                                                 {"vocab_size is 399", "400 tokens"}},
-                                         Mistake{"ProcessorType",
-                                                 "preprocessor_config.json",
-                                                 [](auto& c) { c["image_processor_type"] = "CLIPImageProcessor"; },
-                                                 {"preprocessor_config.json", "CLIPImageProcessor"}}),
+                         testing::Values(ProcessorMistake{"TileSize",
+                                                          "preprocessor_config.json",
+                                                          [](auto& c) { c["max_image_size"]["longest_edge"] = 48; },
+                                                          {"preprocessor_config.json", "48", "config.json", "32"}},
+                                         ProcessorMistake{"ImageToken",
+                                                          "config.json",
+                                                          [](auto& c) { c["image_token_id"] = 5; },
+                                                          {"image_token_id is 5", "tokenizer.json", "398"}},
+                                         ProcessorMistake{"Vocabulary",
+                                                          "config.json",
+                                                          [](auto& c) { c["text_config"]["vocab_size"] = 399; },
+                                                          {"vocab_size is 399", "400 tokens"}},
+                                         ProcessorMistake{
+                                             "ProcessorType",
+                                             "preprocessor_config.json",
+                                             [](auto& c) { c["image_processor_type"] = "CLIPImageProcessor"; },
+                                             {"preprocessor_config.json", "CLIPImageProcessor"}}),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(LoadProcessor, UnknownChatTemplateIsAUsageError) {

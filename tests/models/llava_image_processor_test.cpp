@@ -46,13 +46,13 @@ TEST(LlavaImageProcessor, IsBitEqualToTransformers) {
   }
 }
 
-struct Mistake {
+struct ImageProcessorMistake {
   const char* name;
   nlohmann::json config;
   std::vector<std::string> said;
 };
 
-class LlavaImageProcessorRefuses : public testing::TestWithParam<Mistake> {};
+class LlavaImageProcessorRefuses : public testing::TestWithParam<ImageProcessorMistake> {};
 
 TEST_P(LlavaImageProcessorRefuses, WhatItDoesNotFollow) {
   const auto message = message_of(
@@ -63,16 +63,17 @@ TEST_P(LlavaImageProcessorRefuses, WhatItDoesNotFollow) {
 
 INSTANTIATE_TEST_SUITE_P(
     Settings, LlavaImageProcessorRefuses,
-    testing::Values(Mistake{"Type",
-                            {{"image_processor_type", "Idefics3ImageProcessor"}},
-                            {"Idefics3ImageProcessor", "CLIPImageProcessor"}},
-                    Mistake{"Size", {{"size", {{"longest_edge", 3}}}}, {"size", "longest_edge", "shortest_edge"}},
-                    Mistake{"NoPixels", {{"size", {{"shortest_edge", 0}}}}, {"size", "shortest_edge"}},
-                    Mistake{"Crop", {{"crop_size", "large"}}, {"crop_size", "large"}},
-                    Mistake{"NoResize", {{"do_resize", false}}, {"do_resize"}},
-                    Mistake{"PadOfClip", {{"do_pad", true}}, {"do_pad", "CLIPImageProcessor"}},
-                    Mistake{"Unknown", {{"do_thumbnail", true}}, {"do_thumbnail"}},
-                    Mistake{"Filter", {{"resample", 0}}, {"resample is 0"}}),
+    testing::Values(ImageProcessorMistake{"Type",
+                                          {{"image_processor_type", "Idefics3ImageProcessor"}},
+                                          {"Idefics3ImageProcessor", "CLIPImageProcessor"}},
+                    ImageProcessorMistake{
+                        "Size", {{"size", {{"longest_edge", 3}}}}, {"size", "longest_edge", "shortest_edge"}},
+                    ImageProcessorMistake{"NoPixels", {{"size", {{"shortest_edge", 0}}}}, {"size", "shortest_edge"}},
+                    ImageProcessorMistake{"Crop", {{"crop_size", "large"}}, {"crop_size", "large"}},
+                    ImageProcessorMistake{"NoResize", {{"do_resize", false}}, {"do_resize"}},
+                    ImageProcessorMistake{"PadOfClip", {{"do_pad", true}}, {"do_pad", "CLIPImageProcessor"}},
+                    ImageProcessorMistake{"Unknown", {{"do_thumbnail", true}}, {"do_thumbnail"}},
+                    ImageProcessorMistake{"Filter", {{"resample", 0}}, {"resample is 0"}}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

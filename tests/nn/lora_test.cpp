@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "parity/deviations.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/nn/dropout.h"
@@ -23,9 +24,7 @@ constexpr int64_t kRows = 20;  // enough for oneDNN's product
 constexpr int64_t kIn = 6;
 constexpr int64_t kOut = 10;
 
-double relative_difference(const at::Tensor& a, const at::Tensor& b) {
-  return ((a - b).norm() / b.norm()).item<double>();
-}
+using parity::relative_difference;
 
 ParameterStore double_store(const LoraSettings& lora) {
   return ParameterStore(ParameterSettings{at::TensorOptions(at::kDouble), lora});

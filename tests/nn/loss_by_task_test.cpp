@@ -13,26 +13,25 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "parity/deviations.h"
 #include "vlmtrain/nn/fused_loss.h"
 
 namespace vlmtrain::nn {
 namespace {
 
-constexpr int64_t kRows = 13;
+constexpr int64_t kLabels = 13;
 constexpr int64_t kTasks = 3;
 constexpr double kNormalizer = 40.0;
 
-double relative_difference(const at::Tensor& a, const at::Tensor& b) {
-  return ((a - b).norm() / b.norm().clamp_min(1e-12)).item<double>();
-}
+using parity::relative_difference;
 
 class LossByTaskTest : public testing::TestWithParam<int64_t> {
  protected:
   LossByTaskTest() {
     at::manual_seed(1);
-    hidden_ = at::randn({kRows, 8}).set_requires_grad(true);
+    hidden_ = at::randn({kLabels, 8}).set_requires_grad(true);
     weight_ = at::randn({31, 8}).set_requires_grad(true);
-    labels_ = at::randint(31, {kRows}, at::kLong);
+    labels_ = at::randint(31, {kLabels}, at::kLong);
     // Some labels are the most likely token.
     labels_.narrow(0, 0, 5).copy_(at::matmul(hidden_, weight_.t()).detach().argmax(1).narrow(0, 0, 5));
     tasks_ = at::tensor({0, 2, 2, 0, 1, 2, 0, 1, 2, 2, 0, 0, 2}, at::kLong);

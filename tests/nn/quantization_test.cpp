@@ -20,9 +20,9 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr int64_t kRows = 20;  // enough for oneDNN's product
-constexpr int64_t kIn = 50;
-constexpr int64_t kOut = 70;
+constexpr int64_t kTokens = 20;  // enough for oneDNN's product
+constexpr int64_t kInFeatures = 50;
+constexpr int64_t kOutFeatures = 70;
 
 at::Tensor normal(at::IntArrayRef sizes, uint64_t seed) {
   at::manual_seed(seed);
@@ -135,7 +135,7 @@ class QuantizedLinear : public testing::TestWithParam<LinearCase> {
 
   /// Output and gradients.
   std::vector<at::Tensor> run(const ParameterStore& store, const Linear& linear, bool recomputed) const {
-    const at::Tensor x = normal({kRows, kIn}, 7).to(GetParam().dtype).set_requires_grad(true);
+    const at::Tensor x = normal({kTokens, kInFeatures}, 7).to(GetParam().dtype).set_requires_grad(true);
     const auto trained = with_trained(store, x);
     const DropoutScope same_dropout(std::vector<DropoutUnit>{{.seed = 8}});
     const at::Tensor y = recomputed ? recompute(std::ref(linear), x, store.tensors_from(0)) : linear(x);
@@ -147,8 +147,10 @@ class QuantizedLinear : public testing::TestWithParam<LinearCase> {
 
   ParameterStore plain_store_{settings(Quantization::kNone)};
   ParameterStore quantized_store_{settings(GetParam().quantization)};
-  const Linear plain_{ParameterScope(plain_store_, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/true};
-  const Linear quantized_{ParameterScope(quantized_store_, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/true};
+  const Linear plain_{ParameterScope(plain_store_, Component::kLanguageModel, "up"), kInFeatures, kOutFeatures,
+                      /*bias=*/true};
+  const Linear quantized_{ParameterScope(quantized_store_, Component::kLanguageModel, "up"), kInFeatures, kOutFeatures,
+                          /*bias=*/true};
 };
 
 TEST_P(QuantizedLinear, ComputesWhatThePlainOneDoesWithTheSameValues) {
@@ -162,7 +164,7 @@ TEST_P(QuantizedLinear, ComputesWhatThePlainOneDoesWithTheSameValues) {
 
 TEST_P(QuantizedLinear, CountsTheWeightsAndNotTheBytes) {
   EXPECT_EQ(quantized_store_.total_elements(), plain_store_.total_elements());
-  EXPECT_EQ(quantized_store_.all()[0].sizes(), at::IntArrayRef({kOut, kIn}));
+  EXPECT_EQ(quantized_store_.all()[0].sizes(), at::IntArrayRef({kOutFeatures, kInFeatures}));
   EXPECT_FALSE(quantized_store_.all()[0].tensor.requires_grad());
 }
 
@@ -179,8 +181,9 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return instance.param.name; });
 
 TEST(QuantizedLinearMemory, KeepsNeitherInputNorWeight) {
-  const at::Tensor x = normal({kRows, kIn}, 1).set_requires_grad(true).neg();  // no leaf, which its gradient holds
-  const LinearWeight weight(quantized(Quantization::kNf4, normal({kOut, kIn}, 2)));
+  const at::Tensor x =
+      normal({kTokens, kInFeatures}, 1).set_requires_grad(true).neg();  // no leaf, which its gradient holds
+  const LinearWeight weight(quantized(Quantization::kNf4, normal({kOutFeatures, kInFeatures}, 2)));
   const auto holders = [&x] { return x.use_count() + x.storage().use_count(); };
   const auto before = holders();
   const at::Tensor y = linear(x, weight, {});

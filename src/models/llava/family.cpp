@@ -14,9 +14,9 @@ namespace vlmtrain::models::llava {
 
 namespace {
 
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& json, const std::filesystem::path& folder,
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
-  const Config config = Config::from_json(json, folder);
+  const Config config = Config::from_json(config_json, folder);
   const auto tensors = io::checkpoint_tensor_names(folder);
   const auto tower = std::string(module_names(config.layout).vision_tower) + ".";
   const bool tower_is_apart =
@@ -56,18 +56,19 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
   }
 }
 
-std::unique_ptr<models::Processor> load_processor(const nlohmann::json& json, const std::filesystem::path& folder,
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
+                                                  const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
-  const Config config = Config::from_json(json, folder);
+  const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   check_max_pixels(config, settings.image_max_pixels);
   return std::make_unique<Processor>(config, image_processor_settings(config, folder), load_tokenizer(folder),
                                      settings);
 }
 
-data::SampleShape image_shape(const nlohmann::json& json, const std::filesystem::path& folder,
+data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                               image::ImageSize /*size*/, std::optional<int64_t> max_pixels) {
-  const Config config = Config::from_json(json, folder);
+  const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   check_max_pixels(config, max_pixels);
   image_processor_settings(config, folder);

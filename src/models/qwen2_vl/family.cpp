@@ -11,16 +11,17 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& json, const std::filesystem::path& folder,
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
-  const Config config = Config::from_json(json, folder);
+  const Config config = Config::from_json(config_json, folder);
   return std::make_unique<Model>(config, WeightNames::of(io::checkpoint_tensor_names(folder)),
                                  read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
 }
 
-std::unique_ptr<models::Processor> load_processor(const nlohmann::json& json, const std::filesystem::path& folder,
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
+                                                  const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
-  const Config config = Config::from_json(json, folder);
+  const Config config = Config::from_json(config_json, folder);
   const auto images = read_image_settings(folder, config.vision, settings.image_max_pixels);
   const auto videos = VideoSettings::read(folder, config.vision, settings.image_max_pixels);
   if (videos.pixels.normalization != images.normalization) {
@@ -30,10 +31,10 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& json, co
   return std::make_unique<Processor>(config, images, videos, load_tokenizer(folder), settings);
 }
 
-data::SampleShape image_shape(const nlohmann::json& json, const std::filesystem::path& folder, image::ImageSize size,
-                              std::optional<int64_t> max_pixels) {
+data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                              image::ImageSize size, std::optional<int64_t> max_pixels) {
   constexpr int64_t kMarks = 2;  // <|vision_start|> and <|vision_end|>
-  const VisionConfig vision = Config::from_json(json, folder).vision;
+  const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const data::TileGrid grid = grid_of(1, size, read_image_settings(folder, vision, max_pixels), vision);
   const int64_t tokens = grid.tiles() / vision.patches_per_token();
   return {.tokens = tokens + kMarks,
