@@ -1,84 +1,106 @@
 #!/usr/bin/env python3
-"""Trains the quickstart's model on its pictures of shapes in every precision and with every kind of optimizer states, and prints
-a table of the losses: docs/benchmarks/precision.md.
+"""Trains the quickstart's model on its pictures of shapes in every precision and with every kind of optimizer states, from
+several starts, and prints a table of the losses: docs/benchmarks/precision.md.
 
-    bench/precision.py --vlmtrain build/release/vlmtrain --work /tmp/precision [--steps 1000] [--last 200]
+    bench/precision.py --vlmtrain build/release/vlmtrain --work /tmp/precision [--seeds 12] [--steps 400] [--last 100] [--jobs 2]
 
-All runs are the same but for `training.precision` and `training.optimizer_states`: the same start, the same samples in the same
-order. A loss is the mean over the last steps. The second fp32 run has another seed, so that it sees the samples in another
-order: what it differs by is what chance does. Runs on the CPU; needs Python 3.11 and what scripts/make_shapes.py needs.
+Runs with one seed are the same but for `training.precision` and `training.optimizer_states`: the same random start, the same
+samples in the same order. The loss of a run is the mean over its last steps. Rounding makes two runs drift apart as another
+order of the samples does, so that single runs say little: of each kind, the mean over all seeds of the ratio to fp32's
+loss with the same seed is shown, with its standard error. Each run is on one CPU core; `--jobs` run at a time. Needs Python 3.11 and
+what scripts/make_shapes.py needs.
 """
 
 import argparse
 import json
+import math
+import os
 import shutil
+import statistics
 import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-RUNS = [
-    ("fp32", "fp32", 1),
-    ("fp32", "fp32", 2),
-    ("fp32", "bf16", 1),
-    ("fp32", "8bit", 1),
-    ("bf16", "fp32", 1),
-    ("bf16", "bf16", 1),
-    ("bf16", "8bit", 1),
-    ("fp16", "fp32", 1),
-    ("fp16", "8bit", 1),
+KINDS = [
+    ("fp32", "fp32"),
+    ("fp32", "bf16"),
+    ("fp32", "8bit"),
+    ("bf16", "fp32"),
+    ("bf16", "bf16"),
+    ("bf16", "8bit"),
+    ("fp16", "fp32"),
+    ("fp16", "8bit"),
 ]
 
 
 def prepare(arguments):
+    """The data set's folder, and a randomly initialised model for each seed."""
     data = arguments.work / "data"
     if not data.exists():
         subprocess.run([sys.executable, ROOT / "scripts" / "make_shapes.py", "--out", data, "--seed", "1"], check=True)
-    model = arguments.work / "model"
-    if not model.exists():
-        subprocess.run([arguments.vlmtrain, "init", "--preset", "smolvlm-tiny", "--out", model, "--seed", "1"], check=True)
-    return data, model
+    models = {}
+    for seed in range(1, arguments.seeds + 1):
+        models[seed] = arguments.work / f"model-{seed}"
+        if not models[seed].exists():
+            subprocess.run([arguments.vlmtrain, "init", "--preset", "smolvlm-tiny", "--out", models[seed], "--seed", str(seed)],
+                           check=True)
+    return data, models
 
 
 def train(arguments, data, model, precision, states, seed):
-    """The losses of all steps, and seconds."""
+    """The mean loss of the last steps, and the bytes of the optimizer's states."""
     run = arguments.work / f"run-{precision}-{states}-{seed}"
     shutil.rmtree(run, ignore_errors=True)
     settings = {
         "model.path": model, "data.train": data / "train.json", "data.image_root": data, "output.dir": run,
-        "output.save_steps": 0, "training.max_steps": arguments.steps, "training.precision": precision,
-        "training.optimizer_states": states, "training.seed": seed,
+        "output.save_steps": 0, "output.sample_predictions": 0, "training.max_steps": arguments.steps,
+        "training.precision": precision, "training.optimizer_states": states, "training.seed": seed,
     }
-    start = time.monotonic()
     subprocess.run([arguments.vlmtrain, "--config", ROOT / "configs" / "quickstart.yaml", "--device", "cpu", "--quiet"]
-                   + [f"{key}={value}" for key, value in settings.items()], check=True)
-    seconds = time.monotonic() - start
+                   + [f"{key}={value}" for key, value in settings.items()], check=True,
+                   env={**os.environ, "OMP_NUM_THREADS": "1"})
     state = run / "checkpoints" / f"step-{arguments.steps}" / "trainer_state" / "optimizer.safetensors"
     losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(losses) == arguments.steps
-    return losses, seconds, state.stat().st_size
+    size = state.stat().st_size
+    shutil.rmtree(run / "checkpoints")
+    return statistics.fmean(losses[-arguments.last:]), size
+
+
+def mean_and_error(values):
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vlmtrain", type=Path, default=ROOT / "build" / "release" / "vlmtrain")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--last", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--last", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    data, model = prepare(arguments)
-    wanted = None
-    print("| precision | optimizer states | seed | loss | against fp32 | trainer_state | time |")
-    print("|---|---|---|---|---|---|---|")
-    for precision, states, seed in RUNS:
-        losses, seconds, size = train(arguments, data, model, precision, states, seed)
-        loss = sum(losses[-arguments.last:]) / arguments.last
-        wanted = wanted or loss
-        print(f"| {precision} | {states} | {seed} | {loss:.4f} | {100 * (loss / wanted - 1):+.2f} % | {size / 1e6:.1f} MB | "
-              f"{seconds:.0f} s |", flush=True)
+    data, models = prepare(arguments)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        futures = {(kind, seed): pool.submit(train, arguments, data, models[seed], *kind, seed)
+                   for kind in KINDS for seed in models}
+        results = {run: future.result() for run, future in futures.items()}
+
+    fp32 = {seed: results[KINDS[0], seed][0] for seed in models}
+    print(f"fp32: loss {statistics.fmean(fp32.values()):.4f} over {len(fp32)} seeds, from {min(fp32.values()):.4f} to "
+          f"{max(fp32.values()):.4f} (standard deviation {100 * statistics.stdev(fp32.values()) / statistics.fmean(fp32.values()):.1f} %)\n")
+    print("| precision | optimizer states | mean loss | against fp32, mean over seeds | single seeds | trainer_state |")
+    print("|---|---|---|---|---|---|")
+    for kind in KINDS:
+        losses = [results[kind, seed][0] for seed in models]
+        changes = [100 * (results[kind, seed][0] / fp32[seed] - 1) for seed in models]
+        change, error = mean_and_error(changes)
+        print(f"| {kind[0]} | {kind[1]} | {statistics.fmean(losses):.4f} | {change:+.2f} % ± {error:.2f} % | "
+              f"{min(changes):+.1f} … {max(changes):+.1f} % | {results[kind, 1][1] / 1e6:.1f} MB |")
 
 
 if __name__ == "__main__":
