@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace vlmtrain::train {
 namespace {
 
@@ -31,6 +33,9 @@ TEST(GrowthTrendTest, ReportsALeakBehindPeaksThatPass) {
 TEST(GrowthTrendTest, IsQuietAboutALevelCourseAndAboutOneThatSettles) {
   EXPECT_FALSE(first_report([](int64_t step) { return (100 + step % 7) * kMiB; }));
   EXPECT_FALSE(first_report([](int64_t step) { return (step < 25 ? 100 + 20 * step : 600) * kMiB; }));
+  EXPECT_FALSE(first_report([](int64_t step) {
+    return std::llround(static_cast<double>(kMiB) * (600 - 500 * std::exp(-static_cast<double>(step) / 25)));
+  })) << "a cache that fills";
 }
 
 TEST(GrowthTrendTest, IsQuietAboutARiseThatIsTooSmall) {

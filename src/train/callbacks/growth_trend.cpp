@@ -21,7 +21,9 @@ std::optional<int64_t> GrowthTrend::add(int64_t bytes) {
   const bool rises =
       std::adjacent_find(stretch_lows_.begin(), stretch_lows_.end(), std::greater_equal<>()) == stretch_lows_.end();
   const int64_t rise = stretch_lows_.back() - stretch_lows_.front();
-  if (!rises || rise < least_bytes_) return std::nullopt;
+  const int64_t first_rise = stretch_lows_[1] - stretch_lows_[0];
+  const int64_t last_rise = stretch_lows_[kStretches - 1] - stretch_lows_[kStretches - 2];
+  if (!rises || 2 * last_rise < first_rise || rise < least_bytes_) return std::nullopt;
   stretch_lows_.clear();
   return rise / (static_cast<int64_t>(kStretches - 1) * kStretch);
 }

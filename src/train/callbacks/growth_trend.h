@@ -7,7 +7,8 @@
 namespace vlmtrain::train {
 
 /// Bytes that only ever go up. What is in use between steps is level, with passing peaks; a leak shows as a rise of the
-/// lowest value from each stretch of steps to the next.
+/// lowest value from each stretch of steps to the next. What rises ever less is a cache that fills, such as oneDNN's of
+/// kernels for the shapes that it has seen.
 class GrowthTrend {
  public:
   /// A rise of less than `least_bytes` over all stretches is none.
