@@ -39,8 +39,8 @@ Foresight TwinRehearsal::rehearse(const TwinStep& step) {
   // What is reserved already would be used whatever the limit.
   if (memory::device_memory(device_).reserved_bytes > step.limit_bytes) found.release_first = true;
   bool done = attempt(step, found);
-  // Where the allocator has to empty its cache in the middle of a step, a real card stalls; and the run, whose own limit
-  // no margin lowers, would not do the same. So the cache is emptied before the step, or the step takes less.
+  // Where the allocator has to empty its cache in the middle of a step, a real card stalls; and the run, whose own
+  // limit no margin lowers, would not do the same. So the cache is emptied before the step, or the step takes less.
   const auto is_smooth = [&] { return done && retries_ == 0; };
   if (!is_smooth() && !found.release_first) {
     found.release_first = true;
