@@ -67,7 +67,9 @@ def train(arguments, data, model, precision, states, seed):
     assert len(losses) == arguments.steps
     size = state.stat().st_size
     shutil.rmtree(run / "checkpoints")
-    return statistics.fmean(losses[-arguments.last:]), size
+    loss = statistics.fmean(losses[-arguments.last:])
+    print(f"{precision} {states} seed {seed}: {loss:.4f}", file=sys.stderr, flush=True)
+    return loss, size
 
 
 def mean_and_error(values):
@@ -82,12 +84,15 @@ def main():
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--last", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--kinds", default=",".join("-".join(kind) for kind in KINDS),
+                        help="precision and optimizer states of each; fp32-fp32, with which all are compared, is always there")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
+    kinds = [KINDS[0]] + [kind for kind in KINDS[1:] if "-".join(kind) in arguments.kinds.split(",")]
     data, models = prepare(arguments)
     with ThreadPoolExecutor(arguments.jobs) as pool:
         futures = {(kind, seed): pool.submit(train, arguments, data, models[seed], *kind, seed)
-                   for kind in KINDS for seed in models}
+                   for seed in models for kind in kinds}
         results = {run: future.result() for run, future in futures.items()}
 
     fp32 = {seed: results[KINDS[0], seed][0] for seed in models}
@@ -95,7 +100,7 @@ def main():
           f"{max(fp32.values()):.4f} (standard deviation {100 * statistics.stdev(fp32.values()) / statistics.fmean(fp32.values()):.1f} %)\n")
     print("| precision | optimizer states | mean loss | against fp32, mean over seeds | single seeds | trainer_state |")
     print("|---|---|---|---|---|---|")
-    for kind in KINDS:
+    for kind in kinds:
         losses = [results[kind, seed][0] for seed in models]
         changes = [100 * (results[kind, seed][0] / fp32[seed] - 1) for seed in models]
         change, error = mean_and_error(changes)

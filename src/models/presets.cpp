@@ -48,13 +48,16 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
   }
   io::AtomicDirectory folder(out);
   write_files(preset, folder.path());
-  if (!tokenizer.empty()) {
-    std::filesystem::copy_file(tokenizer, folder.path() / "tokenizer.json",
-                               std::filesystem::copy_options::overwrite_existing);
-  } else if (!std::filesystem::exists(folder.path() / "tokenizer.json")) {
+  const bool has_own = std::filesystem::exists(folder.path() / "tokenizer.json");
+  if (has_own && !tokenizer.empty()) {
+    throw usage_error("--tokenizer: preset {} comes with its own, whose ids its config.json names; leave it out",
+                      preset);
+  }
+  if (!has_own && tokenizer.empty()) {
     throw usage_error("--preset {}: comes without a tokenizer; give the model's tokenizer.json with --tokenizer",
                       preset);
   }
+  if (!has_own) std::filesystem::copy_file(tokenizer, folder.path() / "tokenizer.json");
   const auto model = build_model(folder.path(), at::kCPU, at::kFloat);
   initialize_weights(*model, seed);
   save_checkpoint(*model, folder.path(), folder.path(), io::kDefaultShardBytes);

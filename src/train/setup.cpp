@@ -22,6 +22,14 @@ void check_required(const Config& config) {
   if (!missing.empty()) throw usage_error("the configuration lacks\n  {}", fmt::join(missing, "\n  "));
 }
 
+void check_loss_scale(const engine::TrainingOptions& training) {
+  if (!training.loss_scale || training.precision == engine::Precision::kFp16) return;
+  throw usage_error(
+      "training.loss_scale: has no effect with training.precision={}, which needs none; leave it auto, or set "
+      "training.precision to fp16",
+      engine::name_of(training.precision));
+}
+
 std::vector<io::Record> read_records(const std::filesystem::path& file) {
   auto records = io::read_dataset(file);
   if (records.empty()) throw data_error("{}: holds no samples", file.string());

@@ -363,6 +363,7 @@ std::string TrainingSummary::to_json() const {
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {
   check_required(config);
   check_batch_scaling(config.training);
+  check_loss_scale(config.training);
   micro_batch_size(config.training);
   create_folder(run_folder(config));
   Trainer trainer(config, device, quiet);

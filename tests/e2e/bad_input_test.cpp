@@ -79,6 +79,12 @@ TEST_F(BadInputTest, EveryMistakeOfAConfigurationIsNamedAtOnce) {
                 "wrong.yaml:6: training.global_batch_size: must be an integer, not many"});
 }
 
+TEST_F(BadInputTest, ALossScaleThatNothingWouldUse) {
+  expect_error(run({"--config", "train.yaml", "training.precision=fp32", "training.loss_scale=1024"}), 2,
+               {"training.loss_scale: has no effect with training.precision=fp32", "fp16"});
+  EXPECT_FALSE(std::filesystem::exists(folder() / "run"));
+}
+
 TEST_F(BadInputTest, WrongOverridesAreNamedAtOnce) {
   expect_refused({"training.lerning_rate=1", "max_steps", "output.keep=0"}, 2,
                  {"did you mean training.learning_rate?", "max_steps: an override is written key=value",

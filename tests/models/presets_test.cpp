@@ -51,6 +51,15 @@ TEST_P(Preset, FillsAnEmptyFolderButNoOther) {
   EXPECT_TRUE(io::read_file(out / "model.safetensors") == before);
 }
 
+TEST_P(Preset, TakesNoOtherTokenizer) {
+  const auto out = folder_.path() / "model";
+  write_preset(GetParam(), {}, 1, out);
+  EXPECT_THAT(message_of([&] { write_preset(GetParam(), out / "tokenizer.json", 1, folder_.path() / "other"); },
+                         ExitCode::kUsage),
+              AllOf(HasSubstr("--tokenizer"), HasSubstr(GetParam())));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "other"));
+}
+
 std::string test_name(std::string preset) {
   std::erase_if(preset, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
   return preset;

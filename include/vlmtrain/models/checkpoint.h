@@ -69,7 +69,7 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
 std::vector<std::string> preset_names();
 
 /// Writes a randomly initialised fp32 checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is
-/// a tokenizer.json for presets that come without one; empty: the preset's own. Throws UserError (kUsage) that names
+/// a tokenizer.json for presets that come without one; empty for the others. Throws UserError (kUsage) that names
 /// the known presets for an unknown one.
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out);

@@ -23,6 +23,9 @@ namespace vlmtrain::train {
 /// The keys without which there is nothing to train; all that are missing in one error (kUsage).
 void check_required(const Config& config);
 
+/// Throws UserError (kUsage) for a loss scale without fp16.
+void check_loss_scale(const engine::TrainingOptions& training);
+
 std::vector<io::Record> read_records(const std::filesystem::path& file);
 
 /// `data_file` is the file whose folder relative image paths start from, unless data.image_root says otherwise.

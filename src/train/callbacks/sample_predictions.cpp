@@ -7,6 +7,8 @@
 #include <exception>
 #include <utility>
 
+#include "vlmtrain/base/rng.h"
+
 namespace vlmtrain::train {
 
 namespace {
@@ -82,8 +84,11 @@ const std::vector<std::string>& SamplePredictions::thumbnails(const io::Record& 
 std::vector<io::Record> spread(const std::vector<io::Record>& records, int64_t count) {
   std::vector<io::Record> chosen;
   const int64_t wanted = std::min(count, std::ssize(records));
+  RandomStream random(stream_seed(0, "sample predictions"));
   for (int64_t i = 0; i < wanted; ++i) {
-    const auto& record = records[static_cast<size_t>(i * std::ssize(records) / wanted)];
+    const int64_t first = i * std::ssize(records) / wanted;
+    const int64_t next = (i + 1) * std::ssize(records) / wanted;
+    const auto& record = records[static_cast<size_t>(first) + random.below(static_cast<uint64_t>(next - first))];
     if (record.problem.empty()) chosen.push_back(record);
   }
   return chosen;

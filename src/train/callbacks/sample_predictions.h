@@ -34,7 +34,8 @@ class SamplePredictions final : public Callback {
   std::unordered_map<std::string, std::vector<std::string>> thumbnails_;  // by record
 };
 
-/// `count` records spread over a data set, those with a problem left out.
+/// `count` records spread over a data set, one drawn from each of as many stretches, the same in every run: kinds of
+/// questions often take turns, and records at equal distances would be of one kind. Those with a problem are left out.
 std::vector<io::Record> spread(const std::vector<io::Record>& records, int64_t count);
 
 }  // namespace vlmtrain::train
