@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "parity/case.h"
 #include "vlmtrain/engine/step.h"
@@ -16,18 +17,30 @@ namespace {
 struct Computed {
   double loss;
   std::map<std::string, at::Tensor> gradients;
+  std::vector<TaskResult> tasks;
 };
 
-Computed compute(const std::string& name, at::ScalarType dtype, models::RecomputeBlocks recompute = {}) {
+/// `tasks` of them take turns.
+Computed compute(const std::string& name, at::ScalarType dtype, models::RecomputeBlocks recompute = {},
+                 const TaskSettings& tasks = {}) {
   const parity::Case reference(name);
   const auto model = reference.load_model(dtype);
   model->set_recompute(recompute);
   AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = LossScaleSettings{};
   AdamW optimizer(model->parameters(), settings);
-  const auto samples = reference.samples();
-  const auto result = accumulate_gradients(*model, samples, {.micro_batch_size = 2}, optimizer.loss_scale());
-  Computed computed{result.loss.item<double>(), {}};
+  auto samples = reference.samples();
+  for (size_t i = 0; tasks.apart() && i < samples.size(); ++i) {
+    samples[i].task_number = static_cast<int64_t>(i) % tasks.count;
+  }
+  const auto result =
+      accumulate_gradients(*model, samples, {.micro_batch_size = 2, .tasks = tasks}, optimizer.loss_scale());
+  Computed computed{result.loss.item<double>(), {}, {}};
+  if (tasks.apart()) {
+    const at::Tensor numbers = result.task_numbers.to(at::kDouble);
+    computed.tasks =
+        task_results({numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel())}, result.tasks);
+  }
   const double scale = optimizer.loss_scale().defined() ? optimizer.loss_scale().item<double>() : 1.0;
   for (const auto& parameter : model->parameters().all()) {
     if (!parameter.tensor.requires_grad()) continue;
@@ -69,6 +82,21 @@ TEST_P(HalfPrecision, RecomputationGivesTheSameBits) {
   const auto found = compute(GetParam(), at::kHalf, {9, 9});
   EXPECT_EQ(found.loss, wanted.loss);
   EXPECT_EQ(distance(found, wanted), 0.0);
+}
+
+/// What GradNorm goes by is not touched by the loss scale.
+TEST_P(HalfPrecision, TasksHaveTheirWeightsAndNormsInFp16) {
+  const TaskSettings tasks{.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true};
+  const auto wanted = compute(GetParam(), at::kFloat, {}, tasks);
+  const auto found = compute(GetParam(), at::kHalf, {}, tasks);
+  EXPECT_NEAR(found.loss / wanted.loss, 1.0, 2e-3);
+  EXPECT_LT(distance(found, wanted), 0.01);
+  ASSERT_EQ(found.tasks.size(), 2U);
+  for (size_t i = 0; i < found.tasks.size(); ++i) {
+    if (wanted.tasks[i].counts.label_tokens == 0) continue;
+    EXPECT_NEAR(found.tasks[i].loss / wanted.tasks[i].loss, 1.0, 5e-3) << i;
+    EXPECT_NEAR(found.tasks[i].gradient_norm / wanted.tasks[i].gradient_norm, 1.0, 5e-3) << i;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, HalfPrecision,
