@@ -13,10 +13,10 @@
 
 namespace vlmtrain::parity {
 
-/// ‖a − b‖ / ‖b‖, in float64.
+/// ‖a − b‖ / ‖b‖, in float64; 0 where both are 0.
 inline double relative_difference(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = b.to(at::kDouble);
-  return ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+  return ((a.to(at::kDouble) - wide).norm() / wide.norm().clamp_min(1e-12)).item<double>();
 }
 
 /// max |a − b| / max |b|, in float64.
