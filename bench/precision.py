@@ -58,6 +58,7 @@ def train(arguments, data, model, precision, states, seed):
         "model.path": model, "data.train": data / "train.json", "data.image_root": data, "output.dir": run,
         "output.save_steps": 0, "output.sample_predictions": 0, "training.max_steps": arguments.steps,
         "training.precision": precision, "training.optimizer_states": states, "training.seed": seed,
+        "training.learning_rate": arguments.learning_rate,
     }
     subprocess.run([arguments.vlmtrain, "--config", ROOT / "configs" / "quickstart.yaml", "--device", "cpu", "--quiet"]
                    + [f"{key}={value}" for key, value in settings.items()], check=True,
@@ -83,6 +84,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--last", type=int, default=100)
+    parser.add_argument("--learning-rate", default="1.0e-3", help="the quickstart's, unless given; smaller, runs drift apart later")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kinds", default=",".join("-".join(kind) for kind in KINDS),
                         help="precision and optimizer states of each; fp32-fp32, with which all are compared, is always there")
