@@ -73,8 +73,12 @@ def train(arguments, data, model, precision, states, seed):
     return loss, size
 
 
+def deviation(values):
+    return statistics.stdev(values) if len(values) > 1 else math.nan
+
+
 def mean_and_error(values):
-    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.fmean(values), deviation(values) / math.sqrt(len(values))
 
 
 def main():
@@ -99,7 +103,7 @@ def main():
 
     fp32 = {seed: results[KINDS[0], seed][0] for seed in models}
     print(f"fp32: loss {statistics.fmean(fp32.values()):.4f} over {len(fp32)} seeds, from {min(fp32.values()):.4f} to "
-          f"{max(fp32.values()):.4f} (standard deviation {100 * statistics.stdev(fp32.values()) / statistics.fmean(fp32.values()):.1f} %)\n")
+          f"{max(fp32.values()):.4f} (standard deviation {100 * deviation(list(fp32.values())) / statistics.fmean(fp32.values()):.1f} %)\n")
     print("| precision | optimizer states | mean loss | against fp32, mean over seeds | single seeds | trainer_state |")
     print("|---|---|---|---|---|---|")
     for kind in kinds:
