@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/results_by_task.h"
 #include "parity/case.h"
 #include "vlmtrain/engine/step.h"
 
@@ -36,11 +37,7 @@ Computed compute(const std::string& name, at::ScalarType dtype, models::Recomput
   const auto result =
       accumulate_gradients(*model, samples, {.micro_batch_size = 2, .tasks = tasks}, optimizer.loss_scale());
   Computed computed{result.loss.item<double>(), {}, {}};
-  if (tasks.apart()) {
-    const at::Tensor numbers = result.task_numbers.to(at::kDouble);
-    computed.tasks =
-        task_results({numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel())}, result.tasks);
-  }
+  if (tasks.apart()) computed.tasks = results_by_task(result);
   const double scale = optimizer.loss_scale().defined() ? optimizer.loss_scale().item<double>() : 1.0;
   for (const auto& parameter : model->parameters().all()) {
     if (!parameter.tensor.requires_grad()) continue;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "engine/batch_of_eight.h"
+#include "engine/results_by_task.h"
 #include "parity/deviations.h"
 #include "vlmtrain/engine/step.h"
 
@@ -30,10 +31,7 @@ struct Done {
   StepResult result;
   std::map<std::string, at::Tensor> gradients;
 
-  std::vector<TaskResult> tasks() const {
-    const at::Tensor numbers = result.task_numbers.to(at::kDouble);
-    return task_results({numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel())}, result.tasks);
-  }
+  std::vector<TaskResult> tasks() const { return results_by_task(result); }
 };
 
 class TaskStepTest : public testing::Test {

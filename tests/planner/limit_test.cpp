@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "planner/rehearsal.h"
 #include "planner/user_error.h"
 
 namespace vlmtrain::planner {
@@ -14,8 +15,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-constexpr double kBytesOfGiB = 1024.0 * 1024.0 * 1024.0;
 
 TEST(CardByNameTest, IsThatOfTheTable) {
   for (const auto& gpu : memory::gpus()) {
@@ -40,8 +39,8 @@ TEST(CardOfSizeTest, IsWhatDriversReportOfSuchASize) {
   for (const double size : {1.0, 8.0, 12.0, 24.0, 47.5, 80.0, 1024.0}) {
     const TargetCard card = card_of_size(size);
     EXPECT_EQ(card.memory_bytes % (2 << 20), 0) << "drivers hand out pages of 2 MiB";
-    EXPECT_LE(static_cast<double>(card.memory_bytes), 0.98 * size * kBytesOfGiB);
-    EXPECT_GT(static_cast<double>(card.memory_bytes), 0.98 * size * kBytesOfGiB - 2 * (1 << 20));
+    EXPECT_LE(static_cast<double>(card.memory_bytes), 0.98 * size * kGiB);
+    EXPECT_GT(static_cast<double>(card.memory_bytes), 0.98 * size * kGiB - 2 * (1 << 20));
   }
 }
 
