@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "report/plan_words.h"
+#include "vlmtrain/base/number_words.h"
 
 namespace vlmtrain::report {
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/engine/options.h"
 
 namespace vlmtrain::report {
@@ -25,11 +26,11 @@ std::string model_words(const planner::Plan& plan) {
   if (plan.job.frozen.language_model) frozen.emplace_back("language model");
   const std::string trained = detail.trained_elements == detail.total_elements
                                   ? "all trained"
-                                  : fmt::format("{} trained", count_words(detail.trained_elements));
+                                  : fmt::format("{} trained", number_words(detail.trained_elements));
   const bool quantized = plan.job.quantization != nn::Quantization::kNone;
   const engine::OptimizerStates states = plan.job.optimizer_states;
   return fmt::format(
-      "{}, {} parameters, {}{}, {}{}{}", printable(plan.model), count_words(detail.total_elements), trained,
+      "{}, {} parameters, {}{}, {}{}{}", printable(plan.model), number_words(detail.total_elements), trained,
       frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")), engine::name_of(plan.job.precision),
       quantized ? fmt::format(", frozen Linears in {}", nn::name_of(plan.job.quantization)) : "",
       states == engine::OptimizerStates::kFp32 ? "" : fmt::format(", optimizer states in {}", engine::name_of(states)));
@@ -99,22 +100,6 @@ std::string gigabytes(int64_t bytes) {
   constexpr int64_t kRoundsToNothing = 50'000'000;
   if (bytes > 0 && bytes < kRoundsToNothing) return "<0.1 GB";
   return fmt::format("{:.1f} GB", in_gigabytes(bytes));
-}
-
-std::string grouped(int64_t number) {
-  if (number < 1000) return fmt::format("{}", number);
-  return fmt::format("{},{:03}", grouped(number / 1000), number % 1000);
-}
-
-std::string counted(int64_t number, const char* noun) {
-  return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
-}
-
-std::string count_words(int64_t number) {
-  const auto value = static_cast<double>(number);
-  if (value >= 1e9) return fmt::format("{:.2f} billion", value / 1e9);
-  if (value >= 1e6) return fmt::format("{:.1f} million", value / 1e6);
-  return grouped(number);
 }
 
 std::string seconds_words(double seconds) {

@@ -12,15 +12,6 @@ namespace vlmtrain::report {
 /// "21.3 GB" of 10⁹ bytes; "<0.1 GB" for what would round to nothing.
 std::string gigabytes(int64_t bytes);
 
-/// 15209 → "15,209". REQUIRES: number >= 0.
-std::string grouped(int64_t number);
-
-/// "1 tile", "26 tiles".
-std::string counted(int64_t number, const char* noun);
-
-/// 2246272880 → "2.25 billion".
-std::string count_words(int64_t number);
-
 /// "37 ms", "2.76 s", "20.8 s", "135 s".
 std::string seconds_words(double seconds);
 

@@ -45,6 +45,11 @@ std::string incidents_text(const StepMetrics& metrics, int64_t oom_splits) {
   return text;
 }
 
+/// A rehearsal has no values; that is no anomaly, as NaN in a run is.
+std::string number_text(double value, int digits, bool rehearsed) {
+  return rehearsed ? "-" : fmt::format("{:.{}f}", value, digits);
+}
+
 /// Cells of the bar that are filled.
 size_t filled_cells(size_t width, int64_t step, int64_t total_steps) {
   const double done = static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, total_steps));
@@ -69,13 +74,13 @@ std::string progress_line(const StepMetrics& metrics, int64_t total_steps, std::
                           int64_t oom_splits, size_t columns) {
   // The last of these go first where there is no room.
   const std::string step = fmt::format("step {}/{}", metrics.step, total_steps);
-  const std::string loss = fmt::format("  loss {:.4f}", metrics.loss);
+  const std::string loss = "  loss " + number_text(metrics.loss, 4, metrics.rehearsed);
   const std::string left = seconds_left ? fmt::format("  {} left", clock_text(*seconds_left)) : std::string();
   const std::string incidents = incidents_text(metrics, oom_splits);
   const std::string speed = fmt::format("  {:.0f} tokens/s", metrics.tokens_per_second());
   const std::string memory = "  " + memory_text(metrics);
   const std::string rate = fmt::format("  lr {:.2e}", metrics.learning_rate);
-  const std::string norm = fmt::format("  grad {:.2f}", metrics.grad_norm);
+  const std::string norm = "  grad " + number_text(metrics.grad_norm, 2, metrics.rehearsed);
   const std::string* const by_importance[] = {&step, &loss, &left, &incidents, &speed, &memory, &rate, &norm};
   const std::string* const in_order[] = {&step, &loss, &rate, &norm, &speed, &memory, &left, &incidents};
   size_t length = 0;

@@ -21,6 +21,7 @@
 #include "train/upcoming_steps.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/device.h"
@@ -106,10 +107,9 @@ class Trainer {
   void log_run() const {
     const auto& training = config_.training;
     const int64_t micro = run_.choices.micro_batch_size;
-    spdlog::info("model {}: {:.1f} million parameters, {:.1f} million trained, in {} on {}", config_.model.path,
-                 static_cast<double>(run_.model->parameters().total_elements()) / 1e6,
-                 static_cast<double>(run_.optimizer->trained_elements()) / 1e6, engine::name_of(training.precision),
-                 device_.str());
+    spdlog::info("model {}: {} parameters, {} trained, in {} on {}", config_.model.path,
+                 number_words(run_.model->parameters().total_elements()),
+                 number_words(run_.optimizer->trained_elements()), engine::name_of(training.precision), device_.str());
     spdlog::info("data {}: {} samples; {} steps of {}{} samples, in {} micro-batches of {}", config_.data.train,
                  run_.records.size(), run_.schedule.total_steps, training.balance.global_batch_tokens ? "at most " : "",
                  training.global_batch_size, training.global_batch_size / micro, micro);
@@ -267,7 +267,9 @@ class Trainer {
     pending_.reset();
     report::StepMetrics& metrics = done.metrics;
     if (is_rehearsal()) {
+      metrics.rehearsed = true;
       metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
+      metrics.loss_scale.reset();
       metrics.tasks.clear();
     } else {
       last_loss_ = metrics.loss;

@@ -32,7 +32,8 @@ class VirtualGpuTest : public CommandTest {
 TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
   const Result result = train_on_card({"training.precision=bf16"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("in bf16 on cuda:0"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("in bf16 on cuda:0"), HasSubstr("loss -"), Not(HasSubstr("nan"))));
+  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), Not(HasSubstr("nan")));
   EXPECT_THAT(entries(folder() / "run"), ElementsAre("virtual-rtx4090")) << "away from the results of real runs";
   EXPECT_THAT(entries(folder() / kVirtualRun),
               ElementsAre("config.yaml", "environment.json", "events.jsonl", "ledger.json", "metrics.jsonl",

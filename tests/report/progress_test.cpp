@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 namespace vlmtrain::report {
@@ -121,6 +122,15 @@ TEST(ProgressLineTest, MeasuredAndPlannedMemory) {
   metrics.reserved_peak_bytes = 0;
   metrics.host_peak_bytes = 3 << 20;
   EXPECT_THAT(progress_line(metrics, 90, {}, 0, 200), EndsWith("2000 tokens/s  3.0 MiB")) << "on the CPU";
+}
+
+TEST(ProgressLineTest, ARehearsalHasNoValues) {
+  StepMetrics metrics = metrics_on_a_card();
+  metrics.loss = metrics.grad_norm = std::nan("");
+  EXPECT_THAT(progress_line(metrics, 90, {}, 0, 200), HasSubstr("loss nan")) << "in a run it is news";
+  metrics.rehearsed = true;
+  EXPECT_EQ(progress_line(metrics, 90, 3725.0, 0, 200),
+            "step 7/90  loss -  lr 1.00e-04  grad -  2000 tokens/s  12.3/12.9 GB  1:02:05 left");
 }
 
 TEST(ProgressLineTest, Incidents) {

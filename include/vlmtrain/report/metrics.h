@@ -50,6 +50,7 @@ struct StepMetrics {
   int64_t host_bytes = 0;                    ///< resident set of the process
   int64_t host_peak_bytes = 0;
   std::map<std::string, TaskMetrics> tasks;  ///< by name; empty where samples have no task
+  bool rehearsed = false;  ///< on a virtual card: there are no values, so loss and grad_norm are NaN and mean nothing
 
   /// What the allocator holds beside the tensors.
   int64_t fragmentation_bytes() const { return reserved_bytes - allocated_bytes; }
