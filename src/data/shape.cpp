@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/number_words.h"
 
 namespace vlmtrain::data {
 
@@ -14,7 +15,9 @@ SampleShape shape_of(const Sample& sample) {
   SampleShape shape{.tokens = sample.tokens(),
                     .label_tokens = sample.label_tokens(),
                     .image_tokens = std::ssize(sample.image_token_positions),
-                    .images = sample.images};
+                    .images = sample.images,
+                    .videos = sample.videos,
+                    .video_frames = sample.video_frames};
   if (sample.tiles.defined()) {
     shape.tiles = sample.tiles.size(0);
     shape.tile_height = sample.tiles.size(2);
@@ -22,6 +25,17 @@ SampleShape shape_of(const Sample& sample) {
     shape.grids = sample.grids;
   }
   return shape;
+}
+
+std::string media_words(const SampleShape& shape) {
+  const int64_t pictures = shape.images - shape.videos;
+  std::string text;
+  if (pictures > 0) text = counted(pictures, "image");
+  if (shape.videos > 0) {
+    text += fmt::format("{}{} of {}", text.empty() ? "" : " and ", counted(shape.videos, "video"),
+                        counted(shape.video_frames, "frame"));
+  }
+  return text.empty() ? "no image" : text;
 }
 
 SampleShape with_share_of_pixels(SampleShape shape, double share) {
@@ -59,6 +73,8 @@ Sample sample_of(const SampleShape& shape) {
   sample.image_token_positions.resize(static_cast<size_t>(shape.image_tokens));
   std::iota(sample.image_token_positions.begin(), sample.image_token_positions.end(), int64_t{0});
   sample.images = shape.images;
+  sample.videos = shape.videos;
+  sample.video_frames = shape.video_frames;
   sample.grids = shape.grids;
   if (!shape.grids.empty()) sample.position_ids.assign(static_cast<size_t>(kPositionAxes * shape.tokens), 0);
   if (shape.tiles > 0) {

@@ -78,6 +78,8 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
     tiles += image.tiles;
     features += image.image_tokens.value_or(image.tiles * tile_.image_tokens);
     if (image.grid) sample.grids.push_back(*image.grid);
+    if (image.is_video) ++sample.videos;
+    sample.video_frames += image.frames;
   }
   sample.index = index;
   sample.id = record.id;

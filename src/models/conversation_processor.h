@@ -24,6 +24,7 @@ struct ImagePlan {
   std::optional<data::TileGrid> grid{};   ///< where the tower takes patches of native resolution
   float time_step = 1;                    ///< positions from one frame of a video to the next
   bool is_video = false;
+  int64_t frames = 0;  ///< of a video, as many as are looked at
 };
 
 /// Token ids of a conversation, where its answers are, and where the image features go.

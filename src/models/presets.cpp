@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
@@ -19,6 +20,18 @@ std::vector<std::string> preset_names() {
     if (names.empty() || names.back() != name) names.push_back(std::move(name));
   }
   return names;
+}
+
+std::string tokenizer_source(const std::string& preset) {
+  static const std::map<std::string, std::string> sources{
+      {"llava-1.5-13b", "llava-hf/llava-1.5-13b-hf"},          {"llava-1.5-7b", "llava-hf/llava-1.5-7b-hf"},
+      {"llava-med-7b", "microsoft/llava-med-v1.5-mistral-7b"}, {"nanovlm-222m", "HuggingFaceTB/cosmo2-tokenizer"},
+      {"nanovlm-460m", "HuggingFaceTB/SmolLM2-360M-Instruct"}, {"qwen2-vl-2b", "Qwen/Qwen2-VL-2B-Instruct"},
+      {"qwen2.5-vl-3b", "Qwen/Qwen2.5-VL-3B-Instruct"},        {"qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct"},
+      {"smolvlm-2.2b", "HuggingFaceTB/SmolVLM-Instruct"},      {"smolvlm-256m", "HuggingFaceTB/SmolVLM-256M-Instruct"},
+      {"smolvlm-500m", "HuggingFaceTB/SmolVLM-500M-Instruct"}};
+  const auto found = sources.find(preset);
+  return found == sources.end() ? "" : found->second;
 }
 
 namespace {
@@ -54,8 +67,8 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
                       preset);
   }
   if (!has_own && tokenizer.empty()) {
-    throw usage_error("--preset {}: comes without a tokenizer; give the model's tokenizer.json with --tokenizer",
-                      preset);
+    throw usage_error("--preset {}: comes without a tokenizer; give the tokenizer.json of {} with --tokenizer", preset,
+                      tokenizer_source(preset));
   }
   if (!has_own) std::filesystem::copy_file(tokenizer, folder.path() / "tokenizer.json");
   const auto model = build_model(folder.path(), at::kCPU, at::kFloat);

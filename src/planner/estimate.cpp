@@ -45,10 +45,12 @@ Estimate::Estimate(const Probes& probes) {
 }
 
 double Estimate::uncorrected_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
-  const auto samples = static_cast<double>(micro_batch_size);
   const double saved = static_cast<double>(recompute.vision) * vision_.saved_bytes +
                        static_cast<double>(recompute.language) * language_.saved_bytes;
-  return bytes_of_one_ + (samples - 1) * bytes_per_further_sample_ - samples * saved;
+  // What the first sample's blocks save may be more than a further sample takes at all, but none takes less than
+  // nothing.
+  const double further = std::max(0.0, bytes_per_further_sample_ - saved);
+  return bytes_of_one_ - saved + static_cast<double>(micro_batch_size - 1) * further;
 }
 
 int64_t Estimate::reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {

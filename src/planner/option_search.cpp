@@ -4,12 +4,15 @@
 #include <limits>
 #include <set>
 
+#include "planner/frugal.h"
+
 namespace vlmtrain::planner {
 
 namespace {
 
 constexpr int64_t kMostGuesses = 16;
 constexpr int64_t kSmallLossChunkRows = 128;
+constexpr int64_t kVerySmallLossChunkRows = 16;
 constexpr int64_t kMostVisionPasses = 8;
 /// Shares of the limit above which no fine tuning helps.
 constexpr double kClearlyTooLarge = 1.1;
@@ -59,11 +62,22 @@ std::optional<Option> OptionSearch::find() {
 }
 
 Option OptionSearch::least() {
-  std::optional<Option> least;
+  if (least_) return *least_;
+  for (const Choices& choices : frugal_choices(fixed_, workload_, blocks_)) tried_.rehearse(choices);
   for (const Option* known : tried_.all()) {
-    if (!least || known->peaks.reserved_bytes < least->peaks.reserved_bytes) least = *known;
+    if (!is_allowed(known->choices)) continue;
+    if (!least_ || known->peaks.reserved_bytes < least_->peaks.reserved_bytes) least_ = *known;
   }
-  return least ? *least : tried_.rehearse(smallest(1));
+  return *least_;
+}
+
+/// Whether a person has fixed nothing else; `tried_` may know plans of another search.
+bool OptionSearch::is_allowed(const Choices& choices) const {
+  const auto keeps = [](const std::optional<int64_t>& wanted, int64_t chosen) { return !wanted || *wanted == chosen; };
+  return keeps(fixed_.micro_batch_size, choices.micro_batch_size) &&
+         keeps(fixed_.vision_tiles_per_pass, choices.vision_tiles_per_pass) &&
+         keeps(fixed_.loss_chunk_rows, choices.loss_chunk_rows) &&
+         (fixed_.recompute.is_auto() || fixed_.recompute.blocks_of(blocks_) == choices.recompute);
 }
 
 std::vector<Option> OptionSearch::alternatives() const {
@@ -93,6 +107,7 @@ void OptionSearch::probe() {
     changed.recompute = blocks;
     return tried_.probe(changed, Tried::Wanted::kPeaks);
   };
+  blocks_ = {.vision = detail.vision_blocks, .language = detail.language_blocks};
   const bool has_images = tried_.worst().shapes.front().tiles > 0;
   if (has_images && detail.vision_blocks > 0) probes.vision = recomputing({detail.vision_blocks, 0});
   if (detail.language_blocks > 0) probes.language = recomputing({0, detail.language_blocks});
@@ -103,7 +118,7 @@ void OptionSearch::probe() {
   estimate_.emplace(probes);
   order_ = estimate_->recompute_order();
   if (!fixed_.recompute.is_auto()) {
-    order_ = {fixed_.recompute.blocks_of({detail.vision_blocks, detail.language_blocks})};
+    order_ = {fixed_.recompute.blocks_of(blocks_)};
   }
 }
 
@@ -186,33 +201,43 @@ std::optional<Choices> OptionSearch::larger_that_may_fit(const Choices& choices)
   return hopeless ? std::nullopt : std::optional{larger};
 }
 
-/// With the smallest micro-batch and everything recomputed, fewer tiles a pass and a smaller loss chunk.
+/// Where what needs least fits: the first that fits of ever smaller and slower passes.
 std::optional<Option> OptionSearch::find_with_smaller_passes() {
-  if (standing_bytes_ > limit_bytes_) return std::nullopt;
-  const auto limit = static_cast<double>(limit_bytes_);
-  const int64_t tiles = tried_.worst().shapes.front().tiles * sizes_.front();
-  for (int64_t passes = 1; passes <= std::clamp<int64_t>(tiles, 1, kMostVisionPasses); passes *= 2) {
-    const Option option = tried_.rehearse(smallest(passes));
+  const Option most_frugal = least();
+  if (!most_frugal.fits) return std::nullopt;
+  for (const Choices& choices : ever_smaller_passes()) {
+    const Option option = tried_.rehearse(choices);
     if (option.fits) return option;
-    const bool hopeless = static_cast<double>(option.peaks.reserved_bytes) > kClearlyTooLarge * limit;
-    if (fixed_.vision_tiles_per_pass || hopeless) break;
   }
-  return std::nullopt;
+  return most_frugal;
 }
 
-Choices OptionSearch::smallest(int64_t vision_passes) const {
+std::vector<Choices> OptionSearch::ever_smaller_passes() const {
+  std::vector<Choices> list{choices_at(sizes_.front(), order_.size() - 1)};
+  const int64_t tiles = tried_.worst().shapes.front().tiles * sizes_.front();
+  const int64_t most_passes = fixed_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMostVisionPasses);
+  for (int64_t passes = 1; passes <= most_passes; passes *= 2) list.push_back(smallest(passes, kSmallLossChunkRows));
+  list.push_back(smallest(most_passes, kVerySmallLossChunkRows));
+  return list;
+}
+
+/// What is left of the shape of a step once micro-batch and recomputation are settled.
+Choices OptionSearch::smallest(int64_t vision_passes, int64_t loss_chunk_rows) const {
   Choices choices = choices_at(sizes_.front(), order_.size() - 1);
+  if (fixed_.recompute.is_auto()) choices.recompute = blocks_;
   const int64_t tiles = tried_.worst().shapes.front().tiles * choices.micro_batch_size;
   if (!fixed_.vision_tiles_per_pass && vision_passes > 1) {
     choices.vision_tiles_per_pass = (tiles + vision_passes - 1) / vision_passes;
   }
-  if (!fixed_.loss_chunk_rows) choices.loss_chunk_rows = kSmallLossChunkRows;
+  if (!fixed_.loss_chunk_rows) choices.loss_chunk_rows = loss_chunk_rows;
   return choices;
 }
 
 Option OptionSearch::known_or_estimated(const Choices& choices) const {
   if (const Option* known = tried_.find(choices)) return *known;
-  Option option{.choices = choices, .peaks = {0, expected_bytes(choices)}};
+  // Nothing needs less than the least, whatever the straight lines say.
+  const int64_t bytes = std::max(expected_bytes(choices), least_ ? least_->peaks.reserved_bytes : 0);
+  Option option{.choices = choices, .peaks = {0, bytes}};
   option.step_seconds = expected_seconds(choices);
   option.tokens_per_second = tried_.tokens_per_step(tried_.worst()) / option.step_seconds;
   option.fits = option.peaks.reserved_bytes <= limit_bytes_;

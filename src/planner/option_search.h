@@ -20,7 +20,7 @@ class OptionSearch {
   /// The fastest option that fits, rehearsed in full; nothing if none does.
   std::optional<Option> find();
 
-  /// What needs least of all that was tried. After find() found nothing.
+  /// What needs least of all that a person could choose, rehearsed. After find().
   Option least();
 
   /// Every micro-batch size with nothing, as few as fit, and all blocks recomputed. After find().
@@ -32,8 +32,8 @@ class OptionSearch {
   void probe();
   Choices choices_at_defaults() const;
   Choices choices_at(int64_t size, size_t level) const;
-  /// Smallest micro-batch, everything recomputed, small loss chunks, the tower's tiles in so many passes.
-  Choices smallest(int64_t vision_passes) const;
+  /// Smallest micro-batch, everything recomputed, the tower's tiles in so many passes, so many rows of the loss.
+  Choices smallest(int64_t vision_passes, int64_t loss_chunk_rows) const;
   int64_t expected_bytes(const Choices& choices) const;
   double expected_seconds(const Choices& choices) const;
   std::optional<size_t> least_level(int64_t size) const;
@@ -42,6 +42,8 @@ class OptionSearch {
   Option rehearse(const Choices& choices);
   std::optional<Choices> larger_that_may_fit(const Choices& choices) const;
   std::optional<Option> find_with_smaller_passes();
+  std::vector<Choices> ever_smaller_passes() const;
+  bool is_allowed(const Choices& choices) const;
   Option known_or_estimated(const Choices& choices) const;
 
   Tried& tried_;
@@ -50,7 +52,9 @@ class OptionSearch {
   int64_t limit_bytes_;
   int64_t standing_bytes_ = 0;                  // weights, gradients, optimizer
   std::vector<int64_t> sizes_;                  // ascending
+  models::RecomputeBlocks blocks_;              // the model's
   std::vector<models::RecomputeBlocks> order_;  // from none to all
+  std::optional<Option> least_;                 // where nothing fits without smaller passes
   std::optional<Estimate> estimate_;
 };
 

@@ -1,5 +1,7 @@
 #include "vlmtrain/planner/plan.h"
 
+#include <fmt/ranges.h>
+
 namespace vlmtrain::planner {
 
 namespace {
@@ -65,6 +67,11 @@ nlohmann::ordered_json cost_json(const Cost& cost) {
 
 }  // namespace
 
+std::string Suggestion::text() const {
+  if (arguments.empty()) return note;
+  return fmt::format("{}: {}", fmt::join(arguments, " "), note);
+}
+
 nlohmann::ordered_json Plan::to_json() const {
   const Choices& choices = chosen.choices;
   const data::SampleShape& largest = worst.shapes.front();
@@ -72,7 +79,11 @@ nlohmann::ordered_json Plan::to_json() const {
   for (const auto& option : alternatives) others.push_back(option_json(option, *this));
   auto remedies = nlohmann::ordered_json::array();
   for (const auto& suggestion : suggestions) {
-    remedies.push_back({{"text", suggestion.text}, {"makes_it_fit", suggestion.makes_it_fit}});
+    remedies.push_back(
+        {{"text", suggestion.text()},
+         {"makes_it_fit", suggestion.makes_it_fit},
+         {"arguments", suggestion.arguments},
+         {"total_bytes", suggestion.total_bytes > 0 ? nlohmann::ordered_json(suggestion.total_bytes) : nullptr}});
   }
   return {{"fits", fits},
           {"model", model},
@@ -91,6 +102,9 @@ nlohmann::ordered_json Plan::to_json() const {
           {"expandable_segments", choices.expandable_segments},
           {"tokens_per_sample", largest.tokens},
           {"tiles_per_sample", largest.tiles},
+          {"images_per_sample", largest.images - largest.videos},
+          {"videos_per_sample", largest.videos},
+          {"video_frames_per_sample", largest.video_frames},
           {"label_tokens_per_sample", largest.label_tokens},
           {"worst_sample", worst.first_id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(worst.first_id)},
           {"card", card.description},

@@ -7,7 +7,7 @@ namespace vlmtrain {
 namespace data {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TileGrid, frames, rows, columns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, images, tiles, tile_height,
-                                   tile_width, grids)
+                                   tile_width, grids, videos, video_frames)
 }  // namespace data
 
 namespace memory {

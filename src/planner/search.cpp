@@ -82,6 +82,7 @@ Plan make_plan(const PlanRequest& request) {
   plan.mode = request.mode;
   plan.workload = request.workload;
   plan.card = request.card;
+  plan.fixed = request.fixed;
   plan.limit = limit_of(request.card, request.mode, request.limit_gigabytes, request.workload.world_size);
 
   Tried tried(request.job, request.card, request.workload, plan.limit.limit_bytes);
@@ -94,10 +95,10 @@ Plan make_plan(const PlanRequest& request) {
     plan.fits = found.has_value();
     plan.chosen = found ? *found : search->least();
     plan.alternatives = search->alternatives();
-    if (!plan.fits || held == request.workload.candidates.size()) break;
+    if (held == request.workload.candidates.size()) break;
     const Overlooked overlooked = find_overlooked(tried, request.workload, plan.chosen);
     if (overlooked.batch == nullptr) break;
-    if (overlooked.reserved_bytes <= plan.limit.limit_bytes) {
+    if (plan.fits && overlooked.reserved_bytes <= plan.limit.limit_bytes) {
       restate(plan, tried, *overlooked.batch);
       break;
     }

@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
+#include "planner/job_change.h"
+#include "planner/more_memory.h"
 #include "planner/option_search.h"
+#include "planner/sample_remedy.h"
+#include "planner/trial.h"
 #include "vlmtrain/base/bytes.h"
 
 namespace vlmtrain::planner {
@@ -16,234 +21,161 @@ std::string gigabytes(int64_t bytes) {
   return fmt::format("{:.1f} GB", in_gigabytes(bytes));
 }
 
-std::string describe(const Choices& choices) {
-  const auto& blocks = choices.recompute;
-  return fmt::format("micro-batch {}, {} vision and {} language blocks recomputed", choices.micro_batch_size,
-                     blocks.vision, blocks.language);
-}
-
-/// The sample with one tile an image, the whole picture, or, of native resolution, with a quarter of the pixels. The
-/// text as it is.
-data::SampleShape with_smaller_images(data::SampleShape shape) {
-  if (!shape.grids.empty()) return data::with_share_of_pixels(std::move(shape), 0.25);
-  if (shape.tiles <= shape.images) return shape;
-  const int64_t features_per_tile = shape.image_tokens / shape.tiles;
-  const int64_t removed = (shape.tiles - shape.images) * features_per_tile;
-  shape.tiles = shape.images;
-  shape.image_tokens -= removed;
-  shape.tokens -= removed;
-  return shape;
-}
-
-/// The smallest card of the table that holds so much beside its context and the mode's margin.
-const memory::Gpu* smallest_card_for(int64_t reserved_bytes, const PlanRequest& request) {
-  const memory::Gpu* smallest = nullptr;
-  for (const auto& gpu : memory::gpus()) {
-    if (!computes_in(gpu, request.job.precision)) continue;
-    const auto limit =
-        limit_of(card_by_name(std::string(gpu.name)), request.mode, std::nullopt, request.workload.world_size);
-    if (limit.limit_bytes < reserved_bytes) continue;
-    if (smallest == nullptr || gpu.memory_bytes < smallest->memory_bytes) smallest = &gpu;
-  }
-  return smallest;
-}
-
-/// The least memory.limit_gb, in tenths, with which so much fits on the card that a person keeps the run from filling.
-std::optional<double> least_limit_for(int64_t reserved_bytes, const PlanRequest& request) {
-  if (!request.limit_gigabytes) return std::nullopt;
-  constexpr double kStep = 0.1;
-  const auto most = static_cast<int64_t>(in_gigabytes(request.card.memory_bytes) / kStep);
-  for (auto tenths = static_cast<int64_t>(*request.limit_gigabytes / kStep) + 1; tenths <= most; ++tenths) {
-    const double gigabytes = static_cast<double>(tenths) * kStep;
-    const auto limit = limit_of(request.card, request.mode, gigabytes, request.workload.world_size);
-    if (limit.limit_bytes >= reserved_bytes) return gigabytes;
-  }
-  return std::nullopt;
-}
-
-/// More memory, by the limit that a person has set if that is what is missing.
-std::optional<Suggestion> more_memory(int64_t reserved_bytes, const PlanRequest& request) {
-  if (const auto limit = least_limit_for(reserved_bytes, request)) {
-    return Suggestion{fmt::format("memory.limit_gb={:.1f}", *limit), true};
-  }
-  const auto* const gpu = smallest_card_for(reserved_bytes, request);
-  if (gpu == nullptr) return std::nullopt;
-  return Suggestion{fmt::format("a larger card: --gpu {}{} holds it", gpu->name,
-                                request.limit_gigabytes ? " without memory.limit_gb" : ""),
-                    true};
-}
-
-/// A change of the job or of the sample, in the words of the configuration.
-struct Change {
-  std::string text;
-  Job job;
-  data::SampleShape shape;
+/// A choice that a person fixed, back in the planner's hands.
+struct Relaxation {
+  std::string key;
+  void (*free)(FixedChoices& fixed);
 };
 
-using Apply = bool (*)(Change& change);  // false: there is nothing to change
-
-bool take_smaller_images(Change& change) {
-  const auto smaller = with_smaller_images(change.shape);
-  if (smaller == change.shape) return false;
-  change.text = fmt::format("smaller images: {} tiles a sample instead of {} (data.image_max_pixels)", smaller.tiles,
-                            change.shape.tiles);
-  change.shape = smaller;
-  return true;
-}
-
-bool train_adapters(Change& change) {
-  constexpr int64_t kRank = 16;
-  if (change.job.lora) return false;
-  change.job.lora = nn::LoraSettings{.rank = kRank};
-  change.text = fmt::format("LoRA: lora.rank={}", kRank);
-  return true;
-}
-
-bool quantize_weights(Change& change) {
-  if (!change.job.lora || change.job.quantization != nn::Quantization::kNone) return false;
-  change.job.quantization = nn::Quantization::kNf4;
-  change.text = "model.quantization=nf4";
-  return true;
-}
-
-bool freeze_vision_tower(Change& change) {
-  auto& frozen = change.job.frozen;
-  if (frozen.vision_tower || (frozen.projector && frozen.language_model)) return false;
-  frozen.vision_tower = true;
-  change.text = "model.freeze_vision_tower=true";
-  return true;
-}
-
-bool freeze_language_model(Change& change) {
-  auto& frozen = change.job.frozen;
-  if (frozen.language_model || (frozen.projector && frozen.vision_tower)) return false;
-  frozen.language_model = true;
-  change.text = "model.freeze_language_model=true";
-  return true;
-}
-
-/// The least change first.
-constexpr Apply kChanges[] = {take_smaller_images, freeze_vision_tower, freeze_language_model, train_adapters,
-                              quantize_weights};
-
-std::vector<Change> single_changes(const Job& job, const data::SampleShape& shape) {
-  std::vector<Change> list;
-  for (const Apply apply : kChanges) {
-    Change change{.text = {}, .job = job, .shape = shape};
-    if (apply(change)) list.push_back(std::move(change));
+std::vector<Relaxation> relaxations(const FixedChoices& fixed) {
+  std::vector<Relaxation> list;
+  if (!fixed.recompute.is_auto()) {
+    list.push_back({"memory.recompute", [](FixedChoices& free) { free.recompute = {}; }});
+  }
+  if (fixed.vision_tiles_per_pass) {
+    list.push_back({"memory.vision_tiles_per_pass", [](FixedChoices& free) { free.vision_tiles_per_pass = {}; }});
+  }
+  if (fixed.loss_chunk_rows) {
+    list.push_back({"memory.loss_chunk_rows", [](FixedChoices& free) { free.loss_chunk_rows = {}; }});
+  }
+  if (fixed.micro_batch_size) {
+    list.push_back({"training.micro_batch_size", [](FixedChoices& free) { free.micro_batch_size = {}; }});
   }
   return list;
 }
 
-std::vector<Change> double_changes(const Job& job, const data::SampleShape& shape) {
-  std::vector<Change> list;
-  for (size_t first = 0; first < std::size(kChanges); ++first) {
-    for (size_t second = first + 1; second < std::size(kChanges); ++second) {
-      Change change{.text = {}, .job = job, .shape = shape};
-      if (!kChanges[first](change)) continue;
-      const std::string text = change.text;
-      if (!kChanges[second](change)) continue;
-      change.text = text + " and " + change.text;
-      list.push_back(std::move(change));
-    }
+/// The plan where these choices are the planner's; nothing if it does not fit.
+std::optional<Suggestion> freed(const std::vector<Relaxation>& relaxed, const PlanRequest& request, const Plan& plan,
+                                Tried& tried) {
+  FixedChoices fixed = request.fixed;
+  for (const auto& relaxation : relaxed) relaxation.free(fixed);
+  OptionSearch search(tried, request.workload, fixed, plan.limit.limit_bytes);
+  const auto found = search.find();
+  if (!found) return std::nullopt;
+  Suggestion suggestion{.arguments = {},
+                        .note = "changes no result beyond rounding",
+                        .makes_it_fit = true,
+                        .total_bytes = plan.total_bytes(*found)};
+  for (const auto& relaxation : relaxed) {
+    const bool is_size = relaxation.key == "training.micro_batch_size";
+    suggestion.arguments.push_back(
+        fmt::format("{}={}", relaxation.key, is_size ? std::to_string(found->choices.micro_batch_size) : "auto"));
   }
-  return list;
+  return suggestion;
 }
 
-/// Of these, the ones that fit.
-std::vector<Suggestion> fitting(const std::vector<Change>& changes, const Plan& plan, Tried& tried) {
+/// What keeps most of what a person fixed: one choice less, or if that does not do, ever more.
+std::vector<Suggestion> less_fixed(const PlanRequest& request, const Plan& plan, Tried& tried) {
   std::vector<Suggestion> suggestions;
-  for (const auto& change : changes) {
-    const auto outcome = tried.try_job(change.job, plan.chosen.choices, change.shape);
-    const int64_t bytes = outcome.peaks().reserved_bytes;
-    if (outcome.out_of_memory || bytes > plan.limit.limit_bytes) continue;
-    suggestions.push_back({fmt::format("{}: needs {}", change.text, gigabytes(bytes + plan.beside_bytes())), true});
+  std::vector<Relaxation> together;
+  const auto all = relaxations(request.fixed);
+  for (const auto& one : all) {
+    if (auto suggestion = freed({one}, request, plan, tried)) suggestions.push_back(std::move(*suggestion));
+  }
+  for (const auto& one : all) {
+    together.push_back(one);
+    if (!suggestions.empty()) break;
+    if (together.size() == 1) continue;
+    if (auto suggestion = freed(together, request, plan, tried)) suggestions.push_back(std::move(*suggestion));
   }
   return suggestions;
 }
 
-/// What a person fixed, less and less of it.
-struct Relaxed {
-  std::string text;
-  FixedChoices fixed;
-};
-
-std::vector<Relaxed> relaxations(const FixedChoices& fixed) {
-  std::vector<Relaxed> list;
-  Relaxed all{.text = {}, .fixed = fixed};
-  const auto relax = [&](const char* key, const auto& free) {
-    all.text += (all.text.empty() ? "" : " ") + std::string(key) + "=auto";
-    free(all.fixed);
-    list.push_back(all);
-  };
-  if (!fixed.recompute.is_auto()) relax("memory.recompute", [](FixedChoices& choices) { choices.recompute = {}; });
-  if (fixed.vision_tiles_per_pass) {
-    relax("memory.vision_tiles_per_pass", [](FixedChoices& choices) { choices.vision_tiles_per_pass = {}; });
-  }
-  if (fixed.loss_chunk_rows) {
-    relax("memory.loss_chunk_rows", [](FixedChoices& choices) { choices.loss_chunk_rows = {}; });
-  }
-  if (fixed.micro_batch_size) {
-    relax("training.micro_batch_size", [](FixedChoices& choices) { choices.micro_batch_size = {}; });
-  }
-  return list;
+void append(std::vector<Suggestion>& list, std::vector<Suggestion> more) {
+  std::move(more.begin(), more.end(), std::back_inserter(list));
 }
 
-/// The plan that keeps most of what a person fixed.
-std::optional<Suggestion> nearest_plan(const PlanRequest& request, const Plan& plan, Tried& tried) {
-  for (const auto& relaxed : relaxations(request.fixed)) {
-    OptionSearch search(tried, request.workload, relaxed.fixed, plan.limit.limit_bytes);
-    if (const auto found = search.find()) {
-      return Suggestion{fmt::format("{}: {}, {}", relaxed.text, describe(found->choices),
-                                    gigabytes(found->peaks.reserved_bytes + plan.beside_bytes())),
-                        true};
+/// Of these, the ones that fit.
+std::vector<Suggestion> fitting(const std::vector<JobChange>& changes, Trial& trial) {
+  std::vector<Suggestion> suggestions;
+  for (const auto& change : changes) {
+    const auto bytes = trial.reserved_bytes(change.job, trial.request().workload);
+    if (!trial.fits(bytes)) continue;
+    suggestions.push_back({.arguments = change.arguments,
+                           .note = change.meaning,
+                           .makes_it_fit = true,
+                           .total_bytes = *bytes + trial.plan().beside_bytes()});
+  }
+  return suggestions;
+}
+
+/// Lower limits of the samples with which a job fits that reserves so much without them.
+std::vector<Suggestion> smaller_samples(const Job& job, int64_t without_bytes, Trial& trial) {
+  std::vector<Suggestion> suggestions;
+  for (const auto& limit : trial.request().sample_limits) {
+    if (auto suggestion = lower(limit, job, without_bytes, trial)) suggestions.push_back(std::move(*suggestion));
+  }
+  return suggestions;
+}
+
+/// What no sample is part of.
+int64_t standing_bytes(const Plan& plan) {
+  const auto& bytes = plan.detail.peak.by_component;
+  return bytes[static_cast<size_t>(memory::Component::kWeights)] +
+         bytes[static_cast<size_t>(memory::Component::kOptimizer)];
+}
+
+/// Where no single change does: the smallest job, and that with smaller samples.
+std::vector<Suggestion> several_changes(Trial& trial) {
+  const auto smallest = smallest_job(trial.request());
+  auto suggestions = fitting(smallest, trial);
+  if (!suggestions.empty()) return suggestions;
+  for (const auto& change : smallest) {
+    const auto bytes = trial.reserved_bytes(change.job, trial.request().workload);
+    if (!bytes) continue;
+    for (auto& smaller : smaller_samples(change.job, *bytes, trial)) {
+      smaller.arguments.insert(smaller.arguments.begin(), change.arguments.begin(), change.arguments.end());
+      smaller.note = fmt::format("{}, with {}", change.meaning, smaller.note);
+      suggestions.push_back(std::move(smaller));
     }
   }
-  return std::nullopt;
+  return suggestions;
 }
 
 }  // namespace
 
 std::vector<Suggestion> suggest_faster(const Plan& plan, const Estimate& estimate) {
   std::vector<Suggestion> suggestions;
+  const auto add = [&](std::string note) {
+    suggestions.push_back({.arguments = {}, .note = std::move(note), .makes_it_fit = true});
+  };
   const Choices& chosen = plan.chosen.choices;
   if (chosen.recompute.vision + chosen.recompute.language > 0) {
     const auto missing = estimate.reserved_bytes(chosen.micro_batch_size, {}) - plan.limit.limit_bytes;
     const double without = estimate.micro_batch_seconds(chosen.micro_batch_size, {});
     const double with = estimate.micro_batch_seconds(chosen.micro_batch_size, chosen.recompute);
-    suggestions.push_back({fmt::format("with {} more nothing would be recomputed: steps about {:.0f} % shorter",
-                                       gigabytes(std::max<int64_t>(missing, 0)), 100 * (1 - without / with)),
-                           true});
+    add(fmt::format("with {} more nothing would be recomputed: steps about {:.0f} % shorter",
+                    gigabytes(std::max<int64_t>(missing, 0)), 100 * (1 - without / with)));
   }
   const int64_t spare = plan.limit.limit_bytes - plan.chosen.peaks.reserved_bytes;
   if (chosen.micro_batch_size == plan.workload.samples_per_rank()) {
-    suggestions.push_back(
-        {fmt::format("the whole share of the global batch is one micro-batch; {} stay free beside the margin",
-                     gigabytes(spare)),
-         true});
+    add(fmt::format("the whole share of the global batch is one micro-batch; {} stay free beside the margin",
+                    gigabytes(spare)));
   }
   return suggestions;
 }
 
 std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& plan, Tried& tried) {
-  std::vector<Suggestion> suggestions;
-  if (const auto nearest = nearest_plan(request, plan, tried)) suggestions.push_back(*nearest);
-
-  const int64_t needed = plan.chosen.peaks.reserved_bytes;
-  const auto least_margin =
-      limit_of(request.card, Mode::kAggressive, request.limit_gigabytes, request.workload.world_size);
-  if (needed <= least_margin.limit_bytes) {
-    suggestions.push_back({fmt::format("memory.mode=aggressive, which keeps {:g} % of the card free instead of {:g} %",
-                                       least_margin.margin_percent, plan.limit.margin_percent),
-                           true});
+  Trial trial(request, plan, tried);
+  auto suggestions = less_fixed(request, plan, tried);
+  append(suggestions, more_of_the_card(trial));
+  auto changes = fitting(numeric_changes(request), trial);
+  if (standing_bytes(plan) <= plan.limit.limit_bytes) {
+    append(changes, smaller_samples(request.job, plan.chosen.peaks.reserved_bytes, trial));
   }
-  auto changed = fitting(single_changes(request.job, plan.worst.shapes.front()), plan, tried);
-  if (changed.empty()) changed = fitting(double_changes(request.job, plan.worst.shapes.front()), plan, tried);
-  suggestions.insert(suggestions.end(), changed.begin(), changed.end());
-  if (const auto more = more_memory(needed, request)) suggestions.push_back(*more);
+  append(changes, fitting(training_changes(request), trial));
+  if (changes.empty()) changes = several_changes(trial);
+  append(suggestions, std::move(changes));
+  if (auto card = larger_card(trial)) suggestions.push_back(std::move(*card));
+  for (auto& suggestion : suggestions) {
+    suggestion.note = fmt::format("{}; {} are enough then", suggestion.note, gigabytes(suggestion.total_bytes));
+  }
   if (suggestions.empty()) {
     suggestions.push_back(
-        {"neither smaller images nor frozen parts nor a larger card would do; take a smaller model", false});
+        {.arguments = {},
+         .note =
+             "neither smaller samples nor LoRA on weights of 4 bits nor a larger card would do; take a smaller model",
+         .makes_it_fit = false});
   }
   return suggestions;
 }

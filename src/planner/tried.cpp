@@ -21,10 +21,10 @@ UserError beyond_all_cards(const SampleBatch& batch, const Choices& choices) {
   const data::SampleShape& shape = batch.shapes.front();
   return UserError(
       ExitCode::kDoesNotFit,
-      fmt::format("a micro-batch of {} such samples ({} tokens, {} images in {} tiles{}) needs more than "
+      fmt::format("a micro-batch of {} such samples ({} tokens, {} in {} tiles{}) needs more than "
                   "{} GB, more than any card has; take fewer or smaller images, shorter texts or a smaller "
                   "micro-batch",
-                  choices.micro_batch_size, shape.tokens, shape.images, shape.tiles,
+                  choices.micro_batch_size, shape.tokens, data::media_words(shape), shape.tiles,
                   batch.first_id.empty() ? "" : ", " + batch.first_id, kUnlimitedBytes / 1'000'000'000));
 }
 
@@ -179,13 +179,22 @@ int64_t Tried::reserved_bytes(const Choices& choices, const SampleBatch& batch) 
   return ask(request).peaks().reserved_bytes;
 }
 
-Outcome Tried::try_job(const Job& job, const Choices& choices, const data::SampleShape& shape) {
+std::optional<int64_t> Tried::reserved_bytes(const Job& job, const Choices& choices,
+                                             const std::vector<SampleBatch>& candidates) {
   process_.set_job(job);
-  RehearsalRequest request = full_request(choices, {.shapes = {shape}, .first_id = {}});
-  request.with_costs = request.with_detail = false;
-  Outcome outcome = ask(request);
+  std::optional<int64_t> most = 0;
+  for (const auto& candidate : candidates) {
+    RehearsalRequest request = full_request(choices, candidate);
+    request.with_costs = request.with_detail = false;
+    const Outcome outcome = ask(request);
+    if (outcome.out_of_memory) {
+      most.reset();
+      break;
+    }
+    most = std::max(*most, outcome.peaks().reserved_bytes);
+  }
   process_.set_job(job_);
-  return outcome;
+  return most;
 }
 
 }  // namespace vlmtrain::planner

@@ -42,8 +42,10 @@ class Tried {
   /// The reserved peak of a plan with another batch than those to hold.
   int64_t reserved_bytes(const Choices& choices, const SampleBatch& batch);
 
-  /// The peaks of another job, with samples of one shape.
-  Outcome try_job(const Job& job, const Choices& choices, const data::SampleShape& shape);
+  /// The reserved peak of another job with any of these batches, of which a rank has as many samples; nothing if that
+  /// is more than any card has.
+  std::optional<int64_t> reserved_bytes(const Job& job, const Choices& choices,
+                                        const std::vector<SampleBatch>& candidates);
 
   double tokens_per_step(const SampleBatch& batch) const;  ///< of all ranks
   const PlanningEffort& effort() const { return effort_; }

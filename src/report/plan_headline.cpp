@@ -5,6 +5,7 @@
 #include "report/plan_memory.h"
 #include "report/plan_words.h"
 #include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/report/plan_text.h"
 
 namespace vlmtrain::report {
@@ -28,13 +29,35 @@ std::string recomputing(const planner::Plan& plan) {
   return fmt::format("recomputing {} blocks", fmt::join(towers, " and "));
 }
 
-std::string refusal_headline(const planner::Plan& plan) {
-  std::string least = fmt::format("micro-batch {}", plan.chosen.choices.micro_batch_size);
+/// " with training.micro_batch_size=16", of what a person fixed; empty for nothing.
+std::string with_fixed(const planner::FixedChoices& fixed) {
+  std::vector<std::string> keys;
+  const auto add = [&](const char* key, const auto& value) { keys.push_back(fmt::format("{}={}", key, value)); };
+  if (fixed.micro_batch_size) add("training.micro_batch_size", *fixed.micro_batch_size);
+  if (!fixed.recompute.is_auto()) add("memory.recompute", fixed.recompute.text);
+  if (fixed.vision_tiles_per_pass) add("memory.vision_tiles_per_pass", *fixed.vision_tiles_per_pass);
+  if (fixed.loss_chunk_rows) add("memory.loss_chunk_rows", *fixed.loss_chunk_rows);
+  return keys.empty() ? "" : fmt::format(" with {}", fmt::join(keys, " and "));
+}
+
+/// The choices that take so little.
+std::string least_words(const planner::Plan& plan) {
+  const planner::Choices& choices = plan.chosen.choices;
+  std::string least = fmt::format("micro-batch {}", choices.micro_batch_size);
   if (const std::string blocks = recomputing(plan); !blocks.empty()) least += ", " + blocks;
+  if (choices.vision_tiles_per_pass > 0) least += ", " + vision_pass_words(plan);
+  if (choices.loss_chunk_rows != planner::Choices{}.loss_chunk_rows) {
+    least += ", loss in chunks of " + counted(choices.loss_chunk_rows, "row");
+  }
+  return least;
+}
+
+std::string refusal_headline(const planner::Plan& plan) {
   const int64_t usable = plan.limit.card_bytes - plan.limit.margin_bytes;
-  return fmt::format("does not fit: {} needs at least {} ({}), the card has {} beside its margin; {} are missing",
-                     printable(plan.model), gigabytes(plan.total_bytes()), least, gigabytes(usable),
-                     gigabytes(missing_bytes(plan)));
+  return fmt::format(
+      "does not fit: {} of {} needs at least {}{} ({}), the card has {} beside its margin; {} are missing",
+      training_words(plan), printable(plan.model), gigabytes(plan.total_bytes()), with_fixed(plan.fixed),
+      least_words(plan), gigabytes(usable), gigabytes(missing_bytes(plan)));
 }
 
 }  // namespace
@@ -48,7 +71,7 @@ std::string plan_headline(const planner::Plan& plan) {
                                  plan.chosen.choices.micro_batch_size, plan.accumulation_steps(), ranks,
                                  plan.workload.global_batch_size);
   if (const std::string blocks = recomputing(plan); !blocks.empty()) text += ", " + blocks;
-  return text;
+  return text + ", " + training_words(plan);
 }
 
 std::string plan_refusal(const planner::Plan& plan) {
@@ -56,7 +79,7 @@ std::string plan_refusal(const planner::Plan& plan) {
   std::stable_partition(suggestions.begin(), suggestions.end(),
                         [](const planner::Suggestion& suggestion) { return suggestion.makes_it_fit; });
   std::string text = plan_headline(plan);
-  for (const auto& suggestion : suggestions) text += "\n  " + printable(suggestion.text);
+  for (const auto& suggestion : suggestions) text += "\n  " + printable(suggestion.text());
   return text;
 }
 

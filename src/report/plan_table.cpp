@@ -68,13 +68,14 @@ Cells cells_of(const planner::Option& option, const planner::Plan& plan) {
 }
 
 /// What sets the chosen plan apart from the others, which have the passes of the first.
-std::string smaller_passes(const std::vector<planner::Option>& options, const planner::Choices& chosen) {
+std::string smaller_passes(const std::vector<planner::Option>& options, const planner::Plan& plan) {
+  const planner::Choices& chosen = plan.chosen.choices;
   const auto differs = [&](const planner::Option& option) {
     return option.choices.vision_tiles_per_pass != chosen.vision_tiles_per_pass ||
            option.choices.loss_chunk_rows != chosen.loss_chunk_rows;
   };
   if (std::none_of(options.begin(), options.end(), differs)) return {};
-  return fmt::format("{} and loss chunks of {}", vision_pass_words(chosen), counted(chosen.loss_chunk_rows, "row"));
+  return fmt::format("{} and loss chunks of {}", vision_pass_words(plan), counted(chosen.loss_chunk_rows, "row"));
 }
 
 }  // namespace
@@ -82,10 +83,8 @@ std::string smaller_passes(const std::vector<planner::Option>& options, const pl
 AlternativesTable alternatives_table(const planner::Plan& plan, size_t most, int columns) {
   const auto options = with_chosen(plan);
   const Cells header{"", "micro-batch", "blocks recomputed", "memory", "step", "tokens/s", "fits"};
-  AlternativesTable table{.header = row(header, columns),
-                          .lines = {},
-                          .left_out = 0,
-                          .chosen_differs = smaller_passes(options, plan.chosen.choices)};
+  AlternativesTable table{
+      .header = row(header, columns), .lines = {}, .left_out = 0, .chosen_differs = smaller_passes(options, plan)};
   for (const size_t place : shown_options(options, plan.chosen.choices, most)) {
     const planner::Option& option = options[place];
     table.lines.push_back(

@@ -1,6 +1,6 @@
 #include "vlmtrain/report/plan_text.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -125,10 +125,21 @@ class Writer {
 
   void suggestions() {
     if (plan_.suggestions.empty()) return;
-    heading(plan_.fits ? "What would make it faster" : "What would make it fit");
+    const bool pasted = std::any_of(plan_.suggestions.begin(), plan_.suggestions.end(),
+                                    [](const auto& suggestion) { return !suggestion.arguments.empty(); });
+    heading(fmt::format("{}{}", plan_.fits ? "What would make it faster" : "What would make it fit",
+                        pasted ? " (put one line behind the command)" : ""));
     for (const auto& suggestion : plan_.suggestions) {
-      const std::string text = wrapped(suggestion.makes_it_fit ? "  + " : "  - ", printable(suggestion.text), columns_);
-      text_ += plan_.fits ? text : painted(suggestion.makes_it_fit ? kGreen : kRed, text);
+      const char* const colour = plan_.fits ? kPlain : suggestion.makes_it_fit ? kGreen : kRed;
+      if (suggestion.arguments.empty()) {
+        const char* const mark = suggestion.makes_it_fit ? "  + " : "  - ";
+        text_ += painted(colour, wrapped(mark, printable(suggestion.note), columns_));
+      } else {
+        // A line of its own and unbroken, to be copied.
+        text_ +=
+            painted(colour, fmt::format("  {}\n", printable(fmt::format("{}", fmt::join(suggestion.arguments, " ")))));
+        text_ += painted(kFaint, wrapped("      ", printable(suggestion.note), columns_));
+      }
     }
   }
 

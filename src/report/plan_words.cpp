@@ -40,15 +40,17 @@ std::string sample_words(const planner::SampleBatch& worst) {
   const data::SampleShape& shape = worst.shapes.front();
   std::string text = worst.first_id.empty() ? "" : fmt::format("worst is {}: ", printable(worst.first_id));
   text += counted(shape.tokens, "token");
-  if (shape.images > 0) text += fmt::format(" ({} of images)", grouped(shape.image_tokens));
-  text += fmt::format(", {} learnt", grouped(shape.label_tokens));
   if (shape.images > 0) {
-    const std::string tiles = shape.grids.empty() ? fmt::format("{} of {}x{}", counted(shape.tiles, "tile"),
-                                                                shape.tile_width, shape.tile_height)
-                                                  : grouped(shape.tiles) + " patches";
-    text += fmt::format("; {} in {}", counted(shape.images, "image"), tiles);
-  } else {
-    text += "; no image";
+    const char* const media = shape.videos == 0              ? "images"
+                              : shape.videos == shape.images ? "videos"
+                                                             : "images and videos";
+    text += fmt::format(" ({} of {})", grouped(shape.image_tokens), media);
+  }
+  text += fmt::format(", {} learnt; {}", grouped(shape.label_tokens), data::media_words(shape));
+  if (shape.images > 0) {
+    text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", counted(shape.tiles, "tile"),
+                                                                    shape.tile_width, shape.tile_height)
+                                                      : grouped(shape.tiles) + " patches");
   }
   return text;
 }
@@ -77,7 +79,7 @@ std::string context_words(const planner::Plan& plan) {
 
 std::string step_words(const planner::Plan& plan) {
   const planner::Choices& choices = plan.chosen.choices;
-  return fmt::format("{}, loss in chunks of {}{}", vision_pass_words(choices), counted(choices.loss_chunk_rows, "row"),
+  return fmt::format("{}, loss in chunks of {}{}", vision_pass_words(plan), counted(choices.loss_chunk_rows, "row"),
                      choices.expandable_segments ? ", expandable segments" : "");
 }
 
@@ -116,9 +118,22 @@ std::string recompute_words(const models::RecomputeBlocks& blocks, const planner
   return fmt::format("{}", fmt::join(towers, ", "));
 }
 
-std::string vision_pass_words(const planner::Choices& choices) {
-  if (choices.vision_tiles_per_pass == 0) return "all tiles in one vision pass";
-  return fmt::format("{} a vision pass", counted(choices.vision_tiles_per_pass, "tile"));
+std::string vision_pass_words(const planner::Plan& plan) {
+  const int64_t tiles = plan.chosen.choices.vision_tiles_per_pass;
+  const data::SampleShape& shape = plan.worst.shapes.front();
+  if (shape.grids.empty()) {
+    return tiles == 0 ? "all tiles in one vision pass" : fmt::format("{} a vision pass", counted(tiles, "tile"));
+  }
+  if (tiles == 0) return "all patches in one vision pass";
+  const bool one_by_one = std::all_of(shape.grids.begin(), shape.grids.end(),
+                                      [tiles](const data::TileGrid& grid) { return grid.tiles_per_frame() >= tiles; });
+  return one_by_one ? "one picture a vision pass" : fmt::format("{} patches a vision pass", grouped(tiles));
+}
+
+std::string training_words(const planner::Plan& plan) {
+  if (plan.job.lora) return fmt::format("LoRA of rank {}", plan.job.lora->rank);
+  const auto& frozen = plan.job.frozen;
+  return frozen.vision_tower || frozen.projector || frozen.language_model ? "fine-tuning in part" : "full fine-tuning";
 }
 
 std::string place_words(const memory::Place& place, bool backward) {

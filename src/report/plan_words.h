@@ -18,8 +18,12 @@ std::string seconds_words(double seconds);
 /// "none", "all", "vision 9", "vision all, language 12"; "all" is of the model's blocks.
 std::string recompute_words(const models::RecomputeBlocks& blocks, const planner::RehearsalDetail& detail);
 
-/// "all tiles in one vision pass", "4 tiles a vision pass".
-std::string vision_pass_words(const planner::Choices& choices);
+/// "all tiles in one vision pass", "4 tiles a vision pass"; for patches, which are not cut inside a picture or a frame,
+/// "one picture a vision pass", "2,048 patches a vision pass".
+std::string vision_pass_words(const planner::Plan& plan);
+
+/// "LoRA of rank 16", "full fine-tuning".
+std::string training_words(const planner::Plan& plan);
 
 /// Where a step is: "language block 12, backward pass".
 std::string place_words(const memory::Place& place, bool backward);

@@ -19,11 +19,28 @@ SampleShape native_shape() {
 
 TEST(SampleShape, OfASampleMadeFromItIsTheSame) {
   EXPECT_EQ(shape_of(sample_of(native_shape())), native_shape());
+  SampleShape with_video = native_shape();
+  with_video.videos = 1;
+  with_video.video_frames = 4;
+  EXPECT_EQ(shape_of(sample_of(with_video)), with_video);
   const SampleShape tiles{
       .tokens = 20, .label_tokens = 3, .image_tokens = 8, .images = 1, .tiles = 2, .tile_height = 4, .tile_width = 4};
   EXPECT_EQ(shape_of(sample_of(tiles)), tiles);
   EXPECT_TRUE(sample_of(tiles).position_ids.empty());
   EXPECT_EQ(sample_of(native_shape()).position_ids.size(), 90);
+}
+
+TEST(MediaWords, TellVideosFromImages) {
+  SampleShape shape;
+  EXPECT_EQ(media_words(shape), "no image");
+  shape.images = 1;
+  EXPECT_EQ(media_words(shape), "1 image");
+  shape.videos = 1;
+  shape.video_frames = 16;
+  EXPECT_EQ(media_words(shape), "1 video of 16 frames");
+  shape.images = 4;
+  shape.videos = 2;
+  EXPECT_EQ(media_words(shape), "2 images and 2 videos of 16 frames");
 }
 
 TEST(WithShareOfPixels, TakesWholeTiles) {

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <map>
 
 #include "e2e/command.h"
@@ -290,6 +292,121 @@ TEST_F(PlanCommandTest, SettingsThatCannotBe) {
   expect_error({"--gpu-gb", "24", "--model", "smolvlm-257m"}, 2,
                {"smolvlm-257m", "did you mean smolvlm-256m?", "smolvlm-tiny"});
   expect_error({"--gpu-gb", "24", "--config", "nowhere.yaml"}, 2, {"nowhere.yaml"});
+}
+
+TEST_F(PlanCommandTest, TheHeadlineSaysWhatIsTrained) {
+  const auto headline = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"--gpu-gb", "24", "--model", "smolvlm-tiny"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return lines_of(plan(arguments).out).front() + lines_of(plan(arguments).out)[1];
+  };
+  EXPECT_THAT(headline({}), HasSubstr("full fine-tuning"));
+  EXPECT_THAT(headline({"--finetune", "lora"}), HasSubstr("LoRA of rank 16"));
+  EXPECT_THAT(headline({"lora.rank=4"}), HasSubstr("LoRA of rank 4"));
+}
+
+TEST_F(PlanCommandTest, ContradictionsAreRefused) {
+  const auto refused = [&](const std::vector<std::string>& settings, const std::vector<std::string>& messages) {
+    std::vector<std::string> arguments{"--gpu-gb", "24", "--model", "smolvlm-tiny"};
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    expect_error(arguments, 2, messages);
+  };
+  refused({"lora.rank=16", "--finetune", "full"}, {"--finetune full contradicts lora.rank=16"});
+  refused({"lora.alpha=32", "--finetune", "full"}, {"--finetune full contradicts lora.alpha=32"});
+  refused({"model.adapter=mine", "--finetune", "full"}, {"--finetune full contradicts model.adapter=mine"});
+  refused({"--quantization", "nf4", "--finetune", "full"},
+          {"--finetune full contradicts model.quantization=nf4", "--finetune lora"});
+  refused({"lora.rank=0", "--finetune", "lora"}, {"--finetune lora contradicts lora.rank=0", "lora.rank=16"});
+}
+
+/// Each remedy put behind the command, as it is printed.
+TEST_F(PlanCommandTest, RemediesCanBePasted) {
+  const std::vector<std::vector<std::string>> commands{
+      {"--gpu-gb", "4", "--model", "smolvlm-256m", "--images", "4"},
+      {"--gpu-gb", "4", "--model", "smolvlm-256m", "--finetune", "full", "--micro-batch", "8"},
+      {"--gpu", "rtx4090", "--limit-gb", "2.5", "--model", "smolvlm-256m", "--finetune", "lora", "--images", "6"}};
+  for (const auto& command : commands) {
+    SCOPED_TRACE(testing::PrintToString(command));
+    const auto json = plan_json(command, 3);
+    const std::string text = plan(command).out;
+    int64_t pasted = 0;
+    for (const auto& suggestion : json["suggestions"]) {
+      if (suggestion["arguments"].empty()) continue;
+      ++pasted;
+      auto remedied = command;
+      std::string line = " ";
+      for (const auto& word : suggestion["arguments"]) {
+        remedied.push_back(word);
+        line += " " + word.get<std::string>();
+      }
+      EXPECT_THAT(lines_of(text), testing::Contains(line));
+      SCOPED_TRACE(line);
+      const auto outcome = plan_json(remedied, 0);
+      EXPECT_EQ(outcome["fits"], true);
+      EXPECT_LE(suggestion["total_bytes"].get<int64_t>(), outcome["card_bytes"].get<int64_t>());
+    }
+    EXPECT_GE(pasted, 3);
+  }
+}
+
+TEST_F(PlanCommandTest, RemediesForADataSetAreItsKeys) {
+  auto all = records();
+  std::string question = "Why?";
+  for (int i = 0; i < 3000; ++i) question += " Really?";
+  all.insert(all.begin() + 4,
+             nlohmann::json{{"id", "the-endless-one"},
+                            {"conversations",
+                             {{{"from", "human"}, {"value", question}}, {{"from", "gpt"}, {"value", "So be it."}}}}});
+  write_records(all);
+  const std::vector<std::string> command{
+      "--config", "train.yaml", "--gpu", "rtx4090", "--limit-gb", "0.58", "data.max_length=100000"};
+  const auto json = plan_json(command, 3);
+  EXPECT_EQ(json["worst_sample"], "the-endless-one");
+  std::string of_length;
+  for (const auto& suggestion : json["suggestions"]) {
+    auto remedied = command;
+    for (const auto& word : suggestion["arguments"]) remedied.push_back(word);
+    if (suggestion["arguments"].empty()) continue;
+    SCOPED_TRACE(suggestion["text"].get<std::string>());
+    EXPECT_EQ(plan_json(remedied, 0)["fits"], true);
+    const std::string first = suggestion["arguments"][0];
+    if (first.starts_with("data.max_length=")) of_length = suggestion["text"];
+  }
+  EXPECT_THAT(of_length, AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("leaves out 1 of 12 samples")));
+}
+
+TEST_F(PlanCommandTest, APresetWithADataSetSaysWhichTokenizerToGive) {
+  const std::vector<std::string> command{"--gpu-gb", "24", "--model", "smolvlm-256m", "data.train=train.json"};
+  expect_error(command, 2,
+               {"preset smolvlm-256m comes without a tokenizer", "HuggingFaceTB/SmolVLM-256M-Instruct",
+                "--tokenizer FILE", "--images 1"});
+  auto wrong = command;
+  wrong.insert(wrong.end(), {"--tokenizer", (checkpoint() / "tokenizer.json").string()});
+  const Result result = plan(wrong);
+  EXPECT_THAT(result.err, Not(HasSubstr(std::filesystem::temp_directory_path() / "vlmtrain-")));
+  auto described = command;
+  described.insert(described.end(), {"--images", "1"});
+  EXPECT_EQ(plan(described).exit_code, 0);
+  expect_error({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--tokenizer", (checkpoint() / "tokenizer.json").string()},
+               2, {"smolvlm-tiny comes with its own"});
+}
+
+TEST_F(PlanCommandTest, AVideoIsAVideo) {
+  std::filesystem::create_directory(folder() / "images/film");
+  const auto picture = std::filesystem::directory_iterator(source() / "images")->path();
+  for (int frame = 0; frame < 6; ++frame) {
+    std::filesystem::copy(picture, folder() / fmt::format("images/film/{}{}", frame, picture.extension().string()));
+  }
+  write_records(nlohmann::json::parse(R"([{"id": "film", "video": "film", "conversations":
+      [{"from": "human", "value": "<video>What?"}, {"from": "gpt", "value": "Nothing."}]}])"));
+  const std::vector<std::string> command{
+      "--gpu-gb", "8", "--model", "qwen2.5-vl-tiny", "data.train=train.json", "data.image_root=images"};
+  const auto json = plan_json(command);
+  EXPECT_EQ(json["images_per_sample"], 0);
+  EXPECT_EQ(json["videos_per_sample"], 1);
+  EXPECT_EQ(json["video_frames_per_sample"], 6);
+  EXPECT_THAT(plan(command).out,
+              AllOf(HasSubstr("1 video of 6 frames"), HasSubstr("of videos)"), Not(HasSubstr("1 image"))));
 }
 
 TEST_F(PlanCommandTest, AProgramWithoutItsStandInsSaysWhatIsMissing) {

@@ -233,6 +233,14 @@ TEST(PresetNames, AreTestedAbove) {
                                    "nanovlm-460m", "qwen2.5-vl-tiny", "qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2-vl-2b"));
 }
 
+TEST(PresetNames, SayWhoseTokenizerTheyNeed) {
+  for (const auto& name : preset_names()) {
+    parity::TemporaryFolder folder;
+    write_preset_config(name, folder.path());
+    EXPECT_EQ(tokenizer_source(name).empty(), std::filesystem::exists(folder.path() / "tokenizer.json")) << name;
+  }
+}
+
 TEST(WritePreset, UnknownNameListsTheKnownOnes) {
   const parity::TemporaryFolder folder;
   std::string nearly = preset_names().at(0);

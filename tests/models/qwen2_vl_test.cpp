@@ -331,6 +331,9 @@ TEST(Qwen2VlProcessor, TakesFramesOfVideosAsSettingsSay) {
     return load_processor(origin.checkpoint(), changed)->outline(records.front(), 0).grids.front();
   };
   EXPECT_EQ(grid_with(settings), (TileGrid{3, 4, 6}));  // of 10 frames 6, since the checkpoint's max_frames is 7
+  const auto sample = load_processor(origin.checkpoint(), settings)->outline(records.front(), 0);
+  EXPECT_EQ(sample.videos, 1);
+  EXPECT_EQ(sample.video_frames, 6);
   settings.video_max_frames = 4;
   EXPECT_EQ(grid_with(settings), (TileGrid{2, 4, 6}));
   settings.image_max_pixels = 200;

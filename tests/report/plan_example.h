@@ -71,7 +71,7 @@ inline planner::Plan example_plan() {
   add(2, 0, 23'000, 2.4);
   plan.alternatives.push_back(plan.chosen);
   add(4, 0, 37'000, 2.2);
-  plan.suggestions = {{"with 1.1 GB more nothing would be recomputed", true}};
+  plan.suggestions = {{.arguments = {}, .note = "with 1.1 GB more nothing would be recomputed", .makes_it_fit = true}};
   plan.effort = {.seconds = 0.81, .rehearsals = 5, .rehearsal_seconds = 0.7};
   return plan;
 }
@@ -85,8 +85,11 @@ inline planner::Plan example_plan_that_does_not_fit() {
   plan.limit.card_bytes = plan.card.memory_bytes = 15'000'000'000;
   plan.limit.margin_bytes = 1'500'000'000;
   plan.limit.limit_bytes = 12'900'000'000;
-  plan.suggestions = {{"smaller images: needs 16.0 GB, still too much", false},
-                      {"a larger card: --gpu rtx4090 holds it", true}};
+  plan.suggestions = {{.arguments = {}, .note = "take a smaller model", .makes_it_fit = false},
+                      {.arguments = {"lora.rank=16", "model.quantization=nf4"},
+                       .note = "trains adapters; 9.1 GB are enough then",
+                       .makes_it_fit = true,
+                       .total_bytes = 9'100'000'000}};
   return plan;
 }
 

@@ -15,6 +15,7 @@
 namespace vlmtrain::report {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -29,14 +30,16 @@ std::vector<std::string> lines_of(const std::string& text) {
 TEST(PlanTextTest, HeadlineOfAPlanThatFits) {
   EXPECT_EQ(plan_headline(example_plan()),
             "fits: 20.6 of 25.0 GB, micro-batch 2 x accumulation 8 = global batch 16, recomputing 9 of 27 vision "
-            "blocks");
+            "blocks, full fine-tuning");
 }
 
 TEST(PlanTextTest, HeadlineNamesRanksAndOnlyWhatIsRecomputed) {
   planner::Plan plan = example_plan();
   plan.workload.world_size = 2;
   plan.chosen.choices.recompute = {};
-  EXPECT_EQ(plan_headline(plan), "fits: 20.6 of 25.0 GB, micro-batch 2 x accumulation 4 x 2 ranks = global batch 16");
+  EXPECT_EQ(plan_headline(plan),
+            "fits: 20.6 of 25.0 GB, micro-batch 2 x accumulation 4 x 2 ranks = global batch 16, full "
+            "fine-tuning");
   plan.chosen.choices.recompute = {.vision = 27, .language = 12};
   EXPECT_THAT(plan_headline(plan), HasSubstr(", recomputing all vision and 12 of 24 language blocks"));
   plan.chosen.choices.recompute = {.vision = 27, .language = 24};
@@ -45,16 +48,76 @@ TEST(PlanTextTest, HeadlineNamesRanksAndOnlyWhatIsRecomputed) {
 
 TEST(PlanTextTest, HeadlineOfAPlanThatDoesNotFit) {
   EXPECT_EQ(plan_headline(example_plan_that_does_not_fit()),
-            "does not fit: smolvlm-500m needs at least 20.6 GB (micro-batch 1, recomputing all blocks), the card has "
-            "13.5 GB beside its margin; 7.1 GB are missing");
+            "does not fit: full fine-tuning of smolvlm-500m needs at least 20.6 GB (micro-batch 1, recomputing all "
+            "blocks), the card has 13.5 GB beside its margin; 7.1 GB are missing");
+}
+
+TEST(PlanTextTest, HeadlineSaysWhatIsTrained) {
+  planner::Plan plan = example_plan();
+  plan.job.lora = nn::LoraSettings{.rank = 16};
+  EXPECT_THAT(plan_headline(plan), EndsWith(", LoRA of rank 16"));
+  EXPECT_THAT(plan_text(plan, {}), HasSubstr("LoRA of rank 16"));
+  plan.job.lora.reset();
+  plan.job.frozen.vision_tower = true;
+  EXPECT_THAT(plan_headline(plan), EndsWith(", fine-tuning in part"));
+}
+
+TEST(PlanTextTest, WhatNeedsLeastIsNamedWithWhatIsFixed) {
+  planner::Plan plan = example_plan_that_does_not_fit();
+  plan.fixed.micro_batch_size = 1;
+  plan.fixed.recompute.text = "all";
+  plan.chosen.choices.vision_tiles_per_pass = 1;
+  plan.chosen.choices.loss_chunk_rows = 1;
+  EXPECT_THAT(plan_headline(plan),
+              HasSubstr("needs at least 20.6 GB with training.micro_batch_size=1 and memory.recompute=all (micro-batch "
+                        "1, recomputing all blocks, 1 tile a vision pass, loss in chunks of 1 row)"));
+}
+
+TEST(PlanTextTest, RemediesAreLinesToCopy) {
+  for (const int width : {64, 100}) {
+    const auto lines = lines_of(plan_text(example_plan_that_does_not_fit(), {.width = width}));
+    EXPECT_THAT(lines, testing::Contains("What would make it fit (put one line behind the command)"));
+    EXPECT_THAT(lines, testing::Contains("  lora.rank=16 model.quantization=nf4"));
+    EXPECT_THAT(lines, testing::Contains("      trains adapters; 9.1 GB are enough then"));
+    EXPECT_THAT(lines, testing::Contains("  - take a smaller model"));
+  }
+}
+
+TEST(PlanTextTest, AVideoIsAVideo) {
+  planner::Plan plan = example_plan();
+  data::SampleShape& shape = plan.worst.shapes.front();
+  shape.images = 1;
+  shape.videos = 1;
+  shape.video_frames = 16;
+  shape.grids = {{8, 20, 24}};
+  shape.tiles = 3840;
+  EXPECT_THAT(plan_text(plan, {.width = 100}),
+              HasSubstr("2,622 tokens (2,106 of videos), 64 learnt; 1 video of 16 frames in 3,840 patches"));
+  shape.images = 3;
+  EXPECT_THAT(plan_text(plan, {.width = 100}), HasSubstr("2,106 of images and videos"));
+  EXPECT_THAT(plan_text(plan, {.width = 100}), HasSubstr("2 images and 1 video of 16 frames in 3,840 patches"));
+  const auto json = plan.to_json();
+  EXPECT_EQ(json["images_per_sample"], 2);
+  EXPECT_EQ(json["videos_per_sample"], 1);
+  EXPECT_EQ(json["video_frames_per_sample"], 16);
+}
+
+TEST(PlanTextTest, PatchesOfAPictureAreNotCut) {
+  planner::Plan plan = example_plan();
+  plan.worst.shapes.front().grids = {{1, 20, 24}, {1, 40, 40}};
+  EXPECT_EQ(vision_pass_words(plan), "all patches in one vision pass");
+  plan.chosen.choices.vision_tiles_per_pass = 1;
+  EXPECT_EQ(vision_pass_words(plan), "one picture a vision pass");
+  plan.chosen.choices.vision_tiles_per_pass = 1000;
+  EXPECT_EQ(vision_pass_words(plan), "1,000 patches a vision pass");
 }
 
 TEST(PlanTextTest, RefusalSaysFirstWhatMakesItFit) {
   const auto lines = lines_of(plan_refusal(example_plan_that_does_not_fit()));
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_THAT(lines[0], StartsWith("does not fit: "));
-  EXPECT_EQ(lines[1], "  a larger card: --gpu rtx4090 holds it");
-  EXPECT_EQ(lines[2], "  smaller images: needs 16.0 GB, still too much");
+  EXPECT_EQ(lines[1], "  lora.rank=16 model.quantization=nf4: trains adapters; 9.1 GB are enough then");
+  EXPECT_EQ(lines[2], "  take a smaller model");
 }
 
 TEST(PlanTextTest, SaysWhatItIsFor) {

@@ -42,7 +42,9 @@ struct Sample {
                                 ///< known; on the meta device, a shape without pixels, in a rehearsal
   std::vector<TileGrid> grids;  ///< of the tiles, one an image or video; empty: each tile is seen alone
   std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; empty: 0, 1, 2 … on every axis
-  int64_t images = 0;
+  int64_t images = 0;                 ///< and videos
+  int64_t videos = 0;                 ///< of these
+  int64_t video_frames = 0;           ///< of all of them together, as many as are looked at
 
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "vlmtrain/data/sample.h"
@@ -12,16 +13,21 @@ struct SampleShape {
   int64_t tokens = 0;  ///< image tokens included
   int64_t label_tokens = 0;
   int64_t image_tokens = 0;  ///< tokens that take vision features
-  int64_t images = 0;
-  int64_t tiles = 0;  ///< 0 without images
+  int64_t images = 0;        ///< and videos
+  int64_t tiles = 0;         ///< 0 without images
   int64_t tile_height = 0;
   int64_t tile_width = 0;
   std::vector<TileGrid> grids{};  ///< as Sample::grids
+  int64_t videos = 0;             ///< of the images
+  int64_t video_frames = 0;       ///< of all videos together, as many as are looked at
 
   bool operator==(const SampleShape&) const = default;
 };
 
 SampleShape shape_of(const Sample& sample);
+
+/// "2 images and 1 video of 16 frames"; "no image".
+std::string media_words(const SampleShape& shape);
 
 /// A sample of the same kind with a share of the pixels (0 < share <= 1) and as much text: fewer tiles, at least one,
 /// or of native resolution less high images. A grid's rows stay a multiple of the tiles that one image token's square

@@ -68,6 +68,10 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
 /// The models that `vlmtrain init --preset` knows.
 std::vector<std::string> preset_names();
 
+/// The published model whose tokenizer.json a preset is for, as Hugging Face names it; empty for a preset that comes
+/// with its own.
+std::string tokenizer_source(const std::string& preset);
+
 /// Writes a randomly initialised fp32 checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is
 /// a tokenizer.json for presets that come without one; empty for the others. Throws UserError (kUsage) that names
 /// the known presets for an unknown one.

@@ -52,8 +52,15 @@ struct Option {
 
 /// A remedy, with what it leads to.
 struct Suggestion {
-  std::string text;
+  /// `key=value` or a flag with its value, each of which can be put behind the command that was planned; several only
+  /// help together. Empty where nothing can be typed.
+  std::vector<std::string> arguments;
+  std::string note;  ///< what they do, and what is needed then
   bool makes_it_fit = false;
+  int64_t total_bytes = 0;  ///< that are needed at least with it; 0: not rehearsed
+
+  /// Both on one line.
+  std::string text() const;
 };
 
 /// How long the planner took, and for what.
@@ -68,12 +75,13 @@ struct Plan {
   Job job;
   Mode mode = Mode::kBalanced;
   bool fits = false;
-  Option chosen;  ///< where nothing fits: what needs least
+  Option chosen;  ///< where nothing fits: what needs least of all that is not fixed
   RehearsalDetail detail;
   StepCosts costs;  ///< of the rehearsed step, which may have fewer micro-batches
   MemoryLimit limit;
   Workload workload;
   SampleBatch worst;  ///< of the workload's candidates, with the chosen plan
+  FixedChoices fixed;
   TargetCard card;
   std::vector<Option> alternatives;  ///< by micro-batch, then by blocks recomputed
   std::vector<Suggestion> suggestions;

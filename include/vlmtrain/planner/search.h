@@ -2,9 +2,18 @@
 
 #include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/sample_limit.h"
 #include "vlmtrain/planner/virtual_card.h"
 
 namespace vlmtrain::planner {
+
+/// What the command that asks for a plan is told to change, in its own words.
+struct CommandWords {
+  std::string card;                       ///< "--gpu {}" or "--gpu-gb {}"; empty: it has the card that it has
+  bool card_by_size = false;              ///< in gigabytes; else a name of the table
+  std::string adapters = "lora.rank={}";  ///< for LoRA of `adapter_rank`
+  int64_t adapter_rank = 16;
+};
 
 struct PlanRequest {
   std::string model;  ///< as the user named it
@@ -14,6 +23,8 @@ struct PlanRequest {
   std::optional<double> limit_gigabytes;
   Workload workload;
   FixedChoices fixed;
+  std::vector<SampleLimit> sample_limits = {};  ///< the least change first
+  CommandWords words = {};
   bool with_timeline = false;
 };
 
@@ -27,9 +38,10 @@ VirtualCard rehearsal_card(const TargetCard& card);
 /// Micro-batches are divisors of a rank's share of the global batch. Blocks are recomputed one by one, first those
 /// whose recomputation costs least time for the bytes that it saves, as few as fit. Four short rehearsals tell what a
 /// sample and a block take; from them the search guesses, and then rehearses its guess in full (four steps of changing
-/// sizes), until a guess fits and neither one block less nor the next larger micro-batch does. Where nothing fits,
-/// fewer vision tiles a pass and smaller loss chunks are tried; if that does not help either, `fits` is false and the
-/// suggestions say what would.
+/// sizes), until a guess fits and neither one block less nor the next larger micro-batch does. Where nothing fits, what
+/// needs least of all that a person could choose is rehearsed. If that fits, ever fewer vision tiles a pass and ever
+/// smaller loss chunks are tried up to it; else `fits` is false, it is the plan, and the suggestions say what would
+/// help: each is rehearsed, those that change least come first.
 ///
 /// Throws UserError: kUsage where the global batch is no multiple of the ranks or a fixed micro-batch does not divide a
 /// rank's share; whatever building the model throws.

@@ -61,6 +61,7 @@ ImagePlan Processor::plan_video(const image::VideoInfo& info) const {
   const auto frames = std::ssize(frames_of(info));
   ImagePlan video =
       plan(grid_of(frames, info.size, videos_.pixels_of(frames, config_.vision), config_.vision), kVideoPad);
+  video.frames = frames;
   if (config_.tokens_per_second) {
     const double sampled_fps = static_cast<double>(frames) / static_cast<double>(info.frames) * fps_of(info);
     const auto patch_seconds =

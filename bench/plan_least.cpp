@@ -1,0 +1,398 @@
+// Is the least the least? Plans random jobs as they are typed, of described samples and of data sets (pictures of many
+// sizes, folders of frames as videos). For each plan that does not fit:
+//
+//   - choices that a person could type instead, drawn at random and around the plan's own, must not need less;
+//   - each remedy, put behind the command as it is printed, must make a plan that fits.
+//
+//   plan_least [jobs] [seed] > lines.jsonl      a line of JSON for each job, a summary on stderr; exit 1 if one is
+//   wrong
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+
+#include "app/plan_arguments.h"
+#include "app/planned.h"
+#include "app/temporary_folder.h"
+#include "planner/option_search.h"
+#include "planner/tried.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain {
+
+namespace {
+
+constexpr int kRandomChoices = 8;
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : generator_(seed) {}
+
+  int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator_); }
+  bool with_chance(double chance) { return std::bernoulli_distribution(chance)(generator_); }
+  template <class List>
+  auto one_of(const List& list) {
+    return *(std::begin(list) + between(0, std::ssize(list) - 1));
+  }
+
+ private:
+  std::mt19937_64 generator_;
+};
+
+using Words = std::vector<std::string>;
+
+/// A preset, and the one whose tokenizer its data sets are measured with; empty: it has no data sets here.
+struct Model {
+  const char* name;
+  const char* tokenizer;
+};
+
+constexpr Model kModels[] = {{"smolvlm-256m", "smolvlm-tiny"},     {"smolvlm-500m", "smolvlm-tiny"},
+                             {"smolvlm-2.2b", "smolvlm-tiny"},     {"nanovlm-460m", ""},
+                             {"qwen2-vl-2b", "qwen2.5-vl-tiny"},   {"qwen2.5-vl-3b", "qwen2.5-vl-tiny"},
+                             {"qwen2.5-vl-7b", "qwen2.5-vl-tiny"}, {"llava-1.5-7b", "llava-tiny"}};
+
+/// Folders with what `plan` needs of models, with a tokenizer whose ids config.json names.
+void write_models(const std::filesystem::path& folder) {
+  for (const Model& model : kModels) {
+    std::filesystem::create_directories(folder / model.name);
+    models::write_preset_config(model.name, folder / model.name);
+    if (std::string_view(model.tokenizer).empty()) continue;
+    const auto tiny = folder / "tiny" / model.name;
+    std::filesystem::create_directories(tiny);
+    models::write_preset_config(model.tokenizer, tiny);
+    std::filesystem::copy_file(tiny / "tokenizer.json", folder / model.name / "tokenizer.json");
+    auto config = io::read_json(folder / model.name / "config.json");
+    const auto tiny_config = io::read_json(tiny / "config.json");
+    for (const auto& [key, value] : tiny_config.items()) {
+      if (key.ends_with("token_id") || key == "image_token_index") config[key] = value;
+    }
+    io::write_file(folder / model.name / "config.json", config.dump());
+    std::filesystem::remove(folder / model.name / "added_tokens.json");
+  }
+}
+
+// -- Data sets: pictures that have a header and no pixels, since no more is read of them.
+
+uint32_t crc_of(const std::string& bytes) {
+  uint32_t crc = 0xffffffffU;
+  for (const char byte : bytes) {
+    crc ^= static_cast<unsigned char>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0xedb88320U : 0);
+  }
+  return ~crc;
+}
+
+std::string big_endian(uint32_t number) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift & 0xff);
+  return bytes;
+}
+
+std::string png_chunk(const std::string& type, const std::string& content) {
+  return big_endian(static_cast<uint32_t>(content.size())) + type + content + big_endian(crc_of(type + content));
+}
+
+void write_png(const std::filesystem::path& file, int64_t width, int64_t height) {
+  const std::string header = big_endian(static_cast<uint32_t>(width)) + big_endian(static_cast<uint32_t>(height)) +
+                             std::string("\x08\x02\0\0\0", 5);
+  io::write_file(
+      file, "\x89PNG\r\n\x1a\n" + png_chunk("IHDR", header) + png_chunk("IDAT", "\x78\x9c") + png_chunk("IEND", ""));
+}
+
+constexpr std::array<std::pair<int64_t, int64_t>, 10> kPictures{{{64, 64},
+                                                                 {320, 240},
+                                                                 {512, 512},
+                                                                 {640, 480},
+                                                                 {1024, 768},
+                                                                 {1200, 1600},
+                                                                 {2000, 1000},
+                                                                 {2400, 2400},
+                                                                 {4000, 3000},
+                                                                 {900, 90}}};
+constexpr std::array<int64_t, 3> kVideoFrames{6, 16, 48};
+
+void write_media(const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  for (size_t i = 0; i < kPictures.size(); ++i) {
+    write_png(folder / fmt::format("{}.png", i), kPictures[i].first, kPictures[i].second);
+  }
+  for (const int64_t frames : kVideoFrames) {
+    const auto video = folder / fmt::format("video{}", frames);
+    std::filesystem::create_directories(video);
+    for (int64_t frame = 0; frame < frames; ++frame) write_png(video / fmt::format("{:03}.png", frame), 480, 360);
+  }
+}
+
+nlohmann::json random_record(Random& random, int64_t number, int64_t most_pictures, bool has_videos) {
+  nlohmann::json record{{"id", fmt::format("sample-{}", number)}};
+  std::string question;
+  const auto words = [&](int64_t count) {
+    std::string text;
+    for (int64_t i = 0; i < count; ++i) text += " word";
+    return text;
+  };
+  if (has_videos && random.with_chance(0.5)) {
+    record["video"] = fmt::format("video{}", random.one_of(kVideoFrames));
+    question = "<video>\n";
+  } else {
+    auto pictures = nlohmann::json::array();
+    for (int64_t count = random.between(0, most_pictures); count > 0; --count) {
+      pictures.push_back(fmt::format("{}.png", random.between(0, std::ssize(kPictures) - 1)));
+      question += "<image>\n";
+    }
+    if (!pictures.empty()) record["image"] = pictures;
+  }
+  question += "What" + words(random.between(1, 200)) + "?";
+  record["conversations"] = {{{"from", "human"}, {"value", question}},
+                             {{"from", "gpt"}, {"value", "It is" + words(random.between(1, 300)) + "."}}};
+  return record;
+}
+
+void write_data_set(Random& random, const std::filesystem::path& file, bool takes_videos) {
+  const int64_t most_pictures = random.between(1, 5);
+  const bool has_videos = takes_videos && random.with_chance(0.4);
+  auto records = nlohmann::json::array();
+  for (int64_t count = random.between(3, 40); count > 0; --count) {
+    records.push_back(random_record(random, count, most_pictures, has_videos));
+  }
+  io::write_file(file, records.dump());
+}
+
+// -- Jobs as they are typed.
+
+Words random_job(Random& random, const std::filesystem::path& folder, int64_t number) {
+  const Model& model = kModels[static_cast<size_t>(random.between(0, std::ssize(kModels) - 1))];
+  const auto path = folder / model.name;
+  Words words{"--model", path.string()};
+  const auto add = [&](std::initializer_list<std::string> more) { words.insert(words.end(), more); };
+  constexpr const char* kSizes[] = {"2", "3", "4", "6", "8", "10", "12", "16", "24", "32"};
+  constexpr const char* kCards[] = {"rtx4090", "a100-40", "l4", "a6000", "rtx3060"};
+  if (random.with_chance(0.8)) {
+    add({"--gpu-gb", random.one_of(kSizes)});
+  } else {
+    const std::string card = random.one_of(kCards);
+    add({"--gpu", memory::find_gpu(card) != nullptr ? card : "rtx4090"});
+  }
+  const bool lora = random.with_chance(0.6);
+  if (random.with_chance(0.5)) {
+    add({"--finetune", lora ? "lora" : "full"});
+  } else if (lora) {
+    add({fmt::format("lora.rank={}", random.between(4, 64))});
+  }
+  if (lora && random.with_chance(0.3)) add({"--quantization", random.with_chance(0.7) ? "nf4" : "int8"});
+  if (random.with_chance(0.15)) add({"--precision", random.with_chance(0.5) ? "fp16" : "fp32"});
+  if (random.with_chance(0.2)) add({"--optimizer-states", random.with_chance(0.5) ? "8bit" : "bf16"});
+  if (random.with_chance(0.2)) add({"model.freeze_vision_tower=true"});
+  if (random.with_chance(0.3)) add({"--mode", random.one_of(std::to_array({"conservative", "aggressive"}))});
+  if (random.with_chance(0.1)) add({"--limit-gb", fmt::format("{}", random.between(2, 20))});
+  constexpr int64_t kGlobalBatches[] = {1, 2, 4, 8, 12, 16, 32};
+  const int64_t global = random.one_of(kGlobalBatches);
+  add({"--global-batch", std::to_string(global)});
+  if (random.with_chance(0.15)) add({"--micro-batch", std::to_string(random.one_of(planner::divisors(global)))});
+  if (random.with_chance(0.15)) add({"--recompute", random.one_of(std::to_array({"none", "all", "5", "3+7"}))});
+  if (random.with_chance(0.1)) add({"memory.vision_tiles_per_pass=4"});
+  if (random.with_chance(0.1)) add({"memory.loss_chunk_rows=512"});
+  if (std::string_view(model.tokenizer).empty() || random.with_chance(0.4)) {
+    constexpr int64_t kSides[] = {200, 512, 768, 1024, 2000, 3000};
+    add({"--images", std::to_string(random.between(0, 6)), "--image-size",
+         fmt::format("{}x{}", random.one_of(kSides), random.one_of(kSides)), "--text-tokens",
+         std::to_string(random.between(66, 3000))});
+  } else {
+    const auto file = folder / "media" / fmt::format("{}.json", number);
+    write_data_set(random, file, std::string_view(model.name).starts_with("qwen"));
+    add({"data.train=" + file.string()});
+    if (random.with_chance(0.2)) add({fmt::format("data.image_max_pixels={}", random.between(300, 1500) * 1000)});
+  }
+  return words;
+}
+
+app::PlanArguments parsed(Words words) {
+  app::PlanArguments arguments;
+  CLI::App command;
+  app::declare_plan_arguments(command, arguments);
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  command.parse(words);
+  return arguments;
+}
+
+// -- What is held against a plan that does not fit.
+
+/// What a person could type for what is not fixed.
+std::vector<planner::Choices> typed_choices(Random& random, const planner::PlanRequest& request,
+                                            const planner::Plan& plan) {
+  const models::RecomputeBlocks all{.vision = plan.detail.vision_blocks, .language = plan.detail.language_blocks};
+  const planner::FixedChoices& fixed = request.fixed;
+  std::vector<planner::Choices> list;
+  const auto add = [&](planner::Choices choices) {
+    if (fixed.micro_batch_size) choices.micro_batch_size = *fixed.micro_batch_size;
+    if (!fixed.recompute.is_auto()) choices.recompute = fixed.recompute.blocks_of(all);
+    if (fixed.vision_tiles_per_pass) choices.vision_tiles_per_pass = *fixed.vision_tiles_per_pass;
+    if (fixed.loss_chunk_rows) choices.loss_chunk_rows = *fixed.loss_chunk_rows;
+    choices.expandable_segments = fixed.expandable_segments;
+    const bool known = std::find(list.begin(), list.end(), choices) != list.end();
+    if (!known && choices != plan.chosen.choices) list.push_back(choices);
+  };
+  const auto around = [&](auto planner::Choices::*choice, const auto&... values) {
+    const auto with = [&](const auto& value) {
+      planner::Choices choices = plan.chosen.choices;
+      choices.*choice = value;
+      add(choices);
+    };
+    (with(values), ...);
+  };
+  const int64_t tiles = std::max<int64_t>(2, plan.worst.shapes.front().tiles);
+  around(&planner::Choices::recompute, models::RecomputeBlocks{}, models::RecomputeBlocks{all.vision, 0},
+         models::RecomputeBlocks{0, all.language}, models::RecomputeBlocks{all.vision, all.language - 1},
+         models::RecomputeBlocks{all.vision - 1, all.language});
+  around(&planner::Choices::vision_tiles_per_pass, int64_t{0}, int64_t{1}, int64_t{2}, tiles / 2, tiles - 1);
+  around(&planner::Choices::loss_chunk_rows, int64_t{1}, int64_t{2}, int64_t{16}, int64_t{128}, int64_t{1024},
+         int64_t{8192});
+  if (request.workload.samples_per_rank() > 1) around(&planner::Choices::micro_batch_size, int64_t{2});
+  for (int i = 0; i < kRandomChoices; ++i) {
+    add({.micro_batch_size =
+             random.with_chance(0.7) ? 1 : random.one_of(planner::divisors(request.workload.samples_per_rank())),
+         .recompute = {random.between(0, all.vision), random.between(0, all.language)},
+         .vision_tiles_per_pass = random.with_chance(0.5) ? random.between(1, tiles) : 0,
+         .loss_chunk_rows = int64_t{1} << random.between(0, 12)});
+  }
+  return list;
+}
+
+struct Summary {
+  int64_t planned = 0, refused = 0, data_sets = 0, choices = 0, less = 0, remedies = 0, failed_remedies = 0,
+          without_remedy = 0, errors = 0;
+  double refused_seconds = 0, fitting_seconds = 0, worst_seconds = 0;
+  int64_t most_less_bytes = 0;
+};
+
+void hold_against_choices(Random& random, const planner::PlanRequest& request, const planner::Plan& plan,
+                          nlohmann::ordered_json& line, Summary& summary) {
+  planner::Tried tried(request.job, request.card, request.workload, plan.limit.limit_bytes);
+  auto less = nlohmann::ordered_json::array();
+  for (const auto& choices : typed_choices(random, request, plan)) {
+    const auto bytes = tried.reserved_bytes(request.job, choices, request.workload.candidates);
+    ++summary.choices;
+    if (!bytes || *bytes >= plan.chosen.peaks.reserved_bytes) continue;
+    ++summary.less;
+    const int64_t difference = plan.chosen.peaks.reserved_bytes - *bytes;
+    summary.most_less_bytes = std::max(summary.most_less_bytes, difference);
+    less.push_back({{"micro_batch_size", choices.micro_batch_size},
+                    {"recompute", {choices.recompute.vision, choices.recompute.language}},
+                    {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
+                    {"loss_chunk_rows", choices.loss_chunk_rows},
+                    {"less_bytes", difference}});
+  }
+  line["less"] = less;
+}
+
+void follow_remedies(const Words& words, const planner::Plan& plan, nlohmann::ordered_json& line, Summary& summary) {
+  auto failed = nlohmann::ordered_json::array();
+  Words remedies;
+  for (const auto& suggestion : plan.suggestions) {
+    if (suggestion.arguments.empty()) continue;
+    Words changed = words;
+    changed.insert(changed.end(), suggestion.arguments.begin(), suggestion.arguments.end());
+    remedies.push_back(suggestion.text());
+    ++summary.remedies;
+    std::string outcome = "does not fit";
+    try {
+      app::with_plan_request(parsed(changed), [&](const planner::PlanRequest& request) {
+        planner::PlanRequest bare = request;
+        bare.sample_limits.clear();  // its own remedies are not asked for
+        if (planner::make_plan(bare).fits) outcome.clear();
+      });
+    } catch (const UserError& error) {
+      outcome = error.what();
+    }
+    if (outcome.empty()) continue;
+    ++summary.failed_remedies;
+    failed.push_back({{"remedy", suggestion.text()}, {"outcome", outcome}});
+  }
+  summary.without_remedy += remedies.empty();
+  line["remedies"] = remedies;
+  line["failed_remedies"] = failed;
+}
+
+nlohmann::ordered_json examine(Random& random, const Words& words, Summary& summary) {
+  nlohmann::ordered_json line{{"command", fmt::format("{}", fmt::join(words, " "))}};
+  ++summary.planned;
+  const app::PlanArguments arguments = parsed(words);
+  app::with_plan_request(arguments, [&](const planner::PlanRequest& request) {
+    const planner::Plan plan = planner::make_plan(request);
+    const bool from_data = !plan.worst.first_id.empty();
+    summary.data_sets += from_data;
+    summary.worst_seconds = std::max(summary.worst_seconds, plan.effort.seconds);
+    (plan.fits ? summary.fitting_seconds : summary.refused_seconds) += plan.effort.seconds;
+    line["fits"] = plan.fits;
+    line["plan_seconds"] = plan.effort.seconds;
+    line["rehearsals"] = plan.effort.rehearsals;
+    line["reserved_bytes"] = plan.chosen.peaks.reserved_bytes;
+    line["limit_bytes"] = plan.limit.limit_bytes;
+    line["chosen"] = {plan.chosen.choices.micro_batch_size, plan.chosen.choices.recompute.vision,
+                      plan.chosen.choices.recompute.language, plan.chosen.choices.vision_tiles_per_pass,
+                      plan.chosen.choices.loss_chunk_rows};
+    if (plan.fits) return;
+    ++summary.refused;
+    hold_against_choices(random, request, plan, line, summary);
+    follow_remedies(words, plan, line, summary);
+  });
+  return line;
+}
+
+int run(int64_t jobs, uint64_t seed) {
+  const app::TemporaryFolder folder;
+  write_models(folder.path());
+  write_media(folder.path() / "media");
+  Summary summary;
+  for (int64_t i = 0; i < jobs; ++i) {
+    Random random(seed * 1'000'003 + static_cast<uint64_t>(i));
+    const Words words = random_job(random, folder.path(), i);
+    nlohmann::ordered_json line;
+    try {
+      line = examine(random, words, summary);
+    } catch (const UserError& error) {
+      line = {{"command", fmt::format("{}", fmt::join(words, " "))}, {"error", error.what()}};
+      ++summary.errors;
+    }
+    fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    std::fflush(stdout);
+  }
+  fmt::print(stderr,
+             "{} jobs, {} of data sets; {} were refused by an error, {} plans do not fit. Of {} other choices {} need "
+             "less, by {:.1f} MB at most; of {} remedies {} do not make it fit; {} plans have none to type. {:.2f} s a "
+             "plan that fits, {:.2f} s one that does not, {:.2f} s at most\n",
+             summary.planned, summary.data_sets, summary.errors, summary.refused, summary.choices, summary.less,
+             static_cast<double>(summary.most_less_bytes) / 1e6, summary.remedies, summary.failed_remedies,
+             summary.without_remedy,
+             summary.fitting_seconds / static_cast<double>(std::max<int64_t>(1, summary.planned - summary.refused)),
+             summary.refused_seconds / static_cast<double>(std::max<int64_t>(1, summary.refused)),
+             summary.worst_seconds);
+  return summary.less + summary.failed_remedies == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+}  // namespace vlmtrain
+
+int main(int count, char** arguments) {
+  if (count > 1 && std::string_view(arguments[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
+    vlmtrain::planner::serve_rehearsals();
+    return 0;
+  }
+  const int64_t jobs = count > 1 ? std::atoll(arguments[1]) : 300;
+  const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1;
+  return vlmtrain::run(jobs, seed);
+}

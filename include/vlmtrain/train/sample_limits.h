@@ -1,0 +1,23 @@
+#pragma once
+
+#include <vector>
+
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/planner/sample_limit.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::train {
+
+/// The keys of a configuration that make the samples of data.train smaller: pixels of a picture, frames of a video,
+/// pictures and tokens of a sample. `workload` is what was measured of them. Measuring again goes on data.num_workers
+/// threads. The arguments must outlive what is returned.
+std::vector<planner::SampleLimit> sample_limits(const std::vector<io::Record>& records, const Config& config,
+                                                const planner::Workload& workload);
+
+/// The most pixels of an image in these batches, as the tower takes them; 0 without images.
+int64_t most_pixels(const planner::Workload& workload);
+/// The fewest that a processor can be told for such images, and of what the numbers worth telling are multiples.
+int64_t least_pixels(const planner::Workload& workload);
+int64_t pixel_unit(const planner::Workload& workload);
+
+}  // namespace vlmtrain::train

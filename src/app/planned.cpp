@@ -1,0 +1,85 @@
+#include "app/planned.h"
+
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "app/described_samples.h"
+#include "app/preset_folder.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/planning.h"
+#include "vlmtrain/train/sample_limits.h"
+#include "vlmtrain/train/setup.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+planner::CommandWords words_for(const PlanArguments& arguments) {
+  planner::CommandWords words;
+  // The card of this machine is what it is: another one is typed as its size.
+  words.card_by_size = arguments.gpu.empty();
+  words.card = words.card_by_size ? "--gpu-gb {}" : "--gpu {}";
+  if (arguments.finetune == "full") words.adapters = "--finetune lora";
+  return words;
+}
+
+/// Everything of a request but what the samples are.
+void complete(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
+  request.workload.world_size = arguments.world_size;
+  request.model = model;
+  request.words = words_for(arguments);
+  request.with_timeline = !arguments.timeline.empty();
+}
+
+void with_data_set(const PlanArguments& arguments, const train::Config& config, const std::string& model,
+                   const planner::TargetCard& card, const std::function<void(const planner::PlanRequest&)>& use) {
+  const auto records = train::read_records(config.data.train);
+  const auto processor =
+      models::load_processor(config.model.path, train::processor_settings(config.data, config.data.train));
+  auto request = train::plan_request(config, card, train::workload_of(records, *processor, config),
+                                     train::task_settings(config, records));
+  request.sample_limits = train::sample_limits(records, config, request.workload);
+  complete(request, arguments, model);
+  use(request);
+}
+
+void with_described_samples(const PlanArguments& arguments, const train::Config& config, const std::string& model,
+                            const planner::TargetCard& card,
+                            const std::function<void(const planner::PlanRequest&)>& use) {
+  const DescribedSamples samples(arguments, config);
+  auto request = train::plan_request(config, card, samples.workload());
+  request.sample_limits = samples.limits();
+  complete(request, arguments, model);
+  use(request);
+}
+
+}  // namespace
+
+void with_plan_request(const PlanArguments& arguments, const std::function<void(const planner::PlanRequest&)>& use) {
+  train::Config config = config_of(arguments);
+  const std::string model = config.model.path;
+  std::optional<PresetFolder> preset;
+  if (!std::filesystem::exists(model)) {
+    preset.emplace(model, arguments.tokenizer);
+    config.model.path = preset->path().string();
+  } else if (!arguments.tokenizer.empty()) {
+    throw usage_error("--tokenizer: {} is a folder, whose own tokenizer.json is taken; leave it out", model);
+  }
+  const planner::TargetCard card = card_of(arguments);
+  const bool from_data = !config.data.train.empty() && !arguments.describes_samples();
+  try {
+    if (from_data) {
+      if (preset) preset->require_tokenizer();
+      with_data_set(arguments, config, model, card, use);
+    } else {
+      with_described_samples(arguments, config, model, card, use);
+    }
+  } catch (const UserError& error) {
+    if (!preset) throw;
+    throw UserError(error.code(), preset->in_words(error.what()));
+  }
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,47 @@
+#include "app/preset_folder.h"
+
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t place = text.find(from); place != std::string::npos; place = text.find(from, place + to.size())) {
+    text.replace(place, from.size(), to);
+  }
+}
+
+}  // namespace
+
+PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
+    : preset_(std::move(preset)), tokenizer_(std::move(tokenizer)) {
+  models::write_preset_config(preset_, folder_.path());
+  if (tokenizer_.empty()) return;
+  const auto file = folder_.path() / "tokenizer.json";
+  if (std::filesystem::exists(file)) {
+    throw usage_error("--tokenizer: preset {} comes with its own, whose ids its config.json names; leave it out",
+                      preset_);
+  }
+  std::filesystem::copy_file(tokenizer_, file);
+}
+
+void PresetFolder::require_tokenizer() const {
+  if (std::filesystem::exists(folder_.path() / "tokenizer.json")) return;
+  throw usage_error(
+      "preset {} comes without a tokenizer, which the samples of data.train are measured with: give the tokenizer.json "
+      "of {} with --tokenizer FILE, or a folder with the checkpoint as model.path; or describe the samples, such as "
+      "with --images 1 --text-tokens 256",
+      preset_, models::tokenizer_source(preset_));
+}
+
+std::string PresetFolder::in_words(std::string text) const {
+  if (!tokenizer_.empty()) replace_all(text, (folder_.path() / "tokenizer.json").string(), tokenizer_);
+  replace_all(text, folder_.path().string(), preset_);
+  return text;
+}
+
+}  // namespace vlmtrain::app

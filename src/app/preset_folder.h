@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "app/temporary_folder.h"
+
+namespace vlmtrain::app {
+
+/// A preset's files, and a tokenizer, in a folder that lives as long as the object.
+class PresetFolder {
+ public:
+  /// `tokenizer`: a tokenizer.json; empty: none, or the preset's own. Throws UserError (kUsage) for an unknown preset
+  /// and for a tokenizer that it does not need.
+  PresetFolder(std::string preset, std::string tokenizer);
+
+  const std::filesystem::path& path() const { return folder_.path(); }
+  /// Throws UserError (kUsage) that says which one to give.
+  void require_tokenizer() const;
+  /// The text with the preset's name, and the tokenizer's, instead of files in the folder.
+  std::string in_words(std::string text) const;
+
+ private:
+  std::string preset_;
+  std::string tokenizer_;
+  TemporaryFolder folder_;
+};
+
+}  // namespace vlmtrain::app

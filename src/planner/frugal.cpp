@@ -1,0 +1,28 @@
+#include "planner/frugal.h"
+
+#include <algorithm>
+
+namespace vlmtrain::planner {
+
+int64_t smallest_micro_batch(const FixedChoices& fixed) {
+  return fixed.micro_batch_size.value_or(1);
+}
+
+std::vector<Choices> frugal_choices(const FixedChoices& fixed, const Workload& workload,
+                                    const models::RecomputeBlocks& blocks) {
+  Choices choices{.micro_batch_size = smallest_micro_batch(fixed),
+                  .recompute = fixed.recompute.is_auto() ? blocks : fixed.recompute.blocks_of(blocks),
+                  .vision_tiles_per_pass = fixed.vision_tiles_per_pass.value_or(0),
+                  .loss_chunk_rows = fixed.loss_chunk_rows.value_or(1),
+                  .expandable_segments = fixed.expandable_segments};
+  std::vector<Choices> list{choices};
+  const bool has_tiles = std::any_of(workload.candidates.begin(), workload.candidates.end(),
+                                     [](const SampleBatch& batch) { return batch.shapes.front().tiles > 0; });
+  if (has_tiles && !fixed.vision_tiles_per_pass) {
+    choices.vision_tiles_per_pass = 1;
+    list.push_back(choices);
+  }
+  return list;
+}
+
+}  // namespace vlmtrain::planner

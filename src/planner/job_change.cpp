@@ -1,0 +1,101 @@
+#include "planner/job_change.h"
+
+#include <fmt/format.h>
+
+#include "planner/arguments.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// As a configuration makes them: what is frozen gets no adapters.
+nn::LoraSettings adapters(const PlanRequest& request) {
+  nn::LoraSettings settings{.rank = request.words.adapter_rank};
+  const models::FrozenParts& frozen = request.job.frozen;
+  if (frozen.vision_tower) settings.left_out.push_back(nn::Component::kVisionTower);
+  if (frozen.projector) settings.left_out.push_back(nn::Component::kProjector);
+  if (frozen.language_model) settings.left_out.push_back(nn::Component::kLanguageModel);
+  return settings;
+}
+
+/// LoRA where the job has none. False: it has.
+bool train_adapters(const PlanRequest& request, JobChange& change) {
+  if (change.job.lora) return false;
+  change.job.lora = adapters(request);
+  change.arguments = words_of(request.words.adapters, request.words.adapter_rank);
+  change.meaning = fmt::format("trains LoRA adapters of rank {} instead of all weights", request.words.adapter_rank);
+  return true;
+}
+
+bool hold_in(nn::Quantization quantization, JobChange& change) {
+  if (!change.job.lora || change.job.quantization != nn::Quantization::kNone) return false;
+  change.job.quantization = quantization;
+  change.arguments.push_back("model.quantization=" + nn::name_of(quantization));
+  change.meaning += fmt::format("{}holds the frozen Linears in {} bits", change.meaning.empty() ? "" : " and ",
+                                quantization == nn::Quantization::kNf4 ? 4 : 8);
+  return true;
+}
+
+bool compute_in_16_bits(const PlanRequest& request, JobChange& change) {
+  if (change.job.precision != engine::Precision::kFp32) return false;
+  const bool has_bf16 = computes_in(*request.card.gpu, engine::Precision::kBf16);
+  change.job.precision = has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16;
+  change.arguments.push_back("training.precision=" + engine::name_of(change.job.precision));
+  change.meaning = "computes in 16 bits";
+  return true;
+}
+
+bool shrink_optimizer_states(JobChange& change) {
+  if (change.job.optimizer_states == engine::OptimizerStates::k8Bit) return false;
+  change.job.optimizer_states = engine::OptimizerStates::k8Bit;
+  change.arguments.push_back("training.optimizer_states=" + engine::name_of(change.job.optimizer_states));
+  change.meaning = "holds the optimizer's moments in 8 bits";
+  return true;
+}
+
+bool freeze_vision_tower(JobChange& change) {
+  auto& frozen = change.job.frozen;
+  if (frozen.vision_tower || frozen.language_model) return false;
+  frozen.vision_tower = true;
+  if (change.job.lora && change.job.lora->adapter.empty()) {
+    change.job.lora->left_out.push_back(nn::Component::kVisionTower);
+  }
+  change.arguments.emplace_back("model.freeze_vision_tower=true");
+  change.meaning = "leaves the vision tower as it is";
+  return true;
+}
+
+/// Those of `list` that change something.
+template <class... Apply>
+std::vector<JobChange> changes(const PlanRequest& request, const Apply&... apply) {
+  std::vector<JobChange> list;
+  const auto add = [&](const auto& one) {
+    JobChange change{.arguments = {}, .meaning = {}, .job = request.job};
+    if (one(change)) list.push_back(std::move(change));
+  };
+  (add(apply), ...);
+  return list;
+}
+
+}  // namespace
+
+std::vector<JobChange> numeric_changes(const PlanRequest& request) {
+  return changes(
+      request, [&](JobChange& change) { return compute_in_16_bits(request, change); }, shrink_optimizer_states,
+      [](JobChange& change) { return hold_in(nn::Quantization::kInt8, change); },
+      [](JobChange& change) { return hold_in(nn::Quantization::kNf4, change); });
+}
+
+std::vector<JobChange> training_changes(const PlanRequest& request) {
+  return changes(request, freeze_vision_tower, [&](JobChange& change) { return train_adapters(request, change); });
+}
+
+std::vector<JobChange> smallest_job(const PlanRequest& request) {
+  return changes(request, [&](JobChange& change) {
+    const bool adapters = train_adapters(request, change);
+    const bool quantized = hold_in(nn::Quantization::kNf4, change);
+    return adapters || quantized;
+  });
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "vlmtrain/planner/search.h"
+
+namespace vlmtrain::planner {
+
+/// Another way to train the same model on the same samples.
+struct JobChange {
+  std::vector<std::string> arguments;  ///< as Suggestion::arguments
+  std::string meaning;
+  Job job;
+};
+
+/// What changes numbers by rounding only or in the optimizer: the precision, the optimizer's states, the frozen
+/// weights.
+std::vector<JobChange> numeric_changes(const PlanRequest& request);
+/// What trains fewer parameters. Never so few that nothing is left.
+std::vector<JobChange> training_changes(const PlanRequest& request);
+/// What takes least memory of all that still trains adapters in every part; nothing if the job is that already.
+std::vector<JobChange> smallest_job(const PlanRequest& request);
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,204 @@
+#include "vlmtrain/train/sample_limits.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <set>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample_stream.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/planner/worst_case.h"
+#include "vlmtrain/train/setup.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr int64_t kAheadOfOne = 16;
+/// Of each kind of largest sample, this many global batches are measured where not all are.
+constexpr int64_t kBatchesMeasured = 4;
+/// Image tokens' squares below which a picture shows nothing.
+constexpr int64_t kLeastSquares = 16;
+
+/// A sample by its place in the data set.
+struct PlacedSample {
+  int64_t index = 0;
+  planner::MeasuredSample measured;
+};
+
+template <class Size>
+int64_t most(const planner::Workload& workload, const Size& size) {
+  int64_t most = 0;
+  for (const auto& batch : workload.candidates) {
+    for (const auto& shape : batch.shapes) most = std::max(most, size(shape));
+  }
+  return most;
+}
+
+int64_t pixels_of(const data::SampleShape& shape) {
+  if (shape.images == 0) return 0;
+  if (shape.grids.empty()) {
+    return (shape.tiles + shape.images - 1) / shape.images * shape.tile_height * shape.tile_width;
+  }
+  int64_t tiles = 0;
+  for (const auto& grid : shape.grids) tiles = std::max(tiles, grid.tiles_per_frame());
+  return tiles * shape.tile_width * shape.tile_width;
+}
+
+/// The records under changed settings. What is measured first are those that are the largest without.
+class LimitedRecords {
+ public:
+  LimitedRecords(const std::vector<io::Record>& records, const Config& config) : records_(records), config_(config) {}
+
+  std::optional<planner::LimitedSamples> measure(const data::DataOptions& changed, bool all) {
+    if (usual_.empty()) usual_ = measure(config_.data, every_record());
+    std::vector<PlacedSample> placed;
+    try {
+      // All are those, too, that are too long without the limit.
+      placed = measure(changed, all ? every_record() : largest_records());
+    } catch (const UserError& error) {
+      if (error.code() == ExitCode::kUsage) return std::nullopt;  // a number that this processor does not take
+      throw;
+    }
+    if (placed.empty()) return std::nullopt;
+    std::vector<planner::MeasuredSample> measured;
+    measured.reserve(placed.size());
+    for (auto& sample : placed) measured.push_back(std::move(sample.measured));
+    const int64_t left_out = std::max<int64_t>(0, std::ssize(usual_) - std::ssize(measured));
+    const int64_t global_batch = config_.training.global_batch_size;
+    return planner::LimitedSamples{.workload = {.candidates = planner::worst_batches(std::move(measured), global_batch),
+                                                .global_batch_size = global_batch},
+                                   .left_out = all ? left_out : 0,  // the largest alone do not say
+                                   .samples = std::ssize(usual_)};
+  }
+
+ private:
+  std::vector<int64_t> every_record() const {
+    std::vector<int64_t> indices(records_.size());
+    std::iota(indices.begin(), indices.end(), int64_t{0});
+    return indices;
+  }
+
+  /// By tokens, tiles, labels, images and text: whichever of them a limit leaves to decide.
+  const std::vector<int64_t>& largest_records() {
+    if (!largest_.empty()) return largest_;
+    std::set<int64_t> chosen;
+    const auto add = [&](const auto& size) {
+      auto sorted = usual_;
+      const auto count = std::min(std::ssize(sorted), kBatchesMeasured * config_.training.global_batch_size);
+      std::partial_sort(sorted.begin(), sorted.begin() + count, sorted.end(),
+                        [&](const PlacedSample& left, const PlacedSample& right) {
+                          return size(left.measured.shape) > size(right.measured.shape);
+                        });
+      for (auto sample = sorted.begin(); sample != sorted.begin() + count; ++sample) chosen.insert(sample->index);
+    };
+    add([](const data::SampleShape& shape) { return shape.tokens; });
+    add([](const data::SampleShape& shape) { return shape.tiles; });
+    add([](const data::SampleShape& shape) { return shape.label_tokens; });
+    add([](const data::SampleShape& shape) { return shape.images; });
+    add([](const data::SampleShape& shape) { return shape.tokens - shape.image_tokens; });
+    largest_.assign(chosen.begin(), chosen.end());
+    return largest_;
+  }
+
+  /// Those that can be used.
+  std::vector<PlacedSample> measure(const data::DataOptions& changed, const std::vector<int64_t>& indices) const {
+    const auto processor = models::load_processor(config_.model.path, processor_settings(changed, config_.data.train));
+    std::vector<PlacedSample> placed;
+    data::SampleStream stream(
+        [&indices, next = size_t{0}]() mutable -> std::optional<int64_t> {
+          return next < indices.size() ? std::optional{indices[next++]} : std::nullopt;
+        },
+        [&](int64_t index) { return data::make_outline(*processor, records_, index); },
+        {.workers = config_.data.num_workers, .ahead = kAheadOfOne * config_.data.num_workers});
+    while (const auto item = stream.next()) {
+      if (!item->error) {
+        placed.push_back({item->sample.index, {item->sample.id, data::shape_of(item->sample)}});
+      }
+    }
+    return placed;
+  }
+
+  const std::vector<io::Record>& records_;
+  const Config& config_;
+  std::vector<PlacedSample> usual_;  // without other settings
+  std::vector<int64_t> largest_;
+};
+
+}  // namespace
+
+int64_t most_pixels(const planner::Workload& workload) {
+  return most(workload, pixels_of);
+}
+
+int64_t pixel_unit(const planner::Workload& workload) {
+  return most(workload, [](const data::SampleShape& shape) {
+    if (shape.grids.empty()) return shape.tile_height * shape.tile_width;
+    const int64_t tiles_per_token = shape.image_tokens > 0 ? shape.tiles / shape.image_tokens : 1;
+    return tiles_per_token * shape.tile_width * shape.tile_width;
+  });
+}
+
+int64_t least_pixels(const planner::Workload& workload) {
+  const bool has_grids = most(workload, [](const data::SampleShape& shape) { return std::ssize(shape.grids); }) > 0;
+  return pixel_unit(workload) * (has_grids ? kLeastSquares : 1);
+}
+
+std::vector<planner::SampleLimit> sample_limits(const std::vector<io::Record>& records, const Config& config,
+                                                const planner::Workload& workload) {
+  constexpr int64_t kLeastFrames = 4;
+  constexpr int64_t kFramesOfAPatch = 2;
+  constexpr int64_t kLeastTokens = 64;
+  const auto limited = std::make_shared<LimitedRecords>(records, config);
+  std::vector<planner::SampleLimit> limits;
+  const auto add = [&](planner::SampleLimit limit, auto data::DataOptions::*option) {
+    limit.measure = [limited, &config, option](int64_t number, bool all) {
+      data::DataOptions changed = config.data;
+      changed.*option = number;
+      return limited->measure(changed, all);
+    };
+    limits.push_back(std::move(limit));
+  };
+  if (const int64_t pixels = most_pixels(workload); pixels > 0) {
+    add({.form = "data.image_max_pixels={}",
+         .now = pixels,
+         .least = least_pixels(workload),
+         .unit = pixel_unit(workload),
+         .meaning = "makes larger pictures smaller",
+         .measure = {}},
+        &data::DataOptions::image_max_pixels);
+  }
+  const auto frames = [](const data::SampleShape& shape) {
+    return shape.videos > 0 ? shape.video_frames / shape.videos : 0;
+  };
+  if (const int64_t most_frames = most(workload, frames); most_frames > 0) {
+    add({.form = "data.video_max_frames={}",
+         .now = most_frames,
+         .least = kLeastFrames,
+         .unit = kFramesOfAPatch,
+         .meaning = "looks at fewer frames of a video",
+         .measure = {}},
+        &data::DataOptions::video_max_frames);
+  }
+  const int64_t images = most(workload, [](const data::SampleShape& shape) { return shape.images - shape.videos; });
+  if (images > 1) {
+    add({.form = "data.max_images_per_sample={} data.on_bad_sample=skip",
+         .now = images,
+         .least = 1,
+         .unit = 1,
+         .meaning = "takes no sample with more images",
+         .measure = {}},
+        &data::DataOptions::max_images_per_sample);
+  }
+  add({.form = "data.max_length={} data.on_bad_sample=skip",
+       .now = most(workload, [](const data::SampleShape& shape) { return shape.tokens; }),
+       .least = kLeastTokens,
+       .unit = 1,
+       .meaning = "takes no longer sample",
+       .measure = {}},
+      &data::DataOptions::max_length);
+  return limits;
+}
+
+}  // namespace vlmtrain::train
