@@ -10,6 +10,7 @@
 #include <set>
 #include <type_traits>
 
+#include "base/config_text.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain {
@@ -233,18 +234,14 @@ void OptionTable::describe_section(std::string section, std::string doc) {
 void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides) {
   std::vector<std::string> errors;
   if (!yaml_file.empty()) {
-    if (std::filesystem::is_directory(yaml_file)) {
-      throw usage_error("{}: is a folder; give an existing file to --config", yaml_file.string());
-    }
+    const std::string text = read_config_text(yaml_file);
     try {
-      const YAML::Node root = YAML::LoadFile(yaml_file.string());
+      const YAML::Node root = YAML::Load(text);
       if (root.IsMap()) {
         declarations_->set_node(root, "", yaml_file.string(), errors);
       } else if (!root.IsNull()) {
         errors.push_back(fmt::format("{}: must hold sections of keys, as docs/config.md shows", yaml_file.string()));
       }
-    } catch (const YAML::BadFile&) {
-      throw usage_error("{}: cannot be read; give an existing file to --config", yaml_file.string());
     } catch (const YAML::ParserException& error) {
       throw usage_error("{}:{}: is not YAML: {}", yaml_file.string(), error.mark.line + 1, error.msg);
     }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 
 namespace vlmtrain::image {
 
@@ -12,8 +13,20 @@ bool MemorySource::read(uint64_t offset, std::span<uint8_t> out) {
   return true;
 }
 
-FileSource::FileSource(const std::filesystem::path& path) : file_(path, std::ios::binary) {
-  if (!file_ || !std::filesystem::is_regular_file(path)) {
+void require_file(const std::filesystem::path& path, std::string_view what) {
+  if (const auto kind = kind_if_no_file(path); !kind.empty()) {
+    throw data_error("{}: {} cannot be opened: it is {}; a file is wanted there", path.string(), what, kind);
+  }
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    throw data_error("{}: {} cannot be opened; check the path and data.image_root", path.string(), what);
+  }
+}
+
+FileSource::FileSource(const std::filesystem::path& path) {
+  require_file(path, "the picture");
+  file_.open(path, std::ios::binary);
+  if (!file_) {
     throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
   }
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <span>
+#include <string_view>
 
 namespace vlmtrain::image {
 
@@ -25,6 +26,9 @@ class MemorySource final : public ByteSource {
  private:
   std::span<const std::byte> bytes_;
 };
+
+/// A data error unless `path` is a file; `what` is it meant to hold: the picture, the video. Opens nothing.
+void require_file(const std::filesystem::path& path, std::string_view what);
 
 class FileSource final : public ByteSource {
  public:

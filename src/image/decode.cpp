@@ -5,6 +5,7 @@
 #include <fstream>
 #include <vector>
 
+#include "image/byte_source.h"
 #include "image/codecs.h"
 #include "image/header.h"
 #include "image/upright.h"
@@ -26,8 +27,9 @@ StoredPixels decode_stored(std::span<const std::byte> bytes, const Header& heade
 }
 
 std::vector<std::byte> read_file(const std::filesystem::path& path) {
+  require_file(path, "the picture");
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file || !std::filesystem::is_regular_file(path)) {
+  if (!file) {
     throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
   }
   std::vector<std::byte> bytes(static_cast<size_t>(file.tellg()));

@@ -9,6 +9,7 @@ extern "C" {
 #include <string_view>
 #include <vector>
 
+#include "image/byte_source.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {
@@ -21,9 +22,7 @@ constexpr const char* kContainers =
     "h264,hevc,mjpeg,yuv4mpegpipe";
 
 FormatContext open(const std::filesystem::path& file) {
-  if (!std::filesystem::is_regular_file(file)) {
-    throw data_error("{}: the video cannot be opened; check the path and data.image_root", file.string());
-  }
+  require_file(file, "the video");
   AVDictionary* options = nullptr;
   av_dict_set(&options, "protocol_whitelist", "file", 0);
   av_dict_set(&options, "format_whitelist", kContainers, 0);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "io/byte_order_mark.h"
 #include "io/dataset_record.h"
 #include "io/mapped_file.h"
 #include "io/white_space.h"
@@ -16,15 +17,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
 // The records are cut out of the text and parsed one by one: this tells their lines, keeps one JSON tree in memory
 // instead of a million, and lets JSON lines and arrays share all that follows.
 class DatasetReader {
  public:
   DatasetReader(std::string_view text, const std::filesystem::path& file)
       : text_(text), source_(file.string()), stem_(file.stem().string()) {
-    at_ = text_.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+    at_ = text_.starts_with(kUtf8Mark) ? kUtf8Mark.size() : 0;
   }
 
   std::vector<Record> read() {
@@ -180,6 +179,7 @@ class DatasetReader {
     if (is_git_lfs_pointer(text_)) {
       throw data_error("{} is a Git LFS pointer, not the data: run `git lfs pull` in its folder", source_);
     }
+    if (is_utf16(text_)) throw data_error("{} {}", source_, kUtf16Remedy);
     throw data_error("{} is neither a JSON array nor JSON lines: it begins with neither [ nor {{", source_);
   }
 

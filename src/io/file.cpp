@@ -6,13 +6,13 @@
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 
 namespace vlmtrain::io {
 
 std::string read_file(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    throw data_error("{} is a folder; a file is wanted here", path.string());
+  if (const auto kind = kind_if_no_file(path); !kind.empty()) {
+    throw data_error("{} is {}; a file is wanted here", path.string(), kind);
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);

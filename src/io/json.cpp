@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "io/byte_order_mark.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/file.h"
 
@@ -66,6 +67,7 @@ template <class Json>
 Json parse(std::string_view text, std::string_view source) {
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) {
+    if (is_utf16(text)) throw data_error("{} {}", source, kUtf16Remedy);
     const JsonFault fault = find_json_fault(text);
     throw data_error("{}: not valid JSON at line {}, column {}: {}", source, fault.line, fault.column, fault.reason);
   }

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -21,6 +22,9 @@ UserError read_error(const std::filesystem::path& path, int error) {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
+  if (const auto kind = kind_if_no_file(path); !kind.empty()) {
+    throw data_error("{} is {}; a file is wanted here", path.string(), kind);
+  }
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
     throw read_error(path, errno);

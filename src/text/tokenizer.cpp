@@ -18,6 +18,7 @@
 #include "text/pre_tokenizer.h"
 #include "text/utf8.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 
 namespace vlmtrain::text {
 namespace {
@@ -104,6 +105,9 @@ Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json,
                                std::span<const std::string> extra_special_tokens) {
+  if (const auto kind = kind_if_no_file(tokenizer_json); !kind.empty()) {
+    throw data_error("The tokenizer {} is {}; a file is wanted here", tokenizer_json.string(), kind);
+  }
   std::ifstream file(tokenizer_json, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) {

@@ -1,5 +1,7 @@
 #include "vlmtrain/image/decode.h"
 
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +10,7 @@
 
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/video.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -156,6 +159,21 @@ TEST(Decode, ThreadsDoNotDisturbEachOther) {
       }
     });
   }
+}
+
+TEST(Decode, WhatIsNoFileIsRefusedWithoutBeingOpened) {
+  const auto pipe = scratch("pipe.png");
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);  // who opens it waits for ever
+  const auto refused = [](const char* kind) {
+    return ThrowsMessage<UserError>(AllOf(HasSubstr("the picture cannot be opened"), HasSubstr(kind)));
+  };
+  EXPECT_THAT([&] { decode_image_file(pipe); }, refused("it is a named pipe"));
+  EXPECT_THAT([&] { read_image_size(pipe); }, refused("it is a named pipe"));
+  EXPECT_THAT([&] { decode_image_file("/dev/zero"); }, refused("it is a device"));
+  EXPECT_THAT([&] { decode_image_file(testing::TempDir()); }, refused("it is a folder"));
+  EXPECT_THAT([&] { VideoFile video(pipe); }, ThrowsMessage<UserError>(HasSubstr("it is a named pipe")));
+  std::filesystem::remove(pipe);
 }
 
 }  // namespace

@@ -23,6 +23,12 @@ TEST_F(ReadJson, ReadsBothForms) {
   EXPECT_EQ(ordered.begin().key(), "b");
 }
 
+TEST_F(ReadJson, Utf16IsNamedWithTheRemedy) {
+  const auto path = put("a.json", std::string_view("\xFF\xFE{\0}\0", 6));
+  EXPECT_THAT(message_of([&] { read_json(path); }),
+              AllOf(HasSubstr(path.string()), HasSubstr("is UTF-16"), HasSubstr("iconv -f UTF-16 -t UTF-8")));
+}
+
 TEST_F(ReadJson, NamesFileLineAndColumn) {
   const auto path = put("a.json", "{\n  \"a\": 1,\n  \"\xC3\xA4\xC3\xB6\": x}\n");
   const std::string message = message_of([&] { read_json(path); });

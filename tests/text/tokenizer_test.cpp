@@ -1,5 +1,7 @@
 #include "vlmtrain/text/tokenizer.h"
 
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -163,6 +165,19 @@ TEST(TokenizerFile, MissingFileIsNamed) {
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), HasSubstr("no/such/tokenizer.json"));
   }
+}
+
+TEST(TokenizerFile, WhatIsNoFileIsRefusedWithoutBeingOpened) {
+  const std::filesystem::path pipe = std::filesystem::path(testing::TempDir()) / "tokenizer_pipe.json";
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);  // who opens it waits for ever
+  try {
+    Tokenizer::from_file(pipe);
+    FAIL() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("is a named pipe; a file is wanted here"));
+  }
+  std::filesystem::remove(pipe);
 }
 
 TEST(TokenizerFile, BrokenJsonIsNamed) {

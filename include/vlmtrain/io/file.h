@@ -5,7 +5,7 @@
 
 namespace vlmtrain::io {
 
-/// The whole content of a file. data_error names the file where it is missing, a folder, or cannot be read.
+/// The whole content of a file. data_error names it where it is missing, a folder, pipe or device, or unreadable.
 std::string read_file(const std::filesystem::path& path);
 
 }  // namespace vlmtrain::io

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+namespace vlmtrain {
+
+/// What stands at `path` where a file is wanted: "a folder", "a named pipe", "a socket" or "a device". Empty for a
+/// file, and where nothing is there or it cannot be asked. Opens nothing: to open a pipe waits for its other end, to
+/// open a device may do anything.
+std::string_view kind_if_no_file(const std::filesystem::path& path);
+
+}  // namespace vlmtrain

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace vlmtrain {
+
+/// The text of a configuration, without a byte order mark. A file, or what can be read from a descriptor that this
+/// program was started with (/dev/stdin, /dev/fd/N: a shell's `<(…)`), which is gone once it is read. Throws UserError
+/// (kUsage) for any other pipe, device or folder, what is too long to be meant, and UTF-16.
+std::string read_config_text(const std::filesystem::path& path);
+
+}  // namespace vlmtrain
