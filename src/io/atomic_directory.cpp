@@ -6,6 +6,7 @@
 
 #include "io/replace_directory.h"
 #include "io/temporary_name.h"
+#include "io/unfinished_paths.h"
 #include "io/write_error.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
@@ -43,8 +44,10 @@ AtomicDirectory::AtomicDirectory(fs::path final_path)
   if (fs::exists(final_, error) && !fs::is_directory(final_, error)) {
     throw run_error("cannot write the folder {}: a file has that name; remove it or choose another", final_.string());
   }
+  note_unfinished(temporary_);
   fs::create_directories(temporary_, error);
   if (error) {
+    forget_unfinished(temporary_);
     throw write_error(final_, error.value(), 0);
   }
 }
@@ -52,6 +55,7 @@ AtomicDirectory::AtomicDirectory(fs::path final_path)
 AtomicDirectory::~AtomicDirectory() {
   if (!temporary_.empty()) {
     remove_quietly(temporary_);
+    forget_unfinished(temporary_);
   }
 }
 
@@ -69,7 +73,7 @@ void AtomicDirectory::commit() {
   } else {
     old = replace_in_two_steps(temporary_, final_);
   }
-  temporary_.clear();
+  forget_unfinished(std::exchange(temporary_, {}));
   sync_path(folder_of(final_), final_);
   if (!old.empty()) {
     remove_quietly(old);

@@ -3,20 +3,41 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "io/temporary_name.h"
+#include "io/unfinished_paths.h"
 #include "io/write_error.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/atomic.h"
 
 namespace vlmtrain::io {
 
+namespace {
+
+/// To rename a file over a device or a pipe would put it in the device's place, for everybody.
+std::filesystem::path replaceable(std::filesystem::path path) {
+  const std::string folder = folder_of(path).lexically_normal().string();
+  const bool of_system = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
+  const std::string_view kind = of_system ? "a device" : kind_if_no_file(path);
+  if (!kind.empty()) {
+    throw run_error("cannot write {}: it is {}, and a file is written here; choose another name", path.string(), kind);
+  }
+  return path;
+}
+
+}  // namespace
+
 AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
-    : path_(std::move(path)),
+    : path_(replaceable(std::move(path))),
       temporary_(temporary_path(path_, TemporaryKind::kNew)),
       expected_bytes_(expected_bytes),
       descriptor_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+  note_unfinished(temporary_);
   if (descriptor_ < 0) {
     fail(errno);
   }
@@ -24,6 +45,7 @@ AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
 }
 
 AtomicFile::~AtomicFile() {
+  forget_unfinished(temporary_);
   if (descriptor_ >= 0) {
     close(descriptor_);
   }
@@ -65,7 +87,7 @@ void AtomicFile::commit() {
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
     fail(errno);
   }
-  temporary_.clear();
+  forget_unfinished(std::exchange(temporary_, {}));
   sync_path(folder_of(path_), path_);
 }
 
@@ -86,7 +108,8 @@ void AtomicFile::fail(int error) {
     close(std::exchange(descriptor_, -1));
   }
   std::error_code ignored;
-  std::filesystem::remove(std::exchange(temporary_, {}), ignored);
+  std::filesystem::remove(temporary_, ignored);
+  forget_unfinished(std::exchange(temporary_, {}));
   throw failure;
 }
 

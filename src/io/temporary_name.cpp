@@ -52,7 +52,22 @@ std::optional<uint64_t> start_time_of(pid_t process) {
 }
 
 std::string_view word_of(TemporaryKind kind) {
-  return kind == TemporaryKind::kNew ? "vlmtrain-new" : "vlmtrain-old";
+  switch (kind) {
+    case TemporaryKind::kNew:
+      return "vlmtrain-new";
+    case TemporaryKind::kSetAside:
+      return "vlmtrain-old";
+    case TemporaryKind::kGone:
+      break;
+  }
+  return "vlmtrain-gone";
+}
+
+std::optional<TemporaryKind> kind_of(std::string_view word) {
+  for (const TemporaryKind kind : {TemporaryKind::kNew, TemporaryKind::kSetAside, TemporaryKind::kGone}) {
+    if (word == word_of(kind)) return kind;
+  }
+  return std::nullopt;
 }
 
 // Cuts what follows the last dot, and the dot, off `text`; empty where there is none.
@@ -95,16 +110,14 @@ std::optional<Temporary> parse_temporary(const std::filesystem::path& path) {
   const std::optional<uint64_t> start_time = number_in<uint64_t>(cut_last_field(rest));
   const std::optional<pid_t> process = number_in<pid_t>(cut_last_field(rest));
   const std::string_view machine = cut_last_field(rest);
-  const std::string_view word = cut_last_field(rest);
-  const bool is_new = word == word_of(TemporaryKind::kNew);
-  const bool is_ours =
-      (is_new || word == word_of(TemporaryKind::kSetAside)) && rest.starts_with('.') && rest.size() > 1;
+  const std::optional<TemporaryKind> kind = kind_of(cut_last_field(rest));
+  const bool is_ours = kind && rest.starts_with('.') && rest.size() > 1;
   if (!number || !start_time || !process || machine.empty() || !is_ours) {
     return std::nullopt;
   }
   return Temporary{.path = path,
                    .final_path = path.parent_path() / rest.substr(1),
-                   .kind = is_new ? TemporaryKind::kNew : TemporaryKind::kSetAside,
+                   .kind = *kind,
                    .machine = std::string(machine),
                    .process = *process,
                    .start_time = *start_time};

@@ -12,10 +12,11 @@ namespace vlmtrain::io {
 enum class TemporaryKind {
   kNew,       ///< being written, not yet under its name
   kSetAside,  ///< the previous folder, until the new one has its name
+  kGone,      ///< a folder on its way out
 };
 
 /// A file or folder of ours with a name that tells whose it is:
-/// .<final name>.vlmtrain-<new|old>.<machine>.<process>.<start time>.<number>
+/// .<final name>.vlmtrain-<new|old|gone>.<machine>.<process>.<start time>.<number>
 struct Temporary {
   std::filesystem::path path;
   std::filesystem::path final_path;

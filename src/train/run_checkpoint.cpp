@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/remove_directory.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -48,6 +51,22 @@ std::string text_of(const nlohmann::ordered_json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+/// Opens every file that a run goes on from: lengths and headers are checked, no tensor is read.
+void check_whole(const std::filesystem::path& checkpoint) {
+  const auto state = state_folder(checkpoint);
+  if (!std::filesystem::exists(state / "state.json")) {
+    throw data_error("it has no {}, which every checkpoint of a run has", (state / "state.json").string());
+  }
+  io::read_ordered_json(state / "state.json");
+  io::read_ordered_json(state / "ledger.json");
+  const io::SafetensorsFile optimizer(state / "optimizer.safetensors");
+  if (models::is_adapter(checkpoint)) {
+    models::read_adapter_settings(checkpoint);
+  } else {
+    const io::CheckpointTensors weights(checkpoint);
+  }
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep)
@@ -61,10 +80,32 @@ std::optional<std::filesystem::path> RunCheckpoints::newest() const {
   return checkpoints.empty() ? std::nullopt : std::optional{checkpoints.back().second};
 }
 
-void RunCheckpoints::save(const RunState& state, const models::VisionLanguageModel& model,
-                          const engine::AdamW& optimizer, const data::Ledger& ledger,
-                          const std::filesystem::path& source) {
-  io::AtomicDirectory folder(folder_ / fmt::format("{}{}", kPrefix, state.step));
+void RunCheckpoints::check() const {
+  if (!std::filesystem::exists(folder_)) return;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (step_of(entry.path()) && !entry.is_directory()) {
+      throw data_error("{}: has the name of a checkpoint and is no folder; move it away", entry.path().string());
+    }
+  }
+  const auto checkpoints = all_checkpoints(folder_);
+  if (checkpoints.empty()) return;
+  const auto& newest = checkpoints.back().second;
+  try {
+    check_whole(newest);
+  } catch (const UserError& error) {
+    const bool is_only = checkpoints.size() == 1;
+    throw data_error("{}: is not a whole checkpoint: {}. Move it away to {}, or copy it again", newest.string(),
+                     error.what(),
+                     is_only ? std::string("begin the run anew")
+                             : "go on from " + checkpoints[checkpoints.size() - 2].second.filename().string());
+  }
+}
+
+std::filesystem::path RunCheckpoints::save(const RunState& state, const models::VisionLanguageModel& model,
+                                           const engine::AdamW& optimizer, const data::Ledger& ledger,
+                                           const std::filesystem::path& source) {
+  std::filesystem::path checkpoint = folder_ / fmt::format("{}{}", kPrefix, state.step);
+  io::AtomicDirectory folder(checkpoint);
   if (model.parameters().lora()) {
     models::save_adapter(model, source, folder.path());
   } else {
@@ -83,12 +124,22 @@ void RunCheckpoints::save(const RunState& state, const models::VisionLanguageMod
   io::write_file(trainer_state / "state.json", json.dump(2) + "\n");
   folder.commit();
   remove_old();
+  return checkpoint;
 }
 
-void RunCheckpoints::remove_old() const {
+void RunCheckpoints::remove_old() {
+  std::erase_if(remains_, [](const auto& path) { return !io::remove_directory(path); });
   const auto checkpoints = all_checkpoints(folder_);
   const auto surplus = static_cast<int64_t>(checkpoints.size()) - keep_;
-  for (int64_t i = 0; i < surplus; ++i) std::filesystem::remove_all(checkpoints[static_cast<size_t>(i)].second);
+  for (int64_t i = 0; i < surplus; ++i) remove(checkpoints[static_cast<size_t>(i)].second);
+}
+
+void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
+  const auto remains = io::remove_directory(checkpoint);
+  if (!remains) return;
+  spdlog::warn("{}: an old checkpoint cannot be removed: {}; the run goes on, and tries again with the next checkpoint",
+               remains->path.string(), remains->reason);
+  if (remains->path != checkpoint) remains_.push_back(remains->path);
 }
 
 RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint) {

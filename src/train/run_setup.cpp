@@ -27,6 +27,7 @@ RunSetup::RunSetup(const Config& config, at::Device device)
       checkpoints(folder, config.output.keep),
       ledger(config.data.train, std::ssize(records)),
       tasks(config.training.balance, data::Tasks(records)) {
+  checkpoints.check();
   schedule.total_steps = total_steps(config.training, std::ssize(records));
   schedule.shape = config.training.lr_scheduler;
   schedule.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule.total_steps));

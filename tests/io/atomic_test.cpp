@@ -21,6 +21,8 @@
 #include "io/temporary_folder.h"
 #include "io/temporary_name.h"
 #include "io/write_error.h"
+#include "vlmtrain/io/remove_directory.h"
+#include "vlmtrain/io/unfinished.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -291,7 +293,7 @@ TEST_F(CleanLeftovers, RemovesAFolderSetAsideAndReplaced) {
 }
 
 TEST(TemporaryName, IsReadBack) {
-  for (const TemporaryKind kind : {TemporaryKind::kNew, TemporaryKind::kSetAside}) {
+  for (const TemporaryKind kind : {TemporaryKind::kNew, TemporaryKind::kSetAside, TemporaryKind::kGone}) {
     const std::optional<Temporary> read = parse_temporary(temporary_path("runs/model.v1.safetensors", kind));
     ASSERT_TRUE(read.has_value());
     EXPECT_EQ(read->final_path, "runs/model.v1.safetensors");
@@ -332,6 +334,59 @@ TEST_F(CleanLeftovers, BringsBackButDoesNotRemoveWhatAnotherMachineJustWrote) {
   fs::create_directory(folder() / ".d.vlmtrain-old.elsewhere.7.12.1");
   clean_leftovers(folder());
   EXPECT_THAT(entries(folder()), ElementsAre(".a.vlmtrain-new.elsewhere.7.12.0", "d"));
+}
+
+using RemoveDirectory = TemporaryFolderTest;
+
+TEST_F(RemoveDirectory, TakesAllOfItAwayAndNothingIsNoError) {
+  fs::create_directories(folder() / "d" / "old");
+  EXPECT_FALSE(remove_directory(folder() / "d").has_value());
+  EXPECT_THAT(entries(folder()), IsEmpty());
+  EXPECT_FALSE(remove_directory(folder() / "d").has_value());
+}
+
+TEST_F(RemoveDirectory, WhatRemainsIsNotUnderTheNameAndGoesWithTheNextCall) {
+  const int status = in_child([&] {
+    fs::create_directories(folder() / "d" / "busy");
+    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return kSkipped;
+    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return kSkipped;
+    if (mount("tmpfs", (folder() / "d" / "busy").c_str(), "tmpfs", 0, nullptr) != 0) return kSkipped;
+    const auto remains = remove_directory(folder() / "d");
+    if (!remains || remains->reason.empty() || fs::exists(folder() / "d") || !fs::exists(remains->path)) return 1;
+    const auto again = remove_directory(remains->path);
+    if (!again || again->path != remains->path) return 2;
+    if (umount((remains->path / "busy").c_str()) != 0) return 3;
+    return remove_directory(remains->path) || !fs::is_empty(folder()) ? 4 : 0;
+  });
+  if (status == kSkipped) GTEST_SKIP() << "no permission to mount a tmpfs";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(CleanLeftovers, RemovesAFolderOnItsWayOutAndDoesNotBringItBack) {
+  ASSERT_EQ(in_child([&] {
+              fs::create_directory(temporary_path(folder() / "d", TemporaryKind::kGone));
+              return 0;
+            }),
+            0);
+  ASSERT_EQ(entries(folder()).size(), 1);
+  clean_leftovers(folder());
+  EXPECT_THAT(entries(folder()), IsEmpty());
+}
+
+using RemoveUnfinished = TemporaryFolderTest;
+
+TEST_F(RemoveUnfinished, LeavesNothingHalfWrittenAndWhatIsFinished) {
+  write_file(folder() / "whole", "x");
+  AtomicDirectory directory(folder() / "d");
+  write_file(directory.path() / "a", "x");
+  AtomicFile file(folder() / "f");
+  file.write("x");
+  remove_unfinished();
+  EXPECT_THAT(entries(folder()), ElementsAre("whole"));
+  // A writer that goes on gives nothing half a final name.
+  EXPECT_THROW(directory.commit(), std::exception);
+  EXPECT_THROW(file.commit(), UserError);
+  EXPECT_THAT(entries(folder()), ElementsAre("whole"));
 }
 
 }  // namespace

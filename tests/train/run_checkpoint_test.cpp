@@ -2,17 +2,20 @@
 
 #include <stdlib.h>
 
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::train {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -81,6 +84,69 @@ TEST_F(RunCheckpointTest, TheNewestIsTheOneWithTheMostSteps) {
 
 TEST_F(RunCheckpointTest, ANewRunHasNone) {
   EXPECT_EQ(RunCheckpoints(folder() / "nowhere", 2).newest(), std::nullopt);
+}
+
+class RunCheckpointCheckTest : public RunCheckpointTest {
+ protected:
+  fs::path checkpoint(int64_t step) const { return folder() / "checkpoints" / fmt::format("step-{}", step); }
+
+  /// All files of a checkpoint, as short as may be.
+  void put_checkpoint(int64_t step) const {
+    fs::create_directories(checkpoint(step) / "trainer_state");
+    io::write_safetensors(checkpoint(step) / "model.safetensors", {{"weight", at::zeros({2})}});
+    io::write_safetensors(checkpoint(step) / "trainer_state/optimizer.safetensors", {{"moment", at::zeros({2})}});
+    std::ofstream(checkpoint(step) / "trainer_state/state.json") << R"({"step":7,"epoch":2,"position":3})";
+    std::ofstream(checkpoint(step) / "trainer_state/ledger.json") << "{}";
+  }
+
+  /// Why the checkpoints are refused; empty where they are not.
+  std::string complaint() const {
+    try {
+      RunCheckpoints(folder(), 2).check();
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      return error.what();
+    }
+    return {};
+  }
+};
+
+TEST_F(RunCheckpointCheckTest, WholeOnesAndNoneAreTaken) {
+  EXPECT_EQ(complaint(), "");
+  put_checkpoint(5);
+  EXPECT_EQ(complaint(), "");
+}
+
+TEST_F(RunCheckpointCheckTest, AnEmptyFolderIsNamedWithTheWayOn) {
+  fs::create_directories(checkpoint(7));
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("step-7: is not a whole checkpoint"), HasSubstr("trainer_state/state.json"),
+                                 HasSubstr("begin the run anew")));
+  put_checkpoint(5);
+  EXPECT_THAT(complaint(), HasSubstr("go on from step-5"));
+}
+
+TEST_F(RunCheckpointCheckTest, WhateverIsMissingOrCutOffInTheNewestIsNamed) {
+  put_checkpoint(5);
+  for (const char* file : {"model.safetensors", "trainer_state/optimizer.safetensors", "trainer_state/state.json",
+                           "trainer_state/ledger.json"}) {
+    put_checkpoint(7);
+    fs::remove(checkpoint(7) / file);
+    EXPECT_THAT(complaint(), AllOf(HasSubstr("step-7: is not a whole checkpoint"), HasSubstr("go on from step-5")))
+        << file;
+    put_checkpoint(7);
+    fs::resize_file(checkpoint(7) / file, fs::file_size(checkpoint(7) / file) - 1);
+    EXPECT_THAT(complaint(), AllOf(HasSubstr(fs::path(file).filename().string()), HasSubstr("go on from step-5")))
+        << file;
+  }
+  put_checkpoint(7);
+  fs::remove(checkpoint(5) / "model.safetensors");
+  EXPECT_EQ(complaint(), "") << "only the newest is needed";
+}
+
+TEST_F(RunCheckpointCheckTest, AFileWithACheckpointsNameIsFoundBeforeTheRunGetsThere) {
+  put_checkpoint(5);
+  std::ofstream(folder() / "checkpoints/step-9") << "a file";
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("step-9"), HasSubstr("is no folder; move it away")));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/data/order.h"
@@ -35,15 +36,23 @@ class RunCheckpoints {
   /// The folder of the newest checkpoint, if there is one.
   std::optional<std::filesystem::path> newest() const;
 
-  /// `source` is the checkpoint folder that configuration and tokenizer files are copied from, and an adapter's base.
-  void save(const RunState& state, const models::VisionLanguageModel& model, const engine::AdamW& optimizer,
-            const data::Ledger& ledger, const std::filesystem::path& source);
+  /// Throws UserError (kBadData) that says how to go on where the newest checkpoint is not whole, as one that was
+  /// copied in part, or where something else has a checkpoint's name.
+  void check() const;
+
+  /// Returns the checkpoint's folder. Older ones than `keep` go; what cannot be removed of them is a warning. `source`
+  /// is the checkpoint folder that configuration and tokenizer files are copied from, and an adapter's base.
+  std::filesystem::path save(const RunState& state, const models::VisionLanguageModel& model,
+                             const engine::AdamW& optimizer, const data::Ledger& ledger,
+                             const std::filesystem::path& source);
 
  private:
-  void remove_old() const;
+  void remove_old();
+  void remove(const std::filesystem::path& checkpoint);
 
   std::filesystem::path folder_;
   int64_t keep_;
+  std::vector<std::filesystem::path> remains_;  // of old checkpoints, to be tried again
 };
 
 /// Reads trainer_state/state.json. Throws UserError (kUsage) that lists what differs from `fingerprint`.

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <filesystem>
+
+namespace vlmtrain::io {
+
+/// Names a file or folder that is to go if the process ends before its writer does. Safe in several threads.
+class Unfinished {
+ public:
+  explicit Unfinished(std::filesystem::path path);
+  ~Unfinished();
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Removes all that is unfinished now, for a process that is about to end while its other threads go on. What they have
+/// given its final name stays; what they have not does not get it any more.
+void remove_unfinished();
+
+}  // namespace vlmtrain::io
