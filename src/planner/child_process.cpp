@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,15 +19,17 @@ namespace vlmtrain::planner {
 
 namespace {
 
-struct Pipe {
-  int read_end;
-  int write_end;
+struct Ends {
+  int ours;
+  int theirs;
 };
 
-/// Not inherited by other children.
-Pipe make_pipe() {
+/// Not inherited by other children. A socket and no pipe: to write to a child that has died is then no signal.
+Ends make_connection() {
   std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw run_error("no pipe can be made: {}", std::strerror(errno));
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw run_error("no connection to a rehearsal process can be made: {}", std::strerror(errno));
+  }
   return {ends[0], ends[1]};
 }
 
@@ -41,6 +44,46 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
   }
   for (const auto& [name, value] : changes) entries.push_back(name + "=" + value);
   return entries;
+}
+
+/// In which the child sees no request to stop: that is for the run it belongs to. It dies of a broken pipe.
+class SpawnAttributes {
+ public:
+  SpawnAttributes() {
+    sigset_t requests;
+    sigset_t broken_pipe;
+    sigemptyset(&requests);
+    sigemptyset(&broken_pipe);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&requests, signal);
+    sigaddset(&broken_pipe, SIGPIPE);
+    posix_spawnattr_init(&attributes_);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(&attributes_, &requests);
+    posix_spawnattr_setsigdefault(&attributes_, &broken_pipe);
+  }
+  ~SpawnAttributes() { posix_spawnattr_destroy(&attributes_); }
+  SpawnAttributes(const SpawnAttributes&) = delete;
+  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
+
+  const posix_spawnattr_t* get() const { return &attributes_; }
+
+ private:
+  posix_spawnattr_t attributes_{};
+};
+
+/// What a child is told of its parent: the kernel ends it with the thread that started it, which has to be the one that
+/// lasts.
+pid_t parent_to_die_with() {
+  return gettid() == getpid() ? getpid() : 0;
+}
+
+/// How a child that is dead, or about to be, has ended.
+std::string ending_of(pid_t process) {
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOWAIT) != 0) return "ended";
+  if (info.si_code == CLD_EXITED) return fmt::format("ended with exit code {}", info.si_status);
+  return fmt::format("was ended by signal {}{}", info.si_status,
+                     info.si_status == SIGKILL ? " (the kernel sends it where memory is short)" : "");
 }
 
 }  // namespace
@@ -60,25 +103,29 @@ void write_line(std::FILE* file, const nlohmann::json& json) {
 }
 
 ChildProcess::ChildProcess(const VirtualCard& card) {
-  // A child that died is seen when its answer is missing, not by a signal.
-  std::signal(SIGPIPE, SIG_IGN);
-  const Pipe requests = make_pipe();
-  const Pipe answers = make_pipe();
-  requests_.reset(fdopen(requests.write_end, "w"));
-  answers_.reset(fdopen(answers.read_end, "r"));
+  const Ends requests = make_connection();
+  const Ends answers = make_connection();
+  requests_.set(requests.ours);
+  answers_.reset(fdopen(answers.ours, "r"));
 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, requests.read_end, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, answers.write_end, STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, requests.theirs, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, answers.theirs, STDOUT_FILENO);
   std::vector<std::string> arguments{"vlmtrain", "rehearse"};
-  std::vector<std::string> environment = environment_with(environment_of(card));
-  const int error = posix_spawn(&process_, "/proc/self/exe", &actions, nullptr, exec_pointers(arguments).data(),
-                                exec_pointers(environment).data());
+  auto changes = environment_of(card);
+  changes.emplace_back(kParentVariable, std::to_string(parent_to_die_with()));
+  std::vector<std::string> environment = environment_with(changes);
+  const int error = posix_spawn(&process_, "/proc/self/exe", &actions, SpawnAttributes().get(),
+                                exec_pointers(arguments).data(), exec_pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);
-  close(requests.read_end);
-  close(answers.write_end);
+  close(requests.theirs);
+  close(answers.theirs);
   if (error != 0) throw run_error("the rehearsal process cannot be started: {}", std::strerror(error));
+}
+
+ChildProcess::Descriptor::~Descriptor() {
+  if (number_ >= 0) close(number_);
 }
 
 ChildProcess::~ChildProcess() {
@@ -91,12 +138,21 @@ void ChildProcess::end() {
 }
 
 void ChildProcess::send(const nlohmann::json& message) {
-  write_line(requests_.get(), message);
+  const std::string line = message.dump() + "\n";
+  for (size_t sent = 0; sent < line.size();) {
+    const ssize_t count = ::send(requests_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    sent += static_cast<size_t>(count);
+  }
 }
 
 nlohmann::json ChildProcess::receive() {
   const auto line = read_line(answers_.get());
-  if (!line) throw InternalError("the rehearsal process ended without an answer; its reason is above");
+  if (!line) {
+    throw InternalError(
+        fmt::format("the rehearsal process {} without an answer; its reason is above", ending_of(process_)));
+  }
   auto answer = nlohmann::json::parse(*line);
   if (const auto error = answer.find("error"); error != answer.end()) {
     throw UserError(static_cast<ExitCode>(error->at("code").get<int>()), error->at("message").get<std::string>());

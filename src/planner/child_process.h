@@ -13,8 +13,9 @@
 
 namespace vlmtrain::planner {
 
-/// This program once more, as `vlmtrain rehearse`, on a virtual card; requests and answers are lines of JSON over pipes
-/// (planner/protocol.h). Its end ends the child. Apart from end(), for one thread at a time.
+/// This program once more, as `vlmtrain rehearse`, on a virtual card; requests and answers are lines of JSON
+/// (planner/protocol.h). Its end ends the child, and so does this process's, however it comes (planner/parent_watch.h).
+/// Apart from end(), for one thread at a time.
 class ChildProcess {
  public:
   /// Returns at once, before the child is ready. Throws UserError (kFailed) where it cannot be started.
@@ -34,10 +35,27 @@ class ChildProcess {
  private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-  File requests_{nullptr, std::fclose};
+  /// A file descriptor that is closed with it.
+  class Descriptor {
+   public:
+    explicit Descriptor(int number) : number_(number) {}
+    ~Descriptor();
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    int get() const { return number_; }
+    void set(int number) { number_ = number; }
+
+   private:
+    int number_;
+  };
+
+  Descriptor requests_{-1};
   File answers_{nullptr, std::fclose};
   pid_t process_ = -1;
 };
+
+/// In a child's environment: the process that it dies with, or 0.
+inline constexpr const char* kParentVariable = "VLMTRAIN_REHEARSES_FOR";
 
 /// Nothing at the end of the file.
 std::optional<std::string> read_line(std::FILE* file);

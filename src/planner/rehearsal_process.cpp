@@ -1,15 +1,23 @@
 #include "vlmtrain/planner/rehearsal_process.h"
 
-#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include "planner/child_process.h"
+#include "planner/parent_watch.h"
 #include "planner/protocol.h"
 #include "planner/twin_rehearsal.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::planner {
+
+namespace {
+
+/// Far more than a rehearsal takes: the largest seen took 2 GB.
+constexpr int64_t kMostHostBytes = int64_t{8} << 30;
+
+}  // namespace
 
 RehearsalProcess::RehearsalProcess(const Job& job, const VirtualCard& card) {
   child_ = std::make_unique<ChildProcess>(card);
@@ -28,8 +36,8 @@ Outcome RehearsalProcess::rehearse(const RehearsalRequest& request) {
 }
 
 void serve_rehearsals() {
-  // They are for the run that this process belongs to, which ends it in time.
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_IGN);
+  const char* const parent = std::getenv(kParentVariable);
+  watch_parent({.parent = parent != nullptr ? std::atoi(parent) : 0, .most_host_bytes = kMostHostBytes});
   const at::Device device = memory::open_device("cuda");
   Job job;
   std::optional<TwinRehearsal> twin;

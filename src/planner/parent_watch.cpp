@@ -1,0 +1,59 @@
+#include "planner/parent_watch.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "planner/child_process.h"
+#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/host.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+constexpr int kPollMilliseconds = 100;
+
+void end_if_parent_is_gone(pid_t parent) {
+  if (parent != 0 && getppid() != parent) _exit(static_cast<int>(ExitCode::kFailed));
+}
+
+void end_for_memory(int64_t bytes, int64_t most_bytes) {
+  const std::string message = fmt::format(
+      "the rehearsal takes {} of this machine's memory, and {} is what it may take; is the model's configuration "
+      "right?",
+      format_bytes(bytes), format_bytes(most_bytes));
+  flockfile(stdout);  // never unlocked: this is the last answer
+  write_line(stdout, {{"error", {{"code", static_cast<int>(ExitCode::kFailed)}, {"message", message}}}});
+  _exit(static_cast<int>(ExitCode::kFailed));
+}
+
+[[noreturn]] void watch_until_the_end(const ParentWatch& watch) {
+  for (;;) {
+    pollfd requests{.fd = STDIN_FILENO, .events = 0, .revents = 0};  // its end is always told
+    poll(&requests, 1, kPollMilliseconds);
+    if ((requests.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) _exit(static_cast<int>(ExitCode::kDone));
+    end_if_parent_is_gone(watch.parent);
+    const int64_t bytes = memory::host_bytes();
+    if (bytes > watch.most_host_bytes) end_for_memory(bytes, watch.most_host_bytes);
+  }
+}
+
+}  // namespace
+
+void watch_parent(const ParentWatch& watch) {
+  if (watch.parent != 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    end_if_parent_is_gone(watch.parent);  // it may have died before that
+  }
+  std::ofstream("/proc/self/oom_score_adj") << 1000;
+  std::thread([watch] { watch_until_the_end(watch); }).detach();
+}
+
+}  // namespace vlmtrain::planner
