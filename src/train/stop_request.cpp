@@ -1,10 +1,19 @@
 #include "vlmtrain/train/stop_request.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <initializer_list>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {
 
@@ -12,10 +21,16 @@ namespace {
 
 // What a signal handler may touch.
 volatile sig_atomic_t received_signal = 0;
+volatile sig_atomic_t wake_up = -1;  // the end of a pipe that it writes to
 
 void remember(int signal) {
+  const int error = errno;
   if (signal == SIGINT) ::signal(SIGINT, SIG_DFL);
   received_signal = signal;
+  if (wake_up >= 0) {
+    [[maybe_unused]] const ssize_t written = write(static_cast<int>(wake_up), "!", 1);
+  }
+  errno = error;
 }
 
 /// A handler on the normal stack that interrupts a product on the CPU corrupts memory, as if oneDNN's generated code
@@ -28,18 +43,90 @@ void give_handlers_their_own_stack() {
   sigaltstack(&stack, nullptr);
 }
 
-}  // namespace
-
-void watch_stop_signals() {
-  give_handlers_their_own_stack();
+void handle(int signal) {
   struct sigaction action {};
   action.sa_handler = remember;
   action.sa_flags = SA_ONSTACK | SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  sigaction(signal, &action, nullptr);
+}
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/// Answers a stop at once, until the steps begin.
+class Leaver {
+ public:
+  void start(std::function<void(int)> leave) {
+    leave_ = std::move(leave);
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
+      throw run_error("no pipe can be made: {}", std::strerror(errno));
+    fcntl(ends[0], F_SETFL, 0);  // the handler must not wait, its reader has to
+    wake_up = ends[1];
+    // Handlers have a stack of their own on the main thread only.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::thread([this, pipe = ends[0]] { watch(pipe); }).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void retire() {
+    const std::lock_guard lock(mutex_);
+    leave_ = nullptr;
+  }
+
+  void wait() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!leave_ || received_signal == 0) return;
+    }
+    for (;;) pause();
+  }
+
+ private:
+  void watch(int pipe) {
+    char byte = 0;
+    while (read(pipe, &byte, 1) == 1) {
+      const std::lock_guard lock(mutex_);
+      if (leave_) leave_(static_cast<int>(received_signal));
+    }
+  }
+
+  std::mutex mutex_;  // held while the process is left
+  std::function<void(int)> leave_;
+};
+
+/// Never destroyed: its thread ends with the process.
+Leaver& leaver() {
+  static auto* const only = new Leaver;
+  return *only;
+}
+
+}  // namespace
+
+void watch_stop_signals(std::function<void(int signal)> leave) {
+  give_handlers_their_own_stack();
+  if (leave) leaver().start(std::move(leave));
+  for (const int signal : {SIGTERM, SIGUSR1}) handle(signal);
+  for (const int signal : {SIGINT, SIGHUP, SIGPIPE}) {
+    if (!is_ignored(signal)) handle(signal);
+  }
+}
+
+void stop_between_steps() {
+  leaver().retire();
 }
 
 int stop_signal() {
   return static_cast<int>(received_signal);
+}
+
+void wait_if_leaving() {
+  leaver().wait();
 }
 
 }  // namespace vlmtrain::train

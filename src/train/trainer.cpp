@@ -17,6 +17,7 @@
 #include "train/callbacks/tensorboard_events.h"
 #include "train/oom_guard.h"
 #include "train/pending_step.h"
+#include "train/run_lock.h"
 #include "train/run_setup.h"
 #include "train/upcoming_steps.h"
 #include "vlmtrain/base/error.h"
@@ -119,6 +120,7 @@ class Trainer {
   }
 
   void loop() {
+    stop_between_steps();
     data::Loader loader(run_.records, *run_.processor, loader_settings(config_), run_.state.cursor, run_.ledger);
     UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1,
                            run_.schedule.total_steps);
@@ -142,7 +144,8 @@ class Trainer {
       if (is_save_step()) save();
     }
     finish_pending();
-    if (saved_step_ != run_.state.step) save();
+    const bool has_begun = run_.state.step > 0;
+    if (has_begun && saved_step_ != run_.state.step) save();
     if (stop_signal() != 0) {
       event(report::EventKind::kStopped,
             fmt::format("stopped by signal {} after step {}", stop_signal(), run_.state.step));
@@ -286,10 +289,10 @@ class Trainer {
   void save() {
     if (is_rehearsal()) return;
     run_.state.task_balance = run_.tasks.state();
-    run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, config_.model.path);
+    const auto folder =
+        run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, config_.model.path);
     saved_step_ = run_.state.step;
     write_ledger();
-    const auto folder = *run_.checkpoints.newest();
     event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
     callbacks_.checkpoint(saved_step_, folder);
     if (device_.is_cpu()) return;
@@ -368,6 +371,7 @@ TrainingSummary train(const Config& config, const std::string& resolved_yaml, at
   check_loss_scale(config.training);
   micro_batch_size(config.training);
   create_folder(run_folder(config));
+  const RunLock lock(run_folder(config));
   Trainer trainer(config, device, quiet);
   io::write_file(run_folder(config) / "config.yaml", resolved_yaml);
   io::write_file(run_folder(config) / "environment.json", report::Environment::collect(device).to_json());

@@ -1,12 +1,14 @@
 #include "vlmtrain/train/stop_request.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "parity/case.h"
@@ -36,7 +38,125 @@ TEST(StopRequest, SignalsDuringAStepDoNotHarmIt) {
     for (int i = 0; i < 20; ++i) ASSERT_EQ(loss(), wanted) << i;
   }
   EXPECT_EQ(stop_signal(), SIGUSR1);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) ::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) ::signal(signal, SIG_DFL);
+}
+
+constexpr int kWentOn = 10;
+constexpr int kLeft = 75;
+constexpr int kLate = 11;
+
+/// The status of a process that does `what`; signals that watch_stop_signals() respects are as `ignored` says.
+int status_of(const std::function<int()>& what, void (*disposition)(int) = SIG_DFL) {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) ::signal(signal, disposition);
+    _exit(what());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+int exit_code_of(const std::function<int()>& what, void (*disposition)(int) = SIG_DFL) {
+  const int status = status_of(what, disposition);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void leave(int signal) {
+  _exit(signal == stop_signal() ? kLeft : 0);
+}
+
+int wait_to_be_left() {
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+  return kLate;
+}
+
+TEST(StopRequest, BeforeTheStepsItIsAnsweredAtOnceWhateverTheMainThreadDoes) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) {
+    EXPECT_EQ(exit_code_of([signal] {
+                watch_stop_signals(leave);
+                kill(getpid(), signal);
+                return wait_to_be_left();
+              }),
+              kLeft)
+        << signal;
+  }
+}
+
+TEST(StopRequest, WhatGoesWrongMeanwhileIsNoErrorToReport) {
+  EXPECT_EQ(exit_code_of([] {
+              watch_stop_signals([](int) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(100));  // such as to remove files
+                _exit(kLeft);
+              });
+              raise(SIGTERM);
+              wait_if_leaving();
+              return kWentOn;
+            }),
+            kLeft);
+}
+
+TEST(StopRequest, BetweenStepsItIsOnlyNoted) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) {
+    EXPECT_EQ(exit_code_of([signal] {
+                watch_stop_signals(leave);
+                stop_between_steps();
+                raise(signal);
+                wait_if_leaving();
+                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                return stop_signal() == signal ? kWentOn : 0;
+              }),
+              kWentOn)
+        << signal;
+  }
+}
+
+TEST(StopRequest, NothingHappensWithoutASignal) {
+  EXPECT_EQ(exit_code_of([] {
+              watch_stop_signals(leave);
+              wait_if_leaving();
+              stop_between_steps();
+              return stop_signal() == 0 ? kWentOn : 0;
+            }),
+            kWentOn);
+}
+
+TEST(StopRequest, ASecondInterruptEndsAtOnce) {
+  const int status = status_of([] {
+    watch_stop_signals(leave);
+    stop_between_steps();
+    raise(SIGINT);
+    raise(SIGINT);
+    return kWentOn;
+  });
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGINT);
+}
+
+TEST(StopRequest, WhatWasIgnoredAtTheStartStaysSoButNotTheRequestsOfABatchSystem) {
+  for (const int signal : {SIGINT, SIGHUP, SIGPIPE}) {
+    EXPECT_EQ(exit_code_of(
+                  [signal] {
+                    watch_stop_signals(leave);
+                    raise(signal);
+                    wait_if_leaving();
+                    return stop_signal() == 0 ? kWentOn : 0;
+                  },
+                  SIG_IGN),
+              kWentOn)
+        << signal;
+  }
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    EXPECT_EQ(exit_code_of(
+                  [signal] {
+                    watch_stop_signals(leave);
+                    raise(signal);
+                    return wait_to_be_left();
+                  },
+                  SIG_IGN),
+              kLeft)
+        << signal;
+  }
 }
 
 }  // namespace

@@ -1,12 +1,26 @@
 #pragma once
 
+#include <functional>
+
 namespace vlmtrain::train {
 
-/// From here on SIGINT, SIGTERM and SIGUSR1 (SLURM's warning before the time limit) ask the run to stop after its step.
-/// A second SIGINT ends the process at once. For a program's main thread; process-wide.
-void watch_stop_signals();
+/// From here on SIGINT, SIGTERM, SIGHUP (the terminal is gone), SIGPIPE (nobody reads the output any more) and SIGUSR1
+/// (SLURM's warning before the time limit) ask for a stop. SIGINT, SIGHUP and SIGPIPE stay ignored where they were when
+/// the program started, as under nohup. A second SIGINT ends the process at once.
+///
+/// Until stop_between_steps() a stop is answered at once: `leave` is called with the signal on a thread of its own,
+/// whatever the others are doing, and has to end the process. Without `leave` a signal is only noted. For a program's
+/// main thread, once; process-wide.
+void watch_stop_signals(std::function<void(int signal)> leave = {});
+
+/// From here on a signal is only noted. Does not return where the process is being left already.
+void stop_between_steps();
 
 /// The signal that asked for a stop, or 0.
 int stop_signal();
+
+/// Does not return where a stop was asked for that is answered at once: what another thread meets then, such as a child
+/// that the same signal ended, is no error to report.
+void wait_if_leaving();
 
 }  // namespace vlmtrain::train

@@ -1,0 +1,96 @@
+#include "train/run_lock.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/chrono.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr size_t kMostHolderBytes = 512;
+
+/// 0 where the lock is ours; else the reason. It belongs to the open file, so that it ends with this process and not
+/// with the first file that a library closes; NFS has it too.
+int take_lock(int descriptor) {
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  while (fcntl(descriptor, F_OFD_SETLK, &whole) != 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
+std::string this_holder() {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), host.data(),
+                     fmt::gmtime(std::time(nullptr)));
+}
+
+/// One line of it, as its holder wrote it.
+std::string holder_in(int descriptor) {
+  std::string text(kMostHolderBytes, '\0');
+  const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
+  text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
+  text.resize(std::min(text.size(), text.find('\n')));
+  return text.empty() ? "a process that does not say which" : text;
+}
+
+void write_holder(int descriptor, const std::filesystem::path& path) {
+  const std::string line = this_holder() + "\n";
+  const bool written = ftruncate(descriptor, 0) == 0 &&
+                       pwrite(descriptor, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
+  if (!written) {
+    throw run_error("cannot write {}: {}; make room there, or choose another output.dir", path.string(),
+                    std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::filesystem::path& run_dir) {
+  const auto path = run_dir / "run.lock";
+  // Not to wait where somebody has put a pipe there.
+  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (descriptor_ < 0) {
+    throw run_error("cannot write {}: {}; choose an output.dir in which you may write", path.string(),
+                    std::strerror(errno));
+  }
+  const int error = take_lock(descriptor_);
+  if (error == EAGAIN || error == EACCES) {
+    const std::string holder = holder_in(descriptor_);
+    close(descriptor_);
+    throw usage_error(
+        "output.dir: {} belongs to another run, which is going on: {}; wait for it or stop it, or choose another "
+        "output.dir (where that process is gone for certain, remove {})",
+        run_dir.string(), holder, path.string());
+  }
+  if (error != 0) {
+    spdlog::warn("{}: the file system has no locks ({}), so nothing keeps a second run out of this folder",
+                 run_dir.string(), std::strerror(error));
+  }
+  try {
+    write_holder(descriptor_, path);
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+RunLock::~RunLock() {
+  close(descriptor_);
+}
+
+}  // namespace vlmtrain::train
