@@ -50,11 +50,12 @@ void print_table(const train::Evaluation& result) {
 
 ExitCode eval(const Arguments& arguments) {
   start_log(/*quiet=*/false);
+  // What starts the program once more comes before the configuration: one from a pipe can be read once.
+  const at::Device device = open_device(arguments.device);
+  if (device.is_cpu()) let_openmp_threads_sleep();
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
-  const at::Device device = open_device(arguments.device);
-  if (device.is_cpu()) let_openmp_threads_sleep();
   const auto records = train::read_records(config.data.eval);
   const auto processor =
       models::load_processor(arguments.checkpoint, train::processor_settings(config.data, config.data.eval));

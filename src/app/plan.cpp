@@ -24,6 +24,10 @@ void print(const planner::Plan& plan, const PlanArguments& arguments) {
 
 ExitCode plan(const PlanArguments& arguments) {
   start_log(/*quiet=*/false);
+  if (arguments.world_size > 1) {
+    spdlog::warn("--world-size {}: training on several ranks is not there yet; this is what each of them would need",
+                 arguments.world_size);
+  }
   bool fits = false;
   with_plan_request(arguments, [&](const planner::PlanRequest& request) {
     const planner::Plan plan = planner::make_plan(request);

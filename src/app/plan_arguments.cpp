@@ -88,7 +88,9 @@ void declare_plan_arguments(CLI::App& command, PlanArguments& arguments) {
       ->take_last();
   command.add_option("--tokenizer", arguments.tokenizer,
                      "tokenizer.json of a preset's model, to measure the samples of data.train with");
-  command.add_option("--world-size", arguments.world_size, "GPUs that share a global batch")
+  command
+      .add_option("--world-size", arguments.world_size,
+                  "GPUs that share a global batch; train does not run on several yet")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}))
       ->capture_default_str();
   command.add_option("--timeline", arguments.timeline, "write the memory of a step over time to this HTML file");

@@ -10,6 +10,8 @@
 #include <optional>
 
 #include "app/command.h"
+#include "app/leave.h"
+#include "app/standard_streams.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/options.h"
 
@@ -54,9 +56,10 @@ std::optional<std::string> unknown_command(const std::vector<std::string>& argum
                      near ? fmt::format("did you mean {}?", *near) : "vlmtrain --help lists the known ones");
 }
 
-ExitCode act(const Action& action) {
+/// Says what went wrong, and with which exit code the process ends.
+ExitCode report_error(const std::exception_ptr& failure) {
   try {
-    return action();
+    std::rethrow_exception(failure);
   } catch (const UserError& error) {
     std::fprintf(stderr, "vlmtrain: error: %s\n", error.what());
     return error.code();
@@ -75,9 +78,22 @@ ExitCode act(const Action& action) {
   }
 }
 
+ExitCode act(const Action& action) {
+  ExitCode code = ExitCode::kDone;
+  std::exception_ptr failure;
+  try {
+    code = action();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const ExitCode printed = after_printing(code);
+  return failure && printed == ExitCode::kDone ? report_error(failure) : printed;
+}
+
 }  // namespace
 
 int run(std::vector<std::string> arguments) {
+  open_closed_streams();
   // A write above the limit of `ulimit -f` is an error like a full disk, with a message; it must not kill.
   std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("Fine-tunes vision-language models and plans its own memory.", "vlmtrain");
@@ -97,9 +113,12 @@ int run(std::vector<std::string> arguments) {
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+    const bool asked_for = app.exit(error) == 0;  // --help or --version
+    return static_cast<int>(after_printing(asked_for ? ExitCode::kDone : ExitCode::kUsage));
   }
-  return static_cast<int>(act(actions.at(app.get_subcommands().front())));
+  const CLI::App* const command = app.get_subcommands().front();
+  leave_on_signals(command->get_name());
+  return static_cast<int>(act(actions.at(command)));
 }
 
 }  // namespace vlmtrain::app

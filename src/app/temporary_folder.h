@@ -1,10 +1,14 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
+
+#include "vlmtrain/io/unfinished.h"
 
 namespace vlmtrain::app {
 
-/// A new folder below the system's folder for temporary files, removed with the object. Throws UserError (kFailed).
+/// A new folder below the system's folder for temporary files, removed with the object, or where a
+/// signal ends the process. Throws UserError (kFailed).
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -16,6 +20,7 @@ class TemporaryFolder {
 
  private:
   std::filesystem::path path_;
+  std::optional<io::Unfinished> unfinished_;
 };
 
 }  // namespace vlmtrain::app

@@ -8,7 +8,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/stop_request.h"
+#include "vlmtrain/train/ranks.h"
 #include "vlmtrain/train/trainer.h"
 
 namespace vlmtrain::app {
@@ -25,19 +25,22 @@ struct Arguments {
 
 ExitCode train(const Arguments& arguments) {
   start_log(arguments.quiet);
-  train::Config config;
-  OptionTable options = train::declare(config);
-  options.read(arguments.config, arguments.overrides);
+  train::refuse_several_ranks();
+  // What starts the program once more comes before the configuration: one from a pipe can be read once.
   if (const auto card = virtual_card(arguments.device); card && !planner::on_virtual_card()) planner::restart_on(*card);
   const at::Device device = open_device(arguments.device);
   if (device.is_cpu()) let_openmp_threads_sleep();
-  train::watch_stop_signals();
+  train::Config config;
+  OptionTable options = train::declare(config);
+  options.read(arguments.config, arguments.overrides);
   const auto summary = train::train(config, options.to_yaml(), device, arguments.quiet);
   if (arguments.json) {
     fmt::print("{}\n", summary.to_json());
   } else if (!arguments.quiet) {
     spdlog::info("{} steps done; checkpoint: {}", summary.steps,
-                 summary.checkpoint ? summary.checkpoint->string() : "none, the card is virtual");
+                 summary.checkpoint           ? summary.checkpoint->string()
+                 : planner::on_virtual_card() ? "none, the card is virtual"
+                                              : "none");
   }
   return summary.stopped ? ExitCode::kStopped : ExitCode::kDone;
 }

@@ -1,0 +1,36 @@
+#include "app/standard_streams.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+
+#include "vlmtrain/train/stop_request.h"
+
+namespace vlmtrain::app {
+
+void open_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The least free number is the stream's own. Stdout's is not for writing.
+    open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+ExitCode after_printing(ExitCode code) {
+  std::cout.flush();
+  errno = 0;
+  std::fflush(stdout);
+  const int error = errno;
+  train::wait_if_leaving();  // what the lack of a reader does
+  if (std::ferror(stdout) == 0) return code;
+  const char* const reason = error != 0 ? std::strerror(error) : "an earlier line is lost";
+  std::fprintf(stderr, "vlmtrain: error: stdout cannot be written: %s; send the output to where there is room\n",
+               reason);
+  return code == ExitCode::kStopped ? code : ExitCode::kFailed;
+}
+
+}  // namespace vlmtrain::app
