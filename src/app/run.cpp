@@ -14,6 +14,7 @@
 #include "app/standard_streams.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/memory/shortage.h"
 
 namespace vlmtrain::app {
 
@@ -56,6 +57,28 @@ std::optional<std::string> unknown_command(const std::vector<std::string>& argum
                      near ? fmt::format("did you mean {}?", *near) : "vlmtrain --help lists the known ones");
 }
 
+/// What LibTorch and the system throw: memory that ran out, a device that failed, or else a bug.
+ExitCode report_unforeseen(const std::exception& error) {
+  if (const auto shortage = memory::shortage_in(error)) {
+    const bool on_host = shortage->of == memory::Scarce::kHost;
+    std::fprintf(stderr, "vlmtrain: error: %s is full: %s; free memory there%s, or take a smaller model\n",
+                 std::string(memory::name_of(shortage->of)).c_str(), shortage->reason.c_str(),
+                 on_host ? ", ask for more (SLURM's --mem)" : "");
+    return ExitCode::kDoesNotFit;
+  }
+  if (const auto* const failed_call = dynamic_cast<const c10::AcceleratorError*>(&error)) {
+    const std::string reason = failed_call->what_without_backtrace();
+    std::fprintf(
+        stderr,
+        "vlmtrain: error: the device failed: %s; start again, and training goes on from its last checkpoint; if "
+        "it happens again, look at the driver's log (dmesg) and try another device\n",
+        reason.substr(0, reason.find('\n')).c_str());
+    return ExitCode::kFailed;
+  }
+  std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", error.what());
+  return ExitCode::kFailed;
+}
+
 /// Says what went wrong, and with which exit code the process ends.
 ExitCode report_error(const std::exception_ptr& failure) {
   try {
@@ -66,15 +89,8 @@ ExitCode report_error(const std::exception_ptr& failure) {
   } catch (const std::filesystem::filesystem_error& error) {
     std::fprintf(stderr, "vlmtrain: error: %s; check the path, its permissions and the free space\n", error.what());
     return ExitCode::kFailed;
-  } catch (const c10::OutOfMemoryError& error) {
-    const std::string reason = error.what_without_backtrace();
-    std::fprintf(stderr,
-                 "vlmtrain: error: the device's memory is full: %s; free memory there, or take a smaller model\n",
-                 reason.substr(0, reason.find('\n')).c_str());
-    return ExitCode::kDoesNotFit;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", error.what());
-    return ExitCode::kFailed;
+    return report_unforeseen(error);
   }
 }
 

@@ -1,7 +1,8 @@
 #include "vlmtrain/engine/async_scalars.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "vlmtrain/memory/pinned.h"
 
 namespace vlmtrain::engine {
 
@@ -10,7 +11,7 @@ AsyncScalars::AsyncScalars(const at::Tensor& scalars) {
     host_ = scalars;
     return;
   }
-  host_ = at::empty(scalars.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+  host_ = memory::pinned_room(scalars.sizes());
   host_.copy_(scalars, /*non_blocking=*/true);
   copied_.emplace(scalars.device().type());
   copied_->record(c10::impl::VirtualGuardImpl(scalars.device().type()).getStream(scalars.device()));

@@ -4,7 +4,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "engine/task_sums.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
+#include "vlmtrain/memory/shortage.h"
 #include "vlmtrain/nn/fused_loss.h"
 
 namespace vlmtrain::engine {
@@ -38,10 +38,11 @@ std::vector<int64_t> micro_batches_of(const StepSettings& settings, int64_t samp
                                         : settings.micro_batches;
 }
 
-/// Without the trace and the table of segments that follow.
-std::string first_line(const c10::OutOfMemoryError& error) {
-  const std::string text = error.what_without_backtrace();
-  return text.substr(0, text.find('\n'));
+/// Throws StepOutOfMemory if `error`, which is being handled, says so; else goes on with it.
+[[noreturn]] void rethrow(const std::exception& error, int64_t micro_batch) {
+  const auto shortage = memory::shortage_in(error);
+  if (!shortage) throw;
+  throw StepOutOfMemory(micro_batch, *shortage);
 }
 
 /// Forward and backward passes of a step, one micro-batch after another.
@@ -66,8 +67,8 @@ class Accumulation {
       }
       VLMTRAIN_CHECK(first == samples.size(), "micro-batches of {} samples for {}", first, samples.size());
       if (tasks_) result_.task_numbers = tasks_->numbers();
-    } catch (const c10::OutOfMemoryError& error) {
-      throw StepOutOfMemory(result_.micro_batches, first_line(error));
+    } catch (const std::exception& error) {
+      rethrow(error, result_.micro_batches);
     }
     return std::move(result_);
   }
@@ -117,21 +118,35 @@ StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optim
   const at::Tensor loss_scale = optimizer.loss_scale();
   StepResult result = Accumulation(model, settings, loss_scale, apart ? &optimizer : nullptr).over(samples);
   const LearningRates chosen = rates();
+  PreparedUpdate update;
   try {
     if (apart) optimizer.resolve_conflicts(settings.tasks.seed);
-    const PreparedUpdate update = optimizer.prepare(result.loss);
+    update = optimizer.prepare(result.loss);
     result.grad_norm = update.grad_norm;
     result.skipped = update.skipped;
     result.loss_scale = update.loss_scale;
     result.numbers = numbers_of(result);
+  } catch (const std::exception& error) {
+    rethrow(error, -1);
+  }
+  try {
     optimizer.apply(update, chosen);
-  } catch (const c10::OutOfMemoryError& error) {
-    throw StepOutOfMemory(-1, first_line(error));
+  } catch (const std::exception& error) {
+    const auto shortage = memory::shortage_in(error);
+    if (!shortage) throw;
+    throw UpdateHalfDone(*shortage);
   }
   return result;
 }
 
 }  // namespace
+
+UpdateHalfDone::UpdateHalfDone(const memory::Shortage& shortage)
+    : UserError(
+          ExitCode::kFailed,
+          fmt::format("{} ran out while the weights were being changed: {}; start again, and the run goes on from "
+                      "its last checkpoint; memory.mode=conservative leaves the driver more",
+                      memory::name_of(shortage.of), shortage.reason)) {}
 
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
                    int64_t loss_chunk_rows) {

@@ -1,10 +1,12 @@
 #include "vlmtrain/memory/copy.h"
 
+#include "vlmtrain/memory/pinned.h"
+
 namespace vlmtrain::memory {
 
 at::Tensor copy_to_device(const at::Tensor& tensor, at::Device device) {
   const bool pin = device.is_cuda() && tensor.device().is_cpu();
-  return (pin ? tensor.pin_memory() : tensor).to(device, /*non_blocking=*/true);
+  return (pin ? pinned_copy(tensor) : tensor).to(device, /*non_blocking=*/true);
 }
 
 }  // namespace vlmtrain::memory

@@ -1,7 +1,5 @@
 #include "vlmtrain/planner/rehearsal.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/shortage.h"
 
 namespace vlmtrain::planner {
 
@@ -41,9 +40,12 @@ class Rehearser {
     if (request_.with_detail || request_.with_timeline) trace_.emplace(device_);
     try {
       rehearse();
-    } catch (const c10::OutOfMemoryError&) {
-      outcome_.out_of_memory = true;
     } catch (const engine::StepOutOfMemory&) {
+      outcome_.out_of_memory = true;
+    } catch (const std::exception& error) {
+      const auto shortage = memory::shortage_in(error);
+      if (!shortage) throw;
+      if (shortage->of == memory::Scarce::kHost) throw rehearsal_lacks_memory(shortage->reason);
       outcome_.out_of_memory = true;
     }
     outcome_.allocation_retries = memory::allocation_retries(device_) - retries_before_;

@@ -32,9 +32,19 @@ RehearsedRun::RehearsedRun(const Job& job, at::Device device)
 }
 
 void RehearsedRun::step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout) {
-  const auto result = engine::optimizer_step(
-      *model_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_, tasks_);
-  scalars_.emplace(result.numbers);
+  try {
+    const auto result = engine::optimizer_step(
+        *model_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_, tasks_);
+    scalars_.emplace(result.numbers);
+  } catch (const engine::StepOutOfMemory& error) {
+    if (error.scarce() == memory::Scarce::kHost) throw rehearsal_lacks_memory(error.what());
+    throw;
+  }
+}
+
+UserError rehearsal_lacks_memory(const std::string& reason) {
+  return run_error("the rehearsal process ran out of the host's memory: {}; give the job more, such as SLURM's --mem",
+                   reason);
 }
 
 engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples) {

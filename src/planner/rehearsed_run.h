@@ -2,8 +2,10 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/async_scalars.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/step_layout.h"
@@ -18,7 +20,8 @@ class RehearsedRun {
  public:
   RehearsedRun(const Job& job, at::Device device);
 
-  /// Throws engine::StepOutOfMemory.
+  /// Throws engine::StepOutOfMemory where the card's memory does not suffice, UserError (kFailed) where the host's does
+  /// not: that says nothing of the card.
   void step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout);
   void drop_gradients() { optimizer_->drop_gradients(); }
 
@@ -32,6 +35,9 @@ class RehearsedRun {
   std::unique_ptr<engine::AdamW> optimizer_;
   std::optional<engine::AsyncScalars> scalars_;  // of a step, until the next one
 };
+
+/// For what a rehearsal cannot do for lack of the host's memory.
+UserError rehearsal_lacks_memory(const std::string& reason);
 
 /// The layout that a plan gives a step of these samples.
 engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples);

@@ -6,6 +6,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/recovery.h"
 
 namespace vlmtrain::train {
 
@@ -16,6 +17,7 @@ OomGuard::OomGuard(models::VisionLanguageModel& model, engine::AdamW& optimizer,
 GuardedStep OomGuard::step(std::span<const data::Sample> samples, const engine::StepLayout& layout, uint64_t seed,
                            const engine::RatesSource& rates, const engine::TaskSettings& tasks) {
   GuardedStep done{.result = {}, .layout = layout, .failed_attempts = 0};
+  Taken taken;
   for (;; ++done.failed_attempts) {
     at::Generator generator = at::globalContext().defaultGenerator(device_);
     generator.set_current_seed(seed);
@@ -26,15 +28,17 @@ GuardedStep OomGuard::step(std::span<const data::Sample> samples, const engine::
       // The failed attempt's tensors are gone by now, but for the gradients that the optimizer holds.
       optimizer_.drop_gradients();
       memory::release_unused(device_);
-      done.layout = next_layout(done.layout, error, done.failed_attempts);
+      if (error.scarce() != memory::Scarce::kDevice) memory::release_pinned(device_);
+      done.layout = next_layout(done.layout, error, taken);
       on_failure_(error.what(), done.layout);
     }
   }
 }
 
 engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
-                                         int64_t failed_attempts) const {
-  if (failed_attempts == 0) {
+                                         Taken& taken) const {
+  if (error.scarce() == memory::Scarce::kDriver && !std::exchange(taken.emptied, true)) return failed;
+  if (!std::exchange(taken.halved, true)) {
     if (const auto cut = engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Cut::kAllAsLarge)) {
       return *cut;
     }
@@ -44,13 +48,20 @@ engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const
   if (const auto singles = engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Cut::kSingles)) {
     return *singles;
   }
-  if (error.micro_batch() < 0) {
-    throw UserError(ExitCode::kDoesNotFit,
-                    fmt::format("the optimizer's step does not fit into the device's memory: {}; free memory there, or "
-                                "train less of the model (lora.rank, model.freeze_…)",
-                                error.what()));
+  if (const auto failure = device_.is_cpu() ? std::nullopt : memory::failure_of(device_)) {
+    throw run_error(
+        "the device has no memory left for anything, which no sample is to blame for: {}; see what else runs there "
+        "(nvidia-smi), then start again: the run goes on from its last checkpoint",
+        *failure);
   }
-  throw SampleDoesNotFit(failed.first_sample(error.micro_batch()), error.what());
+  if (error.micro_batch() < 0) {
+    throw UserError(
+        ExitCode::kDoesNotFit,
+        fmt::format("the optimizer's step does not fit into {}: {}; free memory there, or train less of the "
+                    "model (lora.rank, model.freeze_…)",
+                    memory::name_of(error.scarce()), error.what()));
+  }
+  throw SampleDoesNotFit(failed.first_sample(error.micro_batch()), error.scarce(), error.what());
 }
 
 }  // namespace vlmtrain::train

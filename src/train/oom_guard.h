@@ -20,20 +20,24 @@ struct GuardedStep {
 /// A sample that does not fit even alone, with everything recomputed.
 class SampleDoesNotFit : public std::runtime_error {
  public:
-  SampleDoesNotFit(int64_t place, const std::string& reason) : std::runtime_error(reason), place_(place) {}
+  SampleDoesNotFit(int64_t place, memory::Scarce scarce, const std::string& reason)
+      : std::runtime_error(reason), place_(place), scarce_(scarce) {}
   /// In the samples of the step.
   int64_t place() const { return place_; }
+  memory::Scarce scarce() const { return scarce_; }
 
  private:
   int64_t place_;
+  memory::Scarce scarce_;
 };
 
-/// Does optimizer steps, and does a step over again, whole, where the device's memory did not suffice: gradients are
-/// dropped, caches emptied, the random state is what it was, and micro-batches are smaller. No weight had changed, the
-/// loss is divided by the same label tokens, so the result is the same.
+/// Does optimizer steps, and does a step over again, whole, where memory did not suffice, of the device or of the host:
+/// gradients are dropped, caches emptied, the random state is what it was, and micro-batches are smaller. No weight had
+/// changed, the loss is divided by the same label tokens, so the result is the same.
 ///
-/// The levels: 1. micro-batches as large as the failed one are cut in two; 2. everything is recomputed, vision passes
-/// and loss chunks are small; 3. single samples.
+/// The levels: 0. as it was, once, where the driver lacked memory that the emptied cache may have been; 1.
+/// micro-batches as large as the failed one are cut in two; 2. everything is recomputed, vision passes and loss chunks
+/// are small; 3. single samples. No level is taken twice, so a device that fails for good fails the run.
 class OomGuard {
  public:
   /// Hears of each failed attempt that is followed by another.
@@ -41,14 +45,19 @@ class OomGuard {
 
   OomGuard(models::VisionLanguageModel& model, engine::AdamW& optimizer, at::Device device, OnFailure on_failure);
 
-  /// `seed` is of the step's random stream. Throws SampleDoesNotFit, and UserError (kDoesNotFit) where the optimizer's
-  /// own memory does not suffice.
+  /// `seed` is of the step's random stream. Throws SampleDoesNotFit, UserError (kDoesNotFit) where the optimizer's own
+  /// memory does not suffice, and UserError (kFailed) where the device has no memory for anything any more.
   GuardedStep step(std::span<const data::Sample> samples, const engine::StepLayout& layout, uint64_t seed,
                    const engine::RatesSource& rates, const engine::TaskSettings& tasks = {});
 
  private:
+  /// Levels of this step that were taken.
+  struct Taken {
+    bool emptied = false;
+    bool halved = false;
+  };
   engine::StepLayout next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
-                                 int64_t failed_attempts) const;
+                                 Taken& taken) const;
 
   models::VisionLanguageModel& model_;
   engine::AdamW& optimizer_;

@@ -10,11 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/engine/tasks.h"
+#include "vlmtrain/memory/shortage.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::engine {
@@ -49,16 +51,26 @@ struct StepSettings {
   TaskSettings tasks = {};
 };
 
-/// The device's memory did not suffice for a step. No weight has changed, gradients of the step may be there.
+/// Memory, of the device or of the host, did not suffice for a step. No weight has changed, gradients of the step may
+/// be there.
 class StepOutOfMemory : public std::runtime_error {
  public:
-  StepOutOfMemory(int64_t micro_batch, const std::string& reason)
-      : std::runtime_error(reason), micro_batch_(micro_batch) {}
+  StepOutOfMemory(int64_t micro_batch, const memory::Shortage& shortage)
+      : std::runtime_error(shortage.reason), micro_batch_(micro_batch), scarce_(shortage.of) {}
   /// The one that failed; -1: all had been done and the optimizer failed.
   int64_t micro_batch() const { return micro_batch_; }
+  memory::Scarce scarce() const { return scarce_; }
 
  private:
   int64_t micro_batch_;
+  memory::Scarce scarce_;
+};
+
+/// Memory ran out after the first weight had changed, which takes a driver that loads a kernel then: AdamW::apply
+/// allocates nothing. The weights are those of no step; neither doing it again nor saving them is right.
+class UpdateHalfDone : public UserError {
+ public:
+  explicit UpdateHalfDone(const memory::Shortage& shortage);
 };
 
 /// Forward and backward passes over `samples` in micro-batches. The loss of each is divided by the label tokens of all,

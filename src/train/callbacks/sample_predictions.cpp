@@ -1,6 +1,5 @@
 #include "train/callbacks/sample_predictions.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/memory/shortage.h"
 
 namespace vlmtrain::train {
 
@@ -61,10 +61,13 @@ void SamplePredictions::on_checkpoint(int64_t step, const std::filesystem::path&
   };
   try {
     evaluate(model_, processor_, records_, settings_, on_answer);
-  } catch (const c10::OutOfMemoryError&) {
+  } catch (const std::exception& error) {
+    const auto shortage = memory::shortage_in(error);
+    if (!shortage) throw;
     callbacks_.event({.step = step,
                       .kind = report::EventKind::kAnomaly,
-                      .message = fmt::format("step {}: no memory for the sample answers of this checkpoint", step)});
+                      .message = fmt::format("step {}: no memory for the sample answers of this checkpoint ({})", step,
+                                             shortage->reason)});
   }
 }
 

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace vlmtrain::memory {
+
+/// Whose memory ran out.
+enum class Scarce {
+  kDevice,  ///< PyTorch's caching allocator got no more
+  kDriver,  ///< beside it: a kernel's code, a library's workspace, pinned memory of the host
+  kHost,    ///< the process's own
+};
+
+/// As people read it: "the device's memory".
+std::string_view name_of(Scarce scarce);
+
+/// Memory that ran out, as an exception says it.
+struct Shortage {
+  Scarce of = Scarce::kDevice;
+  std::string reason;  ///< one line, without a trace
+};
+
+/// What ran out, if that is what `error` says: c10::OutOfMemoryError, std::bad_alloc, and the other errors that
+/// LibTorch makes of the same (CUDA's cudaErrorMemoryAllocation from any call, a library's …_STATUS_ALLOC_FAILED, its
+/// CPU allocator's plain c10::Error). Nothing for any other error: what broke the device stays broken, and trying again
+/// is of no use then.
+std::optional<Shortage> shortage_in(const std::exception& error);
+
+}  // namespace vlmtrain::memory

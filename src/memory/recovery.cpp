@@ -1,0 +1,23 @@
+#include "vlmtrain/memory/recovery.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
+
+namespace vlmtrain::memory {
+
+void release_pinned(at::Device device) {
+  if (!device.is_cpu()) at::getHostAllocator(device.type())->empty_cache();
+}
+
+std::optional<std::string> failure_of(at::Device device) {
+  try {
+    at::full({1 << 20}, /*fill_value=*/1, at::TensorOptions(at::kByte).device(device)).sum().item();
+    return std::nullopt;
+  } catch (const c10::Error& error) {
+    const std::string reason = error.what_without_backtrace();
+    return reason.substr(0, reason.find('\n'));
+  }
+}
+
+}  // namespace vlmtrain::memory
