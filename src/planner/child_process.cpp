@@ -38,7 +38,7 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    bool changed = false;
+    bool changed = text.starts_with("VLMTRAIN_VGPU_");  // those of its own card come with `changes`
     for (const auto& [name, value] : changes) changed |= text.starts_with(name + "=");
     if (!changed) entries.emplace_back(text);
   }

@@ -1,7 +1,9 @@
 #include "vlmtrain/planner/rehearsal_process.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "planner/child_process.h"
 #include "planner/parent_watch.h"
@@ -16,6 +18,12 @@ namespace {
 
 /// Far more than a rehearsal takes: the largest seen took 2 GB.
 constexpr int64_t kMostHostBytes = int64_t{8} << 30;
+
+/// For tests: how much later than it could a twin answers, as one does whose host is busy.
+std::chrono::duration<double> twin_delay() {
+  const char* const seconds = std::getenv("VLMTRAIN_TWIN_DELAY_SECONDS");
+  return std::chrono::duration<double>(seconds == nullptr ? 0 : std::atof(seconds));
+}
 
 }  // namespace
 
@@ -41,6 +49,7 @@ void serve_rehearsals() {
   const at::Device device = memory::open_device("cuda");
   Job job;
   std::optional<TwinRehearsal> twin;
+  const auto delay = twin_delay();
   while (const auto line = read_line(stdin)) {
     const auto message = nlohmann::json::parse(*line);
     if (message.contains("job")) {
@@ -54,7 +63,9 @@ void serve_rehearsals() {
       }
       if (message.contains("twin_step")) {
         if (!twin) break;  // why there is none was the answer to the line before
-        write_line(stdout, twin->rehearse(message["twin_step"].get<TwinStep>()));
+        const auto found = twin->rehearse(message["twin_step"].get<TwinStep>());
+        std::this_thread::sleep_for(delay);
+        write_line(stdout, found);
         continue;
       }
       write_line(stdout, rehearse(job, message.at("request").get<RehearsalRequest>(), device));

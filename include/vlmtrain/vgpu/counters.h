@@ -55,6 +55,16 @@ struct Product {
   auto operator<=>(const Product&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
 };
 
+/// Calls that can be made to fail as they do where memory runs out beside PyTorch's allocator, or in it.
+enum class Fallible {
+  kLaunch,            ///< cudaErrorMemoryAllocation: no room for the kernel's code
+  kCublasCreate,      ///< CUBLAS_STATUS_ALLOC_FAILED, of cuBLAS and cuBLASLt
+  kHostAllocation,    ///< cudaErrorMemoryAllocation: no pinned memory
+  kDeviceAllocation,  ///< cudaMalloc and cuMemCreate: the card is full
+};
+
+inline constexpr int kFallibleCalls = 4;
+
 /// What the stand-ins offer the program above them. Nothing links against them: attached() finds them in the process.
 /// The visitors are called while a lock is held: they must not call CUDA.
 struct Interface {
@@ -65,6 +75,10 @@ struct Interface {
   void (*each_kernel)(void (*visit)(void* context, const char* name, uint64_t launches), void* context);
   void (*each_product)(void (*visit)(void* context, const Product* product, uint64_t calls), void* context);
   void (*each_unknown_call)(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
+  /// Of the calls of a kind from now on, `count` fail, number `first` (from 0) and those behind it.
+  void (*fail_calls)(Fallible call, uint64_t first, uint64_t count);
+  /// Whether kernels take time (VLMTRAIN_VGPU_LAUNCH_MICROSECONDS), as on a real card.
+  bool (*takes_time)();
 };
 
 /// Null where the process is not on the virtual GPU.

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "vgpu/core/card.h"
+#include "vgpu/core/faults.h"
 #include "vgpu/core/immortal.h"
 #include "vgpu/core/report.h"
 
@@ -68,7 +69,7 @@ DeviceMemory::DeviceMemory() {
 }
 
 bool DeviceMemory::fits(uint64_t bytes) {
-  const bool enough = bytes <= capacity_bytes_ - used_bytes_;
+  const bool enough = bytes <= capacity_bytes_ - used_bytes_ && !faults().strikes(Fallible::kDeviceAllocation);
   if (!enough) ++failed_allocations_;
   return enough;
 }
@@ -86,8 +87,8 @@ void DeviceMemory::give_back(uint64_t bytes) {
 
 std::optional<uint64_t> DeviceMemory::allocate(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!fits(bytes) || !fits(round_up(bytes, kPageBytes))) return std::nullopt;
-  const uint64_t size = round_up(bytes, kPageBytes);
+  const uint64_t size = bytes > capacity_bytes_ ? bytes : round_up(bytes, kPageBytes);
+  if (!fits(size)) return std::nullopt;
   const auto address = allocated_.take(size);
   if (address) take(size);
   return address;

@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "vgpu/core/faults.h"
+
 namespace vlmtrain::vgpu {
 
 namespace {
@@ -25,12 +27,15 @@ Settings& settings(cublasHandle_t handle) {
 
 }  // namespace vlmtrain::vgpu
 
+using vlmtrain::vgpu::Fallible;
+using vlmtrain::vgpu::faults;
 using vlmtrain::vgpu::handed_out;
 using vlmtrain::vgpu::owned;
 using vlmtrain::vgpu::Settings;
 using vlmtrain::vgpu::settings;
 
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
+  if (faults().strikes(Fallible::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
   *handle = handed_out<cublasHandle_t>(std::make_unique<Settings>());
   return CUBLAS_STATUS_SUCCESS;
 }

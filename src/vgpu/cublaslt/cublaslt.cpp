@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 
+#include "vgpu/core/faults.h"
 #include "vgpu/core/handle.h"
 #include "vgpu/core/products.h"
 
@@ -53,6 +54,8 @@ void take_if(Attribute attribute, Attribute wanted, const void* from, size_t byt
 using vlmtrain::vgpu::create;
 using vlmtrain::vgpu::Description;
 using vlmtrain::vgpu::destroy;
+using vlmtrain::vgpu::Fallible;
+using vlmtrain::vgpu::faults;
 using vlmtrain::vgpu::Layout;
 using vlmtrain::vgpu::Library;
 using vlmtrain::vgpu::object_of;
@@ -64,6 +67,7 @@ size_t cublasLtGetVersion() {
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  if (faults().strikes(Fallible::kCublasCreate)) return CUBLAS_STATUS_ALLOC_FAILED;
   return create<Library>(handle);
 }
 

@@ -4,11 +4,13 @@
 
 #include <cstring>
 
+#include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
 #include "vgpu/core/device_memory.h"
 #include "vgpu/runtime/host_memory.h"
 
 using vlmtrain::vgpu::counts;
+using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::host_memory;
 
@@ -62,6 +64,7 @@ cudaError_t fill(void* to, int value, size_t bytes) {
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   ++counts().blocking_copies;
+  device_clock().wait();
   perform({to, from, bytes});
   return cudaSuccess;
 }

@@ -7,6 +7,7 @@
 
 #include "vgpu/core/attributes.h"
 #include "vgpu/core/card.h"
+#include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
 #include "vgpu/core/device_memory.h"
 #include "vgpu/runtime/error.h"
@@ -14,6 +15,7 @@
 using vlmtrain::vgpu::card;
 using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::device_attribute;
+using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::fail;
 
@@ -125,6 +127,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
 
 cudaError_t cudaDeviceSynchronize() {
   ++counts().device_synchronizations;
+  device_clock().wait();
   return cudaSuccess;
 }
 

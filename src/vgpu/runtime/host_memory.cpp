@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "vgpu/core/count.h"
+#include "vgpu/core/faults.h"
 #include "vgpu/core/immortal.h"
 #include "vgpu/runtime/error.h"
 
@@ -38,9 +39,12 @@ HostMemory& host_memory() {
 
 using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::fail;
+using vlmtrain::vgpu::Fallible;
+using vlmtrain::vgpu::faults;
 using vlmtrain::vgpu::host_memory;
 
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  if (faults().strikes(Fallible::kHostAllocation)) return fail(cudaErrorMemoryAllocation);
   constexpr size_t kPage = 4096;
   *pointer = std::aligned_alloc(kPage, (bytes + kPage) / kPage * kPage);
   if (*pointer == nullptr) return fail(cudaErrorMemoryAllocation);

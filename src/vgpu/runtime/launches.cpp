@@ -10,7 +10,9 @@
 
 #include "vgpu/core/attributes.h"
 #include "vgpu/core/card.h"
+#include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
+#include "vgpu/core/faults.h"
 #include "vgpu/core/report.h"
 #include "vgpu/runtime/error.h"
 #include "vgpu/runtime/kernel_registry.h"
@@ -84,6 +86,8 @@ cudaError_t start(const void* host_function, const Launch& launch) {
   if (card() == nullptr) return fail(cudaErrorNoDevice);
   const Rejection rejection = check(launch, *kernel);
   if (rejection.error != cudaSuccess) return reject(rejection, launch, kernel->name);
+  if (faults().strikes(Fallible::kLaunch)) return fail(cudaErrorMemoryAllocation);
+  device_clock().queue();
   ++counts().launches;
   ++kernel->launches;
   return cudaSuccess;

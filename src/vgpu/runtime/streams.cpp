@@ -1,13 +1,21 @@
-// Streams and events. Work is done as soon as it is queued, so a stream and an event are but a number.
+// Streams and events. Work is done as soon as it is queued, so a stream and an event are but a number; where kernels
+// take time (core/clock.h), an event remembers when its work is done.
 
 #include <cuda_runtime_api.h>
 
 #include <atomic>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <thread>
 
+#include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
+#include "vgpu/core/immortal.h"
 
 using vlmtrain::vgpu::counts;
+using vlmtrain::vgpu::device_clock;
+using vlmtrain::vgpu::DeviceClock;
 
 namespace {
 
@@ -26,6 +34,40 @@ cudaError_t new_stream(cudaStream_t* stream) {
 cudaError_t new_event(cudaEvent_t* event) {
   *event = new_handle<cudaEvent_t>();
   return cudaSuccess;
+}
+
+/// When the work before each event is done. Empty where kernels take no time.
+class RecordedEvents {
+ public:
+  void record(cudaEvent_t event) {
+    if (!device_clock().runs()) return;
+    const auto done = device_clock().done();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_[event] = done;
+  }
+
+  void forget(cudaEvent_t event) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_.erase(event);
+  }
+
+  void wait_for(cudaEvent_t event) {
+    if (!device_clock().runs()) return;
+    DeviceClock::Time done{};
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (const auto found = done_.find(event); found != done_.end()) done = found->second;
+    }
+    std::this_thread::sleep_until(done);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<cudaEvent_t, DeviceClock::Time> done_;
+};
+
+RecordedEvents& recorded_events() {
+  return vlmtrain::vgpu::immortal<RecordedEvents>();
 }
 
 }  // namespace
@@ -61,6 +103,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
   ++counts().stream_synchronizations;
+  device_clock().wait();
   return cudaSuccess;
 }
 
@@ -99,15 +142,18 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return new_event(event);
 }
 
-cudaError_t cudaEventDestroy(cudaEvent_t) {
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  recorded_events().forget(event);
   return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  recorded_events().record(event);
   return cudaSuccess;
 }
 
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) {
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t, unsigned) {
+  recorded_events().record(event);
   return cudaSuccess;
 }
 
@@ -115,8 +161,9 @@ cudaError_t cudaEventQuery(cudaEvent_t) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++counts().event_synchronizations;
+  recorded_events().wait_for(event);
   return cudaSuccess;
 }
 

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <chrono>
+#include <mutex>
+
+namespace vlmtrain::vgpu {
+
+/// The time that kernels take, all the same (VLMTRAIN_VGPU_LAUNCH_MICROSECONDS), one after another whatever the stream.
+/// Thread-safe. Not set: none.
+class DeviceClock {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  DeviceClock();
+
+  bool runs() const { return per_kernel_.count() > 0; }
+
+  /// A kernel is queued.
+  void queue();
+
+  /// When all is done that was queued so far.
+  Time done();
+
+  /// Returns once all is done that was queued so far.
+  void wait();
+
+ private:
+  std::chrono::nanoseconds per_kernel_{0};
+  std::mutex mutex_;
+  Time done_{};
+};
+
+DeviceClock& device_clock();
+
+}  // namespace vlmtrain::vgpu

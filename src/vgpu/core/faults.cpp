@@ -1,0 +1,86 @@
+#include "vgpu/core/faults.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "vgpu/core/immortal.h"
+#include "vgpu/core/report.h"
+
+namespace vlmtrain::vgpu {
+
+namespace {
+
+constexpr std::array<std::string_view, kFallibleCalls> kNames{"launch", "cublas_create", "host_allocation",
+                                                              "device_allocation"};
+
+std::optional<uint64_t> number(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional{value} : std::nullopt;
+}
+
+struct Setting {
+  size_t call = 0;
+  uint64_t first = 0;
+  uint64_t count = 1;
+};
+
+/// CALL:FIRST or CALL:FIRST+COUNT.
+std::optional<Setting> read_setting(std::string_view text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  size_t call = 0;
+  while (call < kNames.size() && kNames[call] != text.substr(0, colon)) ++call;
+  if (call == kNames.size()) return std::nullopt;
+  const std::string_view numbers = text.substr(colon + 1);
+  const size_t plus = numbers.find('+');
+  const auto first = number(numbers.substr(0, plus));
+  const auto count = plus == std::string_view::npos ? std::optional<uint64_t>{1} : number(numbers.substr(plus + 1));
+  if (!first || !count) return std::nullopt;
+  return Setting{call, *first, *count};
+}
+
+}  // namespace
+
+Faults::Faults() {
+  arm_from_environment();
+}
+
+void Faults::arm(Fallible call, uint64_t first, uint64_t count) {
+  Window& window = windows_[static_cast<size_t>(call)];
+  window.count = 0;
+  window.calls = 0;
+  window.first = first;
+  window.count = count;
+}
+
+bool Faults::strikes(Fallible call) {
+  Window& window = windows_[static_cast<size_t>(call)];
+  const uint64_t count = window.count;
+  const uint64_t call_number = window.calls++;
+  return count > 0 && call_number >= window.first && call_number - window.first < count;
+}
+
+void Faults::arm_from_environment() {
+  const char* const value = std::getenv("VLMTRAIN_VGPU_FAIL");
+  std::string_view left = value == nullptr ? std::string_view() : std::string_view(value);
+  while (!left.empty()) {
+    const std::string_view text = left.substr(0, left.find(','));
+    left.remove_prefix(std::min(left.size(), text.size() + 1));
+    if (const auto setting = read_setting(text)) {
+      arm(static_cast<Fallible>(setting->call), setting->first, setting->count);
+    } else {
+      report({"VLMTRAIN_VGPU_FAIL=", text, " is not CALL:FIRST or CALL:FIRST+COUNT with a CALL of launch, ",
+              "cublas_create, host_allocation, device_allocation: nothing fails for it"});
+    }
+  }
+}
+
+Faults& faults() {
+  return immortal<Faults>();
+}
+
+}  // namespace vlmtrain::vgpu

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "vlmtrain/vgpu/counters.h"
+
+namespace vlmtrain::vgpu {
+
+/// Which calls fail as if memory had run out, as VLMTRAIN_VGPU_FAIL or the program above says (Interface::fail_calls).
+/// Thread-safe.
+class Faults {
+ public:
+  Faults();
+
+  /// Of the calls from now on, `count` fail, the one with number `first` (from 0) first.
+  void arm(Fallible call, uint64_t first, uint64_t count);
+
+  /// To be asked by each such call, once.
+  bool strikes(Fallible call);
+
+ private:
+  struct Window {
+    std::atomic<uint64_t> calls{0};
+    std::atomic<uint64_t> first{0};
+    std::atomic<uint64_t> count{0};
+  };
+
+  void arm_from_environment();
+
+  std::array<Window, kFallibleCalls> windows_;
+};
+
+Faults& faults();
+
+}  // namespace vlmtrain::vgpu
