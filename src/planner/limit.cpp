@@ -22,6 +22,9 @@ constexpr int64_t kPageBytes = 2 * kMiB;  // what drivers hand out
 /// What drivers report of a card's nominal size.
 constexpr double kReportedShare = 0.98;
 
+/// What is taken of a card before anything was allocated there is a context, up to this many of the table's.
+constexpr int64_t kMostContexts = 2;
+
 // NCCL allocates for each channel and peer 512 KiB, 4.7 MiB and 4 MiB (protocols LL, LL128 and Simple; NCCL's init.cc),
 // on a ring of two peers. How many channels it opens depends on the links; 16 is common inside a machine. Not measured.
 constexpr int64_t kNcclBytesPerChannelAndPeer = 9'650'000;
@@ -91,13 +94,17 @@ TargetCard card_of_device(const memory::DeviceDescription& device) {
   if (nearest_gpu->device_name != device.name) {
     description += fmt::format(", planned as {}", nearest_gpu->device_name);
   }
-  // Kernels are loaded when they are first used, so a context at the start is smaller than later.
+  // Kernels are loaded when they are first used, so a context at the start is smaller than later. The driver does not
+  // say whose memory is taken.
   const int64_t taken = device.total_bytes - device.free_bytes;
+  const int64_t assumed = nearest_gpu->context_bytes;
+  const bool alone = taken <= kMostContexts * assumed;
   return {.gpu = &*nearest_gpu,
           .memory_bytes = device.total_bytes,
-          .context_bytes = std::max(taken, nearest_gpu->context_bytes),
-          .context_measured = taken >= nearest_gpu->context_bytes && !on_virtual_card(),
-          .description = std::move(description)};
+          .context_bytes = alone ? std::max(taken, assumed) : assumed,
+          .context_measured = alone && taken >= assumed && !on_virtual_card(),
+          .description = std::move(description),
+          .others_bytes = alone ? 0 : taken - assumed};
 }
 
 double margin_percent(Mode mode) {
@@ -114,7 +121,7 @@ double margin_percent(Mode mode) {
 
 MemoryLimit limit_of(const TargetCard& card, Mode mode, std::optional<double> limit_gigabytes, int64_t world_size) {
   MemoryLimit limit;
-  limit.card_bytes = card.memory_bytes;
+  limit.card_bytes = std::max<int64_t>(0, card.memory_bytes - card.others_bytes);
   if (limit_gigabytes) limit.card_bytes = std::min(limit.card_bytes, static_cast<int64_t>(*limit_gigabytes * 1e9));
   limit.context_bytes = card.context_bytes;
   if (world_size > 1) limit.communication_bytes = kNcclBytesPerChannelAndPeer * kNcclChannels * kRingPeers;

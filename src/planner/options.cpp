@@ -36,7 +36,8 @@ void declare(OptionTable& table, MemoryOptions& options) {
                          "What is traded for memory. On a GPU the planner fills what is `auto` (docs/planner.md); none "
                          "of it changes loss or gradients beyond rounding.");
   table.add("memory.limit_gb", options.limit_gb,
-            "Most device memory that the process may take, in GB of 10⁹ bytes. `auto`: all of the card.",
+            "Most device memory that the process may take, CUDA's context included, in GB of 10⁹ bytes; what other "
+            "processes hold does not count. `auto`: all of the card.",
             std::optional{unless_auto(greater_than(0.0))});
   table.add_choice("memory.mode", options.mode, modes(),
                    "How much of the card a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");

@@ -109,6 +109,7 @@ nlohmann::ordered_json Plan::to_json() const {
           {"worst_sample", worst.first_id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(worst.first_id)},
           {"card", card.description},
           {"card_bytes", limit.card_bytes},
+          {"others_bytes", card.others_bytes},
           {"mode", name_of(mode)},
           {"margin_bytes", limit.margin_bytes},
           {"margin_percent", limit.margin_percent},

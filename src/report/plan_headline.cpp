@@ -54,10 +54,13 @@ std::string least_words(const planner::Plan& plan) {
 
 std::string refusal_headline(const planner::Plan& plan) {
   const int64_t usable = plan.limit.card_bytes - plan.limit.margin_bytes;
+  const std::string others = plan.card.others_bytes > 0
+                                 ? fmt::format(" (other processes hold {} of it)", gigabytes(plan.card.others_bytes))
+                                 : "";
   return fmt::format(
-      "does not fit: {} of {} needs at least {}{} ({}), the card has {} beside its margin; {} are missing",
+      "does not fit: {} of {} needs at least {}{} ({}), the card has {} beside its margin{}; {} are missing",
       training_words(plan), printable(plan.model), gigabytes(plan.total_bytes()), with_fixed(plan.fixed),
-      least_words(plan), gigabytes(usable), gigabytes(missing_bytes(plan)));
+      least_words(plan), gigabytes(usable), others, gigabytes(missing_bytes(plan)));
 }
 
 }  // namespace

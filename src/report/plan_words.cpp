@@ -57,7 +57,10 @@ std::string sample_words(const planner::SampleBatch& worst) {
 
 std::string card_words(const planner::Plan& plan) {
   std::string text = printable(plan.card.description);
-  if (plan.limit.card_bytes < plan.card.memory_bytes) {
+  if (plan.card.others_bytes > 0) {
+    text += fmt::format(", of which other processes hold {}", gigabytes(plan.card.others_bytes));
+  }
+  if (plan.limit.card_bytes < plan.card.memory_bytes - plan.card.others_bytes) {
     text += fmt::format(", of which {} are allowed (memory.limit_gb)", gigabytes(plan.limit.card_bytes));
   }
   return text;

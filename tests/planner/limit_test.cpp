@@ -83,7 +83,7 @@ TEST(CardOfSizeTest, NoCardHasSuchASize) {
 
 TEST(CardOfDeviceTest, AKnownNameIsThatOfTheTable) {
   const memory::Gpu& h100 = *memory::find_gpu("h100");
-  const int64_t taken = 2'000'000'000;
+  const int64_t taken = 600'000'000;
   const TargetCard card = card_of_device({.name = std::string(h100.device_name),
                                           .architecture = 90,
                                           .multiprocessors = 132,
@@ -91,7 +91,8 @@ TEST(CardOfDeviceTest, AKnownNameIsThatOfTheTable) {
                                           .free_bytes = 85'000'000'000 - taken});
   EXPECT_EQ(card.gpu, &h100);
   EXPECT_EQ(card.memory_bytes, 85'000'000'000) << "as its driver says, not as the table says";
-  EXPECT_EQ(card.context_bytes, taken) << "what other processes hold cannot be had";
+  EXPECT_EQ(card.context_bytes, taken);
+  EXPECT_EQ(card.others_bytes, 0);
   EXPECT_TRUE(card.context_measured);
   EXPECT_THAT(card.description, AllOf(HasSubstr("85.00 GB"), Not(HasSubstr("planned as"))));
 }
@@ -105,6 +106,18 @@ TEST(CardOfDeviceTest, AContextThatIsStillSmallIsTakenToGrow) {
                                           .free_bytes = 84'900'000'000});
   EXPECT_EQ(card.context_bytes, h100.context_bytes);
   EXPECT_FALSE(card.context_measured);
+}
+
+TEST(CardOfDeviceTest, WhatNoContextTakesOthersHold) {
+  const memory::Gpu& h100 = *memory::find_gpu("h100");
+  const TargetCard card = card_of_device({.name = std::string(h100.device_name),
+                                          .architecture = 90,
+                                          .multiprocessors = 132,
+                                          .total_bytes = 85'000'000'000,
+                                          .free_bytes = 55'000'000'000});
+  EXPECT_EQ(card.context_bytes, h100.context_bytes);
+  EXPECT_FALSE(card.context_measured);
+  EXPECT_EQ(card.context_bytes + card.others_bytes, 30'000'000'000);
 }
 
 TEST(CardOfDeviceTest, AnUnknownNameIsPlannedAsTheCardMostLikeIt) {
@@ -155,7 +168,28 @@ TEST(LimitTest, ALimitMakesTheCardSmallerAndNeverLarger) {
             limit_of(card, Mode::kBalanced, std::nullopt, 1).limit_bytes);
 }
 
+/// A limit is what this process may take. What others hold of a large card is none of its business until too little is
+/// left.
+TEST(LimitTest, OthersTakeFromTheCardAndNotFromOnesOwnLimit) {
+  TargetCard card = card_by_name("h100");
+  const MemoryLimit alone = limit_of(card, Mode::kBalanced, 20.0, 1);
+  card.others_bytes = 40'000'000'000;
+  const MemoryLimit beside = limit_of(card, Mode::kBalanced, 20.0, 1);
+  EXPECT_EQ(beside.limit_bytes, alone.limit_bytes);
+  EXPECT_EQ(beside.card_bytes, 20'000'000'000);
+  EXPECT_EQ(limit_of(card, Mode::kBalanced, std::nullopt, 1).card_bytes, card.memory_bytes - card.others_bytes);
+
+  card.others_bytes = card.memory_bytes - 10'000'000'000;
+  const MemoryLimit crowded = limit_of(card, Mode::kBalanced, 20.0, 1);
+  EXPECT_EQ(crowded.card_bytes, 10'000'000'000) << "all that is there";
+  EXPECT_EQ(crowded.margin_bytes, 500'000'000);
+  EXPECT_EQ(crowded.limit_bytes, 9'500'000'000 - card.context_bytes);
+}
+
 TEST(LimitTest, IsNeverNegative) {
+  TargetCard full = card_by_name("rtx4090");
+  full.others_bytes = full.memory_bytes + 1;
+  EXPECT_EQ(limit_of(full, Mode::kBalanced, std::nullopt, 1).limit_bytes, 0);
   EXPECT_EQ(limit_of(card_by_name("rtx4090"), Mode::kBalanced, 0.001, 8).limit_bytes, 0);
 }
 

@@ -16,9 +16,10 @@ namespace vlmtrain::planner {
 struct TargetCard {
   const memory::Gpu* gpu = nullptr;  ///< architecture, rates, context
   int64_t memory_bytes = 0;          ///< as the driver reports it
-  int64_t context_bytes = 0;         ///< taken beside PyTorch's allocator: the CUDA context, other processes
+  int64_t context_bytes = 0;         ///< what this process takes beside PyTorch's allocator: the CUDA context
   bool context_measured = false;
-  std::string description;  ///< "NVIDIA H100 80GB HBM3 (85.03 GB)" or "a card of 24 GB (…)"
+  std::string description;   ///< "NVIDIA H100 80GB HBM3 (85.03 GB)" or "a card of 24 GB (…)"
+  int64_t others_bytes = 0;  ///< what other processes hold now
 };
 
 /// A card of the table. Throws UserError (kUsage) that names the known ones.
@@ -33,22 +34,22 @@ TargetCard card_of_size(double nominal_gigabytes);
 /// Whether a card has units for a precision and PyTorch has attention kernels for it: bf16 needs both.
 bool computes_in(const memory::Gpu& gpu, engine::Precision precision);
 
-/// The card in this machine: memory and context as measured now (what is taken already counts as context, other
-/// processes included), architecture and rates of the table's card of that name, or of the one most like it.
+/// The card in this machine: architecture and rates of the table's card of that name, or of the one most like it. Of
+/// what is taken already, twice the table's context at most is this process's, the rest other processes'.
 TargetCard card_of_device(const memory::DeviceDescription& device);
 
-/// What a plan may take of a card.
+/// What a plan may take of a card: limit = card − context − communication − margin.
 struct MemoryLimit {
-  int64_t card_bytes = 0;
-  int64_t context_bytes = 0;        ///< the CUDA context and loaded kernels
+  int64_t card_bytes = 0;     ///< all that this process may take: the least of its own limit and what others leave
+  int64_t context_bytes = 0;  ///< the CUDA context and loaded kernels
   int64_t communication_bytes = 0;  ///< NCCL's buffers; 0 on one card
   int64_t margin_bytes = 0;         ///< kept free
   double margin_percent = 0;        ///< of card_bytes
   int64_t limit_bytes = 0;          ///< what is left for PyTorch's allocator
 };
 
-/// `limit_gigabytes` (memory.limit_gb, of 1e9 bytes) makes the card smaller. `world_size` > 1 adds an estimate for
-/// NCCL.
+/// `limit_gigabytes` (memory.limit_gb, of 1e9 bytes) is this process's own limit, of all that it takes: what others
+/// hold makes the card smaller, not that limit. `world_size` > 1 adds an estimate for NCCL.
 MemoryLimit limit_of(const TargetCard& card, Mode mode, std::optional<double> limit_gigabytes, int64_t world_size);
 
 /// Share of the card that a mode keeps free, in percent.
