@@ -145,6 +145,8 @@ void from_json(const nlohmann::json& json, TwinStep& step) {
 void to_json(nlohmann::json& json, const Foresight& foresight) {
   json = {{"step", foresight.step},
           {"fits", foresight.fits},
+          {"done", foresight.done},
+          {"failed_micro_batch", foresight.failed_micro_batch},
           {"layout", foresight.layout},
           {"release_first", foresight.release_first},
           {"peaks", foresight.peaks},
@@ -155,6 +157,8 @@ void to_json(nlohmann::json& json, const Foresight& foresight) {
 void from_json(const nlohmann::json& json, Foresight& foresight) {
   json.at("step").get_to(foresight.step);
   json.at("fits").get_to(foresight.fits);
+  json.at("done").get_to(foresight.done);
+  json.at("failed_micro_batch").get_to(foresight.failed_micro_batch);
   json.at("layout").get_to(foresight.layout);
   json.at("release_first").get_to(foresight.release_first);
   json.at("peaks").get_to(foresight.peaks);

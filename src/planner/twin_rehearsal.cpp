@@ -41,7 +41,9 @@ Foresight TwinRehearsal::rehearse(const TwinStep& step) {
   bool done = attempt(step, found);
   // Where the allocator has to empty its cache in the middle of a step, a real card stalls; and the run, whose own
   // limit no margin lowers, would not do the same. So the cache is emptied before the step, or the step takes less.
-  const auto is_smooth = [&] { return done && retries_ == 0; };
+  // The allocator takes 20 MiB at a time, and may be that much above its limit when it is done.
+  const auto is_within = [&] { return done && found.peaks.reserved_bytes <= step.limit_bytes; };
+  const auto is_smooth = [&] { return is_within() && retries_ == 0; };
   if (!is_smooth() && !found.release_first) {
     found.release_first = true;
     done = attempt(step, found);
@@ -53,7 +55,9 @@ Foresight TwinRehearsal::rehearse(const TwinStep& step) {
     found.layout = *smaller;
     done = attempt(step, found);
   }
-  found.fits = done;
+  found.fits = is_within();
+  found.done = done;
+  found.failed_micro_batch = failed_micro_batch_;
   found.cpu_seconds = cpu_seconds() - cpu_start;
   return found;
 }

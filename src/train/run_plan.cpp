@@ -7,6 +7,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/report/plan_text.h"
+#include "vlmtrain/vgpu/counters.h"
 
 namespace vlmtrain::train {
 
@@ -14,7 +15,7 @@ namespace {
 
 /// With allow_splits the micro-batch that was asked for is one that the largest samples may not fit: what has to fit is
 /// a single sample.
-planner::Plan plan_that_fits(planner::PlanRequest request, bool allow_splits) {
+planner::Plan plan_that_fits(planner::PlanRequest request, bool allow_splits, bool& may_not_fit) {
   planner::Plan plan = planner::make_plan(request);
   if (!plan.fits && allow_splits && request.fixed.micro_batch_size) {
     const int64_t wanted = *request.fixed.micro_batch_size;
@@ -23,6 +24,7 @@ planner::Plan plan_that_fits(planner::PlanRequest request, bool allow_splits) {
     if (plan.fits) {
       spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut", wanted);
       plan.chosen.choices.micro_batch_size = wanted;
+      may_not_fit = true;
     }
   }
   if (!plan.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan));
@@ -38,11 +40,14 @@ RunPlan::RunPlan(const Config& config, at::Device device, const std::vector<io::
       run_folder_(std::move(run_folder)),
       plan_(plan_that_fits(plan_request(config, planner::card_of_device(memory::describe(device)),
                                         workload_of(records, processor, config), tasks),
-                           config.memory.allow_splits)) {
+                           config.memory.allow_splits, may_not_fit_)) {
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(plan_), plan_.effort.seconds);
   memory::set_expandable_segments(choices().expandable_segments);
-  if (config.memory.limit_gb) {
+  if (may_not_fit_ && !config.memory.twin) {
+    // Nothing else keeps its steps out of the margin, which is for what no plan can know.
+    memory::limit_reserved_bytes(device, plan_.limit.limit_bytes);
+  } else if (config.memory.limit_gb) {
     memory::limit_reserved_bytes(device, plan_.limit.card_bytes - plan_.limit.context_bytes);
   }
 }
@@ -52,7 +57,7 @@ TwinSettings RunPlan::twin_settings() const {
           .choices = choices(),
           .card = planner::rehearsal_card(plan_.card),
           .limit_bytes = plan_.limit.limit_bytes,
-          .waits = planner::on_virtual_card()};
+          .waits = planner::on_virtual_card() && !vgpu::attached()->takes_time()};
 }
 
 void RunPlan::compare(const memory::DeviceMemory& measured, int64_t steps, const TwinSummary* twin) const {
@@ -75,9 +80,10 @@ void RunPlan::compare(const memory::DeviceMemory& measured, int64_t steps, const
         "{:.3f} CPU seconds a step",
         twin->steps, twin->steps + twin->late_steps, twin->cut_steps, 100 * twin->worst_error,
         twin->cpu_seconds / static_cast<double>(std::max<int64_t>(1, twin->steps)));
-    json["twin"] = {{"foreseen_steps", twin->steps},    {"late_steps", twin->late_steps},
-                    {"cut_steps", twin->cut_steps},     {"worst_error", twin->worst_error},
-                    {"cpu_seconds", twin->cpu_seconds}, {"waited_seconds", twin->waited_seconds}};
+    json["twin"] = {{"foreseen_steps", twin->steps},         {"late_steps", twin->late_steps},
+                    {"cut_steps", twin->cut_steps},          {"hopeless_steps", twin->hopeless_steps},
+                    {"worst_error", twin->worst_error},      {"cpu_seconds", twin->cpu_seconds},
+                    {"waited_seconds", twin->waited_seconds}};
   }
   write(json);
 }

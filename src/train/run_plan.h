@@ -33,6 +33,7 @@ class RunPlan {
 
   at::Device device_;
   std::filesystem::path run_folder_;
+  bool may_not_fit_ = false;  // the micro-batch, with the largest samples: such steps are cut
   planner::Plan plan_;
 };
 

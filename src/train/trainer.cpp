@@ -153,6 +153,7 @@ class Trainer {
   }
 
   GuardedStep do_step(OomGuard& guard, UpcomingStep& step) {
+    if (!step.foreseen.fits) warn_of(step);
     leave_out_known(step);
     if (step.foreseen.release_first) memory::release_unused(device_);
     memory::reset_peaks(device_);
@@ -174,13 +175,27 @@ class Trainer {
     }
   }
 
+  /// The twin says that the step does not fit however it is cut. It is tried in the smallest pieces: what it has to fit
+  /// into is the plan's limit, below the card's.
+  void warn_of(const UpcomingStep& step) {
+    std::vector<std::string> ids;
+    if (step.foreseen.sample_that_does_not) {
+      ids.push_back(step.batch.samples.at(static_cast<size_t>(*step.foreseen.sample_that_does_not)).id);
+    }
+    event(report::EventKind::kTwin,
+          fmt::format("step {}: {} is foreseen not to fit within the plan's limit, even alone and with everything "
+                      "recomputed; it is tried, with an empty cache",
+                      step.step, ids.empty() ? "it" : "sample " + ids.front()),
+          ids);
+  }
+
   /// Drops a sample that does not fit, or stops the run over it.
   void leave_out(UpcomingStep& step, const SampleDoesNotFit& error) {
     auto& samples = step.batch.samples;
     const auto sample = samples.begin() + error.place();
     const std::string message =
-        fmt::format("sample {}: does not fit into the device's memory, even alone and with everything recomputed ({})",
-                    sample->id, error.what());
+        fmt::format("sample {}: does not fit into {}, even alone and with everything recomputed ({})", sample->id,
+                    memory::name_of(error.scarce()), error.what());
     constexpr const char* kReason = "does not fit into memory";
     if (config_.data.on_bad_sample == data::BadSamplePolicy::kFail) {
       run_.ledger.mark_failed(sample->index, sample->id, kReason, message);
@@ -213,6 +228,8 @@ class Trainer {
     step.foreseen = {.layout = planner::layout_of(run_.choices, run_.tasks.runs_of(step.batch.samples)),
                      .release_first = step.foreseen.release_first,
                      .peaks = {}};
+    // It did the step with all of its samples.
+    if (twin_) twin_->diverge();
   }
 
   void on_failure(const std::string& reason, const engine::StepLayout& next) {
@@ -287,18 +304,21 @@ class Trainer {
   }
 
   void save() {
-    if (is_rehearsal()) return;
-    run_.state.task_balance = run_.tasks.state();
-    const auto folder =
-        run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, config_.model.path);
+    if (!is_rehearsal()) write_checkpoint();
     saved_step_ = run_.state.step;
-    write_ledger();
-    event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
-    callbacks_.checkpoint(saved_step_, folder);
     if (device_.is_cpu()) return;
     // Callbacks may have used the device, which no twin knows of.
     memory::release_unused(device_);
     if (twin_) twin_->diverge();
+  }
+
+  void write_checkpoint() {
+    run_.state.task_balance = run_.tasks.state();
+    const auto folder =
+        run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, config_.model.path);
+    write_ledger();
+    event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
+    callbacks_.checkpoint(run_.state.step, folder);
   }
 
   void event(report::EventKind kind, std::string message, std::vector<std::string> ids = {}) {

@@ -18,10 +18,7 @@ constexpr double kShareOfStep = 0.01;
 constexpr double kLeastPatienceSeconds = 0.002;
 constexpr double kLockstepPatienceSeconds = 120;
 constexpr int64_t kMostLateInARow = 10;
-constexpr size_t kComparedSteps = 20;
 constexpr int64_t kSettledStep = 10;
-constexpr int64_t kLeastMarginStep = int64_t{64} << 20;
-constexpr int64_t kMarginShare = 50;  // of the limit, each time
 
 std::vector<planner::SampleGroup> groups_of(const std::vector<data::Sample>& samples) {
   std::vector<planner::SampleGroup> groups;
@@ -32,7 +29,7 @@ std::vector<planner::SampleGroup> groups_of(const std::vector<data::Sample>& sam
 }  // namespace
 
 TwinLink::TwinLink(TwinSettings settings, at::Device device, OnEvent on_event)
-    : settings_(std::move(settings)), device_(device), on_event_(std::move(on_event)) {
+    : settings_(std::move(settings)), device_(device), on_event_(std::move(on_event)), margin_(settings_.limit_bytes) {
   try {
     twin_ = std::make_unique<planner::Twin>(settings_.job, settings_.choices, settings_.card);
   } catch (const UserError& error) {
@@ -73,6 +70,7 @@ ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, do
   late_in_a_row_ = 0;
   ++summary_.steps;
   summary_.cpu_seconds += answer->cpu_seconds;
+  if (!answer->fits) return hopeless(step, *answer);
   foreseen = {.layout = answer->layout, .release_first = answer->release_first, .peaks = answer->peaks};
   if (foreseen.layout != planned) {
     ++summary_.cut_steps;
@@ -86,13 +84,30 @@ ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, do
   return foreseen;
 }
 
+/// The plan's limit is not the card's: the step may go well all the same. If it does not, the guard says whose fault it
+/// is.
+ForeseenStep TwinLink::hopeless(int64_t step, const planner::Foresight& answer) {
+  ++summary_.hopeless_steps;
+  ForeseenStep foreseen{.layout = answer.layout, .release_first = answer.release_first, .peaks = {}, .fits = false};
+  if (answer.done) {
+    foreseen.peaks = answer.peaks;
+  } else {
+    diverge();  // the twin's step ended where the run's goes on
+    if (answer.failed_micro_batch >= 0) {
+      foreseen.sample_that_does_not = answer.layout.first_sample(answer.failed_micro_batch);
+    }
+  }
+  return foreseen;
+}
+
 void TwinLink::compare(int64_t step, const ForeseenStep& foreseen, const memory::DeviceMemory& measured,
                        bool as_foreseen) {
   if (!as_foreseen) diverge();
+  // What went well although it was given up had more room than the twin's limit leaves.
+  if (as_foreseen && !foreseen.fits && !foreseen.peaks) margin_.went_well(0);
   if (!foreseen.peaks || step < comparable_from_) return;
   const int64_t excess = measured.reserved_peak_bytes - foreseen.peaks->reserved_bytes;
-  excess_bytes_.push_back(excess);
-  if (excess_bytes_.size() > kComparedSteps) excess_bytes_.pop_front();
+  margin_.went_well(excess);
   if (step < kSettledStep || measured.reserved_peak_bytes == 0) return;
   const double error = std::abs(static_cast<double>(excess)) / static_cast<double>(measured.reserved_peak_bytes);
   summary_.worst_error = std::max(summary_.worst_error, error);
@@ -103,15 +118,13 @@ void TwinLink::diverge() {
   comparable_from_ = last_announced_ + 1;
 }
 
-void TwinLink::raise_margin() {
-  margin_bytes_ += std::max(kLeastMarginStep, settings_.limit_bytes / kMarginShare);
-}
-
 /// Never more than the card has for this process now: others may have taken some.
 int64_t TwinLink::limit_now() const {
-  const int64_t available = memory::device_memory(device_).reserved_bytes + memory::free_bytes(device_);
-  const int64_t most_excess = excess_bytes_.empty() ? 0 : *std::max_element(excess_bytes_.begin(), excess_bytes_.end());
-  return std::min(settings_.limit_bytes, available) - margin_bytes_ - std::max<int64_t>(0, most_excess);
+  int64_t limit = settings_.limit_bytes;
+  if (!device_.is_cpu()) {
+    limit = std::min(limit, memory::device_memory(device_).reserved_bytes + memory::free_bytes(device_));
+  }
+  return limit - margin_.bytes();
 }
 
 bool TwinLink::is_lost() {

@@ -3,7 +3,6 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "train/twin_margin.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/twin.h"
@@ -24,7 +24,7 @@ struct TwinSettings {
   planner::Choices choices;
   planner::VirtualCard card;
   int64_t limit_bytes = 0;  ///< what the plan lets the allocator reserve
-  /// The run is on a virtual card itself, as fast as its twin: it waits for each answer instead of going on without.
+  /// The run is on a virtual card that takes no time: it waits for each answer instead of going on without.
   bool waits = false;
 };
 
@@ -33,16 +33,21 @@ struct ForeseenStep {
   engine::StepLayout layout;
   bool release_first = false;  ///< memory::release_unused() before the step
   std::optional<planner::StepPeaks> peaks;
+  bool fits = true;  ///< false: however it is cut, so that it may fail; `layout` takes least
+  /// Where it does not: the place of the sample that fails even alone; nothing if that is the optimizer or nobody
+  /// knows.
+  std::optional<int64_t> sample_that_does_not = std::nullopt;
 };
 
 /// What the twin was worth over a run.
 struct TwinSummary {
-  int64_t steps = 0;          ///< foreseen
-  int64_t cut_steps = 0;      ///< of these, cut because they would not have fitted
-  int64_t late_steps = 0;     ///< without an answer in time
-  double worst_error = 0;     ///< of the reserved peak, measured against foreseen, as a share; from step 10 on
-  double cpu_seconds = 0;     ///< of the child, in all
-  double waited_seconds = 0;  ///< by the run
+  int64_t steps = 0;           ///< foreseen
+  int64_t cut_steps = 0;       ///< of these, cut because they would not have fitted
+  int64_t late_steps = 0;      ///< without an answer in time
+  int64_t hopeless_steps = 0;  ///< foreseen not to fit however they are cut
+  double worst_error = 0;      ///< of the reserved peak, measured against foreseen, as a share; from step 10 on
+  double cpu_seconds = 0;      ///< of the child, in all
+  double waited_seconds = 0;   ///< by the run
 };
 
 /// A run's connection with its twin: announces steps, takes answers as long as they come in time, compares them with
@@ -71,21 +76,21 @@ class TwinLink {
   void diverge();
 
   /// Memory ran out although nothing of the kind was foreseen.
-  void raise_margin();
+  void raise_margin() { margin_.raise(); }
 
   const TwinSummary& summary() const { return summary_; }
 
  private:
   bool is_lost();
   int64_t limit_now() const;
+  ForeseenStep hopeless(int64_t step, const planner::Foresight& answer);
 
   TwinSettings settings_;
   at::Device device_;
   OnEvent on_event_;
   std::unique_ptr<planner::Twin> twin_;  // null once it is lost
-  int64_t margin_bytes_ = 0;             // beyond the plan's
-  std::deque<int64_t> excess_bytes_;     // measured − foreseen, of the last steps
-  std::set<int64_t> releases_;           // announced steps that begin with an empty cache
+  TwinMargin margin_;
+  std::set<int64_t> releases_;  // announced steps that begin with an empty cache
   bool release_next_ = false;
   int64_t last_announced_ = 0;
   int64_t comparable_from_ = 0;  // step

@@ -81,6 +81,7 @@ TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
   for (const auto& step : steps()) {
     EXPECT_EQ(step["samples"], 44);
     EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
+    EXPECT_LE(step["reserved_peak_bytes"], plan()["limit_bytes"]) << step["step"];
   }
   EXPECT_EQ(plan()["measured"]["allocation_retries"], 0);
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("\"foreseen_split\""));
@@ -94,8 +95,140 @@ TEST_F(TwinTest, WithoutOneTheGuardDoesStepsAgain) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 12U);
   EXPECT_GT(sum_of("oom_splits"), 0);
-  for (const auto& step : steps()) EXPECT_EQ(step["samples"], 44);
+  for (const auto& step : steps()) {
+    EXPECT_EQ(step["samples"], 44);
+    EXPECT_LE(step["reserved_peak_bytes"], plan()["limit_bytes"]) << "the margin is for what no plan can know";
+  }
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("\"oom_split\""));
+}
+
+/// An environment variable of the runs that a test starts.
+class EnvironmentSetting {
+ public:
+  EnvironmentSetting(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  ~EnvironmentSetting() { unsetenv(name_); }
+  EnvironmentSetting(const EnvironmentSetting&) = delete;
+  EnvironmentSetting& operator=(const EnvironmentSetting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+/// The steps from `first` on, but for those in which the two are known to differ.
+void expect_foreseen_from(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
+  for (size_t i = first - 1; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i]["predicted_peak_bytes"], steps[i]["reserved_peak_bytes"]) << steps[i]["step"];
+    EXPECT_EQ(steps[i]["predicted_allocated_peak_bytes"], steps[i]["allocated_peak_bytes"]) << steps[i]["step"];
+  }
+}
+
+/// A checkpoint's callbacks use the card, after which the run empties its cache: its twin has to as well. Two steps are
+/// announced by then.
+TEST_F(TwinTest, IsToldThatTheRunEmptiedItsCacheAfterASave) {
+  auto settings = large_batch("4");
+  settings.insert(settings.end(), {"training.max_steps=16", "output.save_steps=4"});
+  const Result result = train_on_card(settings);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto done = steps();
+  ASSERT_EQ(done.size(), 16U);
+  for (const size_t step : {1U, 2U, 3U, 4U, 7U, 8U, 11U, 12U, 15U, 16U}) {
+    EXPECT_EQ(done[step - 1]["predicted_peak_bytes"], done[step - 1]["reserved_peak_bytes"]) << step;
+  }
+  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("step 7: begins with an empty cache"));
+}
+
+/// A card whose kernels take time, and a twin slower than it: the run waits a hundredth of a step for it, no more.
+TEST_F(TwinTest, ARunDoesNotWaitForATwinThatIsSlowerThanItself) {
+  const EnvironmentSetting time("VLMTRAIN_VGPU_LAUNCH_MICROSECONDS", "1");
+  const EnvironmentSetting delay("VLMTRAIN_TWIN_DELAY_SECONDS", "60");
+  const Result result =
+      train_on_card({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=14"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(steps().size(), 14U);
+  EXPECT_THAT(result.err, HasSubstr("the twin is 10 steps behind; training goes on without it"));
+  const auto twin = plan()["measured"]["twin"];
+  EXPECT_EQ(twin["late_steps"], 10);
+  EXPECT_EQ(twin["foreseen_steps"], 0);
+  EXPECT_LT(twin["waited_seconds"], 10);
+}
+
+/// Kernels take time, so the host is ahead of the card as on a real one, and what a step takes is the card's time.
+TEST_F(TwinTest, GoesWithACardThatTakesTime) {
+  const EnvironmentSetting time("VLMTRAIN_VGPU_LAUNCH_MICROSECONDS", "500");
+  const Result result =
+      train_on_card({"training.global_batch_size=4", "training.micro_batch_size=2", "training.max_steps=8"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto done = steps();
+  ASSERT_EQ(done.size(), 8U);
+  EXPECT_GT(done[5]["step_seconds"], 0.1) << "some hundreds of kernels";
+  const auto twin = plan()["measured"]["twin"];
+  EXPECT_EQ(twin["foreseen_steps"].get<int>() + twin["late_steps"].get<int>(), 8);
+}
+
+/// A driver that finds no room for a kernel's code in the middle of a step: done again as it was, and both are alike
+/// again from the third step after.
+TEST_F(TwinTest, ADriverWithoutMemoryCostsAStepAndNotTheRun) {
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "launch:5000");
+  auto settings = large_batch("4");
+  settings.emplace_back("training.max_steps=14");
+  const Result result = train_on_card(settings);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto done = steps();
+  ASSERT_EQ(done.size(), 14U);
+  const auto failed = std::ranges::find_if(done, [](const auto& step) { return step["oom_splits"] > 0; });
+  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("CUDA error: out of memory"));
+  EXPECT_EQ(failed, done.end()) << "done again, and not cut";
+}
+
+/// Other processes take all of the card for a while, so that a sample fails even alone: it is left out, and the twin,
+/// which did the step with it, is told.
+TEST_F(TwinTest, IsToldThatASampleWasLeftOut) {
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "launch:5000+5");
+  auto settings = large_batch("4");
+  settings.insert(settings.end(), {"training.max_steps=14", "data.on_bad_sample=skip"});
+  const Result result = train_on_card(settings);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto done = steps();
+  ASSERT_EQ(done.size(), 14U);
+  std::optional<size_t> done_before;
+  for (const auto& line : step_lines(std::string(kVirtualRun) + "events.jsonl")) {
+    if (line["message"].get<std::string>().find("it is left out") != std::string::npos) done_before = line["step"];
+  }
+  ASSERT_TRUE(done_before);
+  const size_t first_alike = *done_before + 1 + 3;
+  ASSERT_LT(first_alike, done.size());
+  expect_foreseen_from(done, first_alike);
+}
+
+/// After a miss the twin's limit is lower than any step needs: that is said, and the run goes on. Once enough steps
+/// went well all the same, the limit is what it was.
+TEST_F(TwinTest, AStepThatFitsInNoWayIsSaidAndTried) {
+  std::vector<std::string> settings{"training.micro_batch_size=1", "memory.recompute=none", "training.max_steps=40"};
+  ASSERT_EQ(train_on_card(settings).exit_code, 0);
+  const auto needed = plan()["memory"]["reserved_peak_bytes"].get<double>();
+  const auto context = plan()["memory"]["context_bytes"].get<double>();
+  std::filesystem::remove_all(folder() / "run");
+
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "launch:3000");
+  constexpr double kRoom = 1.02;
+  constexpr double kShareOfAggressive = 0.98;
+  settings.push_back("memory.limit_gb=" + std::to_string((kRoom * needed + context) / kShareOfAggressive / 1e9));
+  const Result result = train_on_card(settings);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(steps().size(), 40U);
+  const std::string events = read_text(folder() / kVirtualRun / "events.jsonl");
+  EXPECT_THAT(events, HasSubstr("is foreseen not to fit within the plan's limit"));
+  EXPECT_THAT(events, HasSubstr("\"sample-"));
+  const int64_t given_up = plan()["measured"]["twin"]["hopeless_steps"];
+  EXPECT_GT(given_up, 0);
+  EXPECT_LT(given_up, 30);
+}
+
+TEST_F(TwinTest, ADeviceThatFailsForGoodEndsTheRun) {
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "launch:5000+1000000000");
+  const Result result = train_on_card({"training.max_steps=50", "data.on_bad_sample=skip"});
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("no sample is to blame"));
 }
 
 /// The run's child that is its twin, once the planner's is gone.

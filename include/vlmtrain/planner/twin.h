@@ -25,9 +25,11 @@ struct TwinStep {
 /// What the twin found: how the step is to be done, and what it takes then.
 struct Foresight {
   int64_t step = 0;
-  bool fits = true;            ///< false: not even in single samples with everything recomputed
-  engine::StepLayout layout;   ///< as asked for, or cut where it did not fit
-  bool release_first = false;  ///< as asked for, or because the cache was too fragmented
+  bool fits = true;                 ///< false: not even in single samples with everything recomputed, within the limit
+  bool done = true;                 ///< false: the step could not be rehearsed to its end, so that the peaks say little
+  int64_t failed_micro_batch = -1;  ///< where it was not: the one of `layout` that failed; -1: the optimizer
+  engine::StepLayout layout;        ///< as asked for, or cut where it did not fit
+  bool release_first = false;       ///< as asked for, or because the cache was too fragmented
   StepPeaks peaks;
   int64_t attempts = 0;
   double cpu_seconds = 0;  ///< of the child, for this step

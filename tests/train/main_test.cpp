@@ -1,0 +1,15 @@
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "vlmtrain/planner/rehearsal_process.h"
+
+// The tests, and the rehearsal process that they start: this program with the argument `rehearse`.
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {
+    vlmtrain::planner::serve_rehearsals();
+    return 0;
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
