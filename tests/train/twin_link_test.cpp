@@ -129,7 +129,6 @@ TEST_F(TwinLinkTest, SaysWhichSampleFitsInNoWay) {
   EXPECT_TRUE(await(*twin, 2).release_first) << "the twin did not do step 1 as the run did";
 }
 
-
 /// The limit of the steps that are announced is lower after a miss, and is what it was once enough of them went well.
 TEST_F(TwinLinkTest, AMissLowersTheLimitForAWhile) {
   int64_t needed = 0;
