@@ -7,7 +7,7 @@
 namespace vlmtrain::engine {
 
 AsyncScalars::AsyncScalars(const at::Tensor& scalars) {
-  if (scalars.is_cpu()) {
+  if (!scalars.is_cuda()) {
     host_ = scalars;
     return;
   }

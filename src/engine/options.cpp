@@ -54,8 +54,8 @@ void declare(OptionTable& table, TrainingOptions& options) {
       std::optional{at_least<int64_t>(1)});
   table.add(
       "training.micro_batch_size", options.micro_batch_size,
-      "Samples of one forward and backward pass; must divide the global batch. `auto`: what the planner finds for the "
-      "GPU; on the CPU the largest divisor of the global batch up to 8.",
+      "Samples of one forward and backward pass; must divide the global batch. `auto`: what the planner finds; on "
+      "the CPU the largest divisor of the global batch up to 8 that fits.",
       std::optional{unless_auto(at_least<int64_t>(1))});
   table.add("training.max_steps", options.max_steps, "Optimizer steps. `auto`: as many as `training.epochs` takes.",
             std::optional{unless_auto(at_least<int64_t>(1))});

@@ -23,7 +23,7 @@ using torch::autograd::variable_list;
 thread_local DropoutUnits units_of_thread;
 
 at::Generator new_generator(at::Device device) {
-  at::Generator shared = at::globalContext().defaultGenerator(device);
+  at::Generator shared = at::globalContext().defaultGenerator(device.is_cuda() ? device : at::kCPU);
   const std::lock_guard<std::mutex> lock(shared.mutex());
   return shared.clone();
 }

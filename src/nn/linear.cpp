@@ -70,7 +70,7 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!x.is_cpu()) return at::linear(x, weight, bias);
+  if (x.is_cuda()) return at::linear(x, weight, bias);
   return CpuLinear::apply(x, weight, bias.defined() ? std::optional{bias} : std::nullopt);
 }
 

@@ -30,7 +30,7 @@ at::Tensor onednn_inner_product(const at::Tensor& a, const at::Tensor& b) {
 
 at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b) {
   const at::NoGradGuard no_gradients;
-  if (a.is_cpu() && a.scalar_type() == at::kFloat && a.size(0) >= kFewestRows) return onednn_inner_product(a, b);
+  if (!a.is_cuda() && a.scalar_type() == at::kFloat && a.size(0) >= kFewestRows) return onednn_inner_product(a, b);
   return at::mm(a, b.t());
 }
 

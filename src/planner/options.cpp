@@ -33,21 +33,22 @@ models::RecomputeBlocks RecomputeOption::blocks_of(const models::RecomputeBlocks
 
 void declare(OptionTable& table, MemoryOptions& options) {
   table.describe_section("memory",
-                         "What is traded for memory. On a GPU the planner fills what is `auto` (docs/planner.md); none "
-                         "of it changes loss or gradients beyond rounding.");
+                         "What is traded for memory. The planner fills what is `auto` (docs/planner.md, for the CPU "
+                         "docs/memory.md); none of it changes loss or gradients beyond rounding.");
   table.add("memory.limit_gb", options.limit_gb,
-            "Most device memory that the process may take, CUDA's context included, in GB of 10⁹ bytes; what other "
-            "processes hold does not count. `auto`: all of the card.",
+            "Most memory that the process may take, in GB of 10⁹ bytes: of the card, CUDA's context included (what other "
+            "processes hold does not count), or on the CPU of the host. `auto`: all of the card, or what of the host is "
+            "free and allowed when the run starts.",
             std::optional{unless_auto(greater_than(0.0))});
   table.add_choice("memory.mode", options.mode, modes(),
-                   "How much of the card a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
+                   "How much of that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
   const auto valid = [](const std::string& text) {
     static const std::regex numbers("[0-9]{1,6}([+][0-9]{1,6})?");
     return text == "auto" || text == "none" || text == "all" || std::regex_match(text, numbers);
   };
   table.add("memory.recompute", options.recompute.text,
             "Blocks whose activations are computed again in the backward pass instead of being kept: a number for the "
-            "vision tower and the language model each, or `V+L` for V and L. `auto`: as few as fit; none on the CPU.",
+            "vision tower and the language model each, or `V+L` for V and L. `auto`: as few as fit.",
             std::optional{Check<std::string>{"auto, none, all, a number of blocks or two as V+L", valid}});
   table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
             "Most tiles that the vision tower takes at a time; 0: all of a micro-batch. `auto`: all, or fewer where "

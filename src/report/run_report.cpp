@@ -25,7 +25,8 @@ namespace fs = std::filesystem;
 constexpr size_t kMostProblems = 50;
 constexpr size_t kLongestConfig = 100'000;
 /// Of the plan; its alternatives are in plan.json.
-constexpr const char* kPlanKeys[] = {"model",
+constexpr const char* kPlanKeys[] = {"device",
+                                     "model",
                                      "precision",
                                      "finetune",
                                      "quantization",

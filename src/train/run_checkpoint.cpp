@@ -121,6 +121,7 @@ std::filesystem::path RunCheckpoints::save(const RunState& state, const models::
                               {"position", state.cursor.position},
                               {"fingerprint", state.fingerprint}};
   if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
+  if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
   io::write_file(trainer_state / "state.json", json.dump(2) + "\n");
   folder.commit();
   remove_old();
@@ -151,6 +152,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
   state.cursor.epoch = io::get<int64_t>(json, "epoch", path.string());
   state.cursor.position = io::get<int64_t>(json, "position", path.string());
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
+  state.host_memory = json.value("host_memory", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
   std::string differences;
   for (const auto& [key, value] : fingerprint.items()) {

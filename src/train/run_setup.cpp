@@ -1,5 +1,6 @@
 #include "train/run_setup.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "vlmtrain/base/error.h"
@@ -45,9 +46,17 @@ void RunSetup::load(const Config& config, at::Device device) {
   }
   if (newest) state = load_run_state(*newest, fingerprint);
   state.fingerprint = fingerprint;
+  if (device.is_cpu()) {
+    std::optional<HostChoices> kept;
+    if (!state.host_memory.is_null()) kept = HostChoices::of_json(state.host_memory, newest->string());
+    host = std::make_unique<HostRun>(config, records, *processor, tasks.initial_settings(), folder, kept);
+    state.host_memory = host->fixed().to_json();
+  }
   // A virtual card holds no values.
   model = load_model(config, device, newest, /*with_values=*/!is_rehearsal());
-  choices = plan ? plan->choices() : choices_without_plan(config, model->vision_blocks(), model->language_blocks());
+  choices = plan ? plan->choices() : host->fixed().choices;
+  choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
+  choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());
   engine::AdamWSettings settings = adamw_settings(config.training);
   settings.separate_tasks = tasks.initial_settings().separate();
   optimizer = std::make_unique<engine::AdamW>(model->parameters(), settings);

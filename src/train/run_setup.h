@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "train/host_run.h"
 #include "train/run_plan.h"
 #include "train/task_balance.h"
 #include "vlmtrain/data/ledger.h"
@@ -38,7 +39,8 @@ struct RunSetup {
   data::Ledger ledger;
   TaskBalance tasks;
   engine::Schedule schedule;
-  std::optional<RunPlan> plan;  ///< on a GPU
+  std::optional<RunPlan> plan;    ///< on a GPU
+  std::unique_ptr<HostRun> host;  ///< on the CPU
   planner::Choices choices;
   std::unique_ptr<models::VisionLanguageModel> model;
   std::unique_ptr<engine::AdamW> optimizer;

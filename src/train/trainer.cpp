@@ -73,6 +73,7 @@ class Trainer {
     }
     write_ledger();
     if (run_.plan) run_.plan->compare(most_, run_.state.step, twin_ ? &twin_->summary() : nullptr);
+    if (run_.host) run_.host->compare(run_.state.step);
     callbacks_.end(/*well=*/true);
     return {.stopped = stop_signal() != 0 && run_.state.step < run_.schedule.total_steps,
             .steps = run_.state.step,
@@ -121,7 +122,9 @@ class Trainer {
 
   void loop() {
     stop_between_steps();
-    data::Loader loader(run_.records, *run_.processor, loader_settings(config_), run_.state.cursor, run_.ledger);
+    data::LoaderSettings settings = loader_settings(config_);
+    if (run_.host) settings.bytes_ahead = run_.host->bytes_ahead();
+    data::Loader loader(run_.records, *run_.processor, settings, run_.state.cursor, run_.ledger);
     UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1,
                            run_.schedule.total_steps);
     OomGuard guard(*run_.model, *run_.optimizer, device_,
@@ -166,6 +169,7 @@ class Trainer {
       return rates_;
     };
     task_settings_ = run_.tasks.settings(step.step, step_seed);
+    const auto host_limit = run_.host ? run_.host->guard() : nullptr;
     for (;;) {
       try {
         return guard.step(step.batch.samples, step.foreseen.layout, step_seed, rates, task_settings_);

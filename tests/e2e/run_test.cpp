@@ -33,7 +33,7 @@ TEST_F(RunTest, WritesItsFolder) {
 
   EXPECT_THAT(entries(folder() / "run"),
               ElementsAre("checkpoints", "config.yaml", "environment.json", "events.jsonl", "ledger.json",
-                          "metrics.jsonl", "predictions.jsonl", "report.html", "samples.jsonl", "tensorboard"));
+                          "metrics.jsonl", "plan.json", "predictions.jsonl", "report.html", "samples.jsonl", "tensorboard"));
   EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-2", "step-3"));
   EXPECT_THAT(entries(folder() / "run/checkpoints/step-3/trainer_state"),
               ElementsAre("ledger.json", "optimizer.safetensors", "state.json"));

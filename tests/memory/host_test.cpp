@@ -1,5 +1,6 @@
 #include "vlmtrain/memory/host.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -69,6 +70,69 @@ TEST_F(HostLimitTest, IsNeverMoreThanTheMachineHas) {
   write("proc/self/cgroup", "0::/\n");
   write("sys/fs/cgroup/memory.max", "99999999999999\n");
   EXPECT_EQ(limit(), kMachine);
+}
+
+/// A process of 100 pages of its own on a machine with plenty free.
+class HostRoomTest : public HostLimitTest {
+ protected:
+  static constexpr int64_t kPage = 4096;
+  static constexpr int64_t kOwn = 100 * kPage;
+
+  void SetUp() override {
+    HostLimitTest::SetUp();
+    write("proc/meminfo", "MemTotal:       67108864 kB\nMemAvailable:   10000000 kB\n");
+    write("proc/self/statm", "5000 160 60 10 0 1000 0\n");
+  }
+
+  HostRoom room(const AddressLimits& limits = {}) const { return host_room(folder(), limits); }
+};
+
+TEST_F(HostRoomTest, IsWhatTheMachineHasFreeAndWhatTheProcessHolds) {
+  EXPECT_EQ(room().bytes, 10'000'000 * int64_t{1024} + kOwn);
+  EXPECT_EQ(room().bound, "the machine's free memory");
+}
+
+TEST_F(HostRoomTest, OfAControlGroupIsItsLimitLessWhatOthersUseThere) {
+  write("proc/self/cgroup", "0::/job/step\n");
+  write("sys/fs/cgroup/job/memory.max", "8000000000\n");
+  write("sys/fs/cgroup/job/memory.current", "3000000000\n");
+  EXPECT_EQ(room().bytes, 5'000'000'000 + kOwn);
+  EXPECT_THAT(room().bound, testing::EndsWith("sys/fs/cgroup/job/memory.max"));
+  // The kernel drops caches of files before it ends a process.
+  write("sys/fs/cgroup/job/memory.stat", "anon 900\nfile 700\ninactive_file 400000000\nactive_file 600000000\n");
+  EXPECT_EQ(room().bytes, 6'000'000'000 + kOwn);
+  // The tightest on the way up counts, not the one with the least limit.
+  write("sys/fs/cgroup/job/step/memory.max", "7000000000\n");
+  write("sys/fs/cgroup/job/step/memory.current", "100000000\n");
+  EXPECT_EQ(room().bytes, 6'000'000'000 + kOwn);
+  write("sys/fs/cgroup/job/step/memory.current", "6000000000\n");
+  EXPECT_EQ(room().bytes, 1'000'000'000 + kOwn);
+}
+
+TEST_F(HostRoomTest, OfAControlGroupInVersion1) {
+  write("proc/self/cgroup", "4:memory:/slurm/job\n");
+  const std::string group = "sys/fs/cgroup/memory/slurm/job/";
+  write(group + "memory.limit_in_bytes", "4000000000\n");
+  write(group + "memory.usage_in_bytes", "3000000000\n");
+  write(group + "memory.stat", "inactive_file 1\ntotal_inactive_file 500000000\ntotal_active_file 200000000\n");
+  EXPECT_EQ(room().bytes, 1'700'000'000 + kOwn);
+  // More is used than the limit, as the kernel counts by batches.
+  write(group + "memory.usage_in_bytes", "4800000000\n");
+  EXPECT_EQ(room().bytes, kOwn);
+}
+
+TEST_F(HostRoomTest, IsBoundByTheLimitsOfTheShell) {
+  EXPECT_EQ(room({.address_space = 1'000'000'000}).bytes, 1'000'000'000 - 5000 * kPage + kOwn);
+  EXPECT_EQ(room({.address_space = 1'000'000'000}).bound, "the limit of address space, ulimit -v");
+  EXPECT_EQ(room({.data = 500'000'000}).bytes, 500'000'000 - 1000 * kPage + kOwn);
+  EXPECT_EQ(room({.data = 500'000'000}).bound, "the limit of data, ulimit -d");
+  EXPECT_EQ(room({.address_space = 1}).bytes, kOwn);
+}
+
+TEST(HostMemory, ThisProcessHasRoom) {
+  EXPECT_GT(host_room().bytes, 0);
+  EXPECT_LE(host_room().bytes, host_limit_bytes() + host_bytes());
+  EXPECT_FALSE(host_room().bound.empty());
 }
 
 TEST(HostMemory, ResidentSetFollowsWhatIsUsed) {

@@ -16,7 +16,7 @@ struct AllocationCount;
 
 /// For tests: makes PyTorch's CPU allocator throw c10::OutOfMemoryError, as its CUDA allocator does. Only allocations
 /// of the thread that made it count and fail, while it lives (backward passes on the CPU run in the thread that starts
-/// them). One at a time in a process.
+/// them). Several count each for themselves.
 class FaultInjection {
  public:
   FaultInjection();

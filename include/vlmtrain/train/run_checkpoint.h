@@ -21,6 +21,7 @@ struct RunState {
   int64_t skipped_steps = 0;            ///< of these, whose loss or gradients were not finite: nothing was moved
   data::Cursor cursor;                  ///< where the next step's samples are drawn
   nlohmann::ordered_json task_balance;  ///< TaskBalance::state(), null without it
+  nlohmann::ordered_json host_memory;   ///< of a run on the CPU: the limit and the cut that it started with, else null
   /// What the numbers depend on: a resumed run must have the same.
   nlohmann::ordered_json fingerprint;
 };

@@ -15,7 +15,7 @@ const stackedBar = (parts, total, text) => html("div", { class: "bar", role: "im
 
 function memorySection(data) {
   const plan = data.plan;
-  if (!plan || !plan.memory) return null;
+  if (!plan || !plan.memory || plan.device === "cpu") return null;
   const memory = plan.memory;
   const names = [
     ["weights", "weights_bytes", "--weights"], ["optimizer", "optimizer_bytes", "--optimizer"], ["gradients", "gradients_bytes", "--gradients"],

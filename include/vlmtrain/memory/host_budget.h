@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+namespace vlmtrain::memory {
+
+struct BudgetCount;
+
+/// Counts the memory of the tensors that the calling thread makes on the CPU, from its construction on, and while a
+/// Limit lives refuses what would go over it: PyTorch's allocator throws c10::OutOfMemoryError, as its CUDA allocator
+/// does where a card is full, where else the kernel would end the process some time later. What other threads make
+/// does not count, so what is refused does not depend on how far the loader is ahead.
+class HostBudget {
+ public:
+  HostBudget();
+  ~HostBudget();
+  HostBudget(const HostBudget&) = delete;
+  HostBudget& operator=(const HostBudget&) = delete;
+
+  /// Nothing is taken beyond `bytes` while it lives. One at a time.
+  class Limit {
+   public:
+    Limit(HostBudget& budget, int64_t bytes);
+    ~Limit();
+    Limit(const Limit&) = delete;
+    Limit& operator=(const Limit&) = delete;
+
+   private:
+    std::shared_ptr<BudgetCount> count_;
+  };
+
+  int64_t live_bytes() const;
+  /// The most that lived since reset_peak().
+  int64_t peak_bytes() const;
+  void reset_peak();
+  /// How many allocations were refused.
+  int64_t refusals() const;
+
+ private:
+  std::shared_ptr<BudgetCount> count_;
+};
+
+}  // namespace vlmtrain::memory

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+namespace vlmtrain::memory {
+
+/// While it lives, tensors on LibTorch's meta device are counted as if they had memory: an operation there makes the
+/// tensors that it would make elsewhere, computes nothing and takes no memory. Allocations are told to AllocationTrace
+/// as the CPU's and the GPU's are. Only tensors that were made since then are counted; one at a time in a process; for
+/// one thread.
+class MetaMemory {
+ public:
+  MetaMemory();
+  ~MetaMemory();
+  MetaMemory(const MetaMemory&) = delete;
+  MetaMemory& operator=(const MetaMemory&) = delete;
+
+  int64_t live_bytes() const;
+  /// Since reset_peak().
+  int64_t peak_bytes() const;
+  void reset_peak();
+};
+
+}  // namespace vlmtrain::memory

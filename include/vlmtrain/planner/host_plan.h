@@ -1,0 +1,80 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/memory/host.h"
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::planner {
+
+/// What the process of a run on the CPU may take of the host's memory, and for what.
+struct HostLimit {
+  memory::HostRoom room;        ///< as found, or memory.limit_gb where that is less
+  double margin_percent = 0;    ///< of room.bytes
+  int64_t margin_bytes = 0;     ///< kept free
+  int64_t process_bytes = 0;    ///< the program itself and the data set's records
+  int64_t samples_bytes = 0;    ///< most that decoded samples take which wait for their step
+  int64_t libraries_bytes = 0;  ///< oneDNN's and MKL's own memory, stacks, the autograd graph
+  int64_t tensor_bytes = 0;     ///< what is left for the tensors of the thread that trains
+
+  /// What malloc cannot use again while so many bytes of tensors live.
+  static int64_t fragmented_bytes(int64_t tensor_bytes);
+  /// Of a process whose tensors take so much at most.
+  int64_t total_bytes(int64_t tensors) const {
+    return tensors + fragmented_bytes(tensors) + process_bytes + samples_bytes + libraries_bytes;
+  }
+};
+
+/// `process_bytes` and `samples_bytes` as HostLimit has them.
+HostLimit host_limit(memory::HostRoom room, std::optional<double> limit_gigabytes, Mode mode, int64_t process_bytes,
+                     int64_t samples_bytes);
+
+struct HostPlanRequest {
+  std::string model;  ///< as the user named it
+  Job job;
+  Mode mode = Mode::kBalanced;
+  HostLimit limit;
+  Workload workload;
+  FixedChoices fixed;
+  int64_t largest_micro_batch = 1;  ///< that is tried where none is fixed
+};
+
+/// How a run on the CPU does its steps, and what that takes.
+struct HostPlan {
+  std::string model;
+  Job job;
+  Mode mode = Mode::kBalanced;
+  bool fits = false;
+  Choices choices;         ///< where nothing fits: what needs least
+  int64_t peak_bytes = 0;  ///< tensors that live at once, at most
+  RehearsalDetail detail;
+  HostLimit limit;
+  Workload workload;
+  SampleBatch worst;                  ///< of the workload's candidates, with these choices
+  std::vector<std::string> remedies;  ///< where it does not fit: settings with which it does, each rehearsed
+  PlanningEffort effort;
+
+  int64_t total_bytes() const { return limit.total_bytes(peak_bytes); }
+  /// plan.json of a run on the CPU: the keys of a GPU's plan where they say the same.
+  nlohmann::ordered_json to_json() const;
+};
+
+/// The first that fits of: micro-batches from the largest down with nothing recomputed; the smallest with ever more
+/// blocks recomputed, as few as fit; with the tower's tiles in ever more passes and the loss in small chunks. On a CPU
+/// a larger micro-batch is hardly faster, and a block recomputed is time lost.
+///
+/// Each is rehearsed: an optimizer step of the worst samples through the real engine, on LibTorch's meta device, where
+/// operations make the tensors that they would make on the CPU, but compute nothing and take no memory
+/// (memory/meta_memory.h); a tenth of a second each. Throws what building the model throws, and c10::Error where an
+/// operation has no function for the meta device.
+HostPlan make_host_plan(const HostPlanRequest& request);
+
+/// What a choice takes in tensors, over the workload's candidates.
+int64_t host_peak_bytes(const Job& job, const Workload& workload, const Choices& choices);
+
+}  // namespace vlmtrain::planner

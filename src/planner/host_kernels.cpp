@@ -1,0 +1,175 @@
+#include "planner/host_kernels.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace vlmtrain::planner {
+
+namespace {
+
+using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+at::Tensor contiguous_like(const at::Tensor& x) {
+  return at::empty(x.sizes(), x.options());
+}
+
+at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& /*bias*/,
+                            std::string_view /*attr*/, c10::List<std::optional<at::Scalar>> /*scalars*/,
+                            std::optional<std::string_view> /*algorithm*/) {
+  const at::Tensor rows = a.contiguous();
+  at::Tensor result = at::empty({a.size(0), b.size(0)}, a.options());
+  // oneDNN lays the second factor out as its kernels want it.
+  const at::Tensor packed = contiguous_like(b);
+  return result;
+}
+
+at::Tensor index_select(const at::Tensor& x, int64_t dim, const at::Tensor& index) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes[static_cast<size_t>(dim < 0 ? dim + x.dim() : dim)] = index.numel();
+  return at::empty(sizes, x.options());
+}
+
+at::Tensor where(const at::Tensor& condition, const at::Tensor& yes, const at::Tensor& no) {
+  const auto sizes = at::infer_size(at::infer_size(condition.sizes(), yes.sizes()), no.sizes());
+  return at::empty(sizes, yes.options());
+}
+
+at::Tensor& abs_out(const at::Tensor& x, at::Tensor& result) {
+  result.resize_(x.sizes());
+  return result;
+}
+
+/// Rows and features of what is normalised over its last dimensions.
+std::pair<int64_t, int64_t> rows_and_features(const at::Tensor& x, size_t normalized_dimensions) {
+  int64_t features = 1;
+  for (const int64_t size : x.sizes().slice(static_cast<size_t>(x.dim()) - normalized_dimensions)) features *= size;
+  return {x.numel() / std::max<int64_t>(features, 1), features};
+}
+
+Three native_layer_norm(const at::Tensor& x, c10::SymIntArrayRef normalized, const std::optional<at::Tensor>& /*weight*/,
+                        const std::optional<at::Tensor>& /*bias*/, double /*eps*/) {
+  const auto [rows, features] = rows_and_features(x, normalized.size());
+  const auto fp32 = x.options().dtype(at::kFloat);
+  return {contiguous_like(x), at::empty({rows, 1}, fp32), at::empty({rows, 1}, fp32)};
+}
+
+Three native_layer_norm_backward(const at::Tensor& /*gradient*/, const at::Tensor& x, c10::SymIntArrayRef normalized,
+                                 const at::Tensor& /*mean*/, const at::Tensor& /*rstd*/,
+                                 const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+                                 std::array<bool, 3> wanted) {
+  const auto [rows, features] = rows_and_features(x, normalized.size());
+  Three result;
+  if (wanted[0]) std::get<0>(result) = contiguous_like(x);
+  if (wanted[1]) std::get<1>(result) = contiguous_like(*weight);
+  if (wanted[2]) std::get<2>(result) = contiguous_like(*bias);
+  const at::Tensor sums = at::empty({2, at::get_num_threads(), features}, x.options().dtype(at::kFloat));
+  return result;
+}
+
+at::Tensor embedding_dense_backward(const at::Tensor& gradient, const at::Tensor& /*indices*/, c10::SymInt rows,
+                                    c10::SymInt /*padding*/, bool /*scale_by_frequency*/) {
+  return at::empty({rows.expect_int(), gradient.size(-1)}, gradient.options());
+}
+
+at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor& /*mask*/, double /*scale*/) {
+  at::Tensor masked = contiguous_like(gradient);
+  {
+    const at::Tensor mask_as_numbers = contiguous_like(gradient);
+  }
+  return contiguous_like(gradient);
+}
+
+/// What a thread of the flash kernel holds: scores of a block of queries and keys, and sums over them.
+at::Tensor flash_buffers(const at::Tensor& query, const at::Tensor& key, int64_t scores) {
+  constexpr int64_t kMostQueries = 256;
+  constexpr int64_t kMostKeys = 512;
+  const int64_t queries = std::min(kMostQueries, query.size(2));
+  const int64_t keys = std::min(kMostKeys, key.size(2));
+  const int64_t each = scores * queries * keys + queries * (query.size(3) + 2);
+  return at::empty({at::get_num_threads(), each}, query.options().dtype(at::kFloat));
+}
+
+/// query [batch, heads, rows, head_dim]
+std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, const at::Tensor& key,
+                                                   const at::Tensor& /*value*/, double /*dropout*/, bool /*causal*/,
+                                                   const std::optional<at::Tensor>& /*mask*/,
+                                                   std::optional<double> /*scale*/) {
+  const int64_t batch = query.size(0), heads = query.size(1), rows = query.size(2);
+  const at::Tensor output = at::empty({batch, rows, heads, query.size(3)}, query.options());
+  const at::Tensor log_sums = at::empty({batch, rows, heads}, query.options().dtype(at::kFloat));
+  const at::Tensor buffers = flash_buffers(query, key, /*scores=*/1);
+  return {output.transpose(1, 2), log_sums.transpose(1, 2)};
+}
+
+Three flash_attention_backward(const at::Tensor& /*gradient*/, const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, const at::Tensor& /*output*/, const at::Tensor& /*log_sums*/,
+                               double /*dropout*/, bool /*causal*/, const std::optional<at::Tensor>& /*mask*/,
+                               std::optional<double> /*scale*/) {
+  const auto rows_first = [](const at::Tensor& x) {
+    return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
+  };
+  Three result{rows_first(query), rows_first(key), rows_first(value)};
+  const at::Tensor buffers = flash_buffers(query, key, /*scores=*/2);
+  return result;
+}
+
+void fused_adamw(at::TensorList /*weights*/, at::TensorList /*gradients*/, at::TensorList /*first_moments*/,
+                 at::TensorList /*second_moments*/, at::TensorList /*largest*/, at::TensorList /*steps*/, double /*lr*/,
+                 double /*beta1*/, double /*beta2*/, double /*weight_decay*/, double /*eps*/, bool /*amsgrad*/,
+                 bool /*maximize*/, const std::optional<at::Tensor>& /*grad_scale*/,
+                 const std::optional<at::Tensor>& /*found_inf*/) {}
+
+/// Of a namespace of operations; those that LibTorch has already stay.
+class Kernels {
+ public:
+  explicit Kernels(const char* name_space)
+      : name_space_(name_space),
+        library_(torch::Library::IMPL, name_space, c10::DispatchKey::Meta, __FILE__, __LINE__) {}
+
+  template <class Function>
+  void add(const std::string& name, Function* function, const std::string& overload = "") {
+    const auto operation = c10::Dispatcher::singleton().findSchema({name_space_ + "::" + name, overload});
+    if (!operation || operation->hasKernelForDispatchKey(c10::DispatchKey::Meta)) return;
+    library_.impl((overload.empty() ? name : name + "." + overload).c_str(), function);
+  }
+
+ private:
+  std::string name_space_;
+  torch::Library library_;
+};
+
+}  // namespace
+
+void describe_cpu_kernels() {
+  static const auto* const described = [] {
+    auto* const kernels = new std::array<Kernels, 2>{Kernels("aten"), Kernels("mkldnn")};  // never freed
+    Kernels& aten = kernels->front();
+    aten.add("index_select", index_select);
+    aten.add("where", where, "self");
+    aten.add("abs", abs_out, "out");
+    aten.add("native_layer_norm", native_layer_norm);
+    aten.add("native_layer_norm_backward", native_layer_norm_backward);
+    aten.add("embedding_dense_backward", embedding_dense_backward);
+    aten.add("native_dropout_backward", native_dropout_backward);
+    aten.add("_scaled_dot_product_flash_attention_for_cpu", flash_attention);
+    aten.add("_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward);
+    aten.add("_fused_adamw_", fused_adamw);
+    kernels->back().add("_linear_pointwise", linear_pointwise);
+    return kernels;
+  }();
+  static_cast<void>(described);
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,237 @@
+#include "vlmtrain/planner/host_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <span>
+#include <utility>
+
+#include "planner/host_rehearsal.h"
+#include "planner/option_search.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+// Measured: docs/memory.md, "On the CPU".
+/// Primitives of oneDNN and MKL's buffers, stacks, small objects of the autograd graph.
+constexpr int64_t kLibraryBytes = 250'000'000;
+/// What malloc cannot use again of the memory that tensors had, as a share of their peak.
+constexpr double kFragmentedShare = 0.02;
+
+constexpr int64_t kSmallLossChunk = 128;
+
+/// The first samples of a batch, the last standing for those that it lacks.
+std::vector<SampleGroup> micro_batch_of(const SampleBatch& batch, int64_t size) {
+  std::vector<SampleGroup> groups;
+  for (int64_t i = 0; i < size; ++i) {
+    add_sample(groups, batch.shapes[static_cast<size_t>(std::min(i, std::ssize(batch.shapes) - 1))]);
+  }
+  return groups;
+}
+
+class HostSearch {
+ public:
+  explicit HostSearch(const HostPlanRequest& request) : request_(request), job_(request.job), fixed_(request.fixed) {}
+
+  HostPlan make() {
+    const auto start = std::chrono::steady_clock::now();
+    HostPlan plan;
+    plan.model = request_.model;
+    plan.job = request_.job;
+    plan.mode = request_.mode;
+    plan.limit = request_.limit;
+    plan.workload = request_.workload;
+    learn_blocks();
+    plan.fits = find();
+    plan.choices = choices_;
+    if (!plan.fits) plan.remedies = remedies();
+    describe(plan);
+    effort_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    plan.effort = effort_;
+    return plan;
+  }
+
+ private:
+  /// Sets choices_ to the first that fits; where none does, to what needs least.
+  bool find() { return find_without_recomputing() || find_recomputing() || find_with_smaller_passes(); }
+
+  bool find_without_recomputing() {
+    if (!fixed_.recompute.is_auto()) return find_size(fixed_.recompute.blocks_of(all_blocks_));
+    return find_size({});
+  }
+
+  /// The largest micro-batch with so many blocks recomputed.
+  bool find_size(const models::RecomputeBlocks& recompute) {
+    const auto sizes = micro_batch_sizes();
+    for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+      if (fits(choices_at(*size, recompute))) return true;
+    }
+    return false;
+  }
+
+  /// The smallest micro-batch, as few blocks as fit; those of the tower first, whose activations are most of it.
+  bool find_recomputing() {
+    if (!fixed_.recompute.is_auto()) return false;
+    const int64_t all = all_blocks_.vision + all_blocks_.language;
+    if (!fits(recomputing(all))) return false;
+    int64_t fitting = all;
+    for (int64_t too_few = 0; fitting - too_few > 1;) {
+      const int64_t middle = (fitting + too_few) / 2;
+      (fits(recomputing(middle)) ? fitting : too_few) = middle;
+    }
+    return fits(recomputing(fitting));
+  }
+
+  Choices recomputing(int64_t blocks) const {
+    const bool has_tiles = tiles() > 0;
+    const int64_t vision = has_tiles ? std::min(blocks, all_blocks_.vision) : 0;
+    return choices_at(micro_batch_sizes().front(), {vision, std::min(blocks - vision, all_blocks_.language)});
+  }
+
+  bool find_with_smaller_passes() {
+    Choices smallest = recomputing(all_blocks_.vision + all_blocks_.language);
+    if (!fixed_.recompute.is_auto()) smallest.recompute = fixed_.recompute.blocks_of(all_blocks_);
+    if (!fixed_.loss_chunk_rows) smallest.loss_chunk_rows = kSmallLossChunk;
+    if (fits(smallest)) return true;
+    if (fixed_.vision_tiles_per_pass) return false;
+    for (int64_t left = tiles() * smallest.micro_batch_size; left > 1;) {
+      left = (left + 1) / 2;
+      smallest.vision_tiles_per_pass = left;
+      if (fits(smallest)) return true;
+    }
+    return false;
+  }
+
+  std::vector<int64_t> micro_batch_sizes() const {
+    if (fixed_.micro_batch_size) return {*fixed_.micro_batch_size};
+    auto sizes = divisors(request_.workload.samples_per_rank());
+    std::erase_if(sizes, [this](int64_t size) { return size > request_.largest_micro_batch; });
+    return sizes;
+  }
+
+  Choices choices_at(int64_t size, const models::RecomputeBlocks& recompute) const {
+    return {.micro_batch_size = size,
+            .recompute = recompute,
+            .vision_tiles_per_pass = fixed_.vision_tiles_per_pass.value_or(0),
+            .loss_chunk_rows = fixed_.loss_chunk_rows.value_or(Choices{}.loss_chunk_rows),
+            .expandable_segments = fixed_.expandable_segments};
+  }
+
+  int64_t tiles() const {
+    int64_t most = 0;
+    for (const auto& batch : request_.workload.candidates) most = std::max(most, batch.shapes.front().tiles);
+    return most;
+  }
+
+  /// Whether every candidate does; the choice is remembered.
+  bool fits(const Choices& choices) {
+    choices_ = choices;
+    return std::ranges::all_of(request_.workload.candidates, [&](const SampleBatch& batch) {
+      return rehearse(choices, batch).peaks().allocated_bytes <= request_.limit.tensor_bytes;
+    });
+  }
+
+  Outcome rehearse(const Choices& choices, const SampleBatch& batch, bool with_detail = false) {
+    Outcome outcome = rehearse_on_host(job_, {.choices = choices,
+                                              .steps = {micro_batch_of(batch, choices.micro_batch_size)},
+                                              .with_detail = with_detail});
+    ++effort_.rehearsals;
+    effort_.rehearsal_seconds += outcome.seconds;
+    return outcome;
+  }
+
+  /// How many blocks there are, by a rehearsal of the least.
+  void learn_blocks() {
+    const auto& batch = request_.workload.candidates.front();
+    const auto detail = *rehearse(choices_at(1, {}), batch, /*with_detail=*/true).detail;
+    all_blocks_ = {detail.vision_blocks, detail.language_blocks};
+  }
+
+  void describe(HostPlan& plan) {
+    for (const auto& batch : request_.workload.candidates) {
+      const Outcome outcome = rehearse(plan.choices, batch, /*with_detail=*/true);
+      const int64_t bytes = outcome.peaks().allocated_bytes;
+      if (bytes <= plan.peak_bytes) continue;
+      plan.peak_bytes = bytes;
+      plan.worst = batch;
+      plan.detail = *outcome.detail;
+    }
+  }
+
+  /// What a person could set so that it fits: the least change first.
+  std::vector<std::string> remedies() {
+    const Choices least = choices_;
+    std::vector<std::string> found;
+    const auto tries = [&](const std::string& setting, const std::function<void()>& change) {
+      change();
+      if (find()) found.push_back(setting);
+      job_ = request_.job;
+      fixed_ = request_.fixed;
+    };
+    const bool has_fixed = fixed_.micro_batch_size || !fixed_.recompute.is_auto() || fixed_.vision_tiles_per_pass ||
+                           fixed_.loss_chunk_rows;
+    if (has_fixed) {
+      tries("training.micro_batch_size=auto memory.recompute=auto memory.vision_tiles_per_pass=auto "
+            "memory.loss_chunk_rows=auto",
+            [this] { fixed_ = {}; });
+    }
+    if (job_.optimizer_states != engine::OptimizerStates::k8Bit) {
+      tries("training.optimizer_states=8bit", [this] { job_.optimizer_states = engine::OptimizerStates::k8Bit; });
+    }
+    if (!job_.lora) {
+      if (!job_.frozen.vision_tower) {
+        tries("model.freeze_vision_tower=true", [this] { job_.frozen.vision_tower = true; });
+      }
+      tries("lora.rank=16", [this] { job_.lora = nn::LoraSettings{.rank = 16}; });
+    }
+    choices_ = least;
+    return found;
+  }
+
+  const HostPlanRequest& request_;
+  Job job_;             // request_'s, or a remedy's
+  FixedChoices fixed_;  // the same
+  Choices choices_;
+  models::RecomputeBlocks all_blocks_;
+  PlanningEffort effort_;
+};
+
+}  // namespace
+
+int64_t HostLimit::fragmented_bytes(int64_t tensor_bytes) {
+  return std::llround(static_cast<double>(tensor_bytes) * kFragmentedShare);
+}
+
+HostLimit host_limit(memory::HostRoom room, std::optional<double> limit_gigabytes, Mode mode, int64_t process_bytes,
+                     int64_t samples_bytes) {
+  constexpr double kBytesPerGigabyte = 1e9;
+  if (limit_gigabytes && *limit_gigabytes * kBytesPerGigabyte < static_cast<double>(room.bytes)) {
+    room = {.bytes = static_cast<int64_t>(*limit_gigabytes * kBytesPerGigabyte), .bound = "memory.limit_gb"};
+  }
+  HostLimit limit{.room = std::move(room), .margin_percent = margin_percent(mode)};
+  limit.margin_bytes = std::llround(static_cast<double>(limit.room.bytes) * limit.margin_percent / 100);
+  limit.process_bytes = process_bytes;
+  limit.samples_bytes = samples_bytes;
+  limit.libraries_bytes = kLibraryBytes;
+  const int64_t left = limit.room.bytes - limit.margin_bytes - limit.total_bytes(0);
+  limit.tensor_bytes = static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, left)) / (1 + kFragmentedShare));
+  return limit;
+}
+
+HostPlan make_host_plan(const HostPlanRequest& request) {
+  return HostSearch(request).make();
+}
+
+int64_t host_peak_bytes(const Job& job, const Workload& workload, const Choices& choices) {
+  int64_t most = 0;
+  for (const auto& batch : workload.candidates) {
+    const Outcome outcome = rehearse_on_host(
+        job, {.choices = choices, .steps = {micro_batch_of(batch, choices.micro_batch_size)}});
+    most = std::max(most, outcome.peaks().allocated_bytes);
+  }
+  return most;
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,91 @@
+#include "planner/host_rehearsal.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "planner/host_kernels.h"
+#include "planner/rehearsed_run.h"
+#include "vlmtrain/memory/meta_memory.h"
+#include "vlmtrain/memory/trace.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+/// Operations of two tensors that the CPU does in their common type: it first makes copies of those of other types.
+constexpr std::string_view kConvertingOperations[] = {"aten::add", "aten::add_", "aten::sub", "aten::sub_",
+                                                      "aten::mul", "aten::mul_", "aten::div", "aten::div_"};
+
+/// The copies, for as long as the operation goes on.
+struct ConvertedInputs final : at::ObserverContext {
+  std::vector<at::Tensor> copies;
+};
+
+std::unique_ptr<at::ObserverContext> convert_inputs(const at::RecordFunction& function) {
+  const std::string_view name = function.name();
+  if (std::ranges::find(kConvertingOperations, name) == std::end(kConvertingOperations)) return nullptr;
+  const auto inputs = function.inputs();
+  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return nullptr;
+  const std::array tensors{inputs[0].toTensor(), inputs[1].toTensor()};
+  if (!tensors[0].is_meta() || tensors[0].scalar_type() == tensors[1].scalar_type()) return nullptr;
+  const at::ScalarType common = at::result_type(tensors[0], tensors[1]);
+  auto converted = std::make_unique<ConvertedInputs>();
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.scalar_type() != common) {
+      converted->copies.push_back(at::empty(tensor.sizes(), tensor.options().dtype(common)));
+    }
+  }
+  return converted;
+}
+
+class ConversionsCounted {
+ public:
+  ConversionsCounted()
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(convert_inputs).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {}
+  ~ConversionsCounted() { at::removeCallback(handle_); }
+  ConversionsCounted(const ConversionsCounted&) = delete;
+  ConversionsCounted& operator=(const ConversionsCounted&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+}  // namespace
+
+Outcome rehearse_on_host(const Job& job, const RehearsalRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  describe_cpu_kernels();
+  Outcome outcome;
+  const memory::MetaMemory memory;
+  std::optional<memory::AllocationTrace> trace;
+  if (request.with_detail) trace.emplace(at::kMeta);
+  RehearsedRun run(job, at::kMeta);
+  {
+    const ConversionsCounted conversions;
+    run.step(request.steps.front(), layout_of(request.choices, request.steps.front()));
+  }
+  outcome.steps.push_back({memory.peak_bytes(), memory.peak_bytes()});
+  if (trace) {
+    outcome.detail = RehearsalDetail{.peak = memory::find_peak(trace->events()),
+                                     .vision_blocks = run.model().vision_blocks(),
+                                     .language_blocks = run.model().language_blocks(),
+                                     .total_elements = run.model().parameters().total_elements(),
+                                     .trained_elements = run.optimizer().trained_elements(),
+                                     .timeline = {}};
+  }
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return outcome;
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,213 @@
+#include "train/host_run.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "train/host_memory.h"
+#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/host.h"
+#include "vlmtrain/train/planning.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+using planner::HostLimit;
+using planner::HostPlan;
+using planner::HostPlanRequest;
+
+std::string gb(int64_t bytes) {
+  return fmt::format("{:.2f} GB", in_gigabytes(bytes));
+}
+
+std::string words_of(const planner::Choices& choices, const HostPlan& plan) {
+  std::string text = fmt::format("micro-batches of {}", choices.micro_batch_size);
+  const auto& blocks = choices.recompute;
+  if (blocks.vision > 0) text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.vision_blocks);
+  if (blocks.language > 0) {
+    text += fmt::format(", {} of {} language blocks recomputed", blocks.language, plan.detail.language_blocks);
+  }
+  if (choices.vision_tiles_per_pass > 0) text += fmt::format(", {} tiles a vision pass", choices.vision_tiles_per_pass);
+  return text;
+}
+
+std::string where_from(const HostLimit& limit) {
+  return fmt::format("{} ({}), of which {:.0f} % are kept free", gb(limit.room.bytes), limit.room.bound,
+                     limit.margin_percent);
+}
+
+/// Bytes of the largest sample once it is decoded.
+int64_t largest_sample(const planner::Workload& workload) {
+  int64_t most = 0;
+  for (const auto& batch : workload.candidates) {
+    const data::SampleShape& shape = batch.shapes.front();
+    constexpr int64_t kBytesPerToken = 32;
+    most = std::max(most, shape.tiles * 3 * shape.tile_height * shape.tile_width + kBytesPerToken * shape.tokens);
+  }
+  return most;
+}
+
+/// Of `config`, with what was kept for all that it does not fix itself.
+planner::FixedChoices fixed_as_kept(const planner::FixedChoices& asked, const planner::Choices& kept) {
+  planner::FixedChoices fixed = asked;
+  if (!fixed.micro_batch_size) fixed.micro_batch_size = kept.micro_batch_size;
+  if (fixed.recompute.is_auto()) {
+    fixed.recompute.text = fmt::format("{}+{}", kept.recompute.vision, kept.recompute.language);
+  }
+  if (!fixed.vision_tiles_per_pass) fixed.vision_tiles_per_pass = kept.vision_tiles_per_pass;
+  if (!fixed.loss_chunk_rows) fixed.loss_chunk_rows = kept.loss_chunk_rows;
+  return fixed;
+}
+
+std::string refusal(const HostPlan& plan) {
+  std::string text = fmt::format(
+      "model.path: {} does not fit in host memory: a step takes at least {} ({}; tensors of {}, {} beside them), and "
+      "this process may have {}",
+      plan.model, gb(plan.total_bytes()), words_of(plan.choices, plan), gb(plan.peak_bytes),
+      gb(plan.total_bytes() - plan.peak_bytes), where_from(plan.limit));
+  if (plan.remedies.empty()) {
+    return text + "; ask for more memory, or take a smaller model or smaller images (data.image_max_pixels)";
+  }
+  return text + fmt::format("; it fits with\n  {}", fmt::join(plan.remedies, "\n  "));
+}
+
+/// With allow_splits the micro-batch that was asked for is one that the largest samples may not fit: what has to fit is
+/// a single sample.
+HostPlan host_plan_that_fits(HostPlanRequest request, bool allow_splits) {
+  HostPlan plan = planner::make_host_plan(request);
+  if (!plan.fits && allow_splits && request.fixed.micro_batch_size) {
+    const int64_t wanted = *request.fixed.micro_batch_size;
+    request.fixed.micro_batch_size = 1;
+    plan = planner::make_host_plan(request);
+    if (plan.fits) plan.choices.micro_batch_size = wanted;
+  }
+  return plan;
+}
+
+}  // namespace
+
+nlohmann::ordered_json HostChoices::to_json() const {
+  return {{"micro_batch_size", choices.micro_batch_size},
+          {"recomputed_vision_blocks", choices.recompute.vision},
+          {"recomputed_language_blocks", choices.recompute.language},
+          {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
+          {"loss_chunk_rows", choices.loss_chunk_rows},
+          {"tensor_limit_bytes", tensor_limit_bytes}};
+}
+
+HostChoices HostChoices::of_json(const nlohmann::ordered_json& json, const std::string& source) {
+  const auto number = [&](const char* key) { return io::get<int64_t>(json, key, source); };
+  return {.choices = {.micro_batch_size = number("micro_batch_size"),
+                      .recompute = {number("recomputed_vision_blocks"), number("recomputed_language_blocks")},
+                      .vision_tiles_per_pass = number("vision_tiles_per_pass"),
+                      .loss_chunk_rows = number("loss_chunk_rows")},
+          .tensor_limit_bytes = number("tensor_limit_bytes")};
+}
+
+HostRun::HostRun(const Config& config, const std::vector<io::Record>& records, const models::Processor& processor,
+                 const engine::TaskSettings& tasks, std::filesystem::path run_folder,
+                 const std::optional<HostChoices>& kept)
+    : run_folder_(std::move(run_folder)) {
+  planner::Workload workload = workload_of(records, processor, config);
+  // The loader's two global batches, that of the step, and what its threads are at.
+  const int64_t sample = largest_sample(workload);
+  const int64_t global = config.training.global_batch_size;
+  const int64_t process = memory::host_bytes();
+  const memory::HostRoom room = memory::host_room();
+  bytes_ahead_ = std::min(2 * global * sample, bytes_for_samples_ahead(room.bytes, process));
+  const int64_t samples = bytes_ahead_ + (global + config.data.num_workers) * sample;
+
+  const planner::PlanRequest asked = plan_request(config, /*card=*/{}, std::move(workload), tasks);
+  make_plan(config,
+            {.model = asked.model,
+             .job = asked.job,
+             .mode = asked.mode,
+             .limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, process, samples),
+             .workload = asked.workload,
+             .fixed = asked.fixed,
+             .largest_micro_batch = micro_batch_size(config.training)},
+            kept);
+  if (kept) go_on_with(config, *kept);
+  if (!plan_) return;
+  write();
+  spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", gb(plan_->total_bytes()), where_from(plan_->limit),
+               words_of(fixed_.choices, *plan_), plan_->effort.seconds);
+}
+
+void HostRun::make_plan(const Config& config, HostPlanRequest request, const std::optional<HostChoices>& kept) {
+  fixed_.tensor_limit_bytes = guard_bytes_ = request.limit.tensor_bytes;
+  if (kept) request.fixed = fixed_as_kept(request.fixed, kept->choices);
+  try {
+    HostPlan plan = host_plan_that_fits(request, config.memory.allow_splits);
+    if (!plan.fits && !kept) throw UserError(ExitCode::kDoesNotFit, refusal(plan));
+    fixed_.choices = plan.choices;
+    plan_ = std::move(plan);
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    spdlog::warn(
+        "host memory: no plan could be made ({}); micro-batches are single samples and all blocks are recomputed, "
+        "unless the configuration says otherwise, and what goes over {} is cut",
+        reason.substr(0, reason.find('\n')), gb(request.limit.room.bytes));
+    constexpr int64_t kAllBlocks = 1'000'000;
+    fixed_.choices = kept ? kept->choices : choices_without_plan(config, kAllBlocks, kAllBlocks);
+    if (!kept && !config.training.micro_batch_size) fixed_.choices.micro_batch_size = 1;
+    if (!kept && config.memory.recompute.is_auto()) fixed_.choices.recompute = {kAllBlocks, kAllBlocks};
+  }
+}
+
+/// What there is now counts only where it is less than the run was planned for.
+void HostRun::go_on_with(const Config& config, const HostChoices& kept) {
+  const int64_t now = fixed_.tensor_limit_bytes;
+  fixed_.tensor_limit_bytes = kept.tensor_limit_bytes;
+  guard_bytes_ = std::min(now, kept.tensor_limit_bytes);
+  if (now >= kept.tensor_limit_bytes) return;
+  const std::string lack = plan_ ? fmt::format("this process may have {}", where_from(plan_->limit))
+                                 : fmt::format("its tensors may have {}", gb(now));
+  if (plan_ && plan_->peak_bytes > now && !config.memory.allow_splits) {
+    throw UserError(
+        ExitCode::kDoesNotFit,
+        fmt::format("host memory: the run was planned for tensors of {} ({}), which take {} in all, and {}; give it "
+                    "as much again, or let it go on in smaller pieces, as far as rounding not the same run: "
+                    "training.micro_batch_size=1 memory.recompute=all",
+                    gb(kept.tensor_limit_bytes), words_of(fixed_.choices, *plan_), gb(plan_->total_bytes()), lack));
+  }
+  spdlog::warn("host memory: the run was planned for tensors of {}, and {}, so {} of them; it goes on with the same "
+               "micro-batches, and cuts a step that does not fit",
+               gb(kept.tensor_limit_bytes), lack, gb(now));
+}
+
+std::unique_ptr<memory::HostBudget::Limit> HostRun::guard() {
+  return std::make_unique<memory::HostBudget::Limit>(budget_, guard_bytes_);
+}
+
+void HostRun::compare(int64_t steps) const {
+  const int64_t resident = memory::host_peak_bytes();
+  std::string planned_tensors, planned_total;
+  if (plan_) {
+    planned_tensors = fmt::format(" (planned for the worst batch: {})", gb(plan_->peak_bytes));
+    planned_total = fmt::format(" (planned: {})", gb(plan_->total_bytes()));
+  }
+  spdlog::info("host memory at most: tensors of {}{}, {} resident{}; {} allocations would have gone over the limit",
+               gb(budget_.peak_bytes()), planned_tensors, gb(resident), planned_total, budget_.refusals());
+  write({{"allocated_peak_bytes", budget_.peak_bytes()},
+         {"resident_peak_bytes", resident},
+         {"refused_allocations", budget_.refusals()},
+         {"steps", steps}});
+}
+
+void HostRun::write(const nlohmann::ordered_json& measured) const {
+  if (!plan_) return;
+  nlohmann::ordered_json json = plan_->to_json();
+  if (!measured.is_null()) json["measured"] = measured;
+  io::write_file(run_folder_ / "plan.json", json.dump(2) + "\n");
+}
+
+}  // namespace vlmtrain::train

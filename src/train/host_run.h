@@ -1,0 +1,64 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/engine/tasks.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/memory/host_budget.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/planner/host_plan.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::train {
+
+/// What a run on the CPU fixed when it started. A resumed run takes it from its checkpoint, whatever is free by then:
+/// other micro-batches add gradients up in another order.
+struct HostChoices {
+  planner::Choices choices;
+  int64_t tensor_limit_bytes = 0;  ///< HostLimit::tensor_bytes
+
+  nlohmann::ordered_json to_json() const;
+  /// Throws UserError (kBadData) that names `source`.
+  static HostChoices of_json(const nlohmann::ordered_json& json, const std::string& source);
+};
+
+/// The memory of a run on the CPU: planned for what the host has free before the model is built, written to plan.json,
+/// and held to that. Of the thread that makes it, which has to be the one that trains.
+class HostRun {
+ public:
+  /// `kept`: what the run's checkpoint says, if there is one. Throws UserError (kDoesNotFit), which says what would
+  /// fit. A plan that fails for reasons of its own does not stop a run: choices() are then cautious ones.
+  HostRun(const Config& config, const std::vector<io::Record>& records, const models::Processor& processor,
+          const engine::TaskSettings& tasks, std::filesystem::path run_folder, const std::optional<HostChoices>& kept);
+
+  /// What the run does and its checkpoints keep.
+  const HostChoices& fixed() const { return fixed_; }
+
+  /// Most that decoded samples may take which wait for their step.
+  int64_t bytes_ahead() const { return bytes_ahead_; }
+
+  /// While it lives, a tensor that would go over the limit is refused as out of memory.
+  std::unique_ptr<memory::HostBudget::Limit> guard();
+
+  /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json.
+  void compare(int64_t steps) const;
+
+ private:
+  void make_plan(const Config& config, planner::HostPlanRequest request, const std::optional<HostChoices>& kept);
+  void go_on_with(const Config& config, const HostChoices& kept);
+  void write(const nlohmann::ordered_json& measured = nullptr) const;
+
+  std::filesystem::path run_folder_;
+  std::optional<planner::HostPlan> plan_;  // nothing where none could be made
+  HostChoices fixed_;
+  int64_t guard_bytes_ = 0;  // the limit, or what there is now if that is less
+  int64_t bytes_ahead_ = 0;
+  memory::HostBudget budget_;
+};
+
+}  // namespace vlmtrain::train

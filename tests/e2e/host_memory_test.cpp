@@ -1,0 +1,134 @@
+#include "e2e/command.h"
+
+namespace vlmtrain::e2e {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr double kGigabyte = 1e9;
+
+/// Runs on the CPU with little memory. The model is tiny, so that all but nothing is the program itself.
+class HostMemoryRun : public CommandTest {
+ protected:
+  nlohmann::ordered_json plan() const { return json_file("run/plan.json"); }
+
+  /// memory.limit_gb with which so many bytes are left for tensors, going by a plan that was made.
+  static std::string limit_that_leaves(const nlohmann::ordered_json& plan, double tensor_bytes) {
+    const auto& memory = plan["memory"];
+    const double beside = memory["process_bytes"].get<double>() + memory["samples_ahead_bytes"].get<double>() +
+                          memory["libraries_bytes"].get<double>();
+    constexpr double kFragmented = 1.02;
+    constexpr double kWithoutMargin = 0.95;
+    return "memory.limit_gb=" +
+           std::to_string((beside + kFragmented * tensor_bytes) / kWithoutMargin / kGigabyte);
+  }
+};
+
+TEST_F(HostMemoryRun, SaysWhatIsPlannedAndWhatWasMeasured) {
+  const Result result = train({"memory.limit_gb=4"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("host memory: planned "));
+  EXPECT_THAT(result.err, HasSubstr("host memory at most: tensors of "));
+  const auto json = plan();
+  EXPECT_EQ(json["device"], "cpu");
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["room_bound"], "memory.limit_gb");
+  EXPECT_EQ(json["room_bytes"], 4'000'000'000);
+  EXPECT_EQ(json["micro_batch_size"], 4);
+  const auto planned = json["memory"]["allocated_peak_bytes"].get<double>();
+  const auto measured = json["measured"]["allocated_peak_bytes"].get<double>();
+  EXPECT_LT(measured, 1.02 * planned);
+  EXPECT_GT(measured, 0.8 * planned);
+  EXPECT_GT(json["measured"]["resident_peak_bytes"].get<double>(), measured);
+  EXPECT_EQ(json["measured"]["refused_allocations"], 0);
+}
+
+TEST_F(HostMemoryRun, GoesWithLessMemoryInSmallerPieces) {
+  train_well({"output.dir=ample"});
+  std::filesystem::rename(folder() / "ample", folder() / "run");
+  const auto ample = plan();
+  const auto losses = step_lines("run/metrics.jsonl");
+  std::filesystem::remove_all(folder() / "run");
+
+  const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
+  const auto standing = ample["memory"]["weights_bytes"].get<double>() +
+                        ample["memory"]["gradients_bytes"].get<double>() +
+                        ample["memory"]["optimizer_bytes"].get<double>();
+  ASSERT_EQ(ample["micro_batch_size"], 4);
+  const Result result = train({limit_that_leaves(ample, standing + (peak - standing) / 2)});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_LT(plan()["micro_batch_size"], 4);
+  EXPECT_LT(plan()["memory"]["allocated_peak_bytes"], plan()["limit_bytes"]);
+  const auto steps = step_lines("run/metrics.jsonl");
+  ASSERT_EQ(steps.size(), losses.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_GT(steps[i]["micro_batches"], 1);
+    EXPECT_NEAR(steps[i]["loss"].get<double>(), losses[i]["loss"].get<double>(), 1e-4);
+  }
+}
+
+TEST_F(HostMemoryRun, AResumedRunKeepsItsCutWhateverIsFreeThen) {
+  train_well({"training.max_steps=4", "output.save_steps=2", "memory.recompute=1+1"});
+  const auto whole = step_lines("run/metrics.jsonl");
+  std::filesystem::remove_all(folder() / "run/checkpoints/step-4");
+  const auto state = json_file("run/checkpoints/step-2/trainer_state/state.json");
+  ASSERT_TRUE(state["host_memory"].is_object()) << state;
+  EXPECT_EQ(state["host_memory"]["recomputed_language_blocks"], 1);
+
+  // With so much as there is now it would recompute nothing.
+  const Result again = train({"training.max_steps=4", "output.save_steps=2"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  const auto kept = json_file("run/checkpoints/step-4/trainer_state/state.json");
+  EXPECT_EQ(kept["host_memory"], state["host_memory"]);
+  const auto steps = step_lines("run/metrics.jsonl");
+  ASSERT_EQ(steps.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(steps[i]["loss"].dump(), whole[i]["loss"].dump());
+}
+
+TEST_F(HostMemoryRun, AResumedRunWithLessMemorySaysSoOrIsRefused) {
+  train_well({"training.max_steps=2"});
+  const auto ample = plan();
+  const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
+  // The checkpoint's steps are 4 at a time, which still fit.
+  const Result less = train({"training.max_steps=2", limit_that_leaves(ample, 1.5 * peak + 3e7)});
+  EXPECT_EQ(less.exit_code, 0) << less.err;
+  EXPECT_THAT(less.err, HasSubstr("it goes on with the same micro-batches"));
+  const Result little = train({"training.max_steps=2", limit_that_leaves(ample, 0.4 * peak)});
+  EXPECT_EQ(little.exit_code, 3) << little.err;
+  EXPECT_THAT(little.err, HasSubstr("training.micro_batch_size=1 memory.recompute=all"));
+}
+
+TEST_F(HostMemoryRun, WhatCannotFitIsRefusedWithWhatWould) {
+  const Result result = train({"memory.limit_gb=0.05"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("does not fit in host memory: a step takes at least"));
+  EXPECT_THAT(result.err, HasSubstr("0.05 GB (memory.limit_gb)"));
+  EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
+}
+
+/// Samples that are larger than those planned for can come with allow_splits; the guard refuses their allocations.
+TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitIsCutInsteadOfKilled) {
+  train_well({});
+  const auto ample = plan();
+  const auto losses = step_lines("run/metrics.jsonl");
+  std::filesystem::remove_all(folder() / "run");
+  const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
+  const auto standing = ample["memory"]["weights_bytes"].get<double>() +
+                        ample["memory"]["gradients_bytes"].get<double>() +
+                        ample["memory"]["optimizer_bytes"].get<double>();
+  const Result result = train({"training.micro_batch_size=4", "memory.recompute=none", "memory.allow_splits=true",
+                               limit_that_leaves(ample, standing + 0.7 * (peak - standing))});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("over the run's limit of"));
+  EXPECT_GT(plan()["measured"]["refused_allocations"], 0);
+  EXPECT_LE(plan()["measured"]["allocated_peak_bytes"], plan()["limit_bytes"]);
+  const auto steps = step_lines("run/metrics.jsonl");
+  ASSERT_EQ(steps.size(), losses.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_NEAR(steps[i]["loss"].get<double>(), losses[i]["loss"].get<double>(), 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::e2e

@@ -1,0 +1,96 @@
+#include "vlmtrain/memory/host_budget.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/memory/meta_memory.h"
+
+namespace vlmtrain::memory {
+namespace {
+
+constexpr int64_t kMegabyte = 1'000'000;
+
+at::Tensor megabytes(int64_t count) {
+  return at::empty({count * kMegabyte}, at::kByte);
+}
+
+TEST(HostBudgetTest, CountsWhatLivesAndTheMostOfIt) {
+  const at::Tensor before = megabytes(1);
+  HostBudget budget;
+  EXPECT_EQ(budget.live_bytes(), 0);
+  {
+    const at::Tensor first = megabytes(2);
+    const at::Tensor second = megabytes(3);
+    EXPECT_EQ(budget.live_bytes(), 5 * kMegabyte);
+  }
+  EXPECT_EQ(budget.live_bytes(), 0);
+  EXPECT_EQ(budget.peak_bytes(), 5 * kMegabyte);
+  budget.reset_peak();
+  EXPECT_EQ(budget.peak_bytes(), 0);
+}
+
+TEST(HostBudgetTest, RefusesWhatWouldGoOverTheLimitAndNothingElse) {
+  HostBudget budget;
+  const at::Tensor held = megabytes(4);
+  {
+    const HostBudget::Limit limit(budget, 6 * kMegabyte);
+    const at::Tensor fits = megabytes(2);
+    try {
+      megabytes(1);
+      FAIL();
+    } catch (const c10::OutOfMemoryError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("over the run's limit of 0.006 GB"));
+    }
+    EXPECT_EQ(budget.live_bytes(), 6 * kMegabyte) << "what was refused was not taken";
+    EXPECT_EQ(budget.refusals(), 1);
+    // Another thread's does not count: the loader's.
+    std::jthread([] { megabytes(3); });
+  }
+  EXPECT_NO_THROW(megabytes(100)) << "without a limit";
+  EXPECT_EQ(budget.refusals(), 1);
+}
+
+TEST(HostBudgetTest, AnotherThreadGivesBackWhatThisOneTook) {
+  HostBudget budget;
+  at::Tensor tensor = megabytes(2);
+  std::jthread([&tensor] { tensor.reset(); });
+  EXPECT_EQ(budget.live_bytes(), 0);
+}
+
+TEST(HostBudgetTest, CountsBesideATestsFaults) {
+  HostBudget budget;
+  FaultInjection faults;
+  const at::Tensor both = megabytes(1);
+  EXPECT_EQ(budget.live_bytes(), kMegabyte);
+  EXPECT_EQ(faults.live_bytes(), kMegabyte);
+  faults.arm({.failing_allocation = 0});
+  EXPECT_THROW(megabytes(1), c10::OutOfMemoryError);
+  EXPECT_EQ(budget.live_bytes(), kMegabyte) << "an allocation that failed for another reason is not held";
+}
+
+TEST(MetaMemoryTest, CountsTensorsThatHaveNoMemory) {
+  constexpr int64_t kTerabyte = int64_t{1} << 40;
+  const at::Tensor before = at::empty({kTerabyte}, at::TensorOptions(at::kByte).device(at::kMeta));
+  const MetaMemory memory;
+  {
+    const at::Tensor x = at::zeros({kTerabyte}, at::TensorOptions(at::kByte).device(at::kMeta));
+    EXPECT_EQ(memory.live_bytes(), kTerabyte);
+    const at::Tensor view = x.narrow(0, 5, 1000);
+    EXPECT_EQ(memory.live_bytes(), kTerabyte);
+    const at::Tensor sum = x + x;
+    EXPECT_EQ(memory.live_bytes(), 2 * kTerabyte);
+    EXPECT_FALSE(sum.is_alias_of(x));
+  }
+  EXPECT_EQ(memory.live_bytes(), 0);
+  EXPECT_EQ(memory.peak_bytes(), 2 * kTerabyte);
+}
+
+}  // namespace
+}  // namespace vlmtrain::memory

@@ -1,0 +1,190 @@
+#include "vlmtrain/planner/host_plan.h"
+
+#include <ATen/Context.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "parity/case.h"
+#include "planner/host_rehearsal.h"
+#include "planner/rehearsal.h"
+#include "planner/rehearsed_run.h"
+#include "vlmtrain/data/shape.h"
+#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/memory/host.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// What a step of these samples really takes on the CPU, counted allocation by allocation. Values are not initialised,
+/// as in all rehearsals.
+int64_t counted_on_the_cpu(const Job& job, const Choices& choices, const std::vector<SampleGroup>& samples) {
+  memory::FaultInjection allocations;
+  allocations.arm({});
+  RehearsedRun run(job, at::kCPU);
+  run.step(samples, layout_of(choices, samples));
+  return allocations.peak_bytes();
+}
+
+int64_t rehearsed(const Job& job, const Choices& choices, const std::vector<SampleGroup>& samples) {
+  return rehearse_on_host(job, {.choices = choices, .steps = {samples}}).peaks().allocated_bytes;
+}
+
+/// How much more was rehearsed than was counted, as a share.
+double error_of(const Job& job, const Choices& choices, const std::vector<SampleGroup>& samples) {
+  const auto counted = static_cast<double>(counted_on_the_cpu(job, choices, samples));
+  return static_cast<double>(rehearsed(job, choices, samples)) / counted - 1;
+}
+
+/// A job for the checkpoint of a parity case, and samples of the case's shapes.
+struct CaseJob {
+  explicit CaseJob(const std::string& name) {
+    const parity::Case reference(name);
+    job.model = reference.checkpoint();
+    const auto processor = reference.load_processor();
+    const auto records = reference.records();
+    for (int64_t i = 0; i < std::ssize(records); ++i) {
+      add_sample(samples, data::shape_of(data::make_sample(*processor, records, i)));
+    }
+  }
+
+  Job job;
+  std::vector<SampleGroup> samples;
+};
+
+class HostRehearsalOfCase : public testing::TestWithParam<std::string> {};
+
+/// The models are so small that tables and single buffers are a good part of the whole.
+constexpr double kSmallModelError = 0.05;
+
+TEST_P(HostRehearsalOfCase, TakesWhatTheCpuTakes) {
+  CaseJob of_case(GetParam());
+  for (const auto precision : {engine::Precision::kFp32, engine::Precision::kBf16}) {
+    of_case.job.precision = precision;
+    for (const int64_t blocks : {0, 100}) {
+      Choices choices{.micro_batch_size = 8, .recompute = {blocks, blocks}};
+      const double error = error_of(of_case.job, choices, of_case.samples);
+      EXPECT_LT(std::abs(error), kSmallModelError) << engine::name_of(precision) << ", " << blocks << " blocks";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, HostRehearsalOfCase,
+                         testing::Values("mixed_batch", "llava_clip_llama", "llava_clip_mistral", "nanovlm_tiles",
+                                         "qwen2_vl_images", "qwen2_5_vl_mixed", "text_only"));
+
+TEST(HostRehearsalTest, TakesWhatTheCpuTakesWithAdaptersAndCompressedMoments) {
+  CaseJob of_case("mixed_batch");
+  const Choices choices{.micro_batch_size = 4};
+  of_case.job.lora = nn::LoraSettings{.rank = 4};
+  EXPECT_LT(std::abs(error_of(of_case.job, choices, of_case.samples)), kSmallModelError);
+  of_case.job.quantization = nn::Quantization::kNf4;
+  EXPECT_LT(std::abs(error_of(of_case.job, choices, of_case.samples)), kSmallModelError);
+  of_case.job.lora.reset();
+  of_case.job.quantization = nn::Quantization::kNone;
+  for (const auto states : {engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
+    of_case.job.optimizer_states = states;
+    EXPECT_LT(std::abs(error_of(of_case.job, choices, of_case.samples)), kSmallModelError);
+  }
+}
+
+/// SmolVLM-256M with samples of up to 17 tiles, which no test could really train.
+class HostPlanTest : public testing::Test {
+ protected:
+  HostPlanRequest request(double gigabytes, int64_t global_batch = 4) const {
+    HostPlanRequest request;
+    request.model = "smolvlm-256m";
+    request.job = model_.job();
+    request.limit = host_limit({.bytes = static_cast<int64_t>(gigabytes * 1e9), .bound = "a test"}, std::nullopt,
+                               Mode::kBalanced, /*process_bytes=*/200'000'000, /*samples_bytes=*/100'000'000);
+    request.workload = {.candidates = {{.shapes = {shape_}, .first_id = "largest"}}, .global_batch_size = global_batch};
+    request.largest_micro_batch = global_batch;
+    return request;
+  }
+
+  const PresetFolder model_{"smolvlm-256m"};
+  const data::SampleShape shape_ = model_.shape({.images = 1, .image_width = 1024, .image_height = 1024});
+};
+
+TEST_F(HostPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasses) {
+  int64_t micro_batch = 4;
+  int64_t recomputed = 0;
+  for (const double gigabytes : {200, 100, 40, 30, 20, 14, 10, 8, 7}) {
+    SCOPED_TRACE(gigabytes);
+    const HostPlan plan = make_host_plan(request(gigabytes));
+    ASSERT_TRUE(plan.fits);
+    EXPECT_LE(plan.peak_bytes, plan.limit.tensor_bytes);
+    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.room.bytes);
+    EXPECT_LE(plan.choices.micro_batch_size, micro_batch);
+    micro_batch = plan.choices.micro_batch_size;
+    const int64_t blocks = plan.choices.recompute.vision + plan.choices.recompute.language;
+    EXPECT_GE(blocks, recomputed);
+    recomputed = blocks;
+    EXPECT_TRUE(micro_batch == 1 || blocks == 0);
+    EXPECT_EQ(plan.worst.first_id, "largest");
+    EXPECT_GT(plan.detail.peak.by_component[static_cast<size_t>(memory::Component::kWeights)], 0);
+  }
+  EXPECT_EQ(micro_batch, 1);
+  EXPECT_GT(recomputed, 0);
+}
+
+TEST_F(HostPlanTest, NoBlockIsRecomputedThatNeedNotBe) {
+  const HostPlan plan = make_host_plan(request(9));
+  ASSERT_TRUE(plan.fits);
+  Choices one_less = plan.choices;
+  ASSERT_GT(one_less.recompute.vision, 0);
+  (one_less.recompute.language > 0 ? one_less.recompute.language : one_less.recompute.vision) -= 1;
+  EXPECT_GT(host_peak_bytes(model_.job(), plan.workload, one_less), plan.limit.tensor_bytes);
+}
+
+TEST_F(HostPlanTest, ARehearsalTakesNoMemory) {
+  const int64_t before = memory::host_peak_bytes();
+  const HostPlan plan = make_host_plan(request(200));
+  EXPECT_GT(plan.peak_bytes, 20'000'000'000);
+  EXPECT_LT(memory::host_peak_bytes() - before, 500'000'000);
+}
+
+TEST_F(HostPlanTest, WhatIsFixedStays) {
+  HostPlanRequest fixed = request(40);
+  fixed.fixed = {.micro_batch_size = 2, .recompute = {"3+5"}, .vision_tiles_per_pass = 4, .loss_chunk_rows = 77};
+  const HostPlan plan = make_host_plan(fixed);
+  ASSERT_TRUE(plan.fits);
+  EXPECT_EQ(plan.choices.micro_batch_size, 2);
+  EXPECT_EQ(plan.choices.recompute, (models::RecomputeBlocks{3, 5}));
+  EXPECT_EQ(plan.choices.vision_tiles_per_pass, 4);
+  EXPECT_EQ(plan.choices.loss_chunk_rows, 77);
+}
+
+TEST_F(HostPlanTest, WhatDoesNotFitSaysWhatWould) {
+  HostPlanRequest fixed = request(8);
+  fixed.fixed.micro_batch_size = 4;
+  fixed.fixed.recompute = {"none"};
+  const HostPlan plan = make_host_plan(fixed);
+  EXPECT_FALSE(plan.fits);
+  EXPECT_GT(plan.peak_bytes, plan.limit.tensor_bytes);
+  EXPECT_THAT(plan.remedies, Contains(HasSubstr("memory.recompute=auto")));
+
+  const HostPlan small = make_host_plan(request(4));
+  EXPECT_FALSE(small.fits);
+  EXPECT_THAT(small.remedies, Contains("lora.rank=16"));
+  EXPECT_THAT(make_host_plan(request(0.6)).remedies, IsEmpty());
+}
+
+TEST_F(HostPlanTest, TheLimitIsTheRoomLessMarginProgramAndSamples) {
+  const HostLimit limit = host_limit({.bytes = 10'000'000'000, .bound = "a test"}, 8.0, Mode::kConservative,
+                                     /*process_bytes=*/300'000'000, /*samples_bytes=*/200'000'000);
+  EXPECT_EQ(limit.room.bytes, 8'000'000'000);
+  EXPECT_EQ(limit.room.bound, "memory.limit_gb");
+  EXPECT_EQ(limit.margin_bytes, 800'000'000);
+  EXPECT_NEAR(static_cast<double>(limit.total_bytes(limit.tensor_bytes)), 7'200'000'000, 10);
+  // More than there is does not make it more.
+  EXPECT_EQ(host_limit({.bytes = 1'000, .bound = "a test"}, 8.0, Mode::kBalanced, 0, 0).room.bytes, 1'000);
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner
