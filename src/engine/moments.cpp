@@ -109,7 +109,8 @@ MomentScratch::MomentScratch(OptimizerStates states, int64_t blocks, const at::T
     scales = at::empty({blocks}, options.dtype(at::kFloat));
     factors = at::empty({blocks}, options.dtype(at::kFloat));
   } else {
-    random = at::globalContext().defaultGenerator(options.device()).clone();
+    const at::Device device = options.device().is_cuda() ? options.device() : at::kCPU;
+    random = at::globalContext().defaultGenerator(device).clone();
   }
 }
 

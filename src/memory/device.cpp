@@ -1,6 +1,7 @@
 #include "vlmtrain/memory/device.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 
 #include <ATen/Context.h>
 #include <c10/core/AllocatorConfig.h>
@@ -94,7 +95,10 @@ int64_t allocation_retries(at::Device device) {
 
 void release_unused(at::Device device) {
   auto* const allocator = allocator_of(device);
-  if (allocator == nullptr) return;
+  if (allocator == nullptr) {
+    malloc_trim(0);
+    return;
+  }
   // LibTorch's own function, which has no entry without CUDA's headers.
   using ClearWorkspaces = void (*)();
   static const auto clear_cublas_workspaces =

@@ -46,6 +46,22 @@ at::Tensor where(const at::Tensor& condition, const at::Tensor& yes, const at::T
   return at::empty(sizes, yes.options());
 }
 
+// Into a tensor that is there already.
+at::Tensor& index_select_out(const at::Tensor& /*x*/, int64_t /*dim*/, const at::Tensor& /*index*/,
+                             at::Tensor& result) {
+  return result;
+}
+
+at::Tensor& where_out(const at::Tensor& /*condition*/, const at::Tensor& /*yes*/, const at::Tensor& /*no*/,
+                      at::Tensor& result) {
+  return result;
+}
+
+at::Tensor& bucketize_out(const at::Tensor& /*x*/, const at::Tensor& /*bounds*/, bool /*int32*/, bool /*right*/,
+                          at::Tensor& result) {
+  return result;
+}
+
 at::Tensor& abs_out(const at::Tensor& x, at::Tensor& result) {
   result.resize_(x.sizes());
   return result;
@@ -157,7 +173,10 @@ void describe_cpu_kernels() {
     auto* const kernels = new std::array<Kernels, 2>{Kernels("aten"), Kernels("mkldnn")};  // never freed
     Kernels& aten = kernels->front();
     aten.add("index_select", index_select);
+    aten.add("index_select", index_select_out, "out");
     aten.add("where", where, "self");
+    aten.add("where", where_out, "self_out");
+    aten.add("bucketize", bucketize_out, "Tensor_out");
     aten.add("abs", abs_out, "out");
     aten.add("native_layer_norm", native_layer_norm);
     aten.add("native_layer_norm_backward", native_layer_norm_backward);

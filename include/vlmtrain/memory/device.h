@@ -45,7 +45,8 @@ void reset_peaks(at::Device device);
 /// How often the allocator found no room, emptied its cache and tried again.
 int64_t allocation_retries(at::Device device);
 
-/// Gives everything back to the driver that no tensor uses, the workspaces of cuBLAS included; waits for the device.
+/// Gives everything back to the driver that no tensor uses, the workspaces of cuBLAS included; waits for the device. On
+/// the CPU: to the kernel, as far as malloc can.
 void release_unused(at::Device device);
 
 /// Whether what is allocated from now on lies in segments that grow (PYTORCH_CUDA_ALLOC_CONF=expandable_segments). The
