@@ -130,5 +130,76 @@ TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitIsCutInsteadOfKilled) {
   }
 }
 
+/// The program under a shell that first does `before`.
+class HostMemoryUnderShell : public HostMemoryRun {
+ protected:
+  Result train_after(const std::string& before) const {
+    std::string command = before + " && exec " + VLMTRAIN_BINARY;
+    for (const auto& argument : train_arguments({"training.max_steps=1"})) command += " " + argument;
+    return Process(folder(), {"-c", command}, 0, "/bin/sh").wait();
+  }
+};
+
+TEST_F(HostMemoryUnderShell, TheLimitOfAddressSpaceBoundsARun) {
+  constexpr int64_t kKibibytes = 24'000'000;
+  const Result result = train_after("ulimit -v " + std::to_string(kKibibytes));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_LT(plan()["room_bytes"], kKibibytes * 1024);
+  // What bounds it is the machine where that has less.
+  if (plan()["room_bound"] != "the machine's free memory") {
+    EXPECT_EQ(plan()["room_bound"], "the limit of address space, ulimit -v");
+  }
+}
+
+/// A control group below that of the tests, of version 1 or 2.
+class OwnControlGroup {
+ public:
+  OwnControlGroup() {
+    std::ifstream file("/proc/self/cgroup");
+    for (std::string line; std::getline(file, line) && folder_.empty();) {
+      const std::string path = line.substr(line.rfind(':') + 1);
+      const bool version1 = line.find(":memory:") != std::string::npos;
+      if (!version1 && !line.starts_with("0::")) continue;
+      const std::string mount = version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+      const std::filesystem::path made = mount + path + "/vlmtrain-test-" + std::to_string(getpid());
+      std::error_code error;
+      if (!std::filesystem::create_directory(made, error) || error) continue;
+      folder_ = made;
+      limit_file_ = made / (version1 ? "memory.limit_in_bytes" : "memory.max");
+      if (!std::filesystem::exists(limit_file_)) {
+        std::filesystem::remove(made, error);
+        folder_.clear();
+      }
+    }
+  }
+  ~OwnControlGroup() {
+    std::error_code error;
+    if (!folder_.empty()) std::filesystem::remove(folder_, error);
+  }
+  OwnControlGroup(const OwnControlGroup&) = delete;
+  OwnControlGroup& operator=(const OwnControlGroup&) = delete;
+
+  bool limit(int64_t bytes) const {
+    if (folder_.empty()) return false;
+    std::ofstream file(limit_file_);
+    return static_cast<bool>(file << bytes << std::flush);
+  }
+  std::filesystem::path processes() const { return folder_ / "cgroup.procs"; }
+
+ private:
+  std::filesystem::path folder_;
+  std::filesystem::path limit_file_;
+};
+
+TEST_F(HostMemoryUnderShell, ARealControlGroupBoundsARun) {
+  const OwnControlGroup group;
+  if (!group.limit(1'500'000'000)) GTEST_SKIP() << "no control group can be made here";
+  const Result result = train_after("echo $$ > " + group.processes().string());
+  if (result.exit_code == 2) GTEST_SKIP() << "no process can be put into a control group here: " << result.err;
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_LE(plan()["room_bytes"], 1'500'000'000);
+  EXPECT_THAT(plan()["room_bound"].get<std::string>(), HasSubstr("vlmtrain-test-"));
+}
+
 }  // namespace
 }  // namespace vlmtrain::e2e
