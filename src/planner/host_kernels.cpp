@@ -74,8 +74,9 @@ std::pair<int64_t, int64_t> rows_and_features(const at::Tensor& x, size_t normal
   return {x.numel() / std::max<int64_t>(features, 1), features};
 }
 
-Three native_layer_norm(const at::Tensor& x, c10::SymIntArrayRef normalized, const std::optional<at::Tensor>& /*weight*/,
-                        const std::optional<at::Tensor>& /*bias*/, double /*eps*/) {
+Three native_layer_norm(const at::Tensor& x, c10::SymIntArrayRef normalized,
+                        const std::optional<at::Tensor>& /*weight*/, const std::optional<at::Tensor>& /*bias*/,
+                        double /*eps*/) {
   const auto [rows, features] = rows_and_features(x, normalized.size());
   const auto fp32 = x.options().dtype(at::kFloat);
   return {contiguous_like(x), at::empty({rows, 1}, fp32), at::empty({rows, 1}, fp32)};
@@ -101,9 +102,7 @@ at::Tensor embedding_dense_backward(const at::Tensor& gradient, const at::Tensor
 
 at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor& /*mask*/, double /*scale*/) {
   at::Tensor masked = contiguous_like(gradient);
-  {
-    const at::Tensor mask_as_numbers = contiguous_like(gradient);
-  }
+  { const at::Tensor mask_as_numbers = contiguous_like(gradient); }
   return contiguous_like(gradient);
 }
 

@@ -134,9 +134,9 @@ class HostSearch {
   }
 
   Outcome rehearse(const Choices& choices, const SampleBatch& batch, bool with_detail = false) {
-    Outcome outcome = rehearse_on_host(job_, {.choices = choices,
-                                              .steps = {micro_batch_of(batch, choices.micro_batch_size)},
-                                              .with_detail = with_detail});
+    Outcome outcome = rehearse_on_host(
+        job_,
+        {.choices = choices, .steps = {micro_batch_of(batch, choices.micro_batch_size)}, .with_detail = with_detail});
     ++effort_.rehearsals;
     effort_.rehearsal_seconds += outcome.seconds;
     return outcome;
@@ -173,9 +173,10 @@ class HostSearch {
     const bool has_fixed = fixed_.micro_batch_size || !fixed_.recompute.is_auto() || fixed_.vision_tiles_per_pass ||
                            fixed_.loss_chunk_rows;
     if (has_fixed) {
-      tries("training.micro_batch_size=auto memory.recompute=auto memory.vision_tiles_per_pass=auto "
-            "memory.loss_chunk_rows=auto",
-            [this] { fixed_ = {}; });
+      tries(
+          "training.micro_batch_size=auto memory.recompute=auto memory.vision_tiles_per_pass=auto "
+          "memory.loss_chunk_rows=auto",
+          [this] { fixed_ = {}; });
     }
     if (job_.optimizer_states != engine::OptimizerStates::k8Bit) {
       tries("training.optimizer_states=8bit", [this] { job_.optimizer_states = engine::OptimizerStates::k8Bit; });
@@ -227,8 +228,8 @@ HostPlan make_host_plan(const HostPlanRequest& request) {
 int64_t host_peak_bytes(const Job& job, const Workload& workload, const Choices& choices) {
   int64_t most = 0;
   for (const auto& batch : workload.candidates) {
-    const Outcome outcome = rehearse_on_host(
-        job, {.choices = choices, .steps = {micro_batch_of(batch, choices.micro_batch_size)}});
+    const Outcome outcome =
+        rehearse_on_host(job, {.choices = choices, .steps = {micro_batch_of(batch, choices.micro_batch_size)}});
     most = std::max(most, outcome.peaks().allocated_bytes);
   }
   return most;

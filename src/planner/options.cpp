@@ -35,11 +35,12 @@ void declare(OptionTable& table, MemoryOptions& options) {
   table.describe_section("memory",
                          "What is traded for memory. The planner fills what is `auto` (docs/planner.md, for the CPU "
                          "docs/memory.md); none of it changes loss or gradients beyond rounding.");
-  table.add("memory.limit_gb", options.limit_gb,
-            "Most memory that the process may take, in GB of 10⁹ bytes: of the card, CUDA's context included (what other "
-            "processes hold does not count), or on the CPU of the host. `auto`: all of the card, or what of the host is "
-            "free and allowed when the run starts.",
-            std::optional{unless_auto(greater_than(0.0))});
+  table.add(
+      "memory.limit_gb", options.limit_gb,
+      "Most memory that the process may take, in GB of 10⁹ bytes: of the card, CUDA's context included (what other "
+      "processes hold does not count), or on the CPU of the host. `auto`: all of the card, or what of the host is "
+      "free and allowed when the run starts.",
+      std::optional{unless_auto(greater_than(0.0))});
   table.add_choice("memory.mode", options.mode, modes(),
                    "How much of that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
   const auto valid = [](const std::string& text) {

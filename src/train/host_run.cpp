@@ -29,7 +29,8 @@ std::string gb(int64_t bytes) {
 std::string words_of(const planner::Choices& choices, const HostPlan& plan) {
   std::string text = fmt::format("micro-batches of {}", choices.micro_batch_size);
   const auto& blocks = choices.recompute;
-  if (blocks.vision > 0) text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.vision_blocks);
+  if (blocks.vision > 0)
+    text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.vision_blocks);
   if (blocks.language > 0) {
     text += fmt::format(", {} of {} language blocks recomputed", blocks.language, plan.detail.language_blocks);
   }
@@ -136,8 +137,8 @@ HostRun::HostRun(const Config& config, const std::vector<io::Record>& records, c
   if (kept) go_on_with(config, *kept);
   if (!plan_) return;
   write();
-  spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", gb(plan_->total_bytes()), where_from(plan_->limit),
-               words_of(fixed_.choices, *plan_), plan_->effort.seconds);
+  spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", gb(plan_->total_bytes()),
+               where_from(plan_->limit), words_of(fixed_.choices, *plan_), plan_->effort.seconds);
 }
 
 void HostRun::make_plan(const Config& config, HostPlanRequest request, const std::optional<HostChoices>& kept) {
@@ -179,9 +180,10 @@ void HostRun::go_on_with(const Config& config, const HostChoices& kept) {
                     "training.micro_batch_size=1 memory.recompute=all",
                     gb(kept.tensor_limit_bytes), words_of(fixed_.choices, *plan_), gb(plan_->total_bytes()), lack));
   }
-  spdlog::warn("host memory: the run was planned for tensors of {}, and {}, so {} of them; it goes on with the same "
-               "micro-batches, and cuts a step that does not fit",
-               gb(kept.tensor_limit_bytes), lack, gb(now));
+  spdlog::warn(
+      "host memory: the run was planned for tensors of {}, and {}, so {} of them; it goes on with the same "
+      "micro-batches, and cuts a step that does not fit",
+      gb(kept.tensor_limit_bytes), lack, gb(now));
 }
 
 std::unique_ptr<memory::HostBudget::Limit> HostRun::guard() {

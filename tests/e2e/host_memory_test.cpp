@@ -20,8 +20,7 @@ class HostMemoryRun : public CommandTest {
                           memory["libraries_bytes"].get<double>();
     constexpr double kFragmented = 1.02;
     constexpr double kWithoutMargin = 0.95;
-    return "memory.limit_gb=" +
-           std::to_string((beside + kFragmented * tensor_bytes) / kWithoutMargin / kGigabyte);
+    return "memory.limit_gb=" + std::to_string((beside + kFragmented * tensor_bytes) / kWithoutMargin / kGigabyte);
   }
 };
 
