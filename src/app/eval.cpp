@@ -59,6 +59,7 @@ ExitCode eval(const Arguments& arguments) {
   const auto records = train::read_records(config.data.eval);
   const auto processor =
       models::load_processor(arguments.checkpoint, train::processor_settings(config.data, config.data.eval));
+  train::refuse_bad_samples(records, *processor, config, config.data.eval);
   const auto model = models::load_model(arguments.checkpoint, device, engine::dtype_of(config.training.precision));
 
   std::string lines;

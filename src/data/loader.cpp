@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <exception>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "data/bad_sample_log.h"
+#include "data/problem.h"
 #include "data/record_problem.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
@@ -17,40 +20,6 @@
 
 namespace vlmtrain::data {
 namespace {
-
-constexpr size_t kNamedInError = 5;
-
-struct Problem {
-  std::string reason;
-  std::string message;
-  bool skippable = false;  ///< the sample's own fault, not the program's or the machine's
-};
-
-Problem describe(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const SampleError& bad) {
-    return {bad.reason(), bad.what(), true};
-  } catch (const UserError& bad) {
-    return {"bad data", bad.what(), bad.code() == ExitCode::kBadData};
-  } catch (const std::exception& unexpected) {
-    return {"unexpected error", unexpected.what()};
-  } catch (...) {
-    return {"unexpected error", "an exception of unknown type"};
-  }
-}
-
-UserError unusable_records(const std::string& dataset, const std::vector<io::Record>& records,
-                           const std::vector<int64_t>& unusable) {
-  std::string list;
-  for (size_t i = 0; i < std::min(unusable.size(), kNamedInError); ++i) {
-    const io::Record& record = records[static_cast<size_t>(unusable[i])];
-    list += fmt::format("\n  line {}, sample {}: {}", record.line, record.id, record.problem);
-  }
-  if (unusable.size() > kNamedInError) list += fmt::format("\n  and {} more", unusable.size() - kNamedInError);
-  return data_error("{}: {} of {} samples cannot be used; mend the file or set data.on_bad_sample=skip{}", dataset,
-                    unusable.size(), records.size(), list);
-}
 
 IndexSource endless(EpochSequence sequence) {
   return [sequence = std::move(sequence)]() mutable { return std::optional{sequence.next()}; };
@@ -62,13 +31,15 @@ class Loader::Impl {
  public:
   Impl(const std::vector<io::Record>& records, const SampleProcessor& processor, const LoaderSettings& settings,
        Cursor start, Ledger& ledger)
-      : records_(records), settings_(settings), cursor_(start), ledger_(ledger) {
+      : records_(records), settings_(settings), start_(start), cursor_(start), stream_place_(start), ledger_(ledger) {
     check_start();
     settle_unusable_records();
     epoch_has_usable_ = start.position > 0;  // what lies before a resumed epoch's cut was not seen here
     stream_.emplace(
         endless(EpochSequence(std::ssize(records), settings.seed, start)),
-        [&records, &processor](int64_t index) { return make_sample(processor, records, index); },
+        [this, &processor, dropped = dropped_samples()](int64_t index) {
+          return dropped[static_cast<size_t>(index)] ? Sample() : make_sample(processor, records_, index);
+        },
         SampleStream::Settings{
             .workers = settings.num_workers, .ahead = samples_ahead(), .bytes_ahead = settings.bytes_ahead});
   }
@@ -77,34 +48,73 @@ class Loader::Impl {
 
   GlobalBatch next() {
     GlobalBatch batch;
-    int64_t tokens = 0;
-    while (!is_full(batch, tokens)) {
-      StreamItem item = draw(batch.wait_seconds);
-      if (item.error) {
-        settle_bad_sample(item.index, item.error);
-      } else {
-        if (is_nearer_without(batch, tokens, item.sample)) {
-          held_back_ = std::move(item);
-          break;
-        }
-        tokens += item.sample.tokens();
-        epoch_has_usable_ = true;
-        batch.label_tokens += item.sample.label_tokens();
-        item.sample.seed = draw_seed();
-        batch.samples.push_back(std::move(item.sample));
-      }
-      advance();
-    }
-    batch.next = cursor_;
-    warn_once_if_held_back();
+    fill(batch);
     return batch;
   }
 
+  void fill(GlobalBatch& batch) {
+    int64_t tokens = 0;
+    for (const Sample& sample : batch.samples) tokens += sample.tokens();
+    while (!is_full(batch, tokens)) {
+      Drawn drawn = draw(batch.wait_seconds);
+      if (ledger_.status(drawn.item.index) == SampleStatus::kDropped) continue;
+      if (drawn.item.error) {
+        settle_bad_sample(drawn.item.index, drawn.item.error);
+        continue;
+      }
+      Sample& sample = drawn.item.sample;
+      epoch_has_usable_ = true;
+      if (is_nearer_without(batch, tokens, sample)) {
+        held_back_.push_front(std::move(drawn));
+        break;
+      }
+      cursor_ = after(drawn.place, std::ssize(records_));
+      tokens += sample.tokens();
+      sample.seed = draw_seed(drawn.place);
+      batch.places[sample.seed] = drawn.place;
+      batch.samples.push_back(std::move(sample));
+    }
+    batch.label_tokens = 0;
+    for (const Sample& sample : batch.samples) batch.label_tokens += sample.label_tokens();
+    batch.next = cursor_;
+    warn_once_if_held_back();
+  }
+
+  void put_back(GlobalBatch batch) {
+    std::map<std::pair<int64_t, int64_t>, Sample*> by_place;
+    for (Sample& sample : batch.samples) {
+      const Cursor place = batch.places.at(sample.seed);
+      by_place[{place.epoch, place.position}] = &sample;
+    }
+    for (auto entry = by_place.rbegin(); entry != by_place.rend(); ++entry) {
+      const auto& [place, sample] = *entry;
+      const int64_t index = sample->index;
+      held_back_.push_front({{.index = index, .sample = std::move(*sample), .error = {}},
+                             {.epoch = place.first, .position = place.second}});
+    }
+    if (!held_back_.empty()) cursor_ = held_back_.front().place;
+  }
+
  private:
-  /// Of the sample at the cursor: each place of each epoch has its own.
-  uint64_t draw_seed() const {
+  /// What a place of the order gave.
+  struct Drawn {
+    StreamItem item;
+    Cursor place;
+  };
+
+  /// Each place of each epoch has its own.
+  uint64_t draw_seed(Cursor place) const {
     return stream_seed(settings_.seed, "sample",
-                       {static_cast<uint64_t>(cursor_.epoch), static_cast<uint64_t>(cursor_.position)});
+                       {static_cast<uint64_t>(place.epoch), static_cast<uint64_t>(place.position)});
+  }
+
+  /// Whether a sample was dropped before it is asked for, by index; for the threads, which cannot read the ledger.
+  std::vector<char> dropped_samples() const {
+    std::vector<char> dropped(records_.size());
+    for (size_t i = 0; i < dropped.size(); ++i) {
+      dropped[i] = ledger_.status(static_cast<int64_t>(i)) == SampleStatus::kDropped ? 1 : 0;
+    }
+    return dropped;
   }
 
   void check_start() const {
@@ -134,18 +144,14 @@ class Loader::Impl {
   }
 
   void settle_unusable_records() {
-    std::vector<int64_t> unusable;
+    std::map<int64_t, SampleProblem> unusable;
     for (int64_t index = 0; index < std::ssize(records_); ++index) {
-      if (!records_[static_cast<size_t>(index)].problem.empty()) unusable.push_back(index);
+      const io::Record& record = records_[static_cast<size_t>(index)];
+      if (record.problem.empty()) continue;
+      const SampleError error = record_problem(record);
+      unusable[index] = {error.reason(), error.what()};
     }
-    for (const int64_t index : unusable) {
-      const SampleError error = record_problem(records_[static_cast<size_t>(index)]);
-      settle(index, {error.reason(), error.what(), true});
-    }
-    if (settings_.on_bad_sample == BadSamplePolicy::kFail && !unusable.empty()) {
-      throw unusable_records(ledger_.dataset(), records_, unusable);
-    }
-    summarize();
+    settle_problems(unusable, ledger_, settings_.on_bad_sample, records_);
   }
 
   bool is_full(const GlobalBatch& batch, int64_t tokens) const {
@@ -159,13 +165,20 @@ class Loader::Impl {
     return tokens + sample.tokens() - goal > goal - tokens;
   }
 
-  StreamItem draw(double& wait_seconds) {
-    if (held_back_) return *std::exchange(held_back_, std::nullopt);
+  Drawn draw(double& wait_seconds) {
+    if (!held_back_.empty()) {
+      Drawn drawn = std::move(held_back_.front());
+      held_back_.pop_front();
+      return drawn;
+    }
     const auto begin = std::chrono::steady_clock::now();
     auto item = stream_->next();
     wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     VLMTRAIN_CHECK(item.has_value(), "the endless sequence ended");
-    return std::move(*item);
+    if (stream_place_.position == 0) begin_epoch();
+    const Cursor place = stream_place_;
+    stream_place_ = after(place, std::ssize(records_));
+    return {std::move(*item), place};
   }
 
   void settle_bad_sample(int64_t index, const std::exception_ptr& error) {
@@ -192,17 +205,15 @@ class Loader::Impl {
     return true;
   }
 
-  void advance() {
-    const Cursor following = after(cursor_, std::ssize(records_));
-    if (following.epoch != cursor_.epoch) {
-      summarize();
-      if (!epoch_has_usable_) {
-        throw data_error("{}: none of the {} samples can be used; ledger.json names each with the reason",
-                         ledger_.dataset(), records_.size());
-      }
-      epoch_has_usable_ = false;
+  /// Before the first sample of an epoch.
+  void begin_epoch() {
+    if (stream_place_ == start_) return;
+    summarize();
+    if (!epoch_has_usable_) {
+      throw data_error("{}: none of the {} samples can be used; ledger.json names each with the reason",
+                       ledger_.dataset(), records_.size());
     }
-    cursor_ = following;
+    epoch_has_usable_ = false;
   }
 
   void summarize() { log_.summarize(ledger_.count(SampleStatus::kDropped), ledger_.samples()); }
@@ -214,12 +225,14 @@ class Loader::Impl {
 
   const std::vector<io::Record>& records_;
   LoaderSettings settings_;
-  Cursor cursor_;
+  const Cursor start_;
+  Cursor cursor_;        // behind the last sample that was handed out
+  Cursor stream_place_;  // of the stream's next
   Ledger& ledger_;
   BadSampleLog log_;
   bool epoch_has_usable_ = false;
   bool warned_of_bytes_ = false;
-  std::optional<StreamItem> held_back_;  // what the cursor is at, drawn already
+  std::deque<Drawn> held_back_;  // what comes before the stream's next, in order
   std::optional<SampleStream> stream_;
 };
 
@@ -231,6 +244,14 @@ Loader::~Loader() = default;
 
 GlobalBatch Loader::next() {
   return impl_->next();
+}
+
+void Loader::fill(GlobalBatch& batch) {
+  impl_->fill(batch);
+}
+
+void Loader::put_back(GlobalBatch batch) {
+  impl_->put_back(std::move(batch));
 }
 
 }  // namespace vlmtrain::data

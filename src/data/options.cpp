@@ -33,7 +33,11 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add_choice(
       "data.on_bad_sample", options.on_bad_sample, {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
       "What to do with a sample that cannot be used: stop and name it, or go on without it and count it in "
-      "ledger.json.");
+      "ledger.json. The next sample of the order takes its place (docs/data.md).");
+  table.add("data.check_at_start", options.check_at_start,
+            "Look at every sample of `data.train` before the first step: records, paths, headers of images and videos, "
+            "lengths. false: for storage where to open each file takes long; bad samples are found when their turn "
+            "comes, and a plan is made for 512 samples spread over the data set (docs/data.md).");
   table.add("data.num_workers", options.num_workers, "Threads that decode and tokenize ahead of the training step.",
             std::optional{at_least<int64_t>(1)});
   table.add("data.chat_template", options.chat_template,

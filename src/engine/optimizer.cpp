@@ -253,6 +253,7 @@ void AdamW::add_chunks(PreparedUpdate& update) const {
 void AdamW::apply(const PreparedUpdate& update, const LearningRates& rates) {
   const at::NoGradGuard no_gradients;
   const memory::InComponent optimizer(memory::Component::kOptimizer);
+  is_whole_ = false;
   if (updates_.defined()) {
     auto& updates = *updates_.mutable_data_ptr<int64_t>();
     room_->scratch.random.set_current_seed(
@@ -272,6 +273,7 @@ void AdamW::apply(const PreparedUpdate& update, const LearningRates& rates) {
   if (!update.weights.empty()) at::_foreach_copy_(update.weights, update.masters);
   drop_gradients();
   if (loss_scale_) loss_scale_->update(update.skipped);
+  is_whole_ = true;
 }
 
 at::Tensor AdamW::step(const LearningRates& rates) {
@@ -348,7 +350,11 @@ std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
 
 void AdamW::load_state(const std::map<std::string, at::Tensor>& saved, const std::string& source) {
   const at::NoGradGuard no_gradients;
-  const auto own = state();
+  auto own = state();
+  for (const auto& entry : entries_) {
+    const std::string name = "master." + entry.name;
+    if (!entry.has_master() && saved.contains(name)) own.emplace_back(name, entry.master);
+  }
   const auto refuse = [&source](const std::string& name, std::string_view problem) {
     throw data_error(
         "{}: {} {}; the run's model, frozen parts, precision and optimizer states must be those that the checkpoint "
@@ -368,6 +374,12 @@ void AdamW::load_state(const std::map<std::string, at::Tensor>& saved, const std
   }
   for (const auto& [name, tensor] : own) tensor.copy_(saved.at(name));
   refresh_weights();
+}
+
+std::vector<std::pair<std::string, at::Tensor>> AdamW::masters() const {
+  std::vector<std::pair<std::string, at::Tensor>> masters;
+  for (const auto& entry : entries_) masters.emplace_back(entry.name, entry.master);
+  return masters;
 }
 
 int64_t AdamW::trained_elements() const {

@@ -6,6 +6,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/lazy_tensors.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -20,27 +21,26 @@ void refuse_existing_weights(const fs::path& folder) {
   }
 }
 
-std::vector<NamedTensors> split_into_shards(const NamedTensors& tensors, int64_t max_shard_bytes) {
-  std::vector<NamedTensors> shards(1);
+std::vector<LazyTensors> split_into_shards(const LazyTensors& tensors, int64_t max_shard_bytes) {
+  std::vector<LazyTensors> shards(1);
   int64_t shard_bytes = 0;
-  for (const auto& entry : tensors) {
-    const auto bytes = static_cast<int64_t>(entry.second.nbytes());
-    if (!shards.back().empty() && shard_bytes + bytes > max_shard_bytes) {
+  for (const LazyTensor& tensor : tensors) {
+    if (!shards.back().empty() && shard_bytes + tensor.bytes() > max_shard_bytes) {
       shards.emplace_back();
       shard_bytes = 0;
     }
-    shards.back().push_back(entry);
-    shard_bytes += bytes;
+    shards.back().push_back(tensor);
+    shard_bytes += tensor.bytes();
   }
   return shards;
 }
 
 }  // namespace
 
-void write_checkpoint_tensors(const fs::path& folder, const NamedTensors& tensors, int64_t max_shard_bytes) {
+void write_checkpoint_tensors(const fs::path& folder, const LazyTensors& tensors, int64_t max_shard_bytes) {
   VLMTRAIN_CHECK(max_shard_bytes > 0, "shards of {} bytes", max_shard_bytes);
   refuse_existing_weights(folder);
-  const std::vector<NamedTensors> shards = split_into_shards(tensors, max_shard_bytes);
+  const std::vector<LazyTensors> shards = split_into_shards(tensors, max_shard_bytes);
   if (shards.size() == 1) {
     write_safetensors(folder / kWeightsName, shards.front());
     return;
@@ -50,15 +50,19 @@ void write_checkpoint_tensors(const fs::path& folder, const NamedTensors& tensor
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     write_safetensors(folder / file, shards[i]);
-    for (const auto& [name, tensor] : shards[i]) {
-      total_bytes += static_cast<int64_t>(tensor.nbytes());
-      const bool is_new = shard_of.emplace(name, file).second;
-      VLMTRAIN_CHECK(is_new, "the tensor {} is to be written twice", name);
+    for (const LazyTensor& tensor : shards[i]) {
+      total_bytes += tensor.bytes();
+      const bool is_new = shard_of.emplace(tensor.name, file).second;
+      VLMTRAIN_CHECK(is_new, "the tensor {} is to be written twice", tensor.name);
     }
   }
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", shard_of}};
   // The index comes last: without it the folder has no weights.
   write_file(folder / kWeightsIndexName, index.dump(2) + "\n");
+}
+
+void write_checkpoint_tensors(const fs::path& folder, const NamedTensors& tensors, int64_t max_shard_bytes) {
+  write_checkpoint_tensors(folder, lazily(tensors), max_shard_bytes);
 }
 
 }  // namespace vlmtrain::io

@@ -1,58 +1,78 @@
 #include <c10/core/Layout.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <tuple>
 
 #include "io/safetensors_header.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/lazy_tensors.h"
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::io {
 namespace {
 
-NamedTensors in_file_order(NamedTensors tensors) {
-  std::ranges::sort(tensors, {}, [](const auto& entry) {
-    return std::tuple(-static_cast<int64_t>(entry.second.element_size()), std::string_view(entry.first));
+LazyTensors in_file_order(LazyTensors tensors) {
+  std::ranges::sort(tensors, {}, [](const LazyTensor& tensor) {
+    return std::tuple(-static_cast<int64_t>(c10::elementSize(tensor.dtype)), std::string_view(tensor.name));
   });
   for (size_t i = 1; i < tensors.size(); ++i) {
-    VLMTRAIN_CHECK(tensors[i - 1].first != tensors[i].first, "the tensor {} is to be written twice", tensors[i].first);
+    VLMTRAIN_CHECK(tensors[i - 1].name != tensors[i].name, "the tensor {} is to be written twice", tensors[i].name);
   }
   return tensors;
 }
 
-TensorInfo info_of(const at::Tensor& tensor) {
-  VLMTRAIN_CHECK(tensor.layout() == c10::Layout::Strided, "only dense tensors can be written");
-  return {.dtype = tensor.scalar_type(),
-          .shape = tensor.sizes().vec(),
-          .offset_bytes = 0,
-          .size_bytes = static_cast<int64_t>(tensor.nbytes())};
-}
-
-void write_tensor(AtomicFile& file, const at::Tensor& tensor) {
-  const at::Tensor host = tensor.detach().cpu().contiguous();
+void write_tensor(AtomicFile& file, const LazyTensor& tensor) {
+  const at::Tensor made = tensor.make();
+  VLMTRAIN_CHECK(made.layout() == c10::Layout::Strided, "only dense tensors can be written");
+  VLMTRAIN_CHECK(made.scalar_type() == tensor.dtype && made.sizes() == at::IntArrayRef(tensor.shape),
+                 "the tensor {} was made otherwise than announced", tensor.name);
+  const at::Tensor host = made.detach().cpu().contiguous();
   file.write({static_cast<const char*>(host.const_data_ptr()), host.nbytes()});
 }
 
 }  // namespace
 
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+int64_t LazyTensor::bytes() const {
+  return std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(c10::elementSize(dtype)),
+                         std::multiplies<>());
+}
+
+LazyTensors lazily(const NamedTensors& tensors) {
+  LazyTensors lazy;
+  for (const auto& [name, tensor] : tensors) {
+    lazy.push_back(
+        {.name = name, .dtype = tensor.scalar_type(), .shape = tensor.sizes().vec(), .make = [held = tensor] {
+           return held;
+         }});
+  }
+  return lazy;
+}
+
+void write_safetensors(const std::filesystem::path& path, const LazyTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const NamedTensors ordered = in_file_order(tensors);
+  const LazyTensors ordered = in_file_order(tensors);
   std::vector<std::pair<std::string, TensorInfo>> entries;
   int64_t data_bytes = 0;
-  for (const auto& [name, tensor] : ordered) {
-    entries.emplace_back(name, info_of(tensor));
-    data_bytes += entries.back().second.size_bytes;
+  for (const LazyTensor& tensor : ordered) {
+    entries.emplace_back(tensor.name, TensorInfo{tensor.dtype, tensor.shape, 0, tensor.bytes()});
+    data_bytes += tensor.bytes();
   }
   const std::string header = format_safetensors_header(entries, metadata);
   AtomicFile file(path, static_cast<int64_t>(header.size()) + data_bytes);
   file.write(header);
-  for (const auto& [name, tensor] : ordered) {
+  for (const LazyTensor& tensor : ordered) {
     write_tensor(file, tensor);
+    if (tensor.written) tensor.written();
   }
   file.commit();
+}
+
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  write_safetensors(path, lazily(tensors), metadata);
 }
 
 }  // namespace vlmtrain::io

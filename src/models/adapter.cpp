@@ -11,6 +11,7 @@
 #include "models/adapter_layout.h"
 #include "models/companion_files.h"
 #include "models/load_parameters.h"
+#include "models/saved_tensors.h"
 #include "models/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
@@ -147,8 +148,10 @@ void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
   }
 }
 
-void save_adapter(const VisionLanguageModel& model, const std::filesystem::path& base,
-                  const std::filesystem::path& out) {
+namespace {
+
+void write_adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base,
+                          const std::filesystem::path& out) {
   const nn::ParameterStore& store = model.parameters();
   VLMTRAIN_CHECK(store.lora().has_value(), "a model without adapters");
   const nn::LoraSettings& lora = *store.lora();
@@ -174,12 +177,28 @@ void save_adapter(const VisionLanguageModel& model, const std::filesystem::path&
                                       {"use_dora", lora.use_dora},
                                       {"use_rslora", lora.use_rslora}};
   io::write_file(out / kAdapterConfigName, config.dump(2) + "\n");
+}
+
+}  // namespace
+
+void save_adapter(const VisionLanguageModel& model, const std::filesystem::path& base,
+                  const std::filesystem::path& out) {
+  write_adapter_config(model, base, out);
   copy_companion_files(base, out);
   io::NamedTensors tensors;
   for (const auto& parameter : adapter_parameters(model)) {
     tensors.emplace_back(std::string(kAdapterPrefix) + parameter.name, parameter.tensor.detach());
   }
   io::write_safetensors(out / kAdapterWeightsName, tensors);
+}
+
+void save_adapter(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out) {
+  write_adapter_config(model, how.base->folder(), out);
+  for (const auto& [name, content] : how.base->files()) {
+    if (name != "config.json") io::write_file(out / name, content);
+  }
+  const auto name_of = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
+  io::write_safetensors(out / kAdapterWeightsName, tensors_to_save(adapter_parameters(model), how, name_of));
 }
 
 std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& folder, at::Device device,

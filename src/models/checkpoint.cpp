@@ -8,14 +8,17 @@
 #include "models/companion_files.h"
 #include "models/lora_targets.h"
 #include "models/registry.h"
+#include "models/saved_tensors.h"
 #include "models/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/weights_to_save.h"
 
 namespace vlmtrain::models {
 
@@ -90,23 +93,52 @@ io::NamedTensors weights_of(const VisionLanguageModel& model) {
   return weights;
 }
 
+namespace {
+
+void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
+  if (model.parameters().quantization() == nn::Quantization::kNone) return;
+  throw usage_error(
+      "{}: the weights of the model are quantised (model.quantization), so they are not written as a checkpoint; save "
+      "its adapter, and merge that with the base's own weights (vlmtrain merge)",
+      out.string());
+}
+
+/// The config of a saved checkpoint, with `dtype` in it where there is one.
+std::string saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
+                         std::optional<at::ScalarType> dtype) {
+  auto config = io::parse_ordered_json(content, source);
+  if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype_name(*dtype);
+  model.complete_config(config);
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
                      const std::filesystem::path& out, int64_t max_shard_bytes) {
-  if (model.parameters().quantization() != nn::Quantization::kNone) {
-    throw usage_error(
-        "{}: the weights of the model are quantised (model.quantization), so they are not written as a checkpoint; "
-        "save "
-        "its adapter, and merge that with the base's own weights (vlmtrain merge)",
-        out.string());
-  }
-  auto config = io::read_ordered_json(source / "config.json");
-  const char* const dtype_key = config.contains("torch_dtype") ? "torch_dtype" : "dtype";
-  config[dtype_key] = dtype_name(model.parameters().options().dtype().toScalarType());
-  model.complete_config(config);
-  io::write_file(out / "config.json", config.dump(2) + "\n");
+  refuse_quantized_model(model, out);
+  const auto config = source / "config.json";
+  io::write_file(out / "config.json", saved_config(model, io::read_file(config), config.string(),
+                                                   model.parameters().options().dtype().toScalarType()));
   copy_companion_files(source, out);
   auto weights = weights_of(model);
   model.complete_weights(weights);
+  io::write_checkpoint_tensors(out, weights, max_shard_bytes);
+}
+
+void save_checkpoint(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out,
+                     int64_t max_shard_bytes) {
+  refuse_quantized_model(model, out);
+  for (const auto& [name, content] : how.base->files()) {
+    const bool is_config = name == "config.json";
+    io::write_file(out / name, is_config ? saved_config(model, content, name, how.dtype) : content);
+  }
+  auto weights = tensors_to_save(own_parameters(model), how, [&model](const nn::Parameter& parameter) {
+    return model.checkpoint_name(parameter.name);
+  });
+  io::NamedTensors tables;
+  model.complete_weights(tables);
+  for (auto& table : io::lazily(tables)) weights.push_back(std::move(table));
   io::write_checkpoint_tensors(out, weights, max_shard_bytes);
 }
 

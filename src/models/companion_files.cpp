@@ -25,9 +25,15 @@ constexpr const char* kCompanionFiles[] = {"tokenizer.json",
 }  // namespace
 
 void copy_companion_files(const std::filesystem::path& source, const std::filesystem::path& out) {
+  for (const auto& [name, content] : read_companion_files(source)) io::write_file(out / name, content);
+}
+
+std::map<std::string, std::string> read_companion_files(const std::filesystem::path& source) {
+  std::map<std::string, std::string> files;
   for (const char* name : kCompanionFiles) {
-    if (std::filesystem::exists(source / name)) io::write_file(out / name, io::read_file(source / name));
+    if (std::filesystem::exists(source / name)) files[name] = io::read_file(source / name);
   }
+  return files;
 }
 
 }  // namespace vlmtrain::models

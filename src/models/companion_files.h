@@ -1,11 +1,16 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 namespace vlmtrain::models {
 
 /// Copies what a checkpoint holds beside config.json and the weights: tokenizer, processor and template files. One that
 /// `source` lacks is left out.
 void copy_companion_files(const std::filesystem::path& source, const std::filesystem::path& out);
+
+/// The same files' contents, by name.
+std::map<std::string, std::string> read_companion_files(const std::filesystem::path& source);
 
 }  // namespace vlmtrain::models

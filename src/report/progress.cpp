@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "vlmtrain/base/bytes.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(100);
 constexpr auto kLineInterval = std::chrono::seconds(5);
+constexpr auto kFirstCount = std::chrono::milliseconds(500);
 
 size_t terminal_columns() {
   winsize size{};
@@ -136,6 +138,27 @@ void Progress::show(const StepMetrics& metrics) {
 void Progress::clear() {
   if (drawn_) std::fputs("\r\x1b[K", stderr);
   drawn_ = false;
+}
+
+CountProgress::CountProgress(std::string what, int64_t total, bool quiet)
+    : what_(std::move(what)),
+      total_(total),
+      quiet_(quiet),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      next_(Clock::now() + (terminal_ ? Clock::duration(kFirstCount) : Clock::duration(kLineInterval))) {}
+
+CountProgress::~CountProgress() {
+  if (drawn_) std::fputs("\r\x1b[K", stderr);
+}
+
+void CountProgress::show(int64_t done) {
+  const auto now = Clock::now();
+  if (quiet_ || now < next_) return;
+  next_ = now + (terminal_ ? Clock::duration(kRedrawInterval) : Clock::duration(kLineInterval));
+  const std::string line = fmt::format("{}: {} of {} samples", what_, done, total_);
+  std::fprintf(stderr, terminal_ ? "\r\x1b[K%s" : "%s\n", line.c_str());
+  std::fflush(stderr);
+  drawn_ = terminal_;
 }
 
 }  // namespace vlmtrain::report

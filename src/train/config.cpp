@@ -65,6 +65,13 @@ void declare(OptionTable& table, LoraOptions& options) {
 void declare(OptionTable& table, OutputOptions& options) {
   table.describe_section("output", "Where results go.");
   table.add("output.dir", options.dir, "The run's folder: configuration, metrics, ledger, checkpoints.");
+  table.add_choice("output.dtype", options.dtype,
+                   {{"auto", OutputDtype::kAuto},
+                    {"fp32", OutputDtype::kFp32},
+                    {"bf16", OutputDtype::kBf16},
+                    {"fp16", OutputDtype::kFp16}},
+                   "Type of the weights in checkpoints. auto: each as in the checkpoint that training started from, "
+                   "frozen ones to the bit; trained ones are rounded from their fp32 values (docs/models.md).");
   table.add("output.save_steps", options.save_steps,
             "Steps between checkpoints; one is always written at the end. 0: at the end only.",
             std::optional{at_least<int64_t>(0)});

@@ -111,11 +111,9 @@ HostChoices HostChoices::of_json(const nlohmann::ordered_json& json, const std::
           .tensor_limit_bytes = number("tensor_limit_bytes")};
 }
 
-HostRun::HostRun(const Config& config, const std::vector<io::Record>& records, const models::Processor& processor,
-                 const engine::TaskSettings& tasks, std::filesystem::path run_folder,
-                 const std::optional<HostChoices>& kept)
+HostRun::HostRun(const Config& config, planner::Workload workload, const engine::TaskSettings& tasks,
+                 std::filesystem::path run_folder, const std::optional<HostChoices>& kept)
     : run_folder_(std::move(run_folder)) {
-  planner::Workload workload = workload_of(records, processor, config);
   // The loader's two global batches, that of the step, and what its threads are at.
   const int64_t sample = largest_sample(workload);
   const int64_t global = config.training.global_batch_size;

@@ -5,12 +5,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "vlmtrain/engine/tasks.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/memory/host_budget.h"
-#include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/host_plan.h"
 #include "vlmtrain/train/config.h"
 
@@ -33,8 +30,8 @@ class HostRun {
  public:
   /// `kept`: what the run's checkpoint says, if there is one. Throws UserError (kDoesNotFit), which says what would
   /// fit. A plan that fails for reasons of its own does not stop a run: choices() are then cautious ones.
-  HostRun(const Config& config, const std::vector<io::Record>& records, const models::Processor& processor,
-          const engine::TaskSettings& tasks, std::filesystem::path run_folder, const std::optional<HostChoices>& kept);
+  HostRun(const Config& config, planner::Workload workload, const engine::TaskSettings& tasks,
+          std::filesystem::path run_folder, const std::optional<HostChoices>& kept);
 
   /// What the run does and its checkpoints keep.
   const HostChoices& fixed() const { return fixed_; }

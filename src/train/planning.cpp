@@ -1,30 +1,13 @@
 #include "vlmtrain/train/planning.h"
 
+#include "train/data_check.h"
 #include "train/task_balance.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/data/sample_stream.h"
 #include "vlmtrain/planner/worst_case.h"
 #include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {
-
-namespace {
-
-/// Samples measured ahead of the one that is looked at, for each thread.
-constexpr int64_t kAheadPerWorker = 16;
-
-/// Why a sample is bad; an error of any other kind goes on.
-std::string reason_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const UserError& bad) {
-    if (bad.code() != ExitCode::kBadData) throw;
-    return bad.what();
-  }
-}
-
-}  // namespace
 
 planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload,
                                   const engine::TaskSettings& tasks) {
@@ -52,31 +35,28 @@ engine::TaskSettings task_settings(const Config& config, const std::vector<io::R
   return task_settings(config.training.balance, data::Tasks(records));
 }
 
-planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
+planner::Workload workload_of(const std::vector<io::Record>& records, const data::Outlines& outlines,
                               const Config& config) {
   std::vector<planner::MeasuredSample> measured;
-  data::SampleStream stream(data::file_order(std::ssize(records)),
-                            [&](int64_t index) { return data::make_outline(processor, records, index); },
-                            {.workers = config.data.num_workers, .ahead = kAheadPerWorker * config.data.num_workers});
-  int64_t bad = 0;
-  std::string first_reason;
-  while (const auto item = stream.next()) {
-    if (item->error) {
-      if (++bad == 1) first_reason = reason_of(item->error);
-    } else {
-      measured.push_back({item->sample.id, data::shape_of(item->sample)});
-    }
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (outlines.shapes[i]) measured.push_back({records[i].id, *outlines.shapes[i]});
   }
   if (measured.empty()) {
     throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train, records.size(),
-                     first_reason);
-  }
-  if (bad > 0) {
-    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train, bad,
-                 records.size(), first_reason);
+                     outlines.problems.begin()->second.message);
   }
   return {.candidates = planner::worst_batches(std::move(measured), config.training.global_batch_size),
           .global_batch_size = config.training.global_batch_size};
+}
+
+planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
+                              const Config& config) {
+  const data::Outlines outlines = look_at_data(records, processor, config, /*cache=*/{});
+  if (!outlines.problems.empty()) {
+    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train,
+                 outlines.problems.size(), records.size(), outlines.problems.begin()->second.message);
+  }
+  return workload_of(records, outlines, config);
 }
 
 planner::Choices choices_without_plan(const Config& config, int64_t vision_blocks, int64_t language_blocks) {

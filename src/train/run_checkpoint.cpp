@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,21 @@ std::vector<std::pair<int64_t, std::filesystem::path>> all_checkpoints(const std
   }
   std::sort(found.begin(), found.end());
   return found;
+}
+
+/// The optimizer's state, and the fp32 values of what is saved in another type, where the state does not have them.
+io::NamedTensors state_to_save(const models::VisionLanguageModel& model, const engine::AdamW& optimizer,
+                               const models::SavedWeights& how) {
+  io::NamedTensors tensors = optimizer.state();
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.insert(name);
+  for (const auto& parameter : model.parameters().all()) {
+    const auto master = how.masters.find(parameter.name);
+    const std::string name = "master." + parameter.name;
+    if (master == how.masters.end() || names.contains(name)) continue;
+    if (models::saved_dtype(parameter, how) != at::kFloat) tensors.emplace_back(name, master->second);
+  }
+  return tensors;
 }
 
 std::string text_of(const nlohmann::ordered_json& value) {
@@ -103,23 +119,26 @@ void RunCheckpoints::check() const {
 
 std::filesystem::path RunCheckpoints::save(const RunState& state, const models::VisionLanguageModel& model,
                                            const engine::AdamW& optimizer, const data::Ledger& ledger,
-                                           const std::filesystem::path& source) {
+                                           const models::BaseWeights& base, std::optional<at::ScalarType> dtype) {
+  const auto masters = optimizer.masters();
+  const models::SavedWeights how{.base = &base, .dtype = dtype, .masters = {masters.begin(), masters.end()}};
   std::filesystem::path checkpoint = folder_ / fmt::format("{}{}", kPrefix, state.step);
   io::AtomicDirectory folder(checkpoint);
   if (model.parameters().lora()) {
-    models::save_adapter(model, source, folder.path());
+    models::save_adapter(model, how, folder.path());
   } else {
-    models::save_checkpoint(model, source, folder.path(), kShardBytes);
+    models::save_checkpoint(model, how, folder.path(), kShardBytes);
   }
   const auto trainer_state = state_folder(folder.path());
   std::filesystem::create_directory(trainer_state);
-  io::write_safetensors(trainer_state / "optimizer.safetensors", optimizer.state());
+  io::write_safetensors(trainer_state / "optimizer.safetensors", state_to_save(model, optimizer, how));
   io::write_file(trainer_state / "ledger.json", ledger.to_json().dump(2) + "\n");
   nlohmann::ordered_json json{{"step", state.step},
                               {"skipped_steps", state.skipped_steps},
                               {"epoch", state.cursor.epoch},
                               {"position", state.cursor.position},
                               {"fingerprint", state.fingerprint}};
+  if (state.total_steps) json["total_steps"] = *state.total_steps;
   if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
   if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
   io::write_file(trainer_state / "state.json", json.dump(2) + "\n");
@@ -149,6 +168,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
   RunState state;
   state.step = io::get<int64_t>(json, "step", path.string());
   state.skipped_steps = io::get_or<int64_t>(json, "skipped_steps", 0, path.string());
+  if (json.contains("total_steps")) state.total_steps = io::get<int64_t>(json, "total_steps", path.string());
   state.cursor.epoch = io::get<int64_t>(json, "epoch", path.string());
   state.cursor.position = io::get<int64_t>(json, "position", path.string());
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());

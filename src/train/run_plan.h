@@ -17,8 +17,8 @@ class RunPlan {
  public:
   /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit. Sets up the allocator as the plan
   /// needs it.
-  RunPlan(const Config& config, at::Device device, const std::vector<io::Record>& records,
-          const models::Processor& processor, const engine::TaskSettings& tasks, std::filesystem::path run_folder);
+  RunPlan(const Config& config, at::Device device, planner::Workload workload, const engine::TaskSettings& tasks,
+          std::filesystem::path run_folder);
 
   const planner::Choices& choices() const { return plan_.chosen.choices; }
   const planner::StepPeaks& peaks() const { return plan_.chosen.peaks; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/data_check.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -29,42 +30,63 @@ RunSetup::RunSetup(const Config& config, at::Device device)
       ledger(config.data.train, std::ssize(records)),
       tasks(config.training.balance, data::Tasks(records)) {
   checkpoints.check();
-  schedule.total_steps = total_steps(config.training, std::ssize(records));
+  find_newest(config);
+  const data::Outlines outlines = look_at_data(records, *processor, config, folder / "data_check.jsonl");
+  settle_bad_samples(outlines, config, records, ledger, folder / "ledger.json");
+  const int64_t usable = ledger.samples() - ledger.count(data::SampleStatus::kDropped);
+  if (!resumed) state.total_steps = total_steps(config.training, usable);
+  schedule.total_steps = state.total_steps.value_or(total_steps(config.training, std::ssize(records)));
   schedule.shape = config.training.lr_scheduler;
   schedule.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule.total_steps));
-  if (!device.is_cpu()) plan.emplace(config, device, records, *processor, tasks.initial_settings(), folder);
+  make_plan(config, device, workload_of(records, outlines, config));
   load(config, device);
 }
 
-void RunSetup::load(const Config& config, at::Device device) {
-  const auto fingerprint = run_fingerprint(config, std::ssize(records));
+void RunSetup::find_newest(const Config& config) {
   const auto newest = checkpoints.newest();
+  const auto fingerprint = run_fingerprint(config, std::ssize(records));
   resumed = newest.has_value();
   if (newest && config.resume == Resume::kNever) {
     throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
                       folder.string(), newest->filename().string());
   }
-  if (newest) state = load_run_state(*newest, fingerprint);
-  state.fingerprint = fingerprint;
-  if (device.is_cpu()) {
-    std::optional<HostChoices> kept;
-    if (!state.host_memory.is_null()) kept = HostChoices::of_json(state.host_memory, newest->string());
-    host = std::make_unique<HostRun>(config, records, *processor, tasks.initial_settings(), folder, kept);
-    state.host_memory = host->fixed().to_json();
+  if (newest) {
+    state = load_run_state(*newest, fingerprint);
+    ledger = data::Ledger::restore(load_ledger(*newest), config.data.train, std::ssize(records), state.cursor,
+                                   static_cast<uint64_t>(config.training.seed));
   }
+  state.fingerprint = fingerprint;
+}
+
+void RunSetup::make_plan(const Config& config, at::Device device, planner::Workload workload) {
+  const auto task_settings = tasks.initial_settings();
+  if (!device.is_cpu()) {
+    plan.emplace(config, device, std::move(workload), task_settings, folder);
+    return;
+  }
+  std::optional<HostChoices> kept;
+  if (!state.host_memory.is_null()) kept = HostChoices::of_json(state.host_memory, checkpoints.newest()->string());
+  host = std::make_unique<HostRun>(config, std::move(workload), task_settings, folder, kept);
+  state.host_memory = host->fixed().to_json();
+}
+
+void RunSetup::load(const Config& config, at::Device device) {
+  const auto newest = checkpoints.newest();
   // A virtual card holds no values.
+  if (!is_rehearsal()) base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
   model = load_model(config, device, newest, /*with_values=*/!is_rehearsal());
+  if (base && newest && !model->parameters().lora()) {
+    models::restore_frozen(*model, *newest, *base, static_cast<uint64_t>(config.training.seed));
+  }
   choices = plan ? plan->choices() : host->fixed().choices;
   choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
   choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());
   engine::AdamWSettings settings = adamw_settings(config.training);
-  settings.separate_tasks = tasks.initial_settings().separate();
+  settings.separate_tasks = tasks.initial_settings().separate;
   optimizer = std::make_unique<engine::AdamW>(model->parameters(), settings);
   if (!newest) return;
   load_optimizer(*newest, *optimizer);
   tasks.restore(state.task_balance, newest->string());
-  ledger = data::Ledger::restore(load_ledger(*newest), config.data.train, std::ssize(records), state.cursor,
-                                 static_cast<uint64_t>(config.training.seed));
 }
 
 }  // namespace vlmtrain::train

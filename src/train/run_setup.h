@@ -36,7 +36,7 @@ struct RunSetup {
   RunCheckpoints checkpoints;
   RunState state;
   bool resumed = false;
-  data::Ledger ledger;
+  data::Ledger ledger;  ///< with the bad samples that are known
   TaskBalance tasks;
   engine::Schedule schedule;
   std::optional<RunPlan> plan;    ///< on a GPU
@@ -44,8 +44,11 @@ struct RunSetup {
   planner::Choices choices;
   std::unique_ptr<models::VisionLanguageModel> model;
   std::unique_ptr<engine::AdamW> optimizer;
+  std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual card
 
  private:
+  void find_newest(const Config& config);
+  void make_plan(const Config& config, at::Device device, planner::Workload workload);
   void load(const Config& config, at::Device device);
 };
 

@@ -104,6 +104,20 @@ nn::Quantization quantization(const Config& config) {
   return wanted;
 }
 
+std::optional<at::ScalarType> saved_dtype(const OutputOptions& options) {
+  switch (options.dtype) {
+    case OutputDtype::kFp32:
+      return at::kFloat;
+    case OutputDtype::kBf16:
+      return at::kBFloat16;
+    case OutputDtype::kFp16:
+      return at::kHalf;
+    case OutputDtype::kAuto:
+      break;
+  }
+  return std::nullopt;
+}
+
 models::FrozenParts frozen_parts(const ModelOptions& options) {
   return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model};
 }

@@ -1,5 +1,7 @@
 #include "vlmtrain/train/trainer.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -24,6 +26,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/data/epoch_progress.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/report/environment.h"
@@ -50,7 +53,11 @@ double seconds_since(Clock::time_point start) {
 class Trainer {
  public:
   Trainer(const Config& config, at::Device device, bool quiet)
-      : config_(config), device_(device), run_(config, device), saved_step_(run_.resumed ? run_.state.step : -1) {
+      : config_(config),
+        device_(device),
+        run_(config, device),
+        epochs_(run_.ledger, seed()),
+        saved_step_(run_.resumed ? run_.state.step : -1) {
     add_callbacks(quiet);
     log_run();
     if (run_.resumed) {
@@ -75,7 +82,7 @@ class Trainer {
     if (run_.plan) run_.plan->compare(most_, run_.state.step, twin_ ? &twin_->summary() : nullptr);
     if (run_.host) run_.host->compare(run_.state.step);
     callbacks_.end(/*well=*/true);
-    return {.stopped = stop_signal() != 0 && run_.state.step < run_.schedule.total_steps,
+    return {.stopped = stop_signal() != 0 && !is_over(),
             .steps = run_.state.step,
             .last_loss = last_loss_,
             .checkpoint = run_.checkpoints.newest(),
@@ -112,9 +119,10 @@ class Trainer {
     spdlog::info("model {}: {} parameters, {} trained, in {} on {}", config_.model.path,
                  number_words(run_.model->parameters().total_elements()),
                  number_words(run_.optimizer->trained_elements()), engine::name_of(training.precision), device_.str());
-    spdlog::info("data {}: {} samples; {} steps of {}{} samples, in {} micro-batches of {}", config_.data.train,
-                 run_.records.size(), run_.schedule.total_steps, training.balance.global_batch_tokens ? "at most " : "",
-                 training.global_batch_size, training.global_batch_size / micro, micro);
+    spdlog::info("data {}: {} usable samples; {} steps of {}{} samples, in {} micro-batches of {}", config_.data.train,
+                 run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.schedule.total_steps,
+                 training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
+                 training.global_batch_size / micro, micro);
     for (const auto& line : {describe_batch_scaling(training), run_.tasks.description()}) {
       if (!line.empty()) spdlog::info("{}", line);
     }
@@ -131,13 +139,13 @@ class Trainer {
                    [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
     // What loading left behind is not what a step leaves behind.
     memory::release_unused(device_);
-    while (run_.state.step < run_.schedule.total_steps && stop_signal() == 0) {
+    while (!is_over() && stop_signal() == 0) {
       // 1. The samples of this step, exactly the global batch, and how its micro-batches are to be cut.
       const auto start = Clock::now();
       UpcomingStep step = upcoming.next(step_seconds_);
       callbacks_.before_step(step.step);
       // 2. Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out.
-      const GuardedStep done = do_step(guard, step);
+      const GuardedStep done = do_step(guard, upcoming, step);
       // 3. Report. On a GPU the numbers arrive during the next step.
       take_note(done, step);
       step_seconds_ = seconds_since(start);
@@ -155,9 +163,16 @@ class Trainer {
     }
   }
 
-  GuardedStep do_step(OomGuard& guard, UpcomingStep& step) {
+  /// All steps are done, or with training.epochs each usable sample was taken as often: samples that turned out to be
+  /// bad on the way make that fewer steps.
+  bool is_over() {
+    constexpr double kRounding = 1e-9;
+    if (run_.state.step >= run_.schedule.total_steps) return true;
+    return !config_.training.max_steps && epochs_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
+  }
+
+  GuardedStep do_step(OomGuard& guard, UpcomingSteps& upcoming, UpcomingStep& step) {
     if (!step.foreseen.fits) warn_of(step);
-    leave_out_known(step);
     if (step.foreseen.release_first) memory::release_unused(device_);
     memory::reset_peaks(device_);
     const uint64_t step_seed = stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
@@ -174,7 +189,7 @@ class Trainer {
       try {
         return guard.step(step.batch.samples, step.foreseen.layout, step_seed, rates, task_settings_);
       } catch (const SampleDoesNotFit& error) {
-        leave_out(step, error);
+        leave_out(upcoming, step, error);
       }
     }
   }
@@ -194,9 +209,8 @@ class Trainer {
   }
 
   /// Drops a sample that does not fit, or stops the run over it.
-  void leave_out(UpcomingStep& step, const SampleDoesNotFit& error) {
-    auto& samples = step.batch.samples;
-    const auto sample = samples.begin() + error.place();
+  void leave_out(UpcomingSteps& upcoming, UpcomingStep& step, const SampleDoesNotFit& error) {
+    const auto sample = step.batch.samples.begin() + error.place();
     const std::string message =
         fmt::format("sample {}: does not fit into {}, even alone and with everything recomputed ({})", sample->id,
                     memory::name_of(error.scarce()), error.what());
@@ -209,31 +223,15 @@ class Trainer {
                           "without such samples: data.on_bad_sample=skip");
     }
     run_.ledger.mark_dropped(sample->index, sample->id, kReason, message);
-    event(report::EventKind::kAnomaly, message + "; it is left out", {sample->id});
-    samples.erase(sample);
-    cut_anew(step);
-  }
-
-  /// A sample that was left out in an epoch before.
-  void leave_out_known(UpcomingStep& step) {
-    const auto erased = std::erase_if(step.batch.samples, [this](const data::Sample& sample) {
-      return run_.ledger.status(sample.index) == data::SampleStatus::kDropped;
-    });
-    if (erased > 0) cut_anew(step);
-  }
-
-  void cut_anew(UpcomingStep& step) {
-    if (step.batch.samples.empty()) {
+    event(report::EventKind::kAnomaly, message + "; it is left out, and the next one of the order takes its place",
+          {sample->id});
+    if (run_.ledger.count(data::SampleStatus::kDropped) == run_.ledger.samples()) {
       throw UserError(ExitCode::kDoesNotFit,
-                      fmt::format("step {}: none of its samples fits into the device's memory; make them smaller "
+                      fmt::format("step {}: none of the samples fits into the device's memory; make them smaller "
                                   "(data.image_max_pixels, data.max_length)",
                                   step.step));
     }
-    step.foreseen = {.layout = planner::layout_of(run_.choices, run_.tasks.runs_of(step.batch.samples)),
-                     .release_first = step.foreseen.release_first,
-                     .peaks = {}};
-    // It did the step with all of its samples.
-    if (twin_) twin_->diverge();
+    upcoming.replace(step, error.place());
   }
 
   void on_failure(const std::string& reason, const engine::StepLayout& next) {
@@ -252,7 +250,7 @@ class Trainer {
     pending_->task_weights = task_settings_.weights;
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.schedule.total_steps;
-    metrics.epoch = epochs_done();
+    metrics.epoch = epochs_.at(run_.state.cursor);
     metrics.learning_rate = rates_.language_model;
     if (run_.plan) {
       const auto& predicted = step.foreseen.peaks ? *step.foreseen.peaks : run_.plan->peaks();
@@ -308,7 +306,7 @@ class Trainer {
   }
 
   void save() {
-    if (!is_rehearsal()) write_checkpoint();
+    if (!is_rehearsal()) callbacks_.checkpoint(run_.state.step, write_checkpoint());
     saved_step_ = run_.state.step;
     if (device_.is_cpu()) return;
     // Callbacks may have used the device, which no twin knows of.
@@ -316,13 +314,17 @@ class Trainer {
     if (twin_) twin_->diverge();
   }
 
-  void write_checkpoint() {
+  /// Returns its folder.
+  std::filesystem::path write_checkpoint() {
+    is_saving_ = true;
     run_.state.task_balance = run_.tasks.state();
-    const auto folder =
-        run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, config_.model.path);
+    const auto folder = run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, *run_.base,
+                                              saved_dtype(config_.output));
+    is_saving_ = false;
+    saved_step_ = run_.state.step;
     write_ledger();
     event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
-    callbacks_.checkpoint(run_.state.step, folder);
+    return folder;
   }
 
   void event(report::EventKind kind, std::string message, std::vector<std::string> ids = {}) {
@@ -331,8 +333,46 @@ class Trainer {
 
   void write_ledger() const { io::write_file(run_.folder / "ledger.json", run_.ledger.to_json().dump(2) + "\n"); }
 
+  /// Why what is in memory after an error is not to be saved; empty where it may be.
+  std::string unsafe_to_save(const std::exception& error) const {
+    if (is_saving_) return "the error came while a checkpoint was written";
+    if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
+      return "the device failed, and what it holds cannot be trusted";
+    }
+    if (!run_.optimizer->is_whole()) return "the error came while the weights were moved";
+    if (pending_) return "what came of the last step is not known";
+    return {};
+  }
+
+  /// A run that fails keeps the steps that are done.
+  void save_before_the_end(const std::exception& error) {
+    if (is_rehearsal() || run_.state.step == 0 || saved_step_ == run_.state.step) return;
+    try {
+      if (!is_saving_) finish_pending();
+    } catch (const std::exception&) {
+      // What a callback throws does not concern what is saved; a step whose numbers cannot be had stays pending.
+    }
+    const std::string reason = unsafe_to_save(error);
+    if (!reason.empty()) {
+      spdlog::warn("the steps since the last checkpoint are not saved: {}", reason);
+      return;
+    }
+    try {
+      write_checkpoint();
+    } catch (const std::exception& another) {
+      spdlog::warn("while step {} was saved: {}", run_.state.step, another.what());
+    }
+    if (saved_step_ == run_.state.step) {
+      spdlog::warn("what was done up to step {} is saved ({}); the same command goes on from there", run_.state.step,
+                   run_.checkpoints.newest()->string());
+    } else {
+      spdlog::warn("the steps since the last checkpoint could not be saved");
+    }
+  }
+
   // What stopped the run, such as a full disk, may also be in the way here; it is the error to report.
   void end_after(const std::exception& error) {
+    save_before_the_end(error);
     try {
       event(report::EventKind::kFailed, error.what());
       write_ledger();
@@ -342,11 +382,6 @@ class Trainer {
     }
   }
 
-  double epochs_done() const {
-    return static_cast<double>(run_.state.cursor.epoch) +
-           static_cast<double>(run_.state.cursor.position) / static_cast<double>(run_.records.size());
-  }
-
   uint64_t seed() const { return static_cast<uint64_t>(config_.training.seed); }
 
   static constexpr int64_t kStepsBetweenEmptyings = 100;
@@ -354,12 +389,14 @@ class Trainer {
   const Config& config_;
   at::Device device_;
   RunSetup run_;
+  data::EpochProgress epochs_;
   CallbackList callbacks_;
   std::unique_ptr<TwinLink> twin_;  // on a GPU
   std::optional<PendingStep> pending_;
   engine::LearningRates rates_;         // of the newest step
   engine::TaskSettings task_settings_;  // of the newest step
   int64_t saved_step_;
+  bool is_saving_ = false;  // stays so where that failed
   int64_t next_emptying_ = 0;
   double step_seconds_ = 0;
   memory::DeviceMemory most_;  // peaks over all steps

@@ -8,6 +8,10 @@ namespace {
 
 constexpr int64_t kAhead = 2;
 
+void do_as_planned(UpcomingStep& step) {
+  step.foreseen = {.layout = step.planned, .release_first = step.foreseen.release_first, .peaks = {}};
+}
+
 }  // namespace
 
 UpcomingSteps::UpcomingSteps(data::Loader& loader, const planner::Choices& choices, const TaskBalance& tasks,
@@ -24,8 +28,28 @@ UpcomingStep UpcomingSteps::next(double step_seconds) {
                     .planned = drawn.planned,
                     .foreseen = {.layout = std::move(drawn.planned), .release_first = false, .peaks = {}},
                     .data_wait_seconds = waited};
-  if (twin_ != nullptr) step.foreseen = twin_->await(step.step, step.planned, step_seconds);
+  if (twin_ == nullptr) return step;
+  step.foreseen = twin_->await(step.step, step.planned, step_seconds);
+  if (step.step <= outdated_) do_as_planned(step);
   return step;
+}
+
+void UpcomingSteps::replace(UpcomingStep& step, int64_t place) {
+  for (; !drawn_.empty(); drawn_.pop_back()) {
+    if (drawn_.back().error) std::rethrow_exception(drawn_.back().error);
+    loader_.put_back(std::move(drawn_.back().batch));
+  }
+  step.batch.samples.erase(step.batch.samples.begin() + place);
+  loader_.fill(step.batch);
+  step.planned = lay_out(step.batch);
+  do_as_planned(step);
+  outdated_ = announced_;
+  if (twin_ != nullptr) twin_->diverge();
+}
+
+engine::StepLayout UpcomingSteps::lay_out(data::GlobalBatch& batch) const {
+  tasks_.prepare(batch.samples);
+  return planner::layout_of(choices_, tasks_.runs_of(batch.samples));
 }
 
 double UpcomingSteps::draw() {
@@ -41,9 +65,11 @@ double UpcomingSteps::draw() {
       break;
     }
     waited += drawn.batch.wait_seconds;
-    tasks_.prepare(drawn.batch.samples);
-    drawn.planned = planner::layout_of(choices_, tasks_.runs_of(drawn.batch.samples));
-    if (twin_ != nullptr) twin_->announce(next_step_ + std::ssize(drawn_) - 1, drawn.batch.samples, drawn.planned);
+    drawn.planned = lay_out(drawn.batch);
+    const int64_t step = next_step_ + std::ssize(drawn_) - 1;
+    if (twin_ == nullptr || step <= announced_) continue;
+    twin_->announce(step, drawn.batch.samples, drawn.planned);
+    announced_ = step;
   }
   return waited;
 }

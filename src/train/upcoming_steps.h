@@ -29,6 +29,11 @@ class UpcomingSteps {
   /// The next step. `step_seconds`: what the steps so far took. Rethrows what the loader threw, in its turn.
   UpcomingStep next(double step_seconds);
 
+  /// Takes a sample out of the step that next() gave last and puts the next usable sample of the order in its place;
+  /// the following steps begin behind that one. The step is then done as planned, whatever was foreseen, and so are
+  /// those that a twin has been told of already. Rethrows what the loader threw.
+  void replace(UpcomingStep& step, int64_t place);
+
  private:
   struct Drawn {
     data::GlobalBatch batch;
@@ -38,6 +43,7 @@ class UpcomingSteps {
 
   /// Returns how long it waited for the loader.
   double draw();
+  engine::StepLayout lay_out(data::GlobalBatch& batch) const;
 
   data::Loader& loader_;
   planner::Choices choices_;
@@ -45,6 +51,8 @@ class UpcomingSteps {
   TwinLink* twin_;
   int64_t next_step_;
   int64_t last_step_;
+  int64_t announced_ = 0;    // the last step that the twin was told of
+  int64_t outdated_ = 0;     // up to this step, it was told of other samples
   std::deque<Drawn> drawn_;  // from next_step_ on
 };
 

@@ -6,9 +6,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "data/fake_processor.h"
 
@@ -249,6 +251,103 @@ TEST(Loader, StopsAtABadSample) {
   EXPECT_EQ(ledger.count(SampleStatus::kUsed), 4);
   EXPECT_EQ(ledger.count(SampleStatus::kNotReached), 3);
   EXPECT_EQ(ledger.to_json()["reasons"]["too long"], 1);
+}
+
+TEST(Loader, ASampleThatWasDroppedStaysDroppedAndTheNextOneTakesItsPlace) {
+  const auto records = make_records(10);
+  std::atomic<int64_t> attempts{0};
+  const FakeProcessor processor([&](int64_t index) {
+    if (index == 4 && attempts++ == 0) reject(index);  // its file is mended while the run goes on
+  });
+  Ledger ledger("train.json", 10);
+  const CapturedLog log;
+  Loader loader(records, processor,
+                {.global_batch_size = 4, .num_workers = 2, .seed = 5, .on_bad_sample = BadSamplePolicy::kSkip}, {},
+                ledger);
+  std::vector<int64_t> wanted;
+  for (int64_t epoch = 0; epoch < 5; ++epoch) {
+    for (const int64_t index : epoch_order(10, 5, epoch)) {
+      if (index != 4) wanted.push_back(index);
+    }
+  }
+  std::vector<int64_t> drawn;
+  for (int64_t step = 0; step < 11; ++step) {
+    const GlobalBatch batch = loader.next();
+    ASSERT_EQ(batch.samples.size(), 4U);
+    for (const int64_t index : indices(batch)) drawn.push_back(index);
+  }
+  wanted.resize(drawn.size());
+  EXPECT_EQ(drawn, wanted);
+  EXPECT_EQ(log.lines(), 1);
+}
+
+TEST(Loader, WhatTheLedgerHasAsDroppedIsNotEvenRead) {
+  const auto records = make_records(7);
+  const FakeProcessor processor([](int64_t index) {
+    if (index == 2 || index == 5) throw InternalError("read all the same");
+  });
+  Ledger ledger("train.json", 7);
+  for (const int64_t index : {2, 5}) ledger.mark_dropped(index, "s", "too long", "is too long");
+  Loader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, {}, ledger);
+  std::vector<int64_t> drawn;
+  for (int64_t step = 0; step < 6; ++step) std::ranges::copy(indices(loader.next()), std::back_inserter(drawn));
+  std::ranges::sort(drawn);
+  std::vector<int64_t> wanted;
+  for (const int64_t index : {0, 1, 3, 4, 6}) wanted.insert(wanted.end(), 6, index);
+  EXPECT_EQ(drawn, wanted);
+}
+
+TEST(Loader, ALostSampleIsReplacedByTheNextOneWhoeverHasDrawnItAlready) {
+  const auto records = make_records(23);
+  const FakeProcessor processor(reject_every_fourth);
+  const LoaderSettings settings{
+      .global_batch_size = 4, .num_workers = 3, .seed = 3, .on_bad_sample = BadSamplePolicy::kSkip};
+  const CapturedLog log;
+  // The seed is the place's.
+  const auto key = [](const Sample& sample) { return std::pair(sample.index, sample.seed); };
+  const auto keys = [&](const GlobalBatch& batch) {
+    std::vector<std::pair<int64_t, uint64_t>> found;
+    for (const Sample& sample : batch.samples) found.push_back(key(sample));
+    return found;
+  };
+  Ledger once("train.json", 23);
+  Loader alone(records, processor, settings, {}, once);
+  std::vector<Sample> stream;
+  for (int64_t step = 0; step < 12; ++step) {
+    auto batch = alone.next();
+    std::ranges::move(batch.samples, std::back_inserter(stream));
+  }
+  for (const size_t ahead : {0U, 1U, 2U}) {
+    Ledger ledger("train.json", 23);
+    Loader loader(records, processor, settings, {}, ledger);
+    GlobalBatch step = loader.next();
+    std::vector<GlobalBatch> later;
+    for (size_t i = 0; i < ahead; ++i) later.push_back(loader.next());
+    const int64_t lost = step.samples[1].index;
+    ledger.mark_dropped(lost, "s", "does not fit into memory", "is too large");
+    for (; !later.empty(); later.pop_back()) loader.put_back(std::move(later.back()));
+    step.samples.erase(step.samples.begin() + 1);
+    loader.fill(step);
+
+    std::vector<std::pair<int64_t, uint64_t>> wanted, drawn;
+    for (const Sample& sample : stream) {
+      if (sample.index != lost) wanted.push_back(key(sample));
+    }
+    Cursor next = step.next;
+    EXPECT_EQ(step.label_tokens, 4);
+    EXPECT_EQ(next, after(step.places.at(step.samples.back().seed), 23));
+    for (const auto& sample : keys(step)) drawn.push_back(sample);
+    // A run that is resumed behind this step goes on with the same samples.
+    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", 23, next, 3);
+    Loader resumed(records, processor, settings, next, restored);
+    for (int64_t i = 0; i < 8; ++i) {
+      const GlobalBatch batch = loader.next();
+      EXPECT_EQ(keys(resumed.next()), keys(batch)) << i;
+      for (const auto& sample : keys(batch)) drawn.push_back(sample);
+    }
+    wanted.resize(drawn.size());
+    EXPECT_EQ(drawn, wanted) << ahead << " drawn ahead";
+  }
 }
 
 TEST(Loader, ErrorsThatAreNotTheSamplesFaultAreNeverSkipped) {

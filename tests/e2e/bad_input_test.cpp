@@ -257,10 +257,10 @@ class BadSampleTest : public BadInputTest {
     EXPECT_EQ(ledger["used"].get<int>() + ledger["not_reached"].get<int>(), kRecords);
     EXPECT_EQ(ledger["problems"][0]["status"], "failed");
     for (const auto& name : entries(folder() / "run")) {
-      EXPECT_THAT(
-          (std::vector<std::string>{"config.yaml", "environment.json", "events.jsonl", "ledger.json", "metrics.jsonl",
-                                    "predictions.jsonl", "report.html", "samples.jsonl", "tensorboard"}),
-          testing::Contains(name));
+      EXPECT_THAT((std::vector<std::string>{"checkpoints", "config.yaml", "data_check.jsonl", "environment.json",
+                                            "events.jsonl", "ledger.json", "metrics.jsonl", "predictions.jsonl",
+                                            "report.html", "samples.jsonl", "tensorboard"}),
+                  testing::Contains(name));
     }
   }
 };

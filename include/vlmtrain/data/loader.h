@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "vlmtrain/data/bad_samples.h"
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/data/order.h"
 #include "vlmtrain/data/sample.h"
@@ -12,14 +14,13 @@
 
 namespace vlmtrain::data {
 
-enum class BadSamplePolicy { kFail, kSkip };
-
 /// The samples of one optimizer step: exactly the global batch, or so many that their tokens come nearest to the goal.
 struct GlobalBatch {
   std::vector<Sample> samples;
-  int64_t label_tokens = 0;  ///< of all samples; what the loss is divided by
-  Cursor next;               ///< where the following step goes on
-  double wait_seconds = 0;   ///< how long the caller waited for the loader threads
+  int64_t label_tokens = 0;           ///< of all samples; what the loss is divided by
+  std::map<uint64_t, Cursor> places;  ///< of the samples, by their seed
+  Cursor next;                        ///< where the following step goes on
+  double wait_seconds = 0;            ///< how long the caller waited for the loader threads
 };
 
 struct LoaderSettings {
@@ -35,7 +36,9 @@ struct LoaderSettings {
 };
 
 /// Draws global batches for ever: epoch after epoch, each in an order that is a function of the seed and the epoch. A
-/// batch that an epoch's end cuts goes on with the next epoch, so that each has the full global batch size. Loader
+/// batch that an epoch's end cuts goes on with the next epoch, so that each has the full global batch size. A sample
+/// that is dropped is passed over: the next one of the order takes its place. Dropped are those that the ledger says,
+/// whether their files have been mended since or not, and with kSkip those that turn out to be bad. Loader
 /// threads decode ahead of the caller; the samples and their order do not depend on the number of threads. A sample is
 /// bad if make_sample throws a UserError with kBadData. For one caller's thread.
 class Loader {
@@ -54,6 +57,14 @@ class Loader {
   /// holds no usable sample; rethrows any other exception of the processor as it is. After a throw the loader can only
   /// be destroyed.
   GlobalBatch next();
+
+  /// Adds to a batch that lost samples as many as it lacks. Between next() and here, batches that were drawn after it
+  /// are to be put back. Errors as next().
+  void fill(GlobalBatch& batch);
+
+  /// The samples of the batch that was drawn last come again, in their order, but for those that are dropped by then.
+  /// Several batches: the last one first.
+  void put_back(GlobalBatch batch);
 
  private:
   class Impl;

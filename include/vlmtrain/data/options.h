@@ -20,6 +20,7 @@ struct DataOptions {
   double video_fps = 2.0;
   int64_t video_max_frames = 128;  ///< as LLaMA-Factory's: transformers' 768 would fill many times max_length
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
+  bool check_at_start = true;
   int64_t num_workers = 2;
   std::string chat_template = "auto";
 };

@@ -116,11 +116,19 @@ class AdamW {
   /// optimizer's own, not copies.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
-  /// Copies a saved state back. Throws UserError (kBadData) naming what is missing, unexpected or of another shape or
-  /// type.
+  /// Copies a saved state back. `master.NAME` may be there for fp32 weights too: their values then. Throws UserError
+  /// (kBadData) naming what is missing, unexpected or of another shape or type.
   void load_state(const std::map<std::string, at::Tensor>& state, const std::string& source);
 
   int64_t trained_elements() const;
+
+  /// False where apply() began and did not end: weights and states are then partly those of one step and partly of the
+  /// next.
+  bool is_whole() const { return is_whole_; }
+
+  /// The fp32 values of all that is trained, by the parameter's name: master weights, or the weights themselves where
+  /// they are fp32. Not copies.
+  std::vector<std::pair<std::string, at::Tensor>> masters() const;
 
  private:
   struct Entry;
@@ -150,6 +158,7 @@ class AdamW {
   std::unique_ptr<ChunkRoom> room_;
   std::vector<CompressedGroup> compressed_;
   at::Tensor updates_;  // int64 scalar on the host
+  bool is_whole_ = true;
 };
 
 }  // namespace vlmtrain::engine

@@ -51,4 +51,27 @@ class Progress {
   Clock::time_point last_shown_{};
 };
 
+/// Shows on stderr how far something is that counts: a line that is redrawn in place on a terminal, else a plain one
+/// every five seconds. What is done within half a second shows nothing.
+class CountProgress {
+ public:
+  /// `what` begins the line: "checking the data".
+  CountProgress(std::string what, int64_t total, bool quiet);
+  /// Clears the line.
+  ~CountProgress();
+  CountProgress(const CountProgress&) = delete;
+  CountProgress& operator=(const CountProgress&) = delete;
+
+  void show(int64_t done);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string what_;
+  int64_t total_;
+  bool quiet_;
+  bool terminal_;
+  bool drawn_ = false;
+  Clock::time_point next_;
+};
+
 }  // namespace vlmtrain::report

@@ -39,8 +39,12 @@ struct LoraOptions {
 
 enum class Resume { kAuto, kNever };
 
+/// The type of saved weights.
+enum class OutputDtype { kAuto, kFp32, kBf16, kFp16 };
+
 struct OutputOptions {
   std::string dir;
+  OutputDtype dtype = OutputDtype::kAuto;
   int64_t save_steps = 500;
   int64_t keep = 2;
   int64_t sample_predictions = 4;

@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -13,6 +14,7 @@
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/answer_score.h"
+#include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {
 
@@ -49,6 +51,11 @@ struct Answer {
   std::string id, task, expected, given;
   AnswerType type = AnswerType::kOpen;
 };
+
+/// Before an evaluation that is not to skip bad samples: looks at all of `file` first, as data.check_at_start says.
+/// Throws UserError (kBadData) that says how many are bad and names the first.
+void refuse_bad_samples(const std::vector<io::Record>& records, const models::Processor& processor,
+                        const Config& config, const std::filesystem::path& file);
 
 /// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after
 /// white space at both ends is dropped; closed and open ones as train/answer_score.h says. A batch's pictures are

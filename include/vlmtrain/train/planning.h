@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "vlmtrain/data/outlines.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/search.h"
@@ -17,9 +18,12 @@ planner::PlanRequest plan_request(const Config& config, planner::TargetCard card
 /// not allow.
 engine::TaskSettings task_settings(const Config& config, const std::vector<io::Record>& records);
 
-/// The largest global batches that a data set can make, measured sample by sample on data.num_workers threads: texts
-/// are tokenized, of images only the header is read. Bad samples are left out. Throws UserError (kBadData) if none is
-/// good.
+/// The largest global batches that the samples of a data set can make; bad samples are left out. Throws UserError
+/// (kBadData) if none is good.
+planner::Workload workload_of(const std::vector<io::Record>& records, const data::Outlines& outlines,
+                              const Config& config);
+
+/// The same, after a look at the data set as data.check_at_start says, which warns of bad samples.
 planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
                               const Config& config);
 

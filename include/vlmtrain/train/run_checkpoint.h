@@ -10,14 +10,17 @@
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/data/order.h"
 #include "vlmtrain/engine/optimizer.h"
-#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/weights_to_save.h"
 
 namespace vlmtrain::train {
 
 /// Where a run stands between two steps. Random numbers need no state: each step's stream is a function of seed and
 /// step.
 struct RunState {
-  int64_t step = 0;                     ///< steps done
+  int64_t step = 0;  ///< steps done
+  /// Of the whole run, as it was when it began: what follows from it, such as the learning rate, does not change where
+  /// samples are mended or damaged between two starts. Nothing in checkpoints of older versions.
+  std::optional<int64_t> total_steps;
   int64_t skipped_steps = 0;            ///< of these, whose loss or gradients were not finite: nothing was moved
   data::Cursor cursor;                  ///< where the next step's samples are drawn
   nlohmann::ordered_json task_balance;  ///< TaskBalance::state(), null without it
@@ -41,11 +44,12 @@ class RunCheckpoints {
   /// copied in part, or where something else has a checkpoint's name.
   void check() const;
 
-  /// Returns the checkpoint's folder. Older ones than `keep` go; what cannot be removed of them is a warning. `source`
-  /// is the checkpoint folder that configuration and tokenizer files are copied from, and an adapter's base.
+  /// Returns the checkpoint's folder. Older ones than `keep` go; what cannot be removed of them is a warning. Weights
+  /// are saved as the base has them (models/weights_to_save.h), `dtype` as SavedWeights::dtype. What is lost by that of
+  /// the fp32 values of trained weights is kept in trainer_state, so that the run goes on with the same bits.
   std::filesystem::path save(const RunState& state, const models::VisionLanguageModel& model,
                              const engine::AdamW& optimizer, const data::Ledger& ledger,
-                             const std::filesystem::path& source);
+                             const models::BaseWeights& base, std::optional<at::ScalarType> dtype);
 
  private:
   void remove_old();

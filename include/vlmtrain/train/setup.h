@@ -45,6 +45,8 @@ nn::Quantization quantization(const Config& config);
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
                                                         const std::optional<std::filesystem::path>& newest,
                                                         bool with_values);
+/// output.dtype; nothing for auto.
+std::optional<at::ScalarType> saved_dtype(const OutputOptions& options);
 models::FrozenParts frozen_parts(const ModelOptions& options);
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options);
 engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor);

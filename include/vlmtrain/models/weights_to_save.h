@@ -1,0 +1,91 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models {
+
+/// The checkpoint that a run starts from, and its adapter if it goes on with one: what saved checkpoints take of it. It
+/// is opened at the start, so that a base that is gone is known then, and stays open: its folder may be removed while
+/// the run goes on, and frozen weights are then saved as the model has them. Not thread-safe.
+class BaseWeights {
+ public:
+  /// A tensor of the base.
+  struct Entry {
+    io::TensorInfo info;
+    std::function<at::Tensor()> read;  ///< over the file's pages, no copy
+    std::function<void()> release;     ///< gives these pages back
+  };
+
+  /// `adapter`: empty without one. Throws UserError (kBadData) where files are missing or cannot be read.
+  explicit BaseWeights(std::filesystem::path folder, const std::filesystem::path& adapter = {});
+  ~BaseWeights();
+  BaseWeights(const BaseWeights&) = delete;
+  BaseWeights& operator=(const BaseWeights&) = delete;
+
+  const std::filesystem::path& folder() const { return folder_; }
+  /// config.json, tokenizer, processor and template files, by name, as they were at the start.
+  const std::map<std::string, std::string>& files() const { return files_; }
+  /// Where a parameter's values came from; null for what the base does not have.
+  const Entry* find(const nn::Parameter& parameter) const;
+  /// That most of its elements have.
+  at::ScalarType dtype() const { return dtype_; }
+  /// Whether the files of weights are still those that were opened.
+  bool is_unchanged() const;
+
+ private:
+  struct Stamp;
+
+  void open_weights();
+  void open_adapter(const std::filesystem::path& adapter);
+  void stamp(const std::filesystem::path& folder);
+
+  std::filesystem::path folder_;
+  std::map<std::string, std::string> files_;
+  std::map<std::string, Entry> own_;      // by parameter
+  std::map<std::string, Entry> adapter_;  // the same, of what goes with an adapter
+  std::vector<Stamp> stamps_;
+  at::ScalarType dtype_;
+};
+
+/// How a run's weights are saved: frozen ones as the base has them, to the bit; trained ones from their fp32 values, in
+/// the base's type. What the base does not have, such as a new projector or LoRA's adapters, gets the type of most of
+/// the base's weights.
+struct SavedWeights {
+  const BaseWeights* base;
+  std::optional<at::ScalarType> dtype =
+      std::nullopt;                                ///< of all that is saved but frozen adapters; nothing: the base's
+  std::map<std::string, at::Tensor> masters = {};  ///< fp32, by parameter, of what is trained
+};
+
+/// The type that a parameter is saved in.
+at::ScalarType saved_dtype(const nn::Parameter& parameter, const SavedWeights& how);
+
+/// Writes a checkpoint that transformers loads into the existing folder `out`: weights as `how` says, and config.json,
+/// tokenizer, processor and template files as the base has them; the config's dtype is set where how.dtype is. Throws
+/// UserError (kUsage) for quantised weights.
+void save_checkpoint(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out,
+                     int64_t max_shard_bytes);
+
+/// Writes the adapters and the modules_to_save of a model with LoRA into the existing folder `out`, with the base's
+/// tokenizer, processor and template files. PEFT loads it.
+void save_adapter(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out);
+
+/// Gives the frozen weights of a model that was loaded from `saved` the values that they had at the run's start, where
+/// they were saved in another type: they are the base's, or drawn from `seed`.
+void restore_frozen(VisionLanguageModel& model, const std::filesystem::path& saved, const BaseWeights& base,
+                    uint64_t seed);
+
+}  // namespace vlmtrain::models

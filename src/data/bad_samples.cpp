@@ -1,0 +1,50 @@
+#include "vlmtrain/data/bad_samples.h"
+
+#include "data/bad_sample_log.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+constexpr size_t kNamedInError = 5;
+
+UserError unusable_samples(const std::string& dataset, const std::vector<io::Record>& records,
+                           const std::map<int64_t, SampleProblem>& problems) {
+  std::string list;
+  size_t named = 0;
+  for (const auto& [index, problem] : problems) {
+    if (named++ == kNamedInError) {
+      list += fmt::format("\n  and {} more; ledger.json names each", problems.size() - kNamedInError);
+      break;
+    }
+    const io::Record& record = records[static_cast<size_t>(index)];
+    list += record.problem.empty() ? fmt::format("\n  line {}: {}", record.line, problem.message)
+                                   : fmt::format("\n  line {}, sample {}: {}", record.line, record.id, record.problem);
+  }
+  return data_error("{}: {} of {} samples cannot be used; mend them or set data.on_bad_sample=skip{}", dataset,
+                    problems.size(), records.size(), list);
+}
+
+}  // namespace
+
+void settle_problems(const std::map<int64_t, SampleProblem>& problems, Ledger& ledger, BadSamplePolicy policy,
+                     const std::vector<io::Record>& records) {
+  BadSampleLog log;
+  for (const auto& [index, problem] : problems) {
+    const std::string& id = records[static_cast<size_t>(index)].id;
+    if (policy == BadSamplePolicy::kFail) {
+      ledger.mark_failed(index, id, problem.reason, problem.message);
+      continue;
+    }
+    const bool known = ledger.status(index) == SampleStatus::kDropped;
+    ledger.mark_dropped(index, id, problem.reason, problem.message);
+    if (!known) log.warn(problem.message);
+  }
+  log.summarize(ledger.count(SampleStatus::kDropped), ledger.samples());
+  if (policy == BadSamplePolicy::kFail && !problems.empty()) {
+    throw unusable_samples(ledger.dataset(), records, problems);
+  }
+}
+
+}  // namespace vlmtrain::data

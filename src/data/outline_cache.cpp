@@ -1,0 +1,131 @@
+#include "data/outline_cache.h"
+
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <system_error>
+
+#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// To be raised whenever a sample of the same record and files may have another shape.
+constexpr int64_t kFormat = 1;
+
+uint64_t number_of(const timespec& time) {
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+/// The time of change is the system's own: a file that is replaced by one of the same size and date has another.
+void add_file(ContentHash& hash, const fs::path& file) {
+  struct stat status {};
+  hash.add(file.native());
+  if (stat(file.c_str(), &status) != 0) return;
+  hash.add(static_cast<uint64_t>(status.st_size)).add(number_of(status.st_mtim)).add(number_of(status.st_ctim));
+  if (!S_ISDIR(status.st_mode)) return;
+  std::vector<fs::path> frames;
+  std::error_code error;
+  for (fs::directory_iterator entry(file, error), end; !error && entry != end; entry.increment(error)) {
+    if (!entry->is_directory(error)) frames.push_back(entry->path());
+  }
+  std::ranges::sort(frames);
+  for (const auto& frame : frames) {
+    struct stat of_frame {};
+    hash.add(frame.native());
+    if (stat(frame.c_str(), &of_frame) != 0) continue;
+    hash.add(static_cast<uint64_t>(of_frame.st_size)).add(number_of(of_frame.st_mtim)).add(number_of(of_frame.st_ctim));
+  }
+}
+
+Json numbers_of(const CachedShape& cached) {
+  const SampleShape& shape = cached.shape;
+  Json grids = Json::array();
+  for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
+  return Json::array({cached.fingerprint, shape.tokens, shape.label_tokens, shape.image_tokens, shape.images,
+                      shape.tiles, shape.tile_height, shape.tile_width, std::move(grids)});
+}
+
+CachedShape shape_from(const Json& numbers) {
+  CachedShape cached{.fingerprint = numbers.at(0), .shape = {}};
+  SampleShape& shape = cached.shape;
+  int64_t* const fields[] = {&shape.tokens, &shape.label_tokens, &shape.image_tokens, &shape.images,
+                             &shape.tiles,  &shape.tile_height,  &shape.tile_width};
+  size_t place = 1;
+  for (int64_t* field : fields) *field = numbers.at(place++);
+  const Json& grids = numbers.at(place);
+  for (size_t grid = 0; grid < grids.size(); grid += 3) {
+    shape.grids.push_back({grids.at(grid), grids.at(grid + 1), grids.at(grid + 2)});
+  }
+  return cached;
+}
+
+Json header_of(const std::string& key, std::string_view body) {
+  return {{"format", kFormat}, {"key", key}, {"content", ContentHash().add(body).text()}};
+}
+
+CachedShapes shapes_from(std::string_view body) {
+  CachedShapes shapes;
+  while (!body.empty()) {
+    const size_t end = body.find('\n');
+    const Json line = Json::parse(body.substr(0, end));
+    shapes.push_back(line.is_null() ? std::nullopt : std::optional{shape_from(line)});
+    body.remove_prefix(end + 1);
+  }
+  return shapes;
+}
+
+}  // namespace
+
+uint64_t fingerprint_of(const io::Record& record, const std::filesystem::path& image_root) {
+  ContentHash hash;
+  hash.add(record.id).add(static_cast<uint64_t>(record.line)).add(record.problem);
+  hash.add(record.turns.size());
+  for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+  for (const auto* media : {&record.images, &record.videos}) {
+    hash.add(media->size());
+    for (const auto& medium : *media) add_file(hash, image_root / medium);
+  }
+  return hash.value();
+}
+
+CachedShapes read_outline_cache(const std::filesystem::path& file, const std::string& key) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return {};
+  std::ifstream stream(file, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(stream), {}};
+  const size_t end = content.find('\n');
+  if (end == std::string::npos || content.back() != '\n') return {};
+  const std::string_view body = std::string_view(content).substr(end + 1);
+  // The hash is compared before anything of the content is looked at, so that a damaged file cannot mislead a parser.
+  if (content.substr(0, end) != header_of(key, body).dump()) return {};
+  try {
+    return shapes_from(body);
+  } catch (const Json::exception&) {
+    return {};
+  }
+}
+
+void write_outline_cache(const std::filesystem::path& file, const std::string& key, const CachedShapes& shapes) {
+  std::string body;
+  for (const auto& shape : shapes) body += (shape ? numbers_of(*shape).dump() : "null") + "\n";
+  try {
+    io::write_file(file, header_of(key, body).dump() + "\n" + body);
+  } catch (const std::exception& problem) {
+    spdlog::info("what was found out about the data is not kept for the next start: {}", problem.what());
+  }
+}
+
+}  // namespace vlmtrain::data

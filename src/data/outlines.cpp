@@ -1,0 +1,153 @@
+#include "vlmtrain/data/outlines.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "data/outline_cache.h"
+#include "data/problem.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+constexpr int64_t kSamplesAtATime = 16;
+constexpr auto kProgressInterval = std::chrono::milliseconds(100);
+
+/// Looks at samples on several threads; each index is one thread's alone.
+class Look {
+ public:
+  Look(const std::vector<io::Record>& records, const SampleProcessor& processor, const OutlineSettings& settings)
+      : records_(records),
+        processor_(processor),
+        settings_(settings),
+        known_(settings.cache.empty() ? CachedShapes() : read_outline_cache(settings.cache, settings.processor)),
+        indices_(chosen(std::ssize(records), settings.most_samples)),
+        found_(records.size()),
+        problems_(records.size()) {
+    known_.resize(records.size());
+  }
+
+  Outlines at_all() {
+    {
+      std::vector<std::jthread> workers;
+      for (int64_t i = 0; i < settings_.workers; ++i) workers.emplace_back([this] { work(); });
+      watch();
+    }
+    if (error_) std::rethrow_exception(error_);
+    if (!settings_.cache.empty() && is_news()) write_outline_cache(settings_.cache, settings_.processor, found_);
+    return outlines();
+  }
+
+ private:
+  static std::vector<int64_t> chosen(int64_t samples, int64_t most) {
+    const int64_t count = most > 0 ? std::min(most, samples) : samples;
+    std::vector<int64_t> indices(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) indices[static_cast<size_t>(i)] = i * samples / count;
+    return indices;
+  }
+
+  void work() {
+    try {
+      while (!stop_) {
+        const int64_t first = next_.fetch_add(kSamplesAtATime);
+        const int64_t end = std::min(first + kSamplesAtATime, std::ssize(indices_));
+        for (int64_t place = first; place < end && !stop_; ++place) look_at(indices_[static_cast<size_t>(place)]);
+        if (first >= end) break;
+        done_ += end - first;
+      }
+    } catch (...) {
+      fail();
+    }
+    const std::lock_guard lock(mutex_);
+    ++ended_;
+    changed_.notify_one();
+  }
+
+  void look_at(int64_t index) {
+    const auto place = static_cast<size_t>(index);
+    const uint64_t fingerprint = settings_.cache.empty() ? 0 : fingerprint_of(records_[place], settings_.image_root);
+    if (known_[place] && known_[place]->fingerprint == fingerprint) {
+      found_[place] = known_[place];
+      return;
+    }
+    try {
+      found_[place] = CachedShape{fingerprint, shape_of(make_outline(processor_, records_, index))};
+    } catch (...) {
+      Problem problem = describe(std::current_exception());
+      if (!problem.skippable) throw;
+      problems_[place] = SampleProblem{std::move(problem.reason), std::move(problem.message)};
+    }
+  }
+
+  void fail() {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+    stop_ = true;
+  }
+
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, kProgressInterval, [this] { return ended_ == settings_.workers; })) {
+      if (!settings_.on_progress || stop_) continue;
+      lock.unlock();
+      try {
+        settings_.on_progress(done_);
+      } catch (...) {
+        fail();
+      }
+      lock.lock();
+    }
+  }
+
+  bool is_news() const {
+    for (size_t i = 0; i < found_.size(); ++i) {
+      if (found_[i].has_value() != known_[i].has_value()) return true;
+      if (found_[i] && found_[i]->fingerprint != known_[i]->fingerprint) return true;
+    }
+    return false;
+  }
+
+  Outlines outlines() {
+    Outlines result;
+    result.shapes.resize(found_.size());
+    for (size_t i = 0; i < found_.size(); ++i) {
+      if (problems_[i]) result.problems.emplace(static_cast<int64_t>(i), std::move(*problems_[i]));
+      if (!found_[i]) continue;
+      result.from_cache += known_[i] && known_[i]->fingerprint == found_[i]->fingerprint ? 1 : 0;
+      result.shapes[i] = std::move(found_[i]->shape);
+    }
+    return result;
+  }
+
+  const std::vector<io::Record>& records_;
+  const SampleProcessor& processor_;
+  const OutlineSettings& settings_;
+  CachedShapes known_;
+  const std::vector<int64_t> indices_;  // of the samples to look at
+  CachedShapes found_;
+  std::vector<std::optional<SampleProblem>> problems_;
+  std::atomic<int64_t> next_{0};  // into indices_
+  std::atomic<int64_t> done_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+  int64_t ended_ = 0;  // workers
+};
+
+}  // namespace
+
+Outlines outline_samples(const std::vector<io::Record>& records, const SampleProcessor& processor,
+                         const OutlineSettings& settings) {
+  VLMTRAIN_CHECK(settings.workers >= 1, "{} workers", settings.workers);
+  return Look(records, processor, settings).at_all();
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,21 @@
+#include "data/problem.h"
+
+#include "vlmtrain/data/sample.h"
+
+namespace vlmtrain::data {
+
+Problem describe(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const SampleError& bad) {
+    return {bad.reason(), bad.what(), true};
+  } catch (const UserError& bad) {
+    return {"bad data", bad.what(), bad.code() == ExitCode::kBadData};
+  } catch (const std::exception& unexpected) {
+    return {"unexpected error", unexpected.what()};
+  } catch (...) {
+    return {"unexpected error", "an exception of unknown type"};
+  }
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/models/weights_to_save.h"
+
+namespace vlmtrain::models {
+
+/// Parameters as a saved checkpoint or adapter has them.
+io::LazyTensors tensors_to_save(const std::vector<nn::Parameter>& parameters, const SavedWeights& how,
+                                const std::function<std::string(const nn::Parameter&)>& name_of);
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,84 @@
+#include "train/data_check.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/models/sample_key.h"
+#include "vlmtrain/report/progress.h"
+#include "vlmtrain/train/evaluate.h"
+#include "vlmtrain/train/setup.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Of a data set that is not to be looked at whole: what a plan is made for then.
+constexpr int64_t kSamplesForPlan = 512;
+
+/// Another program may make other samples of the same files.
+std::string key_of(const std::filesystem::path& model, const models::ProcessorSettings& settings) {
+  ContentHash program;
+  std::error_code error;
+  const std::filesystem::path file = "/proc/self/exe";
+  program.add(static_cast<uint64_t>(std::filesystem::file_size(file, error)));
+  program.add(static_cast<uint64_t>(std::filesystem::last_write_time(file, error).time_since_epoch().count()));
+  return models::sample_key(model, settings) + program.text();
+}
+
+data::Outlines outlines_of(const std::vector<io::Record>& records, const models::Processor& processor,
+                           const Config& config, const std::filesystem::path& file, data::OutlineSettings settings) {
+  report::CountProgress progress("checking the data", std::ssize(records), !spdlog::should_log(spdlog::level::info));
+  settings.workers = std::max<int64_t>(config.data.num_workers, std::thread::hardware_concurrency());
+  settings.image_root = processor_settings(config.data, file).image_root;
+  settings.on_progress = [&progress](int64_t done) { progress.show(done); };
+  return data::outline_samples(records, processor, settings);
+}
+
+}  // namespace
+
+data::Outlines look_at_data(const std::vector<io::Record>& records, const models::Processor& processor,
+                            const Config& config, const std::filesystem::path& cache) {
+  const std::filesystem::path file = config.data.train;
+  const auto start = std::chrono::steady_clock::now();
+  if (!config.data.check_at_start) {
+    spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
+    return outlines_of(records, processor, config, file, {.most_samples = kSamplesForPlan});
+  }
+  const auto settings = processor_settings(config.data, file);
+  data::Outlines outlines =
+      outlines_of(records, processor, config, file,
+                  {.cache = cache, .processor = cache.empty() ? "" : key_of(config.model.path, settings)});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  spdlog::info("data {}: {} samples checked in {:.1f} s, {} of them as they were; {} cannot be used", file.string(),
+               records.size(), seconds, outlines.from_cache, outlines.problems.size());
+  return outlines;
+}
+
+void refuse_bad_samples(const std::vector<io::Record>& records, const models::Processor& processor,
+                        const Config& config, const std::filesystem::path& file) {
+  if (!config.data.check_at_start || config.data.on_bad_sample == data::BadSamplePolicy::kSkip) return;
+  const auto outlines = outlines_of(records, processor, config, file, {});
+  data::Ledger ledger(file.string(), std::ssize(records));
+  data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records);
+}
+
+void settle_bad_samples(const data::Outlines& outlines, const Config& config, const std::vector<io::Record>& records,
+                        data::Ledger& ledger, const std::filesystem::path& ledger_file) {
+  try {
+    data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records);
+    if (ledger.count(data::SampleStatus::kDropped) == ledger.samples()) {
+      throw data_error("{}: none of the {} samples can be used; the first: {}", config.data.train, records.size(),
+                       outlines.problems.empty() ? "it was dropped before" : outlines.problems.begin()->second.message);
+    }
+  } catch (const UserError&) {
+    io::write_file(ledger_file, ledger.to_json().dump(2) + "\n");
+    throw;
+  }
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "vlmtrain/data/ledger.h"
+#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::train {
+
+/// Looks at the data set before the first step, as data.check_at_start says: at all samples, or at as many as a plan
+/// needs. Shows how far it is, and logs what it took. `cache`: a file that keeps the result for the next start; empty:
+/// none.
+data::Outlines look_at_data(const std::vector<io::Record>& records, const models::Processor& processor,
+                            const Config& config, const std::filesystem::path& cache);
+
+/// Enters the bad samples in the ledger, as data.on_bad_sample says. Throws UserError (kBadData) that names the first
+/// of them with `fail`, or if no sample is usable; the ledger is written to `ledger_file` then.
+void settle_bad_samples(const data::Outlines& outlines, const Config& config, const std::vector<io::Record>& records,
+                        data::Ledger& ledger, const std::filesystem::path& ledger_file);
+
+}  // namespace vlmtrain::train

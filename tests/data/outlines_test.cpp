@@ -1,0 +1,248 @@
+#include "vlmtrain/data/outlines.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "data/fake_processor.h"
+#include "io/temporary_folder.h"
+
+namespace vlmtrain::data {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing::UnorderedElementsAre;
+
+/// A sample has as many tokens as its picture has bytes; remembers whom it was asked for.
+class SizeOfFile : public SampleProcessor {
+ public:
+  explicit SizeOfFile(fs::path root) : root_(std::move(root)) {}
+
+  Sample process(const io::Record& record, int64_t index) const override { return outline(record, index); }
+  Sample outline(const io::Record& record, int64_t index) const override {
+    {
+      const std::lock_guard lock(mutex_);
+      asked_.insert(record.id);
+    }
+    std::error_code error;
+    const auto bytes = static_cast<int64_t>(fs::file_size(root_ / record.images.at(0), error));
+    if (error) throw SampleError("unreadable image", "sample " + record.id + ": no " + record.images[0]);
+    Sample sample;
+    sample.index = index;
+    sample.id = record.id;
+    sample.token_ids.assign(static_cast<size_t>(bytes), 1);
+    sample.is_label.assign(static_cast<size_t>(bytes), 1);
+    sample.grids = {{.frames = 1, .rows = bytes, .columns = 2}};
+    return sample;
+  }
+
+  /// Since the last call.
+  std::set<std::string> asked() const { return std::exchange(asked_, {}); }
+
+ private:
+  fs::path root_;
+  mutable std::mutex mutex_;
+  mutable std::set<std::string> asked_;
+};
+
+class OutlinesTest : public io::TemporaryFolderTest {
+ protected:
+  void SetUp() override {
+    io::TemporaryFolderTest::SetUp();
+    processor_.emplace(folder());
+    for (size_t i = 0; i < records_.size(); ++i) {
+      records_[i].images = {fmt::format("{}.png", i)};
+      put_picture(i, std::string(i + 2, 'x'));
+    }
+  }
+
+  void put_picture(size_t sample, const std::string& content) const { put(fmt::format("{}.png", sample), content); }
+
+  Outlines look(const std::string& processor = "p", const fs::path& cache = "cache") const {
+    return outline_samples(records_, *processor_,
+                           {.workers = 3,
+                            .image_root = folder(),
+                            .cache = cache.empty() ? cache : folder() / cache,
+                            .processor = processor});
+  }
+
+  std::vector<io::Record> records_ = make_records(40);
+  std::optional<SizeOfFile> processor_;
+};
+
+TEST_F(OutlinesTest, AllShapesAndAllProblemsComeTogether) {
+  fs::remove(folder() / "7.png");
+  records_[9].problem = "no turns";
+  const Outlines found = look("p", {});
+  ASSERT_EQ(found.shapes.size(), 40U);
+  EXPECT_EQ(found.shapes[0]->tokens, 2);
+  EXPECT_EQ(found.shapes[39]->tokens, 41);
+  EXPECT_FALSE(found.shapes[7] || found.shapes[9]);
+  ASSERT_EQ(found.problems.size(), 2U);
+  EXPECT_EQ(found.problems.at(7).reason, "unreadable image");
+  EXPECT_EQ(found.problems.at(9).reason, "unusable record");
+  EXPECT_EQ(found.usable(), 38);
+  EXPECT_FALSE(fs::exists(folder() / "cache"));
+}
+
+TEST_F(OutlinesTest, ALookAtSomeIsSpreadOverTheDataSet) {
+  const Outlines found = outline_samples(records_, *processor_, {.workers = 2, .most_samples = 4, .image_root = {}});
+  std::vector<size_t> looked_at;
+  for (size_t i = 0; i < found.shapes.size(); ++i) {
+    if (found.shapes[i]) looked_at.push_back(i);
+  }
+  EXPECT_THAT(looked_at, ElementsAre(0, 10, 20, 30));
+}
+
+TEST_F(OutlinesTest, WhatDidNotChangeIsKnownTheNextTime) {
+  const Outlines first = look();
+  EXPECT_EQ(first.from_cache, 0);
+  EXPECT_EQ(processor_->asked().size(), 40U);
+  const Outlines second = look();
+  EXPECT_THAT(processor_->asked(), UnorderedElementsAre());
+  EXPECT_EQ(second.from_cache, 40);
+  EXPECT_EQ(second.shapes, first.shapes);
+}
+
+TEST_F(OutlinesTest, WhatChangedIsLookedAtAnew) {
+  const auto time = fs::last_write_time(folder() / "3.png");
+  look();
+  processor_->asked();
+  put_picture(3, "y234");  // of another size
+  put_picture(5, "yyyyyyy");
+  fs::last_write_time(folder() / "5.png", time);  // of the same size and date
+  fs::remove(folder() / "8.png");
+  records_[11].turns = {{.role = io::Role::kUser, .text = "Why?"}};
+  const Outlines found = look();
+  EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s3", "s5", "s8", "s11"));
+  EXPECT_EQ(found.shapes[3]->tokens, 4);
+  EXPECT_EQ(found.problems.size(), 1U);
+  put_picture(8, "yyyyyyyyyy");
+  EXPECT_EQ(look().problems.size(), 0U) << "it is there again";
+  EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s8"));
+}
+
+TEST_F(OutlinesTest, FramesOfAFolderCountOneByOne) {
+  fs::create_directory(folder() / "clip");
+  std::ofstream(folder() / "clip/1.png") << "a";
+  for (auto& record : records_) record.videos = {"clip"};
+  look();
+  processor_->asked();
+  look();
+  EXPECT_EQ(processor_->asked().size(), 0U);
+  std::ofstream(folder() / "clip/1.png", std::ios::app) << "b";
+  look();
+  EXPECT_EQ(processor_->asked().size(), 40U);
+}
+
+TEST_F(OutlinesTest, ABadSampleIsTriedAgainAtEachStart) {
+  fs::remove(folder() / "7.png");
+  look();
+  processor_->asked();
+  look();
+  EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s7"));
+}
+
+TEST_F(OutlinesTest, AForeignOrDamagedCacheIsNone) {
+  const Outlines wanted = look();
+  std::ifstream stream(folder() / "cache");
+  const std::string whole{std::istreambuf_iterator<char>(stream), {}};
+  const auto expect_ignored = [&](const std::string& content, const char* what) {
+    std::ofstream(folder() / "cache") << content;
+    processor_->asked();
+    const Outlines found = look();
+    EXPECT_EQ(found.from_cache, 0) << what;
+    EXPECT_EQ(found.shapes, wanted.shapes) << what;
+  };
+  std::string flipped = whole;
+  flipped[whole.size() - 20] = flipped[whole.size() - 20] == '1' ? '2' : '1';
+  expect_ignored(flipped, "a digit");
+  expect_ignored(whole.substr(0, whole.size() / 2), "half");
+  expect_ignored(whole.substr(0, whole.rfind('\n', whole.size() - 2) + 1), "the last line");
+  expect_ignored("", "empty");
+  expect_ignored("{}\n", "another file");
+  expect_ignored(std::string(100'000, '['), "hostile");
+  look();
+  EXPECT_EQ(look("another processor").from_cache, 0);
+  EXPECT_EQ(look("another processor").from_cache, 40);
+  fs::remove(folder() / "cache");
+  fs::create_directory(folder() / "cache");
+  EXPECT_EQ(look().shapes, wanted.shapes) << "a folder in its place";
+}
+
+TEST_F(OutlinesTest, AnErrorThatIsNotASamplesFaultEndsIt) {
+  class Broken : public SampleProcessor {
+   public:
+    Sample process(const io::Record&, int64_t) const override { throw std::bad_alloc(); }
+    Sample outline(const io::Record& record, int64_t index) const override {
+      if (index == 17) throw InternalError("a bug");
+      Sample sample;
+      sample.index = index;
+      sample.id = record.id;
+      sample.token_ids = {1};
+      sample.is_label = {1};
+      return sample;
+    }
+  };
+  EXPECT_THROW(outline_samples(records_, Broken(), {.workers = 4, .image_root = {}}), InternalError);
+}
+
+TEST_F(OutlinesTest, WhoeverWatchesMayEndIt) {
+  class Slow : public SampleProcessor {
+   public:
+    Sample process(const io::Record& record, int64_t index) const override { return outline(record, index); }
+    Sample outline(const io::Record& record, int64_t index) const override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      Sample sample;
+      sample.index = index;
+      sample.id = record.id;
+      sample.token_ids = {1};
+      sample.is_label = {1};
+      return sample;
+    }
+  };
+  const auto records = make_records(100'000);
+  EXPECT_THROW(
+      outline_samples(records, Slow(),
+                      {.workers = 2, .image_root = {}, .on_progress = [](int64_t) { throw run_error("enough"); }}),
+      UserError);
+}
+
+TEST(SettleProblems, ReportsTheFirstByNameAndCountsTheRest) {
+  auto records = make_records(9);
+  std::map<int64_t, SampleProblem> problems;
+  for (int64_t i = 1; i < 8; ++i) problems[i] = {"too long", fmt::format("sample s{} is too long", i)};
+  records[2].problem = "no turns";
+  Ledger ledger("train.json", 9);
+  try {
+    settle_problems(problems, ledger, BadSamplePolicy::kFail, records);
+    FAIL() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadData);
+    EXPECT_THAT(error.what(), HasSubstr("train.json: 7 of 9 samples cannot be used"));
+    EXPECT_THAT(error.what(), HasSubstr("line 2: sample s1 is too long\n"));
+    EXPECT_THAT(error.what(), HasSubstr("line 3, sample s2: no turns\n"));
+    EXPECT_THAT(error.what(), Not(HasSubstr("s6")));
+    EXPECT_THAT(error.what(), HasSubstr("and 2 more"));
+  }
+  EXPECT_EQ(ledger.count(SampleStatus::kFailed), 7);
+  Ledger skipping("train.json", 9);
+  settle_problems(problems, skipping, BadSamplePolicy::kSkip, records);
+  EXPECT_EQ(skipping.count(SampleStatus::kDropped), 7);
+}
+
+}  // namespace
+}  // namespace vlmtrain::data

@@ -1,0 +1,142 @@
+#include <cmath>
+#include <set>
+
+#include "e2e/command.h"
+
+namespace vlmtrain::e2e {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+/// What is known at the start stops a run there; what comes later leaves a checkpoint behind.
+class FailEarlyTest : public CommandTest {
+ protected:
+  static nlohmann::json question(const std::string& id, const std::string& image, const std::string& text = "What?") {
+    return {
+        {"id", id},
+        {"image", image},
+        {"conversations", {{{"from", "human"}, {"value", "<image>\n" + text}}, {{"from", "gpt"}, {"value", "No."}}}}};
+  }
+
+  /// A picture whose header is whole and whose pixels are cut off.
+  void cut_off(const std::string& name) const {
+    const std::string whole = read_text(folder() / "images/strip.jpg");
+    write_text(folder() / "images" / name, whole.substr(0, whole.size() / 2));
+  }
+
+  std::vector<std::string> ids_drawn(const std::string& run) const {
+    std::vector<std::string> ids;
+    for (const auto& step : step_lines(run + "/samples.jsonl")) {
+      EXPECT_EQ(step["ids"].size(), 4U) << "the global batch is exact";
+      for (const auto& id : step["ids"]) ids.push_back(id);
+    }
+    return ids;
+  }
+};
+
+TEST_F(FailEarlyTest, AllThatIsBadIsNamedBeforeTheFirstStep) {
+  write_text(folder() / "images/text.png", "not a picture");
+  std::string long_question;
+  for (int i = 0; i < 400; ++i) long_question += " Really?";
+  auto all = records();
+  all.push_back(question("gone", "gone.png"));
+  all.push_back(question("text", "text.png"));
+  all.push_back(question("endless", "small.png", long_question));
+  write_records(all);
+  const Result result = train({"data.max_length=1000"});
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  for (const char* words : {"3 of 14 samples cannot be used", "sample gone", "images/gone.png", "sample text",
+                            "images/text.png", "sample endless", "data.max_length=1000", "data.on_bad_sample=skip"}) {
+    EXPECT_THAT(result.err, HasSubstr(words));
+  }
+  EXPECT_THAT(result.err, Not(HasSubstr("step 1/")));
+  EXPECT_THAT(entries(folder() / "run"), ElementsAre("data_check.jsonl", "ledger.json"));
+  const auto ledger = json_file("run/ledger.json");
+  EXPECT_EQ(ledger["failed"], 3);
+  EXPECT_EQ(ledger["not_reached"], kRecords);
+
+  const Result skipping = train({"data.max_length=1000", "data.on_bad_sample=skip"});
+  EXPECT_EQ(skipping.exit_code, 0) << skipping.err;
+  EXPECT_THAT(skipping.err, HasSubstr("14 samples checked in"));
+  EXPECT_THAT(skipping.err, HasSubstr("11 of them as they were; 3 cannot be used")) << "the first start is remembered";
+  EXPECT_EQ(json_file("run/ledger.json")["dropped"], 3);
+}
+
+TEST_F(FailEarlyTest, AnEpochIsOverWhenEachUsableSampleWasTakenOnce) {
+  auto all = records();
+  for (int i = 0; i < 6; ++i) all.insert(all.begin() + 2 * i, question("gone-" + std::to_string(i), "gone.png"));
+  write_records(all);
+  const std::vector<std::string> settings{"data.on_bad_sample=skip", "training.max_steps=auto", "training.epochs=2"};
+  for (const char* check : {"true", "false"}) {
+    auto with_check = settings;
+    with_check.push_back(std::string("data.check_at_start=") + check);
+    with_check.push_back(std::string("output.dir=") + check);
+    train_well(with_check);
+    const auto ids = ids_drawn(check);
+    ASSERT_EQ(ids.size(), 24U) << "22 samples are six steps of four";
+    EXPECT_EQ(std::set(ids.begin(), ids.begin() + 11).size(), 11U);
+    EXPECT_EQ(std::set(ids.begin() + 11, ids.begin() + 22).size(), 11U);
+    const auto steps = step_lines(std::string(check) + "/metrics.jsonl");
+    if (std::string(check) == "true") {
+      EXPECT_NEAR(steps[1]["epoch"].get<double>(), 8.0 / 11, 1e-6);
+    }
+    EXPECT_NEAR(steps.back()["epoch"].get<double>(), 24.0 / 11, 1e-6);
+    EXPECT_EQ(steps.back()["total_steps"], std::string(check) == "true" ? 6 : 9);
+    const auto ledger = json_file(std::string(check) + "/ledger.json");
+    EXPECT_EQ(ledger["used"], 11);
+    EXPECT_EQ(ledger["dropped"], 6);
+    EXPECT_EQ(train(with_check).exit_code, 0) << "nothing is left to do";
+    EXPECT_EQ(step_lines(std::string(check) + "/metrics.jsonl").size(), 6U);
+  }
+  EXPECT_EQ(ids_drawn("true"), ids_drawn("false"));
+}
+
+/// Six steps of a run in which a picture is damaged are done, saved, and gone on from once it is mended: as if it had
+/// been whole from the start.
+TEST_F(FailEarlyTest, ADamagedPictureStopsTheRunBehindACheckpoint) {
+  std::filesystem::copy(folder() / "images/strip.jpg", folder() / "images/cut.jpg");
+  auto all = records();
+  for (int i = 0; i < 14; ++i) all.push_back(question("more-" + std::to_string(i), "small.png"));
+  all.push_back(question("damaged", "cut.jpg"));
+  write_records(all);
+  const std::vector<std::string> settings{"training.max_steps=7", "output.save_steps=0"};
+  const auto in = [&](const std::string& dir) {
+    auto with_dir = settings;
+    with_dir.push_back("output.dir=" + dir);
+    return with_dir;
+  };
+  train_well(in("whole"));
+  cut_off("cut.jpg");
+  const Result stopped = train(in("run"));
+  EXPECT_EQ(stopped.exit_code, 4) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("sample damaged"));
+  const size_t done = step_lines("run/metrics.jsonl").size();
+  ASSERT_GT(done, 0U) << "another seed is wanted, one that draws the damaged picture later";
+  EXPECT_THAT(stopped.err, HasSubstr("what was done up to step " + std::to_string(done) + " is saved"));
+  EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-" + std::to_string(done)));
+  EXPECT_EQ(json_file("run/ledger.json")["failed"], 1);
+
+  std::filesystem::copy(folder() / "images/strip.jpg", folder() / "images/cut.jpg",
+                        std::filesystem::copy_options::overwrite_existing);
+  train_well(in("run"));
+  for (const char* file : {"samples.jsonl", "ledger.json", "checkpoints/step-7/model.safetensors"}) {
+    EXPECT_EQ(read_text(folder() / "run" / file), read_text(folder() / "whole" / file)) << file;
+  }
+}
+
+TEST_F(FailEarlyTest, StepsThatAreNotFiniteStopTheRunBehindACheckpoint) {
+  const Result result = train({"training.learning_rate=1e30", "training.max_steps=9", "output.save_steps=0",
+                               "output.sample_predictions=0", "training.warmup_ratio=0"});
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("and so in the 2 steps before"));
+  const auto last = step_lines("run/metrics.jsonl").back();
+  EXPECT_EQ(last["skipped_steps"], 3);
+  const std::string folder_name = "step-" + last["step"].dump();
+  EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre(folder_name));
+  EXPECT_EQ(json_file("run/checkpoints/" + folder_name + "/trainer_state/state.json")["skipped_steps"], 3);
+}
+
+}  // namespace
+}  // namespace vlmtrain::e2e
