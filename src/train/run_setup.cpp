@@ -82,7 +82,7 @@ void RunSetup::load(const Config& config, at::Device device) {
   choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
   choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());
   engine::AdamWSettings settings = adamw_settings(config.training);
-  settings.separate_tasks = tasks.initial_settings().separate;
+  settings.separate_tasks = tasks.initial_settings().separate();
   optimizer = std::make_unique<engine::AdamW>(model->parameters(), settings);
   if (!newest) return;
   load_optimizer(*newest, *optimizer);
