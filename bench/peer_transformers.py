@@ -2,7 +2,7 @@
 
     python bench/peer_transformers.py --checkpoint DIR --data train.json --image-root DIR --order order.json
 
-Float32, transformers' default attention (sdpa), fused AdamW, padded batches made ahead by a loader process, no accumulation, no
+Float32 on the CPU (or --device cuda, --precision bf16: float32 weights under autocast), transformers' default attention (sdpa), fused AdamW, padded batches made ahead by a loader process, no accumulation, no
 grouping by length (off by default there too). An optimizer step takes the samples that --order (a JSON list of lists of ids)
 names for it. Prints one JSON line; a token is a token of a sample, padding does not count. --metrics gets a line for each step.
 """
@@ -78,8 +78,9 @@ def make_optimizer(model, learning_rate, weight_decay):
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.999), eps=1e-8, fused=True)
 
 
-def train_step(model, optimizer, batch, max_grad_norm):
-    loss = model(**batch, use_cache=False).loss
+def train_step(model, optimizer, batch, max_grad_norm, precision):
+    with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+        loss = model(**batch, use_cache=False).loss
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     optimizer.step()
@@ -96,16 +97,19 @@ def train(arguments):
     order = json.loads(arguments.order.read_text())[: arguments.steps]
     processor = AutoProcessor.from_pretrained(arguments.checkpoint)
     model = AutoModelForImageTextToText.from_pretrained(arguments.checkpoint, dtype=torch.float32).train()
+    model.to(arguments.device)
     optimizer = make_optimizer(model, arguments.learning_rate, arguments.weight_decay)
     samples = json.loads(arguments.data.read_text())
     batches = Batches(processor, samples, arguments.image_root, order)
-    loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=arguments.workers, prefetch_factor=4)
+    loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=arguments.workers, prefetch_factor=4,
+                                         pin_memory=model.device.type == "cuda")
 
     metrics = []
     with open(arguments.metrics or os.devnull, "w") as log:
         began = time.perf_counter()
         for step, batch in enumerate(loader, start=1):
-            loss, norm = train_step(model, optimizer, batch, arguments.max_grad_norm)
+            batch = {name: tensor.to(model.device, non_blocking=True) for name, tensor in batch.items()}
+            loss, norm = train_step(model, optimizer, batch, arguments.max_grad_norm, arguments.precision)
             ended = time.perf_counter()
             line = {
                 "step": step,
@@ -116,6 +120,7 @@ def train(arguments):
                 "label_tokens": int((batch["labels"] != IGNORED).sum()),
                 "step_seconds": ended - began,
                 "seconds_since_start": seconds_since_process_start(),
+                "reserved_peak_bytes": torch.cuda.max_memory_reserved() if model.device.type == "cuda" else 0,
             }
             began = ended
             metrics.append(line)
@@ -151,6 +156,8 @@ def main():
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--max-grad-norm", type=float, default=1.0)
     parser.add_argument("--metrics", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     arguments = parser.parse_args()
     print(json.dumps(summary(train(arguments), arguments.warmup)))
 

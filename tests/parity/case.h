@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 #include <nlohmann/json.hpp>
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -36,11 +37,16 @@ inline std::vector<std::string> case_names() {
           "qwen2_5_vl_mixed"};
 }
 
+/// The folder of the sources; VLMTRAIN_SOURCE_DIR in the environment says it to a program that was built elsewhere.
+inline std::filesystem::path source_folder() {
+  const char* const folder = std::getenv("VLMTRAIN_SOURCE_DIR");
+  return folder != nullptr && *folder != '\0' ? folder : VLMTRAIN_SOURCE_DIR;
+}
+
 /// One case: a small checkpoint, conversations, and what transformers computes from them (data/README.md).
 class Case {
  public:
-  explicit Case(const std::string& name)
-      : folder_(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data" / name) {}
+  explicit Case(const std::string& name) : folder_(source_folder() / "tests/parity/data" / name) {}
 
   std::filesystem::path checkpoint() const { return folder_ / "checkpoint"; }
   nlohmann::json description() const { return io::read_json(folder_ / "case.json"); }

@@ -1,0 +1,158 @@
+"""The program under test: checkpoints, runs on the card and on the CPU, and what they left behind."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import inputs
+import program
+import tensors
+
+
+class RunFailed(Exception):
+    """A program ended otherwise than it had to."""
+
+    def __init__(self, what, ended):
+        super().__init__(f"{what}: exit code {ended.code}: {ended.reason()}")
+
+
+@dataclass
+class Run:
+    """What a training run left."""
+
+    folder: Path
+    seconds: float
+
+    def lines(self):
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    def plan(self):
+        path = self.folder / "plan.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def optimizer(self, step):
+        return tensors.read(self.folder / "checkpoints" / f"step-{step}" / "trainer_state" / "optimizer.safetensors")
+
+    def weights(self, step):
+        """Of what is trained: fp32 masters where there are any, else the checkpoint's own tensors."""
+        state = self.optimizer(step)
+        masters = {name.removeprefix("master."): values for name, values in state.items() if name.startswith("master.")}
+        if masters:
+            return masters
+        found = {}
+        for path in sorted((self.folder / "checkpoints" / f"step-{step}").glob("*.safetensors")):
+            found.update({name.removeprefix("base_model.model."): values for name, values in tensors.read(path).items()})
+        trained = {name.removeprefix("first_moment.") for name in state if name.startswith("first_moment.")}
+        return {name: values for name, values in found.items() if name in trained} or found
+
+
+class Bench:
+    """`device` is what is under test: cuda, cuda:N, virtual:NAME, or cpu, which is compared with itself on two threads. Faults:
+    in a self-test, overrides of the side under test that a check has to notice."""
+
+    def __init__(self, vlmtrain, device, work, gpu_tests=None, program_identity=""):
+        self.vlmtrain, self.device, self.work, self.gpu_tests = vlmtrain, device, work, gpu_tests
+        self.program_identity = program_identity
+        self.clock = program.Clock(0)
+        self.fault = {}
+
+    @property
+    def is_virtual(self):
+        return self.device.startswith("virtual:")
+
+    @property
+    def is_cpu(self):
+        return self.device == "cpu"
+
+    def environment(self, device):
+        """Of the two sides on the CPU, another number of threads makes sums round otherwise."""
+        if not self.is_cpu:
+            return {}
+        return {"OMP_NUM_THREADS": "1" if device == "reference" else "2"}
+
+    def run(self, words, environment=None, watch=None):
+        return program.run([self.vlmtrain, *words], self.clock, environment, watch)
+
+    def run_program(self, words, environment=None):
+        return program.run(words, self.clock, environment)
+
+    def checkpoint(self, preset, seed=0):
+        """A randomly initialised checkpoint, made once."""
+        folder = self.work / f"{preset}-{seed}"
+        if not folder.exists():
+            words = ["init", "--preset", preset, "--out", folder, "--seed", seed]
+            if not (inputs.ROOT / "configs" / "models" / preset / "tokenizer.json").exists():
+                self.work.mkdir(parents=True, exist_ok=True)
+                tokenizer = self.work / f"{preset}-tokenizer.json"
+                inputs.write_tokenizer(preset, tokenizer)
+                words += ["--tokenizer", tokenizer]
+            ended = self.run(words)
+            if ended.code != 0:
+                raise RunFailed(f"init --preset {preset}", ended)
+        return folder
+
+    def small_data(self):
+        folder = self.work / "small-data"
+        if not (folder / "train.json").exists():
+            inputs.write_small_data(folder)
+        return folder
+
+    def write_config(self, path, settings):
+        sections = {}
+        for key, value in settings.items():
+            section, word = key.split(".", 1)
+            value = str(value).lower() if isinstance(value, bool) else value
+            sections.setdefault(section, []).append(f"  {word}: {value}\n")
+        path.write_text("".join(f"{section}:\n" + "".join(lines) for section, lines in sections.items()))
+
+    def settings(self, preset, overrides):
+        """Of a small run: each step's values count, so all of them are saved and nothing else is written."""
+        data = self.small_data()
+        return {"model.path": self.checkpoint(preset), "data.train": data / "train.json", "training.precision": "fp32",
+                "training.global_batch_size": 4, "training.micro_batch_size": 2, "training.max_steps": 5,
+                "training.learning_rate": "1.0e-3", "training.lr_scheduler": "constant", "training.warmup_ratio": 0,
+                "training.weight_decay": 0.1, "training.max_grad_norm": 0, "memory.recompute": "none",
+                "output.save_steps": 1, "output.keep": 9, "output.sample_predictions": 0, "output.report": False,
+                "output.tensorboard": False, **overrides}
+
+    def reference(self, preset, overrides=None):
+        """The run on the CPU; done once for all checks that need it."""
+        return self.kept_run("reference", "cpu", preset, overrides or {})
+
+    def card(self, preset, overrides=None):
+        """The run on the device under test."""
+        return self.kept_run("card", self.device, preset, {**(overrides or {}), **self.fault})
+
+    def kept_run(self, side, device, preset, overrides):
+        settings = self.settings(preset, overrides)
+        key = json.dumps([self.program_identity, side, device, preset, {name: str(value) for name, value in settings.items()}], sort_keys=True)
+        folder = self.work / "runs" / f"{side}-{preset}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+        done = folder / "done"
+        if done.exists():
+            return Run(self.run_folder(folder / "run", device), 0)
+        inputs.clear(folder)
+        folder.mkdir(parents=True)
+        run = self.train(folder, device, settings, environment=self.environment(side))
+        done.touch()
+        return run
+
+    def run_folder(self, folder, device):
+        return folder / device.replace(":", "-") if device.startswith("virtual:") else folder
+
+    def train(self, folder, device, settings, overrides=(), environment=None, watch=None, expected=(0,)):
+        """A training run in a fresh `folder`. Raises RunFailed unless it ends with one of `expected`."""
+        ended, run = self.try_train(folder, device, settings, overrides, environment, watch)
+        if ended.code not in expected:
+            raise RunFailed(f"the run on {device}", ended)
+        return run
+
+    def try_train(self, folder, device, settings, overrides=(), environment=None, watch=None):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write_config(folder / "train.yaml", {**settings, "output.dir": folder / "run"})
+        ended = self.run(["--config", folder / "train.yaml", "--device", device, "--quiet", *overrides], environment, watch)
+        return ended, Run(self.run_folder(folder / "run", device), ended.seconds)
+
+    def remove_runs(self):
+        shutil.rmtree(self.work / "runs", ignore_errors=True)

@@ -1,0 +1,99 @@
+"""How far a run on the card may be from the same run on the CPU, and how far it is.
+
+Two sums of n rounded terms in another order differ by about sqrt(n) units of roundoff. What a tiny model's gradients are made
+of are sums of some thousand terms, one after the other through about sixteen operations: in fp32 (a unit is 2^-24) that is
+64 * 16 units, FP32_GRADIENT. The loss is a mean over label tokens in which most of it cancels: an eighth of that.
+
+In 16 bits, and where moments are held in fewer bits, no such bound is tight. There the CPU shows how far the less exact arithmetic
+is from the exact one, and the card may be a few times as far from the exact one, which is never rounded the same way.
+"""
+
+import math
+
+import tensors
+
+UNIT_FP32 = 2.0 ** -24
+FP32_GRADIENT = 64 * 16 * UNIT_FP32
+FP32_LOSS = FP32_GRADIENT / 8
+# AdamW divides by the root of the second moment: an element whose gradient is all rounding moves by the whole learning rate
+# in either direction. Few are, so the losses of later steps and the weights drift apart slowly.
+FP32_LATER_LOSS = 4 * FP32_GRADIENT
+FP32_WEIGHTS = 128 * FP32_GRADIENT
+
+
+def has_true_gradient(name):
+    """A key's bias adds the same to all scores of a query, which softmax does not see, where attention knows no positions."""
+    return not ("vision" in name and name.endswith("self_attn.k_proj.bias"))
+
+
+def finite(value):
+    return value is not None and math.isfinite(value)
+
+
+def losses_apart(card, reference):
+    """Relative, of each step; infinite where a value is missing."""
+    pairs = list(zip([line["loss"] for line in card.lines()], [line["loss"] for line in reference.lines()]))
+    if not pairs:
+        return [math.inf]
+    return [abs(a - b) / abs(b) if finite(a) and finite(b) and b != 0 else math.inf for a, b in pairs]
+
+
+def first_gradients(run):
+    """The first moments after one step without clipping, which are a tenth of the gradients; without what is only rounding."""
+    moments = {name: values for name, values in run.optimizer(1).items() if name.startswith("first_moment.")}
+    return {name: values for name, values in moments.items() if has_true_gradient(name)}
+
+
+def gradients_apart(card, reference):
+    """The worst tensor: (relative distance, name). Tensors below a hundredth of the whole norm count as if they were as large."""
+    a, b = first_gradients(card), first_gradients(reference)
+    difference = tensors.same_names(a, b)
+    if difference or not b:
+        return math.inf, difference or "there are no moments"
+    least = tensors.whole_norm(b) / 100
+    if not math.isfinite(least) or least == 0:
+        return math.inf, "the reference has no finite gradient"
+    worst = max(((tensors.distance(a[name], b[name]) / max(tensors.norm(b[name]), least), name) for name in b),
+                key=lambda pair: math.inf if math.isnan(pair[0]) else pair[0])
+    return (math.inf if math.isnan(worst[0]) else worst[0]), worst[1]
+
+
+def whole_gradients_apart(card, reference):
+    a, b = first_gradients(card), first_gradients(reference)
+    if tensors.same_names(a, b) or not b:
+        return math.inf
+    ratio = tensors.whole_distance(a, b) / tensors.whole_norm(b)
+    return math.inf if math.isnan(ratio) else ratio
+
+
+def weights_apart(card, reference, steps):
+    """How far the weights are from each other, in parts of the way that the reference's went from the first step to the last."""
+    a, b, start = ({name: values for name, values in weights.items() if has_true_gradient(name)}
+                   for weights in (card.weights(steps), reference.weights(steps), reference.weights(1)))
+    if tensors.same_names(a, b):
+        return math.inf
+    way = tensors.whole_distance(b, start)
+    ratio = tensors.whole_distance(a, b) / way if way > 0 else math.inf
+    return math.inf if math.isnan(ratio) else ratio
+
+
+class Verdict:
+    """Measured figures beside their bounds; fails if one is above, or below its least."""
+
+    def __init__(self):
+        self.parts, self.figures, self.bad = [], {}, []
+
+    def at_most(self, bound, measured, name, where=""):
+        self.figures[name] = {"measured": measured, "at_most": bound}
+        self.parts.append(f"{name} {measured:.1e} (at most {bound:.1e})" + (f" {where}" if where else ""))
+        if not measured <= bound or not math.isfinite(bound):
+            self.bad.append(name)
+
+    def at_least(self, bound, measured, name):
+        self.figures[name] = {"measured": measured, "at_least": bound}
+        self.parts.append(f"{name} {measured:.1e} (at least {bound:.1e})")
+        if not measured >= bound:
+            self.bad.append(name)
+
+    def text(self):
+        return "; ".join(self.parts)

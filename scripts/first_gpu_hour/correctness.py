@@ -1,0 +1,229 @@
+"""Loss, gradients, weights and answers on the card against the CPU: the same program, the same tiny random checkpoints."""
+
+import json
+
+import comparison
+import results
+from bench import RunFailed
+from checks import KERNELS, Check, Part
+from comparison import Verdict
+
+STEPS = 5
+PRESETS = ["smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny"]
+FASTER = {"training.learning_rate": "1.01e-3"}
+OTHER_ORDER = {"training.seed": 1}
+LORA = {"lora.rank": 4}
+
+
+def outcome_of(verdict, mend=KERNELS):
+    if verdict.bad:
+        return results.failed(verdict.text(), mend, **verdict.figures)
+    return results.passed(verdict.text(), **verdict.figures)
+
+
+def rehearsed(card):
+    """Of a run on a virtual card: all of its steps were done, and none has values."""
+    lines = card.lines()
+    if len(lines) != STEPS or any(line["loss"] is not None for line in lines):
+        return results.failed(f"{len(lines)} of {STEPS} steps, or a loss where there is none", "the run on the virtual card")
+    return results.dry()
+
+
+def fp32_outcome(card, reference, mend=KERNELS):
+    """Both runs did the same in fp32."""
+    verdict = Verdict()
+    losses = comparison.losses_apart(card, reference)
+    verdict.at_most(comparison.FP32_LOSS, losses[0], "first loss")
+    gradient, name = comparison.gradients_apart(card, reference)
+    verdict.at_most(comparison.FP32_GRADIENT, gradient, "worst gradient", name)
+    verdict.at_most(comparison.FP32_LATER_LOSS, max(losses), f"worst of {STEPS} losses")
+    verdict.at_least(STEPS, min(len(card.lines()), len(losses)), "steps")
+    verdict.at_most(comparison.FP32_WEIGHTS, comparison.weights_apart(card, reference, STEPS), f"weights after {STEPS} steps")
+    return outcome_of(verdict, mend)
+
+
+def same_in_fp32(preset, overrides=None, card_overrides=None, mend=KERNELS):
+    """The card with `card_overrides` too against the CPU without them."""
+    overrides = overrides or {}
+
+    def do(bench):
+        card = bench.card(preset, {**overrides, **(card_overrides or {})})
+        if bench.is_virtual:
+            return rehearsed(card)
+        return fp32_outcome(card, bench.reference(preset, overrides), mend)
+
+    return do
+
+
+def about_as_far(preset, overrides, mend=KERNELS):
+    """In 16 bits the card is about as far from fp32 as the CPU is. Much nearer would mean that it did not run in 16 bits."""
+
+    def do(bench):
+        card = bench.card(preset, overrides)
+        if bench.is_virtual:
+            return rehearsed(card)
+        exact = bench.reference(preset, {**overrides, "training.precision": "fp32", "training.loss_scale": "auto"})
+        rounded = bench.reference(preset, overrides)
+        own_gradients = comparison.whole_gradients_apart(rounded, exact)
+        own_worst, _ = comparison.gradients_apart(rounded, exact)
+        own_losses = comparison.losses_apart(rounded, exact)
+        verdict = Verdict()
+        # The error of one loss may be small by chance; that of the gradients, which are many, is not.
+        losses = comparison.losses_apart(card, exact)
+        verdict.at_most(4 * max(own_losses[0], own_gradients / 8), losses[0], "first loss")
+        gradients = comparison.whole_gradients_apart(card, exact)
+        verdict.at_most(3 * own_gradients, gradients, "gradients")
+        verdict.at_least(own_gradients / 8, gradients, "gradients")
+        worst, name = comparison.gradients_apart(card, exact)
+        verdict.at_most(4 * own_worst, worst, "worst gradient", name)
+        verdict.at_most(4 * max(max(own_losses), own_gradients / 8), max(losses), f"worst of {STEPS} losses")
+        verdict.at_most(3 * comparison.weights_apart(rounded, exact, STEPS), comparison.weights_apart(card, exact, STEPS),
+                        f"weights after {STEPS} steps")
+        return outcome_of(verdict, mend)
+
+    return do
+
+
+def compressed_states(states, factor):
+    """The card's compressed moments against the CPU's, in parts of what compressing them changes on the CPU."""
+    mend = "src/engine/moments.cpp and src/engine/compressed_states.cpp"
+
+    def do(bench):
+        overrides = {"training.optimizer_states": states}
+        card = bench.card("smolvlm-tiny", overrides)
+        if bench.is_virtual:
+            return rehearsed(card)
+        exact, reference = bench.reference("smolvlm-tiny"), bench.reference("smolvlm-tiny", overrides)
+        own = comparison.weights_apart(reference, exact, STEPS)
+        own_losses = max(comparison.losses_apart(reference, exact))
+        verdict = Verdict()
+        losses = comparison.losses_apart(card, reference)
+        verdict.at_most(comparison.FP32_LOSS, losses[0], "first loss")
+        verdict.at_most(max(factor * own_losses, comparison.FP32_LATER_LOSS), max(losses), f"worst of {STEPS} losses")
+        verdict.at_most(factor * own, comparison.weights_apart(card, reference, STEPS), f"weights after {STEPS} steps")
+        return outcome_of(verdict, mend)
+
+    return do
+
+
+def dropout(bench):
+    """What is dropped does not depend on how a step is cut. Card and CPU draw different masks, so the card is its own reference."""
+    overrides = {**LORA, "lora.dropout": 0.3}
+    whole = bench.kept_run("card", bench.device, "smolvlm-tiny", {**overrides, "training.micro_batch_size": 4})
+    cut = bench.card("smolvlm-tiny", {**overrides, "training.micro_batch_size": 1, "memory.recompute": "all"})
+    if bench.is_virtual:
+        return rehearsed(cut)
+    none = bench.kept_run("card", bench.device, "smolvlm-tiny", {**LORA, "training.micro_batch_size": 4})
+    verdict = Verdict()
+    losses = comparison.losses_apart(cut, whole)
+    verdict.at_most(comparison.FP32_LATER_LOSS, max(losses), f"cut and recomputed against whole, worst of {STEPS} losses")
+    gradient, name = comparison.gradients_apart(cut, whole)
+    verdict.at_most(comparison.FP32_GRADIENT, gradient, "worst gradient", name)
+    verdict.at_least(1e-2, comparison.whole_gradients_apart(whole, none), "gradients against no dropout")
+    return outcome_of(verdict, "src/nn/dropout.cpp, and what recomputation remembers of it (src/nn/recompute.cpp)")
+
+
+def json_of(ended, what):
+    if ended.code != 0:
+        raise RunFailed(what, ended)
+    return json.loads(ended.out.strip().splitlines()[-1])
+
+
+def answers(preset):
+    def do(bench):
+        if bench.is_virtual:
+            return results.dry(results.NO_VALUES + "; only training can be rehearsed")
+        data = bench.small_data()
+        apart, tokens = [], 0
+        for image, prompt in [("0.png", "what colour is the circle?"), ("1.png", "how many shapes are there?"), (None, "the red star is")]:
+            given = []
+            for side, device in [("reference", "cpu"), ("card", bench.device)]:
+                seed = bench.fault.get("seed", 0) if side == "card" else 0
+                words = ["generate", "--checkpoint", bench.checkpoint(preset, seed), "--prompt", prompt, "--max-new-tokens", 24,
+                         "--device", device, "--json"] + (["--image", data / image] if image else [])
+                given.append(json_of(bench.run(words, bench.environment(side)), "generate")["token_ids"])
+            tokens += len(given[0])
+            if given[0] != given[1]:
+                first = next((i for i, (a, b) in enumerate(zip(*given)) if a != b), min(map(len, given)))
+                apart.append(f"'{prompt}' differs from token {first + 1} on")
+        if apart:
+            return results.failed("; ".join(apart), "src/engine/generate.cpp and attention_to_slots in src/nn/attention.cpp "
+                                  "(a near tie of two tokens is possible: compare with --no-cache)", tokens=tokens)
+        return results.passed(f"3 answers, {tokens} tokens, are the CPU's", tokens=tokens)
+
+    return do
+
+
+def evaluation(preset):
+    def do(bench):
+        if bench.is_virtual:
+            return results.dry(results.NO_VALUES + "; only training can be rehearsed")
+        config = bench.work / "eval.yaml"
+        bench.write_config(config, {"data.eval": bench.small_data() / "train.json", "training.precision": "fp32"})
+        losses = []
+        for side, device in [("reference", "cpu"), ("card", bench.device)]:
+            seed = bench.fault.get("seed", 0) if side == "card" else 0
+            words = ["eval", "--config", config, "--checkpoint", bench.checkpoint(preset, seed), "--device", device,
+                     "--max-new-tokens", 1, "--json"]
+            losses.append(json_of(bench.run(words, bench.environment(side)), "eval")["loss"])
+        verdict = Verdict()
+        verdict.at_most(comparison.FP32_LOSS, abs(losses[1] - losses[0]) / losses[0], "loss")
+        return outcome_of(verdict)
+
+    return do
+
+
+def fp32_checks(_):
+    checks = []
+    for preset in PRESETS:
+        faults = {"a learning rate 1 % higher": FASTER, "samples in another order": OTHER_ORDER}
+        checks.append(Check(f"{preset}: fp32 training", 20, same_in_fp32(preset), faults))
+    for preset in PRESETS:
+        checks.append(Check(f"{preset}: fp32 answers", 20, answers(preset), {"other weights": {"seed": 1}}))
+    for preset in PRESETS[:1] + PRESETS[3:]:
+        checks.append(Check(f"{preset}: fp32 evaluation", 10, evaluation(preset), {"other weights": {"seed": 1}}))
+    return checks
+
+
+def variant_checks(_):
+    checks = []
+
+    def add(name, do, **faults):
+        checks.append(Check(name, 20, do, {what.replace("_", " "): overrides for what, overrides in faults.items()}))
+
+    bf16, fp16 = {"training.precision": "bf16"}, {"training.precision": "fp16", "training.loss_scale": 1024}
+    windows = "flash attention with windows: src/nn/attention.cpp, segments of src/models/qwen2_vl"
+    for preset in PRESETS:
+        add(f"{preset}: bf16" + (", flash attention with windows" if "qwen" in preset else ""),
+            about_as_far(preset, bf16, windows if "qwen" in preset else KERNELS),
+            fp32_in_its_place={"training.precision": "fp32"}, samples_in_another_order=OTHER_ORDER)
+    for preset in (PRESETS[0], PRESETS[3]):
+        add(f"{preset}: fp16", about_as_far(preset, fp16), fp32_in_its_place={"training.precision": "fp32", "training.loss_scale": "auto"},
+            bf16_in_its_place={"training.precision": "bf16", "training.loss_scale": "auto"})
+    for quantization, other in (("nf4", "int8"), ("int8", "nf4")):
+        quantized = {**LORA, "model.quantization": quantization}
+        add(f"smolvlm-tiny: {quantization} with LoRA, fp32", same_in_fp32("smolvlm-tiny", quantized, mend="src/nn/quantization.cpp"),
+            **{f"{other}_in_its_place": {"model.quantization": other}})
+    add("qwen2.5-vl-tiny: nf4 with LoRA, bf16",
+        about_as_far("qwen2.5-vl-tiny", {**LORA, "model.quantization": "nf4", **bf16}, "src/nn/quantization.cpp"),
+        fp32_in_its_place={"training.precision": "fp32"})
+    # Codes at a bound of two may fall either way; what bf16 states round is drawn, and the card draws otherwise.
+    add("smolvlm-tiny: 8-bit optimizer states", compressed_states("8bit", 0.5), fp32_states={"training.optimizer_states": "fp32"})
+    add("smolvlm-tiny: bf16 optimizer states", compressed_states("bf16", 2), a_learning_rate_1_percent_higher=FASTER)
+    layouts = "src/nn/recompute.cpp, src/engine/step.cpp: no layout of a step changes its result"
+    add("smolvlm-tiny: everything recomputed", same_in_fp32("smolvlm-tiny", card_overrides={"memory.recompute": "all"}, mend=layouts),
+        a_learning_rate_1_percent_higher=FASTER)
+    add("qwen2.5-vl-tiny: everything recomputed", same_in_fp32("qwen2.5-vl-tiny", card_overrides={"memory.recompute": "all"}, mend=layouts),
+        a_learning_rate_1_percent_higher=FASTER)
+    cuts = {"training.micro_batch_size": 1, "memory.vision_tiles_per_pass": 1, "memory.loss_chunk_rows": 5}
+    add("smolvlm-tiny: cut into single samples, tiles and few rows", same_in_fp32("smolvlm-tiny", card_overrides=cuts, mend=layouts),
+        a_learning_rate_1_percent_higher=FASTER)
+    add("smolvlm-tiny: dropout", dropout, another_seed={"training.seed": 1}, no_dropout={"lora.dropout": 0})
+    return checks
+
+
+PARTS = [
+    Part("correctness-1", "training, answers and evaluation in fp32, four families, against the CPU", 4, fp32_checks),
+    Part("correctness-2", "16 bits, flash attention with windows, NF4, int8, optimizer states, recomputation, cuts, dropout", 6,
+         variant_checks),
+]

@@ -1,0 +1,53 @@
+"""The tests of tests/gpu: gradients tensor by tensor, kernels and quantisation, on the card against the CPU."""
+
+import re
+
+import inputs
+import results
+from checks import Check, Part
+
+
+def parts_of(output):
+    """(name, state, message) of each test that ran."""
+    found, message = [], []
+    for line in output.splitlines():
+        ended = re.match(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:,.*)? \(\d+ ms\)$", line)
+        if ended:
+            found.append((ended.group(2), ended.group(1), " ".join(message)[:400]))
+            message = []
+        elif line.startswith("[ RUN"):
+            message = []
+        else:
+            message.append(line.strip())
+    return found
+
+
+def suite(name):
+    def do(bench):
+        if bench.gpu_tests is None:
+            return results.skipped("gpu_tests is not there: build it, or name it with --gpu-tests")
+        if bench.is_virtual:
+            return results.dry()
+        environment = {"VLMTRAIN_SOURCE_DIR": str(inputs.ROOT), "VLMTRAIN_GPU_TESTS_DEVICE": bench.device}
+        if bench.fault:
+            environment["VLMTRAIN_GPU_TESTS_FAULT"] = "1"
+        ended = bench.run_program([bench.gpu_tests, f"--gtest_filter={name}.*:*/{name}.*", "--gtest_color=no"], environment)
+        tests = parts_of(ended.out)
+        bad = [f"{test}: {message}" for test, state, message in tests if state == "FAILED"]
+        if bad or ended.code != 0:
+            return results.failed("; ".join(bad)[:1500] or f"exit code {ended.code}: {ended.reason()}", f"tests/gpu, suite {name}")
+        left_out = [f"{test} ({message})" for test, state, message in tests if state == "SKIPPED"]
+        count = len(tests) - len(left_out)
+        if count == 0:
+            return results.skipped("; ".join(left_out)[:400] or f"gpu_tests has no suite {name}")
+        return results.passed(f"{count} tests" + (f"; skipped: {'; '.join(left_out)}"[:400] if left_out else ""), tests=count)
+
+    return do
+
+
+def checks(bench):
+    names = ["GpuTrainingStep", "GpuGeneration", "GpuGradients", "GpuAttention", "GpuQuantization", "GpuOptimizer", "GpuDropout"]
+    return [Check(f"tests/gpu: {name}", 15, suite(name), {"a planted difference": {"planted": 1}}) for name in names]
+
+
+PARTS = [Part("correctness-3", "tests/gpu: each tensor's gradient, attention, quantisation, optimizer and dropout", 3, checks)]

@@ -1,0 +1,56 @@
+"""Running programs within a time budget."""
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+
+
+class OutOfTime(Exception):
+    """The budget of the part is used up."""
+
+
+class Clock:
+    def __init__(self, seconds):
+        self.ends = time.monotonic() + seconds
+
+    def left(self):
+        return self.ends - time.monotonic()
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    def reason(self):
+        """The last thing that it said."""
+        lines = [line for line in (self.err + "\n" + self.out).strip().splitlines() if line.strip()]
+        errors = [line for line in self.err.strip().splitlines() if "error" in line.lower()]
+        return (errors or lines or ["nothing was said"])[-1][:400]
+
+
+def run(command, clock, environment=None, while_running=None):
+    """Runs a program to its end, or to that of the budget: then it and all that it started are killed, and OutOfTime is raised.
+    `while_running` gets the process after it was started."""
+    began = time.monotonic()
+    if clock.left() <= 0:
+        raise OutOfTime
+    process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+                               env={**os.environ, **(environment or {})})
+    watcher = while_running(process) if while_running else None
+    try:
+        out, err = process.communicate(timeout=clock.left())
+    except subprocess.TimeoutExpired:
+        raise OutOfTime from None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        if watcher:
+            watcher.finish()
+    return Ended(process.returncode, out, err, time.monotonic() - began)

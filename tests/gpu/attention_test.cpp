@@ -1,0 +1,119 @@
+#include "vlmtrain/nn/attention.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gpu/card.h"
+
+namespace vlmtrain::gpu {
+namespace {
+
+/// Shapes that the models have, and those at which kernels change their blocks.
+struct Shape {
+  std::string name;
+  std::vector<int64_t> lengths;
+  int64_t heads;
+  int64_t key_value_heads;
+  int64_t head_dim;
+  bool causal;
+  std::optional<int64_t> window = std::nullopt;
+};
+
+void PrintTo(const Shape& shape, std::ostream* out) {
+  *out << shape.name;
+}
+
+std::vector<Shape> shapes() {
+  return {{"windows_of_qwen", {64, 64, 16, 48, 64, 12}, 16, 16, 80, false},
+          {"one_frame", {1024, 420}, 4, 4, 80, false},
+          {"tiles_of_siglip", {256, 256, 256}, 12, 12, 64, false},
+          {"head_of_72", {196, 196}, 4, 4, 72, false},
+          {"grouped_text", {1, 7, 127, 128, 129, 300}, 9, 3, 64, true},
+          {"text_of_qwen", {33, 500}, 14, 2, 128, true},
+          {"sliding_window", {30, 200, 65}, 8, 2, 64, true, 64}};
+}
+
+struct Values {
+  std::vector<at::Tensor> of;  ///< output, and gradients of query, key and value; fp32 on the CPU
+};
+
+/// Inputs are drawn on the CPU and rounded to `rounded_to`, so that both sides have the same ones.
+Values attend(const Shape& shape, at::Device device, at::ScalarType dtype, at::ScalarType rounded_to) {
+  at::manual_seed(3);
+  int64_t rows = 0;
+  for (const int64_t length : shape.lengths) rows += length;
+  const auto draw = [&](int64_t heads) {
+    return at::randn({rows, heads, shape.head_dim}).to(rounded_to).to(device, dtype).set_requires_grad(true);
+  };
+  const at::Tensor query = draw(shape.heads), key = draw(shape.key_value_heads), value = draw(shape.key_value_heads);
+  const at::Tensor upstream = at::randn({rows, shape.heads, shape.head_dim}).to(rounded_to).to(device, dtype);
+  const auto segments = nn::Segments::from_lengths(shape.lengths, device);
+  const at::Tensor output = nn::attention(query, key, value, segments, shape.causal, shape.window);
+  const auto gradients = torch::autograd::grad({output}, {query, key, value}, {upstream});
+  Values values{.of = {output}};
+  values.of.insert(values.of.end(), gradients.begin(), gradients.end());
+  for (auto& tensor : values.of) {
+    tensor = device == at::kCPU ? tensor.detach().to(at::kFloat) : tensor.detach().to(at::kFloat).cpu();
+  }
+  return values;
+}
+
+class GpuAttention : public CardTest, public testing::WithParamInterface<std::tuple<at::ScalarType, Shape>> {};
+
+TEST_P(GpuAttention, AndItsGradientsAreTheCpus) {
+  const auto& [dtype, shape] = GetParam();
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  const Values wanted = attend(shape, at::kCPU, at::kFloat, dtype);
+  const Values found = attend(shape, device_, dtype, dtype);
+  // Scores are fp32 inside the kernels; weights and results are rounded to 16 bits. Gradients are made of rounded
+  // outputs, and those of shared keys are rounded for each query head before they are added up.
+  const double bound = dtype == at::kFloat ? kFp32Bound : 2 * unit_of(dtype);
+  const std::vector<std::string> names{"output", "query's gradient", "key's gradient", "value's gradient"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double factor = i == 0 || dtype == at::kFloat ? 1 : 2;
+    deviations_.expect_at_most(factor * bound, parity::relative_difference(from_card(found.of[i]), wanted.of[i]),
+                               names[i], shape.name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, GpuAttention,
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                                          testing::ValuesIn(shapes())),
+                         [](const auto& instance) {
+                           return std::get<1>(instance.param).name + "_" + short_name(std::get<0>(instance.param));
+                         });
+
+class GpuAttentionToSlots : public CardTest, public testing::WithParamInterface<at::ScalarType> {};
+
+/// A step of generation: one new row a sequence, slots with room behind their keys.
+TEST_P(GpuAttentionToSlots, IsTheCpus) {
+  const at::ScalarType dtype = GetParam();
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  const auto attend_to = [&](at::Device device, at::ScalarType computed_in) {
+    at::manual_seed(4);
+    const auto draw = [&](int64_t rows, int64_t heads) {
+      return at::randn({rows, heads, 64}).to(dtype).to(device, computed_in);
+    };
+    const at::Tensor query = draw(3, 9), key = draw(400, 3), value = draw(400, 3);
+    const auto slots = nn::KeySlots::of({0, 70, 300}, {65, 200, 1}, device);
+    return nn::attention_to_slots(query, key, value, slots);
+  };
+  const at::NoGradGuard no_gradients;
+  const at::Tensor wanted = attend_to(at::kCPU, at::kFloat);
+  deviations_.expect_at_most(dtype == at::kFloat ? kFp32Bound : 2 * unit_of(dtype),
+                             parity::relative_difference(from_card(attend_to(device_, dtype)), wanted), "output",
+                             "slots");
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, GpuAttentionToSlots, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                         [](const auto& instance) { return short_name(instance.param); });
+
+}  // namespace
+}  // namespace vlmtrain::gpu

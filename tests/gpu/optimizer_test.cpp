@@ -1,0 +1,102 @@
+#include "vlmtrain/engine/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "gpu/card.h"
+#include "vlmtrain/engine/options.h"
+
+namespace vlmtrain::gpu {
+namespace {
+
+/// Parameters of one optimizer, drawn alike on every device.
+class Weights {
+ public:
+  Weights(at::Device device, at::ScalarType dtype) : device_(device), store_(at::TensorOptions(dtype).device(device)) {
+    const nn::ParameterScope scope(store_, nn::Component::kLanguageModel, "model");
+    for (const auto& [name, sizes] :
+         {std::pair<std::string, std::vector<int64_t>>{"large", {300, 410}}, {"small", {7, 11}}, {"bias", {64}}}) {
+      scope.parameter(name, sizes, nn::InitialValues::zeros());
+    }
+    at::manual_seed(6);
+    for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
+  }
+
+  nn::ParameterStore& store() { return store_; }
+
+  /// The same random gradients on every device.
+  void add_gradients(int step) {
+    at::manual_seed(static_cast<uint64_t>(100 + step));
+    for (const auto& parameter : store_.all()) {
+      const at::Tensor gradient = at::randn(parameter.tensor.sizes()).to(parameter.tensor.options());
+      (parameter.tensor * gradient).sum().backward();
+    }
+  }
+
+ private:
+  at::Device device_;
+  nn::ParameterStore store_;
+};
+
+std::map<std::string, at::Tensor> after_three_steps(at::Device device, at::ScalarType dtype,
+                                                    engine::OptimizerStates states) {
+  Weights weights(device, dtype);
+  engine::AdamW optimizer(weights.store(), {.weight_decay = 0.1, .states = states});
+  for (int step = 0; step < 3; ++step) {
+    weights.add_gradients(step);
+    optimizer.step({1e-2, 1e-2, 1e-2});
+  }
+  std::map<std::string, at::Tensor> all;
+  for (const auto& [name, tensor] : optimizer.state()) all[name] = tensor.cpu();
+  for (const auto& parameter : weights.store().all()) all["weight." + parameter.name] = parameter.tensor.detach().cpu();
+  return all;
+}
+
+class GpuOptimizer : public CardTest,
+                     public testing::WithParamInterface<std::tuple<at::ScalarType, engine::OptimizerStates>> {};
+
+TEST_P(GpuOptimizer, MovesWeightsAndMomentsAsOnTheCpu) {
+  const auto [dtype, states] = GetParam();
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  const auto wanted = after_three_steps(at::kCPU, dtype, states);
+  const auto found = after_three_steps(device_, dtype, states);
+  ASSERT_EQ(found.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    const at::Tensor card = from_card(found.at(name));
+    if (tensor.scalar_type() == at::kByte) {
+      // A value at a bound of two codes may get either.
+      deviations_.expect_at_most(1e-3, card.ne(tensor).to(at::kDouble).mean().item<double>(), "codes that differ",
+                                 name);
+      continue;
+    }
+    double bound = kFp32Bound;
+    if (tensor.scalar_type() == at::kBFloat16 && name.find("moment") != std::string::npos) {
+      bound =
+          4 * unit_of(at::kBFloat16);  // stochastic rounding, which draws otherwise on a card, up to a unit each step
+    } else if (states != engine::OptimizerStates::kFp32 && tensor.numel() >= 4096) {
+      bound = 1e-3;  // a moment of another code moves its weight by a little of the learning rate
+    } else if (tensor.scalar_type() != at::kFloat) {
+      bound = unit_of(tensor.scalar_type()) / 4;  // a tie rounds either way, of few weights
+    }
+    deviations_.expect_at_most(bound, parity::relative_difference(card, tensor), "state", name);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, GpuOptimizer,
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
+                                          testing::Values(engine::OptimizerStates::kFp32,
+                                                          engine::OptimizerStates::kBf16,
+                                                          engine::OptimizerStates::k8Bit)),
+                         [](const auto& instance) {
+                           return short_name(std::get<0>(instance.param)) + "_with_states_in_" +
+                                  engine::name_of(std::get<1>(instance.param));
+                         });
+
+}  // namespace
+}  // namespace vlmtrain::gpu
