@@ -26,7 +26,6 @@ from bench import Bench, RunFailed
 
 PARTS = [*correctness.PARTS, *gtests.PARTS, *truth.PARTS, *speed.PARTS]
 MINUTES_OF_ALL = 25
-LEAST_SECONDS = 5
 
 
 def read_arguments():
@@ -222,7 +221,7 @@ def main():
     done = True
     for part in parts:
         own = 60 * (arguments.minutes if arguments.minutes and arguments.parts != ["all"] else part.minutes)
-        done = do_part(part, bench, record, arguments, max(LEAST_SECONDS, min(own, whole.left()))) and done
+        done = do_part(part, bench, record, arguments, min(own, whole.left())) and done
     return finish(record, done)
 
 

@@ -100,6 +100,7 @@ def write_tokenizer(preset, path):
     tokenizer["added_tokens"] = kept + [{**kept[0], "id": number, "content": content}
                                         for content, number in sorted(added.items(), key=lambda item: item[1])]
     path.write_text(json.dumps(tokenizer))
+    return path
 
 
 def clear(folder):
