@@ -3,7 +3,9 @@
 # for them and for LibTorch in lib/ and torch/lib/ there. FFmpeg is left out: it stands on a hundred libraries.
 option(VLMTRAIN_PORTABLE "Link for machines without Debian's packages" OFF)
 set(VLMTRAIN_NOT_IN_IMAGE "/no_video\\.cpp$")
+set(VLMTRAIN_ALONE_IN_IMAGE "^$")
 if(VLMTRAIN_PORTABLE)
+  set(VLMTRAIN_ALONE_IN_IMAGE ".")  # without FFmpeg's files others would be compiled together, which share names
   set(VLMTRAIN_NOT_IN_IMAGE "/(ffmpeg|frame_times|rgb_converter|video_container|video_decoder|encoded_video)\\.cpp$")
   # Programs start where LibTorch is found, which is not where they are built.
   set(CMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE PRE_TEST)

@@ -110,7 +110,7 @@ def at_cap(job, cap, next_larger=True):
         if ended.code == 3:
             return results.skipped(f"does not fit: {ended.reason()}")
         plan, lines = run.plan(), run.lines()
-        found = compare(plan, lines, nvml)
+        found = compare(plan, lines, nvml, has_times=not bench.is_virtual)
         bad = found.pop("bad")
         if next_larger:
             held, seen = next_larger_fails(bench, job, name, plan, card_bytes)
@@ -125,16 +125,13 @@ def at_cap(job, cap, next_larger=True):
     return do
 
 
-def compare(plan, lines, nvml):
+def compare(plan, lines, nvml, has_times):
     memory, measured = plan["memory"], plan["measured"]
-    # What decoding pictures takes is no part of a plan.
-    seconds = statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in lines[WARM_UP:])
     found = {"micro_batch": plan["micro_batch_size"], "accumulation": plan["gradient_accumulation_steps"],
              "recompute": f"{plan['recompute']['vision_blocks']}+{plan['recompute']['language_blocks']}",
              "allocation_retries": measured["allocation_retries"], "oom_splits": sum(line["oom_splits"] for line in lines),
              "foreseen_splits": sum(line["foreseen_splits"] for line in lines),
-             "predicted_seconds": plan["step_seconds"], "measured_seconds": seconds,
-             "data_wait_seconds": statistics.median(line["data_wait_seconds"] for line in lines[WARM_UP:]),
+             "predicted_seconds": plan["step_seconds"],
              "nvml_process_bytes": nvml, "context_bytes": measured["device_used_bytes"] - lines[-1]["reserved_bytes"], "bad": []}
     for kind in ("allocated", "reserved"):
         planned, seen = memory[f"{kind}_peak_bytes"], measured[f"{kind}_peak_bytes"]
@@ -144,8 +141,13 @@ def compare(plan, lines, nvml):
                                 "(src/vgpu; compare two runs' memory step by step)")
     if found["allocation_retries"] or found["oom_splits"] or found["foreseen_splits"]:
         found["bad"].append("the planned batch did not run undisturbed (src/planner/limit.cpp: context and margin)")
+    if not has_times:
+        return found
+    # What decoding pictures takes is no part of a plan.
+    seconds = statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in lines[WARM_UP:])
     ratio = seconds / plan["step_seconds"]
-    found["measured_to_predicted_time"] = ratio
+    found.update(measured_seconds=seconds, measured_to_predicted_time=ratio,
+                 data_wait_seconds=statistics.median(line["data_wait_seconds"] for line in lines[WARM_UP:]))
     if not 1 / TIME_FACTOR <= ratio <= TIME_FACTOR:
         found["bad"].append("predicted times are off (the efficiencies in src/planner/cost_recorder.cpp)")
     return found
@@ -156,9 +158,10 @@ def describe(found):
     for kind in ("allocated", "reserved"):
         planned, seen = found[f"{kind}_planned_bytes"], found[f"{kind}_measured_bytes"]
         text += f"; {kind} {gigabytes(seen)}, {100 * (seen / planned - 1):+.2f} % of the plan"
-    text += (f"; {found['allocation_retries']} retries, {found['oom_splits']} + {found['foreseen_splits']} splits"
-             f"; {found['measured_seconds']:.3f} s a step, {found['measured_to_predicted_time']:.2f} of the predicted"
-             f"; context {gigabytes(found['context_bytes'])}, NVML {gigabytes(found['nvml_process_bytes'])}")
+    text += f"; {found['allocation_retries']} retries, {found['oom_splits']} + {found['foreseen_splits']} splits"
+    if "measured_seconds" in found:
+        text += f"; {found['measured_seconds']:.3f} s a step, {found['measured_to_predicted_time']:.2f} of the predicted"
+    text += (f"; context {gigabytes(found['context_bytes'])}, NVML {gigabytes(found['nvml_process_bytes'])}")
     return text + (f"; next larger micro-batch {found['next_larger']}" if "next_larger" in found else "")
 
 
