@@ -38,10 +38,15 @@ def losses_apart(card, reference):
     return [abs(a - b) / abs(b) if finite(a) and finite(b) and b != 0 else math.inf for a, b in pairs]
 
 
+def moments(run, step):
+    """The first moments after a step; without what is only rounding."""
+    return {name: values for name, values in run.optimizer(step).items()
+            if name.startswith("first_moment.") and has_true_gradient(name)}
+
+
 def first_gradients(run):
-    """The first moments after one step without clipping, which are a tenth of the gradients; without what is only rounding."""
-    moments = {name: values for name, values in run.optimizer(1).items() if name.startswith("first_moment.")}
-    return {name: values for name, values in moments.items() if has_true_gradient(name)}
+    """After one step, without clipping, first moments are a tenth of the gradients."""
+    return moments(run, 1)
 
 
 def gradients_apart(card, reference):
@@ -58,8 +63,8 @@ def gradients_apart(card, reference):
     return (math.inf if math.isnan(worst[0]) else worst[0]), worst[1]
 
 
-def whole_gradients_apart(card, reference):
-    a, b = first_gradients(card), first_gradients(reference)
+def whole_gradients_apart(card, reference, step=1):
+    a, b = moments(card, step), moments(reference, step)
     if tensors.same_names(a, b) or not b:
         return math.inf
     ratio = tensors.whole_distance(a, b) / tensors.whole_norm(b)
@@ -67,7 +72,8 @@ def whole_gradients_apart(card, reference):
 
 
 def weights_apart(card, reference, steps):
-    """How far the weights are from each other, in parts of the way that the reference's went from the first step to the last."""
+    """Of two runs in one precision, whose checkpoints name their tensors alike: how far the weights are from each other, in parts
+    of the way that the reference's went from the first step to the last."""
     a, b, start = ({name: values for name, values in weights.items() if has_true_gradient(name)}
                    for weights in (card.weights(steps), reference.weights(steps), reference.weights(1)))
     if tensors.same_names(a, b):

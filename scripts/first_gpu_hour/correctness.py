@@ -77,8 +77,8 @@ def about_as_far(preset, overrides, mend=KERNELS):
         worst, name = comparison.gradients_apart(card, exact)
         verdict.at_most(4 * own_worst, worst, "worst gradient", name)
         verdict.at_most(4 * max(max(own_losses), own_gradients / 8), max(losses), f"worst of {STEPS} losses")
-        verdict.at_most(3 * comparison.weights_apart(rounded, exact, STEPS), comparison.weights_apart(card, exact, STEPS),
-                        f"weights after {STEPS} steps")
+        verdict.at_most(3 * comparison.whole_gradients_apart(rounded, exact, STEPS),
+                        comparison.whole_gradients_apart(card, exact, STEPS), f"moments after {STEPS} steps")
         return outcome_of(verdict, mend)
 
     return do
