@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from published_peaks import SOURCES  # noqa: E402
 
-STAND_INS = ["libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13"]
+STAND_INS = ["libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libnvidia-ml.so.1"]
 
 
 def load(source):

@@ -1,5 +1,8 @@
 # The virtual GPU (docs/virtual-gpu.md): stand-ins for the CUDA libraries under LibTorch, in <build>/vgpu. They use nothing
 # of ours but the table of GPUs, and nothing links against them: a process gets them with LD_PRELOAD.
+#
+# They find one another by DT_RPATH, which LD_LIBRARY_PATH does not override: a driver's libcuda.so.1 may lie there, or in
+# the default path. The card itself is in a library with a name of its own, which no driver has.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(VLMTRAIN_VGPU_FOLDER ${CMAKE_BINARY_DIR}/vgpu)
 set(vgpu_cuda_include ${VLMTRAIN_LIBTORCH}/nvidia/cu13/include)
@@ -9,11 +12,25 @@ set(vgpu_cuda_lib ${VLMTRAIN_LIBTORCH}/nvidia/cu13/lib)
 add_library(vlmtrain_vgpu INTERFACE)
 target_link_libraries(vlmtrain_vgpu INTERFACE vlmtrain_memory)
 
+set(vgpu_link_options -Wl,--disable-new-dtags -Wl,-z,nodelete)
+
+file(GLOB vgpu_core_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/vgpu/core/*.cpp)
+vlmtrain_together(vgpu_core_compiled vgpu_core ${CMAKE_SOURCE_DIR}/src "" ${vgpu_core_sources})
+add_library(vgpu_core SHARED ${vgpu_core_compiled} ${CMAKE_SOURCE_DIR}/src/memory/gpu_table.cpp)
+set(vgpu_core_map ${CMAKE_SOURCE_DIR}/cmake/virtual_gpu_core.map)
+set_target_properties(vgpu_core PROPERTIES OUTPUT_NAME vlmtrain_vgpu LIBRARY_OUTPUT_DIRECTORY ${VLMTRAIN_VGPU_FOLDER}
+                      LINK_DEPENDS ${vgpu_core_map})
+target_include_directories(vgpu_core PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+target_include_directories(vgpu_core SYSTEM PRIVATE ${CMAKE_SOURCE_DIR}/src/vgpu/cuda_headers ${vgpu_cuda_include})
+target_compile_options(vgpu_core PRIVATE ${VLMTRAIN_WARNINGS})
+target_link_options(vgpu_core PRIVATE -Wl,--version-script=${vgpu_core_map} ${vgpu_link_options})
+target_link_libraries(vgpu_core PRIVATE ${CMAKE_DL_LIBS})
+
 # vlmtrain_stand_in(NAME SOVERSION N FOLDERS … STUBS …): lib<NAME>.so.<N> of the sources in src/vgpu/<FOLDERS>, and stubs for
 # everything else that the real library has; STUBS are arguments of virtual_gpu_stubs.py.
 function(vlmtrain_stand_in name)
-  cmake_parse_arguments(ARG "" "SOVERSION" "FOLDERS;SOURCES;STUBS;LIBRARIES" ${ARGN})
-  set(sources ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "SOVERSION" "FOLDERS;STUBS;LIBRARIES" ${ARGN})
+  set(sources)
   foreach(folder IN LISTS ARG_FOLDERS)
     file(GLOB files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/vgpu/${folder}/*.cpp)
     list(APPEND sources ${files})
@@ -23,41 +40,48 @@ function(vlmtrain_stand_in name)
   add_custom_command(OUTPUT ${stubs} ${map}
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/cmake/virtual_gpu_stubs.py --stubs ${stubs} --map ${map} ${ARG_STUBS}
     DEPENDS ${CMAKE_SOURCE_DIR}/cmake/virtual_gpu_stubs.py VERBATIM)
-  add_library(vgpu_${name} SHARED ${sources} ${stubs} ${map})
+  vlmtrain_together(compiled vgpu_${name} ${CMAKE_SOURCE_DIR}/src "" ${sources})
+  add_library(vgpu_${name} SHARED ${compiled} ${stubs} ${map})
   set_target_properties(vgpu_${name} PROPERTIES OUTPUT_NAME ${name} SOVERSION ${ARG_SOVERSION}
                         LIBRARY_OUTPUT_DIRECTORY ${VLMTRAIN_VGPU_FOLDER} BUILD_RPATH_USE_ORIGIN ON)
   target_include_directories(vgpu_${name} PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
   target_include_directories(vgpu_${name} SYSTEM PRIVATE ${CMAKE_SOURCE_DIR}/src/vgpu/cuda_headers ${vgpu_cuda_include})
   target_compile_options(vgpu_${name} PRIVATE ${VLMTRAIN_WARNINGS})
-  target_link_libraries(vgpu_${name} PRIVATE ${ARG_LIBRARIES})
-  target_link_options(vgpu_${name} PRIVATE -Wl,--version-script=${map} -Wl,-z,nodelete)
+  target_link_libraries(vgpu_${name} PRIVATE vgpu_core ${ARG_LIBRARIES})
+  target_link_options(vgpu_${name} PRIVATE -Wl,--version-script=${map} ${vgpu_link_options})
   set_target_properties(vgpu_${name} PROPERTIES LINK_DEPENDS ${map})
 endfunction()
 
-# As in CUDA itself, the driver's library holds the state of the device, and the others stand on it. The statuses are
-# CUDA_ERROR_NOT_SUPPORTED, cudaErrorNotSupported and CUBLAS_STATUS_NOT_SUPPORTED.
-vlmtrain_stand_in(cuda SOVERSION 1 FOLDERS core driver SOURCES ${CMAKE_SOURCE_DIR}/src/memory/gpu_table.cpp
-  STUBS --header ${vgpu_cuda_include}/cuda.h --status 801 --export _ZN*8vlmtrain4vgpu*
-  LIBRARIES ${CMAKE_DL_LIBS})
+# The statuses are CUDA_ERROR_NOT_SUPPORTED, cudaErrorNotSupported, CUBLAS_STATUS_NOT_SUPPORTED and NVML_ERROR_NOT_SUPPORTED.
+vlmtrain_stand_in(cuda SOVERSION 1 FOLDERS driver
+  STUBS --header ${vgpu_cuda_include}/cuda.h --status 801)
 vlmtrain_stand_in(cudart SOVERSION 13 FOLDERS runtime
   STUBS --library ${vgpu_cuda_lib}/libcudart.so.13 --version-node libcudart.so.13 --status 801
         --export vlmtrain_vgpu_interface
   LIBRARIES vgpu_cuda ${CMAKE_DL_LIBS})
 vlmtrain_stand_in(cublas SOVERSION 13 FOLDERS cublas
-  STUBS --library ${vgpu_cuda_lib}/libcublas.so.13 --version-node libcublas.so.13 --status 15
-  LIBRARIES vgpu_cuda)
+  STUBS --library ${vgpu_cuda_lib}/libcublas.so.13 --version-node libcublas.so.13 --status 15)
 vlmtrain_stand_in(cublasLt SOVERSION 13 FOLDERS cublaslt
-  STUBS --library ${vgpu_cuda_lib}/libcublasLt.so.13 --version-node libcublasLt.so.13 --status 15
-  LIBRARIES vgpu_cuda)
+  STUBS --library ${vgpu_cuda_lib}/libcublasLt.so.13 --version-node libcublasLt.so.13 --status 15)
+# No wheel has NVML's header: the names are those that LibTorch looks up.
+vlmtrain_stand_in(nvidia-ml SOVERSION 1 FOLDERS nvml
+  STUBS --names nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetGpuFabricInfoV
+                nvmlInit_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetComputeRunningProcesses
+                nvmlSystemGetCudaDriverVersion_v2
+        --status 3)
+
+# All of them, for programs that start processes on the virtual GPU.
+add_custom_target(vgpu DEPENDS vgpu_core vgpu_cuda vgpu_cudart vgpu_cublas vgpu_cublasLt vgpu_nvidia-ml)
 
 # What a process needs in its environment to be on the virtual GPU.
-set(VLMTRAIN_VGPU_PRELOAD
-    ${VLMTRAIN_VGPU_FOLDER}/libcudart.so.13:${VLMTRAIN_VGPU_FOLDER}/libcublasLt.so.13:${VLMTRAIN_VGPU_FOLDER}/libcublas.so.13)
+set(vgpu_stand_ins libcuda.so.1 libcudart.so.13 libcublasLt.so.13 libcublas.so.13 libnvidia-ml.so.1)
+list(TRANSFORM vgpu_stand_ins PREPEND ${VLMTRAIN_VGPU_FOLDER}/)
+list(JOIN vgpu_stand_ins ":" VLMTRAIN_VGPU_PRELOAD)
 
 # vlmtrain_virtual_gpu_test(FOLDER CARD …): the tests in tests/FOLDER, which ctest runs once on each card.
 function(vlmtrain_virtual_gpu_test folder)
   vlmtrain_test_program(${folder})
-  add_dependencies(${folder}_tests vgpu_cudart vgpu_cublas vgpu_cublasLt)
+  add_dependencies(${folder}_tests vgpu)
   foreach(card IN LISTS ARGN)
     add_test(NAME ${folder}.${card} COMMAND ${folder}_tests)
     set_tests_properties(${folder}.${card} PROPERTIES LABELS virtual-gpu TIMEOUT 600

@@ -4,9 +4,10 @@ the real library offers, and the version script that gives the stand-in the real
 
     virtual_gpu_stubs.py --library LIBRARY --version-node NAME --status N --stubs OUT.cpp --map OUT.map [--export PATTERN …]
     virtual_gpu_stubs.py --header cuda.h --status N …
+    virtual_gpu_stubs.py --names NAME … --status N …
 
-The functions are those that LIBRARY exports (nm of binutils), or those that NVIDIA's driver header declares: the driver's
-library is not in any wheel. A hand-written function of the same name wins over its stub, since that is weak.
+The functions are those that LIBRARY exports (nm of binutils), those that NVIDIA's driver header declares, or those named: the
+driver's libraries are not in any wheel. A hand-written function of the same name wins over its stub, since that is weak.
 """
 import argparse
 import pathlib
@@ -32,6 +33,7 @@ def main() -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--library")
     source.add_argument("--header")
+    source.add_argument("--names", nargs="+")
     parser.add_argument("--version-node", default="", help="the symbols' version; none if left out")
     parser.add_argument("--status", type=int, required=True, help="what an unknown function returns")
     parser.add_argument("--export", action="append", default=[], help="further symbols that stay visible")
@@ -39,7 +41,10 @@ def main() -> None:
     parser.add_argument("--map", required=True)
     arguments = parser.parse_args()
 
-    functions = exported_functions(arguments.library) if arguments.library else declared_functions(arguments.header)
+    if arguments.names:
+        functions = set(arguments.names)
+    else:
+        functions = exported_functions(arguments.library) if arguments.library else declared_functions(arguments.header)
     if not functions:
         raise SystemExit(f"virtual_gpu_stubs.py: no functions in {arguments.library or arguments.header}")
     names = sorted(functions)

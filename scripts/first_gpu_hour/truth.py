@@ -177,7 +177,7 @@ def next_larger_fails(bench, job, name, plan, card_bytes):
     choices = {"training.micro_batch_size": larger, "memory.recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}",
                "memory.vision_tiles_per_pass": plan["vision_tiles_per_pass"], "memory.loss_chunk_rows": plan["loss_chunk_rows"],
                "memory.mode": "aggressive", "memory.twin": False, "training.max_steps": 3}
-    capped = {"PYTORCH_CUDA_ALLOC_CONF": f"per_process_memory_fraction:{min(1, reach / card_bytes):.9f}"}
+    capped = {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(reach)}
     run, ended, _ = job.run(bench, name + "-larger", choices, environment=capped, expected=(0, 3, 5))
     if ended.code == 3 and run.plan() is None:
         # It takes at most that many times as much.

@@ -104,11 +104,15 @@ planner::TargetCard card_of(const PlanArguments& arguments) {
   }
   if (!arguments.gpu.empty()) return planner::card_by_name(arguments.gpu);
   if (arguments.gpu_gigabytes) return planner::card_of_size(*arguments.gpu_gigabytes);
-  const at::Device device = open_device("auto");
-  if (device.is_cpu()) {
-    throw usage_error("there is no GPU in this machine; say for which one to plan, with --gpu-gb 24 or --gpu rtx4090");
+  constexpr const char* kRemedy = "say for which one to plan, with --gpu-gb 24 or --gpu rtx4090";
+  std::optional<at::Device> device;
+  try {
+    device = open_device("auto");
+  } catch (const UserError& error) {
+    throw UserError(error.code(), fmt::format("{}; or {}", error.what(), kRemedy));
   }
-  return planner::card_of_device(memory::describe(device));
+  if (device->is_cpu()) throw usage_error("there is no GPU in this machine; {}", kRemedy);
+  return planner::card_of_device(memory::describe(*device));
 }
 
 train::Config config_of(const PlanArguments& arguments) {

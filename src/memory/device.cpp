@@ -10,8 +10,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
+#include <limits>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/memory/driver.h"
+#include "vlmtrain/memory/foreign_settings.h"
 
 namespace vlmtrain::memory {
 
@@ -27,30 +32,75 @@ std::string load_cuda_library() {
   return failure;
 }
 
-int64_t gpu_count() {
-  return load_cuda_library().empty() ? static_cast<int64_t>(at::detail::getCUDAHooks().deviceCount()) : 0;
+/// With the virtual GPU's stand-ins for the CUDA libraries there is a card that no driver knows.
+bool has_stand_ins() {
+  return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
 
-/// Without the driver's library there is no GPU, and LibTorch's half gigabyte need not be loaded to find that out.
-bool has_driver() {
-  return dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;
+[[noreturn]] void refuse(const std::string& name, const std::string& reason) {
+  throw run_error("device {}: {}; or train without it: --device cpu", name, reason);
 }
 
-at::Device open_cuda(at::Device device) {
+void check_code(const std::string& name, const DriverCard& card) {
+  const auto capability = fmt::format("{}.{}", card.architecture / 10, card.architecture % 10);
+  switch (kernel_code_for(card.architecture)) {
+    case KernelCode::kMachineCode:
+      return;
+    case KernelCode::kCompiledByDriver:
+      spdlog::warn(
+          "{}: newer (compute capability {}) than LibTorch's kernels; the driver compiles each at its first use, which "
+          "makes the first steps minutes long, and keeps them in ~/.nv/ComputeCache",
+          card.name, capability);
+      return;
+    case KernelCode::kNone:
+      refuse(name, fmt::format("LibTorch for CUDA 13 has no code for {} (compute capability {}); it begins at 7.5 "
+                               "(Turing: T4, RTX 20): take a newer card",
+                               card.name, capability));
+  }
+}
+
+at::Device open_cuda(const std::string& name, int index) {
+  ignore_foreign_settings();
+  const bool virtual_card = has_stand_ins();
+  if (!virtual_card) {
+    const DriverAnswer driver = probe_driver();
+    if (driver.state != DriverState::kUsable) {
+      refuse(name, driver.reason.empty() ? "no NVIDIA driver is here (no libcuda.so.1)" : driver.reason);
+    }
+    if (index >= std::ssize(driver.cards)) {
+      refuse(name, fmt::format("only {} GPUs are usable; check nvidia-smi", driver.cards.size()));
+    }
+    check_code(name, driver.cards[static_cast<size_t>(index)]);
+  }
   if (const std::string failure = load_cuda_library(); !failure.empty()) {
     throw run_error(
-        "device cuda: LibTorch's CUDA library cannot be loaded: {}; run scripts/setup.sh, or use "
-        "--device cpu",
+        "device {}: LibTorch's CUDA library cannot be loaded: {}; run scripts/setup.sh, or use --device cpu", name,
         failure);
   }
-  const int64_t count = gpu_count();
-  const int64_t index = device.index();
+  const auto count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
   if (index >= count) {
-    throw run_error("device cuda:{}: {} usable; check nvidia-smi, or use --device cpu", index,
-                    count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count));
+    refuse(name, fmt::format("{} usable; check nvidia-smi",
+                             count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+  if (virtual_card) check_code(name, {.name = describe(device).name, .architecture = architecture_of(device)});
+  if (std::getenv(kReservedLimitVariable) != nullptr) {
+    limit_reserved_bytes(device, std::numeric_limits<int64_t>::max());
+  }
   return device;
+}
+
+/// CUDA, unless this machine has no card or hides it on purpose.
+at::Device open_best() {
+  if (!has_stand_ins()) {
+    const DriverAnswer driver = probe_driver();
+    if (driver.state == DriverState::kAbsent || driver.state == DriverState::kHidden) {
+      if (!driver.reason.empty()) spdlog::warn("on the CPU: {}", driver.reason);
+      return at::kCPU;
+    }
+  }
+  return open_cuda("auto", 0);
 }
 
 c10::DeviceAllocator* allocator_of(at::Device device) {
@@ -60,17 +110,16 @@ c10::DeviceAllocator* allocator_of(at::Device device) {
 }  // namespace
 
 at::Device open_device(const std::string& name) {
-  if (name == "auto")
-    return has_driver() && gpu_count() > 0 ? open_cuda(at::Device(at::kCUDA, 0)) : at::Device(at::kCPU);
+  if (name == "auto") return open_best();
   if (name == "cpu") return at::kCPU;
-  if (name == "cuda") return open_cuda(at::Device(at::kCUDA, 0));
+  if (name == "cuda") return open_cuda(name, 0);
   int index = -1;
   if (name.starts_with("cuda:")) {
     const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), index);
     if (error != std::errc() || end != name.data() + name.size()) index = -1;
   }
   if (index < 0 || index > 127) throw usage_error("device {}: unknown; write auto, cpu, cuda or cuda:N", name);
-  return open_cuda(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)));
+  return open_cuda(name, index);
 }
 
 DeviceMemory device_memory(at::Device device) {

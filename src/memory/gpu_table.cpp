@@ -186,6 +186,64 @@ constexpr Gpu kRtx5090{.name = "rtx5090",
                        .fp16_operations = 209.5 * kTera,
                        .memory_bandwidth = 1792 * kGiga};
 
+/// A MIG instance, which has `eighths` of its card's memory, cache and bandwidth.
+constexpr Gpu slice_of(Gpu card, std::string_view name, std::string_view device_name, int multiprocessors, int eighths,
+                       int64_t memory_mib) {
+  const double share = static_cast<double>(multiprocessors) / card.multiprocessors;
+  card.name = name;
+  card.device_name = device_name;
+  card.multiprocessors = multiprocessors;
+  card.l2_cache_bytes = card.l2_cache_bytes * eighths / 8;
+  card.memory_bytes = memory_mib * kMiB;
+  card.memory_measured = false;
+  card.fp32_operations *= share;
+  card.tf32_operations *= share;
+  card.bf16_operations *= share;
+  card.fp16_operations *= share;
+  card.memory_bandwidth *= eighths / 8.0;
+  return card;
+}
+
+// Multiprocessors and memory as `nvidia-smi mig -lgip` lists them.
+constexpr std::array kSlices{
+    slice_of(kA10040, "a100-40-mig-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 1, 4'864),
+    slice_of(kA10040, "a100-40-mig-1g.10gb", "NVIDIA A100-SXM4-40GB MIG 1g.10gb", 14, 2, 9'984),
+    slice_of(kA10040, "a100-40-mig-2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb", 28, 2, 9'984),
+    slice_of(kA10040, "a100-40-mig-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", 42, 4, 20'096),
+    slice_of(kA10040, "a100-40-mig-4g.20gb", "NVIDIA A100-SXM4-40GB MIG 4g.20gb", 56, 4, 20'096),
+    slice_of(kA10040, "a100-40-mig-7g.40gb", "NVIDIA A100-SXM4-40GB MIG 7g.40gb", 98, 8, 40'192),
+    slice_of(kA10080, "a100-80-mig-1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", 14, 1, 9'728),
+    slice_of(kA10080, "a100-80-mig-1g.20gb", "NVIDIA A100-SXM4-80GB MIG 1g.20gb", 14, 2, 19'968),
+    slice_of(kA10080, "a100-80-mig-2g.20gb", "NVIDIA A100-SXM4-80GB MIG 2g.20gb", 28, 2, 19'968),
+    slice_of(kA10080, "a100-80-mig-3g.40gb", "NVIDIA A100-SXM4-80GB MIG 3g.40gb", 42, 4, 40'192),
+    slice_of(kA10080, "a100-80-mig-4g.40gb", "NVIDIA A100-SXM4-80GB MIG 4g.40gb", 56, 4, 40'192),
+    slice_of(kA10080, "a100-80-mig-7g.80gb", "NVIDIA A100-SXM4-80GB MIG 7g.80gb", 98, 8, 80'640),
+    slice_of(kH100, "h100-mig-1g.10gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 1, 9'984),
+    slice_of(kH100, "h100-mig-1g.20gb", "NVIDIA H100 80GB HBM3 MIG 1g.20gb", 26, 2, 20'096),
+    slice_of(kH100, "h100-mig-2g.20gb", "NVIDIA H100 80GB HBM3 MIG 2g.20gb", 32, 2, 20'096),
+    slice_of(kH100, "h100-mig-3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 60, 4, 40'448),
+    slice_of(kH100, "h100-mig-4g.40gb", "NVIDIA H100 80GB HBM3 MIG 4g.40gb", 64, 4, 40'448),
+    slice_of(kH100, "h100-mig-7g.80gb", "NVIDIA H100 80GB HBM3 MIG 7g.80gb", 132, 8, 80'896),
+};
+
+constexpr std::array kOldGpus{
+    OldGpu{"v100", "Tesla V100 (Volta)", 70},
+    OldGpu{"v100-16", "Tesla V100 16GB (Volta)", 70},
+    OldGpu{"v100-32", "Tesla V100 32GB (Volta)", 70},
+    OldGpu{"v100s", "Tesla V100S (Volta)", 70},
+    OldGpu{"titan-v", "TITAN V (Volta)", 70},
+    OldGpu{"gv100", "Quadro GV100 (Volta)", 70},
+    OldGpu{"p100", "Tesla P100 (Pascal)", 60},
+    OldGpu{"p40", "Tesla P40 (Pascal)", 61},
+    OldGpu{"p4", "Tesla P4 (Pascal)", 61},
+    OldGpu{"gtx1080ti", "GeForce GTX 1080 Ti (Pascal)", 61},
+    OldGpu{"gtx1080", "GeForce GTX 1080 (Pascal)", 61},
+    OldGpu{"titan-xp", "TITAN Xp (Pascal)", 61},
+    OldGpu{"m60", "Tesla M60 (Maxwell)", 52},
+    OldGpu{"m40", "Tesla M40 (Maxwell)", 52},
+    OldGpu{"k80", "Tesla K80 (Kepler)", 37},
+};
+
 constexpr std::array kGpus{kT4,      kA10040, kA10080, kRtx3090, kA6000, kL4,
                            kRtx4090, kL40s,   kH100,   kH200,    kB200,  kRtx5090};
 
@@ -195,13 +253,38 @@ std::span<const Gpu> gpus() {
   return kGpus;
 }
 
+std::span<const Gpu> slices() {
+  return kSlices;
+}
+
 const Gpu* find_gpu(std::string_view name) {
-  const auto* const found = std::ranges::find(kGpus, name, &Gpu::name);
-  return found == kGpus.end() ? nullptr : found;
+  const auto* const card = std::ranges::find(kGpus, name, &Gpu::name);
+  if (card != kGpus.end()) return card;
+  const auto* const slice = std::ranges::find(kSlices, name, &Gpu::name);
+  return slice == kSlices.end() ? nullptr : slice;
+}
+
+Gpu with_multiprocessors(Gpu gpu, int multiprocessors) {
+  const double share = static_cast<double>(multiprocessors) / gpu.multiprocessors;
+  gpu.multiprocessors = multiprocessors;
+  gpu.fp32_operations *= share;
+  gpu.tf32_operations *= share;
+  gpu.bf16_operations *= share;
+  gpu.fp16_operations *= share;
+  // A part of a card has a part of these; a card with more multiprocessors need not have more.
+  gpu.memory_bandwidth *= std::min(1.0, share);
+  gpu.l2_cache_bytes = static_cast<int64_t>(static_cast<double>(gpu.l2_cache_bytes) * std::min(1.0, share));
+  return gpu;
+}
+
+const OldGpu* find_old_gpu(std::string_view name) {
+  const auto* const found = std::ranges::find(kOldGpus, name, &OldGpu::name);
+  return found == kOldGpus.end() ? nullptr : found;
 }
 
 const Architecture& architecture(int number) {
-  return *std::ranges::find(kArchitectures, number, &Architecture::number);
+  const auto* const newer = std::ranges::upper_bound(kArchitectures, number, {}, &Architecture::number);
+  return newer == kArchitectures.begin() ? kArchitectures.front() : *(newer - 1);
 }
 
 }  // namespace vlmtrain::memory

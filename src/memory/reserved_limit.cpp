@@ -5,9 +5,14 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/foreign_settings.h"
 
 // The one file that sees CUDA's headers: the setting that PyTorch's allocator reads at its start is no use here, since
 // a limit changes while a run goes. A virtual call of LibTorch's allocator needs no library to link with.
@@ -28,10 +33,22 @@ double bytes_of_properties(int device) {
   return static_cast<double>(properties.totalGlobalMem);
 }
 
+int64_t limit_of_environment() {
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  const char* const text = std::getenv(kReservedLimitVariable);
+  if (text == nullptr) return kNone;
+  const std::string_view digits = text;
+  int64_t bytes = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
+  if (error == std::errc() && end == digits.data() + digits.size() && bytes > 0) return bytes;
+  throw usage_error("{}={}: must be a number of bytes", kReservedLimitVariable, text);
+}
+
 }  // namespace
 
 void limit_reserved_bytes(at::Device device, int64_t bytes) {
   if (device.is_cpu()) return;
+  bytes = std::min(bytes, limit_of_environment());
   const double fraction = std::clamp(static_cast<double>(bytes) / bytes_of_properties(device.index()), 0.0, 1.0);
   auto* const allocator = c10::GetAllocator(c10::DeviceType::CUDA);
   static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->setMemoryFraction(fraction, device.index());

@@ -33,12 +33,12 @@ Ends make_connection() {
   return {ends[0], ends[1]};
 }
 
-/// This process's environment with `changes`.
+/// This process's environment, but for what would change a rehearsal, with `changes`.
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& changes) {
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    bool changed = text.starts_with("VLMTRAIN_VGPU_");  // those of its own card come with `changes`
+    bool changed = !reaches_rehearsals(text.substr(0, text.find('=')));
     for (const auto& [name, value] : changes) changed |= text.starts_with(name + "=");
     if (!changed) entries.emplace_back(text);
   }

@@ -10,6 +10,7 @@
 
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/driver.h"
 #include "vlmtrain/planner/virtual_card.h"
 
 namespace vlmtrain::planner {
@@ -49,12 +50,28 @@ std::string gigabytes(int64_t bytes) {
 
 TargetCard card_by_name(const std::string& name) {
   const memory::Gpu* const gpu = memory::find_gpu(name);
+  if (const auto* const old = memory::find_old_gpu(name); old != nullptr) {
+    throw usage_error(
+        "gpu {}: {} has compute capability {}.{}, and LibTorch for CUDA 13 has no code for cards below 7.5 (Turing: "
+        "T4, RTX "
+        "20); no run on it is possible: plan for a newer card, such as --gpu t4, or train on the CPU (--device cpu)",
+        name, old->device_name, old->architecture / 10, old->architecture % 10);
+  }
   if (gpu == nullptr) {
     std::vector<std::string> known;
     for (const auto& entry : memory::gpus()) known.emplace_back(entry.name);
+    const std::string list = fmt::format("{}", fmt::join(known, ", "));
+    std::vector<std::string> slices;
+    for (const auto& entry : memory::slices()) slices.emplace_back(entry.name);
+    known.insert(known.end(), slices.begin(), slices.end());
     const auto near = nearest(name, known);
+    if (name.find("mig") != std::string::npos) {
+      throw usage_error(
+          "gpu {}: unknown; {}the known MIG instances are {}; a run on another takes what its driver says", name,
+          near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(slices, ", "));
+    }
     throw usage_error("gpu {}: unknown; {}the known ones are {}; for another card give --gpu-gb", name,
-                      near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(known, ", "));
+                      near ? fmt::format("did you mean {}? ", *near) : "", list);
   }
   return {gpu, gpu->memory_bytes, gpu->context_bytes, gpu->context_measured,
           fmt::format("{} ({})", gpu->device_name, gigabytes(gpu->memory_bytes))};
@@ -82,29 +99,41 @@ bool computes_in(const memory::Gpu& gpu, engine::Precision precision) {
 }
 
 TargetCard card_of_device(const memory::DeviceDescription& device) {
-  const auto unlike = [&device](const memory::Gpu& gpu) {
-    return std::tuple(gpu.device_name != device.name, gpu.architecture > device.architecture,
-                      std::abs(gpu.architecture - device.architecture),
+  if (memory::kernel_code_for(device.architecture) == memory::KernelCode::kNone) {
+    throw run_error("{}: LibTorch for CUDA 13 has no code for compute capability {}.{}; take another card", device.name,
+                    device.architecture / 10, device.architecture % 10);
+  }
+  // A MIG instance that is not in the table is a part of the card that its name begins with.
+  const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
+  const auto unlike = [&](const memory::Gpu& gpu) {
+    return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
+                      gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
                       std::abs(gpu.multiprocessors - device.multiprocessors));
   };
-  const auto gpus = memory::gpus();
-  const auto nearest_gpu = std::min_element(
-      gpus.begin(), gpus.end(), [&](const auto& left, const auto& right) { return unlike(left) < unlike(right); });
+  std::vector<const memory::Gpu*> gpus;
+  for (const auto& gpu : memory::gpus()) gpus.push_back(&gpu);
+  for (const auto& gpu : memory::slices()) {
+    if (gpu.device_name == device.name) gpus.push_back(&gpu);
+  }
+  const memory::Gpu* const nearest_gpu = *std::ranges::min_element(
+      gpus, [&](const auto* left, const auto* right) { return unlike(*left) < unlike(*right); });
   std::string description = fmt::format("{} ({})", device.name, gigabytes(device.total_bytes));
   if (nearest_gpu->device_name != device.name) {
-    description += fmt::format(", planned as {}", nearest_gpu->device_name);
+    description +=
+        fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.multiprocessors);
   }
   // Kernels are loaded when they are first used, so a context at the start is smaller than later. The driver does not
   // say whose memory is taken.
   const int64_t taken = device.total_bytes - device.free_bytes;
   const int64_t assumed = nearest_gpu->context_bytes;
   const bool alone = taken <= kMostContexts * assumed;
-  return {.gpu = &*nearest_gpu,
+  return {.gpu = nearest_gpu,
           .memory_bytes = device.total_bytes,
           .context_bytes = alone ? std::max(taken, assumed) : assumed,
           .context_measured = alone && taken >= assumed && !on_virtual_card(),
           .description = std::move(description),
-          .others_bytes = alone ? 0 : taken - assumed};
+          .others_bytes = alone ? 0 : taken - assumed,
+          .multiprocessors = device.multiprocessors};
 }
 
 double margin_percent(Mode mode) {

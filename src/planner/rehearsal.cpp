@@ -62,7 +62,9 @@ class Rehearser {
       if (trace_) last_step = trace_->events().size();
       std::optional<CostRecorder> recorder;
       if (request_.with_costs && is_last) {
-        recorder.emplace(*memory::find_gpu(vgpu::attached()->card()), engine::dtype_of(job_.precision));
+        const memory::Gpu& card = *memory::find_gpu(vgpu::attached()->card());
+        recorder.emplace(memory::with_multiprocessors(card, memory::describe(device_).multiprocessors),
+                         engine::dtype_of(job_.precision));
       }
       run.step(samples, layout_of(request_.choices, samples));
       if (recorder) outcome_.costs = recorder->costs();

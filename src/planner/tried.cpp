@@ -57,7 +57,10 @@ std::vector<SampleGroup> scaled(std::vector<SampleGroup> groups, double share) {
 }  // namespace
 
 VirtualCard rehearsal_card(const TargetCard& card) {
-  return {.gpu = std::string(card.gpu->name), .memory_bytes = kUnlimitedBytes, .reported_bytes = card.memory_bytes};
+  return {.gpu = std::string(card.gpu->name),
+          .memory_bytes = kUnlimitedBytes,
+          .reported_bytes = card.memory_bytes,
+          .multiprocessors = card.multiprocessors};
 }
 
 Tried::Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes)

@@ -2,13 +2,17 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/program.h"
+#include "vlmtrain/memory/foreign_settings.h"
 #include "vlmtrain/vgpu/counters.h"
 
 namespace vlmtrain::planner {
@@ -18,38 +22,108 @@ namespace {
 /// Set by restart_on and for rehearsal processes: this process is meant to be on a virtual card.
 constexpr const char* kMeant = "VLMTRAIN_VIRTUAL_CARD";
 
-/// In the order in which they are preloaded; libcuda.so.1 lies beside them and is found by them.
-constexpr std::array kStandIns{"libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13"};
+/// In the order in which they are preloaded. The drivers' own among them: a real one in LD_LIBRARY_PATH or in the
+/// default path, which a library may yet ask for by name, would be found first otherwise.
+constexpr std::array kStandIns{"libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13",
+                               "libnvidia-ml.so.1"};
+/// What they stand on, found by its place beside them.
+constexpr const char* kCore = "libvlmtrain_vgpu.so";
+
+/// The first of the stand-ins' files that `folder` lacks.
+std::optional<std::string> missing_in(const std::filesystem::path& folder) {
+  std::vector<std::string> files(kStandIns.begin(), kStandIns.end());
+  files.emplace_back(kCore);
+  const auto missing =
+      std::ranges::find_if(files, [&](const auto& file) { return !std::filesystem::exists(folder / file); });
+  return missing == files.end() ? std::nullopt : std::optional{*missing};
+}
 
 std::filesystem::path stand_ins_folder() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::array candidates{program / "vgpu", program.parent_path() / "vgpu",
                               program.parent_path() / "lib" / "vlmtrain" / "vgpu"};
   for (const auto& folder : candidates) {
-    if (std::filesystem::exists(folder / kStandIns.front())) return folder;
+    if (!missing_in(folder)) return folder;
   }
+  const auto* const partial =
+      std::ranges::find_if(candidates, [](const auto& folder) { return std::filesystem::is_directory(folder); });
+  const auto& named = partial == candidates.end() ? candidates.front() : *partial;
   throw run_error(
-      "the stand-ins for the CUDA libraries are missing: no {} in {} or {}; build them with the program (cmake --build "
-      "--preset release), or copy the folder vgpu beside it",
-      kStandIns.front(), candidates.front().string(), candidates.back().string());
+      "the stand-ins for the CUDA libraries are missing: no {} in {} (nor in {}); build them with the program (cmake "
+      "--build --preset release), or copy the folder vgpu beside it",
+      missing_in(named).value_or(kCore), named.string(), candidates.back().string());
+}
+
+/// Whether a library that someone preloads has to do with CUDA: a real driver, a profiler, what shares a card among
+/// containers. Beside the stand-ins it would act on a card that this process is not on.
+bool names_cuda(const std::string& library) {
+  // Found by the loader in its own places otherwise; then its name has to do.
+  std::string text = library;
+  if (library.find('/') != std::string::npos) {
+    std::ifstream file(library, std::ios::binary);
+    text.append(std::istreambuf_iterator<char>(file), {});
+  }
+  return std::ranges::any_of(std::array{"libcuda", "libnvidia", "cuInit", "cuGetProcAddress", "nvmlInit"},
+                             [&](const char* word) { return text.find(word) != std::string::npos; });
+}
+
+/// LD_PRELOAD has no way to write such a path; the libraries are then found by name, in LD_LIBRARY_PATH.
+bool has_blank(const std::filesystem::path& folder) {
+  if (folder.string().find_first_of(":;") != std::string::npos) {
+    throw run_error(
+        "{}: rehearsals cannot load libraries from a folder with a colon or semicolon in its name; move the "
+        "program",
+        folder.string());
+  }
+  return folder.string().find(' ') != std::string::npos;
+}
+
+/// What a person preloads stays, and first (a sanitizer's runtime insists on that), but for what has to do with CUDA;
+/// then the stand-ins.
+std::string preload_list(const std::filesystem::path& folder) {
+  std::vector<std::string> libraries;
+  const char* const others = std::getenv("LD_PRELOAD");
+  std::string word;
+  for (const char character : std::string(others != nullptr ? others : "") + ":") {
+    if (character != ':' && character != ' ') {
+      word += character;
+      continue;
+    }
+    const bool is_stand_in = std::filesystem::path(word).parent_path() == folder;
+    if (!word.empty() && !is_stand_in && !names_cuda(word)) libraries.push_back(word);
+    word.clear();
+  }
+  for (const char* const name : kStandIns) libraries.push_back(has_blank(folder) ? name : (folder / name).string());
+  return fmt::format("{}", fmt::join(libraries, ":"));
 }
 
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> environment_of(const VirtualCard& card) {
   const auto folder = stand_ins_folder();
-  std::vector<std::string> preload;
-  // What a user preloads stays, and first: a sanitizer's runtime insists on that.
-  if (const char* const others = std::getenv("LD_PRELOAD"); others != nullptr && *others != '\0') {
-    preload.emplace_back(others);
+  std::vector<std::pair<std::string, std::string>> variables{
+      {"LD_PRELOAD", preload_list(folder)},
+      {"VLMTRAIN_VGPU_CARD", card.gpu},
+      {"VLMTRAIN_VGPU_BYTES", card.memory_bytes ? std::to_string(*card.memory_bytes) : ""},
+      {"VLMTRAIN_VGPU_REPORTED_BYTES", card.reported_bytes ? std::to_string(*card.reported_bytes) : ""},
+      {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(card.used_bytes)},
+      {"VLMTRAIN_VGPU_MULTIPROCESSORS", card.multiprocessors > 0 ? std::to_string(card.multiprocessors) : ""},
+      {kMeant, "1"}};
+  if (has_blank(folder)) {
+    const char* const others = std::getenv("LD_LIBRARY_PATH");
+    variables.emplace_back("LD_LIBRARY_PATH",
+                           others != nullptr ? fmt::format("{}:{}", folder.string(), others) : folder.string());
   }
-  for (const char* name : kStandIns) preload.push_back((folder / name).string());
-  return {{"LD_PRELOAD", fmt::format("{}", fmt::join(preload, ":"))},
-          {"VLMTRAIN_VGPU_CARD", card.gpu},
-          {"VLMTRAIN_VGPU_BYTES", card.memory_bytes ? std::to_string(*card.memory_bytes) : ""},
-          {"VLMTRAIN_VGPU_REPORTED_BYTES", card.reported_bytes ? std::to_string(*card.reported_bytes) : ""},
-          {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(card.used_bytes)},
-          {kMeant, "1"}};
+  return variables;
+}
+
+bool reaches_rehearsals(std::string_view variable) {
+  // What LibTorch, the CUDA libraries, the driver and its tools read: none of it is for a card that does not exist.
+  constexpr std::array kPrefixes{"PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_",        "NCCL_",
+                                 "NVIDIA_",  "NVBIT_", "NSYS_", "NVLOG_", "VLMTRAIN_VGPU_"};
+  return !memory::is_foreign_setting(variable) && variable != "LD_AUDIT" &&
+         variable != memory::kReservedLimitVariable &&
+         std::ranges::none_of(kPrefixes, [&](const char* prefix) { return variable.starts_with(prefix); });
 }
 
 bool on_virtual_card() {
@@ -57,6 +131,7 @@ bool on_virtual_card() {
 }
 
 void restart_on(const VirtualCard& card) {
+  memory::ignore_foreign_settings();
   for (const auto& [name, value] : environment_of(card)) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   restart_program();
   throw run_error("this program cannot be started again on a virtual card: {}", std::strerror(errno));

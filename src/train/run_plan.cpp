@@ -13,14 +13,26 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// What the run itself is to blame for is thrown as it is.
+planner::Plan plan_or_say_why(const planner::PlanRequest& request) {
+  try {
+    return planner::make_plan(request);
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::kFailed) throw;
+    throw PlanningFailed(error.what());
+  } catch (const std::exception& error) {
+    throw PlanningFailed(error.what());
+  }
+}
+
 /// With allow_splits the micro-batch that was asked for is one that the largest samples may not fit: what has to fit is
 /// a single sample.
 planner::Plan plan_that_fits(planner::PlanRequest request, bool allow_splits, bool& may_not_fit) {
-  planner::Plan plan = planner::make_plan(request);
+  planner::Plan plan = plan_or_say_why(request);
   if (!plan.fits && allow_splits && request.fixed.micro_batch_size) {
     const int64_t wanted = *request.fixed.micro_batch_size;
     request.fixed.micro_batch_size = 1;
-    plan = planner::make_plan(request);
+    plan = plan_or_say_why(request);
     if (plan.fits) {
       spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut", wanted);
       plan.chosen.choices.micro_batch_size = wanted;
@@ -91,6 +103,31 @@ void RunPlan::write(const nlohmann::ordered_json& measured) const {
   nlohmann::ordered_json json = plan_.to_json();
   if (!measured.is_null()) json["measured"] = measured;
   io::write_file(run_folder_ / "plan.json", json.dump(2) + "\n");
+}
+
+void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure,
+                        const std::filesystem::path& run_folder) {
+  spdlog::warn(
+      "the run has no plan, since planning failed: {}; it goes on with what takes least memory: single samples, "
+      "everything recomputed, but for what the configuration fixes (memory.recompute, training.micro_batch_size)",
+      failure.what());
+  std::error_code ignored;
+  std::filesystem::remove(run_folder / "plan.json", ignored);  // of the run before
+  memory::set_expandable_segments(config.memory.expandable_segments);
+  if (!config.memory.limit_gb) return;
+  const auto card = planner::card_of_device(memory::describe(device));
+  const auto limit = planner::limit_of(card, config.memory.mode, config.memory.limit_gb, /*world_size=*/1);
+  memory::limit_reserved_bytes(device, limit.card_bytes - limit.context_bytes);
+}
+
+planner::Choices safe_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
+  constexpr int64_t kSmallLossChunk = 128;
+  planner::Choices choices = choices_without_plan(config, vision_blocks, language_blocks);
+  if (!config.training.micro_batch_size) choices.micro_batch_size = 1;
+  if (config.memory.recompute.is_auto()) choices.recompute = {.vision = vision_blocks, .language = language_blocks};
+  if (!config.memory.vision_tiles_per_pass) choices.vision_tiles_per_pass = 1;
+  if (!config.memory.loss_chunk_rows) choices.loss_chunk_rows = kSmallLossChunk;
+  return choices;
 }
 
 }  // namespace vlmtrain::train

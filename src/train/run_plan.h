@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <filesystem>
+#include <stdexcept>
 
 #include "train/twin_link.h"
 #include "vlmtrain/memory/device.h"
@@ -11,12 +12,19 @@
 
 namespace vlmtrain::train {
 
+/// A plan could not be made for reasons that are not the run's: the rehearsal process was killed, the stand-ins for the
+/// CUDA libraries are missing.
+class PlanningFailed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// The plan of a run on a GPU: made and written to plan.json before anything is allocated there, and compared with what
 /// was measured at the end.
 class RunPlan {
  public:
-  /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit. Sets up the allocator as the plan
-  /// needs it.
+  /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit, and PlanningFailed. Sets up the
+  /// allocator as the plan needs it.
   RunPlan(const Config& config, at::Device device, planner::Workload workload, const engine::TaskSettings& tasks,
           std::filesystem::path run_folder);
 
@@ -36,5 +44,14 @@ class RunPlan {
   bool may_not_fit_ = false;  // the micro-batch, with the largest samples: such steps are cut
   planner::Plan plan_;
 };
+
+/// A run without a plan is to go on all the same: says why there is none, and sets up the allocator. The choices are
+/// safe_choices().
+void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure,
+                        const std::filesystem::path& run_folder);
+
+/// Those that take least memory: single samples, everything recomputed, one tile a vision pass, small chunks of the
+/// loss; but for what the configuration fixes.
+planner::Choices safe_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks);
 
 }  // namespace vlmtrain::train

@@ -61,7 +61,11 @@ void RunSetup::find_newest(const Config& config) {
 void RunSetup::make_plan(const Config& config, at::Device device, planner::Workload workload) {
   const auto task_settings = tasks.initial_settings();
   if (!device.is_cpu()) {
-    plan.emplace(config, device, std::move(workload), task_settings, folder);
+    try {
+      plan.emplace(config, device, std::move(workload), task_settings, folder);
+    } catch (const PlanningFailed& failure) {
+      go_on_without_plan(config, device, failure, folder);
+    }
     return;
   }
   std::optional<HostChoices> kept;
@@ -78,7 +82,11 @@ void RunSetup::load(const Config& config, at::Device device) {
   if (base && newest && !model->parameters().lora()) {
     models::restore_frozen(*model, *newest, *base, static_cast<uint64_t>(config.training.seed));
   }
-  choices = plan ? plan->choices() : host->fixed().choices;
+  if (plan || host) {
+    choices = plan ? plan->choices() : host->fixed().choices;
+  } else {
+    choices = safe_choices(config, model->vision_blocks(), model->language_blocks());
+  }
   choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
   choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());
   engine::AdamWSettings settings = adamw_settings(config.training);

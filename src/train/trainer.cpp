@@ -148,8 +148,10 @@ class Trainer {
       const GuardedStep done = do_step(guard, upcoming, step);
       // 3. Report. On a GPU the numbers arrive during the next step.
       take_note(done, step);
-      step_seconds_ = seconds_since(start);
-      pending_->report.metrics.step_seconds = step_seconds_;
+      const double seconds = seconds_since(start);
+      pending_->report.metrics.step_seconds = seconds;
+      // The first step loads kernels, and on a card newer than they are compiles them: no measure of a step.
+      if (step.step > first_step_) step_seconds_ = seconds;
       if (device_.is_cpu() || is_save_step()) finish_pending();
       // 4. Save.
       if (is_save_step()) save();
@@ -398,6 +400,7 @@ class Trainer {
   int64_t saved_step_;
   bool is_saving_ = false;  // stays so where that failed
   int64_t next_emptying_ = 0;
+  int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;
   memory::DeviceMemory most_;  // peaks over all steps
   std::optional<double> last_loss_;

@@ -83,6 +83,7 @@ class Process {
     }
   }
 
+  pid_t id() const { return id_; }
   void send(int signal) const { kill(id_, signal); }
 
   bool is_running() const {

@@ -37,5 +37,45 @@ TEST(GpuTableTest, EveryCardIsWhole) {
   EXPECT_TRUE(std::ranges::is_sorted(gpus(), {}, &Gpu::architecture));
 }
 
+TEST(GpuTableTest, APartOfACardIsSmallerThanIt) {
+  std::set<std::string_view> names;
+  for (const auto& slice : slices()) {
+    SCOPED_TRACE(slice.name);
+    EXPECT_TRUE(names.insert(slice.name).second);
+    EXPECT_EQ(find_gpu(slice.name), &slice);
+    const Gpu* const card = find_gpu(slice.name.substr(0, slice.name.find("-mig-")));
+    ASSERT_NE(card, nullptr);
+    EXPECT_TRUE(slice.device_name.starts_with(card->device_name));
+    EXPECT_LE(slice.multiprocessors, card->multiprocessors);
+    EXPECT_LT(slice.memory_bytes, card->memory_bytes);
+    EXPECT_LE(slice.bf16_operations, card->bf16_operations);
+    EXPECT_LE(slice.memory_bandwidth, card->memory_bandwidth);
+  }
+}
+
+TEST(GpuTableTest, RatesFollowTheMultiprocessors) {
+  const Gpu& h100 = *find_gpu("h100");
+  const Gpu half = with_multiprocessors(h100, 66);
+  EXPECT_EQ(half.multiprocessors, 66);
+  EXPECT_DOUBLE_EQ(half.bf16_operations, h100.bf16_operations / 2);
+  EXPECT_DOUBLE_EQ(half.memory_bandwidth, h100.memory_bandwidth / 2);
+  const Gpu more = with_multiprocessors(h100, 144);
+  EXPECT_GT(more.bf16_operations, h100.bf16_operations);
+  EXPECT_DOUBLE_EQ(more.memory_bandwidth, h100.memory_bandwidth) << "the same memory";
+}
+
+TEST(GpuTableTest, OldCardsAreNotAmongTheKnown) {
+  ASSERT_NE(find_old_gpu("v100"), nullptr);
+  EXPECT_EQ(find_old_gpu("v100")->architecture, 70);
+  EXPECT_EQ(find_gpu("v100"), nullptr);
+  EXPECT_EQ(find_old_gpu("t4"), nullptr);
+}
+
+TEST(GpuTableTest, AnUnknownArchitectureHasTheLimitsOfTheNextOlder) {
+  EXPECT_EQ(architecture(103).number, 100);
+  EXPECT_EQ(architecture(130).number, 120);
+  EXPECT_EQ(architecture(70).number, 75) << "older than all: the oldest";
+}
+
 }  // namespace
 }  // namespace vlmtrain::memory

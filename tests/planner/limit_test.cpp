@@ -136,7 +136,45 @@ TEST(CardOfDeviceTest, AnUnknownNameIsPlannedAsTheCardMostLikeIt) {
   EXPECT_EQ(planned_as(89, 130)->name, "rtx4090");
   EXPECT_EQ(planned_as(90, 132)->architecture, 90);
   EXPECT_EQ(planned_as(103, 148)->architecture, 100) << "the next older: it runs its kernels";
-  EXPECT_EQ(planned_as(70, 80)->architecture, 75) << "older than all: the oldest";
+  EXPECT_EQ(planned_as(130, 200)->architecture, 120) << "newer than all: the newest";
+  EXPECT_THAT(message_of([&] { planned_as(70, 80); }), HasSubstr("no code for compute capability 7.0"));
+}
+
+TEST(CardByNameTest, ACardWithoutCodeIsRefusedWithTheReason) {
+  for (const char* name : {"v100", "v100-32", "p100", "gtx1080ti"}) {
+    EXPECT_THAT(message_of([&] { card_by_name(name); }),
+                AllOf(HasSubstr(name), HasSubstr("no code"), HasSubstr("7.5"), HasSubstr("--gpu t4")));
+  }
+}
+
+TEST(CardByNameTest, KnowsPartsOfCards) {
+  const TargetCard part = card_by_name("h100-mig-3g.40gb");
+  EXPECT_EQ(part.memory_bytes, int64_t{40'448} << 20);
+  EXPECT_EQ(part.gpu->multiprocessors, 60);
+  EXPECT_EQ(part.gpu->architecture, 90);
+  EXPECT_THAT(part.description, HasSubstr("MIG 3g.40gb"));
+  EXPECT_THAT(message_of([] { card_by_name("h100-mig-3g.4gb"); }),
+              AllOf(HasSubstr("did you mean h100-mig-3g.40gb?"), HasSubstr("a100-80-mig-1g.10gb")));
+}
+
+TEST(CardOfDeviceTest, APartOfACardIsThatPart) {
+  const TargetCard known = card_of_device({.name = "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+                                           .architecture = 90,
+                                           .multiprocessors = 60,
+                                           .total_bytes = 42'300'000'000,
+                                           .free_bytes = 41'900'000'000});
+  EXPECT_EQ(known.gpu->name, "h100-mig-3g.40gb");
+  EXPECT_EQ(known.memory_bytes, 42'300'000'000);
+  EXPECT_EQ(known.multiprocessors, 60);
+  EXPECT_THAT(known.description, Not(HasSubstr("planned as")));
+  const TargetCard unknown = card_of_device({.name = "NVIDIA A100-SXM4-80GB MIG 2c.3g.40gb",
+                                             .architecture = 80,
+                                             .multiprocessors = 28,
+                                             .total_bytes = 42'300'000'000,
+                                             .free_bytes = 41'900'000'000});
+  EXPECT_EQ(unknown.gpu->name, "a100-80") << "the card that it is a part of";
+  EXPECT_EQ(unknown.multiprocessors, 28);
+  EXPECT_THAT(unknown.description, HasSubstr("with 28 multiprocessors"));
 }
 
 TEST(MarginTest, IsMoreTheMoreConservative) {

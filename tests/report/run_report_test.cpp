@@ -69,6 +69,17 @@ TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
   EXPECT_EQ(data["summary"]["reserved_peak_bytes"], 19'900'000'000);
 }
 
+TEST(RunReportTest, ASlowFirstStepIsNotTheTimeOfAStep) {
+  const RunFolder run;
+  StepMetrics slow = RunFolder::example_step(1, 50);
+  slow.step_seconds = 90;  // kernels are loaded, or compiled
+  run.append("metrics.jsonl", slow.to_json_line() + "\n");
+  EXPECT_EQ(data_of(run)["summary"]["step_seconds"], 90) << "there is no other";
+  run.append_steps(2, 3, 50);
+  EXPECT_EQ(data_of(run)["summary"]["step_seconds"], 0.5);
+  EXPECT_EQ(data_of(run)["summary"]["seconds"], 91) << "it was time all the same";
+}
+
 TEST(RunReportTest, TasksWithTheMostLabelTokensFirst) {
   const RunFolder run;
   run.append_steps(1, 30, 60);

@@ -37,10 +37,26 @@ struct Gpu {
 /// Every known card, smallest architecture first.
 std::span<const Gpu> gpus();
 
-/// Null if there is no such card.
+/// Parts of such cards (MIG): h100-mig-3g.40gb, with the rates that they have a share of.
+std::span<const Gpu> slices();
+
+/// A card or a part of one; null if there is no such.
 const Gpu* find_gpu(std::string_view name);
 
-/// REQUIRES: `number` is that of a card in gpus().
+/// The same card with another number of multiprocessors, and as much more or less of what goes with them.
+Gpu with_multiprocessors(Gpu gpu, int multiprocessors);
+
+/// A card that LibTorch for CUDA 13 has no code for.
+struct OldGpu {
+  std::string_view name;
+  std::string_view device_name;
+  int architecture = 0;
+};
+
+/// Null if there is no such old card.
+const OldGpu* find_old_gpu(std::string_view name);
+
+/// The limits of an architecture; of one that is not in the table those of the next older, or of the oldest.
 const Architecture& architecture(int number);
 
 }  // namespace vlmtrain::memory

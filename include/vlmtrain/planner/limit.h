@@ -20,9 +20,11 @@ struct TargetCard {
   bool context_measured = false;
   std::string description;   ///< "NVIDIA H100 80GB HBM3 (85.03 GB)" or "a card of 24 GB (…)"
   int64_t others_bytes = 0;  ///< what other processes hold now
+  int multiprocessors = 0;   ///< 0: the table's; of a part of a card (MIG) or another model, its own
 };
 
-/// A card of the table. Throws UserError (kUsage) that names the known ones.
+/// A card of the table, or a part of one (h100-mig-3g.40gb). Throws UserError (kUsage) that names the known ones, and
+/// for a card that LibTorch has no code for (v100).
 TargetCard card_by_name(const std::string& name);
 
 /// A card of so many nominal gigabytes (as shops count them: 24 means 24 GiB). Its driver reports 98 % of that, a

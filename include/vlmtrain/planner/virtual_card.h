@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,12 +17,17 @@ struct VirtualCard {
   /// What the card says that it has, instead of what it has. PyTorch's expandable segments reserve addresses in
   /// proportion to it, and which free block an allocation gets depends on how many are left.
   std::optional<int64_t> reported_bytes = std::nullopt;
-  int64_t used_bytes = 0;  ///< taken from the start
+  int64_t used_bytes = 0;   ///< taken from the start
+  int multiprocessors = 0;  ///< 0: the table's
 };
 
-/// The environment variables that put a process on `card`. Throws UserError (kFailed) where the stand-ins for the CUDA
-/// libraries are not beside this program.
+/// The environment variables that put a process on `card`. LD_PRELOAD keeps what it holds, but for libraries that have
+/// to do with CUDA. Throws UserError (kFailed) where the stand-ins for the CUDA libraries are not beside this program.
 std::vector<std::pair<std::string, std::string>> environment_of(const VirtualCard& card);
+
+/// Whether a variable of this process's environment is passed on to a process that rehearses: not what LibTorch, CUDA,
+/// the driver or the virtual GPU would take as a setting, so that the same plan is made everywhere.
+bool reaches_rehearsals(std::string_view variable);
 
 /// True in a process that has the stand-ins loaded.
 bool on_virtual_card();

@@ -17,15 +17,28 @@ std::string_view setting(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-/// `otherwise` if it is not set; nothing if it is not a number.
-std::optional<uint64_t> bytes_setting(const char* name, uint64_t otherwise) {
+/// `otherwise` if it is not set; nothing if it is not a number of `what`.
+template <class Number>
+std::optional<Number> number_setting(const char* name, Number otherwise, const char* what) {
   const std::string_view text = setting(name);
   if (text.empty()) return otherwise;
-  uint64_t value = 0;
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size()) return value;
-  report({name, "=", text, " is not a number of bytes: there is no device"});
+  if (error == std::errc() && end == text.data() + text.size() && value >= 0) return value;
+  report({name, "=", text, " is not a number of ", what, ": there is no device"});
   return std::nullopt;
+}
+
+std::optional<uint64_t> bytes_setting(const char* name, uint64_t otherwise) {
+  return number_setting(name, otherwise, "bytes");
+}
+
+std::optional<Habits> habits() {
+  const auto module_bytes = bytes_setting("VLMTRAIN_VGPU_MODULE_BYTES", 0);
+  const auto module_seconds = number_setting("VLMTRAIN_VGPU_MODULE_SECONDS", 0.0, "seconds");
+  const auto compile_seconds = number_setting("VLMTRAIN_VGPU_COMPILE_SECONDS", 0.0, "seconds");
+  if (!module_bytes || !module_seconds || !compile_seconds) return std::nullopt;
+  return Habits{*module_bytes, *module_seconds, *compile_seconds};
 }
 
 const memory::Gpu* chosen_gpu() {
@@ -39,13 +52,23 @@ const memory::Gpu* chosen_gpu() {
 }
 
 std::optional<Card> from_environment() {
-  const memory::Gpu* const gpu = chosen_gpu();
-  if (gpu == nullptr) return std::nullopt;
-  const auto memory_bytes = bytes_setting("VLMTRAIN_VGPU_BYTES", static_cast<uint64_t>(gpu->memory_bytes));
+  const memory::Gpu* const known = chosen_gpu();
+  if (known == nullptr) return std::nullopt;
+  const auto memory_bytes = bytes_setting("VLMTRAIN_VGPU_BYTES", static_cast<uint64_t>(known->memory_bytes));
   const auto reported_bytes = bytes_setting("VLMTRAIN_VGPU_REPORTED_BYTES", memory_bytes.value_or(0));
   const auto used_bytes = bytes_setting("VLMTRAIN_VGPU_USED_BYTES", 0);
-  if (!memory_bytes || !reported_bytes || !used_bytes) return std::nullopt;
-  return Card{*gpu, memory::architecture(gpu->architecture), *memory_bytes, *reported_bytes, *used_bytes};
+  const auto multiprocessors =
+      number_setting("VLMTRAIN_VGPU_MULTIPROCESSORS", known->multiprocessors, "multiprocessors");
+  const auto architecture = number_setting("VLMTRAIN_VGPU_ARCHITECTURE", known->architecture, "an architecture");
+  const auto chosen_habits = habits();
+  if (!memory_bytes || !reported_bytes || !used_bytes || !multiprocessors || !architecture || !chosen_habits) {
+    return std::nullopt;
+  }
+  memory::Gpu gpu = memory::with_multiprocessors(*known, *multiprocessors);
+  gpu.architecture = *architecture;
+  memory::Architecture limits = memory::architecture(*architecture);
+  limits.number = *architecture;
+  return Card{gpu, limits, *memory_bytes, *reported_bytes, *used_bytes, *chosen_habits};
 }
 
 }  // namespace

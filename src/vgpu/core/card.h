@@ -6,16 +6,21 @@
 
 namespace vlmtrain::vgpu {
 
-/// The card that this process is on, from the environment: VLMTRAIN_VGPU_CARD (a name from the table of GPUs, h100 if
-/// it is not set), VLMTRAIN_VGPU_BYTES (its memory, instead of the table's), VLMTRAIN_VGPU_REPORTED_BYTES (the size
-/// that it says it has, instead of its memory), VLMTRAIN_VGPU_USED_BYTES (what is taken from the start: a context,
-/// other processes).
+/// What a real card does beside the work it is given; zero unless a test asks for it.
+struct Habits {
+  uint64_t module_bytes = 0;   ///< that each module takes when its first kernel is launched (lazy loading)
+  double module_seconds = 0;   ///< that this takes
+  double compile_seconds = 0;  ///< the same of a module whose code for this card the driver has to make from PTX
+};
+
+/// The card that this process is on, from the environment (docs/virtual-gpu.md has the variables).
 struct Card {
   memory::Gpu gpu;
   memory::Architecture architecture;
   uint64_t memory_bytes = 0;
   uint64_t reported_bytes = 0;  ///< as cudaDeviceProp::totalGlobalMem
-  uint64_t used_bytes = 0;
+  uint64_t used_bytes = 0;      ///< from the start: the context, other processes
+  Habits habits;
 };
 
 /// Null, after one report on stderr, where the environment does not name a card: there is no device then.

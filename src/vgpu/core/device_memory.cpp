@@ -160,6 +160,15 @@ uint64_t DeviceMemory::place_variable(uint64_t bytes) {
   return variables_.take(round_up(bytes, kVariableAlignment)).value_or(0);
 }
 
+bool DeviceMemory::grow_context(uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t size = round_up(bytes, kPageBytes);
+  if (size > capacity_bytes_ - used_bytes_) return false;
+  used_bytes_ += size;
+  used_peak_bytes_ = std::max(used_peak_bytes_, used_bytes_);
+  return true;
+}
+
 bool DeviceMemory::contains(const void* pointer) const {
   const auto address = reinterpret_cast<uint64_t>(pointer);
   return address >= first_ && address < end_;

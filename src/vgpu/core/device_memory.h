@@ -33,6 +33,9 @@ class DeviceMemory {
   /// Room for a __device__ variable of a module, which counts as part of the context.
   uint64_t place_variable(uint64_t bytes);
 
+  /// The context grows for good, by whole pages. False if it does not fit.
+  bool grow_context(uint64_t bytes);
+
   bool contains(const void* pointer) const;
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   uint64_t free_bytes() const;

@@ -1,9 +1,14 @@
 #include "vgpu/runtime/fat_binary.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <thread>
+
+#include "vgpu/core/card.h"
+#include "vgpu/core/device_memory.h"
 
 namespace vlmtrain::vgpu {
 
@@ -75,6 +80,20 @@ int FatBinary::code_for(int architecture) {
   std::call_once(parsed_, [this] { parse(); });
   const int exact = newest(machine_code_, architecture / 10 * 10, architecture);
   return exact != 0 ? exact : newest(ptx_, 0, architecture);
+}
+
+bool FatBinary::load() {
+  if (loaded_) return true;
+  const std::lock_guard<std::mutex> lock(loading_);
+  if (loaded_) return true;
+  const Habits& habits = card()->habits;
+  if (!device_memory().grow_context(habits.module_bytes)) return false;
+  const int architecture = card()->architecture.number;
+  const bool from_ptx = newest(machine_code_, architecture / 10 * 10, architecture) == 0;
+  const double seconds = habits.module_seconds + (from_ptx ? habits.compile_seconds : 0);
+  if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  loaded_ = true;
+  return true;
 }
 
 }  // namespace vlmtrain::vgpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -15,6 +16,10 @@ class FatBinary {
   /// newest that is not newer than the card, else the newest such PTX; 0 if there is none.
   int code_for(int architecture);
 
+  /// As the driver does when the first of its kernels is launched: takes the memory and the time that the card's habits
+  /// say. False, and to be done again, where the memory does not suffice.
+  bool load();
+
  private:
   void parse();
 
@@ -22,6 +27,8 @@ class FatBinary {
   std::once_flag parsed_;
   std::vector<int> machine_code_;
   std::vector<int> ptx_;
+  std::mutex loading_;
+  std::atomic<bool> loaded_{false};
 };
 
 }  // namespace vlmtrain::vgpu

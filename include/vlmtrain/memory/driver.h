@@ -1,0 +1,47 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace vlmtrain::memory {
+
+/// The oldest driver that CUDA 13 runs on, as docs and messages name it.
+inline constexpr const char* kOldestDriver = "580";
+
+/// Whether LibTorch has code for a card of this compute capability (× 10): machine code for the same major version that
+/// is not newer than the card, or PTX that the driver compiles.
+enum class KernelCode { kNone, kMachineCode, kCompiledByDriver };
+KernelCode kernel_code_for(int architecture);
+
+/// Where a machine says what NVIDIA hardware and driver it has; other places are for tests.
+struct DriverPlaces {
+  std::filesystem::path library = "libcuda.so.1";  ///< as dlopen() takes it
+  std::filesystem::path proc = "/proc/driver/nvidia";
+  std::filesystem::path devices = "/dev";
+};
+
+enum class DriverState {
+  kAbsent,    ///< no driver, or no card: the CPU is what this machine has
+  kHidden,    ///< CUDA_VISIBLE_DEVICES hides every card on purpose (empty, or -1)
+  kUnusable,  ///< a card or a driver is there, and does not serve: training on the CPU instead would be an accident
+  kUsable,
+};
+
+struct DriverCard {
+  std::string name;      ///< NVIDIA H100 80GB HBM3
+  int architecture = 0;  ///< compute capability × 10
+};
+
+struct DriverAnswer {
+  DriverState state = DriverState::kAbsent;
+  /// Why it is not usable, with the remedy, as part of a sentence; of kAbsent empty where there is nothing to say.
+  std::string reason;
+  std::vector<DriverCard> cards;  ///< of kUsable: those that this process sees, in CUDA's order
+};
+
+/// Asks the driver's library what this process may use; LibTorch's CUDA library is not needed for it. Never throws.
+/// Makes no context.
+DriverAnswer probe_driver(const DriverPlaces& places = {});
+
+}  // namespace vlmtrain::memory

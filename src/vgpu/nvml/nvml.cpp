@@ -1,0 +1,61 @@
+// NVIDIA's management library, as far as PyTorch's allocator asks it: when memory has run out, which processes hold how
+// much of the card. A real one does not know the virtual card, and the allocator asserts that it does.
+
+#include <cuda.h>
+#include <unistd.h>
+
+#include "vgpu/core/card.h"
+#include "vgpu/core/device_memory.h"
+
+// No wheel has nvml.h; these are its types and statuses, under names that are ours.
+namespace {
+
+enum class Status : int { kSuccess = 0, kInvalidArgument = 2, kNotFound = 6, kInsufficientSize = 7 };
+
+/// nvmlProcessInfo_v1_t
+struct ProcessInfo {
+  unsigned process;
+  unsigned long long used_bytes;
+};
+
+/// nvmlDevice_t
+using Device = void*;
+
+/// Never looked into, by no one.
+Device the_device() {
+  static char place;
+  return &place;
+}
+
+}  // namespace
+
+// NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's.
+extern "C" {
+
+Status nvmlInit_v2() {
+  return Status::kSuccess;
+}
+
+Status nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  *version = CUDA_VERSION;
+  return Status::kSuccess;
+}
+
+Status nvmlDeviceGetHandleByPciBusId_v2(const char*, Device* device) {
+  if (vlmtrain::vgpu::card() == nullptr) return Status::kNotFound;
+  *device = the_device();
+  return Status::kSuccess;
+}
+
+Status nvmlDeviceGetComputeRunningProcesses(Device, unsigned* count, ProcessInfo* processes) {
+  if (count == nullptr) return Status::kInvalidArgument;
+  const bool enough = *count >= 1 && processes != nullptr;
+  *count = 1;
+  if (!enough) return Status::kInsufficientSize;
+  const auto& memory = vlmtrain::vgpu::device_memory();
+  processes[0] = {static_cast<unsigned>(getpid()), memory.capacity_bytes() - memory.free_bytes()};
+  return Status::kSuccess;
+}
+
+}  // extern "C"
+// NOLINTEND(readability-identifier-naming)

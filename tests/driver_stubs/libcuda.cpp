@@ -1,0 +1,74 @@
+// A libcuda.so.1 that answers as a driver of a chosen version with chosen cards, for tests on machines without one. It
+// has what a program asks before it makes a context; anything that needs a real card is not there.
+//
+// VLMTRAIN_STUB_DRIVER: words NAME=VALUE: version (as cuDriverGetVersion counts: 12040), init (what cuInit returns),
+// cards, architecture (compute capability × 10), name (of the cards, _ for spaces).
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <string>
+
+namespace {
+
+std::string word(const std::string& key, const std::string& otherwise) {
+  const char* const settings = std::getenv("VLMTRAIN_STUB_DRIVER");
+  std::istringstream words(settings == nullptr ? "" : settings);
+  for (std::string entry; words >> entry;) {
+    if (entry.rfind(key + "=", 0) == 0) return entry.substr(key.size() + 1);
+  }
+  return otherwise;
+}
+
+int number(const std::string& key, int otherwise) {
+  return std::atoi(word(key, std::to_string(otherwise)).c_str());
+}
+
+constexpr int kNotInitialised = 3;
+bool initialised = false;
+
+}  // namespace
+
+// NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's.
+extern "C" {
+
+int cuDriverGetVersion(int* version) {
+  *version = number("version", 13000);
+  return 0;
+}
+
+int cuInit(unsigned) {
+  const int result = number("init", 0);
+  initialised = result == 0;
+  return result;
+}
+
+int cuDeviceGetCount(int* count) {
+  *count = number("cards", 1);
+  return initialised ? 0 : kNotInitialised;
+}
+
+int cuDeviceGet(int* device, int index) {
+  constexpr int kInvalidDevice = 101;
+  *device = index;
+  return index < number("cards", 1) ? 0 : kInvalidDevice;
+}
+
+int cuDeviceGetName(char* name, int capacity, int) {
+  std::string text = word("name", "NVIDIA_Stub_9000");
+  std::replace(text.begin(), text.end(), '_', ' ');
+  std::strncpy(name, text.c_str(), static_cast<size_t>(capacity) - 1);
+  return 0;
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  constexpr int kMajor = 75;
+  constexpr int kMinor = 76;
+  const int architecture = number("architecture", 90);
+  *value = attribute == kMajor ? architecture / 10 : attribute == kMinor ? architecture % 10 : 0;
+  return 0;
+}
+
+}  // extern "C"
+// NOLINTEND(readability-identifier-naming)

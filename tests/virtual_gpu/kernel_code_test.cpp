@@ -1,0 +1,29 @@
+#include <dlfcn.h>
+
+#include <ATen/Context.h>
+#include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/driver.h"
+
+namespace vlmtrain {
+namespace {
+
+/// ctest runs it on architectures that the table of GPUs does not have, too.
+TEST(KernelCodeOnCardTest, IsWhatLibTorchHas) {
+  ASSERT_NE(dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  const int architecture = memory::architecture_of(at::Device(at::kCUDA, 0));
+  bool runs = true;
+  try {
+    at::ones({1}, at::TensorOptions(at::kFloat).device(at::kCUDA));
+  } catch (const c10::Error&) {
+    runs = false;
+  }
+  EXPECT_EQ(runs, memory::kernel_code_for(architecture) != memory::KernelCode::kNone) << "sm_" << architecture;
+}
+
+}  // namespace
+}  // namespace vlmtrain
