@@ -43,7 +43,8 @@ std::string sample_key(const fs::path& folder, const ProcessorSettings& settings
   ContentHash hash;
   add_folder(hash, folder);
   // A tower that lies in a folder of its own may say how large its pictures are.
-  for (const auto& [key, value] : io::read_json(folder / "config.json").items()) {
+  const nlohmann::json model_config = io::read_json(folder / "config.json");
+  for (const auto& [key, value] : model_config.items()) {
     if (!value.is_string() || value.get_ref<const std::string&>().empty()) continue;
     const auto config = folder / value.get<std::string>() / "config.json";
     if (std::error_code error; fs::is_regular_file(config, error)) hash.add(io::read_file(config));
