@@ -1,12 +1,36 @@
 #include "vlmtrain/base/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain {
 
+namespace {
+
+/// The message, in which names may be anything.
+class PrintableMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const std::string text = printable_message({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+
+  std::unique_ptr<spdlog::custom_flag_formatter> clone() const override { return std::make_unique<PrintableMessage>(); }
+};
+
+}  // namespace
+
 void start_log(bool quiet) {
   auto logger = std::make_shared<spdlog::logger>("vlmtrain", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  logger->set_pattern("%H:%M:%S %^%l%$ %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<PrintableMessage>('*').set_pattern("%H:%M:%S %^%l%$ %*");
+  logger->set_formatter(std::move(formatter));
   logger->set_level(quiet ? spdlog::level::warn : spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }

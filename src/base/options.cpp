@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "base/config_text.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain {
 
@@ -42,10 +44,12 @@ void emit(YAML::Emitter& out, const T& value) {
   } else if constexpr (std::is_same_v<T, double>) {
     out << fmt::format("{}", value);  // the shortest form that reads back as the same number
   } else if constexpr (std::is_same_v<T, std::string>) {
-    if (value.empty()) {
-      out << YAML::DoubleQuoted;
+    const std::string shown = printable(value);
+    if (value.empty() || shown != value) {
+      out << YAML::DoubleQuoted;  // in which yaml-cpp writes escapes
     }
-    out << value;
+    // YAML is UTF-8. A path that is none cannot be read back, but seen.
+    out << (is_utf8(value) ? value : shown);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     out << YAML::Flow << YAML::BeginSeq;
     for (const auto& item : value) emit(out, item);
@@ -125,6 +129,9 @@ struct OptionTable::Declarations {
     std::function<void(YAML::Emitter&)> emit_value;
   };
 
+  /// That are told; a file that is no configuration may have any number.
+  static constexpr size_t kMostErrors = 100;
+
   std::vector<Option> options;
   std::vector<std::pair<std::string, std::string>> sections;
 
@@ -151,22 +158,33 @@ struct OptionTable::Declarations {
     if (option == nullptr) {
       const auto near = nearest(key, keys());
       errors.push_back(fmt::format(
-          "{}: unknown key {}; {}", where, key,
+          "{}: unknown key {}; {}", where, excerpt(key),
           near ? fmt::format("did you mean {}?", *near) : std::string("`vlmtrain options` lists the known ones")));
       return;
     }
-    if (auto wrong = option->set(value)) errors.push_back(fmt::format("{}: {}: {}", where, key, *wrong));
+    if (auto wrong =
+            has_nul(value) ? std::optional<std::string>("a NUL cannot be part of a value") : option->set(value)) {
+      errors.push_back(fmt::format("{}: {}: {}", where, key, *wrong));
+    }
   }
 
+  /// An alias may stand within what it names, and a hundred of them for each other: only sections are gone into, and
+  /// what stands where a section could, to tell the keys in it.
   void set_node(const YAML::Node& node, const std::string& prefix, const std::string& file,
                 std::vector<std::string>& errors) {
     std::set<std::string> seen;
     for (const auto& entry : node) {
+      if (errors.size() >= kMostErrors) return;
+      if (!entry.first.IsScalar()) {
+        errors.push_back(
+            fmt::format("{}:{}: a key is a word, not a list or section", file, entry.first.Mark().line + 1));
+        continue;
+      }
       const std::string key = prefix.empty() ? entry.first.Scalar() : prefix + "." + entry.first.Scalar();
       const std::string where = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
       if (!seen.insert(key).second) {
-        errors.push_back(fmt::format("{}: {} stands twice; keep one", where, key));
-      } else if (entry.second.IsMap() && find(key) == nullptr) {
+        errors.push_back(fmt::format("{}: {} stands twice; keep one", where, excerpt(key)));
+      } else if (entry.second.IsMap() && find(key) == nullptr && (prefix.empty() || is_section(key))) {
         set_node(entry.second, key, file, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
@@ -174,6 +192,13 @@ struct OptionTable::Declarations {
         set_value(key, entry.second, where, errors);
       }
     }
+  }
+
+  static bool has_nul(const YAML::Node& value) {
+    const auto holds = [](const YAML::Node& node) {
+      return node.IsScalar() && node.Scalar().find('\0') != std::string::npos;
+    };
+    return holds(value) || (value.IsSequence() && std::any_of(value.begin(), value.end(), holds));
   }
 
   bool is_section(const std::string& key) const {
@@ -195,9 +220,10 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
     const auto value = parse<T>(node);
     if (!value) {
       const std::string given = node.IsScalar() ? node.Scalar() : node.IsNull() ? "nothing" : "a list or section";
-      return fmt::format("must be {} {}, not {}", type_name<T>() == "integer" ? "an" : "a", type_name<T>(), given);
+      return fmt::format("must be {} {}, not {}", type_name<T>() == "integer" ? "an" : "a", type_name<T>(),
+                         excerpt(given));
     }
-    if (check && !check->holds(*value)) return fmt::format("must be {}, not {}", check->phrase, show(*value));
+    if (check && !check->holds(*value)) return fmt::format("must be {}, not {}", check->phrase, excerpt(show(*value)));
     target = *value;
     return std::nullopt;
   };
@@ -218,7 +244,8 @@ void OptionTable::add_named(std::string key, std::vector<std::string> names, con
     const auto text = parse<std::string>(node);
     const auto found = text ? std::find(names.begin(), names.end(), *text) : names.end();
     if (found == names.end()) {
-      return fmt::format("must be one of {}, not {}", fmt::join(names, ", "), text ? *text : "a list or section");
+      return fmt::format("must be one of {}, not {}", fmt::join(names, ", "),
+                         text ? excerpt(*text) : "a list or section");
     }
     set(static_cast<size_t>(found - names.begin()));
     return std::nullopt;
@@ -242,20 +269,26 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
       } else if (!root.IsNull()) {
         errors.push_back(fmt::format("{}: must hold sections of keys, as docs/config.md shows", yaml_file.string()));
       }
-    } catch (const YAML::ParserException& error) {
-      throw usage_error("{}:{}: is not YAML: {}", yaml_file.string(), error.mark.line + 1, error.msg);
+    } catch (const YAML::DeepRecursion& error) {
+      throw usage_error("{}:{}: lists and sections stand in each other too deep; a configuration has sections of keys",
+                        yaml_file.string(), error.mark.line + 1);
+    } catch (const YAML::Exception& error) {
+      throw usage_error("{}:{}: is not YAML: {}", yaml_file.string(), error.mark.line + 1, excerpt(error.msg));
     }
   }
   for (const auto& text : overrides) {
     const auto equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      errors.push_back(fmt::format("{}: an override is written key=value, such as training.max_steps=10", text));
+      errors.push_back(
+          fmt::format("{}: an override is written key=value, such as training.max_steps=10", excerpt(text)));
       continue;
     }
     try {
       declarations_->set_value(text.substr(0, equals), YAML::Load(text.substr(equals + 1)), "command line", errors);
-    } catch (const YAML::ParserException& error) {
-      errors.push_back(fmt::format("command line: {}: the value is not YAML: {}", text, error.msg));
+    } catch (const YAML::DeepRecursion&) {
+      errors.push_back(fmt::format("command line: {}: lists stand in each other too deep", excerpt(text)));
+    } catch (const YAML::Exception& error) {
+      errors.push_back(fmt::format("command line: {}: the value is not YAML: {}", excerpt(text), excerpt(error.msg)));
     }
   }
   if (!errors.empty()) {
@@ -313,6 +346,8 @@ std::string OptionTable::to_markdown() const {
 }
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& known) {
+  constexpr size_t kLongestTypo = 200;
+  if (word.size() > kLongestTypo) return std::nullopt;
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(3, word.size() / 3);
   for (const auto& candidate : known) {

@@ -7,6 +7,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -58,7 +59,7 @@ void write_checkpoint_tensors(const fs::path& folder, const LazyTensors& tensors
   }
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", shard_of}};
   // The index comes last: without it the folder has no weights.
-  write_file(folder / kWeightsIndexName, index.dump(2) + "\n");
+  write_file(folder / kWeightsIndexName, json_text(index, 2) + "\n");
 }
 
 void write_checkpoint_tensors(const fs::path& folder, const NamedTensors& tensors, int64_t max_shard_bytes) {

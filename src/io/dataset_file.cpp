@@ -10,7 +10,9 @@
 #include "io/mapped_file.h"
 #include "io/white_space.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -119,11 +121,9 @@ class DatasetReader {
   }
 
   void add_element(std::string_view element, size_t begin) {
-    const json value = json::parse(element, nullptr, /*allow_exceptions=*/false);
-    if (value.is_discarded()) {
-      fail_broken();
-    }
-    add(read_record(value, next_id()), begin);
+    const auto value = json_of(element);
+    if (!value) fail_broken();
+    add(read_record(*value, next_id()), begin);
   }
 
   void read_lines() {
@@ -138,14 +138,13 @@ class DatasetReader {
   }
 
   void add_line(std::string_view line) {
-    const json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!value.is_discarded()) {
-      add(read_record(value, next_id()), at_);
+    if (const auto value = json_of(line)) {
+      add(read_record(*value, next_id()), at_);
       return;
     }
     const JsonFault fault = find_json_fault(line);
     Record record;
-    record.id = next_id();
+    record.id = printable(next_id());
     record.problem = fmt::format("the line is not valid JSON at column {}: {}", fault.column, fault.reason);
     add(std::move(record), at_);
   }

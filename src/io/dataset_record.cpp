@@ -9,6 +9,7 @@
 #include "io/media_places.h"
 #include "io/white_space.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -29,9 +30,9 @@ const json* find_first(const json& object, std::initializer_list<const char*> ke
 std::string id_of(const json& record, std::string fallback) {
   const json* id = find_first(record, {"id"});
   if (id != nullptr && id->is_string()) {
-    return id->get<std::string>();
+    return printable(id->get_ref<const std::string&>());
   }
-  return id != nullptr && id->is_number_integer() ? id->dump() : std::move(fallback);
+  return id != nullptr && id->is_number_integer() ? id->dump() : printable(fallback);
 }
 
 // VQA-RAD has the answer types "CLOSED" and "CLOSED ", which are one.
@@ -45,7 +46,7 @@ std::string word_of(const json& record, std::initializer_list<const char*> keys)
   for (const char* key : keys) {
     const auto found = record.find(key);
     if (found != record.end() && found->is_string()) {
-      return trimmed(found->get_ref<const std::string&>());
+      return printable(trimmed(found->get_ref<const std::string&>()));
     }
   }
   return {};
@@ -90,7 +91,7 @@ Role role_of(const json& turn, size_t number) {
     }
   }
   throw data_error("turn {} has the unknown role \"{}\": human, user, gpt, assistant and system are known", number,
-                   name->get_ref<const std::string&>());
+                   excerpt(name->get_ref<const std::string&>()));
 }
 
 std::optional<std::string> scalar_text(const json& value) {
@@ -155,7 +156,7 @@ std::string block_text(const json& block, size_t number, Places& places) {
   if (name != "text") {
     throw data_error(
         "turn {}: a content block of type \"{}\" is not supported: text, image, image_url, video and video_url are",
-        number, name);
+        number, excerpt(name));
   }
   const json* value = find_first(block, {"text"});
   const std::optional<std::string> text = value == nullptr ? std::nullopt : scalar_text(*value);
@@ -269,7 +270,7 @@ void read_turns(const json& value, Record& record) {
 Record read_record(const json& value, std::string fallback_id) {
   Record record;
   if (!value.is_object()) {
-    record.id = std::move(fallback_id);
+    record.id = printable(fallback_id);
     record.problem = "is not a JSON object";
     return record;
   }

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "io/byte_order_mark.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -40,6 +43,58 @@ class FaultFinder : public nlohmann::json_sax<nlohmann::json> {
   std::string message_;
 };
 
+// Brackets are counted before anything is parsed, so it need not be JSON: only what a parser would take for nesting
+// counts, and it takes no more than this does.
+class NestingScan {
+ public:
+  explicit NestingScan(std::string_view text) {
+    for (size_t i = 0; i < text.size(); ++i) {
+      switch (text[i]) {
+        case '"':
+          i = end_of_string(text, i);
+          break;
+        case '{':
+        case '[':
+          if (open_.size() == kDeepestJson) {
+            too_deep_at_ = i;
+            return;
+          }
+          open_.push_back({text[i] == '{', 1});
+          break;
+        case '}':
+        case ']':
+          if (!open_.empty()) open_.pop_back();
+          break;
+        case ',':
+          if (!open_.empty() && open_.back().is_object) most_keys_ = std::max(most_keys_, ++open_.back().entries);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  const std::optional<size_t>& too_deep_at() const { return too_deep_at_; }
+  /// Of one object.
+  size_t most_keys() const { return most_keys_; }
+
+ private:
+  static size_t end_of_string(std::string_view text, size_t quote) {
+    size_t i = quote + 1;
+    while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
+    return i;
+  }
+
+  struct Open {
+    bool is_object;
+    size_t entries;
+  };
+
+  std::vector<Open> open_;
+  size_t most_keys_ = 0;
+  std::optional<size_t> too_deep_at_;
+};
+
 // The library's message repeats place and the text read last, which may be megabytes and not UTF-8: only the reason and
 // what was expected are kept.
 std::string reason_of(std::string message) {
@@ -54,48 +109,94 @@ std::string reason_of(std::string message) {
     const size_t expected = message.rfind("'; expected ");
     message.erase(last_read, expected == std::string::npos ? std::string::npos : expected + 1 - last_read);
   }
-  constexpr size_t kLongest = 200;
-  message.resize(std::min(message.size(), kLongest));
-  return message;
+  return excerpt(message, 200);
 }
 
 bool starts_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
 }
 
-template <class Json>
-Json parse(std::string_view text, std::string_view source) {
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) {
-    if (is_utf16(text)) throw data_error("{} {}", source, kUtf16Remedy);
-    const JsonFault fault = find_json_fault(text);
-    throw data_error("{}: not valid JSON at line {}, column {}: {}", source, fault.line, fault.column, fault.reason);
-  }
-  return value;
-}
-
-}  // namespace
-
-JsonFault find_json_fault(std::string_view text) {
-  FaultFinder finder;
-  nlohmann::json::sax_parse(text, &finder);
-  VLMTRAIN_CHECK(finder.position(), "the text is valid JSON");
-  // The position counts the bytes read, the wrong one and a byte order mark included.
-  const size_t offset = std::min(std::max<size_t>(*finder.position(), 1) - 1, text.size());
+JsonFault fault_at(std::string_view text, size_t offset, std::string reason) {
   const std::string_view before = text.substr(0, offset);
   const size_t newline = before.rfind('\n');
   const std::string_view in_line = newline == std::string_view::npos ? before : before.substr(newline + 1);
   return {.line = 1 + std::count(before.begin(), before.end(), '\n'),
           .column = 1 + std::count_if(in_line.begin(), in_line.end(), starts_character),
-          .reason = reason_of(finder.message())};
+          .reason = std::move(reason)};
+}
+
+[[noreturn]] void fail(std::string_view text, std::string_view source) {
+  if (is_utf16(text)) throw data_error("{} {}", source, kUtf16Remedy);
+  const JsonFault fault = find_json_fault(text);
+  throw data_error("{}: not valid JSON at line {}, column {}: {}", source, fault.line, fault.column, fault.reason);
+}
+
+template <class Json>
+Json parse_shallow(std::string_view text, std::string_view source) {
+  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) fail(text, source);
+  return value;
+}
+
+template <class Json>
+std::string text_of_json(const Json& value, int indent) {
+  const std::string text = value.dump(indent, ' ', false, Json::error_handler_t::replace);
+  // Outside of strings JSON is ASCII, so these bytes stand in one, where an escape means the same.
+  std::string safe;
+  safe.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
+    if (byte == 0x7F) {
+      safe += "\\u007f";
+    } else if (byte == 0xC2 && next >= 0x80 && next <= 0x9F) {
+      safe += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      safe += text[i];
+    }
+  }
+  return safe;
+}
+
+}  // namespace
+
+JsonFault find_json_fault(std::string_view text) {
+  if (const auto too_deep = NestingScan(text).too_deep_at()) {
+    return fault_at(text, *too_deep, fmt::format("more than {} lists and objects stand in each other", kDeepestJson));
+  }
+  FaultFinder finder;
+  nlohmann::json::sax_parse(text, &finder);
+  VLMTRAIN_CHECK(finder.position(), "the text is valid JSON");
+  // The position counts the bytes read, the wrong one and a byte order mark included.
+  const size_t offset = std::min(std::max<size_t>(*finder.position(), 1) - 1, text.size());
+  return fault_at(text, offset, reason_of(finder.message()));
+}
+
+bool is_json_too_deep(std::string_view text) {
+  return NestingScan(text).too_deep_at().has_value();
+}
+
+std::optional<nlohmann::json> json_of(std::string_view text) {
+  if (is_json_too_deep(text)) return std::nullopt;
+  nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return value.is_discarded() ? std::nullopt : std::optional(std::move(value));
 }
 
 nlohmann::json parse_json(std::string_view text, std::string_view source) {
-  return parse<nlohmann::json>(text, source);
+  if (is_json_too_deep(text)) fail(text, source);
+  return parse_shallow<nlohmann::json>(text, source);
 }
 
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source) {
-  return parse<nlohmann::ordered_json>(text, source);
+  constexpr size_t kMostKeys = 50'000;
+  const NestingScan scan(text);
+  if (scan.too_deep_at()) fail(text, source);
+  if (scan.most_keys() > kMostKeys) {
+    throw data_error("{}: an object of {} keys is not what such a file holds; at most {} are read", source,
+                     scan.most_keys(), kMostKeys);
+  }
+  return parse_shallow<nlohmann::ordered_json>(text, source);
 }
 
 nlohmann::json read_json(const std::filesystem::path& path) {
@@ -104,6 +205,22 @@ nlohmann::json read_json(const std::filesystem::path& path) {
 
 nlohmann::ordered_json read_ordered_json(const std::filesystem::path& path) {
   return parse_ordered_json(read_file(path), path.string());
+}
+
+std::string json_text(const nlohmann::json& value, int indent) {
+  return text_of_json(value, indent);
+}
+
+std::string json_text(const nlohmann::ordered_json& value, int indent) {
+  return text_of_json(value, indent);
+}
+
+std::string json_excerpt(const nlohmann::json& value) {
+  return excerpt(json_text(value));
+}
+
+std::string json_excerpt(const nlohmann::ordered_json& value) {
+  return excerpt(json_text(value));
 }
 
 namespace detail {
@@ -117,15 +234,7 @@ void fail_missing(std::string_view key, std::string_view source) {
 }
 
 void fail_type(std::string_view key, std::string_view expected, std::string found, std::string_view source) {
-  constexpr size_t kLongest = 60;
-  if (found.size() > kLongest) {
-    size_t end = kLongest;
-    while (end > 0 && !starts_character(found[end])) {
-      --end;
-    }
-    found = found.substr(0, end) + "...";
-  }
-  throw data_error("{}: \"{}\" should be {}, not {}", source, key, expected, found);
+  throw data_error("{}: \"{}\" should be {}, not {}", source, excerpt(key), expected, excerpt(found, 60));
 }
 
 }  // namespace detail

@@ -31,6 +31,8 @@ void add_files(const json& value, const MediaKind& kind, std::vector<std::string
 }
 
 std::string local_path(std::string file, size_t number, const MediaKind& kind) {
+  // The system would open what stands before it.
+  if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL in its path", kind.word, number);
   constexpr std::string_view kFileScheme = "file://";
   if (file.starts_with(kFileScheme)) {
     return file.substr(kFileScheme.size());

@@ -13,7 +13,9 @@
 
 #include "io/mapped_file.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -83,8 +85,9 @@ json parse_header_json(std::string_view text, std::string_view source) {
     }
     return true;
   };
-  json header = json::parse(text, note_names, /*allow_exceptions=*/false);
-  if (header.is_discarded()) {
+  const bool too_deep = is_json_too_deep(text);
+  json header = too_deep ? json() : json::parse(text, note_names, /*allow_exceptions=*/false);
+  if (too_deep || header.is_discarded()) {
     const JsonFault fault = find_json_fault(text);
     throw data_error("{}: the header is not valid JSON (line {}, column {}: {}); {}", source, fault.line, fault.column,
                      fault.reason, kRemedy);
@@ -93,7 +96,7 @@ json parse_header_json(std::string_view text, std::string_view source) {
     throw data_error("{}: the header is not a JSON object; {}", source, kRemedy);
   }
   if (!duplicate.empty()) {
-    throw data_error("{}: the tensor {} stands twice in the header; {}", source, duplicate, kRemedy);
+    throw data_error("{}: the tensor {} stands twice in the header; {}", source, excerpt(duplicate), kRemedy);
   }
   return header;
 }
@@ -112,11 +115,12 @@ std::map<std::string, std::string> parse_metadata(const json& value, std::string
 // `data_start` and `data_bytes` say where the tensors' data lies in the file.
 TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data_start, int64_t data_bytes,
                         std::string_view source) {
-  const std::string where = fmt::format("{}: tensor {}", source, name);
+  const std::string where = fmt::format("{}: tensor {}", source, excerpt(name));
   const auto dtype_name = get<std::string>(value, "dtype", where);
   const std::optional<c10::ScalarType> dtype = dtype_of(dtype_name);
   if (!dtype) {
-    throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", where, dtype_name);
+    throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", where,
+                     excerpt(dtype_name));
   }
   auto shape = get<std::vector<int64_t>>(value, "shape", where);
   const auto offsets = get<std::vector<int64_t>>(value, "data_offsets", where);
@@ -148,7 +152,7 @@ void check_tiling(const SafetensorsHeader& header, int64_t data_start, int64_t f
   for (const std::string& name : header.names) {
     const TensorInfo& tensor = header.tensors.at(name);
     if (tensor.offset_bytes != end) {
-      throw data_error("{}: tensor {} {}; {}", source, name,
+      throw data_error("{}: tensor {} {}; {}", source, excerpt(name),
                        tensor.offset_bytes < end ? "overlaps the one before it" : "leaves a hole before it", kRemedy);
     }
     end += tensor.size_bytes;

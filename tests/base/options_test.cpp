@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain {
 namespace {
@@ -93,6 +94,58 @@ TEST_F(OptionsTest, WrongTypesAndDuplicatesAreErrors) {
   EXPECT_THAT(error_of("- a\n"), HasSubstr("must hold sections"));
   EXPECT_THAT(error_of("run: [\n"), HasSubstr("is not YAML"));
   EXPECT_THAT(error_of("", {"run.steps"}), HasSubstr("key=value"));
+}
+
+TEST_F(OptionsTest, AnAliasWithinWhatItNamesEnds) {
+  EXPECT_THAT(error_of("x: &x\n  <<: *x\n"), HasSubstr(":2: unknown key x.<<"));
+  EXPECT_THAT(error_of("run: &x\n  <<: *x\n"), HasSubstr(":2: unknown key run.<<"));
+  EXPECT_THAT(error_of("run: {files: &x [*x]}"), HasSubstr("run.files: must be a list of texts"));
+  EXPECT_THAT(error_of("&x ? *x\n: 1\n"), HasSubstr("is not YAML"));
+}
+
+TEST_F(OptionsTest, AliasesOfAliasesDoNotMultiply) {
+  std::string bomb = "a0: &a0 {k: 1}\n";
+  for (int i = 1; i < 40; ++i)
+    bomb += fmt::format("a{}: &a{} {{x: *a{}, y: *a{}, z: *a{}}}\n", i, i, i - 1, i - 1, i - 1);
+  EXPECT_THAT(error_of(bomb), AllOf(HasSubstr("100 errors"), HasSubstr("unknown key a1.x")));
+}
+
+TEST_F(OptionsTest, DeepNestingIsAnError) {
+  EXPECT_THAT(error_of("run: " + std::string(200'000, '[')), HasSubstr("too deep"));
+  EXPECT_THAT(error_of("run: " + std::string(200'000, '{')), HasSubstr("too deep"));
+  EXPECT_THAT(error_of("", {"run.files=" + std::string(200'000, '[')}), HasSubstr("too deep"));
+  std::string blocks;
+  for (int i = 0; i < 3000; ++i) blocks += std::string(static_cast<size_t>(i), ' ') + "a:\n";
+  EXPECT_THAT(error_of(blocks), HasSubstr("too deep"));
+}
+
+TEST_F(OptionsTest, MessagesQuoteAtMostALine) {
+  const std::string longest(100'000, 'x');
+  for (const std::string& text : {longest + ": 1\n", "run: {" + longest + ": 1}", "run: {steps: " + longest + "}",
+                                  "run: {speed: " + longest + "}", "run: {name: *" + longest + "}"}) {
+    EXPECT_LT(error_of(text).size(), 500U);
+  }
+  EXPECT_LT(error_of("", {longest}).size(), 400U);
+  EXPECT_LT(error_of("", {"run.steps=" + longest}).size(), 400U);
+  EXPECT_LT(error_of("", {"run.steps=[" + longest}).size(), 400U);
+}
+
+TEST_F(OptionsTest, ANulIsNoPartOfAValue) {
+  EXPECT_THAT(error_of("run: {name: \"a.json\\0b\"}"), HasSubstr("run.name: a NUL cannot be part of a value"));
+  EXPECT_THAT(error_of("run: {files: [a, \"b\\0\"]}"), HasSubstr("run.files: a NUL cannot be part of a value"));
+  EXPECT_THAT(error_of("run: {speed: \"fast\\0\"}"), HasSubstr("NUL"));
+}
+
+TEST_F(OptionsTest, APathThatIsNoUtf8IsTakenAsItIs) {
+  read("", {"run.name=caf\xE9.json"});
+  EXPECT_EQ(values_.name, "caf\xE9.json");
+  // YAML is UTF-8, so the resolved configuration shows the byte.
+  EXPECT_THAT(table_.to_yaml(), HasSubstr("caf\\\\xe9.json"));
+  read("run: {name: \"a\\e[2J\"}");
+  EXPECT_EQ(values_.name, "a\x1b[2J");
+  EXPECT_EQ(printable_lines(table_.to_yaml()), table_.to_yaml());
+  read(table_.to_yaml());
+  EXPECT_EQ(values_.name, "a\x1b[2J");
 }
 
 TEST_F(OptionsTest, ResolvedYamlReadsBackAsTheSame) {

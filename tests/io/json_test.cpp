@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -52,6 +53,51 @@ TEST(FindJsonFault, KeepsTheReasonShortAndPrintable) {
   EXPECT_THAT(find_json_fault("").reason, HasSubstr("end of input"));
   EXPECT_THAT(find_json_fault("[1").reason, HasSubstr("expected ']'"));
   EXPECT_THROW(find_json_fault("[]"), InternalError);
+}
+
+TEST_F(ReadJson, DeepNestingIsAnError) {
+  for (const std::string open : {"[", "{\"a\":", "[{\"a\":"}) {
+    std::string text;
+    for (int i = 0; i < 200'000; ++i) text += open;
+    const auto path = put("deep.json", text);
+    EXPECT_THAT(message_of([&] { read_json(path); }), AllOf(HasSubstr("deep.json: not valid JSON at line 1, column "),
+                                                            HasSubstr("more than 200 lists and objects")));
+    EXPECT_THAT(message_of([&] { read_ordered_json(path); }), HasSubstr("more than 200 lists and objects"));
+    EXPECT_FALSE(json_of(text).has_value());
+  }
+  // Whole, so that a parser alone would take it.
+  const std::string whole = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_THAT(message_of([&] { parse_json(whole, "whole"); }), HasSubstr("column 201"));
+}
+
+TEST(ParseJson, TakesAllNestingThatIsMeant) {
+  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_TRUE(json_of(nested(kDeepestJson)).has_value());
+  EXPECT_FALSE(json_of(nested(kDeepestJson + 1)).has_value());
+  // Brackets in strings are text.
+  EXPECT_TRUE(json_of("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]").has_value());
+  // Brackets that close nothing do not hide what opens behind them.
+  EXPECT_FALSE(json_of(std::string(5000, ']') + nested(300)).has_value());
+}
+
+TEST(ParseJson, OrderedObjectsOfAMillionKeysAreRefusedAtOnce) {
+  std::string text = "{";
+  for (int i = 0; i < 1'000'000; ++i) text += fmt::format("\"k{}\":0,", i);
+  text += "\"last\":0}";
+  EXPECT_THAT(message_of([&] { parse_ordered_json(text, "f.json"); }), HasSubstr("an object of 1000001 keys"));
+  std::string list = "[0";
+  for (int i = 0; i < 100'000; ++i) list += ",0";
+  EXPECT_EQ(parse_ordered_json(list + "]", "f.json").size(), 100'001U);
+}
+
+TEST(JsonText, NeverFailsAndControlsNothing) {
+  const json value{{"path", "caf\xE9"}, {"id", "a\x1b[2J\n\xC2\x9B\x7f"}};
+  EXPECT_EQ(json_text(value), R"({"id":"a\u001b[2J\n\u009b\u007f","path":"caf)"
+                              "\xEF\xBF\xBD"
+                              R"("})");
+  EXPECT_EQ(json::parse(json_text(value))["id"], value["id"]);
+  EXPECT_EQ(json_text(json{{"a", 1}}, 2), "{\n  \"a\": 1\n}");
+  EXPECT_LT(json_excerpt(json(std::string(100'000, 'x'))).size(), 150U);
 }
 
 TEST(JsonGet, ReadsTypes) {

@@ -1,0 +1,129 @@
+#include "vlmtrain/base/printable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+namespace vlmtrain {
+
+namespace {
+
+struct Character {
+  uint32_t code_point;
+  size_t bytes;
+};
+
+/// The second byte's limits exclude overlong forms, surrogates and what is past U+10FFFF (Unicode 15, table 3-7).
+struct LeadByte {
+  size_t bytes;
+  unsigned char second_low, second_high;
+  uint32_t bits;
+};
+
+LeadByte lead_byte(unsigned char lead) {
+  if (lead >= 0xC2 && lead <= 0xDF) return {2, 0x80, 0xBF, lead & 0x1FU};
+  if (lead == 0xE0) return {3, 0xA0, 0xBF, 0};
+  if (lead == 0xED) return {3, 0x80, 0x9F, 0xD};
+  if (lead >= 0xE1 && lead <= 0xEF) return {3, 0x80, 0xBF, lead & 0x0FU};
+  if (lead == 0xF0) return {4, 0x90, 0xBF, 0};
+  if (lead >= 0xF1 && lead <= 0xF3) return {4, 0x80, 0xBF, lead & 0x07U};
+  if (lead == 0xF4) return {4, 0x80, 0x8F, 4};
+  return {0, 0, 0, 0};
+}
+
+/// The character at `at`; of no bytes where what stands there is no UTF-8.
+Character character_at(std::string_view text, size_t at) {
+  const auto lead = static_cast<unsigned char>(text[at]);
+  if (lead < 0x80) return {lead, 1};
+  const LeadByte form = lead_byte(lead);
+  if (form.bytes == 0 || form.bytes > text.size() - at) return {0, 0};
+  uint32_t code_point = form.bits;
+  for (size_t i = 1; i < form.bytes; ++i) {
+    const auto byte = static_cast<unsigned char>(text[at + i]);
+    if (byte < (i == 1 ? form.second_low : 0x80) || byte > (i == 1 ? form.second_high : 0xBF)) return {0, 0};
+    code_point = code_point << 6U | (byte & 0x3FU);
+  }
+  return {code_point, form.bytes};
+}
+
+/// Terminals obey the second block of control characters too; the others hide what a line says.
+bool controls(uint32_t code_point) {
+  return code_point < 0x20 || (code_point >= 0x7F && code_point <= 0x9F) ||
+         (code_point >= 0x2028 && code_point <= 0x202E) || (code_point >= 0x2066 && code_point <= 0x2069);
+}
+
+void append_escape(std::string& out, uint32_t code_point) {
+  switch (code_point) {
+    case '\n':
+      out += "\\n";
+      break;
+    case '\r':
+      out += "\\r";
+      break;
+    case '\t':
+      out += "\\t";
+      break;
+    default:
+      fmt::format_to(std::back_inserter(out), fmt::runtime(code_point < 0x80 ? "\\x{:02x}" : "\\u{:04x}"), code_point);
+  }
+}
+
+std::string escaped(std::string_view text, bool keep_line_breaks, size_t most) {
+  std::string out;
+  out.reserve(std::min(text.size(), most));
+  size_t count = 0;
+  for (size_t at = 0; at < text.size(); ++count) {
+    if (count == most) return out + "…";
+    const Character character = character_at(text, at);
+    if (character.bytes == 0) {
+      fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<unsigned char>(text[at]));
+      ++at;
+      continue;
+    }
+    if (controls(character.code_point) && !(keep_line_breaks && character.code_point == '\n')) {
+      append_escape(out, character.code_point);
+    } else {
+      out += text.substr(at, character.bytes);
+    }
+    at += character.bytes;
+  }
+  return out;
+}
+
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = character_at(text, at).bytes;
+    if (bytes == 0) return false;
+    at += bytes;
+  }
+  return true;
+}
+
+std::string printable(std::string_view text) {
+  return escaped(text, /*keep_line_breaks=*/false, std::string_view::npos);
+}
+
+std::string printable_lines(std::string_view text) {
+  return escaped(text, /*keep_line_breaks=*/true, std::string_view::npos);
+}
+
+std::string printable_message(std::string_view text) {
+  constexpr std::string_view kIndent = "  ";
+  std::string out;
+  const std::string lines = printable_lines(text);
+  for (size_t at = 0; at < lines.size(); ++at) {
+    out += lines[at];
+    if (lines[at] == '\n' && lines.compare(at + 1, kIndent.size(), kIndent) != 0) out += kIndent;
+  }
+  return out;
+}
+
+std::string excerpt(std::string_view text, size_t most) {
+  return escaped(text, /*keep_line_breaks=*/false, most);
+}
+
+}  // namespace vlmtrain
