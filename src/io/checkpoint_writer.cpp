@@ -6,8 +6,8 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/io/lazy_tensors.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/lazy_tensors.h"
 
 namespace vlmtrain::io {
 namespace {
