@@ -70,7 +70,7 @@ ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, do
   late_in_a_row_ = 0;
   ++summary_.steps;
   summary_.cpu_seconds += answer->cpu_seconds;
-  if (!answer->fits) return hopeless(step, *answer);
+  if (!answer->fits) return hopeless(*answer);
   foreseen = {.layout = answer->layout, .release_first = answer->release_first, .peaks = answer->peaks};
   if (foreseen.layout != planned) {
     ++summary_.cut_steps;
@@ -86,7 +86,7 @@ ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, do
 
 /// The plan's limit is not the card's: the step may go well all the same. If it does not, the guard says whose fault it
 /// is.
-ForeseenStep TwinLink::hopeless(int64_t step, const planner::Foresight& answer) {
+ForeseenStep TwinLink::hopeless(const planner::Foresight& answer) {
   ++summary_.hopeless_steps;
   ForeseenStep foreseen{.layout = answer.layout, .release_first = answer.release_first, .peaks = {}, .fits = false};
   if (answer.done) {

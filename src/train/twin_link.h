@@ -83,7 +83,7 @@ class TwinLink {
  private:
   bool is_lost();
   int64_t limit_now() const;
-  ForeseenStep hopeless(int64_t step, const planner::Foresight& answer);
+  ForeseenStep hopeless(const planner::Foresight& answer);
 
   TwinSettings settings_;
   at::Device device_;

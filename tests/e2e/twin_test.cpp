@@ -176,8 +176,13 @@ TEST_F(TwinTest, ADriverWithoutMemoryCostsAStepAndNotTheRun) {
   const auto done = steps();
   ASSERT_EQ(done.size(), 14U);
   const auto failed = std::ranges::find_if(done, [](const auto& step) { return step["oom_splits"] > 0; });
+  ASSERT_NE(failed, done.end());
+  EXPECT_EQ((*failed)["oom_splits"], 1);
+  EXPECT_EQ((*failed)["micro_batches"], 11) << "done again, and not cut";
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("CUDA error: out of memory"));
-  EXPECT_EQ(failed, done.end()) << "done again, and not cut";
+  const auto first_alike = (*failed)["step"].get<size_t>() + 3;
+  ASSERT_LT(first_alike, done.size());
+  expect_foreseen_from(done, first_alike);
 }
 
 /// Other processes take all of the card for a while, so that a sample fails even alone: it is left out, and the twin,

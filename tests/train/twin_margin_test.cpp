@@ -6,7 +6,7 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr int64_t kLimit = int64_t{20} << 30;
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMebibyte = 1 << 20;
 
 int64_t good_steps_until_fall(TwinMargin& margin) {
   const int64_t before = margin.bytes();
@@ -58,13 +58,13 @@ TEST(TwinMarginTest, LeavesThreeQuartersOfTheLimit) {
 
 TEST(TwinMarginTest, HoldsWhatTheLastTwentyStepsTookMore) {
   TwinMargin margin(kLimit);
-  margin.went_well(-5 * kMiB);
+  margin.went_well(-5 * kMebibyte);
   EXPECT_EQ(margin.bytes(), 0) << "less than foreseen";
-  margin.went_well(7 * kMiB);
-  margin.went_well(3 * kMiB);
-  EXPECT_EQ(margin.bytes(), 7 * kMiB);
+  margin.went_well(7 * kMebibyte);
+  margin.went_well(3 * kMebibyte);
+  EXPECT_EQ(margin.bytes(), 7 * kMebibyte);
   for (int64_t step = 0; step < 19; ++step) margin.went_well(0);
-  EXPECT_EQ(margin.bytes(), 3 * kMiB);
+  EXPECT_EQ(margin.bytes(), 3 * kMebibyte);
   margin.went_well(0);
   EXPECT_EQ(margin.bytes(), 0);
 }
