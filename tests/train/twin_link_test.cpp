@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "planner/rehearsal.h"
@@ -134,16 +135,19 @@ TEST_F(TwinLinkTest, AMissLowersTheLimitForAWhile) {
   int64_t needed = 0;
   {
     const auto ample = link();
-    announce(*ample, 1);
-    const ForeseenStep foreseen = await(*ample, 1);
-    ASSERT_TRUE(foreseen.peaks);
-    needed = foreseen.peaks->reserved_bytes;
+    for (const int64_t step : {1, 2, 3}) {
+      announce(*ample, step);
+      const ForeseenStep foreseen = await(*ample, step);
+      ASSERT_TRUE(foreseen.peaks);
+      needed = std::max(needed, foreseen.peaks->reserved_bytes);
+    }
   }
   const auto twin = link(needed);
   const auto is_cut = [&](int64_t step) {
     announce(*twin, step);
     const ForeseenStep foreseen = await(*twin, step);
-    if (foreseen.peaks) twin->compare(step, foreseen, measured(foreseen), /*as_foreseen=*/true);
+    EXPECT_TRUE(foreseen.fits) << step;
+    twin->compare(step, foreseen, foreseen.peaks ? measured(foreseen) : memory::DeviceMemory{}, /*as_foreseen=*/true);
     return foreseen.layout != planned();
   };
   EXPECT_FALSE(is_cut(1));
