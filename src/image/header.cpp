@@ -6,11 +6,16 @@
 #include <string_view>
 #include <vector>
 
+#include "image/orientation_tags.h"
+#include "image/png_texts.h"
 #include "image/upright.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {
 namespace {
+
+/// Of EXIF or XMP that is read; cameras and editors write a few kilobytes to a megabyte.
+constexpr uint32_t kLongestMetadata = 8 << 20;
 
 /// Numbers and texts of a header; whatever lies beyond the file's end is a data error.
 class HeaderBytes {
@@ -45,11 +50,15 @@ class HeaderBytes {
     return result;
   }
 
-  /// The orientation in the EXIF data at `offset`. The tag stands in the first directory, so a start is enough: a
-  /// length out of a damaged file must not become memory.
-  Orientation orientation(uint64_t offset, uint32_t length) const {
-    constexpr uint32_t kEnough = 1 << 16;
-    return exif_orientation(bytes(offset, std::min(length, kEnough)));
+  /// The bytes of metadata at `offset`, as far as they may count: a length out of a damaged file must not become
+  /// memory.
+  std::vector<uint8_t> metadata(uint64_t offset, uint32_t length) const {
+    return bytes(offset, std::min(length, kLongestMetadata));
+  }
+
+  bool holds(uint64_t end) const {
+    uint8_t last = 0;
+    return source_.read(end - 1, {&last, 1});
   }
 
   const std::string& name() const { return name_; }
@@ -68,11 +77,23 @@ bool has_no_length(uint8_t marker) {
   return marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8);
 }
 
+constexpr std::string_view kXmpInJpeg{"http://ns.adobe.com/xap/1.0/\0", 29};
+
+void read_app1(const std::vector<uint8_t>& segment, OrientationTags& tags) {
+  const std::string_view text(reinterpret_cast<const char*>(segment.data()), segment.size());
+  if (text.starts_with(std::string_view("Exif\0\0", 6))) tags.add_exif(segment);
+  if (text.starts_with(kXmpInJpeg)) tags.add_xmp(text.substr(kXmpInJpeg.size()));
+}
+
 Header read_jpeg(const HeaderBytes& file) {
   Header header{Format::kJpeg, {}};
-  bool exif_seen = false;
+  OrientationTags tags;
+  bool sized = false;
   for (uint64_t offset = 2;;) {
+    // Behind the size only metadata is of interest, and what is wrong there the decoder tells.
+    if (sized && !file.tag(offset)) break;
     if (file.big_endian(offset, 1) != 0xFF) {
+      if (sized) break;
       throw data_error("{}: a damaged JPEG: no marker at byte {}; replace the file or drop the sample", file.name(),
                        offset);
     }
@@ -83,21 +104,24 @@ Header read_jpeg(const HeaderBytes& file) {
     }
     offset += 2;
     if (has_no_length(marker)) continue;
+    if (sized && (marker == 0xD9 || marker == 0xDA)) break;
     const uint32_t length = file.big_endian(offset, 2);
-    if (starts_frame(marker)) {
-      header.stored = {file.big_endian(offset + 3, 2), file.big_endian(offset + 5, 2)};
-      return header;
-    }
     if (marker == 0xD9 || marker == 0xDA || length < 2) {
+      if (sized) break;
       throw data_error("{}: a JPEG without a frame header; replace the file or drop the sample", file.name());
     }
-    const bool holds_exif = marker == 0xE1 && length >= 8 && file.tag(offset + 2) == "Exif";
-    if (holds_exif && !exif_seen) {
-      header.orientation = file.orientation(offset + 2, length - 2);
-      exif_seen = true;
+    if (starts_frame(marker) && !sized) {
+      header.stored = {file.big_endian(offset + 3, 2), file.big_endian(offset + 5, 2)};
+      sized = true;
+    }
+    if (marker == 0xE1) {
+      if (sized && !file.holds(offset + length)) break;
+      read_app1(file.metadata(offset + 2, length - 2), tags);
     }
     offset += length;
   }
+  header.orientation = tags.orientation();
+  return header;
 }
 
 Header read_png(const HeaderBytes& file) {
@@ -107,17 +131,17 @@ Header read_png(const HeaderBytes& file) {
     throw data_error("{}: a PNG without IHDR; replace the file or drop the sample", file.name());
   }
   Header header{Format::kPng, {file.big_endian(20, 4), file.big_endian(16, 4)}};
-  // eXIf may come after the pixels, so the chunks are walked to the end; a missing end is the decoder's to report.
+  PngTexts texts;
+  // Metadata may come after the pixels, so the chunks are walked to the end; a missing end is the decoder's to report.
   for (uint64_t offset = kSignatureBytes;;) {
     const std::optional<std::string> type = file.tag(offset + 4);
-    if (!type || *type == "IEND") return header;
+    if (!type || *type == "IEND") break;
     const uint32_t length = file.big_endian(offset, 4);
-    if (*type == "eXIf") {
-      header.orientation = file.orientation(offset + 8, length);
-      return header;
-    }
+    if (*type == "eXIf" || PngTexts::is_text(*type)) texts.add(*type, file.metadata(offset + 8, length));
     offset += length + kChunkOverhead;
   }
+  header.orientation = texts.orientation();
+  return header;
 }
 
 /// The size in the bitstream's own header: RFC 6386, 9.1, and the WebP lossless specification, 3.
@@ -129,6 +153,9 @@ ImageSize webp_frame_size(const HeaderBytes& file, const std::string& type, uint
 
 Header read_webp(const HeaderBytes& file) {
   Header header{Format::kWebp, {}};
+  OrientationTags tags;
+  constexpr uint32_t kHasExif = 0x08, kHasXmp = 0x04;  // of the extended format's header; without it there is neither
+  uint32_t flags = 0;
   const uint64_t end = uint64_t{file.little_endian(4, 4)} + 8;
   for (uint64_t offset = 12; offset < end;) {
     const std::optional<std::string> type = file.tag(offset);
@@ -139,9 +166,15 @@ Header read_webp(const HeaderBytes& file) {
       throw data_error("{}: an animated WebP; save the frame that is meant as a still picture", file.name());
     }
     if (*type == "VP8 " || *type == "VP8L") header.stored = webp_frame_size(file, *type, data);
-    if (*type == "EXIF") header.orientation = file.orientation(data, length);
+    if (*type == "VP8X") flags = file.little_endian(data, 1);
+    if (*type == "EXIF" && (flags & kHasExif) != 0) tags.add_exif(file.metadata(data, length));
+    if (*type == "XMP " && (flags & kHasXmp) != 0) {
+      const std::vector<uint8_t> packet = file.metadata(data, length);
+      tags.add_xmp({reinterpret_cast<const char*>(packet.data()), packet.size()});
+    }
     offset = data + length + length % 2;
   }
+  header.orientation = tags.orientation();
   return header;
 }
 

@@ -40,12 +40,20 @@ void judge_message(j_common_ptr info, int level) {
   if (level < 0 && means_missing_data(info->err->msg_code)) leave(info);
 }
 
+/// A progressive file may be thousands of scans, of a few bytes each, over the whole picture. Encoders write about ten.
+void count_scans(j_common_ptr info) {
+  constexpr int kMostScans = 100;
+  const int scan = reinterpret_cast<j_decompress_ptr>(info)->input_scan_number;
+  if (scan > kMostScans) ERREXIT1(info, JERR_BAD_SCAN_SCRIPT, scan);
+}
+
 /// A decompressor. What libjpeg's longjmp jumps over must have no destructor, so memory is owned here and by the
 /// caller.
 class JpegReader {
  public:
   JpegReader() {
     info_.err = jpeg_std_error(&errors_.base);
+    progress_.progress_monitor = count_scans;
     errors_.base.error_exit = leave;
     errors_.base.emit_message = judge_message;
   }
@@ -57,6 +65,7 @@ class JpegReader {
   bool start(std::span<const std::byte> bytes) {
     if (setjmp(errors_.jump) != 0) return false;
     jpeg_create_decompress(&info_);
+    info_.progress = &progress_;
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
     jpeg_read_header(&info_, TRUE);
     info_.out_color_space = colour_space(info_.num_components);
@@ -84,6 +93,7 @@ class JpegReader {
   }
 
   jpeg_decompress_struct info_{};
+  jpeg_progress_mgr progress_{};
   ErrorManager errors_{};
 };
 
@@ -94,7 +104,9 @@ StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, con
   std::optional<StoredPixels> pixels;
   bool done = reader.start(bytes);
   if (done) {
-    VLMTRAIN_CHECK(reader.size() == stored, "{}: the JPEG's header was read as another size", name);
+    if (reader.size() != stored) {
+      throw data_error("{}: a JPEG that tells two sizes; replace the file or drop the sample", name);
+    }
     pixels.emplace(reader.size(), reader.channels());
     done = reader.read(*pixels);
   }

@@ -39,9 +39,13 @@ std::optional<uint32_t> single_value(const TiffBlock& tiff, size_t entry) {
   }
 }
 
+Orientation orientation_of(uint32_t value) {
+  return value >= 1 && value <= 8 ? static_cast<Orientation>(value) : Orientation::kUpright;
+}
+
 }  // namespace
 
-Orientation exif_orientation(std::span<const uint8_t> exif) {
+std::optional<Orientation> exif_orientation(std::span<const uint8_t> exif) {
   constexpr std::string_view kPrefix{"Exif\0\0", 6};
   if (exif.size() >= kPrefix.size() && std::equal(kPrefix.begin(), kPrefix.end(), exif.begin())) {
     exif = exif.subspan(kPrefix.size());
@@ -49,7 +53,7 @@ Orientation exif_orientation(std::span<const uint8_t> exif) {
   constexpr uint32_t kOrientationTag = 0x0112;
   constexpr size_t kEntryBytes = 12;
   const TiffBlock tiff(exif);
-  if (tiff.number(2, 2) != 42U) return Orientation::kUpright;
+  if (tiff.number(2, 2) != 42U) return std::nullopt;
   const size_t directory = tiff.number(4, 4).value_or(0);
   const size_t entries = tiff.number(directory, 2).value_or(0);
   for (size_t i = 0; i < entries; ++i) {
@@ -57,10 +61,27 @@ Orientation exif_orientation(std::span<const uint8_t> exif) {
     const std::optional<uint32_t> tag = tiff.number(entry, 2);
     if (!tag) break;
     if (*tag != kOrientationTag) continue;
-    const uint32_t value = single_value(tiff, entry).value_or(1);
-    return value >= 1 && value <= 8 ? static_cast<Orientation>(value) : Orientation::kUpright;
+    return orientation_of(single_value(tiff, entry).value_or(1));
   }
-  return Orientation::kUpright;
+  return std::nullopt;
+}
+
+std::optional<Orientation> xmp_orientation(std::string_view packet) {
+  constexpr std::string_view kName = "tiff:Orientation";
+  for (size_t at = packet.find(kName); at != std::string_view::npos; at = packet.find(kName, at + 1)) {
+    std::string_view rest = packet.substr(at + kName.size());
+    if (rest.starts_with("=\"")) {
+      rest.remove_prefix(2);
+    } else if (rest.starts_with('>')) {
+      rest.remove_prefix(1);
+    } else {
+      continue;
+    }
+    if (!rest.empty() && rest.front() >= '0' && rest.front() <= '9') {
+      return orientation_of(static_cast<uint32_t>(rest.front() - '0'));
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace vlmtrain::image

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 namespace vlmtrain::image {
 
@@ -23,7 +25,12 @@ inline bool swaps_sides(Orientation orientation) {
 }
 
 /// The orientation in a block of EXIF data (a TIFF header and its first directory, with or without "Exif\0\0" before
-/// it); upright where the block has none or is malformed: a broken tag is no reason to lose a picture.
-Orientation exif_orientation(std::span<const uint8_t> exif);
+/// it); nothing where the block has no such tag or is malformed, upright where the tag says nothing that there is: a
+/// broken tag is no reason to lose a picture.
+std::optional<Orientation> exif_orientation(std::span<const uint8_t> exif);
+
+/// The orientation in an XMP packet, found as Pillow finds it (Image.getexif): the first digit behind
+/// `tiff:Orientation="` or `tiff:Orientation>`, wherever it stands; nothing where there is none. Upright for 0 and 9.
+std::optional<Orientation> xmp_orientation(std::string_view packet);
 
 }  // namespace vlmtrain::image

@@ -84,7 +84,9 @@ StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, cons
   std::vector<png_bytep> rows;
   bool done = reader.start();
   if (done) {
-    VLMTRAIN_CHECK(reader.size() == stored, "{}: the PNG's header was read as another size", name);
+    if (reader.size() != stored) {
+      throw data_error("{}: a PNG that tells two sizes; replace the file or drop the sample", name);
+    }
     pixels.emplace(reader.size(), reader.channels());
     for (int64_t y = 0; y < stored.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
     done = reader.read(rows.data());

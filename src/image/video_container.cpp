@@ -37,9 +37,9 @@ FormatContext open(const std::filesystem::path& file) {
 }
 
 void check_pixels(const AVCodecParameters& parameters, const std::string& name) {
-  if (parameters.width > 0 && parameters.height > kMaxImagePixels / parameters.width) {
+  if (parameters.width > 0 && parameters.height > kMaxFramePixels / parameters.width) {
     throw data_error("{}: frames of {} x {} pixels are beyond the limit of {}; shrink them", name, parameters.width,
-                     parameters.height, kMaxImagePixels);
+                     parameters.height, kMaxFramePixels);
   }
 }
 
@@ -47,7 +47,7 @@ void check_pixels(const AVCodecParameters& parameters, const std::string& name) 
 void probe(AVFormatContext& context, const std::string& name) {
   for (unsigned i = 0; i < context.nb_streams; ++i) check_pixels(*context.streams[i]->codecpar, name);
   std::vector<AVDictionary*> options(context.nb_streams);
-  for (AVDictionary*& of_stream : options) av_dict_set_int(&of_stream, "max_pixels", kMaxImagePixels, 0);
+  for (AVDictionary*& of_stream : options) av_dict_set_int(&of_stream, "max_pixels", kMaxFramePixels, 0);
   const int code = avformat_find_stream_info(&context, options.data());
   for (AVDictionary*& of_stream : options) av_dict_free(&of_stream);
   if (code < 0) {

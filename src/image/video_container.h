@@ -9,6 +9,10 @@
 
 namespace vlmtrain::image {
 
+/// A file with larger frames is refused: a codec keeps up to sixteen of them. The highest levels of H.264, HEVC and AV1
+/// have 36 million.
+inline constexpr int64_t kMaxFramePixels = int64_t{1} << 26;
+
 /// The packets of a file's video stream. Errors are data_errors that name the file.
 class VideoContainer {
  public:

@@ -22,7 +22,7 @@ VideoDecoder::VideoDecoder(VideoContainer& container) : container_(container), f
   int code = avcodec_parameters_to_context(context_.get(), &parameters);
   context_->pkt_timebase = container.stream().time_base;
   context_->thread_count = 1;
-  context_->max_pixels = kMaxImagePixels;
+  context_->max_pixels = kMaxFramePixels;
   if (code >= 0) code = avcodec_open2(context_.get(), codec, nullptr);
   if (code < 0) throw damaged(container.name(), code);
 }

@@ -1,6 +1,7 @@
 #include "vlmtrain/image/decode.h"
 
 #include <sys/stat.h>
+#include <zlib.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +9,8 @@
 #include <string_view>
 #include <thread>
 
+#include "image/header.h"
+#include "image/png_texts.h"
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/video.h"
@@ -125,6 +128,51 @@ TEST(Decode, RefusesDecompressionBombs) {
   EXPECT_THROW(decode_image_file(path), UserError);
   write_file(path, png_header(0, 5));
   EXPECT_THROW(read_image_size(path), UserError);
+}
+
+/// tests/image/data/SOURCES.md
+TEST(Decode, OrientationsCountAsPillowsDo) {
+  const std::filesystem::path folder = kImageData / "orientations";
+  const nlohmann::json cases = file_json(folder / "orientations.json").at("cases");
+  ASSERT_GT(cases.size(), 35U);
+  for (const auto& [name, value] : cases.items()) {
+    FileSource source(folder / name);
+    EXPECT_EQ(static_cast<int>(read_header(source, name).orientation), value.get<int>()) << name;
+  }
+}
+
+TEST(Decode, MetadataThatInflateWithoutEndAreNotRead) {
+  // "XML:com.adobe.xmp", compressed: 64 MB of spaces, then an orientation.
+  std::string text(64 << 20, ' ');
+  text += "tiff:Orientation=\"6\"";
+  std::vector<uint8_t> packed(compressBound(text.size()));
+  uLongf size = packed.size();
+  ASSERT_EQ(compress(packed.data(), &size, reinterpret_cast<const Bytef*>(text.data()), text.size()), Z_OK);
+  const std::string_view key("XML:com.adobe.xmp\0\0", 19);
+  std::vector<uint8_t> chunk(key.begin(), key.end());
+  chunk.insert(chunk.end(), packed.begin(), packed.begin() + static_cast<std::ptrdiff_t>(size));
+  PngTexts texts;
+  texts.add("zTXt", chunk);
+  EXPECT_EQ(texts.orientation(), Orientation::kUpright);
+}
+
+TEST(Decode, AJpegOfThousandsOfScansIsRefused) {
+  const std::vector<std::byte> whole = file_bytes(kImageData / "progressive.jpg");
+  // The first scan, over and over: it alone does not build on those before it.
+  const auto is_marker = [&](size_t at, auto wanted) {
+    return whole[at] == std::byte{0xFF} && wanted(std::to_integer<int>(whole[at + 1]));
+  };
+  size_t begin = 0;
+  while (!is_marker(begin, [](int kind) { return kind == 0xDA; })) ++begin;
+  size_t end = begin + 2;
+  while (!is_marker(end, [](int kind) { return kind == 0xC4 || kind == 0xDA; })) ++end;
+  const auto first = whole.begin() + static_cast<std::ptrdiff_t>(begin);
+  const auto last = whole.begin() + static_cast<std::ptrdiff_t>(end);
+  std::vector<std::byte> bomb(whole.begin(), last);
+  for (int i = 0; i < 500; ++i) bomb.insert(bomb.end(), first, last);
+  bomb.insert(bomb.end(), last, whole.end());
+  EXPECT_THAT([&] { decode_image(bomb, "bomb.jpg"); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("bomb.jpg"), HasSubstr("scan"), HasSubstr("101"))));
 }
 
 /// A changed byte gives a picture or a data error, nothing else. (The sanitizer build looks deeper.)

@@ -81,7 +81,7 @@ TEST_F(WriteFile, NamesWhatIsWrong) {
   EXPECT_THAT(message_of([&] { write_file(folder() / "none" / "a", "x"); }, ExitCode::kFailed),
               AllOf(HasSubstr((folder() / "none" / "a").string()), HasSubstr("No such file"), HasSubstr("create")));
   fs::create_directory(folder() / "d");
-  EXPECT_THAT(message_of([&] { write_file(folder() / "d", "x"); }, ExitCode::kFailed), HasSubstr("Is a directory"));
+  EXPECT_THAT(message_of([&] { write_file(folder() / "d", "x"); }, ExitCode::kFailed), HasSubstr("is a folder"));
   EXPECT_THAT(entries(folder()), ElementsAre("d"));
 }
 

@@ -154,6 +154,46 @@ TEST_F(ReadDataset, TakesIdsAndTasks) {
   EXPECT_EQ(one(R"({"task": 3, "category": " c "})").task, "c");
 }
 
+TEST_F(ReadDataset, NamesControlNothing) {
+  const Record record = one(R"({"id": "a\u001b[2J\nb", "task": "t\r", "messages": [{"role":"user","content":"Q"},
+      {"role":"assistant","content":"A"}]})");
+  EXPECT_EQ(record.id, "a\\x1b[2J\\nb");
+  EXPECT_EQ(record.task, "t");
+  const auto file = put("caf\xE9\n.json", fmt::format("[{}, 5]", kText));
+  const auto records = read_dataset(file);
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0].id, "caf\\xe9\\n:0");
+  EXPECT_EQ(records[1].id, "caf\\xe9\\n:1");
+}
+
+TEST_F(ReadDataset, RefusesANulInAPath) {
+  const std::string turns = R"("conversations": [{"from":"human","value":"Q"},{"from":"gpt","value":"A"}])";
+  EXPECT_EQ(one(R"({"image": "a.jpg\u0000.png", )" + turns + "}").problem, "image 1 has a NUL in its path");
+  EXPECT_EQ(one(R"({"videos": ["a", "\u0000"], )" + turns + "}").problem, "video 2 has a NUL in its path");
+  EXPECT_EQ(one(R"({"messages": [{"role":"user","content":[{"type":"image","path":"x\u0000"}]},
+      {"role":"assistant","content":"A"}]})")
+                .problem,
+            "image 1 has a NUL in its path");
+}
+
+TEST_F(ReadDataset, DeepNestingIsAProblemOfItsRecord) {
+  const std::string deep = "{\"a\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  const auto lines = read(fmt::format("{}\n{}\n{}\n", kText, deep, kText));
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_THAT(lines[1].problem, HasSubstr("more than 200 lists and objects stand in each other"));
+  EXPECT_TRUE(lines[2].problem.empty());
+  EXPECT_THAT(refusal(fmt::format("[{}, {}]", kText, deep)), HasSubstr("more than 200 lists and objects"));
+  EXPECT_THAT(refusal(std::string(200'000, '[')), HasSubstr("more than 200 lists and objects"));
+}
+
+TEST_F(ReadDataset, ProblemsQuoteAtMostALine) {
+  const std::string longest(100'000, 'x');
+  EXPECT_LT(one(fmt::format(R"({{"messages": [{{"role":"{}","content":"Q"}}]}})", longest)).problem.size(), 300U);
+  EXPECT_LT(
+      one(fmt::format(R"({{"messages": [{{"role":"user","content":[{{"type":"{}"}}]}}]}})", longest)).problem.size(),
+      300U);
+}
+
 TEST_F(ReadDataset, ReadsJsonLinesByContent) {
   const std::vector<Record> records = read(fmt::format("\n{}\r\n\n  {}", kText, kText));
   ASSERT_EQ(records.size(), 2);
@@ -208,7 +248,7 @@ TEST_F(ReadDataset, RefusesOtherFiles) {
   EXPECT_THAT(refusal("{\n\"data\": []\n}\n"), HasSubstr("one JSON object"));
   EXPECT_THAT(refusal("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("git lfs pull"));
   EXPECT_THAT(message_of([&] { read_dataset(folder() / "none.json"); }), HasSubstr("none.json"));
-  EXPECT_THAT(message_of([&] { read_dataset(folder()); }), HasSubstr("Is a directory"));
+  EXPECT_THAT(message_of([&] { read_dataset(folder()); }), HasSubstr("is a folder"));
 }
 
 TEST_F(ReadDataset, SaysWhatIsWrongWithTurns) {

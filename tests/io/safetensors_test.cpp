@@ -173,6 +173,15 @@ TEST_F(Safetensors, RefusesLyingTensors) {
   EXPECT_THAT(refusal(R"({"__metadata__":[]})", 0), HasSubstr("__metadata__"));
 }
 
+TEST_F(Safetensors, RefusesDeepNesting) {
+  const std::string deep = "{\"a\":" + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  EXPECT_THAT(refusal(deep, 0), HasSubstr("more than 200 lists and objects stand in each other"));
+}
+
+TEST_F(Safetensors, NamesOfTensorsControlNothing) {
+  EXPECT_THAT(refusal(fmt::format(R"({{"{}": 5}})", std::string(100'000, 'x')), 0).size(), testing::Lt(800U));
+}
+
 TEST_F(Safetensors, RefusesOverlapsHolesAndDuplicates) {
   const auto two = [&](const std::string& first, const std::string& second, const std::string& name = "b") {
     return refusal(fmt::format(R"({{"a":{{"dtype":"U8","shape":[2],"data_offsets":{}}},

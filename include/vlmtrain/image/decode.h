@@ -12,6 +12,13 @@
 
 namespace vlmtrain::image {
 
+/// The most memory that decoding a picture of this size takes at a time: its samples as stored, as RGB and as planes,
+/// and what a codec keeps of a progressive file.
+constexpr int64_t decoding_bytes(ImageSize size) {
+  constexpr int64_t kStored = 4, kRgb = 3, kPlanes = 3, kCoefficients = 8;  // a pixel
+  return (kStored + kRgb + kPlanes + kCoefficients) * size.height * size.width;
+}
+
 /// Decodes a JPEG, PNG or still WebP file held in memory to RGB: uint8 [3, height, width], contiguous, on the CPU.
 ///
 /// The bytes are those that Pillow and transformers 5.23 give for `exif_transpose(Image.open(path))` handed to an image

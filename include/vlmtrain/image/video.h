@@ -26,8 +26,9 @@ struct VideoInfo {
 /// does it; pixels that are not square stay as they are. Frames are counted as shown: a frame of a variable rate is
 /// one frame, however long it is on the screen, and what an edit list cuts off does not count.
 ///
-/// What is missing, damaged, cut off, too large (kMaxImagePixels) or no video at all is a data error that names the
-/// file; a frame that the codec had to guess at is damaged. Thread-safe: each read has its own decoder, of one thread.
+/// What is missing, damaged, cut off, too large (67 million pixels a frame) or no video at all is a data error that
+/// names the file; a frame that the codec had to guess at is damaged. Thread-safe: each read has its own decoder, of
+/// one thread.
 class VideoFile {
  public:
   /// Reads what `info` tells: of MP4 and MOV files the index only, of others all packets. Frames are decoded for that

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "image/orientation_tags.h"
+
+namespace vlmtrain::image {
+
+/// The metadata of a PNG that tell an orientation (PNG, third edition, 11.3.3 and 11.3.2.4), read as Pillow does:
+/// chunk eXIf, else the text "Raw profile type exif" (ImageMagick's), and XMP in the text "XML:com.adobe.xmp", in
+/// whatever kind of text chunk. What cannot be read counts as absent.
+class PngTexts {
+ public:
+  static bool is_text(std::string_view chunk) { return chunk == "tEXt" || chunk == "zTXt" || chunk == "iTXt"; }
+
+  /// A chunk's type and data.
+  void add(std::string_view chunk, const std::vector<uint8_t>& data);
+
+  Orientation orientation();
+
+ private:
+  void add_text(std::string_view key, std::string text);
+
+  OrientationTags tags_;
+  bool has_exif_ = false;
+  int texts_ = 0;  // that were read
+  std::string raw_profile_;
+};
+
+}  // namespace vlmtrain::image
