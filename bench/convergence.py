@@ -15,11 +15,11 @@ import tempfile
 
 
 def losses(args, micro_batch, folder):
-    subprocess.run([args.vlmtrain, "train", "--config", "/dev/null", "--device", "cpu", "--quiet",
+    subprocess.run([args.vlmtrain, "train", "--config", "/dev/stdin", "--device", "cpu", "--quiet",
                     f"model.path={args.model}", f"data.train={args.data}", f"output.dir={folder}",
                     "training.precision=fp32", "training.global_batch_size=16", f"training.max_steps={args.steps}",
                     f"training.micro_batch_size={micro_batch}", f"training.learning_rate={args.learning_rate}",
-                    "output.save_steps=0", "output.sample_predictions=0"], check=True)
+                    "output.save_steps=0", "output.sample_predictions=0"], check=True, input=b"")
     return [json.loads(line)["loss"] for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
 

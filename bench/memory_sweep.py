@@ -37,13 +37,13 @@ def write_data(folder: pathlib.Path, samples: int) -> pathlib.Path:
 
 
 def run(args, model, data, gigabytes, twin, folder):
-    command = [args.vlmtrain, "train", "--config", "/dev/null", "--device", f"virtual:{args.card}", "--quiet", "--json",
+    command = [args.vlmtrain, "train", "--config", "/dev/stdin", "--device", f"virtual:{args.card}", "--quiet", "--json",
                f"model.path={model}", f"data.train={data}", f"output.dir={folder}", "training.global_batch_size=16",
                "training.micro_batch_size=8", f"training.max_steps={args.steps}", f"memory.limit_gb={gigabytes}",
                "memory.allow_splits=true", "memory.mode=aggressive", f"memory.twin={'true' if twin else 'false'}"]
     if args.fixed_segments:
         command.append("memory.expandable_segments=false")
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, input="")
 
 
 def summary(folder: pathlib.Path):

@@ -313,11 +313,11 @@ void AdamW::drop_gradients() {
   std::vector<at::Tensor> received;
   for (auto& entry : entries_) {
     if (entry.sum->received && !task_gradients_) received.push_back(entry.sum->total);
-    entry.sum->received = false;
     entry.weight.mutable_grad().reset();
   }
   if (task_gradients_) task_gradients_->set_to_zero();
   if (!received.empty()) at::_foreach_zero_(received);
+  for (auto& entry : entries_) entry.sum->received = false;
 }
 
 at::Tensor AdamW::gradient(const std::string& name) const {

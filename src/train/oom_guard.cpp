@@ -10,6 +10,17 @@
 
 namespace vlmtrain::train {
 
+namespace {
+
+UserError device_is_full(const std::string& reason) {
+  return run_error(
+      "the device has no memory left for anything, which no sample is to blame for: {}; see what else runs there "
+      "(nvidia-smi), then start again: the run goes on from its last checkpoint",
+      reason);
+}
+
+}  // namespace
+
 OomGuard::OomGuard(models::VisionLanguageModel& model, engine::AdamW& optimizer, at::Device device,
                    OnFailure on_failure)
     : model_(model), optimizer_(optimizer), device_(device), on_failure_(std::move(on_failure)) {}
@@ -25,14 +36,29 @@ GuardedStep OomGuard::step(std::span<const data::Sample> samples, const engine::
       done.result = engine::optimizer_step(model_, optimizer_, samples, rates, done.layout, device_, tasks);
       return done;
     } catch (const engine::StepOutOfMemory& error) {
-      // The failed attempt's tensors are gone by now, but for the gradients that the optimizer holds.
-      optimizer_.drop_gradients();
-      memory::release_unused(device_);
-      if (error.scarce() != memory::Scarce::kDevice) memory::release_pinned(device_);
+      recover(error.scarce());
       done.layout = next_layout(done.layout, error, taken);
       on_failure_(error.what(), done.layout);
     }
   }
+}
+
+/// The failed attempt's tensors are gone by now, but for the gradients that the optimizer holds. To drop these takes a
+/// kernel, and the driver may have no room for its code either.
+void OomGuard::recover(memory::Scarce scarce) {
+  if (scarce != memory::Scarce::kDevice) memory::release_pinned(device_);
+  for (const bool is_first : {true, false}) {
+    memory::release_unused(device_);
+    try {
+      optimizer_.drop_gradients();
+      break;
+    } catch (const std::exception& error) {
+      const auto shortage = memory::shortage_in(error);
+      if (!shortage) throw;
+      if (!is_first) throw device_is_full(shortage->reason);
+    }
+  }
+  memory::release_unused(device_);
 }
 
 engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
@@ -49,10 +75,7 @@ engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const
     return *singles;
   }
   if (const auto failure = device_.is_cpu() ? std::nullopt : memory::failure_of(device_)) {
-    throw run_error(
-        "the device has no memory left for anything, which no sample is to blame for: {}; see what else runs there "
-        "(nvidia-smi), then start again: the run goes on from its last checkpoint",
-        *failure);
+    throw device_is_full(*failure);
   }
   if (error.micro_batch() < 0) {
     throw UserError(

@@ -56,6 +56,7 @@ class OomGuard {
     bool emptied = false;
     bool halved = false;
   };
+  void recover(memory::Scarce scarce);
   engine::StepLayout next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
                                  Taken& taken) const;
 

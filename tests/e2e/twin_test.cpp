@@ -114,6 +114,9 @@ class EnvironmentSetting {
   const char* name_;
 };
 
+/// What only forward passes launch.
+constexpr const char* kForwardLaunch = "launch@gather_kernel";
+
 /// The steps from `first` on, but for those in which the two are known to differ.
 void expect_foreseen_from(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
   for (size_t i = first - 1; i < steps.size(); ++i) {
@@ -168,7 +171,7 @@ TEST_F(TwinTest, GoesWithACardThatTakesTime) {
 /// A driver that finds no room for a kernel's code in the middle of a step: done again as it was, and both are alike
 /// again from the third step after.
 TEST_F(TwinTest, ADriverWithoutMemoryCostsAStepAndNotTheRun) {
-  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "launch:5000");
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":40");
   auto settings = large_batch("4");
   settings.emplace_back("training.max_steps=14");
   const Result result = train_on_card(settings);
@@ -188,8 +191,8 @@ TEST_F(TwinTest, ADriverWithoutMemoryCostsAStepAndNotTheRun) {
 /// Other processes take all of the card for a while, so that a sample fails even alone: it is left out, and the twin,
 /// which did the step with it, is told.
 TEST_F(TwinTest, IsToldThatASampleWasLeftOut) {
-  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "launch:5000+5");
-  auto settings = large_batch("4");
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":6+5");
+  auto settings = large_batch("44");  // so that no gradient is there yet when the forward pass fails
   settings.insert(settings.end(), {"training.max_steps=14", "data.on_bad_sample=skip"});
   const Result result = train_on_card(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -214,7 +217,7 @@ TEST_F(TwinTest, AStepThatFitsInNoWayIsSaidAndTried) {
   const auto context = plan()["memory"]["context_bytes"].get<double>();
   std::filesystem::remove_all(folder() / "run");
 
-  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "launch:3000");
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":10");
   constexpr double kRoom = 1.02;
   constexpr double kShareOfAggressive = 0.98;
   settings.push_back("memory.limit_gb=" + std::to_string((kRoom * needed + context) / kShareOfAggressive / 1e9));
@@ -230,7 +233,7 @@ TEST_F(TwinTest, AStepThatFitsInNoWayIsSaidAndTried) {
 }
 
 TEST_F(TwinTest, ADeviceThatFailsForGoodEndsTheRun) {
-  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "launch:5000+1000000000");
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":40+1000000000");
   const Result result = train_on_card({"training.max_steps=50", "data.on_bad_sample=skip"});
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("no sample is to blame"));

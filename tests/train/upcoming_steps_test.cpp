@@ -5,6 +5,7 @@
 #include <set>
 
 #include "data/fake_processor.h"
+#include "planner/rehearsal.h"
 
 namespace vlmtrain::train {
 namespace {
@@ -17,7 +18,7 @@ TEST(UpcomingSteps, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
   data::Ledger ledger("train.json", kSamples);
   data::Loader loader(records, processor,
                       {.global_batch_size = 4, .seed = 2, .on_bad_sample = data::BadSamplePolicy::kSkip}, {}, ledger);
-  UpcomingSteps upcoming(loader, {.micro_batch_size = 2}, tasks, /*twin=*/nullptr, 1, 8);
+  UpcomingSteps upcoming(loader, planner::micro_batches_of(2), tasks, /*twin=*/nullptr, 1, 8);
   std::vector<int64_t> drawn;
   int64_t lost = -1;
   for (int64_t number = 1; number <= 8; ++number) {

@@ -113,6 +113,27 @@ TEST_F(FaultyCardTest, ALaunchThatFindsNoMemoryIsDoneAgainUntilWeightsChange) {
   EXPECT_GT(half_done, 0);
 }
 
+/// What comes after a launch that failed: gradients are dropped, which takes a kernel, or the step is begun again.
+TEST_F(FaultyCardTest, WhatMakesRoomMayFindNoMemoryEither) {
+  card().reset();
+  step();
+  const uint64_t launches = counters().launches;
+  int64_t once = 0;
+  int64_t half_done = 0;
+  for (uint64_t place = 0; place < launches; place += 1 + launches / 40) {
+    card().fail_calls(vgpu::Fallible::kLaunch, place, 2);
+    try {
+      const GuardedStep done = step();
+      EXPECT_LE(done.failed_attempts, 2) << place;
+      once += done.failed_attempts == 1 ? 1 : 0;
+    } catch (const engine::UpdateHalfDone&) {
+      ++half_done;
+    }
+  }
+  EXPECT_GT(once, 10) << "gradients were dropped at the second attempt";
+  EXPECT_GT(half_done, 0);
+}
+
 TEST_F(FaultyCardTest, ADriverThatFindsNoMemoryTwiceGetsSmallerMicroBatches) {
   card().fail_calls(vgpu::Fallible::kLaunch, 0, 2);
   const GuardedStep done = step();

@@ -99,7 +99,7 @@ class AdamW {
   /// compared. REQUIRES: separate_tasks of at least 2.
   void resolve_conflicts(uint64_t seed);
 
-  /// Drops the gradients of a step that is not done, and what a backward pass that failed left of them.
+  /// Drops the gradients of a step that is not done, or failed midway. Where it throws, it can be called again.
   void drop_gradients();
 
   /// fp32 scalar by which the loss is to be multiplied before the backward pass; undefined without one.

@@ -24,23 +24,28 @@ std::optional<uint64_t> number(std::string_view text) {
 
 struct Setting {
   size_t call = 0;
+  std::string_view kernel = {};
   uint64_t first = 0;
   uint64_t count = 1;
 };
 
-/// CALL:FIRST or CALL:FIRST+COUNT.
+/// CALL:FIRST or CALL:FIRST+COUNT; CALL may be launch@KERNEL.
 std::optional<Setting> read_setting(std::string_view text) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
+  const std::string_view subject = text.substr(0, colon);
+  const size_t at = subject.find('@');
   size_t call = 0;
-  while (call < kNames.size() && kNames[call] != text.substr(0, colon)) ++call;
+  while (call < kNames.size() && kNames[call] != subject.substr(0, at)) ++call;
   if (call == kNames.size()) return std::nullopt;
+  const std::string_view kernel = at == std::string_view::npos ? std::string_view() : subject.substr(at + 1);
+  if (!kernel.empty() && call != static_cast<size_t>(Fallible::kLaunch)) return std::nullopt;
   const std::string_view numbers = text.substr(colon + 1);
   const size_t plus = numbers.find('+');
   const auto first = number(numbers.substr(0, plus));
   const auto count = plus == std::string_view::npos ? std::optional<uint64_t>{1} : number(numbers.substr(plus + 1));
   if (!first || !count) return std::nullopt;
-  return Setting{call, *first, *count};
+  return Setting{call, kernel, *first, *count};
 }
 
 }  // namespace
@@ -57,8 +62,9 @@ void Faults::arm(Fallible call, uint64_t first, uint64_t count) {
   window.count = count;
 }
 
-bool Faults::strikes(Fallible call) {
+bool Faults::strikes(Fallible call, std::string_view kernel) {
   Window& window = windows_[static_cast<size_t>(call)];
+  if (window.calls <= window.first && kernel.find(window.kernel) == std::string_view::npos) return false;
   const uint64_t count = window.count;
   const uint64_t call_number = window.calls++;
   return count > 0 && call_number >= window.first && call_number - window.first < count;
@@ -72,9 +78,10 @@ void Faults::arm_from_environment() {
     left.remove_prefix(std::min(left.size(), text.size() + 1));
     if (const auto setting = read_setting(text)) {
       arm(static_cast<Fallible>(setting->call), setting->first, setting->count);
+      windows_[setting->call].kernel = setting->kernel;
     } else {
       report({"VLMTRAIN_VGPU_FAIL=", text, " is not CALL:FIRST or CALL:FIRST+COUNT with a CALL of launch, ",
-              "cublas_create, host_allocation, device_allocation: nothing fails for it"});
+              "launch@KERNEL, cublas_create, host_allocation, device_allocation: nothing fails for it"});
     }
   }
 }

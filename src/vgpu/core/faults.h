@@ -3,6 +3,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "vlmtrain/vgpu/counters.h"
 
@@ -17,14 +19,15 @@ class Faults {
   /// Of the calls from now on, `count` fail, the one with number `first` (from 0) first.
   void arm(Fallible call, uint64_t first, uint64_t count);
 
-  /// To be asked by each such call, once.
-  bool strikes(Fallible call);
+  /// To be asked by each such call, once. `kernel`: the name of one that is launched.
+  bool strikes(Fallible call, std::string_view kernel = {});
 
  private:
   struct Window {
     std::atomic<uint64_t> calls{0};
     std::atomic<uint64_t> first{0};
     std::atomic<uint64_t> count{0};
+    std::string kernel = {};  // part of a kernel's name: others do not count before the first that fails
   };
 
   void arm_from_environment();

@@ -86,7 +86,7 @@ cudaError_t start(const void* host_function, const Launch& launch) {
   if (card() == nullptr) return fail(cudaErrorNoDevice);
   const Rejection rejection = check(launch, *kernel);
   if (rejection.error != cudaSuccess) return reject(rejection, launch, kernel->name);
-  if (faults().strikes(Fallible::kLaunch)) return fail(cudaErrorMemoryAllocation);
+  if (faults().strikes(Fallible::kLaunch, kernel->name)) return fail(cudaErrorMemoryAllocation);
   if (!kernel->code->load()) return fail(cudaErrorMemoryAllocation);
   device_clock().queue();
   ++counts().launches;
