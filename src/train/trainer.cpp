@@ -49,6 +49,14 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Of what LibTorch throws only what happened, not the trace behind it.
+std::string reason_of(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  if (of_torch == nullptr) return error.what();
+  const std::string text = of_torch->what_without_backtrace();
+  return text.substr(0, text.find('\n'));
+}
+
 /// One run, from its data set to its last checkpoint.
 class Trainer {
  public:
@@ -204,8 +212,8 @@ class Trainer {
       ids.push_back(step.batch.samples.at(static_cast<size_t>(*step.foreseen.sample_that_does_not)).id);
     }
     event(report::EventKind::kTwin,
-          fmt::format("step {}: {} is foreseen not to fit within the plan's limit, even alone and with everything "
-                      "recomputed; it is tried, with an empty cache",
+          fmt::format("step {}: {} is foreseen not to fit within the plan's limit less the twin's margin, even alone "
+                      "and with everything recomputed; it is tried, with an empty cache",
                       step.step, ids.empty() ? "it" : "sample " + ids.front()),
           ids);
   }
@@ -376,7 +384,7 @@ class Trainer {
   void end_after(const std::exception& error) {
     save_before_the_end(error);
     try {
-      event(report::EventKind::kFailed, error.what());
+      event(report::EventKind::kFailed, reason_of(error));
       write_ledger();
       callbacks_.end(/*well=*/false);
     } catch (const std::exception& another) {
