@@ -109,6 +109,7 @@ Leaver& leaver() {
 }  // namespace
 
 void watch_stop_signals(std::function<void(int signal)> leave) {
+  received_signal = 0;
   give_handlers_their_own_stack();
   if (leave) leaver().start(std::move(leave));
   for (const int signal : {SIGTERM, SIGUSR1}) handle(signal);
