@@ -21,8 +21,8 @@ void open_closed_streams() {
 }
 
 ExitCode after_printing(ExitCode code) {
-  std::cout.flush();
   errno = 0;
+  std::cout.flush();  // hands on to stdout
   std::fflush(stdout);
   const int error = errno;
   train::wait_if_leaving();  // what the lack of a reader does
