@@ -24,10 +24,12 @@ ExitCode after_printing(ExitCode code) {
   errno = 0;
   std::cout.flush();  // hands on to stdout
   std::fflush(stdout);
-  const int error = errno;
+  int error = errno;
   train::wait_if_leaving();  // what the lack of a reader does
   if (std::ferror(stdout) == 0) return code;
-  const char* const reason = error != 0 ? std::strerror(error) : "an earlier line is lost";
+  // A line before the last may have met it first; what stands in the way of one more byte is the same.
+  if (error == 0 && write(STDOUT_FILENO, "\n", 1) < 0) error = errno;
+  const char* const reason = error != 0 ? std::strerror(error) : "a part of it is lost";
   std::fprintf(stderr, "vlmtrain: error: stdout cannot be written: %s; send the output to where there is room\n",
                reason);
   return code == ExitCode::kStopped ? code : ExitCode::kFailed;
