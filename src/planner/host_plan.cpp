@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <span>
+#include <optional>
 #include <utility>
 
 #include "planner/host_rehearsal.h"
@@ -76,12 +76,19 @@ class HostSearch {
     if (!fixed_.recompute.is_auto()) return false;
     const int64_t all = all_blocks_.vision + all_blocks_.language;
     if (!fits(recomputing(all))) return false;
+    // The next to try is where a straight line between the two says that it begins to fit.
     int64_t fitting = all;
-    for (int64_t too_few = 0; fitting - too_few > 1;) {
-      const int64_t middle = (fitting + too_few) / 2;
-      (fits(recomputing(middle)) ? fitting : too_few) = middle;
+    int64_t too_few = 0;
+    while (fitting - too_few > 1) {
+      const auto least = static_cast<double>(peak_bytes(recomputing(fitting)));
+      const auto most = static_cast<double>(peak_bytes(recomputing(too_few)));
+      const double share = (most - static_cast<double>(request_.limit.tensor_bytes)) / std::max(1.0, most - least);
+      const auto guess = too_few + std::llround(std::ceil(share * static_cast<double>(fitting - too_few)));
+      const int64_t next = std::clamp<int64_t>(guess, too_few + 1, fitting - 1);
+      (fits(recomputing(next)) ? fitting : too_few) = next;
     }
-    return fits(recomputing(fitting));
+    choices_ = recomputing(fitting);
+    return true;
   }
 
   Choices recomputing(int64_t blocks) const {
@@ -125,49 +132,66 @@ class HostSearch {
     return most;
   }
 
-  /// Whether every candidate does; the choice is remembered.
+  /// The choice is remembered.
   bool fits(const Choices& choices) {
     choices_ = choices;
-    return std::ranges::all_of(request_.workload.candidates, [&](const SampleBatch& batch) {
-      return rehearse(choices, batch).peaks().allocated_bytes <= request_.limit.tensor_bytes;
-    });
+    return peak_bytes(choices) <= request_.limit.tensor_bytes;
   }
 
-  Outcome rehearse(const Choices& choices, const SampleBatch& batch, bool with_detail = false) {
-    Outcome outcome = rehearse_on_host(
-        job_,
-        {.choices = choices, .steps = {micro_batch_of(batch, choices.micro_batch_size)}, .with_detail = with_detail});
-    ++effort_.rehearsals;
-    effort_.rehearsal_seconds += outcome.seconds;
-    return outcome;
+  int64_t peak_bytes(const Choices& choices) { return worst_of(choices).outcome.peaks().allocated_bytes; }
+
+  /// With the batch that needs most.
+  struct Rehearsed {
+    Choices choices;
+    Outcome outcome;
+    size_t batch = 0;
+  };
+
+  const Rehearsed& worst_of(const Choices& choices) {
+    const auto known = std::ranges::find(rehearsed_, choices, &Rehearsed::choices);
+    if (known != rehearsed_.end()) return *known;
+    if (!rehearsal_) rehearsal_.emplace(job_);
+    Rehearsed worst{.choices = choices, .outcome = {}};
+    for (size_t i = 0; i < request_.workload.candidates.size(); ++i) {
+      const SampleBatch& batch = request_.workload.candidates[i];
+      Outcome outcome = rehearsal_->step(choices, micro_batch_of(batch, choices.micro_batch_size));
+      ++effort_.rehearsals;
+      effort_.rehearsal_seconds += outcome.seconds;
+      const bool is_worst = i == 0 || outcome.peaks().allocated_bytes > worst.outcome.peaks().allocated_bytes;
+      if (is_worst) worst = {choices, std::move(outcome), i};
+    }
+    rehearsed_.push_back(std::move(worst));
+    return rehearsed_.back();
   }
 
-  /// How many blocks there are, by a rehearsal of the least.
+  /// Another job is rehearsed from now on.
+  void set_job(Job job) {
+    job_ = std::move(job);
+    rehearsal_.reset();
+    rehearsed_.clear();
+  }
+
   void learn_blocks() {
-    const auto& batch = request_.workload.candidates.front();
-    const auto detail = *rehearse(choices_at(1, {}), batch, /*with_detail=*/true).detail;
+    const auto& detail = *worst_of(choices_at(1, {})).outcome.detail;
     all_blocks_ = {detail.vision_blocks, detail.language_blocks};
   }
 
   void describe(HostPlan& plan) {
-    for (const auto& batch : request_.workload.candidates) {
-      const Outcome outcome = rehearse(plan.choices, batch, /*with_detail=*/true);
-      const int64_t bytes = outcome.peaks().allocated_bytes;
-      if (bytes <= plan.peak_bytes) continue;
-      plan.peak_bytes = bytes;
-      plan.worst = batch;
-      plan.detail = *outcome.detail;
-    }
+    const Rehearsed& rehearsed = worst_of(plan.choices);
+    plan.peak_bytes = rehearsed.outcome.peaks().allocated_bytes;
+    plan.worst = request_.workload.candidates[rehearsed.batch];
+    plan.detail = *rehearsed.outcome.detail;
   }
 
   /// What a person could set so that it fits: the least change first.
   std::vector<std::string> remedies() {
     const Choices least = choices_;
     std::vector<std::string> found;
-    const auto tries = [&](const std::string& setting, const std::function<void()>& change) {
-      change();
+    const auto tries = [&](const std::string& setting, const std::function<void(Job&)>& change) {
+      Job job = request_.job;
+      change(job);
+      set_job(std::move(job));
       if (find()) found.push_back(setting);
-      job_ = request_.job;
       fixed_ = request_.fixed;
     };
     const bool has_fixed = fixed_.micro_batch_size || !fixed_.recompute.is_auto() || fixed_.vision_tiles_per_pass ||
@@ -176,18 +200,21 @@ class HostSearch {
       tries(
           "training.micro_batch_size=auto memory.recompute=auto memory.vision_tiles_per_pass=auto "
           "memory.loss_chunk_rows=auto",
-          [this] { fixed_ = {}; });
+          [this](Job&) { fixed_ = {}; });
     }
-    if (job_.optimizer_states != engine::OptimizerStates::k8Bit) {
-      tries("training.optimizer_states=8bit", [this] { job_.optimizer_states = engine::OptimizerStates::k8Bit; });
+    const Job& job = request_.job;
+    if (job.optimizer_states != engine::OptimizerStates::k8Bit) {
+      tries("training.optimizer_states=8bit",
+            [](Job& changed) { changed.optimizer_states = engine::OptimizerStates::k8Bit; });
     }
-    if (!job_.lora) {
-      if (!job_.frozen.vision_tower) {
-        tries("model.freeze_vision_tower=true", [this] { job_.frozen.vision_tower = true; });
+    if (!job.lora) {
+      if (!job.frozen.vision_tower) {
+        tries("model.freeze_vision_tower=true", [](Job& changed) { changed.frozen.vision_tower = true; });
       }
-      tries("lora.rank=16", [this] { job_.lora = nn::LoraSettings{.rank = 16}; });
+      tries("lora.rank=16", [](Job& changed) { changed.lora = nn::LoraSettings{.rank = 16}; });
     }
     choices_ = least;
+    set_job(request_.job);
     return found;
   }
 
@@ -196,6 +223,8 @@ class HostSearch {
   FixedChoices fixed_;  // the same
   Choices choices_;
   models::RecomputeBlocks all_blocks_;
+  std::optional<HostRehearsal> rehearsal_;  // of job_
+  std::vector<Rehearsed> rehearsed_;        // the same
   PlanningEffort effort_;
 };
 
@@ -226,10 +255,10 @@ HostPlan make_host_plan(const HostPlanRequest& request) {
 }
 
 int64_t host_peak_bytes(const Job& job, const Workload& workload, const Choices& choices) {
+  HostRehearsal rehearsal(job);
   int64_t most = 0;
   for (const auto& batch : workload.candidates) {
-    const Outcome outcome =
-        rehearse_on_host(job, {.choices = choices, .steps = {micro_batch_of(batch, choices.micro_batch_size)}});
+    const Outcome outcome = rehearsal.step(choices, micro_batch_of(batch, choices.micro_batch_size));
     most = std::max(most, outcome.peaks().allocated_bytes);
   }
   return most;

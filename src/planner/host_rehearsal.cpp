@@ -8,15 +8,11 @@
 #include <array>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "planner/host_kernels.h"
-#include "planner/rehearsed_run.h"
-#include "vlmtrain/memory/meta_memory.h"
-#include "vlmtrain/memory/trace.h"
 
 namespace vlmtrain::planner {
 
@@ -61,29 +57,32 @@ class ConversionsCounted {
   at::CallbackHandle handle_;
 };
 
+/// Before the model is built, whose tables need kernels.
+const Job& with_kernels(const Job& job) {
+  describe_cpu_kernels();
+  return job;
+}
+
 }  // namespace
 
-Outcome rehearse_on_host(const Job& job, const RehearsalRequest& request) {
+HostRehearsal::HostRehearsal(const Job& job) : trace_(at::kMeta), run_(with_kernels(job), at::kMeta) {}
+
+Outcome HostRehearsal::step(const Choices& choices, const std::vector<SampleGroup>& samples) {
   const auto start = std::chrono::steady_clock::now();
-  describe_cpu_kernels();
-  Outcome outcome;
-  const memory::MetaMemory memory;
-  std::optional<memory::AllocationTrace> trace;
-  if (request.with_detail) trace.emplace(at::kMeta);
-  RehearsedRun run(job, at::kMeta);
+  const size_t first = trace_.events().size();
+  memory_.reset_peak();
   {
     const ConversionsCounted conversions;
-    run.step(request.steps.front(), layout_of(request.choices, request.steps.front()));
+    run_.step(samples, layout_of(choices, samples));
   }
-  outcome.steps.push_back({memory.peak_bytes(), memory.peak_bytes()});
-  if (trace) {
-    outcome.detail = RehearsalDetail{.peak = memory::find_peak(trace->events()),
-                                     .vision_blocks = run.model().vision_blocks(),
-                                     .language_blocks = run.model().language_blocks(),
-                                     .total_elements = run.model().parameters().total_elements(),
-                                     .trained_elements = run.optimizer().trained_elements(),
-                                     .timeline = {}};
-  }
+  Outcome outcome;
+  outcome.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes()});
+  outcome.detail = RehearsalDetail{.peak = memory::find_peak(trace_.events(), first),
+                                   .vision_blocks = run_.model().vision_blocks(),
+                                   .language_blocks = run_.model().language_blocks(),
+                                   .total_elements = run_.model().parameters().total_elements(),
+                                   .trained_elements = run_.optimizer().trained_elements(),
+                                   .timeline = {}};
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
 }

@@ -1,12 +1,26 @@
 #pragma once
 
+#include "planner/rehearsed_run.h"
+#include "vlmtrain/memory/meta_memory.h"
+#include "vlmtrain/memory/trace.h"
 #include "vlmtrain/planner/rehearsal.h"
 
 namespace vlmtrain::planner {
 
-/// An optimizer step of a job on the CPU, without values: on LibTorch's meta device, in this process. Peaks are the
-/// bytes of the tensors that live at once, those of operations' own included; `reserved` is the same. Only the
-/// request's first step is done, and costs are not counted. Throws as rehearse() does.
-Outcome rehearse_on_host(const Job& job, const RehearsalRequest& request);
+/// Optimizer steps of a job on the CPU, without values: on LibTorch's meta device, in this process. One at a time.
+class HostRehearsal {
+ public:
+  /// Builds the model. Throws as rehearse() does.
+  explicit HostRehearsal(const Job& job);
+
+  /// One step of these samples. Peaks are the bytes of the tensors that live at once, those of operations' own
+  /// included; `reserved` is the same. Always with detail, never with costs.
+  Outcome step(const Choices& choices, const std::vector<SampleGroup>& samples);
+
+ private:
+  memory::MetaMemory memory_;
+  memory::AllocationTrace trace_;
+  RehearsedRun run_;
+};
 
 }  // namespace vlmtrain::planner

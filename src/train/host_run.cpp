@@ -119,7 +119,10 @@ HostRun::HostRun(const Config& config, planner::Workload workload, const engine:
   const int64_t global = config.training.global_batch_size;
   const int64_t process = memory::host_bytes();
   const memory::HostRoom room = memory::host_room();
-  bytes_ahead_ = std::min(2 * global * sample, bytes_for_samples_ahead(room.bytes, process));
+  const auto limit_with = [&](int64_t samples) {
+    return planner::host_limit(room, config.memory.limit_gb, config.memory.mode, process, samples);
+  };
+  bytes_ahead_ = std::min(2 * global * sample, bytes_for_samples_ahead(limit_with(0).room.bytes, process));
   const int64_t samples = bytes_ahead_ + (global + config.data.num_workers) * sample;
 
   const planner::PlanRequest asked = plan_request(config, /*card=*/{}, std::move(workload), tasks);
@@ -127,7 +130,7 @@ HostRun::HostRun(const Config& config, planner::Workload workload, const engine:
             {.model = asked.model,
              .job = asked.job,
              .mode = asked.mode,
-             .limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, process, samples),
+             .limit = limit_with(samples),
              .workload = asked.workload,
              .fixed = asked.fixed,
              .largest_micro_batch = micro_batch_size(config.training)},

@@ -32,7 +32,7 @@ int64_t counted_on_the_cpu(const Job& job, const Choices& choices, const std::ve
 }
 
 int64_t rehearsed(const Job& job, const Choices& choices, const std::vector<SampleGroup>& samples) {
-  return rehearse_on_host(job, {.choices = choices, .steps = {samples}}).peaks().allocated_bytes;
+  return HostRehearsal(job).step(choices, samples).peaks().allocated_bytes;
 }
 
 /// How much more was rehearsed than was counted, as a share.
