@@ -1,5 +1,6 @@
 #include "vlmtrain/memory/host_budget.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>

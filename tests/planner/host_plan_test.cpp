@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Families, HostRehearsalOfCase,
 
 TEST(HostRehearsalTest, TakesWhatTheCpuTakesWithAdaptersAndCompressedMoments) {
   CaseJob of_case("mixed_batch");
-  const Choices choices{.micro_batch_size = 4};
+  const Choices choices = micro_batches_of(4);
   of_case.job.lora = nn::LoraSettings{.rank = 4};
   EXPECT_LT(std::abs(error_of(of_case.job, choices, of_case.samples)), kSmallModelError);
   of_case.job.quantization = nn::Quantization::kNf4;
