@@ -180,7 +180,10 @@ class HostSearch {
     const Rehearsed& rehearsed = worst_of(plan.choices);
     plan.peak_bytes = rehearsed.outcome.peaks().allocated_bytes;
     plan.worst = request_.workload.candidates[rehearsed.batch];
-    plan.detail = *rehearsed.outcome.detail;
+    rehearsal_.reset();
+    plan.detail = *HostRehearsal(job_, HostRehearsal::Detail::kPeakByComponent)
+                       .step(plan.choices, micro_batch_of(plan.worst, plan.choices.micro_batch_size))
+                       .detail;
   }
 
   /// What a person could set so that it fits: the least change first.

@@ -65,11 +65,13 @@ const Job& with_kernels(const Job& job) {
 
 }  // namespace
 
-HostRehearsal::HostRehearsal(const Job& job) : trace_(at::kMeta), run_(with_kernels(job), at::kMeta) {}
+HostRehearsal::HostRehearsal(const Job& job, Detail detail)
+    : trace_(detail == Detail::kNone ? nullptr : std::make_unique<memory::AllocationTrace>(at::kMeta)),
+      run_(with_kernels(job), at::kMeta) {}
 
 Outcome HostRehearsal::step(const Choices& choices, const std::vector<SampleGroup>& samples) {
   const auto start = std::chrono::steady_clock::now();
-  const size_t first = trace_.events().size();
+  const size_t first = trace_ ? trace_->events().size() : 0;
   memory_.reset_peak();
   {
     const ConversionsCounted conversions;
@@ -77,7 +79,7 @@ Outcome HostRehearsal::step(const Choices& choices, const std::vector<SampleGrou
   }
   Outcome outcome;
   outcome.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes()});
-  outcome.detail = RehearsalDetail{.peak = memory::find_peak(trace_.events(), first),
+  outcome.detail = RehearsalDetail{.peak = trace_ ? memory::find_peak(trace_->events(), first) : memory::Peak{},
                                    .vision_blocks = run_.model().vision_blocks(),
                                    .language_blocks = run_.model().language_blocks(),
                                    .total_elements = run_.model().parameters().total_elements(),

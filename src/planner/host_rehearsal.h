@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+
 #include "planner/rehearsed_run.h"
 #include "vlmtrain/memory/meta_memory.h"
 #include "vlmtrain/memory/trace.h"
@@ -10,16 +12,18 @@ namespace vlmtrain::planner {
 /// Optimizer steps of a job on the CPU, without values: on LibTorch's meta device, in this process. One at a time.
 class HostRehearsal {
  public:
+  enum class Detail { kNone, kPeakByComponent };  ///< which takes a few times as long
+
   /// Builds the model. Throws as rehearse() does.
-  explicit HostRehearsal(const Job& job);
+  explicit HostRehearsal(const Job& job, Detail detail = Detail::kNone);
 
   /// One step of these samples. Peaks are the bytes of the tensors that live at once, those of operations' own
-  /// included; `reserved` is the same. Always with detail, never with costs.
+  /// included; `reserved` is the same. RehearsalDetail::peak is only there if it was asked for; never with costs.
   Outcome step(const Choices& choices, const std::vector<SampleGroup>& samples);
 
  private:
   memory::MetaMemory memory_;
-  memory::AllocationTrace trace_;
+  std::unique_ptr<memory::AllocationTrace> trace_;
   RehearsedRun run_;
 };
 
