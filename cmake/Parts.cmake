@@ -41,9 +41,9 @@ macro(vlmtrain_write_batch compiled)
   math(EXPR number "${number} + 1")
 endmacro()
 
-# vlmtrain_part(NAME [LIBRARIES …] [PRIVATE_LIBRARIES …] [ALONE REGEX] [EXCEPT REGEX]): the static library vlmtrain_NAME. It sees every
-# part above it in parts.txt and none below (tests/include_order.py). ALONE: files that are not compiled together; EXCEPT: files that
-# are not compiled.
+# vlmtrain_part(NAME [LIBRARIES …] [PRIVATE_LIBRARIES …] [ALONE REGEX] [EXCEPT REGEX]): the static library vlmtrain_NAME.
+# It sees every part above it in parts.txt and none below (tests/include_order.py). ALONE: files that are not compiled
+# together; EXCEPT: files that are not compiled.
 function(vlmtrain_part name)
   cmake_parse_arguments(PART "" "ALONE;EXCEPT" "LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
   list(FIND VLMTRAIN_PARTS ${name} index)
@@ -76,7 +76,8 @@ function(vlmtrain_executable name)
   target_compile_options(${name} PRIVATE ${VLMTRAIN_WARNINGS})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE vlmtrain_app)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+                        SKIP_BUILD_RPATH ${VLMTRAIN_PORTABLE})
 endfunction()
 
 # vlmtrain_test_program(PART): the tests in tests/PART/*_test.cpp as the program PART_tests, if there are any.
@@ -91,6 +92,7 @@ function(vlmtrain_test_program part)
   endif()
   vlmtrain_together(compiled ${part}_tests ${CMAKE_SOURCE_DIR}/tests "" ${sources})
   add_executable(${part}_tests ${compiled})
+  set_target_properties(${part}_tests PROPERTIES SKIP_BUILD_RPATH ${VLMTRAIN_PORTABLE})
   # What is timed is in the parts; the tests' own code compiles a fifth faster so.
   target_compile_options(${part}_tests PRIVATE ${VLMTRAIN_WARNINGS} -O1)
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
