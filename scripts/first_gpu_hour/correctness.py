@@ -135,7 +135,7 @@ def answers(preset):
             return results.dry(results.NO_VALUES + "; only training can be rehearsed")
         data = bench.small_data()
         apart, tokens = [], 0
-        for image, prompt in [("0.png", "what colour is the circle?"), ("1.png", "how many shapes are there?"), (None, "the red star is")]:
+        for image, prompt in [("1.png", "what colour is the circle?"), (None, "the red star is")]:
             given = []
             for side, device in [("reference", "cpu"), ("card", bench.device)]:
                 seed = bench.fault.get("seed", 0) if side == "card" else 0
@@ -149,7 +149,7 @@ def answers(preset):
         if apart:
             return results.failed("; ".join(apart), "src/engine/generate.cpp and attention_to_slots in src/nn/attention.cpp "
                                   "(a near tie of two tokens is possible: compare with --no-cache)", tokens=tokens)
-        return results.passed(f"3 answers, {tokens} tokens, are the CPU's", tokens=tokens)
+        return results.passed(f"2 answers, {tokens} tokens, are the CPU's", tokens=tokens)
 
     return do
 
@@ -197,9 +197,12 @@ def variant_checks(_):
         add(f"{preset}: bf16" + (", flash attention with windows" if "qwen" in preset else ""),
             about_as_far(preset, bf16, windows if "qwen" in preset else KERNELS),
             fp32_in_its_place={"training.precision": "fp32"}, samples_in_another_order=OTHER_ORDER)
-    for preset in (PRESETS[0], PRESETS[3]):
+
+    def add_fp16(preset):
         add(f"{preset}: fp16", about_as_far(preset, fp16), fp32_in_its_place={"training.precision": "fp32", "training.loss_scale": "auto"},
             bf16_in_its_place={"training.precision": "bf16", "training.loss_scale": "auto"})
+
+    add_fp16(PRESETS[0])
     for quantization, other in (("nf4", "int8"), ("int8", "nf4")):
         quantized = {**LORA, "model.quantization": quantization}
         add(f"smolvlm-tiny: {quantization} with LoRA, fp32", same_in_fp32("smolvlm-tiny", quantized, mend="src/nn/quantization.cpp"),
@@ -219,6 +222,7 @@ def variant_checks(_):
     add("smolvlm-tiny: cut into single samples, tiles and few rows", same_in_fp32("smolvlm-tiny", card_overrides=cuts, mend=layouts),
         a_learning_rate_1_percent_higher=FASTER)
     add("smolvlm-tiny: dropout", dropout, another_seed={"training.seed": 1}, no_dropout={"lora.dropout": 0})
+    add_fp16(PRESETS[3])  # last: a CPU without products in fp16 takes a minute
     return checks
 
 
