@@ -19,9 +19,9 @@ fi
 mkdir -p "$folder/vgpu" "$folder/lib"
 strip -o "$folder/vlmtrain" "$build/vlmtrain"
 strip -o "$folder/gpu_tests" "$build/tests/gpu_tests"
-for library in libcuda.so.1 libcudart.so.13 libcublas.so.13 libcublasLt.so.13; do
-  strip --strip-unneeded -o "$folder/vgpu/$library" "$build/vgpu/$library"
-done
+while read -r library; do
+  strip --strip-unneeded -o "$folder/vgpu/$(basename "$library")" "$library"
+done < <(find "$build/vgpu" -type f)
 
 needed() { objdump -p "$1" | awk '$1 == "NEEDED" { print $2 }'; }
 bad=0
