@@ -107,8 +107,10 @@ def at_cap(job, cap, next_larger=True):
             return results.skipped(f"the card has {gigabytes(card_bytes)}")
         name = f"{job.preset}-{cap or 'whole'}-{'-'.join(str(value) for value in job.overrides.values())}"
         run, ended, nvml = job.run(bench, name, {"memory.limit_gb": cap} if cap else {}, expected=(0, 3))
-        if ended.code == 3:
+        if ended.code == 3 and run.plan() is None:
             return results.skipped(f"does not fit: {ended.reason()}")
+        if ended.code == 3:
+            return results.failed(f"planned, and then: {ended.reason()}", "src/planner/limit.cpp, and what the guard says in events.jsonl")
         plan, lines = run.plan(), run.lines()
         found = compare(plan, lines, nvml, has_times=not bench.is_virtual)
         bad = found.pop("bad")
