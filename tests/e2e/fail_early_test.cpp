@@ -64,33 +64,36 @@ TEST_F(FailEarlyTest, AllThatIsBadIsNamedBeforeTheFirstStep) {
   EXPECT_EQ(json_file("run/ledger.json")["dropped"], 3);
 }
 
+/// Pictures that are not there are known at the start, those that are damaged when their turn comes: both give the same
+/// steps, of which the second run has planned more.
 TEST_F(FailEarlyTest, AnEpochIsOverWhenEachUsableSampleWasTakenOnce) {
-  auto all = records();
-  for (int i = 0; i < 6; ++i) all.insert(all.begin() + 2 * i, question("gone-" + std::to_string(i), "gone.png"));
-  write_records(all);
+  cut_off("cut.jpg");
   const std::vector<std::string> settings{"data.on_bad_sample=skip", "training.max_steps=auto", "training.epochs=2"};
-  for (const char* check : {"true", "false"}) {
-    auto with_check = settings;
-    with_check.push_back(std::string("data.check_at_start=") + check);
-    with_check.push_back(std::string("output.dir=") + check);
-    train_well(with_check);
-    const auto ids = ids_drawn(check);
+  for (const std::string picture : {"gone.jpg", "cut.jpg"}) {
+    const bool is_known = picture == "gone.jpg";
+    auto all = records();
+    for (int i = 0; i < 6; ++i) all.insert(all.begin() + 2 * i, question("bad-" + std::to_string(i), picture));
+    write_records(all);
+    auto with_dir = settings;
+    with_dir.push_back("output.dir=" + picture);
+    train_well(with_dir);
+    const auto ids = ids_drawn(picture);
     ASSERT_EQ(ids.size(), 24U) << "22 samples are six steps of four";
     EXPECT_EQ(std::set(ids.begin(), ids.begin() + 11).size(), 11U);
     EXPECT_EQ(std::set(ids.begin() + 11, ids.begin() + 22).size(), 11U);
-    const auto steps = step_lines(std::string(check) + "/metrics.jsonl");
-    if (std::string(check) == "true") {
+    const auto steps = step_lines(picture + "/metrics.jsonl");
+    if (is_known) {
       EXPECT_NEAR(steps[1]["epoch"].get<double>(), 8.0 / 11, 1e-6);
     }
     EXPECT_NEAR(steps.back()["epoch"].get<double>(), 24.0 / 11, 1e-6);
-    EXPECT_EQ(steps.back()["total_steps"], std::string(check) == "true" ? 6 : 9);
-    const auto ledger = json_file(std::string(check) + "/ledger.json");
+    EXPECT_EQ(steps.back()["total_steps"], is_known ? 6 : 9);
+    const auto ledger = json_file(picture + "/ledger.json");
     EXPECT_EQ(ledger["used"], 11);
     EXPECT_EQ(ledger["dropped"], 6);
-    EXPECT_EQ(train(with_check).exit_code, 0) << "nothing is left to do";
-    EXPECT_EQ(step_lines(std::string(check) + "/metrics.jsonl").size(), 6U);
+    EXPECT_EQ(train(with_dir).exit_code, 0) << "nothing is left to do";
+    EXPECT_EQ(step_lines(picture + "/metrics.jsonl").size(), 6U);
   }
-  EXPECT_EQ(ids_drawn("true"), ids_drawn("false"));
+  EXPECT_EQ(ids_drawn("gone.jpg"), ids_drawn("cut.jpg"));
 }
 
 /// Six steps of a run in which a picture is damaged are done, saved, and gone on from once it is mended: as if it had
