@@ -63,6 +63,8 @@ std::optional<Option> OptionSearch::find() {
 
 Option OptionSearch::least() {
   if (least_) return *least_;
+  // Of equals the first: rows and tiles are not taken one by one where that saves nothing.
+  tried_.rehearse(smallest(1, choices_at_defaults().loss_chunk_rows));
   for (const Choices& choices : frugal_choices(fixed_, workload_, blocks_)) tried_.rehearse(choices);
   for (const Option* known : tried_.all()) {
     if (!is_allowed(known->choices)) continue;

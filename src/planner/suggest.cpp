@@ -17,7 +17,7 @@ namespace vlmtrain::planner {
 
 namespace {
 
-std::string gigabytes(int64_t bytes) {
+std::string size_words(int64_t bytes) {
   return fmt::format("{:.1f} GB", in_gigabytes(bytes));
 }
 
@@ -145,12 +145,12 @@ std::vector<Suggestion> suggest_faster(const Plan& plan, const Estimate& estimat
     const double without = estimate.micro_batch_seconds(chosen.micro_batch_size, {});
     const double with = estimate.micro_batch_seconds(chosen.micro_batch_size, chosen.recompute);
     add(fmt::format("with {} more nothing would be recomputed: steps about {:.0f} % shorter",
-                    gigabytes(std::max<int64_t>(missing, 0)), 100 * (1 - without / with)));
+                    size_words(std::max<int64_t>(missing, 0)), 100 * (1 - without / with)));
   }
   const int64_t spare = plan.limit.limit_bytes - plan.chosen.peaks.reserved_bytes;
   if (chosen.micro_batch_size == plan.workload.samples_per_rank()) {
     add(fmt::format("the whole share of the global batch is one micro-batch; {} stay free beside the margin",
-                    gigabytes(spare)));
+                    size_words(spare)));
   }
   return suggestions;
 }
@@ -168,7 +168,7 @@ std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& 
   append(suggestions, std::move(changes));
   if (auto card = larger_card(trial)) suggestions.push_back(std::move(*card));
   for (auto& suggestion : suggestions) {
-    suggestion.note = fmt::format("{}; {} are enough then", suggestion.note, gigabytes(suggestion.total_bytes));
+    suggestion.note = fmt::format("{}; {} are enough then", suggestion.note, size_words(suggestion.total_bytes));
   }
   if (suggestions.empty()) {
     suggestions.push_back(
