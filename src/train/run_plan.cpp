@@ -45,13 +45,13 @@ planner::Plan plan_that_fits(planner::PlanRequest request, bool allow_splits, bo
 
 }  // namespace
 
-RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload workload, const engine::TaskSettings& tasks,
+RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload workload,
+                 std::vector<planner::SampleLimit> limits, const engine::TaskSettings& tasks,
                  std::filesystem::path run_folder)
-    : device_(device),
-      run_folder_(std::move(run_folder)),
-      plan_(plan_that_fits(
-          plan_request(config, planner::card_of_device(memory::describe(device)), std::move(workload), tasks),
-          config.memory.allow_splits, may_not_fit_)) {
+    : device_(device), run_folder_(std::move(run_folder)) {
+  auto request = plan_request(config, planner::card_of_device(memory::describe(device)), std::move(workload), tasks);
+  request.sample_limits = std::move(limits);
+  plan_ = plan_that_fits(std::move(request), config.memory.allow_splits, may_not_fit_);
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(plan_), plan_.effort.seconds);
   memory::set_expandable_segments(choices().expandable_segments);

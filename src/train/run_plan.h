@@ -25,8 +25,9 @@ class RunPlan {
  public:
   /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit, and PlanningFailed. Sets up the
   /// allocator as the plan needs it.
-  RunPlan(const Config& config, at::Device device, planner::Workload workload, const engine::TaskSettings& tasks,
-          std::filesystem::path run_folder);
+  /// `limits` are of the samples, for what the refusal says.
+  RunPlan(const Config& config, at::Device device, planner::Workload workload, std::vector<planner::SampleLimit> limits,
+          const engine::TaskSettings& tasks, std::filesystem::path run_folder);
 
   const planner::Choices& choices() const { return plan_.chosen.choices; }
   const planner::StepPeaks& peaks() const { return plan_.chosen.peaks; }

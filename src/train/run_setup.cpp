@@ -8,6 +8,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/train/sample_limits.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/vgpu/counters.h"
 
@@ -62,7 +63,8 @@ void RunSetup::make_plan(const Config& config, at::Device device, planner::Workl
   const auto task_settings = tasks.initial_settings();
   if (!device.is_cpu()) {
     try {
-      plan.emplace(config, device, std::move(workload), task_settings, folder);
+      auto limits = sample_limits(records, config, workload);
+      plan.emplace(config, device, std::move(workload), std::move(limits), task_settings, folder);
     } catch (const PlanningFailed& failure) {
       go_on_without_plan(config, device, failure, folder);
     }
