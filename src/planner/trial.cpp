@@ -8,19 +8,30 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Share of the limit above which other passes of the tower do not help either.
-constexpr double kHopeless = 1.3;
+/// Of what the plan's passes of the tower save, what they may save of another job.
+constexpr double kDoubt = 1.2;
 
 }  // namespace
 
+double Trial::hopeless() const {
+  double most = 1;
+  for (const auto& other : tried_.all()) {
+    if (other->choices.micro_batch_size != plan_.chosen.choices.micro_batch_size ||
+        other->choices.recompute != plan_.chosen.choices.recompute) {
+      continue;
+    }
+    most = std::max(most, static_cast<double>(other->peaks.reserved_bytes) /
+                              static_cast<double>(plan_.chosen.peaks.reserved_bytes));
+  }
+  return kDoubt * most;
+}
+
 std::optional<int64_t> Trial::reserved_bytes(const Job& job, const Workload& workload) {
   const models::RecomputeBlocks blocks{.vision = plan_.detail.vision_blocks, .language = plan_.detail.language_blocks};
-  auto list = frugal_choices(request_.fixed, workload, blocks);
-  const auto is_the_plans = [this](const Choices& choices) { return choices == plan_.chosen.choices; };
-  std::stable_partition(list.begin(), list.end(), is_the_plans);
   std::optional<int64_t> least;
-  for (const Choices& choices : list) {
-    if (least && static_cast<double>(*least) > kHopeless * static_cast<double>(plan_.limit.limit_bytes)) break;
+  for (const Choices& choices : frugal_choices(request_.fixed, workload, blocks)) {
+    // Tiles one by one are many launches, so a rehearsal takes long.
+    if (least && static_cast<double>(*least) > hopeless() * static_cast<double>(plan_.limit.limit_bytes)) break;
     const auto bytes = tried_.reserved_bytes(job, choices, workload.candidates);
     if (bytes && (!least || *bytes < *least)) least = bytes;
     if (fits(least)) break;

@@ -25,6 +25,9 @@ class Trial {
   Tried& tried() const { return tried_; }
 
  private:
+  /// Share of the limit above which other passes of the tower do not help either.
+  double hopeless() const;
+
   const PlanRequest& request_;
   const Plan& plan_;
   Tried& tried_;
