@@ -65,7 +65,12 @@ Option OptionSearch::least() {
   if (least_) return *least_;
   // Of equals the first: rows and tiles are not taken one by one where that saves nothing.
   tried_.rehearse(smallest(1, choices_at_defaults().loss_chunk_rows));
-  for (const Choices& choices : frugal_choices(fixed_, workload_, blocks_)) tried_.rehearse(choices);
+  for (const Choices& choices : frugal_choices(fixed_, workload_, blocks_)) {
+    tried_.rehearse(choices);
+    // Other passes of the tower, which many tiles make slow to rehearse, change nothing where it does not take most.
+    const memory::Place& most = tried_.outcome_of(choices, /*with_timeline=*/false).detail->peak.place;
+    if (most.component != memory::Component::kVision) break;
+  }
   for (const Option* known : tried_.all()) {
     if (!is_allowed(known->choices)) continue;
     if (!least_ || known->peaks.reserved_bytes < least_->peaks.reserved_bytes) least_ = *known;
