@@ -81,12 +81,17 @@ def gigabytes(size):
     return "-" if size is None else f"{size / 1e9:.3f} GB"
 
 
+def context_bytes(line, card_bytes):
+    """What of the card is taken beside what PyTorch reserves, at the end of a step."""
+    return card_bytes - line["device_free_bytes"] - line["reserved_bytes"]
+
+
 def context(bench):
     """What the process takes of the card beside what PyTorch reserves, against what the plan has left for it."""
     job = Job("smolvlm-tiny", {"training.max_steps": 6, "memory.empty_cache_above": 1}, images=1, words=20, global_batch=2)
     run, _, nvml = job.run(bench, "context", {})
     plan, last = run.plan(), run.lines()[-1]
-    measured = plan["measured"]["device_used_bytes"] - last["reserved_bytes"]
+    measured = context_bytes(last, plan["card_bytes"])
     planned = plan["memory"]["context_bytes"]
     own = nvml - last["reserved_bytes"] if nvml else None
     figures = {"planned_bytes": planned, "measured_bytes": measured, "nvml_process_bytes": nvml}
@@ -113,6 +118,7 @@ def at_cap(job, cap, next_larger=True):
             return results.failed(f"planned, and then: {ended.reason()}", "src/planner/limit.cpp, and what the guard says in events.jsonl")
         plan, lines = run.plan(), run.lines()
         found = compare(plan, lines, nvml, has_times=not bench.is_virtual)
+        found["context_bytes"] = context_bytes(lines[-1], card_bytes)
         bad = found.pop("bad")
         if next_larger:
             held, seen = next_larger_fails(bench, job, name, plan, card_bytes)
@@ -134,7 +140,7 @@ def compare(plan, lines, nvml, has_times):
              "allocation_retries": measured["allocation_retries"], "oom_splits": sum(line["oom_splits"] for line in lines),
              "foreseen_splits": sum(line["foreseen_splits"] for line in lines),
              "predicted_seconds": plan["step_seconds"],
-             "nvml_process_bytes": nvml, "context_bytes": measured["device_used_bytes"] - lines[-1]["reserved_bytes"], "bad": []}
+             "nvml_process_bytes": nvml, "bad": []}
     for kind in ("allocated", "reserved"):
         planned, seen = memory[f"{kind}_peak_bytes"], measured[f"{kind}_peak_bytes"]
         found[f"{kind}_planned_bytes"], found[f"{kind}_measured_bytes"] = planned, seen
