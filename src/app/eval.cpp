@@ -10,6 +10,7 @@
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
@@ -71,12 +72,11 @@ ExitCode eval(const Arguments& arguments) {
                                        .on_bad_sample = config.data.on_bad_sample},
                                       [&lines](const train::Answer& answer) {
                                         const bool is_closed = answer.type == train::AnswerType::kClosed;
-                                        lines += nlohmann::ordered_json{{"id", answer.id},
-                                                                        {"task", answer.task},
-                                                                        {"closed", is_closed},
-                                                                        {"expected", answer.expected},
-                                                                        {"given", answer.given}}
-                                                     .dump() +
+                                        lines += io::json_text(nlohmann::ordered_json{{"id", answer.id},
+                                                                                      {"task", answer.task},
+                                                                                      {"closed", is_closed},
+                                                                                      {"expected", answer.expected},
+                                                                                      {"given", answer.given}}) +
                                                  "\n";
                                       });
   if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);

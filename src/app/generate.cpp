@@ -1,5 +1,7 @@
 #include "vlmtrain/engine/generate.h"
 
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include <chrono>
@@ -10,6 +12,8 @@
 #include "app/command.h"
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
@@ -84,14 +88,15 @@ ExitCode generate(const Arguments& arguments) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
   if (arguments.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"text", text},
-                                              {"token_ids", answers[0]},
-                                              {"prompt_tokens", prompt.tokens()},
-                                              {"seconds", seconds},
-                                              {"tokens_per_second", static_cast<double>(answers[0].size()) / seconds}}
-                           .dump());
+    fmt::print("{}\n", io::json_text(nlohmann::ordered_json{
+                           {"text", text},
+                           {"token_ids", answers[0]},
+                           {"prompt_tokens", prompt.tokens()},
+                           {"seconds", seconds},
+                           {"tokens_per_second", static_cast<double>(answers[0].size()) / seconds}}));
   } else {
-    fmt::print("{}\n", text);
+    // What a model answers may be anything; into a file or a pipe it goes as it is.
+    fmt::print("{}\n", isatty(STDOUT_FILENO) == 1 ? printable_lines(text) : text);
   }
   return ExitCode::kDone;
 }

@@ -6,6 +6,7 @@
 
 #include "app/command.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::app {
@@ -24,7 +25,8 @@ ExitCode init(const Arguments& arguments) {
   start_log(/*quiet=*/false);
   models::write_preset(arguments.preset, arguments.tokenizer, arguments.seed, arguments.out);
   if (arguments.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"preset", arguments.preset}, {"checkpoint", arguments.out}}.dump());
+    fmt::print("{}\n",
+               io::json_text(nlohmann::ordered_json{{"preset", arguments.preset}, {"checkpoint", arguments.out}}));
   } else {
     spdlog::info("{}: a randomly initialised {}", arguments.out, arguments.preset);
   }

@@ -5,6 +5,7 @@
 
 #include "app/command.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::app {
@@ -21,7 +22,8 @@ ExitCode merge(const Arguments& arguments) {
   start_log(/*quiet=*/false);
   models::merge_adapter(arguments.adapter, arguments.out);
   if (arguments.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"adapter", arguments.adapter}, {"checkpoint", arguments.out}}.dump());
+    fmt::print("{}\n",
+               io::json_text(nlohmann::ordered_json{{"adapter", arguments.adapter}, {"checkpoint", arguments.out}}));
   } else {
     spdlog::info("{}: the base of {} with the adapter in its weights", arguments.out, arguments.adapter);
   }

@@ -7,6 +7,7 @@
 #include "app/terminal_style.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/report/plan_timeline.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 void print(const planner::Plan& plan, const PlanArguments& arguments) {
   if (arguments.json) {
-    fmt::print("{}\n", plan.to_json().dump());
+    fmt::print("{}\n", io::json_text(plan.to_json()));
     return;
   }
   fmt::print("{}", report::plan_text(plan, style_of_stdout()));

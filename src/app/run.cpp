@@ -8,12 +8,14 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <sstream>
 
 #include "app/command.h"
 #include "app/leave.h"
 #include "app/standard_streams.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/memory/shortage.h"
 
 namespace vlmtrain::app {
@@ -62,7 +64,7 @@ ExitCode report_unforeseen(const std::exception& error) {
   if (const auto shortage = memory::shortage_in(error)) {
     const bool on_host = shortage->of == memory::Scarce::kHost;
     std::fprintf(stderr, "vlmtrain: error: %s is full: %s; free memory there%s, or take a smaller model\n",
-                 std::string(memory::name_of(shortage->of)).c_str(), shortage->reason.c_str(),
+                 std::string(memory::name_of(shortage->of)).c_str(), printable(shortage->reason).c_str(),
                  on_host ? ", ask for more (SLURM's --mem)" : "");
     return ExitCode::kDoesNotFit;
   }
@@ -72,10 +74,10 @@ ExitCode report_unforeseen(const std::exception& error) {
         stderr,
         "vlmtrain: error: the device failed: %s; start again, and training goes on from its last checkpoint; if "
         "it happens again, look at the driver's log (dmesg) and try another device\n",
-        reason.substr(0, reason.find('\n')).c_str());
+        printable(reason.substr(0, reason.find('\n'))).c_str());
     return ExitCode::kFailed;
   }
-  std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", error.what());
+  std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", printable_message(error.what()).c_str());
   return ExitCode::kFailed;
 }
 
@@ -84,10 +86,11 @@ ExitCode report_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const UserError& error) {
-    std::fprintf(stderr, "vlmtrain: error: %s\n", error.what());
+    std::fprintf(stderr, "vlmtrain: error: %s\n", printable_message(error.what()).c_str());
     return error.code();
   } catch (const std::filesystem::filesystem_error& error) {
-    std::fprintf(stderr, "vlmtrain: error: %s; check the path, its permissions and the free space\n", error.what());
+    std::fprintf(stderr, "vlmtrain: error: %s; check the path, its permissions and the free space\n",
+                 printable_message(error.what()).c_str());
     return ExitCode::kFailed;
   } catch (const std::exception& error) {
     return report_unforeseen(error);
@@ -121,7 +124,7 @@ int run(std::vector<std::string> arguments) {
     actions.emplace(command, entry.declare(*command));
   }
   if (const auto unknown = unknown_command(arguments)) {
-    std::fprintf(stderr, "vlmtrain: error: %s\n", unknown->c_str());
+    std::fprintf(stderr, "vlmtrain: error: %s\n", printable(*unknown).c_str());
     return static_cast<int>(ExitCode::kUsage);
   }
   put_default_command(arguments);
@@ -129,7 +132,10 @@ int run(std::vector<std::string> arguments) {
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    const bool asked_for = app.exit(error) == 0;  // --help or --version
+    std::ostringstream out, wrong;
+    const bool asked_for = app.exit(error, out, wrong) == 0;  // --help or --version
+    std::fputs(out.str().c_str(), stdout);
+    std::fputs(printable_lines(wrong.str()).c_str(), stderr);
     return static_cast<int>(after_printing(asked_for ? ExitCode::kDone : ExitCode::kUsage));
   }
   const CLI::App* const command = app.get_subcommands().front();

@@ -16,6 +16,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/nn/lora_adapter.h"
 
@@ -37,7 +38,8 @@ std::vector<std::string> saved_modules(const nlohmann::json& config, const std::
   if (modules.is_null()) return {};
   std::vector<std::string> names;
   for (const auto& module : modules) {
-    if (!module.is_string()) throw data_error("{}: modules_to_save holds {}, not a name", source, module.dump());
+    if (!module.is_string())
+      throw data_error("{}: modules_to_save holds {}, not a name", source, io::json_excerpt(module));
     names.push_back(module);
   }
   return names;
@@ -56,14 +58,14 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
   for (const char* key : kUnsupportedKeys) {
     if (config.contains(key) && is_set(config[key])) {
       throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and take the result",
-                       source, key, config[key].dump());
+                       source, key, io::json_excerpt(config[key]));
     }
   }
   // Such starts (PiSSA, OLoRA, …) change the base weights as well.
   const auto start = config.value("init_lora_weights", nlohmann::json());
   if (start.is_string() && start != "gaussian" && start != "orthogonal" && start != "eva") {
     throw data_error("{}: init_lora_weights {} changes the base's weights; let peft convert the adapter to plain LoRA",
-                     source, start.dump());
+                     source, io::json_excerpt(start));
   }
 }
 
@@ -176,7 +178,7 @@ void write_adapter_config(const VisionLanguageModel& model, const std::filesyste
                                       {"task_type", nullptr},
                                       {"use_dora", lora.use_dora},
                                       {"use_rslora", lora.use_rslora}};
-  io::write_file(out / kAdapterConfigName, config.dump(2) + "\n");
+  io::write_file(out / kAdapterConfigName, io::json_text(config, 2) + "\n");
 }
 
 }  // namespace

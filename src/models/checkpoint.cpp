@@ -16,6 +16,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/weights_to_save.h"
@@ -109,7 +110,7 @@ std::string saved_config(const VisionLanguageModel& model, const std::string& co
   auto config = io::parse_ordered_json(content, source);
   if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype_name(*dtype);
   model.complete_config(config);
-  return config.dump(2) + "\n";
+  return io::json_text(config, 2) + "\n";
 }
 
 }  // namespace

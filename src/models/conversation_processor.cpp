@@ -5,6 +5,7 @@
 
 #include "models/expand_images.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/text/labels.h"
 
 namespace vlmtrain::models {
@@ -115,7 +116,7 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
     video.is_video = true;
     return video;
   } catch (const UserError& error) {
-    const std::string name = medium.file.string(), message = error.what();
+    const std::string name = printable(medium.file.string()), message = error.what();
     throw data_error("{}{}", message.find(name) == std::string::npos ? name + ": " : "", message);
   }
 }
@@ -161,7 +162,7 @@ void ConversationProcessor::check_media(const io::Record& record) const {
     throw data::SampleError("video for a family without",
                             fmt::format("sample {} has a video ({}), and this family takes no videos; drop the sample "
                                         "or take a model of another family",
-                                        record.id, record.videos.front()));
+                                        record.id, excerpt(record.videos.front())));
   }
   const auto limit = settings_.max_images_per_sample;
   if (limit && std::ssize(record.images) > *limit) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models {
 
@@ -75,7 +76,7 @@ void PreprocessorConfig::require_no_others(const std::set<std::string_view>& kno
   for (const auto& [key, setting] : config_.items()) {
     if (known.contains(key) || setting.is_null() || setting == false) continue;
     throw data_error("{}: {} is {}, a setting that is not supported; remove it if the pictures do not depend on it",
-                     name_, key, setting.dump());
+                     name_, key, io::json_excerpt(setting));
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/program.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::planner {
 
@@ -98,7 +99,7 @@ std::optional<std::string> read_line(std::FILE* file) {
 }
 
 void write_line(std::FILE* file, const nlohmann::json& json) {
-  std::fputs((json.dump() + "\n").c_str(), file);
+  std::fputs((io::json_text(json) + "\n").c_str(), file);
   std::fflush(file);
 }
 

@@ -44,6 +44,27 @@ std::optional<T> if_not_null(const nlohmann::json& json) {
   return json.is_null() ? std::nullopt : std::optional{json.get<T>()};
 }
 
+/// JSON is UTF-8 and a path any bytes: each stands as the character of its number.
+std::string path_as_text(const std::filesystem::path& path) {
+  std::string text;
+  for (const char letter : path.native()) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (byte >= 0x80) text += static_cast<char>(0xC0 | byte >> 6);
+    text += static_cast<char>(byte < 0x80 ? byte : 0x80 | (byte & 0x3F));
+  }
+  return text;
+}
+
+std::filesystem::path text_as_path(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool leads = byte >= 0x80 && i + 1 < text.size();
+    bytes += static_cast<char>(leads ? byte << 6 | (static_cast<unsigned char>(text[++i]) & 0x3F) : byte);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void to_json(nlohmann::json& json, const Choices& choices) {
@@ -71,7 +92,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RehearsalDetail, peak, vision_blocks, languag
                                    trained_elements, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {{"model", job.model.string()},
+  json = {{"model", path_as_text(job.model)},
           {"precision", job.precision},
           {"optimizer_states", job.optimizer_states},
           {"frozen", job.frozen},
@@ -79,14 +100,16 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"quantization", job.quantization},
           {"max_grad_norm", job.max_grad_norm},
           {"tasks", job.tasks}};
+  if (job.lora) json["lora"]["adapter"] = path_as_text(job.lora->adapter);
 }
 
 void from_json(const nlohmann::json& json, Job& job) {
-  job.model = json.at("model").get<std::string>();
+  job.model = text_as_path(json.at("model").get<std::string>());
   json.at("precision").get_to(job.precision);
   json.at("optimizer_states").get_to(job.optimizer_states);
   json.at("frozen").get_to(job.frozen);
   job.lora = if_not_null<nn::LoraSettings>(json.at("lora"));
+  if (job.lora) job.lora->adapter = text_as_path(json["lora"].at("adapter").get<std::string>());
   json.at("quantization").get_to(job.quantization);
   json.at("max_grad_norm").get_to(job.max_grad_norm);
   json.at("tasks").get_to(job.tasks);

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <string>
 
+#include "vlmtrain/io/json_text.h"
+
 namespace vlmtrain::report {
 
 void AppendedLines::read(const std::function<void(const nlohmann::json& object)>& use) {
@@ -15,7 +17,7 @@ void AppendedLines::read(const std::function<void(const nlohmann::json& object)>
   file.seekg(read_bytes_);
   for (std::string line; std::getline(file, line) && !file.eof();) {
     read_bytes_ += std::ssize(line) + 1;
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto json = io::json_of(line).value_or(nlohmann::json());
     if (json.is_object()) use(json);
   }
 }

@@ -13,6 +13,7 @@
 
 #include "report/build_commit.h"
 #include "report/json_line.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/report/event.h"
 
@@ -138,7 +139,7 @@ std::string Environment::to_json() const {
                                     {"command", command},
                                     {"start_time", start_time},
                                     {"slurm_job_id", slurm_job_id}};
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return io::json_text(json, 2) + "\n";
 }
 
 }  // namespace vlmtrain::report

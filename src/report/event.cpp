@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "report/json_line.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::report {
 
@@ -39,7 +40,8 @@ double unix_seconds() {
 }
 
 std::string Event::to_json_line() const {
-  return text_of({{"step", step}, {"time", time}, {"kind", name_of(kind)}, {"message", message}, {"ids", ids}});
+  return io::json_text(nlohmann::ordered_json{
+      {"step", step}, {"time", time}, {"kind", name_of(kind)}, {"message", message}, {"ids", ids}});
 }
 
 }  // namespace vlmtrain::report

@@ -4,6 +4,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::report {
 
@@ -14,7 +15,7 @@ std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
   std::ifstream file(path);
   std::string kept;
   for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto json = io::json_of(line).value_or(nlohmann::json());
     if (json.is_object() && io::get_or<int64_t>(json, "step", last_step + 1, path.string()) <= last_step) {
       kept += line + "\n";
     }
@@ -38,37 +39,38 @@ nlohmann::ordered_json tasks_json(const std::map<std::string, TaskMetrics>& task
 
 std::string StepMetrics::to_json_line() const {
   // nlohmann writes numbers that are not finite as null.
-  return text_of({{"step", step},
-                  {"total_steps", total_steps},
-                  {"epoch", epoch},
-                  {"loss", loss},
-                  {"learning_rate", learning_rate},
-                  {"grad_norm", grad_norm},
-                  {"skipped", skipped},
-                  {"skipped_steps", skipped_steps},
-                  {"loss_scale", or_null(loss_scale)},
-                  {"tokens", tokens},
-                  {"label_tokens", label_tokens},
-                  {"images", images},
-                  {"samples", samples},
-                  {"step_seconds", step_seconds},
-                  {"data_wait_seconds", data_wait_seconds},
-                  {"tokens_per_second", tokens_per_second()},
-                  {"micro_batches", micro_batches},
-                  {"micro_batch_sizes", micro_batch_sizes},
-                  {"foreseen_splits", foreseen_splits},
-                  {"oom_splits", oom_splits},
-                  {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
-                  {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
-                  {"allocated_peak_bytes", allocated_peak_bytes},
-                  {"reserved_peak_bytes", reserved_peak_bytes},
-                  {"allocated_bytes", allocated_bytes},
-                  {"reserved_bytes", reserved_bytes},
-                  {"fragmentation_bytes", fragmentation_bytes()},
-                  {"device_free_bytes", or_null(device_free_bytes)},
-                  {"host_bytes", host_bytes},
-                  {"host_peak_bytes", host_peak_bytes},
-                  {"tasks", tasks_json(tasks)}});
+  return io::json_text(
+      nlohmann::ordered_json{{"step", step},
+                             {"total_steps", total_steps},
+                             {"epoch", epoch},
+                             {"loss", loss},
+                             {"learning_rate", learning_rate},
+                             {"grad_norm", grad_norm},
+                             {"skipped", skipped},
+                             {"skipped_steps", skipped_steps},
+                             {"loss_scale", or_null(loss_scale)},
+                             {"tokens", tokens},
+                             {"label_tokens", label_tokens},
+                             {"images", images},
+                             {"samples", samples},
+                             {"step_seconds", step_seconds},
+                             {"data_wait_seconds", data_wait_seconds},
+                             {"tokens_per_second", tokens_per_second()},
+                             {"micro_batches", micro_batches},
+                             {"micro_batch_sizes", micro_batch_sizes},
+                             {"foreseen_splits", foreseen_splits},
+                             {"oom_splits", oom_splits},
+                             {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
+                             {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
+                             {"allocated_peak_bytes", allocated_peak_bytes},
+                             {"reserved_peak_bytes", reserved_peak_bytes},
+                             {"allocated_bytes", allocated_bytes},
+                             {"reserved_bytes", reserved_bytes},
+                             {"fragmentation_bytes", fragmentation_bytes()},
+                             {"device_free_bytes", or_null(device_free_bytes)},
+                             {"host_bytes", host_bytes},
+                             {"host_peak_bytes", host_peak_bytes},
+                             {"tasks", tasks_json(tasks)}});
 }
 
 StepLines::StepLines(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {

@@ -1,12 +1,14 @@
 #include "report/page.h"
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::report {
 
 std::string html_escaped(std::string_view text) {
   std::string html;
-  for (const char character : text) {
+  for (const char character : printable_lines(text)) {
     switch (character) {
       case '&':
         html += "&amp;";
@@ -31,7 +33,7 @@ std::string html_escaped(std::string_view text) {
 }
 
 std::string script_json(const nlohmann::json& value) {
-  const std::string json = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string json = io::json_text(value);
   std::string safe;
   safe.reserve(json.size());
   for (const char character : json) {

@@ -6,6 +6,7 @@
 #include "report/plan_words.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/report/plan_text.h"
 
 namespace vlmtrain::report {

@@ -10,6 +10,7 @@
 #include "report/plan_table.h"
 #include "report/plan_words.h"
 #include "report/wrapped_text.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::report {
 

@@ -11,6 +11,7 @@
 #include "report/plan_words.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/report/plan_text.h"
 
 namespace vlmtrain::report {

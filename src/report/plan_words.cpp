@@ -6,6 +6,7 @@
 
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/engine/options.h"
 
 namespace vlmtrain::report {
@@ -145,13 +146,6 @@ std::string place_words(const memory::Place& place, bool backward) {
   std::string text = part_words(place);
   if (backward) return text + ", backward pass";
   return in_a_pass ? text + ", forward pass" : text;
-}
-
-std::string printable(std::string_view text) {
-  std::string shown(text);
-  std::replace_if(
-      shown.begin(), shown.end(), [](unsigned char byte) { return byte < 0x20 || byte == 0x7f; }, '?');
-  return shown;
 }
 
 std::vector<Fact> plan_facts(const planner::Plan& plan) {

@@ -28,9 +28,6 @@ std::string training_words(const planner::Plan& plan);
 /// Where a step is: "language block 12, backward pass".
 std::string place_words(const memory::Place& place, bool backward);
 
-/// Text from outside on one line: control characters become question marks.
-std::string printable(std::string_view text);
-
 struct Fact {
   std::string name;
   std::string text;

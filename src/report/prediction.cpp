@@ -9,6 +9,7 @@
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/resize.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::report {
 
@@ -31,13 +32,13 @@ at::Tensor thumbnail(const at::Tensor& picture) {
 }  // namespace
 
 std::string Prediction::to_json_line() const {
-  return text_of({{"step", step},
-                  {"id", id},
-                  {"task", task},
-                  {"question", question},
-                  {"expected", expected},
-                  {"given", given},
-                  {"images", images}});
+  return io::json_text(nlohmann::ordered_json{{"step", step},
+                                              {"id", id},
+                                              {"task", task},
+                                              {"question", question},
+                                              {"expected", expected},
+                                              {"given", given},
+                                              {"images", images}});
 }
 
 std::string thumbnail_data_uri(const at::Tensor& picture) {

@@ -14,6 +14,7 @@
 #include "report/run_steps.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/event.h"
 
 namespace vlmtrain::report {
@@ -85,7 +86,7 @@ class Snapshot {
 
 /// Null where it is not an object.
 nlohmann::json parsed_object(const std::string& content) {
-  auto json = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
+  const auto json = io::json_of(content).value_or(nlohmann::json());
   return json.is_object() ? json : nlohmann::json();
 }
 

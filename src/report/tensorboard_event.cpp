@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "report/crc32c.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::report {
 
@@ -97,7 +98,7 @@ std::string session_start_event(double time, int64_t step) {
 std::string scalars_event(double time, int64_t step, const std::map<std::string, double>& by_tag) {
   Message summary;
   for (const auto& [tag, value] : by_tag) {
-    summary.message(kValue, Message().text(kTag, tag).number(kSimpleValue, static_cast<float>(value)));
+    summary.message(kValue, Message().text(kTag, printable(tag)).number(kSimpleValue, static_cast<float>(value)));
   }
   return event_at(time, step).message(kSummary, summary).bytes();
 }
@@ -106,9 +107,9 @@ std::string text_event(double time, int64_t step, std::string_view tag, std::str
   // A TensorProto of one string, which the metadata gives to the text plugin (SummaryMetadata.plugin_data.plugin_name).
   constexpr uint64_t kString = 7;
   const Message shape = Message().message(2, Message().varint(1, 1));
-  const Message tensor = Message().varint(1, kString).message(2, shape).text(8, markdown);
+  const Message tensor = Message().varint(1, kString).message(2, shape).text(8, printable_lines(markdown));
   const Message metadata = Message().message(1, Message().text(1, "text"));
-  const Message value = Message().text(kTag, tag).message(kTensor, tensor).message(kMetadata, metadata);
+  const Message value = Message().text(kTag, printable(tag)).message(kTensor, tensor).message(kMetadata, metadata);
   return event_at(time, step).message(kSummary, Message().message(kValue, value)).bytes();
 }
 
@@ -120,7 +121,7 @@ std::string image_event(double time, int64_t step, std::string_view tag, std::st
                             .varint(2, static_cast<uint64_t>(size.width))
                             .varint(3, kRgb)
                             .text(4, bytes);
-  const Message value = Message().text(kTag, tag).message(kImage, image);
+  const Message value = Message().text(kTag, printable(tag)).message(kImage, image);
   return event_at(time, step).message(kSummary, Message().message(kValue, value)).bytes();
 }
 

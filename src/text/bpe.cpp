@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "text/utf8.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::text {
 namespace {
@@ -68,7 +69,7 @@ void Bpe::read_merges(const JsonNode& node) {
   uint32_t rank = 0;
   for (const nlohmann::json& item : merges.value()) {
     const auto pair = parse_merge(item);
-    if (!pair) throw merges.error("has {} at {}; a merge is \"a b\" or [\"a\", \"b\"]", item.dump(), rank);
+    if (!pair) throw merges.error("has {} at {}; a merge is \"a b\" or [\"a\", \"b\"]", io::json_excerpt(item), rank);
     const auto id_of = [&](const std::string& token) {
       const auto id = vocabulary_.find(token);
       if (!id) {

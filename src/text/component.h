@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "text/json_node.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::text {
 
@@ -25,7 +26,7 @@ std::unique_ptr<Component> make_component(const JsonNode& node, std::span<const 
     if (kind.type == type) return kind.make(node);
     known += (known.empty() ? "" : ", ") + std::string(kind.type);
   }
-  throw node.error("has the type \"{}\", which is not supported; supported are {}", type, known);
+  throw node.error("has the type \"{}\", which is not supported; supported are {}", excerpt(type), known);
 }
 
 /// The component under `key`, or none where the file says null.

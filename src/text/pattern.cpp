@@ -1,6 +1,7 @@
 #include "text/pattern.h"
 
 #include "text/utf8.h"
+#include "vlmtrain/base/printable.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -56,8 +57,8 @@ class RegexPattern : public Pattern {
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
                               PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &code, &offset, nullptr));
     if (!code_) {
-      throw node.error("has the regular expression \"{}\", which does not compile: {} at offset {}", expression,
-                       pcre2_message(code), offset);
+      throw node.error("has the regular expression \"{}\", which does not compile: {} at offset {}",
+                       excerpt(expression), pcre2_message(code), offset);
     }
     // Without the JIT, matching is slower and the same.
     pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);

@@ -19,17 +19,10 @@
 #include "text/utf8.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::text {
 namespace {
-
-nlohmann::json parse_document(std::string_view json_text, const std::string& source) {
-  try {
-    return nlohmann::json::parse(json_text);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw data_error("{} is not valid JSON ({}); fetch the file again", source, error.what());
-  }
-}
 
 void require_utf8(std::string_view text) {
   if (const auto at = find_invalid_utf8(text)) {
@@ -119,7 +112,7 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json,
 
 Tokenizer Tokenizer::from_json(std::string_view json_text, const std::string& source_name,
                                std::span<const std::string> extra_special_tokens) {
-  const nlohmann::json document = parse_document(json_text, source_name);
+  const nlohmann::json document = io::parse_json(json_text, source_name);
   return Tokenizer(std::make_unique<const Impl>(JsonNode(document, source_name), extra_special_tokens));
 }
 

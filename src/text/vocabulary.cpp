@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json_text.h"
+
 namespace vlmtrain::text {
 namespace {
 
@@ -9,7 +12,7 @@ constexpr int64_t kMostIds = int64_t{1} << 26U;  // a guard against ids that wou
 
 int64_t checked_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
   const bool good = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMostIds;
-  if (!good) throw node.error("gives the token \"{}\" the id {}, which is none", token, id.dump());
+  if (!good) throw node.error("gives the token \"{}\" the id {}, which is none", excerpt(token), io::json_excerpt(id));
   return id.get<int64_t>();
 }
 

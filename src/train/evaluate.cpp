@@ -9,6 +9,7 @@
 #include "vlmtrain/data/sample_stream.h"
 #include "vlmtrain/engine/generate.h"
 #include "vlmtrain/engine/step.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::train {
 
@@ -117,20 +118,20 @@ std::string Evaluation::to_json() const {
   for (const auto& [task, score] : by_task) {
     tasks[task] = {{"samples", score.samples}, {"exact_match", score.exact_match()}};
   }
-  return nlohmann::ordered_json{{"loss", loss},
-                                {"label_tokens", label_tokens},
-                                {"samples", total.samples},
-                                {"exact_match", total.exact_match()},
-                                {"closed", {{"samples", closed.samples}, {"accuracy", closed.accuracy()}}},
-                                {"open",
-                                 {{"samples", open.samples},
-                                  {"exact_match", open.exact_match()},
-                                  {"recall", open.recall()},
-                                  {"precision", open.precision()},
-                                  {"f1", open.f1()}}},
-                                {"skipped", skipped},
-                                {"by_task", tasks}}
-      .dump();
+  return io::json_text(
+      nlohmann::ordered_json{{"loss", loss},
+                             {"label_tokens", label_tokens},
+                             {"samples", total.samples},
+                             {"exact_match", total.exact_match()},
+                             {"closed", {{"samples", closed.samples}, {"accuracy", closed.accuracy()}}},
+                             {"open",
+                              {{"samples", open.samples},
+                               {"exact_match", open.exact_match()},
+                               {"recall", open.recall()},
+                               {"precision", open.precision()},
+                               {"f1", open.f1()}}},
+                             {"skipped", skipped},
+                             {"by_task", tasks}});
 }
 
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,

@@ -9,9 +9,11 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/io/remove_directory.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/adapter.h"
@@ -64,7 +66,7 @@ io::NamedTensors state_to_save(const models::VisionLanguageModel& model, const e
 }
 
 std::string text_of(const nlohmann::ordered_json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : io::json_text(value);
 }
 
 /// Opens every file that a run goes on from: lengths and headers are checked, no tensor is read.
@@ -132,7 +134,7 @@ std::filesystem::path RunCheckpoints::save(const RunState& state, const models::
   const auto trainer_state = state_folder(folder.path());
   std::filesystem::create_directory(trainer_state);
   io::write_safetensors(trainer_state / "optimizer.safetensors", state_to_save(model, optimizer, how));
-  io::write_file(trainer_state / "ledger.json", ledger.to_json().dump(2) + "\n");
+  io::write_file(trainer_state / "ledger.json", io::json_text(ledger.to_json(), 2) + "\n");
   nlohmann::ordered_json json{{"step", state.step},
                               {"skipped_steps", state.skipped_steps},
                               {"epoch", state.cursor.epoch},
@@ -141,7 +143,7 @@ std::filesystem::path RunCheckpoints::save(const RunState& state, const models::
   if (state.total_steps) json["total_steps"] = *state.total_steps;
   if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
   if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
-  io::write_file(trainer_state / "state.json", json.dump(2) + "\n");
+  io::write_file(trainer_state / "state.json", io::json_text(json, 2) + "\n");
   folder.commit();
   remove_old();
   return checkpoint;
@@ -174,19 +176,20 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
   state.host_memory = json.value("host_memory", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
-  std::string differences;
+  std::vector<std::string> differences;
   for (const auto& [key, value] : fingerprint.items()) {
     const auto saved = state.fingerprint.find(key);
     if (saved == state.fingerprint.end() || *saved != value) {
-      differences += fmt::format("\n  {}: was {}, is {}", key,
-                                 saved == state.fingerprint.end() ? "not there" : text_of(*saved), text_of(value));
+      differences.push_back(fmt::format("{}: was {}, is {}", key,
+                                        saved == state.fingerprint.end() ? "not there" : excerpt(text_of(*saved)),
+                                        excerpt(text_of(value))));
     }
   }
   if (!differences.empty()) {
     throw usage_error(
         "{}: the run there was made with other settings, so going on would not continue it; use them, or another "
-        "output.dir:{}",
-        checkpoint.string(), differences);
+        "output.dir:\n  {}",
+        checkpoint.string(), fmt::join(differences, "\n  "));
   }
   return state;
 }

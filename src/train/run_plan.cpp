@@ -6,6 +6,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/vgpu/counters.h"
 
@@ -102,7 +103,7 @@ void RunPlan::compare(const memory::DeviceMemory& measured, int64_t steps, const
 void RunPlan::write(const nlohmann::ordered_json& measured) const {
   nlohmann::ordered_json json = plan_.to_json();
   if (!measured.is_null()) json["measured"] = measured;
-  io::write_file(run_folder_ / "plan.json", json.dump(2) + "\n");
+  io::write_file(run_folder_ / "plan.json", io::json_text(json, 2) + "\n");
 }
 
 void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure,

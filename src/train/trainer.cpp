@@ -28,6 +28,7 @@
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/epoch_progress.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/report/environment.h"
 #include "vlmtrain/train/setup.h"
@@ -341,7 +342,9 @@ class Trainer {
     callbacks_.event({.step = run_.state.step, .kind = kind, .message = std::move(message), .ids = std::move(ids)});
   }
 
-  void write_ledger() const { io::write_file(run_.folder / "ledger.json", run_.ledger.to_json().dump(2) + "\n"); }
+  void write_ledger() const {
+    io::write_file(run_.folder / "ledger.json", io::json_text(run_.ledger.to_json(), 2) + "\n");
+  }
 
   /// Why what is in memory after an error is not to be saved; empty where it may be.
   std::string unsafe_to_save(const std::exception& error) const {
@@ -434,7 +437,7 @@ std::string TrainingSummary::to_json() const {
   if (planned_peak_bytes) json["planned_peak_bytes"] = *planned_peak_bytes;
   json["skipped_steps"] = skipped_steps;
   json["callback_seconds"] = callback_seconds;
-  return json.dump();
+  return io::json_text(json);
 }
 
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {

@@ -58,6 +58,15 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
   EXPECT_EQ(sent(Job{}).precision, engine::Precision::kBf16);
 }
 
+TEST(ProtocolTest, PathsOfAnyBytesArrive) {
+  std::string every;
+  for (int byte = 1; byte < 256; ++byte) every += static_cast<char>(byte);
+  const Job job{.model = "/models/caf\xE9/" + every, .lora = nn::LoraSettings{.adapter = "/adapters/\xFF\x80" + every}};
+  const Job arrived = sent(job);
+  EXPECT_EQ(arrived.model, job.model);
+  EXPECT_EQ(arrived.lora->adapter, job.lora->adapter);
+}
+
 TEST(ProtocolTest, ARequestArrivesAsItIs) {
   RehearsalRequest request{.choices = {.micro_batch_size = 6,
                                        .recompute = {.vision = 3, .language = 7},

@@ -183,8 +183,8 @@ TEST(PlanTextTest, NamesFromOutsideDoNotControlTheTerminal) {
   plan.model = "model\x1b[2J\nnext";
   plan.worst.first_id = "a\rb";
   const std::string text = plan_text(plan, {});
-  EXPECT_THAT(text, HasSubstr("model?[2J?next"));
-  EXPECT_THAT(text, HasSubstr("a?b"));
+  EXPECT_THAT(text, HasSubstr("model\\x1b[2J\\nnext"));
+  EXPECT_THAT(text, HasSubstr("a\\rb"));
   plan.fits = false;
   EXPECT_THAT(plan_headline(plan), Not(HasSubstr("\n")));
 }

@@ -58,6 +58,11 @@ std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder)
   return files;
 }
 
+TEST(TensorBoardEventTest, TextsAreUtf8) {
+  EXPECT_EQ(text_event(0, 1, "answers/caf\xE9\n", "a\nb\xFF"), text_event(0, 1, "answers/caf\\xe9\\n", "a\nb\\xff"));
+  EXPECT_EQ(scalars_event(0, 1, {{"tasks/\x1b[2J/loss", 1}}), scalars_event(0, 1, {{"tasks/\\x1b[2J/loss", 1}}));
+}
+
 TEST(TensorBoardTest, WritesStepsAndAnswers) {
   const RunFolder run;
   const auto folder = run.path() / "tensorboard";

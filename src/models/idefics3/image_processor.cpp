@@ -7,6 +7,7 @@
 
 #include "models/cut_tiles.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models::idefics3 {
 namespace {
@@ -67,7 +68,8 @@ int64_t longest_edge(const PreprocessorConfig& config, std::string_view key, int
   const bool understood = found->is_object() && found->size() == 1 && found->contains("longest_edge") &&
                           found->at("longest_edge").is_number_integer() && found->at("longest_edge") > 0;
   if (!understood) {
-    throw data_error("{}: {} is {}; only {{\"longest_edge\": PIXELS}} is supported", config.name(), key, found->dump());
+    throw data_error("{}: {} is {}; only {{\"longest_edge\": PIXELS}} is supported", config.name(), key,
+                     io::json_excerpt(*found));
   }
   return found->at("longest_edge").get<int64_t>();
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models::llava {
 
@@ -21,7 +22,7 @@ constexpr Triple kHalf{0.5, 0.5, 0.5};
   throw data_error(
       "{}: {} is {}; supported are a number of pixels, {{\"shortest_edge\": PIXELS}} and {{\"height\": PIXELS, "
       "\"width\": PIXELS}}",
-      config.name(), key, found.dump());
+      config.name(), key, io::json_excerpt(found));
 }
 
 bool is_pixels(const json& value) {

@@ -7,6 +7,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
@@ -44,7 +45,7 @@ LlamaConfig read_text(const json& given, const std::string& source) {
   const auto sections = read_sections(text, source);
   for (const json& layer : text.value("layer_types", json::array())) {
     if (layer != "full_attention") {
-      throw data_error("{}: layer_types has {}; only full_attention is supported", source, layer.dump());
+      throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::json_excerpt(layer));
     }
   }
   LlamaConfig config = LlamaConfig::from_json(text, source);

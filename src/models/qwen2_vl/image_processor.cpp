@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
@@ -23,7 +24,7 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
     throw data_error(
         "{}: size is {}; it has the least and the most pixels as {{\"shortest_edge\": PIXELS, "
         "\"longest_edge\": PIXELS}}",
-        file.name(), size.dump());
+        file.name(), io::json_excerpt(size));
   }
   return found->get<int64_t>();
 }

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "vlmtrain/io/json_text.h"
+
 namespace vlmtrain::train {
 
 MetricsFiles::MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples)
@@ -14,7 +16,7 @@ MetricsFiles::MetricsFiles(const std::filesystem::path& run_folder, int64_t resu
 void MetricsFiles::on_step(const StepReport& step) {
   metrics_.append(step.metrics.to_json_line());
   if (samples_) {
-    samples_->append(nlohmann::ordered_json{{"step", step.metrics.step}, {"ids", step.sample_ids}}.dump());
+    samples_->append(io::json_text(nlohmann::ordered_json{{"step", step.metrics.step}, {"ids", step.sample_ids}}));
   }
 }
 
