@@ -6,9 +6,11 @@
 #include <ATen/ops/empty.h>
 
 #include "models/companion_files.h"
+#include "models/from_settings.h"
 #include "models/lora_targets.h"
 #include "models/registry.h"
 #include "models/saved_tensors.h"
+#include "models/size_limits.h"
 #include "models/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
@@ -45,8 +47,11 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
                                                  nn::Quantization quantization) {
   const memory::InComponent weights(memory::Component::kWeights);
   const auto config = io::read_json(folder / "config.json");
-  auto model =
-      family_of(config, folder).build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization});
+  auto model = from_settings(folder, [&] {
+    const Family& family = family_of(config, folder);
+    check_elements(family.elements(config, folder), folder);
+    return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization});
+  });
   check_lora_targets(model->parameters(), folder);
   return model;
 }
@@ -54,7 +59,7 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
   if (is_adapter(folder)) return load_processor(base_of_adapter(folder), settings);
   const auto config = io::read_json(folder / "config.json");
-  return family_of(config, folder).load_processor(config, folder, settings);
+  return from_settings(folder, [&] { return family_of(config, folder).load_processor(config, folder, settings); });
 }
 
 void initialize_weights(VisionLanguageModel& model, uint64_t seed) {

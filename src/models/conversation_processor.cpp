@@ -3,9 +3,13 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "models/expand_images.h"
+#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/memory/host.h"
 #include "vlmtrain/text/labels.h"
 
 namespace vlmtrain::models {
@@ -109,10 +113,30 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   return sample;
 }
 
+void check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes) {
+  constexpr int64_t kPlanes = 3;
+  const int64_t most = host_bytes / 4;
+  const int64_t of_frame = kPlanes * size.height * size.width;
+  const int64_t of_last = image::decoding_bytes(size);
+  if (of_last <= most && frames - 1 <= (most - of_last) / std::max<int64_t>(of_frame, 1)) return;
+  throw data_error(
+      "{}{} x {} pixels take {} while they are decoded, and no more than a quarter of this process's {} may go to it; "
+      "shrink the {}",
+      frames > 1 ? fmt::format("{} frames of ", frames) : "", size.width, size.height,
+      format_bytes(of_last + (frames - 1) * of_frame), format_bytes(host_bytes), frames > 1 ? "video" : "picture");
+}
+
 ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
+  static const int64_t host_bytes = memory::host_limit_bytes();
   try {
-    if (!medium.is_video) return plan(image::read_image_size(medium.file));
-    ImagePlan video = plan_video(image::VideoFile(medium.file).info());
+    if (!medium.is_video) {
+      const image::ImageSize size = image::read_image_size(medium.file);
+      check_decoding(size, 1, host_bytes);
+      return plan(size);
+    }
+    const image::VideoInfo info = image::VideoFile(medium.file).info();
+    ImagePlan video = plan_video(info);
+    check_decoding(info.size, video.frames, host_bytes);
     video.is_video = true;
     return video;
   } catch (const UserError& error) {

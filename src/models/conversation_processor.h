@@ -34,6 +34,10 @@ struct EncodedChat {
   std::vector<int64_t> image_token_positions;
 };
 
+/// data_error where decoding `frames` frames of this size at once takes more than a quarter of `host_bytes`, which this
+/// process may have: several threads decode, and the rest is the model's.
+void check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes);
+
 /// What the processors of all families do alike: render the chat, read the images, count and check. A family says what
 /// an image becomes. Thread-safe as long as the virtual methods are.
 class ConversationProcessor : public Processor {

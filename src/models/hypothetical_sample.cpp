@@ -1,5 +1,6 @@
 #include "vlmtrain/models/hypothetical_sample.h"
 
+#include "models/from_settings.h"
 #include "models/registry.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -40,7 +41,7 @@ data::SampleShape shape_of(const std::filesystem::path& folder, const Hypothetic
   data::SampleShape shape;
   if (sample.images > 0) {
     const image::ImageSize size{.height = sample.image_height, .width = sample.image_width};
-    shape = family.image_shape(config, folder, size, sample.image_max_pixels);
+    shape = from_settings(folder, [&] { return family.image_shape(config, folder, size, sample.image_max_pixels); });
     const auto one = shape.grids;
     for (int64_t i = 1; i < sample.images; ++i) shape.grids.insert(shape.grids.end(), one.begin(), one.end());
     for (int64_t* count : {&shape.tokens, &shape.image_tokens, &shape.images, &shape.tiles}) *count *= sample.images;

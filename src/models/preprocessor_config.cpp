@@ -61,7 +61,7 @@ image::Normalization PreprocessorConfig::normalization(const Triple& mean, const
   const image::Normalization read{.mean = value("image_mean", mean),
                                   .std = value("image_std", std),
                                   .rescale_factor = value("rescale_factor", 1.0 / 255.0)};
-  if (std::ranges::find(read.std, 0.0) != read.std.end() || read.rescale_factor <= 0.0) {
+  if (std::ranges::find(read.std, 0.0) != read.std.end() || !(read.rescale_factor > 0.0)) {
     throw data_error("{}: image_std and rescale_factor divide, so they cannot be 0; take the checkpoint's own file",
                      name_);
   }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models {
 
@@ -34,12 +36,14 @@ class PreprocessorConfig {
   T value(std::string_view key, T fallback) const {
     const nlohmann::json* found = find(key);
     if (found == nullptr) return fallback;
+    // The library makes a whole number of a fraction and of what is beyond 63 bits.
+    const bool whole = !std::integral<T> || std::same_as<T, bool> || found->is_number_integer();
     try {
-      return found->get<T>();
+      if (whole) return found->get<T>();
     } catch (const nlohmann::json::exception&) {
-      throw data_error("{}: {} is {}, which is not of its type; take the checkpoint's own file", name_, key,
-                       found->dump());
     }
+    throw data_error("{}: {} is {}, which is not of its type; take the checkpoint's own file", name_, key,
+                     io::json_excerpt(*found));
   }
 
   /// `image_processor_type`, without the "Fast" at its end; `fallback` where there is none. One of `known`.

@@ -25,6 +25,8 @@ struct Family {
   /// What one image of this size becomes, the marks around it included. Needs no tokenizer (idefics3/image_tokens.h).
   data::SampleShape (*image_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    image::ImageSize size, std::optional<int64_t> max_pixels);
+  /// About how many parameters the model has, from its config alone.
+  double (*elements)(const nlohmann::json& config, const std::filesystem::path& folder);
   /// Whether a config.json that has no `model_type` is of this family, and what an error calls such a one.
   bool (*is_config)(const nlohmann::json& config) = nullptr;
   std::string_view config_name = {};

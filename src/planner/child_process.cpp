@@ -139,7 +139,7 @@ void ChildProcess::end() {
 }
 
 void ChildProcess::send(const nlohmann::json& message) {
-  const std::string line = message.dump() + "\n";
+  const std::string line = io::json_text(message) + "\n";
   for (size_t sent = 0; sent < line.size();) {
     const ssize_t count = ::send(requests_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;

@@ -8,6 +8,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/sample_key.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/evaluate.h"
@@ -76,7 +77,7 @@ void settle_bad_samples(const data::Outlines& outlines, const Config& config, co
                        outlines.problems.empty() ? "it was dropped before" : outlines.problems.begin()->second.message);
     }
   } catch (const UserError&) {
-    io::write_file(ledger_file, ledger.to_json().dump(2) + "\n");
+    io::write_file(ledger_file, io::json_text(ledger.to_json(), 2) + "\n");
     throw;
   }
 }

@@ -11,6 +11,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/train/planning.h"
 
@@ -210,7 +211,7 @@ void HostRun::write(const nlohmann::ordered_json& measured) const {
   if (!plan_) return;
   nlohmann::ordered_json json = plan_->to_json();
   if (!measured.is_null()) json["measured"] = measured;
-  io::write_file(run_folder_ / "plan.json", json.dump(2) + "\n");
+  io::write_file(run_folder_ / "plan.json", io::json_text(json, 2) + "\n");
 }
 
 }  // namespace vlmtrain::train

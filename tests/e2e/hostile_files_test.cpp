@@ -57,6 +57,23 @@ TEST_F(HostileFilesTest, JsonNested200000Deep) {
   expect_refused(train_arguments({}), 4, message);
 }
 
+TEST_F(HostileFilesTest, ConfigsOfModelsThatCannotBe) {
+  const std::vector<std::pair<const char*, nlohmann::json>> sizes{{"num_hidden_layers", 1'000'000},
+                                                                  {"head_dim", int64_t{1} << 31},
+                                                                  {"hidden_size", -64},
+                                                                  {"intermediate_size", int64_t{1} << 62},
+                                                                  {"vocab_size", 1e300}};
+  for (const auto& [key, value] : sizes) {
+    SCOPED_TRACE(key);
+    const auto copy = copied_checkpoint();
+    auto config = nlohmann::json::parse(read_text(copy / "config.json"));
+    config["text_config"][key] = value;
+    write_text(copy / "config.json", config.dump());
+    expect_refused(train_arguments({"model.path=copy"}), 4, key);
+    expect_refused({"plan", "--config", "train.yaml", "--gpu", "rtx4090", "model.path=copy"}, 4, key);
+  }
+}
+
 TEST_F(HostileFilesTest, ARunWithNamesThatAreNoTextIsSavedAndResumed) {
   auto samples = records();
   const std::vector<std::string> ids{"a\nb", "\x1b[2J\x1b]0;title\x07",
@@ -75,8 +92,7 @@ TEST_F(HostileFilesTest, ARunWithNamesThatAreNoTextIsSavedAndResumed) {
   std::filesystem::create_directory(folder() / folder_name);
   write_text(folder() / data, samples.dump());
   const std::vector<std::string> overrides{"data.train=" + data, "output.dir=" + folder_name + "/run",
-                                           "data.on_bad_sample=skip", "training.max_steps=4",
-                                           "training.checkpoint_steps=2"};
+                                           "data.on_bad_sample=skip", "training.max_steps=4", "output.save_steps=2"};
   const Result first = train(overrides);
   ASSERT_EQ(first.exit_code, 0) << first.err;
   expect_controls_nothing(first.err);

@@ -59,10 +59,15 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .tile_width = side};
 }
 
+double elements(const nlohmann::json& json, const std::filesystem::path& folder) {
+  const Config config = read_config(json, folder);
+  return config.vision.elements() + config.text.elements();
+}
+
 }  // namespace
 
 Family family() {
-  return {{"idefics3", "smolvlm"}, build, load_processor, image_shape};
+  return {{"idefics3", "smolvlm"}, build, load_processor, image_shape, elements};
 }
 
 }  // namespace vlmtrain::models::idefics3

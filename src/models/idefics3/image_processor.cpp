@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "models/cut_tiles.h"
+#include "models/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json_text.h"
 
@@ -66,7 +67,8 @@ int64_t longest_edge(const PreprocessorConfig& config, std::string_view key, int
   const json* found = config.find(key);
   if (found == nullptr) return fallback;
   const bool understood = found->is_object() && found->size() == 1 && found->contains("longest_edge") &&
-                          found->at("longest_edge").is_number_integer() && found->at("longest_edge") > 0;
+                          found->at("longest_edge").is_number_integer() && found->at("longest_edge") > 0 &&
+                          found->at("longest_edge") <= kLargestTile;
   if (!understood) {
     throw data_error("{}: {} is {}; only {{\"longest_edge\": PIXELS}} is supported", config.name(), key,
                      io::json_excerpt(*found));

@@ -5,6 +5,7 @@
 #include <ATen/ops/index_copy.h>
 #include <ATen/ops/silu.h>
 
+#include "models/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/attention.h"
@@ -45,21 +46,22 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
 LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string& source) {
   const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
   LlamaConfig config = defaults_of(type, source);
-  config.vocab_size = io::get_or<int64_t>(json, "vocab_size", config.vocab_size, source);
-  config.hidden_size = io::get_or<int64_t>(json, "hidden_size", config.hidden_size, source);
-  config.intermediate_size = io::get_or<int64_t>(json, "intermediate_size", config.intermediate_size, source);
-  config.layers = io::get_or<int64_t>(json, "num_hidden_layers", config.layers, source);
-  config.heads = io::get_or<int64_t>(json, "num_attention_heads", config.heads, source);
+  config.vocab_size = size_of(json, "vocab_size", config.vocab_size, kMostTokens, source);
+  config.hidden_size = size_of(json, "hidden_size", config.hidden_size, kWidestLayer, source);
+  config.intermediate_size = size_of(json, "intermediate_size", config.intermediate_size, kWidestLayer, source);
+  config.layers = size_of(json, "num_hidden_layers", config.layers, kMostBlocks, source);
+  config.heads = size_of(json, "num_attention_heads", config.heads, kWidestLayer, source);
   // null: as many as queries. Absent: transformers' default, which for Llama is the same.
   const bool own_default = type != "llama" && !json.contains("num_key_value_heads");
   config.key_value_heads =
       io::get_or<int64_t>(json, "num_key_value_heads", own_default ? config.key_value_heads : config.heads, source);
-  if (config.heads < 1 || config.key_value_heads < 1 || config.heads % config.key_value_heads != 0) {
+  if (config.key_value_heads < 1 || config.heads % config.key_value_heads != 0) {
     throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.heads,
                      config.key_value_heads);
   }
   config.head_dim = io::get_or<int64_t>(json, "head_dim", config.hidden_size / config.heads, source);
-  if (config.head_dim < 2 || config.head_dim % 2 != 0) {
+  check_size(config.head_dim, "head_dim", kWidestLayer / config.heads, source);
+  if (config.head_dim % 2 != 0) {
     throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
   }
   config.rms_norm_eps = io::get_or<double>(json, "rms_norm_eps", config.rms_norm_eps, source);
@@ -76,6 +78,12 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
     throw data_error("{}: hidden_act {} is not supported in a {} text model; silu is", source, activation, type);
   }
   return config;
+}
+
+double LlamaConfig::elements() const {
+  const double attention = 2.0 * static_cast<double>(heads + key_value_heads) * static_cast<double>(head_dim);
+  const double block = static_cast<double>(hidden_size) * (attention + 3.0 * static_cast<double>(intermediate_size));
+  return static_cast<double>(layers) * block + 2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
 }
 
 LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)

@@ -54,6 +54,9 @@ struct LlamaConfig {
   /// Reads a config whose `model_type` is llama (also where there is none), mistral or qwen2; the defaults are
   /// transformers' for that type. `source` names the file in errors.
   static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
+
+  /// About how many parameters it has: those of the matrices, the output projection counted even where it is tied.
+  double elements() const;
 };
 
 /// What every block of a forward pass shares.

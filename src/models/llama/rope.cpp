@@ -100,6 +100,7 @@ RopeConfig RopeConfig::from_json(const json& config, const std::string& source) 
   if (io::get_or<double>(rope, "partial_rotary_factor", 1, source) != 1) {
     throw data_error("{}: {}.partial_rotary_factor other than 1 is not supported", source, key);
   }
+  if (result.theta <= 0) throw data_error("{}: rope_theta is {}; it is above 0", source, result.theta);
   if (result.type == RopeType::kDefault) return result;
 
   result.factor = io::get<double>(rope, "factor", source);

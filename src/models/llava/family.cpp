@@ -36,9 +36,9 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
                                                 config.drop_first_row ? "default" : "full", path.string());
   // Files older than this key were written for towers with a class token that is dropped.
   const auto additional =
-      io::get_or<int64_t>(processor, "num_additional_image_tokens", config.vision.class_token ? 1 : 0, path.string());
+      io::get_or<int32_t>(processor, "num_additional_image_tokens", config.vision.class_token ? 1 : 0, path.string());
   const int64_t side = config.vision.image_size / std::max<int64_t>(patch, 1);
-  const int64_t tokens = side * side + additional - (strategy == "default" ? 1 : 0);
+  const int64_t tokens = side * side + int64_t{additional} - (strategy == "default" ? 1 : 0);
   if (tokens != config.image_tokens()) {
     throw data_error(
         "{}: patch_size {}, num_additional_image_tokens {} and vision_feature_select_strategy {} make {} tokens of an "
@@ -80,10 +80,15 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
           .tile_width = config.vision.image_size};
 }
 
+double elements(const nlohmann::json& json, const std::filesystem::path& folder) {
+  const Config config = Config::from_json(json, folder);
+  return config.vision.elements() + config.text.elements();
+}
+
 }  // namespace
 
 Family family() {
-  return {{"llava", "llava_llama", "llava_mistral"}, build, load_processor, image_shape};
+  return {{"llava", "llava_llama", "llava_mistral"}, build, load_processor, image_shape, elements};
 }
 
 }  // namespace vlmtrain::models::llava

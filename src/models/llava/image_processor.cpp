@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "models/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json_text.h"
 
@@ -26,7 +27,7 @@ constexpr Triple kHalf{0.5, 0.5, 0.5};
 }
 
 bool is_pixels(const json& value) {
-  return value.is_number_integer() && value > 0;
+  return value.is_number_integer() && value > 0 && value <= kLargestTile;
 }
 
 /// `height` and `width`, or one number for both.
@@ -71,6 +72,13 @@ ImageSize with_shortest_edge(ImageSize size, int64_t edge) {
   };
   if (size.width <= size.height) return {follow(size.height, size.width), edge};
   return {edge, follow(size.width, size.height)};
+}
+
+/// A strip of one pixel's width would become thousands of times larger.
+void check_grown(ImageSize size, ImageSize grown, const char* how) {
+  if (grown.height <= image::kMaxImagePixels / std::max<int64_t>(grown.width, 1)) return;
+  throw data_error("{} x {} pixels are {} to {} x {}, beyond the limit of {} pixels; crop the picture", size.width,
+                   size.height, how, grown.width, grown.height, image::kMaxImagePixels);
 }
 
 /// Where a crop of one dimension reads and writes.
@@ -165,7 +173,15 @@ ImageProcessorSettings image_processor_settings(const Config& config, const std:
   return settings;
 }
 
+void check_image_size(ImageSize size, const ImageProcessorSettings& settings) {
+  const int64_t longer = std::max(size.height, size.width);
+  const ImageSize whole = settings.pad_to_square ? ImageSize{longer, longer} : size;
+  check_grown(size, whole, "padded");
+  if (settings.shortest_edge) check_grown(size, with_shortest_edge(whole, *settings.shortest_edge), "resized");
+}
+
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
+  check_image_size({image.size(1), image.size(2)}, settings);
   const at::Tensor whole = settings.pad_to_square ? padded_to_square(image, settings.normalization.mean) : image;
   const ImageSize size = settings.shortest_edge
                              ? with_shortest_edge({whole.size(1), whole.size(2)}, *settings.shortest_edge)

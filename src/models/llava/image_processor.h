@@ -36,6 +36,9 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
 /// image_aspect_ratio of config.json.
 ImageProcessorSettings image_processor_settings(const Config& config, const std::filesystem::path& folder);
 
+/// data_error where a picture of this size would become one beyond image::kMaxImagePixels on its way.
+void check_image_size(image::ImageSize size, const ImageProcessorSettings& settings);
+
 /// Pictures to the tower's input, to the bit as transformers 5.23 does with torchvision 0.29: uint8 [3, height, width]
 /// of any size, as image::decode_image gives it, to uint8 [3, height, width] of settings.fixed_size(). Thread-safe.
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings);

@@ -44,7 +44,8 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
   }
 }
 
-ImagePlan Processor::plan(image::ImageSize /*size*/) const {
+ImagePlan Processor::plan(image::ImageSize size) const {
+  check_image_size(size, images_);
   return {repeat(text::kImageMark, config_.image_tokens()), 1};
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "models/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -173,7 +174,7 @@ Config Config::from_json(const json& json_config, const std::string& source) {
   config.chat_template = io::get_or<std::string>(json_config, "lm_chat_template", "", source);
   config.resize_to_max_side = io::get_or<bool>(json_config, "resize_to_max_side_len", false, source);
   if (json_config.contains("max_img_size")) {
-    config.max_image_size = io::get<int64_t>(json_config, "max_img_size", source);
+    config.max_image_size = size_of(json_config, "max_img_size", 0, kLargestTile, source);
   }
   if (json_config.contains("vlm_extra_tokens")) {
     const json& tokens = json_config["vlm_extra_tokens"];

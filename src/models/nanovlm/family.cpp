@@ -39,10 +39,21 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .tile_width = side};
 }
 
+double elements(const nlohmann::json& json, const std::filesystem::path& folder) {
+  const Config config = read_config(json, folder);
+  return config.vision.elements() + config.text.elements();
+}
+
 }  // namespace
 
 Family family() {
-  return {{}, build, load_processor, image_shape, is_config, "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)"};
+  return {{},
+          build,
+          load_processor,
+          image_shape,
+          elements,
+          is_config,
+          "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)"};
 }
 
 }  // namespace vlmtrain::models::nanovlm

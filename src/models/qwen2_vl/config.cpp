@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "models/size_limits.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
 
@@ -53,27 +55,26 @@ LlamaConfig read_text(const json& given, const std::string& source) {
     throw data_error("{}: hidden_size {} is not num_attention_heads {} heads of {} features", source,
                      config.hidden_size, config.heads, config.head_dim);
   }
-  const int64_t pairs = std::accumulate(sections.begin(), sections.end(), int64_t{0});
-  if (std::ssize(sections) != data::kPositionAxes || pairs != config.head_dim / 2 ||
-      *std::min_element(sections.begin(), sections.end()) < 0) {
+  const bool plausible =
+      std::ssize(sections) == data::kPositionAxes &&
+      std::ranges::all_of(sections, [&](int64_t pairs) { return pairs >= 0 && pairs <= config.head_dim; });
+  if (!plausible || std::accumulate(sections.begin(), sections.end(), int64_t{0}) != config.head_dim / 2) {
     throw data_error("{}: mrope_section [{}] does not divide the {} pairs of a head among time, height and width",
-                     source, fmt::join(sections, ", "), config.head_dim / 2);
+                     source, excerpt(fmt::format("{}", fmt::join(sections, ", "))), config.head_dim / 2);
   }
   config.rope.sections = sections;
   return config;
 }
 
 void check_sizes(const VisionConfig& vision, const std::string& source) {
-  const auto positive = [&](int64_t value, const char* key) {
-    if (value < 1) throw data_error("{}: {} is {}; it is at least 1", source, key, value);
-  };
-  positive(vision.hidden_size, "hidden_size");
-  positive(vision.intermediate_size, "intermediate_size");
-  positive(vision.blocks, "depth");
-  positive(vision.heads, "num_heads");
-  positive(vision.patch_size, "patch_size");
-  positive(vision.temporal_patch_size, "temporal_patch_size");
-  positive(vision.merge_size, "spatial_merge_size");
+  check_size(vision.hidden_size, "hidden_size", kWidestLayer, source);
+  check_size(vision.intermediate_size, "intermediate_size", kWidestLayer, source);
+  check_size(vision.blocks, "depth", kMostBlocks, source);
+  check_size(vision.heads, "num_heads", kWidestLayer, source);
+  check_size(vision.patch_size, "patch_size", kLargestTile, source);
+  check_size(vision.temporal_patch_size, "temporal_patch_size", kMostBlocks, source);
+  check_size(vision.merge_size, "spatial_merge_size", kMostBlocks, source);
+  check_size(vision.pixels_per_token_side(), "patch_size times spatial_merge_size", kLargestTile, source);
   if (vision.hidden_size % vision.heads != 0 || vision.hidden_size / vision.heads % 4 != 0) {
     throw data_error("{}: {} features for {} heads; a head has a multiple of 4, to be rotated along two axes", source,
                      vision.hidden_size, vision.heads);
@@ -85,9 +86,9 @@ VisionConfig read_common(const json& vision, const std::string& source) {
   VisionConfig config;
   config.blocks = io::get_or<int64_t>(vision, "depth", config.blocks, source);
   config.heads = io::get_or<int64_t>(vision, "num_heads", config.heads, source);
-  config.patch_size = io::get_or<int64_t>(vision, "patch_size", config.patch_size, source);
+  config.patch_size = size_of(vision, "patch_size", config.patch_size, kLargestTile, source);
   config.temporal_patch_size = io::get_or<int64_t>(vision, "temporal_patch_size", config.temporal_patch_size, source);
-  config.merge_size = io::get_or<int64_t>(vision, "spatial_merge_size", config.merge_size, source);
+  config.merge_size = size_of(vision, "spatial_merge_size", config.merge_size, kLargestTile, source);
   if (io::get_or<int64_t>(vision, "in_channels", 3, source) != 3) {
     throw data_error("{}: in_channels must be 3", source);
   }
@@ -103,9 +104,14 @@ VisionConfig read_common(const json& vision, const std::string& source) {
 VisionConfig read_qwen2(const json& vision, const std::string& source) {
   VisionConfig config = read_common(vision, source);
   config.is_gated = false;
-  config.hidden_size = io::get_or<int64_t>(vision, "embed_dim", 1280, source);
-  config.intermediate_size = static_cast<int64_t>(static_cast<double>(config.hidden_size) *
-                                                  io::get_or<double>(vision, "mlp_ratio", 4, source));
+  config.hidden_size = size_of(vision, "embed_dim", 1280, kWidestLayer, source);
+  const auto ratio = io::get_or<double>(vision, "mlp_ratio", 4, source);
+  const double width = static_cast<double>(config.hidden_size) * ratio;
+  if (!(width >= 1 && width <= static_cast<double>(kWidestLayer))) {
+    throw data_error("{}: mlp_ratio {} of embed_dim {} is no width of a layer; take the checkpoint's own file", source,
+                     ratio, config.hidden_size);
+  }
+  config.intermediate_size = static_cast<int64_t>(width);
   config.output_size = io::get_or<int64_t>(vision, "hidden_size", config.output_size, source);
   config.activation =
       activation_of(io::get_or<std::string>(vision, "hidden_act", "quick_gelu", source), "hidden_act", source);
@@ -142,6 +148,14 @@ int64_t token_id(const json& config, const char* key, int64_t fallback, const Ll
 }
 
 }  // namespace
+
+double VisionConfig::elements() const {
+  const auto hidden = static_cast<double>(hidden_size), merged = hidden * static_cast<double>(patches_per_token());
+  const double block = hidden * (4.0 * hidden + (is_gated ? 3.0 : 2.0) * static_cast<double>(intermediate_size));
+  const double patch = 3.0 * static_cast<double>(patch_size) * static_cast<double>(patch_size) *
+                       static_cast<double>(temporal_patch_size);
+  return static_cast<double>(blocks) * block + hidden * patch + merged * (merged + static_cast<double>(output_size));
+}
 
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();

@@ -32,6 +32,8 @@ struct VisionConfig {
   int64_t patches_per_token() const { return merge_size * merge_size; }
   /// A side in pixels is brought to a multiple of this.
   int64_t pixels_per_token_side() const { return patch_size * merge_size; }
+  /// About how many parameters it has, the merger behind it included.
+  double elements() const;
   bool has_windows(int64_t block) const { return window_tokens && !full_attention_blocks.contains(block); }
 };
 

@@ -46,10 +46,15 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
           .grids = {grid}};
 }
 
+double elements(const nlohmann::json& json, const std::filesystem::path& folder) {
+  const Config config = Config::from_json(json, folder);
+  return config.vision.elements() + config.text.elements();
+}
+
 }  // namespace
 
 Family family() {
-  return {{"qwen2_vl", "qwen2_5_vl"}, build, load_processor, image_shape};
+  return {{"qwen2_vl", "qwen2_5_vl"}, build, load_processor, image_shape, elements};
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -29,6 +29,8 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
   return found->get<int64_t>();
 }
 
+constexpr int64_t kMostPixels = int64_t{1} << 40;
+
 PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   if (const json* size = file.find("size")) {
     // Older files have other edges beside min_pixels and max_pixels, which count.
@@ -39,11 +41,13 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   }
   budget.least = file.value<int64_t>("min_pixels", budget.least);
   budget.most = file.value<int64_t>("max_pixels", budget.most);
-  if (budget.least < 1 || budget.most < budget.least) {
+  // A picture is brought to the least, however small it is.
+  if (budget.least < 1 || budget.most < budget.least || budget.least > image::kMaxImagePixels ||
+      budget.most > kMostPixels) {
     throw data_error(
-        "{}: an image of {} (min_pixels) to {} (max_pixels) pixels; the first is at least 1 and no more "
-        "than the second",
-        file.name(), budget.least, budget.most);
+        "{}: an image of {} (min_pixels) to {} (max_pixels) pixels; the first is at least 1, at most {} and no more "
+        "than the second, and that at most {}",
+        file.name(), budget.least, budget.most, image::kMaxImagePixels, kMostPixels);
   }
   return budget;
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "models/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -13,6 +14,7 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
+constexpr int64_t kMostFrames = 1 << 20;
 constexpr PixelBudget kVideoBudget{128 * 28 * 28, 28 * 28 * 768};
 
 PreprocessorConfig find_file(const std::filesystem::path& folder) {
@@ -46,6 +48,9 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
   settings.max_frames = file.value("max_frames", settings.max_frames);
   settings.cap_pixels_per_frame = file.value("cap_pixels_per_frame", settings.cap_pixels_per_frame);
   settings.max_video_tokens = file.value("max_video_tokens", settings.max_video_tokens);
+  check_size(settings.max_frames, "max_frames", kMostFrames, file.name());
+  check_size(settings.min_frames, "min_frames", kMostFrames, file.name());
+  check_size(settings.max_video_tokens, "max_video_tokens", kMostTokens, file.name());
   if (settings.max_frames < vision.temporal_patch_size) {
     throw data_error("{}: max_frames is {}; a patch has {}", file.name(), settings.max_frames,
                      vision.temporal_patch_size);

@@ -5,6 +5,7 @@
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/cat.h>
 
+#include "models/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/attention.h"
@@ -67,26 +68,33 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
                                                            const VisionTransformerConfig& defaults,
                                                            const std::string& source) {
   VisionTransformerConfig config = defaults;
-  config.hidden_size = io::get_or<int64_t>(json, "hidden_size", config.hidden_size, source);
-  config.intermediate_size = io::get_or<int64_t>(json, "intermediate_size", config.intermediate_size, source);
-  config.layers = io::get_or<int64_t>(json, "num_hidden_layers", config.layers, source);
-  config.heads = io::get_or<int64_t>(json, "num_attention_heads", config.heads, source);
-  config.image_size = io::get_or<int64_t>(json, "image_size", config.image_size, source);
-  config.patch_size = io::get_or<int64_t>(json, "patch_size", config.patch_size, source);
+  config.hidden_size = size_of(json, "hidden_size", config.hidden_size, kWidestLayer, source);
+  config.intermediate_size = size_of(json, "intermediate_size", config.intermediate_size, kWidestLayer, source);
+  config.layers = size_of(json, "num_hidden_layers", config.layers, kMostBlocks, source);
+  config.heads = size_of(json, "num_attention_heads", config.heads, kWidestLayer, source);
+  config.image_size = size_of(json, "image_size", config.image_size, kLargestTile, source);
+  config.patch_size = size_of(json, "patch_size", config.patch_size, kLargestTile, source);
   config.layer_norm_eps = io::get_or<double>(json, "layer_norm_eps", config.layer_norm_eps, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "", source);
   if (!activation.empty()) config.activation = activation_of(activation, "hidden_act", source);
   if (io::get_or<int64_t>(json, "num_channels", 3, source) != 3) {
     throw data_error("{}: num_channels must be 3", source);
   }
-  if (config.heads < 1 || config.hidden_size % config.heads != 0) {
+  if (config.hidden_size % config.heads != 0) {
     throw data_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
                      config.heads);
   }
-  if (config.patch_size < 1 || config.image_size < config.patch_size) {
+  if (config.image_size < config.patch_size) {
     throw data_error("{}: image_size {} holds no patch of patch_size {}", source, config.image_size, config.patch_size);
   }
   return config;
+}
+
+double VisionTransformerConfig::elements() const {
+  const auto hidden = static_cast<double>(hidden_size);
+  const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(intermediate_size));
+  const double patch = 3.0 * static_cast<double>(patch_size) * static_cast<double>(patch_size);
+  return static_cast<double>(layers) * block + hidden * (patch + static_cast<double>(rows_per_tile()));
 }
 
 VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerConfig& config)

@@ -63,6 +63,9 @@ struct VisionTransformerConfig {
   static VisionTransformerConfig from_json(const nlohmann::json& config, const VisionTransformerConfig& defaults,
                                            const std::string& source);
 
+  /// About how many parameters it has.
+  double elements() const;
+
   int64_t patches_per_side() const { return image_size / patch_size; }
   int64_t patches() const { return patches_per_side() * patches_per_side(); }
   /// Rows that the transformer gives for a tile.

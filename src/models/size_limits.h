@@ -1,0 +1,31 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace vlmtrain::models {
+
+// What no model has is refused when its config is read, before any of it becomes memory. The limits lie one or two
+// orders of magnitude beyond the largest models there are, and keep every product of two sizes within 63 bits.
+inline constexpr int64_t kMostBlocks = 10'000;
+inline constexpr int64_t kWidestLayer = 1 << 22;            ///< features of a layer, hidden or in between
+inline constexpr int64_t kMostTokens = 1 << 26;             ///< of a vocabulary
+inline constexpr int64_t kLargestTile = 1 << 14;            ///< pixels on a side
+inline constexpr int64_t kMostElements = int64_t{1} << 43;  ///< of a model, 8.8 trillion
+
+/// The whole number under `key`, `fallback` where it is absent or null; data_error where it is not from 1 to `most`.
+int64_t size_of(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t most,
+                const std::string& source);
+
+/// data_error where `value`, called `key`, is not from 1 to `most`.
+void check_size(int64_t value, std::string_view key, int64_t most, const std::string& source);
+
+/// data_error where a model of `elements` parameters, as config.json describes it, is larger than any, or many times
+/// larger than the weights that lie beside it. Without weights, or with such as cannot be read, the first alone counts.
+void check_elements(double elements, const std::filesystem::path& folder);
+
+}  // namespace vlmtrain::models

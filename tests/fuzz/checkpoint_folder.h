@@ -1,0 +1,27 @@
+#pragma once
+
+#include <stdlib.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+namespace vlmtrain::fuzz {
+
+/// A folder in memory for the files that one input is written to, made once and left to the system.
+inline const std::filesystem::path& scratch_folder() {
+  static const std::filesystem::path folder = [] {
+    std::string pattern = "/dev/shm/vlmtrain_fuzz_XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    return std::filesystem::path(pattern);
+  }();
+  return folder;
+}
+
+inline void put(const std::string& name, std::string_view content) {
+  std::ofstream(scratch_folder() / name, std::ios::binary) << content;
+}
+
+}  // namespace vlmtrain::fuzz

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::fuzz {
+
+/// What libFuzzer gives, as a text.
+inline std::string_view text_of(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+/// Its bytes in memory, as a file with a path.
+class InputFile {
+ public:
+  InputFile(const uint8_t* data, size_t size) : descriptor_(memfd_create("input", MFD_CLOEXEC)) {
+    if (descriptor_ < 0 || write(descriptor_, data, size) != static_cast<ssize_t>(size)) std::abort();
+  }
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile() { close(descriptor_); }
+
+  std::filesystem::path path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+/// Whatever an input is, it is taken or refused in a sentence that a terminal can show; all else is a finding.
+template <class Action>
+void expect_taken_or_refused(const Action& action) {
+  try {
+    action();
+  } catch (const UserError& error) {
+    constexpr size_t kLongest = 60'000;
+    const std::string message = printable_message(error.what());
+    if (message.empty() || message.size() > kLongest || !is_utf8(message)) std::abort();
+  }
+}
+
+}  // namespace vlmtrain::fuzz

@@ -1,0 +1,18 @@
+#include "fuzz/checkpoint_folder.h"
+#include "fuzz/input.h"
+#include "vlmtrain/report/run_report.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  // The first byte says which of a run's files holds the rest.
+  if (size == 0) return 0;
+  constexpr const char* kFiles[] = {"metrics.jsonl", "events.jsonl",     "predictions.jsonl", "plan.json",
+                                    "ledger.json",   "environment.json", "config.yaml"};
+  const char* const name = kFiles[data[0] % std::size(kFiles)];
+  vlmtrain::fuzz::put("config.yaml", "");
+  vlmtrain::fuzz::put(name, vlmtrain::fuzz::text_of(data + 1, size - 1));
+  vlmtrain::fuzz::expect_taken_or_refused([&] {
+    if (!vlmtrain::is_utf8(vlmtrain::report::run_report_html(vlmtrain::fuzz::scratch_folder()))) std::abort();
+  });
+  std::filesystem::remove(vlmtrain::fuzz::scratch_folder() / name);
+  return 0;
+}

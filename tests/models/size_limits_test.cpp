@@ -1,0 +1,155 @@
+#include "models/size_limits.h"
+
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "io/temporary_folder.h"
+#include "models/conversation_processor.h"
+#include "models/llava/image_processor.h"
+#include "models/presets.h"
+#include "parity/temporary_folder.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/hypothetical_sample.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using io::message_of;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+/// Sizes of every family that no model has, under the places where its config.json keeps them.
+class AbsurdSizes : public testing::TestWithParam<std::pair<std::string, std::string>> {
+ protected:
+  /// Why the preset's checkpoint with `value` at `place` is refused.
+  std::string refusal(const std::string& preset, const std::string& place, const json& value) const {
+    write_preset_config(preset, folder_.path());
+    const auto file = folder_.path() / "config.json";
+    json config = io::read_json(file);
+    config[json::json_pointer(place)] = value;
+    io::write_file(file, config.dump());
+    const std::string of_building = message_of([&] { build_model(folder_.path(), at::kCPU, at::kFloat); });
+    // Planning from sizes alone reads the same config.
+    EXPECT_THAT(message_of([&] { shape_of(folder_.path(), {}); }), Not(IsEmpty()));
+    return of_building;
+  }
+
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_P(AbsurdSizes, AreRefusedBeforeAnythingIsBuilt) {
+  const auto& [preset, place] = GetParam();
+  const std::string key = place.substr(place.rfind('/') + 1);
+  for (const json& value : {json(0), json(-1), json(int64_t{1} << 31), json(int64_t{1} << 62), json(1e300), json(1.5),
+                            json("many"), json::array({1}), json(UINT64_MAX), json(INT64_MIN)}) {
+    SCOPED_TRACE(place + " = " + value.dump());
+    EXPECT_THAT(refusal(preset, place, value), AllOf(HasSubstr("config.json"), HasSubstr(key)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, AbsurdSizes,
+                         testing::ValuesIn(std::vector<std::pair<std::string, std::string>>{
+                             {"smolvlm-256m", "/text_config/num_hidden_layers"},
+                             {"smolvlm-256m", "/text_config/hidden_size"},
+                             {"smolvlm-256m", "/text_config/intermediate_size"},
+                             {"smolvlm-256m", "/text_config/vocab_size"},
+                             {"smolvlm-256m", "/text_config/head_dim"},
+                             {"smolvlm-256m", "/text_config/num_attention_heads"},
+                             {"smolvlm-256m", "/text_config/num_key_value_heads"},
+                             {"smolvlm-256m", "/vision_config/hidden_size"},
+                             {"smolvlm-256m", "/vision_config/image_size"},
+                             {"smolvlm-256m", "/vision_config/patch_size"},
+                             {"smolvlm-256m", "/vision_config/num_hidden_layers"},
+                             {"smolvlm-256m", "/scale_factor"},
+                             {"llava-tiny", "/vision_config/num_hidden_layers"},
+                             {"llava-tiny", "/text_config/num_hidden_layers"},
+                             {"nanovlm-tiny", "/lm_n_blocks"},
+                             {"nanovlm-tiny", "/vit_n_blocks"},
+                             {"nanovlm-tiny", "/lm_vocab_size"},
+                             {"qwen2.5-vl-tiny", "/num_hidden_layers"},
+                             {"qwen2.5-vl-tiny", "/vision_config/depth"},
+                             {"qwen2.5-vl-tiny", "/vision_config/patch_size"},
+                             {"qwen2.5-vl-tiny", "/vision_config/spatial_merge_size"},
+                             {"qwen2-vl-2b", "/vision_config/embed_dim"},
+                         }));
+
+TEST(SizeLimits, TheWeightsBesideTheConfigCount) {
+  const parity::TemporaryFolder folder;
+  write_preset_config("smolvlm-256m", folder.path());
+  io::write_safetensors(folder.path() / "model.safetensors", {{"model.a", at::zeros({1000})}});
+  EXPECT_THAT(message_of([&] { build_model(folder.path(), at::kCPU, at::kFloat); }),
+              AllOf(HasSubstr("config.json: describes a model of"), HasSubstr("the weights beside it have 1e+03")));
+  // Weights that cannot be read are the loader's to report.
+  io::write_file(folder.path() / "model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
+  EXPECT_NO_THROW(build_model(folder.path(), at::kMeta, at::kFloat));
+}
+
+TEST(SizeLimits, AModelOfTrillionsIsRefused) {
+  const parity::TemporaryFolder folder;
+  EXPECT_NO_THROW(check_elements(5e11, folder.path()));
+  EXPECT_THAT(message_of([&] { check_elements(1e14, folder.path()); }), HasSubstr("more than any has"));
+}
+
+TEST(SizeLimits, WhatIsNoCheckpointsJsonIsADataError) {
+  for (const char* place : {"/text_config", "/vision_config", "/text_config/rope_scaling", "/layer_types"}) {
+    for (const char* preset : {"smolvlm-tiny", "llava-tiny", "qwen2.5-vl-tiny"}) {
+      for (const json& value : {json(5), json("x"), json::array({1, 2})}) {
+        SCOPED_TRACE(fmt::format("{} {} = {}", preset, place, value.dump()));
+        const parity::TemporaryFolder folder;
+        write_preset_config(preset, folder.path());
+        json config = io::read_json(folder.path() / "config.json");
+        try {
+          config[json::json_pointer(place)] = value;
+        } catch (const json::exception&) {
+          continue;
+        }
+        io::write_file(folder.path() / "config.json", config.dump());
+        try {
+          build_model(folder.path(), at::kMeta, at::kFloat);
+        } catch (const UserError& error) {
+          EXPECT_EQ(error.code(), ExitCode::kBadData);
+        }
+      }
+    }
+  }
+}
+
+TEST(SizeLimits, APictureTakesAQuarterOfTheHostAtMost) {
+  constexpr int64_t kGb = 1'000'000'000;
+  EXPECT_NO_THROW(check_decoding({4000, 6000}, 1, 2 * kGb));
+  EXPECT_THAT(
+      message_of([] {
+        check_decoding({12'000, 14'000}, 1, 8 * kGb);
+      }),
+      AllOf(HasSubstr("14000 x 12000 pixels take 2.8 GiB"), HasSubstr("quarter"), HasSubstr("shrink the picture")));
+  EXPECT_NO_THROW(check_decoding({12'000, 14'000}, 1, 24 * kGb));
+  EXPECT_NO_THROW(check_decoding({1080, 1920}, 64, 8 * kGb));
+  EXPECT_THAT(message_of([] {
+                check_decoding({1080, 1920}, 768, 8 * kGb);
+              }),
+              AllOf(HasSubstr("768 frames of 1920 x 1080"), HasSubstr("shrink the video")));
+  EXPECT_THAT(message_of([] { check_decoding({8192, 8192}, int64_t{1} << 40, 24 * kGb); }), HasSubstr("frames"));
+}
+
+TEST(SizeLimits, AStripIsNotBlownUp) {
+  llava::ImageProcessorSettings settings;
+  settings.shortest_edge = 336;
+  EXPECT_NO_THROW(llava::check_image_size({100, 100'000}, settings));
+  EXPECT_THAT(message_of([&] { llava::check_image_size({1, 100'000'000}, settings); }), HasSubstr("resized to"));
+  settings.shortest_edge.reset();
+  settings.pad_to_square = true;
+  EXPECT_NO_THROW(llava::check_image_size({100, 10'000}, settings));
+  EXPECT_THAT(message_of([&] { llava::check_image_size({1, 100'000'000}, settings); }), HasSubstr("padded to"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::models
