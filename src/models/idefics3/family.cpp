@@ -59,8 +59,8 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .tile_width = side};
 }
 
-double elements(const nlohmann::json& json, const std::filesystem::path& folder) {
-  const Config config = read_config(json, folder);
+double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  const Config config = read_config(config_json, folder);
   return config.vision.elements() + config.text.elements();
 }
 

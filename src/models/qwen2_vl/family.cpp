@@ -46,8 +46,8 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
           .grids = {grid}};
 }
 
-double elements(const nlohmann::json& json, const std::filesystem::path& folder) {
-  const Config config = Config::from_json(json, folder);
+double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  const Config config = Config::from_json(config_json, folder);
   return config.vision.elements() + config.text.elements();
 }
 
