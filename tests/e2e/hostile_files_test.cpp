@@ -87,7 +87,7 @@ TEST_F(HostileFilesTest, ARunWithNamesThatAreNoTextIsSavedAndResumed) {
   samples.back()["id"] = "bad\x1b[31m\n";
   samples.back()["image"] = "no\x1b[2J\nsuch.png";
   samples.back()["task"] = "t\x1b[2J";
-  const std::string folder_name = "d\xE9\x1b[2J\n";
+  const std::string folder_name = "d\xE9\x1b[2J";
   const std::string data = folder_name + "/caf\xE9.json";
   std::filesystem::create_directory(folder() / folder_name);
   write_text(folder() / data, samples.dump());

@@ -48,7 +48,9 @@ class AbsurdSizes : public testing::TestWithParam<std::pair<std::string, std::st
 
 TEST_P(AbsurdSizes, AreRefusedBeforeAnythingIsBuilt) {
   const auto& [preset, place] = GetParam();
-  const std::string key = place.substr(place.rfind('/') + 1);
+  // nanoVLM's sizes are read under the other families' names.
+  const bool renamed = preset.starts_with("nanovlm");
+  const std::string key = renamed ? "config.json" : place.substr(place.rfind('/') + 1);
   for (const json& value : {json(0), json(-1), json(int64_t{1} << 31), json(int64_t{1} << 62), json(1e300), json(1.5),
                             json("many"), json::array({1}), json(UINT64_MAX), json(INT64_MIN)}) {
     SCOPED_TRACE(place + " = " + value.dump());
