@@ -140,7 +140,7 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
     video.is_video = true;
     return video;
   } catch (const UserError& error) {
-    const std::string name = printable(medium.file.string()), message = error.what();
+    const std::string name = medium.file.string(), message = error.what();
     throw data_error("{}{}", message.find(name) == std::string::npos ? name + ": " : "", message);
   }
 }
