@@ -258,8 +258,8 @@ class BadSampleTest : public BadInputTest {
     EXPECT_EQ(ledger["problems"][0]["status"], "failed");
     for (const auto& name : entries(folder() / "run")) {
       EXPECT_THAT((std::vector<std::string>{"checkpoints", "config.yaml", "data_check.jsonl", "environment.json",
-                                            "events.jsonl", "ledger.json", "metrics.jsonl", "predictions.jsonl",
-                                            "report.html", "samples.jsonl", "tensorboard"}),
+                                            "events.jsonl", "ledger.json", "metrics.jsonl", "plan.json", "run.lock",
+                                            "predictions.jsonl", "report.html", "samples.jsonl", "tensorboard"}),
                   testing::Contains(name));
     }
   }
