@@ -108,7 +108,11 @@ Plan make_plan(const PlanRequest& request) {
   plan.worst = tried.batch_of(plan.chosen.choices);
   plan.detail = *outcome.detail;
   plan.costs = *outcome.costs;
-  plan.suggestions = plan.fits ? suggest_faster(plan, search->estimate()) : suggest_fitting(request, plan, tried);
+  if (plan.fits) {
+    plan.suggestions = suggest_faster(plan, search->estimate());
+  } else if (request.with_remedies) {
+    plan.suggestions = suggest_fitting(request, plan, tried);
+  }
   plan.effort = tried.effort();
   plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return plan;

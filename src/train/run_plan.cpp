@@ -29,10 +29,13 @@ planner::Plan plan_or_say_why(const planner::PlanRequest& request) {
 /// With allow_splits the micro-batch that was asked for is one that the largest samples may not fit: what has to fit is
 /// a single sample.
 planner::Plan plan_that_fits(planner::PlanRequest request, bool allow_splits, bool& may_not_fit) {
+  const bool may_cut = allow_splits && request.fixed.micro_batch_size;
+  request.with_remedies = !may_cut;
   planner::Plan plan = plan_or_say_why(request);
-  if (!plan.fits && allow_splits && request.fixed.micro_batch_size) {
+  if (!plan.fits && may_cut) {
     const int64_t wanted = *request.fixed.micro_batch_size;
     request.fixed.micro_batch_size = 1;
+    request.with_remedies = true;
     plan = plan_or_say_why(request);
     if (plan.fits) {
       spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut", wanted);

@@ -26,6 +26,7 @@ struct PlanRequest {
   std::vector<SampleLimit> sample_limits = {};  ///< the least change first
   CommandWords words = {};
   bool with_timeline = false;
+  bool with_remedies = true;  ///< false: nobody asks what would help where nothing fits, which takes longest
 };
 
 /// What stands for `card` in rehearsals: a card without limit that says it has the same size.
