@@ -32,10 +32,9 @@ target_include_directories(LibTorch::cpu SYSTEM INTERFACE ${libtorch_include}
                            ${libtorch_root}/include/torch/csrc/api/include)
 target_link_directories(LibTorch::cpu INTERFACE ${libtorch_root}/lib)
 # libtorch_cpu.so names libcudart and libcupti; they are found at run time through its own RPATH.
-set(libtorch_rpath ${libtorch_root}/lib)
-if(VLMTRAIN_PORTABLE)
-  set(libtorch_rpath "$ORIGIN/torch/lib:$ORIGIN/lib")  # and then LD_LIBRARY_PATH
+if(NOT VLMTRAIN_PORTABLE)
+  target_link_options(LibTorch::cpu INTERFACE -Wl,-rpath,${libtorch_root}/lib)
 endif()
-target_link_options(LibTorch::cpu INTERFACE -Wl,--disable-new-dtags,-rpath,${libtorch_rpath}
+target_link_options(LibTorch::cpu INTERFACE -Wl,--disable-new-dtags
                     -Wl,--allow-shlib-undefined)
 target_link_libraries(LibTorch::cpu INTERFACE -Wl,--no-as-needed torch_cpu c10 -Wl,--as-needed)

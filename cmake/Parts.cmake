@@ -76,8 +76,7 @@ function(vlmtrain_executable name)
   target_compile_options(${name} PRIVATE ${VLMTRAIN_WARNINGS})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE vlmtrain_app)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
-                        SKIP_BUILD_RPATH ${VLMTRAIN_PORTABLE})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
 # vlmtrain_test_program(PART): the tests in tests/PART/*_test.cpp as the program PART_tests, if there are any.
@@ -92,7 +91,6 @@ function(vlmtrain_test_program part)
   endif()
   vlmtrain_together(compiled ${part}_tests ${CMAKE_SOURCE_DIR}/tests "" ${sources})
   add_executable(${part}_tests ${compiled})
-  set_target_properties(${part}_tests PROPERTIES SKIP_BUILD_RPATH ${VLMTRAIN_PORTABLE})
   # What is timed is in the parts; the tests' own code compiles a fifth faster so.
   target_compile_options(${part}_tests PRIVATE ${VLMTRAIN_WARNINGS} -O1)
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")

@@ -7,6 +7,9 @@ set(VLMTRAIN_ALONE_IN_IMAGE "^$")
 if(VLMTRAIN_PORTABLE)
   set(VLMTRAIN_ALONE_IN_IMAGE ".")  # without FFmpeg's files others would be compiled together, which share names
   set(VLMTRAIN_NOT_IN_IMAGE "/(ffmpeg|frame_times|rgb_converter|video_container|video_decoder|encoded_video)\\.cpp$")
+  # Of programs LibTorch and {fmt}, of the stand-ins each other; then LD_LIBRARY_PATH.
+  set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+  set(CMAKE_INSTALL_RPATH "$ORIGIN/torch/lib:$ORIGIN/lib:$ORIGIN")
   # Programs start where LibTorch is found, which is not where they are built.
   set(CMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE PRE_TEST)
 endif()

@@ -34,6 +34,13 @@ for program in vlmtrain gpu_tests; do
     esac
   done
 done
+for file in "$folder"/vlmtrain "$folder"/gpu_tests "$folder"/vgpu/*; do
+  path=$(objdump -p "$file" | awk '$1 == "RPATH" || $1 == "RUNPATH" { print $2 }')
+  if [[ $path != '$ORIGIN/'* && $path != '$ORIGIN' ]]; then
+    echo "make_portable: $file looks for libraries in ${path:-no folder}, not beside itself" >&2
+    bad=1
+  fi
+done
 newest() { objdump -T "$folder"/vlmtrain "$folder"/gpu_tests "$folder"/vgpu/* "$folder"/lib/* | grep -o "\b$1_[0-9.]*" | sort -Vu | tail -n 1; }
 bytes=$(du -sb "$folder" | cut -f 1)
 echo "$folder: $(((bytes + 1048575) / 1048576)) MiB; needs $(newest GLIBC), $(newest GLIBCXX), $(newest CXXABI) and LibTorch $(cat cmake/libtorch.version)"
