@@ -49,6 +49,26 @@ struct MatchDataFree {
 };
 using MatchData = std::unique_ptr<pcre2_match_data, MatchDataFree>;
 
+struct MatchContextFree {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+};
+
+/// PCRE2's own limit of the heap is 20 GB, and a build of it may have others: what a checkpoint's expression
+/// may use is the same everywhere.
+pcre2_match_context* match_limits() {
+  static const std::unique_ptr<pcre2_match_context, MatchContextFree> limits = [] {
+    constexpr uint32_t kMostSteps = 10'000'000;
+    constexpr uint32_t kMostHeapKib = 256 * 1024;
+    std::unique_ptr<pcre2_match_context, MatchContextFree> context(pcre2_match_context_create(nullptr));
+    VLMTRAIN_CHECK(context != nullptr, "no memory for a match");
+    pcre2_set_match_limit(context.get(), kMostSteps);
+    pcre2_set_depth_limit(context.get(), kMostSteps);
+    pcre2_set_heap_limit(context.get(), kMostHeapKib);
+    return context;
+  }();
+  return limits.get();
+}
+
 class RegexPattern : public Pattern {
  public:
   RegexPattern(const std::string& expression, const JsonNode& node) {
@@ -84,9 +104,10 @@ class RegexPattern : public Pattern {
   bool match(std::string_view text, size_t from, pcre2_match_data* data) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     // The text was validated once; the check of each match would start at its beginning.
-    int result = pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, data, nullptr);
+    int result = pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, data, match_limits());
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
-      result = pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, nullptr);
+      result =
+          pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, match_limits());
     }
     if (result == PCRE2_ERROR_NOMATCH) return false;
     if (result < 0) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 
 #include "text/test_data.h"
 #include "vlmtrain/base/error.h"
@@ -245,6 +246,24 @@ TEST(TokenizerFile, RegexThatDoesNotCompileIsNamed) {
   file["pre_tokenizer"]["pattern"] = {{"String", "a"}};
   file["pre_tokenizer"]["behavior"] = "Sideways";
   EXPECT_THAT(error_of(file), AllOf(HasSubstr("Sideways"), HasSubstr("MergedWithNext")));
+}
+
+// The first takes exponential time; the second keeps a frame for each letter, up to gigabytes by PCRE2's own limits.
+TEST(TokenizerFile, RegexThatNeverEndsIsStopped) {
+  for (const auto& [expression, letters, limit] :
+       {std::tuple{"(a+)+$", size_t{5'000}, "match limit exceeded"},
+        std::tuple{"(?:a|b)+(?=c)", size_t{4'000'000}, "heap limit exceeded"}}) {
+    json file = small_file();
+    file["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", expression}}}, {"behavior", "Isolated"}};
+    const Tokenizer tokenizer = load(file);
+    try {
+      tokenizer.encode(std::string(letters, 'a') + "b");
+      ADD_FAILURE() << expression << " was matched";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("regular expression failed on a text of"), HasSubstr(limit)));
+    }
+  }
 }
 
 }  // namespace
