@@ -71,7 +71,8 @@ vlmtrain_stand_in(nvidia-ml SOVERSION 1 FOLDERS nvml
         --status 3)
 
 # All of them, for programs that start processes on the virtual GPU.
-add_custom_target(vgpu DEPENDS vgpu_core vgpu_cuda vgpu_cudart vgpu_cublas vgpu_cublasLt vgpu_nvidia-ml)
+add_custom_target(vgpu)
+add_dependencies(vgpu vgpu_core vgpu_cuda vgpu_cudart vgpu_cublas vgpu_cublasLt vgpu_nvidia-ml)
 
 # What a process needs in its environment to be on the virtual GPU.
 set(vgpu_stand_ins libcuda.so.1 libcudart.so.13 libcublasLt.so.13 libcublas.so.13 libnvidia-ml.so.1)
