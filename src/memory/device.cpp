@@ -42,21 +42,11 @@ bool has_stand_ins() {
 }
 
 void check_code(const std::string& name, const DriverCard& card) {
-  const auto capability = fmt::format("{}.{}", card.architecture / 10, card.architecture % 10);
-  switch (kernel_code_for(card.architecture)) {
-    case KernelCode::kMachineCode:
-      return;
-    case KernelCode::kCompiledByDriver:
-      spdlog::warn(
-          "{}: newer (compute capability {}) than LibTorch's kernels; the driver compiles each at its first use, which "
-          "makes the first steps minutes long, and keeps them in ~/.nv/ComputeCache",
-          card.name, capability);
-      return;
-    case KernelCode::kNone:
-      refuse(name, fmt::format("LibTorch for CUDA 13 has no code for {} (compute capability {}); it begins at 7.5 "
-                               "(Turing: T4, RTX 20): take a newer card",
-                               card.name, capability));
-  }
+  if (has_kernel_code(card.architecture)) return;
+  refuse(name,
+         fmt::format("LibTorch for CUDA 13 has no code for {} (compute capability {}.{}), but for 7.5 (Turing: T4, "
+                     "RTX 20) to 9.0, 10 and 12: take another card",
+                     card.name, card.architecture / 10, card.architecture % 10));
 }
 
 at::Device open_cuda(const std::string& name, int index) {

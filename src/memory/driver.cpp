@@ -191,14 +191,11 @@ DriverAnswer without_library(const DriverPlaces& places, const std::string& reas
 
 }  // namespace
 
-KernelCode kernel_code_for(int architecture) {
-  // What LibTorch's wheel for CUDA 13 is compiled for; a test of the virtual GPU looks it up in the library.
+bool has_kernel_code(int architecture) {
+  // What LibTorch's wheel for CUDA 13 is compiled for; a test of the virtual GPU asks the library itself.
   constexpr std::array kMachineCode{75, 80, 86, 90, 100, 120};
-  constexpr int kPtx = 120;
-  const bool machine_code = std::ranges::any_of(
-      kMachineCode, [&](int code) { return code / 10 == architecture / 10 && code <= architecture; });
-  if (machine_code) return KernelCode::kMachineCode;
-  return architecture >= kPtx ? KernelCode::kCompiledByDriver : KernelCode::kNone;
+  return std::ranges::any_of(kMachineCode,
+                             [&](int code) { return code / 10 == architecture / 10 && code <= architecture; });
 }
 
 DriverAnswer probe_driver(const DriverPlaces& places) {

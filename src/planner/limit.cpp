@@ -99,7 +99,7 @@ bool computes_in(const memory::Gpu& gpu, engine::Precision precision) {
 }
 
 TargetCard card_of_device(const memory::DeviceDescription& device) {
-  if (memory::kernel_code_for(device.architecture) == memory::KernelCode::kNone) {
+  if (!memory::has_kernel_code(device.architecture)) {
     throw run_error("{}: LibTorch for CUDA 13 has no code for compute capability {}.{}; take another card", device.name,
                     device.architecture / 10, device.architecture % 10);
   }

@@ -147,7 +147,7 @@ nlohmann::json RunSteps::summary() const {
   double seconds = 0;
   int64_t finite = 0;
   int64_t timed = 0;
-  // The first step of a run loads kernels, and compiles them on a card newer than they are: no measure of the others.
+  // The first step of a run loads kernels: no measure of the others.
   const Recent* const first = std::ssize(recent_) == steps_ && steps_ > 1 ? &recent_.front() : nullptr;
   for (const auto& step : recent_) {
     if (std::isfinite(step.loss)) {

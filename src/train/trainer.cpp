@@ -159,7 +159,7 @@ class Trainer {
       take_note(done, step);
       const double seconds = seconds_since(start);
       pending_->report.metrics.step_seconds = seconds;
-      // The first step loads kernels, and on a card newer than they are compiles them: no measure of a step.
+      // The first step loads kernels: no measure of a step.
       if (step.step > first_step_) step_seconds_ = seconds;
       if (device_.is_cpu() || is_save_step()) finish_pending();
       // 4. Save.

@@ -136,8 +136,11 @@ TEST(CardOfDeviceTest, AnUnknownNameIsPlannedAsTheCardMostLikeIt) {
   EXPECT_EQ(planned_as(89, 130)->name, "rtx4090");
   EXPECT_EQ(planned_as(90, 132)->architecture, 90);
   EXPECT_EQ(planned_as(103, 148)->architecture, 100) << "the next older: it runs its kernels";
-  EXPECT_EQ(planned_as(130, 200)->architecture, 120) << "newer than all: the newest";
-  EXPECT_THAT(message_of([&] { planned_as(70, 80); }), HasSubstr("no code for compute capability 7.0"));
+  EXPECT_EQ(planned_as(121, 48)->architecture, 120);
+  EXPECT_THAT(message_of([&] { planned_as(130, 200); }, ExitCode::kFailed),
+              HasSubstr("no code for compute capability 13.0"));
+  EXPECT_THAT(message_of([&] { planned_as(70, 80); }, ExitCode::kFailed),
+              HasSubstr("no code for compute capability 7.0"));
 }
 
 TEST(CardByNameTest, ACardWithoutCodeIsRefusedWithTheReason) {

@@ -22,7 +22,7 @@ TEST(KernelCodeOnCardTest, IsWhatLibTorchHas) {
   } catch (const c10::Error&) {
     runs = false;
   }
-  EXPECT_EQ(runs, memory::kernel_code_for(architecture) != memory::KernelCode::kNone) << "sm_" << architecture;
+  EXPECT_EQ(runs, memory::has_kernel_code(architecture)) << "sm_" << architecture;
 }
 
 }  // namespace

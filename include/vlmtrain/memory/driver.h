@@ -10,9 +10,8 @@ namespace vlmtrain::memory {
 inline constexpr const char* kOldestDriver = "580";
 
 /// Whether LibTorch has code for a card of this compute capability (× 10): machine code for the same major version that
-/// is not newer than the card, or PTX that the driver compiles.
-enum class KernelCode { kNone, kMachineCode, kCompiledByDriver };
-KernelCode kernel_code_for(int architecture);
+/// is not newer than the card. It comes without PTX, which a driver could compile for a newer one.
+bool has_kernel_code(int architecture);
 
 /// Where a machine says what NVIDIA hardware and driver it has; other places are for tests.
 struct DriverPlaces {

@@ -36,9 +36,8 @@ std::optional<uint64_t> bytes_setting(const char* name, uint64_t otherwise) {
 std::optional<Habits> habits() {
   const auto module_bytes = bytes_setting("VLMTRAIN_VGPU_MODULE_BYTES", 0);
   const auto module_seconds = number_setting("VLMTRAIN_VGPU_MODULE_SECONDS", 0.0, "seconds");
-  const auto compile_seconds = number_setting("VLMTRAIN_VGPU_COMPILE_SECONDS", 0.0, "seconds");
-  if (!module_bytes || !module_seconds || !compile_seconds) return std::nullopt;
-  return Habits{*module_bytes, *module_seconds, *compile_seconds};
+  if (!module_bytes || !module_seconds) return std::nullopt;
+  return Habits{*module_bytes, *module_seconds};
 }
 
 const memory::Gpu* chosen_gpu() {

@@ -8,9 +8,8 @@ namespace vlmtrain::vgpu {
 
 /// What a real card does beside the work it is given; zero unless a test asks for it.
 struct Habits {
-  uint64_t module_bytes = 0;   ///< that each module takes when its first kernel is launched (lazy loading)
-  double module_seconds = 0;   ///< that this takes
-  double compile_seconds = 0;  ///< the same of a module whose code for this card the driver has to make from PTX
+  uint64_t module_bytes = 0;  ///< that each module takes when its first kernel is launched (lazy loading)
+  double module_seconds = 0;  ///< that this takes
 };
 
 /// The card that this process is on, from the environment (docs/virtual-gpu.md has the variables).

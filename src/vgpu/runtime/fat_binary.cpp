@@ -88,10 +88,7 @@ bool FatBinary::load() {
   if (loaded_) return true;
   const Habits& habits = card()->habits;
   if (!device_memory().grow_context(habits.module_bytes)) return false;
-  const int architecture = card()->architecture.number;
-  const bool from_ptx = newest(machine_code_, architecture / 10 * 10, architecture) == 0;
-  const double seconds = habits.module_seconds + (from_ptx ? habits.compile_seconds : 0);
-  if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  if (habits.module_seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(habits.module_seconds));
   loaded_ = true;
   return true;
 }
