@@ -245,7 +245,7 @@ TEST_F(DriverTest, APlanThatFailsIsAFailedPlan) {
 
 TEST_F(DriverTest, APartOfACardIsPlannedAsWhatItIs) {
   const auto plan = [&](const std::string& gpu) {
-    return plan_of(run({"plan", "--config", "train.yaml", "--gpu", gpu, "--json"}));
+    return plan_of(run({"plan", "--model", "smolvlm-256m", "--gpu", gpu, "--json"}));
   };
   const auto part = plan("h100-mig-3g.40gb");
   const auto whole = plan("h100");
