@@ -186,8 +186,9 @@ TEST_F(DriverTest, AllocatorSettingsOfTheEnvironmentAreIgnoredWithOneSentence) {
 TEST_F(DriverTest, ALimitThatNoPlanKnowsIsTheAllocators) {
   set("VLMTRAIN_RESERVED_LIMIT_BYTES", "8000000");  // less than the workspace of a product
   const Result result = train_on("virtual:rtx4090", {});
-  EXPECT_EQ(result.exit_code, 3) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("plan: fits")) << "the plan knows nothing of it";
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("plan: fits"), HasSubstr("memory ran out"), HasSubstr("7.63 MiB allowed")))
+      << "the plan knows nothing of it";
   set("VLMTRAIN_RESERVED_LIMIT_BYTES", "much");
   EXPECT_EQ(train_on("virtual:rtx4090", {"output.dir=other"}).exit_code, 2);
 }
