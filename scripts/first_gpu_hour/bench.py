@@ -36,16 +36,14 @@ class Run:
         return tensors.read(self.folder / "checkpoints" / f"step-{step}" / "trainer_state" / "optimizer.safetensors")
 
     def weights(self, step):
-        """Of what is trained: fp32 masters where there are any, else the checkpoint's own tensors."""
-        state = self.optimizer(step)
-        masters = {name.removeprefix("master."): values for name, values in state.items() if name.startswith("master.")}
+        """fp32 masters where there are any, else the checkpoint's own tensors."""
+        masters = {name.removeprefix("master."): values for name, values in self.optimizer(step).items() if name.startswith("master.")}
         if masters:
             return masters
         found = {}
         for path in sorted((self.folder / "checkpoints" / f"step-{step}").glob("*.safetensors")):
-            found.update({name.removeprefix("base_model.model."): values for name, values in tensors.read(path).items()})
-        trained = {name.removeprefix("first_moment.") for name in state if name.startswith("first_moment.")}
-        return {name: values for name, values in found.items() if name in trained} or found
+            found.update(tensors.read(path))
+        return found
 
 
 class Bench:
