@@ -59,7 +59,7 @@ std::vector<planner::SampleLimit> DescribedSamples::limits() const {
   if (shape.images > 0) {
     add({.form = "data.image_max_pixels={}",
          .now = train::most_pixels(usual),
-         .least = train::least_pixels(usual),
+         .least = [pixels = train::least_pixels(usual)] { return pixels; },
          .unit = train::pixel_unit(usual),
          .meaning = "makes larger pictures smaller",
          .measure = {}},
@@ -68,7 +68,7 @@ std::vector<planner::SampleLimit> DescribedSamples::limits() const {
   if (shape.images > 1) {
     add({.form = "--images {}",
          .now = shape.images,
-         .least = 1,
+         .least = [] { return int64_t{1}; },
          .unit = 1,
          .meaning = "samples of fewer images",
          .measure = {}},
@@ -77,7 +77,7 @@ std::vector<planner::SampleLimit> DescribedSamples::limits() const {
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
   add({.form = "--text-tokens {}",
        .now = arguments_.text_tokens.value_or(std::min(text_tokens, models::HypotheticalSample{}.text_tokens)),
-       .least = shape.label_tokens + 1,
+       .least = [labels = shape.label_tokens] { return labels + 1; },
        .unit = 1,
        .meaning = "samples of shorter text",
        .measure = {}},

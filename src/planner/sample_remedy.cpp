@@ -27,10 +27,12 @@ struct Point {
 
 class LimitSearch {
  public:
-  LimitSearch(const SampleLimit& limit, const Job& job, Trial& trial) : limit_(limit), job_(job), trial_(trial) {}
+  LimitSearch(const SampleLimit& limit, const Job& job, Trial& trial)
+      : limit_(limit), job_(job), trial_(trial), least_(limit.least()) {}
 
   std::optional<Suggestion> find(int64_t without_bytes) {
-    auto lowest = try_number(limit_.least, /*all=*/false);
+    if (limit_.now <= least_) return std::nullopt;
+    auto lowest = try_number(least_, /*all=*/false);
     if (!lowest || !trial_.fits(lowest->reserved_bytes)) return std::nullopt;
     Point fitting = *lowest;
     Point failing{limit_.now, without_bytes};
@@ -47,7 +49,7 @@ class LimitSearch {
   }
 
  private:
-  int64_t whole(int64_t number) const { return std::max(limit_.least, number / limit_.unit * limit_.unit); }
+  int64_t whole(int64_t number) const { return std::max(least_, number / limit_.unit * limit_.unit); }
 
   std::optional<Point> try_number(int64_t number, bool all) {
     auto limited = limit_.measure(number, all);
@@ -74,7 +76,7 @@ class LimitSearch {
       const auto point = try_number(number, /*all=*/true);
       if (!point) return std::nullopt;
       if (trial_.fits(point->reserved_bytes)) return suggestion(*point);
-      if (number == limit_.least) break;
+      if (number == least_) break;
       number = whole(static_cast<int64_t>(kRetreat * static_cast<double>(number)));
     }
     return std::nullopt;
@@ -93,6 +95,7 @@ class LimitSearch {
   const SampleLimit& limit_;
   const Job& job_;
   Trial& trial_;
+  int64_t least_;
   int64_t left_out_ = 0;  // with the number that was tried last
   int64_t samples_ = 0;
 };
@@ -100,7 +103,6 @@ class LimitSearch {
 }  // namespace
 
 std::optional<Suggestion> lower(const SampleLimit& limit, const Job& job, int64_t without_bytes, Trial& trial) {
-  if (limit.now <= limit.least) return std::nullopt;
   return LimitSearch(limit, job, trial).find(without_bytes);
 }
 

@@ -46,13 +46,41 @@ int64_t pixels_of(const data::SampleShape& shape) {
   return tiles * shape.tile_width * shape.tile_width;
 }
 
+int64_t tokens_of(const data::SampleShape& shape) {
+  return shape.tokens;
+}
+
+int64_t pictures_of(const data::SampleShape& shape) {
+  return std::max<int64_t>(1, shape.images - shape.videos);
+}
+
 /// The records under changed settings. What is measured first are those that are the largest without.
 class LimitedRecords {
  public:
   LimitedRecords(const std::vector<io::Record>& records, const Config& config) : records_(records), config_(config) {}
 
+  /// What half of the samples do not exceed.
+  int64_t median(int64_t (*size)(const data::SampleShape& shape)) {
+    measure_usual();
+    std::vector<int64_t> sizes;
+    for (const auto& sample : usual_) sizes.push_back(size(sample.measured.shape));
+    const auto middle = sizes.begin() + std::ssize(sizes) / 2;
+    std::nth_element(sizes.begin(), middle, sizes.end());
+    return *middle;
+  }
+
+  /// Where a limit only leaves samples out.
+  std::optional<planner::LimitedSamples> without_larger(int64_t (*size)(const data::SampleShape& shape), int64_t most) {
+    measure_usual();
+    std::vector<planner::MeasuredSample> kept;
+    for (const auto& sample : usual_) {
+      if (size(sample.measured.shape) <= most) kept.push_back(sample.measured);
+    }
+    return limited(std::move(kept));
+  }
+
   std::optional<planner::LimitedSamples> measure(const data::DataOptions& changed, bool all) {
-    if (usual_.empty()) usual_ = measure(config_.data, every_record());
+    measure_usual();
     std::vector<PlacedSample> placed;
     try {
       // All are those, too, that are too long without the limit.
@@ -61,19 +89,30 @@ class LimitedRecords {
       if (error.code() == ExitCode::kUsage) return std::nullopt;  // a number that this processor does not take
       throw;
     }
-    if (placed.empty()) return std::nullopt;
     std::vector<planner::MeasuredSample> measured;
     measured.reserve(placed.size());
     for (auto& sample : placed) measured.push_back(std::move(sample.measured));
-    const int64_t left_out = std::max<int64_t>(0, std::ssize(usual_) - std::ssize(measured));
-    const int64_t global_batch = config_.training.global_batch_size;
-    return planner::LimitedSamples{.workload = {.candidates = planner::worst_batches(std::move(measured), global_batch),
-                                                .global_batch_size = global_batch},
-                                   .left_out = all ? left_out : 0,  // the largest alone do not say
-                                   .samples = std::ssize(usual_)};
+    auto samples = limited(std::move(measured));
+    if (samples && !all) samples->left_out = 0;  // the largest alone do not say
+    return samples;
   }
 
  private:
+  void measure_usual() {
+    if (usual_.empty()) usual_ = measure(config_.data, every_record());
+    if (usual_.empty()) throw data_error("{}: none of its samples can be used", config_.data.train);
+  }
+
+  std::optional<planner::LimitedSamples> limited(std::vector<planner::MeasuredSample> kept) const {
+    if (kept.empty()) return std::nullopt;
+    const int64_t left_out = std::max<int64_t>(0, std::ssize(usual_) - std::ssize(kept));
+    const int64_t global_batch = config_.training.global_batch_size;
+    return planner::LimitedSamples{.workload = {.candidates = planner::worst_batches(std::move(kept), global_batch),
+                                                .global_batch_size = global_batch},
+                                   .left_out = left_out,
+                                   .samples = std::ssize(usual_)};
+  }
+
   std::vector<int64_t> every_record() const {
     std::vector<int64_t> indices(records_.size());
     std::iota(indices.begin(), indices.end(), int64_t{0});
@@ -147,9 +186,8 @@ int64_t least_pixels(const planner::Workload& workload) {
 
 std::vector<planner::SampleLimit> sample_limits(const std::vector<io::Record>& records, const Config& config,
                                                 const planner::Workload& workload) {
-  constexpr int64_t kLeastFrames = 4;
+  static constexpr int64_t kLeastFrames = 4;
   constexpr int64_t kFramesOfAPatch = 2;
-  constexpr int64_t kLeastTokens = 64;
   const auto limited = std::make_shared<LimitedRecords>(records, config);
   std::vector<planner::SampleLimit> limits;
   const auto add = [&](planner::SampleLimit limit, auto data::DataOptions::*option) {
@@ -163,7 +201,7 @@ std::vector<planner::SampleLimit> sample_limits(const std::vector<io::Record>& r
   if (const int64_t pixels = most_pixels(workload); pixels > 0) {
     add({.form = "data.image_max_pixels={}",
          .now = pixels,
-         .least = least_pixels(workload),
+         .least = [pixels = least_pixels(workload)] { return pixels; },
          .unit = pixel_unit(workload),
          .meaning = "makes larger pictures smaller",
          .measure = {}},
@@ -175,29 +213,34 @@ std::vector<planner::SampleLimit> sample_limits(const std::vector<io::Record>& r
   if (const int64_t most_frames = most(workload, frames); most_frames > 0) {
     add({.form = "data.video_max_frames={}",
          .now = most_frames,
-         .least = kLeastFrames,
+         .least = [] { return kLeastFrames; },
          .unit = kFramesOfAPatch,
          .meaning = "looks at fewer frames of a video",
          .measure = {}},
         &data::DataOptions::video_max_frames);
   }
-  const int64_t images = most(workload, [](const data::SampleShape& shape) { return shape.images - shape.videos; });
+  const int64_t images = most(workload, pictures_of);
+  const auto leave_out = [&](planner::SampleLimit limit, int64_t (*size)(const data::SampleShape& shape)) {
+    limit.least = [limited, size] { return limited->median(size); };
+    limit.measure = [limited, size](int64_t number, bool) { return limited->without_larger(size, number); };
+    limits.push_back(std::move(limit));
+  };
   if (images > 1) {
-    add({.form = "data.max_images_per_sample={} data.on_bad_sample=skip",
-         .now = images,
-         .least = 1,
-         .unit = 1,
-         .meaning = "takes no sample with more images",
-         .measure = {}},
-        &data::DataOptions::max_images_per_sample);
+    leave_out({.form = "data.max_images_per_sample={} data.on_bad_sample=skip",
+               .now = images,
+               .least = {},
+               .unit = 1,
+               .meaning = "takes no sample with more images",
+               .measure = {}},
+              pictures_of);
   }
-  add({.form = "data.max_length={} data.on_bad_sample=skip",
-       .now = most(workload, [](const data::SampleShape& shape) { return shape.tokens; }),
-       .least = kLeastTokens,
-       .unit = 1,
-       .meaning = "takes no longer sample",
-       .measure = {}},
-      &data::DataOptions::max_length);
+  leave_out({.form = "data.max_length={} data.on_bad_sample=skip",
+             .now = most(workload, tokens_of),
+             .least = {},
+             .unit = 1,
+             .meaning = "takes no longer sample",
+             .measure = {}},
+            tokens_of);
   return limits;
 }
 

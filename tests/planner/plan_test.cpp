@@ -404,7 +404,7 @@ TEST_P(RefusedPlanTest, EverySuggestionThatMakesItFitDoes) {
   asked.words = {.card = "--gpu-gb {}", .card_by_size = true};
   asked.sample_limits = {{.form = "--images {}",
                           .now = GetParam().images,
-                          .least = 1,
+                          .least = [] { return int64_t{1}; },
                           .unit = 1,
                           .meaning = "fewer images",
                           .measure = [&](int64_t images, bool) -> std::optional<LimitedSamples> {

@@ -21,7 +21,8 @@ struct LimitedSamples {
 struct SampleLimit {
   std::string form;  ///< what is typed, with {} for the number: "data.image_max_pixels={}"
   int64_t now = 0;   ///< the least number that changes nothing
-  int64_t least = 1;
+  /// The least that makes sense; found when it is asked for, since that may take measuring.
+  std::function<int64_t()> least;
   int64_t unit = 1;     ///< numbers to propose are multiples of it
   std::string meaning;  ///< "smaller pictures"
   /// The samples with this number; nothing where it is none that can be set. `all`: exactly; else from those that are
