@@ -67,15 +67,26 @@ Option OptionSearch::least() {
   tried_.rehearse(smallest(1, choices_at_defaults().loss_chunk_rows));
   for (const Choices& choices : frugal_choices(fixed_, workload_, blocks_)) {
     tried_.rehearse(choices);
+    const memory::Component most = tried_.outcome_of(choices, /*with_timeline=*/false).detail->peak.place.component;
+    // A tower's last block goes from its forward into its backward pass: kept, it may take less than its input and
+    // itself.
+    if (fixed_.recompute.is_auto()) rehearse_with_last_block_kept(choices, most);
     // Other passes of the tower, which many tiles make slow to rehearse, change nothing where it does not take most.
-    const memory::Place& most = tried_.outcome_of(choices, /*with_timeline=*/false).detail->peak.place;
-    if (most.component != memory::Component::kVision) break;
+    if (most != memory::Component::kVision) break;
   }
   for (const Option* known : tried_.all()) {
     if (!is_allowed(known->choices)) continue;
     if (!least_ || known->peaks.reserved_bytes < least_->peaks.reserved_bytes) least_ = *known;
   }
   return *least_;
+}
+
+void OptionSearch::rehearse_with_last_block_kept(Choices choices, memory::Component tower) {
+  const bool is_vision = tower == memory::Component::kVision;
+  int64_t& blocks = is_vision ? choices.recompute.vision : choices.recompute.language;
+  if (blocks == 0) return;
+  --blocks;
+  tried_.rehearse(choices);
 }
 
 /// Whether a person has fixed nothing else; `tried_` may know plans of another search.

@@ -44,6 +44,7 @@ class OptionSearch {
   std::optional<Option> find_with_smaller_passes();
   std::vector<Choices> ever_smaller_passes() const;
   bool is_allowed(const Choices& choices) const;
+  void rehearse_with_last_block_kept(Choices choices, memory::Component tower);
   Option known_or_estimated(const Choices& choices) const;
 
   Tried& tried_;
