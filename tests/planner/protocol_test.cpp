@@ -61,9 +61,12 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
 TEST(ProtocolTest, PathsOfAnyBytesArrive) {
   std::string every;
   for (int byte = 1; byte < 256; ++byte) every += static_cast<char>(byte);
-  const Job job{.model = "/models/caf\xE9/" + every, .lora = nn::LoraSettings{.adapter = "/adapters/\xFF\x80" + every}};
+  Job job;
+  job.model = "/models/caf\xE9/" + every;
+  job.lora.emplace().adapter = "/adapters/\xFF\x80" + every;
   const Job arrived = sent(job);
   EXPECT_EQ(arrived.model, job.model);
+  ASSERT_TRUE(arrived.lora);
   EXPECT_EQ(arrived.lora->adapter, job.lora->adapter);
 }
 
