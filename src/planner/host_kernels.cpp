@@ -62,7 +62,8 @@ at::Tensor& bucketize_out(const at::Tensor& /*x*/, const at::Tensor& /*bounds*/,
   return result;
 }
 
-at::Tensor& abs_out(const at::Tensor& x, at::Tensor& result) {
+/// Element by element.
+at::Tensor& resized_out(const at::Tensor& x, at::Tensor& result) {
   result.resize_(x.sizes());
   return result;
 }
@@ -176,7 +177,8 @@ void describe_cpu_kernels() {
     aten.add("where", where, "self");
     aten.add("where", where_out, "self_out");
     aten.add("bucketize", bucketize_out, "Tensor_out");
-    aten.add("abs", abs_out, "out");
+    aten.add("abs", resized_out, "out");
+    aten.add("logical_not", resized_out, "out");
     aten.add("native_layer_norm", native_layer_norm);
     aten.add("native_layer_norm_backward", native_layer_norm_backward);
     aten.add("embedding_dense_backward", embedding_dense_backward);
