@@ -55,6 +55,12 @@ int64_t largest_sample(const planner::Workload& workload) {
   return most;
 }
 
+/// Of two runs of the same thing the resident sets differ by some pages; their limits should not.
+int64_t rounded_up(int64_t bytes) {
+  constexpr int64_t kStep = int64_t{32} << 20;
+  return (bytes + kStep - 1) / kStep * kStep;
+}
+
 /// Of `config`, with what was kept for all that it does not fix itself.
 planner::FixedChoices fixed_as_kept(const planner::FixedChoices& asked, const planner::Choices& kept) {
   planner::FixedChoices fixed = asked;
@@ -118,7 +124,7 @@ HostRun::HostRun(const Config& config, planner::Workload workload, const engine:
   // The loader's two global batches, that of the step, and what its threads are at.
   const int64_t sample = largest_sample(workload);
   const int64_t global = config.training.global_batch_size;
-  const int64_t process = memory::host_bytes();
+  const int64_t process = rounded_up(memory::host_bytes());
   const memory::HostRoom room = memory::host_room();
   const auto limit_with = [&](int64_t samples) {
     return planner::host_limit(room, config.memory.limit_gb, config.memory.mode, process, samples);
