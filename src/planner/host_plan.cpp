@@ -16,7 +16,7 @@ namespace {
 
 // Measured: docs/memory.md, "On the CPU".
 /// Primitives of oneDNN and MKL's buffers, stacks, small objects of the autograd graph.
-constexpr int64_t kLibraryBytes = 250'000'000;
+constexpr int64_t kLibraryBytes = 450'000'000;
 /// What malloc cannot use again of the memory that tensors had, as a share of their peak.
 constexpr double kFragmentedShare = 0.02;
 
