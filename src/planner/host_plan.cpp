@@ -55,7 +55,18 @@ class HostSearch {
 
  private:
   /// Sets choices_ to the first that fits; where none does, to what needs least.
-  bool find() { return find_without_recomputing() || find_recomputing() || find_with_smaller_passes(); }
+  bool find() {
+    if (standing_bytes() <= request_.limit.tensor_bytes) {
+      return find_without_recomputing() || find_recomputing() || find_with_smaller_passes();
+    }
+    choices_ = recomputing(all_blocks_.vision + all_blocks_.language);
+    return false;
+  }
+
+  int64_t standing_bytes() {
+    if (!rehearsal_) rehearsal_.emplace(job_);
+    return rehearsal_->standing_bytes();
+  }
 
   bool find_without_recomputing() {
     if (!fixed_.recompute.is_auto()) return find_size(fixed_.recompute.blocks_of(all_blocks_));

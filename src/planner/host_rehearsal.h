@@ -21,6 +21,9 @@ class HostRehearsal {
   /// included; `reserved` is the same. RehearsalDetail::peak is only there if it was asked for; never with costs.
   Outcome step(const Choices& choices, const std::vector<SampleGroup>& samples);
 
+  /// What lives between steps: weights, gradients, optimizer states.
+  int64_t standing_bytes() const { return memory_.live_bytes(); }
+
  private:
   memory::MetaMemory memory_;
   std::unique_ptr<memory::AllocationTrace> trace_;

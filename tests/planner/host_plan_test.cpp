@@ -57,8 +57,10 @@ struct CaseJob {
 
 class HostRehearsalOfCase : public testing::TestWithParam<std::string> {};
 
-/// The models are so small that tables and single buffers are a good part of the whole.
-constexpr double kSmallModelError = 0.05;
+/// The models are so small that tables and single buffers are a good part of the whole. Too little is what ends a run.
+constexpr double kTooLittle = -0.03;
+constexpr double kTooMuch = 0.1;
+const auto kIsTrue = testing::AllOf(testing::Gt(kTooLittle), testing::Lt(kTooMuch));
 
 TEST_P(HostRehearsalOfCase, TakesWhatTheCpuTakes) {
   CaseJob of_case(GetParam());
@@ -66,7 +68,7 @@ TEST_P(HostRehearsalOfCase, TakesWhatTheCpuTakes) {
     of_case.job.precision = precision;
     for (const int64_t blocks : {0, 100}) {
       Choices choices{.micro_batch_size = 8, .recompute = {blocks, blocks}};
-      EXPECT_NEAR(error_of(of_case.job, choices, of_case.samples), 0, kSmallModelError)
+      EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue)
           << engine::name_of(precision) << ", " << blocks << " blocks";
     }
   }
@@ -80,14 +82,14 @@ TEST(HostRehearsalTest, TakesWhatTheCpuTakesWithAdaptersAndCompressedMoments) {
   CaseJob of_case("mixed_batch");
   const Choices choices = micro_batches_of(4);
   of_case.job.lora = nn::LoraSettings{.rank = 4};
-  EXPECT_NEAR(error_of(of_case.job, choices, of_case.samples), 0, kSmallModelError);
+  EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue);
   of_case.job.quantization = nn::Quantization::kNf4;
-  EXPECT_NEAR(error_of(of_case.job, choices, of_case.samples), 0, kSmallModelError);
+  EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue);
   of_case.job.lora.reset();
   of_case.job.quantization = nn::Quantization::kNone;
   for (const auto states : {engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
     of_case.job.optimizer_states = states;
-    EXPECT_NEAR(error_of(of_case.job, choices, of_case.samples), 0, kSmallModelError);
+    EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue);
   }
 }
 
@@ -159,18 +161,18 @@ TEST_F(HostPlanTest, WhatIsFixedStays) {
 }
 
 TEST_F(HostPlanTest, WhatDoesNotFitSaysWhatWould) {
-  HostPlanRequest fixed = request(8);
-  fixed.fixed.micro_batch_size = 4;
+  HostPlanRequest fixed = request(8, 2);
+  fixed.fixed.micro_batch_size = 2;
   fixed.fixed.recompute = {"none"};
   const HostPlan plan = make_host_plan(fixed);
   EXPECT_FALSE(plan.fits);
   EXPECT_GT(plan.peak_bytes, plan.limit.tensor_bytes);
   EXPECT_THAT(plan.remedies, Contains(HasSubstr("memory.recompute=auto")));
 
-  const HostPlan small = make_host_plan(request(4));
+  const HostPlan small = make_host_plan(request(4, 1));
   EXPECT_FALSE(small.fits);
   EXPECT_THAT(small.remedies, Contains("lora.rank=16"));
-  EXPECT_THAT(make_host_plan(request(0.6)).remedies, IsEmpty());
+  EXPECT_THAT(make_host_plan(request(0.6, 1)).remedies, IsEmpty());
 }
 
 TEST_F(HostPlanTest, TheLimitIsTheRoomLessMarginProgramAndSamples) {
