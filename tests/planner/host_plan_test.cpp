@@ -58,7 +58,7 @@ struct CaseJob {
 class HostRehearsalOfCase : public testing::TestWithParam<std::string> {};
 
 /// The models are so small that tables and single buffers are a good part of the whole. Too little is what ends a run.
-constexpr double kTooLittle = -0.03;
+constexpr double kTooLittle = -0.05;
 constexpr double kTooMuch = 0.1;
 const auto kIsTrue = testing::AllOf(testing::Gt(kTooLittle), testing::Lt(kTooMuch));
 
