@@ -156,6 +156,20 @@ TEST(Decode, MetadataThatInflateWithoutEndAreNotRead) {
   EXPECT_EQ(texts.orientation(), Orientation::kUpright);
 }
 
+// Found by the fuzz target `picture`, whose sanitizer stopped at memcpy's null pointer.
+TEST(Decode, AnEmptyExifChunkIsNone) {
+  const std::vector<std::byte> whole = file_bytes(kImageData / "rgb.png");
+  constexpr std::ptrdiff_t kBehindSize = 33;
+  constexpr uint8_t kChunk[] = {0, 0, 0, 0, 'e', 'X', 'I', 'f'};
+  std::vector<uint8_t> chunk(std::begin(kChunk), std::end(kChunk));
+  const uLong sum = crc32(0, chunk.data() + 4, 4);
+  for (const int shift : {24, 16, 8, 0}) chunk.push_back(static_cast<uint8_t>(sum >> shift));
+  std::vector<std::byte> with_chunk(whole.begin(), whole.begin() + kBehindSize);
+  for (const uint8_t byte : chunk) with_chunk.push_back(std::byte{byte});
+  with_chunk.insert(with_chunk.end(), whole.begin() + kBehindSize, whole.end());
+  EXPECT_TRUE(decode_image(with_chunk, "empty.png").equal(decode_image(whole, "rgb.png")));
+}
+
 TEST(Decode, AJpegOfThousandsOfScansIsRefused) {
   const std::vector<std::byte> whole = file_bytes(kImageData / "progressive.jpg");
   // The first scan, over and over: it alone does not build on those before it.
