@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
         LeastCase{"AFrozenTower", "smolvlm-256m", 2, {.images = 3}, 8, {}, {.vision_tower = true}},
         LeastCase{"LongAnswers",
                   "smolvlm-500m",
-                  4,
+                  2,
                   {.images = 1, .text_tokens = 3000, .label_tokens = 2500},
                   4,
                   nn::LoraSettings{.rank = 8}},

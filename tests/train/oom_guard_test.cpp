@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -89,14 +90,17 @@ class SmallTraining {
   std::vector<engine::StepLayout> tried_;
 };
 
+/// Other micro-batches add up the same products in another order: some thirty roundings of fp32 apart, on whichever
+/// processor.
 void expect_same(const Gradients& found, const Gradients& wanted, const std::string& where) {
+  constexpr double kTolerance = 32 * std::numeric_limits<float>::epsilon();
   ASSERT_EQ(found.size(), wanted.size());
   double largest = 0;
   for (const auto& [name, gradient] : wanted) largest = std::max(largest, gradient.abs().max().item<double>());
   for (const auto& [name, gradient] : wanted) {
     const double difference = (found.at(name) - gradient).abs().max().item<double>();
     // Of gradients that are nearly nothing the rounding is larger than they are.
-    EXPECT_LE(difference, 1e-6 * std::max(gradient.abs().max().item<double>(), 1e-2 * largest))
+    EXPECT_LE(difference, kTolerance * std::max(gradient.abs().max().item<double>(), 1e-2 * largest))
         << where << ", " << name;
   }
 }
