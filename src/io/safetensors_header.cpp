@@ -14,6 +14,7 @@
 #include "io/mapped_file.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/dtype_name.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
 
@@ -46,12 +47,6 @@ constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypes{{
 std::optional<c10::ScalarType> dtype_of(std::string_view name) {
   const auto* found = std::ranges::find(kDtypes, name, [](const auto& entry) { return entry.first; });
   return found == kDtypes.end() ? std::nullopt : std::optional(found->second);
-}
-
-std::string_view name_of(c10::ScalarType dtype) {
-  const auto* found = std::ranges::find(kDtypes, dtype, [](const auto& entry) { return entry.second; });
-  VLMTRAIN_CHECK(found != kDtypes.end(), "safetensors has no type for {}", c10::toString(dtype));
-  return found->first;
 }
 
 std::string_view header_text(std::string_view content, std::string_view source) {
@@ -116,11 +111,10 @@ std::map<std::string, std::string> parse_metadata(const json& value, std::string
 TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data_start, int64_t data_bytes,
                         std::string_view source) {
   const std::string where = fmt::format("{}: tensor {}", source, excerpt(name));
-  const auto dtype_name = get<std::string>(value, "dtype", where);
-  const std::optional<c10::ScalarType> dtype = dtype_of(dtype_name);
+  const auto type = get<std::string>(value, "dtype", where);
+  const std::optional<c10::ScalarType> dtype = dtype_of(type);
   if (!dtype) {
-    throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", where,
-                     excerpt(dtype_name));
+    throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", where, excerpt(type));
   }
   auto shape = get<std::vector<int64_t>>(value, "shape", where);
   const auto offsets = get<std::vector<int64_t>>(value, "data_offsets", where);
@@ -132,7 +126,7 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
     throw data_error("{}: the shape [{}] is impossible; {}", where, fmt::join(shape, ", "), kRemedy);
   }
   if (offsets[1] - offsets[0] != expected_bytes) {
-    throw data_error("{}: {} [{}] takes {} bytes, but its data_offsets span {}; {}", where, dtype_name,
+    throw data_error("{}: {} [{}] takes {} bytes, but its data_offsets span {}; {}", where, type,
                      fmt::join(shape, ", "), expected_bytes, offsets[1] - offsets[0], kRemedy);
   }
   if (offsets[1] > data_bytes) {
@@ -163,6 +157,12 @@ void check_tiling(const SafetensorsHeader& header, int64_t data_start, int64_t f
 }
 
 }  // namespace
+
+std::string_view dtype_name(c10::ScalarType dtype) {
+  const auto* found = std::ranges::find(kDtypes, dtype, [](const auto& entry) { return entry.second; });
+  VLMTRAIN_CHECK(found != kDtypes.end(), "safetensors has no type for {}", c10::toString(dtype));
+  return found->first;
+}
 
 int64_t tensor_bytes(c10::ScalarType dtype, const std::vector<int64_t>& shape) {
   auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
@@ -208,7 +208,7 @@ std::string format_safetensors_header(const std::vector<std::pair<std::string, T
   int64_t end = 0;
   for (const auto& [name, tensor] : tensors) {
     const int64_t begin = std::exchange(end, end + tensor.size_bytes);
-    header[name] = {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    header[name] = {{"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
   }
   std::string text = header.dump();
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');

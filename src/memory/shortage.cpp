@@ -30,6 +30,12 @@ constexpr std::array kWordings{
     Wording{"Could not allocate memory", Scarce::kHost},
 };
 
+/// Where memory has run out, the allocator asks NVML who holds the card, for its message; what it throws where NVML
+/// does not answer is not OutOfMemoryError, but an assertion about that.
+bool fell_over_nvml(std::string_view text) {
+  return text.starts_with("NVML_SUCCESS") && text.find("CUDACachingAllocator.cpp") != std::string_view::npos;
+}
+
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -58,6 +64,9 @@ std::optional<Shortage> shortage_in(const std::exception& error) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
     const bool on_device = text.find("CUDA") != std::string::npos;
     return Shortage{on_device ? Scarce::kDevice : Scarce::kHost, first_line(text)};
+  }
+  if (fell_over_nvml(text)) {
+    return Shortage{Scarce::kDevice, "CUDA out of memory (NVML does not start, so who holds how much is not known)"};
   }
   if (const auto* const failed_call = dynamic_cast<const c10::AcceleratorError*>(&error);
       failed_call != nullptr && failed_call->get_error_code() == kCudaErrorMemoryAllocation) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/dtype_name.h"
 
 namespace vlmtrain::models {
 
@@ -29,6 +30,12 @@ std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape)
   if (parameter.sizes() == shape) return "";
   return fmt::format("{} has shape {}, the config asks for {}", parameter.name, shape_text(shape),
                      shape_text(parameter.sizes()));
+}
+
+std::string dtype_problem(std::string_view name, at::ScalarType dtype) {
+  if (c10::isFloatingType(dtype)) return "";
+  return fmt::format("{} has dtype {}, which holds no weights; take a checkpoint in F32, BF16 or F16", name,
+                     io::dtype_name(dtype));
 }
 
 bool differ_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape) {

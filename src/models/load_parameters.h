@@ -18,6 +18,10 @@ std::vector<std::string> shortened(std::vector<std::string> items);
 /// How a tensor's shape is not the parameter's; empty where it is.
 std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape);
 
+/// Empty where a tensor of the type can be a parameter's values: numbers with a fraction. Integers that some program
+/// quantised to would be taken for the weights themselves.
+std::string dtype_problem(std::string_view name, at::ScalarType dtype);
+
 /// Whether two matrices differ in nothing but the number of rows.
 bool differ_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape);
 
@@ -43,8 +47,8 @@ struct Differences {
 void copy_rows(const nn::Parameter& parameter, const at::Tensor& table);
 
 /// Copies tensors of a file (io::CheckpointTensors or io::SafetensorsFile) to parameters, whose names there begin with
-/// `prefix`. Strict: what is missing, of another shape, or unexpected is refused after `headline`, unless `tolerance`
-/// allows it. One tensor after the other: host memory does not hold the file.
+/// `prefix`. Strict: what is missing, of another shape, no floating-point numbers, or unexpected is refused after
+/// `headline`, unless `tolerance` allows it. One tensor after the other: host memory does not hold the file.
 template <class Tensors>
 Differences load_parameters(const std::vector<nn::Parameter>& parameters, const Tensors& file, std::string_view prefix,
                             const Tolerance& tolerance, const std::string& headline) {
@@ -64,9 +68,10 @@ Differences load_parameters(const std::vector<nn::Parameter>& parameters, const 
       continue;
     }
     found.push_back(&parameter);
-    const auto& shape = file.info(name).shape;
-    if (auto problem = shape_problem(parameter, shape); !problem.empty()) {
-      if (differ_in_rows(parameter, shape) && tolerance.may_have_other_rows &&
+    const auto& info = file.info(name);
+    if (auto problem = dtype_problem(name, info.dtype); !problem.empty()) problems.push_back(std::move(problem));
+    if (auto problem = shape_problem(parameter, info.shape); !problem.empty()) {
+      if (differ_in_rows(parameter, info.shape) && tolerance.may_have_other_rows &&
           tolerance.may_have_other_rows(parameter)) {
         differences.resized.push_back(parameter);
       } else {

@@ -39,6 +39,13 @@ class Fold {
     if (!base_.contains(weight_)) return "the base has no " + weight_;
     if (!adapter_.contains(name(kLoraB))) return "the adapter has no " + name(kLoraB);
     if (settings.use_dora && !adapter_.contains(name(kMagnitude))) return "the adapter has no " + name(kMagnitude);
+    if (auto problem = dtype_problem(weight_, base_.info(weight_).dtype); !problem.empty()) return problem;
+    for (const auto tensor : {kLoraA, kLoraB, kMagnitude}) {
+      if (!adapter_.contains(name(tensor))) continue;
+      if (auto problem = dtype_problem(name(tensor), adapter_.info(name(tensor)).dtype); !problem.empty()) {
+        return problem;
+      }
+    }
     const auto& w = base_.info(weight_).shape;
     const auto& a = adapter_.shape(name(kLoraA));
     const auto& b = adapter_.shape(name(kLoraB));
@@ -64,12 +71,16 @@ class Fold {
   std::string tensors_;  // what the names of the adapter's tensors begin with
 };
 
-/// The tensors of modules_to_save, under their names in the base.
-std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapter, const VisionLanguageModel& model) {
+/// The tensors of modules_to_save, under their names in the base; what is wrong with them is added to `problems`.
+std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapter, const VisionLanguageModel& model,
+                                                std::vector<std::string>& problems) {
   std::map<std::string, at::Tensor> found;
   for (const auto& name : adapter.names()) {
     const bool is_lora = name.ends_with(kLoraA) || name.ends_with(kLoraB) || name.ends_with(kMagnitude);
     if (!is_lora && name.starts_with(kAdapterPrefix)) {
+      if (auto problem = dtype_problem(name, adapter.info(name).dtype); !problem.empty()) {
+        problems.push_back(std::move(problem));
+      }
       found.emplace(model.checkpoint_name(name.substr(kAdapterPrefix.size())), adapter.tensor(name));
     }
   }
@@ -98,10 +109,10 @@ void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::
     folds.emplace_back(weights, tensors, path, model->checkpoint_name(path + ".weight"));
     if (auto problem = folds.back().problem(settings); !problem.empty()) problems.push_back(std::move(problem));
   }
+  std::map<std::string, at::Tensor> whole = whole_modules(tensors, *model, problems);
   refuse_differences(fmt::format("{}: the adapter does not match its base {}", adapter.string(), base.string()),
                      problems);
 
-  std::map<std::string, at::Tensor> whole = whole_modules(tensors, *model);
   io::NamedTensors merged;
   for (const auto& name : weights.names()) {
     const auto fold = std::ranges::find(folds, name, &Fold::weight);

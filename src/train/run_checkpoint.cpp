@@ -85,6 +85,33 @@ void check_whole(const std::filesystem::path& checkpoint) {
   }
 }
 
+void check_range(std::string_view key, int64_t value, int64_t least, int64_t most, const std::filesystem::path& path) {
+  if (value >= least && value <= most) return;
+  throw data_error(
+      "{}: {} is {}, which is not from {} to {}: the file was changed or damaged; copy the checkpoint again, or move "
+      "it "
+      "away to go on from the one before it",
+      path.string(), key, value, least, most);
+}
+
+void check_ranges(const RunState& state, const RunExtent& extent, const std::filesystem::path& checkpoint,
+                  const std::filesystem::path& path) {
+  // Far above what any run reaches, and far below where counting on overflows.
+  constexpr int64_t kMostEpochs = int64_t{1} << 53;
+  if (state.total_steps) check_range("total_steps", *state.total_steps, 1, extent.steps, path);
+  const auto named = step_of(checkpoint);
+  if (named && *named != state.step) {
+    throw data_error(
+        "{}: step is {}, but the folder's name says {}: the file was changed, or the folder renamed; copy the "
+        "checkpoint again, or move it away to go on from the one before it",
+        path.string(), state.step, *named);
+  }
+  check_range("step", state.step, 0, state.total_steps.value_or(extent.steps), path);
+  check_range("skipped_steps", state.skipped_steps, 0, state.step, path);
+  check_range("epoch", state.cursor.epoch, 0, kMostEpochs, path);
+  check_range("position", state.cursor.position, 0, extent.samples - 1, path);
+}
+
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep)
@@ -164,7 +191,8 @@ void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
   if (remains->path != checkpoint) remains_.push_back(remains->path);
 }
 
-RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint) {
+RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint,
+                        const RunExtent& extent) {
   const auto path = state_folder(checkpoint) / "state.json";
   const auto json = io::read_ordered_json(path);
   RunState state;
@@ -176,6 +204,10 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
   state.host_memory = json.value("host_memory", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
+  if (!state.fingerprint.is_object()) {
+    throw data_error("{}: fingerprint is {}, not a list of settings; copy the checkpoint again", path.string(),
+                     io::json_excerpt(state.fingerprint));
+  }
   std::vector<std::string> differences;
   for (const auto& [key, value] : fingerprint.items()) {
     const auto saved = state.fingerprint.find(key);
@@ -191,6 +223,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
         "output.dir:\n  {}",
         checkpoint.string(), fmt::join(differences, "\n  "));
   }
+  check_ranges(state, extent, checkpoint, path);
   return state;
 }
 

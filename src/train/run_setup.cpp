@@ -52,7 +52,9 @@ void RunSetup::find_newest(const Config& config) {
                       folder.string(), newest->filename().string());
   }
   if (newest) {
-    state = load_run_state(*newest, fingerprint);
+    state =
+        load_run_state(*newest, fingerprint,
+                       {.samples = std::ssize(records), .steps = total_steps(config.training, std::ssize(records))});
     ledger = data::Ledger::restore(load_ledger(*newest), config.data.train, std::ssize(records), state.cursor,
                                    static_cast<uint64_t>(config.training.seed));
   }

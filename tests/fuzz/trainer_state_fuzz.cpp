@@ -8,7 +8,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto folder = vlmtrain::fuzz::scratch_folder();
   std::filesystem::create_directories(folder / "trainer_state");
   vlmtrain::fuzz::put("trainer_state/state.json", vlmtrain::fuzz::text_of(data, size));
-  vlmtrain::fuzz::expect_taken_or_refused([&] { vlmtrain::train::load_run_state(folder, {{"data.train", "a.json"}}); });
+  vlmtrain::fuzz::expect_taken_or_refused([&] {
+    vlmtrain::train::load_run_state(folder, {{"data.train", "a.json"}}, {.samples = 6, .steps = 40});
+  });
   vlmtrain::fuzz::expect_taken_or_refused([&] {
     vlmtrain::data::Ledger::restore(
         vlmtrain::io::parse_ordered_json(vlmtrain::fuzz::text_of(data, size), "ledger.json"), "a.json", 3, {}, 0)

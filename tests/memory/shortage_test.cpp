@@ -40,6 +40,27 @@ TEST(ShortageTest, KnowsWhatTheAllocatorOfTheDeviceThrows) {
   EXPECT_EQ(found->reason, "CUDA out of memory. Tried to allocate 20.00 MiB.");
 }
 
+/// The texts are those of LibTorch 2.11's libc10_cuda.so.
+TEST(ShortageTest, KnowsTheAllocatorThatFallsOverNvml) {
+  const auto assertion = [](const std::string& condition, const char* file) {
+    TORCH_CHECK(false, condition, " INTERNAL ASSERT FAILED at \"/pytorch/c10/cuda/", file,
+                "\":1135, please report a bug to PyTorch. ");
+  };
+  for (const char* condition :
+       {"NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_()",
+        "NVML_SUCCESS == DriverAPI::get()->nvmlDeviceGetHandleByPciBusId_v2_( pci_id, &nvml_device)",
+        "NVML_SUCCESS == r"}) {
+    const auto found = shortage_of([&] { assertion(condition, "CUDACachingAllocator.cpp"); });
+    ASSERT_TRUE(found) << condition;
+    EXPECT_EQ(found->of, Scarce::kDevice);
+    EXPECT_THAT(found->reason, Not(HasSubstr("ASSERT")));
+  }
+  // Two cards that look for each other, and the allocator's own bugs.
+  EXPECT_FALSE(
+      shortage_of([&] { assertion("NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_()", "PeerToPeerAccess.cpp"); }));
+  EXPECT_FALSE(shortage_of([&] { assertion("before->next == after", "CUDACachingAllocator.cpp"); }));
+}
+
 TEST(ShortageTest, KnowsWhatCallsOfCudaThrow) {
   for (const char* text :
        {"CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`", "CUDA error: text to come"}) {

@@ -108,6 +108,27 @@ TEST(LoadWeights, RefusesWhatBitsandbytesQuantised) {
               AllOf(HasSubstr(copy.path().string()), HasSubstr(state), HasSubstr("model.quantization=nf4")));
 }
 
+TEST(LoadWeights, RefusesWhatHoldsNoFractions) {
+  const CheckpointCopy copy("full_heads_untied_tiles");
+  const std::string projection = "model.text_model.layers.0.self_attn.q_proj.weight";
+  const auto whole = weights_of(copy.path());
+  for (const auto& [dtype, name] :
+       {std::pair{at::kInt, "I32"}, {at::kLong, "I64"}, {at::kByte, "U8"}, {at::kChar, "I8"}, {at::kBool, "BOOL"}}) {
+    auto weights = whole;
+    weights.at(projection) = weights.at(projection).to(dtype);
+    replace_weights(copy.path(), weights);
+    EXPECT_THAT(loading_error(copy.path()),
+                HasSubstr(fmt::format("{} has dtype {}, which holds no weights", projection, name)));
+  }
+  for (const auto dtype : {at::kHalf, at::kBFloat16, at::kDouble}) {
+    auto weights = whole;
+    weights.at(projection) = weights.at(projection).to(dtype);
+    replace_weights(copy.path(), weights);
+    const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
+    EXPECT_NO_THROW(load_weights(*model, copy.path())) << c10::toString(dtype);
+  }
+}
+
 TEST(SaveCheckpoint, RefusesQuantisedWeights) {
   const CheckpointCopy copy("text_only");
   const auto model =

@@ -19,6 +19,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
+constexpr RunExtent kExtent{.samples = 6, .steps = 40};
+
 class RunCheckpointTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -37,7 +39,7 @@ class RunCheckpointTest : public testing::Test {
 
   std::string refusal(const nlohmann::ordered_json& fingerprint, ExitCode code) const {
     try {
-      load_run_state(folder_, fingerprint);
+      load_run_state(folder_, fingerprint, kExtent);
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), code);
       return error.what();
@@ -52,7 +54,7 @@ class RunCheckpointTest : public testing::Test {
 
 TEST_F(RunCheckpointTest, TheStateReadsBack) {
   put_state(R"({"step":7,"epoch":2,"position":3,"fingerprint":{"training.seed":"5"}})");
-  const RunState state = load_run_state(folder(), {{"training.seed", "5"}});
+  const RunState state = load_run_state(folder(), {{"training.seed", "5"}}, kExtent);
   EXPECT_EQ(state.step, 7);
   EXPECT_EQ(state.cursor.epoch, 2);
   EXPECT_EQ(state.cursor.position, 3);
@@ -72,6 +74,55 @@ TEST_F(RunCheckpointTest, AStateThatIsDamagedIsNamed) {
   EXPECT_THAT(refusal({}, ExitCode::kBadData), HasSubstr("state.json"));
   put_state(R"({"step":7)");
   EXPECT_THAT(refusal({}, ExitCode::kBadData), HasSubstr("state.json"));
+}
+
+TEST_F(RunCheckpointTest, ANumberThatNoRunCanHaveIsNamedWithItsKey) {
+  const nlohmann::ordered_json right{
+      {"step", 30}, {"skipped_steps", 2}, {"total_steps", 40}, {"epoch", 1}, {"position", 5}};
+  const auto put = [&](const std::string& key, int64_t value) {
+    auto state = right;
+    state[key] = value;
+    put_state(state.dump());
+  };
+  put("step", 40);
+  EXPECT_NO_THROW(load_run_state(folder(), {}, kExtent));
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> wrong{{"step", {-1, 41, kHuge}},
+                                                                        {"skipped_steps", {-1, 31}},
+                                                                        {"total_steps", {-1, 0, 29, 41, kHuge}},
+                                                                        {"epoch", {-1, kHuge}},
+                                                                        {"position", {-1, 6}}};
+  for (const auto& [key, values] : wrong) {
+    for (const int64_t value : values) {
+      put(key, value);
+      // A run of fewer steps than were done: which of the two numbers is wrong cannot be known.
+      const std::string named = value == 29 ? "step is 30" : fmt::format("{} is {}", key, value);
+      EXPECT_THAT(refusal({}, ExitCode::kBadData), AllOf(HasSubstr("trainer_state/state.json"), HasSubstr(named)));
+    }
+  }
+}
+
+TEST_F(RunCheckpointTest, AStepThatIsNotTheFoldersIsRefused) {
+  const auto checkpoint = folder() / "step-30";
+  fs::create_directories(checkpoint / "trainer_state");
+  const auto load_with_step = [&](int64_t step) {
+    std::ofstream(checkpoint / "trainer_state/state.json")
+        << fmt::format(R"({{"step":{},"total_steps":40,"epoch":1,"position":5}})", step);
+    return load_run_state(checkpoint, {}, kExtent);
+  };
+  EXPECT_EQ(load_with_step(30).step, 30);
+  try {
+    load_with_step(39);
+    FAIL() << "nine steps would be left out";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadData);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("state.json: step is 39"), HasSubstr("folder's name says 30")));
+  }
+}
+
+TEST_F(RunCheckpointTest, AFingerprintThatIsNoneIsDamage) {
+  put_state(R"({"step":7,"epoch":2,"position":3,"fingerprint":-1})");
+  EXPECT_THAT(refusal({{"training.seed", "5"}}, ExitCode::kBadData), HasSubstr("fingerprint is -1"));
 }
 
 TEST_F(RunCheckpointTest, TheNewestIsTheOneWithTheMostSteps) {

@@ -25,8 +25,8 @@ struct Shortage {
 
 /// What ran out, if that is what `error` says: c10::OutOfMemoryError, std::bad_alloc, and the other errors that
 /// LibTorch makes of the same (CUDA's cudaErrorMemoryAllocation from any call, a library's …_STATUS_ALLOC_FAILED, its
-/// CPU allocator's plain c10::Error). Nothing for any other error: what broke the device stays broken, and trying again
-/// is of no use then.
+/// CPU allocator's plain c10::Error, its CUDA allocator's assertion that NVML answers). Nothing for any other error:
+/// what broke the device stays broken, and trying again is of no use then.
 std::optional<Shortage> shortage_in(const std::exception& error);
 
 }  // namespace vlmtrain::memory

@@ -60,8 +60,17 @@ class RunCheckpoints {
   std::vector<std::filesystem::path> remains_;  // of old checkpoints, to be tried again
 };
 
-/// Reads trainer_state/state.json. Throws UserError (kUsage) that lists what differs from `fingerprint`.
-RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint);
+/// How far a run can have come.
+struct RunExtent {
+  int64_t samples = 0;  ///< of the data set, bad ones among them
+  int64_t steps = 0;    ///< if none of them is bad
+};
+
+/// Reads trainer_state/state.json. Throws UserError: kUsage that lists what differs from `fingerprint`, kBadData that
+/// names file and key where a number cannot be one of a run of that extent, as after an edit: it would be believed, and
+/// a run end before its last step.
+RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint,
+                        const RunExtent& extent);
 /// Restores moments and master weights.
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);
