@@ -104,6 +104,7 @@ void write_line(std::FILE* file, const nlohmann::json& json) {
 }
 
 ChildProcess::ChildProcess(const VirtualCard& card) {
+  require_addresses();
   const Ends requests = make_connection();
   const Ends answers = make_connection();
   requests_.set(requests.ours);

@@ -25,6 +25,21 @@ std::chrono::duration<double> twin_delay() {
   return std::chrono::duration<double>(seconds == nullptr ? 0 : std::atof(seconds));
 }
 
+/// A rehearsal's refusal, for the process that asked.
+void answer_with(const UserError& error) {
+  write_line(stdout, {{"error", {{"code", static_cast<int>(error.code())}, {"message", error.what()}}}});
+}
+
+/// Nothing, once the process that asked knows why, where there is no device.
+std::optional<at::Device> open_or_answer() {
+  try {
+    return memory::open_device("cuda");
+  } catch (const UserError& error) {
+    answer_with(error);
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 RehearsalProcess::RehearsalProcess(const Job& job, const VirtualCard& card) {
@@ -46,7 +61,9 @@ Outcome RehearsalProcess::rehearse(const RehearsalRequest& request) {
 void serve_rehearsals() {
   const char* const parent = std::getenv(kParentVariable);
   watch_parent({.parent = parent != nullptr ? std::atoi(parent) : 0, .most_host_bytes = kMostHostBytes});
-  const at::Device device = memory::open_device("cuda");
+  const auto opened = open_or_answer();
+  if (!opened) return;
+  const at::Device device = *opened;
   Job job;
   std::optional<TwinRehearsal> twin;
   const auto delay = twin_delay();
@@ -70,7 +87,7 @@ void serve_rehearsals() {
       }
       write_line(stdout, rehearse(job, message.at("request").get<RehearsalRequest>(), device));
     } catch (const UserError& error) {
-      write_line(stdout, {{"error", {{"code", static_cast<int>(error.code())}, {"message", error.what()}}}});
+      answer_with(error);
     }
   }
 }

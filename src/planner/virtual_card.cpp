@@ -1,5 +1,7 @@
 #include "vlmtrain/planner/virtual_card.h"
 
+#include <sys/mman.h>
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -126,11 +128,26 @@ bool reaches_rehearsals(std::string_view variable) {
          std::ranges::none_of(kPrefixes, [&](const char* prefix) { return variable.starts_with(prefix); });
 }
 
+void require_addresses() {
+  // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB, beside which the CUDA libraries take some.
+  constexpr size_t kBytes = (size_t{16} << 40) + (size_t{16} << 30);
+  void* const addresses = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (addresses != MAP_FAILED) {
+    munmap(addresses, kBytes);
+    return;
+  }
+  throw run_error(
+      "a virtual card needs 17 TB of address space, of which it takes no memory, and this process may not have that "
+      "({}): raise the limit (ulimit -v unlimited); SLURM's --mem bounds memory without it",
+      std::strerror(errno));
+}
+
 bool on_virtual_card() {
   return vgpu::attached() != nullptr;
 }
 
 void restart_on(const VirtualCard& card) {
+  require_addresses();
   memory::ignore_foreign_settings();
   for (const auto& [name, value] : environment_of(card)) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   restart_program();

@@ -32,7 +32,11 @@ bool reaches_rehearsals(std::string_view variable);
 /// True in a process that has the stand-ins loaded.
 bool on_virtual_card();
 
-/// Starts this program again on `card`, with the same arguments; does not return.
+/// Throws UserError (kFailed) where this process may not reserve the addresses of a virtual card's memory, of which it
+/// takes none (ulimit -v): a process on such a card would have no device.
+void require_addresses();
+
+/// Starts this program again on `card`, with the same arguments; does not return. Throws as require_addresses.
 [[noreturn]] void restart_on(const VirtualCard& card);
 
 /// Throws UserError (kUsage) if this process has the stand-ins although it should use a real card: they were preloaded
