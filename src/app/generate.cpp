@@ -74,6 +74,7 @@ at::ScalarType dtype_by_name(const std::string& precision) {
 ExitCode generate(const Arguments& arguments) {
   start_log(/*quiet=*/false);
   check_sampling(arguments.sampling);
+  if (!is_utf8(arguments.prompt)) throw usage_error("--prompt: is not valid UTF-8; check the terminal's encoding");
   const at::Device device = open_device(arguments.device);
   const auto processor = models::load_processor(arguments.checkpoint, {});
   const auto model = models::load_model(arguments.checkpoint, device, dtype_by_name(arguments.precision));

@@ -1,6 +1,7 @@
 #include "vlmtrain/io/checkpoint.h"
 
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "io/checkpoint_layout.h"
@@ -30,6 +31,12 @@ namespace fs = std::filesystem;
                    kWeightsName, kWeightsIndexName);
 }
 
+/// Also where it cannot be asked, as a link in a circle: whoever opens it says why it cannot be read.
+bool is_there(const fs::path& path) {
+  std::error_code unknown;
+  return fs::exists(path, unknown) || unknown;
+}
+
 nlohmann::json read_weight_map(const fs::path& index) {
   const nlohmann::json content = read_json(index);
   if (!content.is_object() || !content.contains("weight_map") || !content["weight_map"].is_object()) {
@@ -45,7 +52,7 @@ fs::path shard_path(const fs::path& index, const std::string& shard) {
                      index.string(), shard);
   }
   fs::path path = index.parent_path() / name;
-  if (!fs::exists(path)) {
+  if (!is_there(path)) {
     throw data_error("{} names the shard {}, which is missing; download it", index.string(), path.string());
   }
   return path;
@@ -54,9 +61,9 @@ fs::path shard_path(const fs::path& index, const std::string& shard) {
 }  // namespace
 
 CheckpointTensors::CheckpointTensors(fs::path folder) : folder_(std::move(folder)) {
-  if (fs::exists(folder_ / kWeightsName)) {
+  if (is_there(folder_ / kWeightsName)) {
     open_single(folder_ / kWeightsName);
-  } else if (fs::exists(folder_ / kWeightsIndexName)) {
+  } else if (is_there(folder_ / kWeightsIndexName)) {
     open_sharded(folder_ / kWeightsIndexName);
   } else {
     fail_without_weights(folder_);
@@ -114,9 +121,9 @@ void CheckpointTensors::release(const std::string& name) const {
 }
 
 std::vector<std::string> checkpoint_tensor_names(const fs::path& folder) {
-  if (fs::exists(folder / kWeightsName)) return SafetensorsFile(folder / kWeightsName).names();
+  if (is_there(folder / kWeightsName)) return SafetensorsFile(folder / kWeightsName).names();
   std::vector<std::string> names;
-  if (fs::exists(folder / kWeightsIndexName)) {
+  if (is_there(folder / kWeightsIndexName)) {
     const nlohmann::json weight_map = read_weight_map(folder / kWeightsIndexName);
     for (const auto& [name, file] : weight_map.items()) names.push_back(name);
   }

@@ -45,6 +45,12 @@ UserError write_error(const std::filesystem::path& path, int error, int64_t want
           path.string(), reason, wanted_bytes);
     case ENOENT:
       return run_error("cannot write {}: {}: create the folder {} first", path.string(), reason, folder);
+    case ENOTDIR:
+      return run_error("cannot write {}: {}: a file stands where {} has a folder; move it away", path.string(), reason,
+                       folder);
+    case EMFILE:
+    case ENFILE:
+      return run_error("cannot write {}: {}: raise the limit on open files (ulimit -n)", path.string(), reason);
     case EACCES:
     case EPERM:
     case EROFS:

@@ -75,7 +75,8 @@ std::optional<Shortage> shortage_in(const std::exception& error) {
   const auto* const said = std::ranges::find_if(
       kWordings, [&text](const Wording& wording) { return text.find(wording.text) != std::string::npos; });
   if (said == kWordings.end()) return std::nullopt;
-  return Shortage{said->scarce, first_line(text)};
+  // What PyTorch's checks write before that is for its authors.
+  return Shortage{said->scarce, first_line(said->scarce == Scarce::kHost ? text.substr(text.find(said->text)) : text)};
 }
 
 }  // namespace vlmtrain::memory

@@ -40,7 +40,9 @@ std::string block(std::string_view text) {
 TensorBoard::TensorBoard(const std::filesystem::path& folder, int64_t resumed_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw run_error("{}: cannot be made: {}", folder.string(), error.message());
+  if (error)
+    throw run_error("{}: cannot be made: {}; move away what stands there, or set output.tensorboard=false",
+                    folder.string(), error.message());
   path_ = new_file(folder);
   file_.open(path_, std::ios::binary);
   append(version_event(unix_seconds()));

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/log.h"
 
 namespace vlmtrain::train {
@@ -62,6 +63,9 @@ void write_holder(int descriptor, const std::filesystem::path& path) {
 
 RunLock::RunLock(const std::filesystem::path& run_dir) {
   const auto path = run_dir / "run.lock";
+  if (const auto kind = kind_if_no_file(path); !kind.empty()) {
+    throw run_error("{} is {}, where the file that keeps a second run out belongs; remove it", path.string(), kind);
+  }
   // Not to wait where somebody has put a pipe there.
   descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (descriptor_ < 0) {

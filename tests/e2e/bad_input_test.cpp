@@ -135,6 +135,7 @@ TEST_F(BadInputTest, FilesThatAreNotThere) {
   expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "x", "data.eval="}), 2, {"data.eval"});
   expect_error(run({"generate", "--checkpoint", "x", "--prompt", "?", "--top-p", "0.9"}), 2, {"--temperature"});
   expect_error(run({"generate", "--checkpoint", "x", "--prompt", "?", "--temperature", "-1"}), 2, {"temperature -1"});
+  expect_error(run({"generate", "--checkpoint", "x", "--prompt", "\xff"}), 2, {"--prompt", "UTF-8"});
   expect_error(run({"generate", "--checkpoint", checkpoint(), "--image", "nowhere.png", "--prompt", "?"}), 2,
                {"nowhere.png"});
   write_text(folder() / "empty.json", "[]");

@@ -46,6 +46,16 @@ class Checkpoint : public TemporaryFolderTest {
   }
 };
 
+TEST_F(Checkpoint, ALinkToItselfCannotBeRead) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    fs::create_symlink(name, folder() / name);
+    EXPECT_THAT(message_of([&] { CheckpointTensors{folder()}; }),
+                AllOf(HasSubstr((folder() / name).string()), HasSubstr("cannot read")));
+    EXPECT_THAT(message_of([&] { checkpoint_tensor_names(folder()); }), HasSubstr("cannot read"));
+    fs::remove(folder() / name);
+  }
+}
+
 TEST_F(Checkpoint, WritesOneFile) {
   write_checkpoint_tensors(folder(), five());
   EXPECT_THAT(entries(folder()), ElementsAre("model.safetensors"));

@@ -85,7 +85,7 @@ TEST(ShortageTest, KnowsWhatTheHostThrows) {
       shortage_of([] { at::empty({std::numeric_limits<int64_t>::max() / 4}, at::TensorOptions(at::kByte)); });
   ASSERT_TRUE(found);
   EXPECT_EQ(found->of, Scarce::kHost);
-  EXPECT_THAT(found->reason, HasSubstr("DefaultCPUAllocator"));
+  EXPECT_THAT(found->reason, testing::StartsWith("DefaultCPUAllocator"));
 
   const auto plain = shortage_of([] { std::vector<char> bytes(std::numeric_limits<int64_t>::max() / 2); });
   ASSERT_TRUE(plain);

@@ -60,6 +60,11 @@ TEST_F(RunLockTest, ASecondOneIsRefusedByNameUntilTheFirstIsGone) {
   EXPECT_EQ(refusal(ExitCode::kUsage), "");
 }
 
+TEST_F(RunLockTest, WhatIsNoFileIsNamedWithTheRemedy) {
+  ASSERT_EQ(mkfifo((folder() / "run.lock").c_str(), 0600), 0);
+  EXPECT_THAT(refusal(ExitCode::kFailed), AllOf(HasSubstr("run.lock is a named pipe"), HasSubstr("remove it")));
+}
+
 TEST_F(RunLockTest, AKillGivesItUp) {
   std::array<int, 2> held{};
   ASSERT_EQ(pipe(held.data()), 0);
