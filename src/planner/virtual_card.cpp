@@ -137,7 +137,7 @@ void require_addresses() {
     return;
   }
   throw run_error(
-      "a virtual card needs 17 TB of address space, of which it takes no memory, and this process may not have that "
+      "a virtual card needs 18 TB of address space, of which it takes no memory, and this process may not have that "
       "({}): raise the limit (ulimit -v unlimited); SLURM's --mem bounds memory without it",
       std::strerror(errno));
 }
