@@ -8,6 +8,9 @@
 
 namespace vlmtrain::app {
 
+/// Of an answer: more than any model has positions for.
+inline constexpr int64_t kMostNewTokens = 10'000'000;
+
 /// What a subcommand does once its arguments are parsed.
 using Action = std::function<ExitCode()>;
 

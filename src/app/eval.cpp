@@ -7,6 +7,7 @@
 
 #include "app/command.h"
 #include "app/openmp_waiting.h"
+#include "app/output_file.h"
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
@@ -51,6 +52,8 @@ void print_table(const train::Evaluation& result) {
 
 ExitCode eval(const Arguments& arguments) {
   start_log(/*quiet=*/false);
+  // "closed":true,"expected":"… or false: before any long text of a line.
+  refuse_to_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
   // What starts the program once more comes before the configuration: one from a pipe can be read once.
   const at::Device device = open_device(arguments.device);
   if (device.is_cpu()) let_openmp_threads_sleep();
@@ -98,7 +101,7 @@ Action declare_eval(CLI::App& command) {
   command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--answers", arguments->answers, "write every answer to this JSON Lines file");
   command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, kMostNewTokens))
       ->capture_default_str();
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   return [arguments] { return eval(*arguments); };

@@ -115,7 +115,7 @@ Action declare_generate(CLI::App& command) {
                   "question; <image> and <video> mark the places of images and videos, else they stand first")
       ->required();
   command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of the answer")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, kMostNewTokens))
       ->capture_default_str();
   auto& sampling = arguments->sampling;
   command

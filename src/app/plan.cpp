@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "app/command.h"
+#include "app/output_file.h"
 #include "app/plan_arguments.h"
 #include "app/planned.h"
 #include "app/terminal_style.h"
@@ -25,6 +26,7 @@ void print(const planner::Plan& plan, const PlanArguments& arguments) {
 
 ExitCode plan(const PlanArguments& arguments) {
   start_log(/*quiet=*/false);
+  refuse_to_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
   if (arguments.world_size > 1) {
     spdlog::warn("--world-size {}: training on several ranks is not there yet; this is what each of them would need",
                  arguments.world_size);

@@ -74,7 +74,7 @@ TEST_F(BadInputTest, EveryMistakeOfAConfigurationIsNamedAtOnce) {
              "model:\n  pth: somewhere\ntraining:\n  max_steps: -3\n  precision: fp8\n  global_batch_size: many\n");
   expect_error(run({"--config", "wrong.yaml"}), 2,
                {"4 errors", "wrong.yaml:2: unknown key model.pth; did you mean model.path?",
-                "wrong.yaml:4: training.max_steps: must be auto, or at least 1, not -3",
+                "wrong.yaml:4: training.max_steps: must be auto, or from 1 to 1000000000, not -3",
                 "wrong.yaml:5: training.precision: must be one of bf16, fp16, fp32, not fp8",
                 "wrong.yaml:6: training.global_batch_size: must be an integer, not many"});
 }
@@ -108,6 +108,30 @@ TEST_F(BadInputTest, WordsThatAreNoCommand) {
   expect_error(run({"trian", "--config", "train.yaml"}), 2, {"trian", "train"});
   expect_error(run({"train"}), 2, {"--config"});
   expect_error(run({"--config", "train.yaml", "--fast"}), 2, {"--fast"});
+}
+
+TEST_F(BadInputTest, AResultDoesNotOverwriteAnInput) {
+  const auto copy = damaged_checkpoint();
+  std::filesystem::create_symlink(copy / "config.json", folder() / "link.json");
+  for (const auto& input : {copy / "config.json", copy / "model.safetensors", copy / "tokenizer.json",
+                            folder() / "train.json", folder() / "train.yaml", folder() / "link.json"}) {
+    const std::string before = read_text(input);
+    expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "damaged", "--answers", input}), 2,
+                 {"--answers", input.filename(), "not overwritten"});
+    expect_error(run({"plan", "--gpu-gb", "24", "--config", "train.yaml", "--timeline", input}), 2,
+                 {"--timeline", input.filename(), "not overwritten"});
+    EXPECT_EQ(read_text(input), before);
+  }
+}
+
+TEST_F(BadInputTest, AnEvaluationOfBadSamplesOnly) {
+  auto all = only_bad("gone", "gone.png", "<image>\nWhat is it?");
+  all.erase(all.begin(), all.end() - 1);
+  write_records(all);
+  expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", checkpoint(), "--device", "cpu", "--answers",
+                    "answers.jsonl", "data.on_bad_sample=skip"}),
+               4, {"data.eval", "none of the 1 samples can be used", "gone.png"});
+  EXPECT_FALSE(std::filesystem::exists(folder() / "answers.jsonl"));
 }
 
 TEST_F(BadInputTest, AMicroBatchThatDoesNotDivide) {

@@ -287,7 +287,7 @@ TEST_F(PlanCommandTest, SettingsThatCannotBe) {
     arguments.insert(arguments.end(), settings.begin(), settings.end());
     expect_error(arguments, 2, messages);
   };
-  refused({"--global-batch", "0"}, {"training.global_batch_size: must be at least 1, not 0"});
+  refused({"--global-batch", "0"}, {"training.global_batch_size: must be from 1 to 1000000, not 0"});
   refused({"--micro-batch", "5", "--global-batch", "16"}, {"micro-batch of 5", "1, 2, 4, 8, 16, or auto"});
   refused({"--world-size", "3", "--global-batch", "16"}, {"16 samples", "3 ranks"});
   refused({"--world-size", "0"}, {"--world-size"});
@@ -449,6 +449,8 @@ TEST_F(PlanCommandTest, TheTimelineIsOneFileThatOpensOffline) {
   for (const char* load : {"src=\"http", "href=\"http", "src='http", "href='http", "url(http", "@import", "fetch("}) {
     EXPECT_THAT(html, Not(HasSubstr(load)));
   }
+  const Result again = plan({"--gpu-gb", "24", "--model", "nowhere", "--timeline", "memory.html"});
+  EXPECT_THAT(again.err, Not(HasSubstr("--timeline"))) << "an earlier one may be replaced";
 }
 
 TEST_F(PlanCommandTest, TheRehearsalProcessIsNotForPeople) {

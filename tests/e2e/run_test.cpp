@@ -96,6 +96,8 @@ TEST_F(RunTest, ACheckpointLoadsInEval) {
   EXPECT_TRUE(evaluation["closed"].contains("accuracy"));
   EXPECT_TRUE(evaluation["open"].contains("recall"));
   EXPECT_EQ(step_lines("answers.jsonl").size(), kRecords);
+  const Result again = run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere", "--answers", "answers.jsonl"});
+  EXPECT_EQ(again.exit_code, 4) << "earlier answers may be replaced: " << again.err;
 }
 
 TEST_F(RunTest, QuietPrintsNothing) {
