@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 #include <utility>
 
-#include "vlmtrain/base/error.h"
+#include "nn/path_pattern.h"
 
 namespace vlmtrain::nn {
 
@@ -15,15 +14,6 @@ bool ends_in_names(const std::string& path, const std::string& names) {
   if (!path.ends_with(names)) return false;
   const size_t before = path.size() - names.size();
   return before == 0 || path[before - 1] == '.';
-}
-
-std::regex expression_of(const std::string& text) {
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error& error) {
-    throw usage_error("lora.target_modules: {} is no regular expression ({}); correct it, or give names of Linears",
-                      text, error.what());
-  }
 }
 
 }  // namespace
@@ -53,8 +43,8 @@ LoraTarget::LoraTarget(std::string text) : text_(std::move(text)) {
   } else if (text_.find_first_of("*+?()[]{}|\\^$") == std::string::npos) {
     matches_ = [names = text_](const std::string& path) { return ends_in_names(path, names); };
   } else {
-    matches_ = [expression = expression_of(text_)](const std::string& path) {
-      return std::regex_match(path, expression);
+    matches_ = [pattern = PathPattern("lora.target_modules", text_)](const std::string& path) {
+      return pattern.matches(path);
     };
   }
 }

@@ -122,6 +122,22 @@ TEST(LoraTargetTest, ExpressionsAreOfTheWholePath) {
   EXPECT_THROW(LoraTarget("q_proj("), UserError);
 }
 
+TEST(LoraTargetTest, AnExpressionThatTakesTooLongIsRefused) {
+  const std::string path = "model.text_model.layers.10.self_attn.q_proj";
+  try {
+    LoraTarget("(a*)*(.*)*(.*)*(.*)*(.*)*(.*)*b$").matches(path);
+    ADD_FAILURE() << "was matched";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_NE(std::string(error.what()).find("takes too long"), std::string::npos) << error.what();
+  }
+}
+
+TEST(LoraTargetTest, DeepNestingIsNoCrash) {
+  constexpr size_t kDepth = 20'000;
+  EXPECT_THROW(LoraTarget(std::string(kDepth, '(') + std::string(kDepth, ')')), UserError);
+}
+
 TEST(LoraTargetTest, ComponentsMayBeLeftOut) {
   ParameterStore store =
       double_store({.target_modules = {"q_proj", "fc1", "absent"}, .left_out = {Component::kVisionTower}});

@@ -20,7 +20,7 @@ struct LoraSettings {
   bool use_rslora = false;  ///< scale by alpha / √rank (Kalajdzievski 2023, arXiv 2312.03732)
   bool use_dora = false;    ///< train the length of each row of W + scale · B A (Liu et al. 2024, arXiv 2402.09353)
   /// Each is `all-linear`, the last names of a Linear's path (`q_proj`, `mlp.fc1`) or, where it holds one of
-  /// *+?()[]{}|\^$, an ECMAScript regular expression of the whole path. The output projection is no Linear here.
+  /// *+?()[]{}|\^$, a regular expression (PCRE2) of the whole path. The output projection is no Linear here.
   std::vector<std::string> target_modules{"all-linear"};
   /// Modules, by the last names of their path (`multi_modal_projector`, `embed_tokens`), whose own parameters are
   /// trained and kept with the adapter; their Linears get none.
@@ -44,7 +44,8 @@ class LoraTarget {
   /// Throws UserError (kUsage) for a regular expression that is none.
   explicit LoraTarget(std::string text);
 
-  /// Of a Linear's path, such as `model.text_model.layers.0.self_attn.q_proj`.
+  /// Of a Linear's path, such as `model.text_model.layers.0.self_attn.q_proj`. Throws UserError (kUsage) where a
+  /// regular expression takes too long.
   bool matches(const std::string& path) const { return matches_(path); }
   const std::string& text() const { return text_; }
 
