@@ -5,6 +5,7 @@
 namespace vlmtrain::data {
 
 void declare(OptionTable& table, DataOptions& options) {
+  constexpr int64_t kMostWorkers = 1024;
   const Check<bool> always_packed{"true, since samples always lie end to end, without padding",
                                   [](const bool& packing) { return packing; }};
   table.describe_section("data", "What is learnt from, and how it is read.");
@@ -39,7 +40,7 @@ void declare(OptionTable& table, DataOptions& options) {
             "lengths. false: for storage where to open each file takes long; bad samples are found when their turn "
             "comes, and a plan is made for 512 samples spread over the data set (docs/data.md).");
   table.add("data.num_workers", options.num_workers, "Threads that decode and tokenize ahead of the training step.",
-            std::optional{at_least<int64_t>(1)});
+            std::optional{between<int64_t>(1, kMostWorkers)});
   table.add("data.chat_template", options.chat_template,
             "Name of the template that turns a conversation into text. auto: the model family's own.");
 }

@@ -15,6 +15,11 @@ const std::vector<std::pair<std::string, OptimizerStates>> kStates{
 const std::vector<std::pair<std::string, ScheduleShape>> kShapes{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
 
+constexpr int64_t kMostSamplesOfAStep = 1'000'000;
+/// Share of a pass: far above the rounding with which a run notices that its epochs are over.
+constexpr double kLeastEpochs = 1e-6;
+constexpr double kMostEpochs = 1e6;
+
 template <class T>
 std::string name_in(const std::vector<std::pair<std::string, T>>& choices, T value) {
   for (const auto& [name, choice] : choices) {
@@ -51,17 +56,17 @@ void declare(OptionTable& table, TrainingOptions& options) {
       "training.global_batch_size", options.global_batch_size,
       "Samples of one optimizer step. Exactly this many, unless `training.global_batch_tokens` is set: neither memory "
       "nor the micro-batch changes it.",
-      std::optional{at_least<int64_t>(1)});
+      std::optional{between<int64_t>(1, kMostSamplesOfAStep)});
   table.add(
       "training.micro_batch_size", options.micro_batch_size,
       "Samples of one forward and backward pass; must divide the global batch. `auto`: what the planner finds; on "
       "the CPU the largest divisor of the global batch up to 8 that fits.",
-      std::optional{unless_auto(at_least<int64_t>(1))});
+      std::optional{unless_auto(between<int64_t>(1, kMostSamplesOfAStep))});
   table.add("training.max_steps", options.max_steps, "Optimizer steps. `auto`: as many as `training.epochs` takes.",
-            std::optional{unless_auto(at_least<int64_t>(1))});
+            std::optional{unless_auto(between<int64_t>(1, kMostSteps))});
   table.add("training.epochs", options.epochs,
             "Passes over the data set, where max_steps is `auto`; rounded up to whole steps.",
-            std::optional{greater_than(0.0)});
+            std::optional{between(kLeastEpochs, kMostEpochs)});
   table.add("training.learning_rate", options.learning_rate, "Peak learning rate.", std::optional{at_least(0.0)});
   table.add("training.vision_learning_rate", options.vision_learning_rate,
             "Peak learning rate of the vision tower. `auto`: `training.learning_rate`.",

@@ -32,6 +32,9 @@ models::RecomputeBlocks RecomputeOption::blocks_of(const models::RecomputeBlocks
 }
 
 void declare(OptionTable& table, MemoryOptions& options) {
+  constexpr double kMostGigabytes = 1e6;
+  const Check<double> some_gigabytes{fmt::format("greater than 0, at most {}", kMostGigabytes),
+                                     [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMostGigabytes; }};
   table.describe_section("memory",
                          "What is traded for memory. The planner fills what is `auto` (docs/planner.md, for the CPU "
                          "docs/memory.md); none of it changes loss or gradients beyond rounding.");
@@ -40,7 +43,7 @@ void declare(OptionTable& table, MemoryOptions& options) {
       "Most memory that the process may take, in GB of 10⁹ bytes: of the card, CUDA's context included (what other "
       "processes hold does not count), or on the CPU of the host. `auto`: all of the card, or what of the host is "
       "free and allowed when the run starts.",
-      std::optional{unless_auto(greater_than(0.0))});
+      std::optional{unless_auto(some_gigabytes)});
   table.add_choice("memory.mode", options.mode, modes(),
                    "How much of that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
   const auto valid = [](const std::string& text) {

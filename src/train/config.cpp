@@ -40,12 +40,23 @@ void declare(OptionTable& table, ModelOptions& options) {
                    "bitsandbytes (docs/lora.md). nf4: 4 bits, doubly quantised, as QLoRA. int8: 8 bits.");
 }
 
+constexpr int64_t kMostRank = 65'536;
+
+/// Of names and regular expressions, whose cost grows with their length.
+Check<std::vector<std::string>> short_entries() {
+  constexpr size_t kMostCharacters = 1000;
+  return {fmt::format("a list of entries of at most {} characters each", kMostCharacters),
+          [](const std::vector<std::string>& entries) {
+            return std::ranges::all_of(entries, [](const auto& entry) { return entry.size() <= kMostCharacters; });
+          }};
+}
+
 void declare(OptionTable& table, LoraOptions& options) {
   table.describe_section("lora",
                          "Low-rank adapters beside weights that all stay as they are (docs/lora.md). Checkpoints then "
                          "hold the adapters only, in PEFT's layout.");
   table.add("lora.rank", options.rank, "Rank of the adapters. 0: no LoRA, the weights themselves are trained.",
-            std::optional{at_least<int64_t>(0)});
+            std::optional{between<int64_t>(0, kMostRank)});
   table.add("lora.alpha", options.alpha, "An adapter's output is multiplied by alpha / rank.",
             std::optional{greater_than(0.0)});
   table.add("lora.dropout", options.dropout, "Share of an adapter's inputs that are set to zero in training.",
@@ -53,10 +64,12 @@ void declare(OptionTable& table, LoraOptions& options) {
   table.add("lora.target_modules", options.target_modules,
             "The Linears that get adapters. Each entry is `all-linear` (all but the output projection), the end of a "
             "path by whole names (`q_proj`, `mlp.fc1`), or a regular expression of the whole path "
-            "(`.*text_model.*(q\\|v)_proj`).");
+            "(`.*text_model.*(q\\|v)_proj`).",
+            std::optional{short_entries()});
   table.add("lora.modules_to_save", options.modules_to_save,
             "Modules that are trained themselves and kept with the adapter, by the last names of their path: "
-            "`multi_modal_projector`, `embed_tokens`. Their Linears get no adapters.");
+            "`multi_modal_projector`, `embed_tokens`. Their Linears get no adapters.",
+            std::optional{short_entries()});
   table.add("lora.use_rslora", options.use_rslora, "Multiplies by alpha / √rank instead (rank-stabilised LoRA).");
   table.add("lora.use_dora", options.use_dora,
             "Trains the length of each row of the adapted weight as well (weight-decomposed LoRA, DoRA).");
@@ -105,6 +118,10 @@ OptionTable declare(Config& config) {
 int64_t total_steps(const engine::TrainingOptions& training, int64_t samples) {
   if (training.max_steps) return *training.max_steps;
   const double steps = training.epochs * static_cast<double>(samples) / static_cast<double>(training.global_batch_size);
+  if (steps > static_cast<double>(engine::kMostSteps)) {
+    throw usage_error("training.epochs: {} epochs of {} samples are {:.3g} steps of {}, more than {}; lower it",
+                      training.epochs, samples, steps, training.global_batch_size, engine::kMostSteps);
+  }
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps)));
 }
 

@@ -42,7 +42,7 @@ TEST_F(DataOptionsTest, ReadsValues) {
 TEST_F(DataOptionsTest, RefusesWhatCannotBe) {
   EXPECT_THAT(error_of("data.packing=false"), HasSubstr("samples always lie end to end"));
   EXPECT_THAT(error_of("data.max_length=0"), HasSubstr("at least 1"));
-  EXPECT_THAT(error_of("data.num_workers=0"), HasSubstr("at least 1"));
+  EXPECT_THAT(error_of("data.num_workers=0"), HasSubstr("from 1 to 1024"));
   EXPECT_THAT(error_of("data.image_max_pixels=0"), HasSubstr("auto, or at least 1"));
   EXPECT_THAT(error_of("data.max_images_per_sample=-1"), HasSubstr("auto, or at least 1"));
   EXPECT_THAT(error_of("data.video_fps=0"), HasSubstr("greater than 0"));

@@ -234,7 +234,7 @@ TEST_F(LoraTest, WrongSettingsAreRefused) {
   EXPECT_THAT(refused_training(2, {"lora.rank=4", "lora.target_modules=[]"}), HasSubstr("lora.target_modules: empty"));
   EXPECT_THAT(refused_training(2, {"lora.target_modules=[q_proj]"}), HasSubstr("lora.rank is 0"));
   EXPECT_THAT(refused_training(2, {"lora.rank=-1", "lora.alpha=0", "lora.dropout=1"}),
-              AllOf(HasSubstr("lora.rank: must be at least 0"), HasSubstr("lora.alpha: must be greater than 0"),
+              AllOf(HasSubstr("lora.rank: must be from 0 to 65536"), HasSubstr("lora.alpha: must be greater than 0"),
                     HasSubstr("lora.dropout: must be from 0 to below 1")));
 }
 

@@ -68,6 +68,38 @@ TEST(ConfigTest, StepsAreGivenOrFollowFromTheEpochs) {
   EXPECT_EQ(total_steps(options, 10), 3);
 }
 
+TEST(ConfigTest, WhatNoMachineCanDoIsRefusedWithItsBound) {
+  const std::string long_entry(1001, '(');
+  for (const auto& [value, bound] :
+       {std::pair<std::string, std::string>{"training.global_batch_size=9223372036854775807", "from 1 to 1000000"},
+        {"training.micro_batch_size=9223372036854775807", "from 1 to 1000000"},
+        {"training.max_steps=9223372036854775807", "from 1 to 1000000000"},
+        {"training.epochs=1e300", "from 1e-06 to 1000000"},
+        {"training.epochs=1e-300", "from 1e-06 to 1000000"},
+        {"lora.rank=2000000000", "from 0 to 65536"},
+        {"lora.target_modules=['" + long_entry + "']", "at most 1000 characters"},
+        {"lora.modules_to_save=['" + long_entry + "']", "at most 1000 characters"},
+        {"data.num_workers=1000000", "from 1 to 1024"},
+        {"memory.limit_gb=1e300", "at most 1000000"}}) {
+    Config config;
+    try {
+      declare(config).read("", {value});
+      ADD_FAILURE() << value << " was taken";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_NE(std::string(error.what()).find(bound), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(ConfigTest, EpochsOfTooManyStepsAreRefused) {
+  engine::TrainingOptions options;
+  options.global_batch_size = 1;
+  options.epochs = 1e6;
+  EXPECT_EQ(total_steps(options, 1000), 1'000'000'000);
+  EXPECT_THROW(total_steps(options, 1001), UserError);
+}
+
 TEST(ConfigTest, TheMicroBatchDividesTheGlobalBatch) {
   engine::TrainingOptions options;
   for (const auto& [global, micro] : {std::pair<int64_t, int64_t>{16, 8}, {12, 6}, {7, 7}, {11, 1}, {1, 1}}) {

@@ -25,6 +25,9 @@ std::string name_of(OptimizerStates states);
 /// Of weights and activations.
 at::ScalarType dtype_of(Precision precision);
 
+/// The most optimizer steps of a run.
+inline constexpr int64_t kMostSteps = 1'000'000'000;
+
 /// Section `training`, as far as it says how an optimizer step is done.
 struct TrainingOptions {
   int64_t global_batch_size = 16;
