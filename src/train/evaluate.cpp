@@ -48,6 +48,9 @@ class Evaluator {
       if (static_cast<int64_t>(batch.size()) == settings_.batch_size) score(batch);
     }
     if (!batch.empty()) score(batch);
+    if (result_.skipped > 0 && result_.skipped == std::ssize(records_)) {
+      throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(), first_problem_);
+    }
     if (result_.label_tokens > 0) result_.loss = loss_sum_ / static_cast<double>(result_.label_tokens);
     return result_;
   }
@@ -59,6 +62,7 @@ class Evaluator {
     } catch (const UserError& bad) {
       if (bad.code() != ExitCode::kBadData || settings_.on_bad_sample == data::BadSamplePolicy::kFail) throw;
       spdlog::warn("skipped: {}", bad.what());
+      if (result_.skipped == 0) first_problem_ = bad.what();
       ++result_.skipped;
     }
   }
@@ -109,6 +113,7 @@ class Evaluator {
   const std::function<void(const Answer&)>& on_answer_;
   Evaluation result_;
   double loss_sum_ = 0;
+  std::string first_problem_;
 };
 
 }  // namespace

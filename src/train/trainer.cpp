@@ -171,7 +171,18 @@ class Trainer {
     if (stop_signal() != 0) {
       event(report::EventKind::kStopped,
             fmt::format("stopped by signal {} after step {}", stop_signal(), run_.state.step));
+    } else if (has_begun && !is_rehearsal()) {
+      refuse_to_end_untrained();
     }
+  }
+
+  void refuse_to_end_untrained() const {
+    if (run_.state.skipped_steps < run_.state.step) return;
+    throw run_error(
+        "all {} steps of the run were skipped, since loss or gradients were not finite: the weights are those of {}. "
+        "Lower training.learning_rate, or look at that checkpoint and at the samples that events.jsonl names; then "
+        "start again in another output.dir",
+        run_.state.step, config_.model.path);
   }
 
   /// All steps are done, or with training.epochs each usable sample was taken as often: samples that turned out to be

@@ -141,5 +141,20 @@ TEST_F(FailEarlyTest, StepsThatAreNotFiniteStopTheRunBehindACheckpoint) {
   EXPECT_EQ(json_file("run/checkpoints/" + folder_name + "/trainer_state/state.json")["skipped_steps"], 3);
 }
 
+TEST_F(FailEarlyTest, ARunWithoutAStepThatIsFiniteHasFailed) {
+  const auto base = folder() / "base";
+  std::filesystem::copy(checkpoint(), base, std::filesystem::copy_options::recursive);
+  auto config = nlohmann::json::parse(read_text(base / "config.json"));
+  config["text_config"]["rms_norm_eps"] = -100;
+  write_text(base / "config.json", config.dump());
+  const std::vector<std::string> settings{"model.path=base", "training.max_steps=2", "output.sample_predictions=0"};
+  for (const bool again : {false, true}) {
+    const Result result = train(settings);
+    EXPECT_EQ(result.exit_code, 5) << again << result.err;
+    EXPECT_THAT(result.err, HasSubstr("all 2 steps of the run were skipped"));
+    EXPECT_THAT(result.err, Not(HasSubstr("steps done")));
+  }
+}
+
 }  // namespace
 }  // namespace vlmtrain::e2e

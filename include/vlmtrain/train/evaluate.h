@@ -60,6 +60,7 @@ void refuse_bad_samples(const std::vector<io::Record>& records, const models::Pr
 /// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after
 /// white space at both ends is dropped; closed and open ones as train/answer_score.h says. A batch's pictures are
 /// decoded and pass the vision tower once. `on_answer` sees each answer, in the data set's order.
+/// Throws UserError (kBadData) where none of the records can be used.
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
                     const std::vector<io::Record>& records, const EvaluationSettings& settings,
                     const std::function<void(const Answer&)>& on_answer);
