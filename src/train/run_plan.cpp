@@ -75,10 +75,10 @@ TwinSettings RunPlan::twin_settings() const {
           .waits = planner::on_virtual_card() && !vgpu::attached()->takes_time()};
 }
 
-void RunPlan::compare(const memory::DeviceMemory& measured, int64_t steps, const TwinSummary* twin) const {
+void RunPlan::compare(const memory::DeviceMemory& measured, int64_t device_used_bytes, int64_t steps,
+                      const TwinSummary* twin) const {
   const auto& planned = plan_.chosen.peaks;
   const int64_t retries = memory::allocation_retries(device_);
-  const auto card = memory::describe(device_);
   spdlog::info(
       "device memory at most: {:.2f} GB allocated (planned for the worst batch: {:.2f}), {:.2f} GB reserved (planned: "
       "{:.2f}); {} allocations had to be tried again",
@@ -87,7 +87,7 @@ void RunPlan::compare(const memory::DeviceMemory& measured, int64_t steps, const
   nlohmann::ordered_json json{{"allocated_peak_bytes", measured.allocated_peak_bytes},
                               {"reserved_peak_bytes", measured.reserved_peak_bytes},
                               {"allocation_retries", retries},
-                              {"device_used_bytes", card.total_bytes - card.free_bytes},
+                              {"device_used_bytes", device_used_bytes},
                               {"steps", steps}};
   if (twin != nullptr) {
     spdlog::info(

@@ -34,8 +34,10 @@ class RunPlan {
   /// For a twin of the run.
   TwinSettings twin_settings() const;
 
-  /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json.
-  void compare(const memory::DeviceMemory& measured, int64_t steps, const TwinSummary* twin) const;
+  /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json. `device_used_bytes`:
+  /// most of the card that was in use at a step's end, by whomever.
+  void compare(const memory::DeviceMemory& measured, int64_t device_used_bytes, int64_t steps,
+               const TwinSummary* twin) const;
 
  private:
   void write(const nlohmann::ordered_json& measured = nullptr) const;

@@ -88,7 +88,7 @@ class Trainer {
       throw;
     }
     write_ledger();
-    if (run_.plan) run_.plan->compare(most_, run_.state.step, twin_ ? &twin_->summary() : nullptr);
+    if (run_.plan) run_.plan->compare(most_, device_used_bytes_, run_.state.step, twin_ ? &twin_->summary() : nullptr);
     if (run_.host) run_.host->compare(run_.state.step);
     callbacks_.end(/*well=*/true);
     return {.stopped = stop_signal() != 0 && !is_over(),
@@ -281,6 +281,10 @@ class Trainer {
     }
     most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
     most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
+    if (metrics.device_free_bytes) {
+      const int64_t used = memory::describe(device_).total_bytes - *metrics.device_free_bytes;
+      device_used_bytes_ = std::max(device_used_bytes_, used);
+    }
     if (twin_) twin_->compare(step.step, step.foreseen, memory, done.failed_attempts == 0);
     empty_fragmented_cache(memory);
   }
@@ -424,7 +428,8 @@ class Trainer {
   int64_t next_emptying_ = 0;
   int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;
-  memory::DeviceMemory most_;  // peaks over all steps
+  memory::DeviceMemory most_;      // peaks over all steps
+  int64_t device_used_bytes_ = 0;  // at most, at a step's end
   std::optional<double> last_loss_;
 };
 

@@ -222,7 +222,7 @@ TEST_F(LoraTest, WrongQuantizationIsRefused) {
   EXPECT_THAT(refused_training(2, {"lora.rank=4", "model.quantization=int4"}),
               AllOf(HasSubstr("model.quantization"), HasSubstr("none, nf4, int8")));
   EXPECT_THAT(refused(2, {"plan", "--gpu-gb", "24", "--finetune", "full", "--quantization", "nf4"}),
-              HasSubstr("model.quantization: nf4"));
+              HasSubstr("model.quantization=nf4"));
 }
 
 TEST_F(LoraTest, WrongSettingsAreRefused) {
