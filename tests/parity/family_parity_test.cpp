@@ -11,6 +11,7 @@
 #include "models/preprocessor_config.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
+#include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/generate.h"
@@ -51,7 +52,8 @@ class FamilyParity : public testing::TestWithParam<std::string> {
 
   void check_gradients(const models::VisionLanguageModel& model, const engine::StepSettings& settings) {
     const auto result = engine::accumulate_gradients(model, samples_, settings);
-    deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("loss")), "loss", GetParam());
+    const ExactValues exact(*case_.load_model(at::kDouble), samples_);
+    expect_as_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
 
     double largest_gradient = 0;
     for (const auto& parameter : model.parameters().all()) {
@@ -69,8 +71,7 @@ class FamilyParity : public testing::TestWithParam<std::string> {
         deviations_.expect_at_most(1e-6, noise, "gradient that is zero, of the largest", name);
         continue;
       }
-      deviations_.expect_at_most(1e-5, relative_difference(tensor.grad(), wanted), "gradient", name);
-      deviations_.expect_at_most(2e-5, largest_difference(tensor.grad(), wanted), "gradient, single element", name);
+      expect_as_exact(deviations_, tensor.grad(), wanted, exact.gradient(name), "gradient", name);
     }
   }
 
@@ -116,6 +117,7 @@ TEST_P(FamilyParity, PixelValuesAreEqualToTheBit) {
 }
 
 TEST_P(FamilyParity, LogitsOfThePackedBatch) {
+  const ExactValues exact(*case_.load_model(at::kDouble), samples_);
   const at::NoGradGuard no_gradients;
   const auto model = case_.load_model();
   const auto batch = data::collate(samples_);
@@ -125,8 +127,8 @@ TEST_P(FamilyParity, LogitsOfThePackedBatch) {
     const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
     const at::Tensor found = logits.narrow(0, first, samples_[i].label_tokens());
     ASSERT_EQ(found.sizes(), wanted.sizes());
-    deviations_.expect_at_most(1e-5, relative_difference(found, wanted), "logits", samples_[i].id);
-    deviations_.expect_at_most(1e-5, largest_difference(found, wanted), "logits, single element", samples_[i].id);
+    const at::Tensor truth = exact.logits().narrow(0, first, samples_[i].label_tokens());
+    expect_as_exact(deviations_, found, wanted, truth, "logits", samples_[i].id);
     first += samples_[i].label_tokens();
   }
 }
@@ -154,13 +156,15 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
                                                 .weight_decay = description.at("weight_decay"),
                                                 .max_grad_norm = description.at("max_grad_norm")});
   const double rate = description.at("learning_rate");
+  const double precision_of_norm =
+      ExactValues(*case_.load_model(at::kDouble), samples_).precision_of_norm(expected_, "gradient.");
   for (int64_t step = 0; step < description.at("steps"); ++step) {
     const auto result = engine::optimizer_step(*model, optimizer, samples_, {rate, rate, rate}, all_at_once());
     const auto place = fmt::format("{}, step {}", GetParam(), step);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("step_losses")[step]),
                                "loss of a step", place);
     // After the first step the weights have drifted apart by what is measured below, and the norm with them.
-    deviations_.expect_at_most(step == 0 ? 1e-6 : 3e-5,
+    deviations_.expect_at_most(step == 0 ? precision_of_norm : 3e-5,
                                relative_difference(result.grad_norm, expected_.tensor("step_grad_norms")[step]),
                                step == 0 ? "gradient norm of the first step" : "gradient norm of a later step", place);
   }

@@ -9,6 +9,7 @@
 
 #include "parity/case.h"
 #include "parity/deviations.h"
+#include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/step.h"
@@ -43,14 +44,15 @@ class LoraCase {
             .modules_to_save = json.value("modules_to_save", std::vector<std::string>())};
   }
 
-  std::unique_ptr<models::VisionLanguageModel> build(const nn::LoraSettings& settings) const {
-    auto model = models::build_model(base().checkpoint(), at::kCPU, at::kFloat, settings);
+  std::unique_ptr<models::VisionLanguageModel> build(const nn::LoraSettings& settings,
+                                                     at::ScalarType dtype = at::kFloat) const {
+    auto model = models::build_model(base().checkpoint(), at::kCPU, dtype, settings);
     models::load_weights(*model, base().checkpoint());
     return model;
   }
 
-  std::unique_ptr<models::VisionLanguageModel> load() const {
-    auto model = build(models::read_adapter_settings(adapter()));
+  std::unique_ptr<models::VisionLanguageModel> load(at::ScalarType dtype = at::kFloat) const {
+    auto model = build(models::read_adapter_settings(adapter()), dtype);
     models::load_adapter(*model, adapter());
     return model;
   }
@@ -84,15 +86,15 @@ class LoraParity : public testing::TestWithParam<std::string> {
 
   void check_gradients(const models::VisionLanguageModel& model, const engine::StepSettings& settings) {
     const auto result = engine::accumulate_gradients(model, samples_, settings);
-    deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("loss")), "loss", GetParam());
+    const ExactValues exact(*case_.load(at::kDouble), samples_);
+    expect_as_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
     for (const auto& parameter : model.parameters().all()) {
       const std::string name = "gradient." + (kPrefix + parameter.name);
       const at::Tensor gradient = parameter.tensor.grad();
       ASSERT_EQ(gradient.defined(), expected_.contains(name)) << name;
       if (!gradient.defined()) continue;
       const at::Tensor wanted = expected_.tensor(name);
-      deviations_.expect_at_most(1e-5, relative_difference(gradient, wanted), "gradient", name);
-      deviations_.expect_at_most(2e-5, largest_difference(gradient, wanted), "gradient, single element", name);
+      expect_as_exact(deviations_, gradient, wanted, exact.gradient(parameter.name), "gradient", name);
     }
   }
 
@@ -109,6 +111,7 @@ TEST_P(LoraParity, TargetsAreThoseOfPeft) {
 }
 
 TEST_P(LoraParity, Logits) {
+  const ExactValues exact(*case_.load(at::kDouble), samples_);
   const at::NoGradGuard no_gradients;
   const auto model = case_.load();
   const auto batch = data::collate(samples_);
@@ -117,8 +120,8 @@ TEST_P(LoraParity, Logits) {
   for (size_t i = 0; i < samples_.size(); ++i) {
     const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
     const at::Tensor found = logits.narrow(0, first, samples_[i].label_tokens());
-    deviations_.expect_at_most(1e-5, relative_difference(found, wanted), "logits", samples_[i].id);
-    deviations_.expect_at_most(1e-5, largest_difference(found, wanted), "logits, single element", samples_[i].id);
+    const at::Tensor truth = exact.logits().narrow(0, first, samples_[i].label_tokens());
+    expect_as_exact(deviations_, found, wanted, truth, "logits", samples_[i].id);
     first += samples_[i].label_tokens();
   }
 }
@@ -142,12 +145,14 @@ TEST_P(LoraParity, FiveStepsOfAdamW) {
                                                 .weight_decay = description.at("weight_decay"),
                                                 .max_grad_norm = description.at("max_grad_norm")});
   const double rate = description.at("learning_rate");
+  const double precision_of_norm =
+      ExactValues(*case_.load(at::kDouble), samples_).precision_of_norm(expected_, std::string("gradient.") + kPrefix);
   for (int64_t step = 0; step < description.at("steps"); ++step) {
     const auto result = engine::optimizer_step(*model, optimizer, samples_, {rate, rate, rate}, all_at_once());
     const auto place = fmt::format("{}, step {}", GetParam(), step);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("step_losses")[step]),
                                "loss of a step", place);
-    deviations_.expect_at_most(step == 0 ? 1e-6 : 3e-5,
+    deviations_.expect_at_most(step == 0 ? precision_of_norm : 3e-5,
                                relative_difference(result.grad_norm, expected_.tensor("step_grad_norms")[step]),
                                step == 0 ? "gradient norm of the first step" : "gradient norm of a later step", place);
   }

@@ -9,6 +9,7 @@
 
 #include "parity/case.h"
 #include "parity/deviations.h"
+#include "parity/exact_values.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/adapter.h"
@@ -93,10 +94,10 @@ class QuantizedLora : public testing::TestWithParam<std::string> {
  protected:
   void TearDown() override { deviations_.report(); }
 
-  std::unique_ptr<models::VisionLanguageModel> load() const {
+  std::unique_ptr<models::VisionLanguageModel> load(at::ScalarType dtype = at::kFloat) const {
     const auto adapter = folder_ / "adapter";
-    auto model = models::build_model(base_.checkpoint(), at::kCPU, at::kFloat, models::read_adapter_settings(adapter),
-                                     quantization_);
+    auto model =
+        models::build_model(base_.checkpoint(), at::kCPU, dtype, models::read_adapter_settings(adapter), quantization_);
     models::load_weights(*model, base_.checkpoint());
     models::load_adapter(*model, adapter);
     return model;
@@ -104,13 +105,14 @@ class QuantizedLora : public testing::TestWithParam<std::string> {
 
   void check_gradients(const models::VisionLanguageModel& model, int64_t micro_batch_size) {
     const auto result = engine::accumulate_gradients(model, samples_, {.micro_batch_size = micro_batch_size});
-    deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("loss")), "loss", GetParam());
+    const ExactValues exact(*load(at::kDouble), samples_);
+    expect_as_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
     for (const auto& parameter : model.parameters().all()) {
       const std::string name = "gradient.base_model.model." + parameter.name;
       ASSERT_EQ(parameter.is_adapter, expected_.contains(name)) << name;
       if (!parameter.is_adapter) continue;
-      deviations_.expect_at_most(1e-5, relative_difference(parameter.tensor.grad(), expected_.tensor(name)), "gradient",
-                                 name);
+      expect_as_exact(deviations_, parameter.tensor.grad(), expected_.tensor(name), exact.gradient(parameter.name),
+                      "gradient", name);
     }
   }
 
@@ -135,6 +137,7 @@ TEST_P(QuantizedLora, TheSameLinearsAreQuantized) {
 }
 
 TEST_P(QuantizedLora, Logits) {
+  const ExactValues exact(*load(at::kDouble), samples_);
   const at::NoGradGuard no_gradients;
   const auto model = load();
   const auto batch = data::collate(samples_);
@@ -142,8 +145,9 @@ TEST_P(QuantizedLora, Logits) {
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
-    deviations_.expect_at_most(1e-5, relative_difference(logits.narrow(0, first, samples_[i].label_tokens()), wanted),
-                               "logits", samples_[i].id);
+    const int64_t rows = samples_[i].label_tokens();
+    expect_as_exact(deviations_, logits.narrow(0, first, rows), wanted, exact.logits().narrow(0, first, rows), "logits",
+                    samples_[i].id);
     first += samples_[i].label_tokens();
   }
 }
@@ -165,12 +169,14 @@ TEST_P(QuantizedLora, FiveStepsOfAdamW) {
   const double rate = description_.at("learning_rate");
   const at::Tensor losses = expected_.tensor("step_losses");
   const at::Tensor norms = expected_.tensor("step_grad_norms");
+  const double precision_of_norm =
+      ExactValues(*load(at::kDouble), samples_).precision_of_norm(expected_, "gradient.base_model.model.");
   for (int64_t step = 0; step < losses.size(0); ++step) {
     const auto result = engine::optimizer_step(*model, optimizer, samples_, {rate, rate, rate},
                                                {.micro_batch_size = std::ssize(samples_)});
     const auto place = fmt::format("{}, step {}", GetParam(), step);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, losses[step]), "loss of a step", place);
-    deviations_.expect_at_most(step == 0 ? 1e-6 : 3e-5, relative_difference(result.grad_norm, norms[step]),
+    deviations_.expect_at_most(step == 0 ? precision_of_norm : 3e-5, relative_difference(result.grad_norm, norms[step]),
                                step == 0 ? "gradient norm of the first step" : "gradient norm of a later step", place);
   }
 }

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/matmul.h>
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "parity/deviations.h"
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::parity {
+
+/// How much further from the exact value another processor's order of additions may take a result than the reference
+/// is: up to 5.2 times was seen with AVX-512, AVX2 and neither.
+constexpr double kTimesTheReference = 8;
+/// Four times float32's precision: a reference that happens to be exact is no measure.
+constexpr double kFewRoundings = 2.4e-7;
+
+/// What a model computes in float64, with PyTorch's own cross-entropy: the exact values beside those in float32.
+class ExactValues {
+ public:
+  /// `model` is in float64.
+  ExactValues(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) {
+    const auto batch = data::collate(samples);
+    const at::Tensor logits = at::matmul(model.forward(batch, batch.label_positions), model.output_weight().t());
+    const at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
+    loss.backward();
+    logits_ = logits.detach();
+    loss_ = loss.detach();
+    for (const auto& parameter : model.parameters().all()) {
+      if (parameter.tensor.grad().defined()) gradients_.emplace(parameter.name, parameter.tensor.grad());
+    }
+  }
+
+  const at::Tensor& logits() const { return logits_; }  ///< [labels, vocabulary]
+  const at::Tensor& loss() const { return loss_; }      ///< the mean over the labels
+  const at::Tensor& gradient(const std::string& parameter) const { return gradients_.at(parameter); }
+
+  /// How exact float32 is to be expected to find the norm of all gradients, relative: a vector's norm is no further off
+  /// than the vector. The reference's gradients are called `prefix` + the parameter's name.
+  double precision_of_norm(const io::SafetensorsFile& reference, const std::string& prefix) const {
+    std::vector<at::Tensor> found, exact;
+    for (const auto& [name, gradient] : gradients_) {
+      found.push_back(reference.tensor(prefix + name).flatten());
+      exact.push_back(gradient.flatten());
+    }
+    return kTimesTheReference * (relative_difference(at::cat(found), at::cat(exact)) + kFewRoundings);
+  }
+
+ private:
+  at::Tensor logits_;
+  at::Tensor loss_;
+  std::map<std::string, at::Tensor> gradients_;
+};
+
+/// Holds two results in float32 against the exact one. `reference` was read from a file, so that its distance is the
+/// same on every processor; it says how much float32 can know of this value, and so how far `found` may be, which was
+/// computed here.
+inline void expect_as_exact(Deviations& deviations, const at::Tensor& found, const at::Tensor& reference,
+                            const at::Tensor& exact, const std::string& kind, const std::string& place) {
+  struct Measure {
+    double (*distance)(const at::Tensor&, const at::Tensor&);
+    const char* suffix;
+  };
+  for (const auto& [distance, suffix] : {Measure{relative_difference, ""}, {largest_difference, ", single element"}}) {
+    const double of_reference = distance(reference, exact);
+    deviations.expect_at_most(2e-5, of_reference, kind + suffix + ", reference from float64", place);
+    deviations.expect_at_most(kTimesTheReference, distance(found, exact) / (of_reference + kFewRoundings),
+                              kind + suffix + ", times the reference's", place);
+  }
+}
+
+}  // namespace vlmtrain::parity
