@@ -5,7 +5,6 @@
 #include <ATen/ops/amax.h>
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/linspace.h>
 #include <ATen/ops/tensor.h>
 
 #include <cmath>
@@ -25,12 +24,27 @@ at::Tensor nf4_codebook() {
                      0.7229568362236023F, 1.0F});
 }
 
+namespace {
+
+/// What at::linspace gives where the processor multiplies and adds with one rounding; its own result depends on that.
+at::Tensor evenly_spaced(float first, float last, int64_t count) {
+  const float step = (last - first) / static_cast<float>(count - 1);
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) {
+    values.push_back(i < count / 2 ? std::fma(step, static_cast<float>(i), first)
+                                   : std::fma(-step, static_cast<float>(count - 1 - i), last));
+  }
+  return at::tensor(values);
+}
+
+}  // namespace
+
 at::Tensor dynamic_codebook(Signs signs) {
   constexpr int kExponents = 7;
   std::vector<at::Tensor> parts{at::tensor({0.0F, 1.0F})};
   for (int i = 0; i < kExponents; ++i) {
     const int64_t count = signs == Signs::kBoth ? int64_t{1} << i : int64_t{2} << i;
-    const at::Tensor fractions = middles(at::linspace(0.1, 1.0, count + 1, at::kFloat));
+    const at::Tensor fractions = middles(evenly_spaced(0.1F, 1.0F, count + 1));
     const at::Tensor positive = std::pow(10.0, i - (kExponents - 1)) * fractions;
     parts.push_back(positive);
     if (signs == Signs::kBoth) parts.push_back(-positive);
