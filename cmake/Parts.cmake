@@ -103,11 +103,26 @@ function(vlmtrain_test_program part)
   target_link_libraries(${part}_tests PRIVATE vlmtrain_${library} GTest::gtest GTest::gmock GTest::gtest_main)
 endfunction()
 
-# vlmtrain_test(PART LABEL): the program, and each of its tests registered with ctest.
+# vlmtrain_test(PART LABEL [PROCESSES N]): the program, and N tests for ctest that each run every Nth test of it. Not one
+# for each: loading LibTorch takes longer than most tests do.
 function(vlmtrain_test part label)
+  cmake_parse_arguments(TEST "" "PROCESSES" "" ${ARGN})
   vlmtrain_test_program(${part})
-  if(TARGET ${part}_tests)
-    gtest_discover_tests(${part}_tests TEST_PREFIX "${part}." DISCOVERY_TIMEOUT 60
-                         PROPERTIES LABELS ${label} TIMEOUT 600)
+  if(NOT TARGET ${part}_tests)
+    return()
   endif()
+  if(NOT TEST_PROCESSES)
+    set(TEST_PROCESSES 1)
+  endif()
+  math(EXPR last "${TEST_PROCESSES} - 1")
+  foreach(index RANGE ${last})
+    set(name ${part})
+    if(TEST_PROCESSES GREATER 1)
+      math(EXPR number "${index} + 1")
+      set(name ${part}.${number}_of_${TEST_PROCESSES})
+    endif()
+    add_test(NAME ${name} COMMAND ${part}_tests --gtest_brief=1)
+    set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 1200
+                         ENVIRONMENT "GTEST_TOTAL_SHARDS=${TEST_PROCESSES};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()

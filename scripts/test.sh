@@ -1,11 +1,24 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test that this machine can run.
 #
-#   scripts/test.sh [ctest arguments, such as -L unit or -R tokenizer]
+#   scripts/test.sh [ctest arguments, such as -L unit or -R planner]
+#   scripts/test.sh --only FILTER    every test whose name matches, as GoogleTest's --gtest_filter: 'DriverTest.*'
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh --tests
 cmake --preset release >/dev/null
 cmake --build --preset release
 # Threads of tests that run side by side are not to spin while they wait for each other: that takes ten times as long.
-OMP_WAIT_POLICY=passive ctest --preset release --parallel "$(nproc)" "$@"
+export OMP_WAIT_POLICY=passive
+if [[ ${1:-} == --only ]]; then
+  found=0
+  for program in build/release/tests/*_tests; do
+    [[ $program == */virtual_gpu_tests ]] && continue  # these have to be told their card: ctest -L virtual-gpu
+    "$program" --gtest_list_tests --gtest_filter="$2" | grep -q '^  ' || continue
+    found=1
+    "$program" --gtest_filter="$2"
+  done
+  ((found)) || { echo "test: no test is named like $2" >&2; exit 2; }
+  exit 0
+fi
+ctest --preset release --parallel "$(nproc)" "$@"
