@@ -359,6 +359,19 @@ TEST_P(CardSizeTest, ACardWithoutLimitTellsWhatACardOfThatSizeDoes) {
   EXPECT_TRUE(less.out_of_memory || less.allocation_retries > 0);
 }
 
+/// On a card that has what it says, PyTorch is out of memory before it comes so far.
+TEST_F(RehearsalTest, ATensorLargerThanAllThatTheCardSaysItHasIsMeasured) {
+  const PresetFolder tiny("smolvlm-tiny");
+  const RehearsalRequest longest{.choices = micro_batches_of(1),
+                                 .steps = {{{tiny.shape({.images = 0, .text_tokens = 100'000}), 1}}}};
+  const auto peak_on = [&](const VirtualCard& card) {
+    return RehearsalProcess(tiny.job(), card).rehearse(longest).peaks().allocated_bytes;
+  };
+  const int64_t peak = peak_on({.gpu = "h100", .memory_bytes = kUnlimited});
+  ASSERT_GT(peak, kGiB);
+  EXPECT_EQ(peak_on({.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = 64 * kMiB}), peak);
+}
+
 INSTANTIATE_TEST_SUITE_P(BytesBesideThePeak, CardSizeTest, testing::Values(512 * kMiB, 2 * kGiB, 16 * kGiB));
 
 TEST_F(RehearsalTest, AModelOfAnUnknownFamilyIsTheSameErrorAsInThisProcess) {

@@ -155,6 +155,13 @@ bool DeviceMemory::free_addresses(uint64_t address) {
   return reserved_.taken.erase(address) > 0;
 }
 
+uint64_t DeviceMemory::reported_bytes() const {
+  constexpr size_t kFirstSegments = 2;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t said = card()->reported_bytes;
+  return reserved_.taken.size() < kFirstSegments ? said : std::max(said, capacity_bytes_);
+}
+
 uint64_t DeviceMemory::place_variable(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return variables_.take(round_up(bytes, kVariableAlignment)).value_or(0);

@@ -30,6 +30,12 @@ class DeviceMemory {
   std::optional<uint64_t> reserve_addresses(uint64_t bytes);
   bool free_addresses(uint64_t address);
 
+  /// What cudaDeviceProp::totalGlobalMem says: the card's reported_bytes, and once two ranges of addresses are reserved
+  /// at least what the card has. PyTorch reserves 9/8 of it for an expandable segment and steps past the segment's end,
+  /// through a null pointer, where one tensor is larger; a card that has what it says is full before. The first segment
+  /// of each of the two pools is as on the card that is meant; a further one is only asked for where that is too small.
+  uint64_t reported_bytes() const;
+
   /// Room for a __device__ variable of a module, which counts as part of the context.
   uint64_t place_variable(uint64_t bytes);
 

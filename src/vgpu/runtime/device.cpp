@@ -50,7 +50,7 @@ void set_card(cudaDeviceProp& properties) {
   const auto& architecture = card()->architecture;
   gpu.device_name.copy(properties.name, sizeof properties.name - 1);
   std::memcpy(&properties.uuid, "vlmtrain-virtual", sizeof properties.uuid);
-  properties.totalGlobalMem = card()->reported_bytes;
+  properties.totalGlobalMem = device_memory().reported_bytes();
   properties.major = architecture.number / 10;
   properties.minor = architecture.number % 10;
   properties.multiProcessorCount = gpu.multiprocessors;
