@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of tests/fuzz one after the other, each on its corpus, and says how often each ran and what was found.
+# Runs the fuzz targets of tests/fuzz, each on its corpus, and says how often each ran and what was found.
 # Meant for every night:
 #
 #   scripts/fuzz.sh                       each target for ten minutes
+#   scripts/fuzz.sh --jobs 2              two of them side by side
 #   scripts/fuzz.sh --seconds 60 json     one target for a minute
 #
 # Needs clang with libFuzzer (Debian: clang, libclang-rt-14-dev). What it finds new goes into VLMTRAIN_FUZZ_CACHE
@@ -11,11 +12,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-seconds=600
-if [[ ${1:-} == --seconds ]]; then
-  seconds=$2
+export seconds=600
+jobs=1
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --seconds) seconds=$2 ;;
+    --jobs) jobs=$2 ;;
+    *) echo "$0: unknown option $1" >&2; exit 2 ;;
+  esac
   shift 2
-fi
+done
 targets=("$@")
 if ((${#targets[@]} == 0)); then
   for file in tests/fuzz/*_fuzz.cpp; do
@@ -23,31 +29,32 @@ if ((${#targets[@]} == 0)); then
     targets+=("${name%_fuzz.cpp}")
   done
 fi
-cache=${VLMTRAIN_FUZZ_CACHE:-build/fuzz/corpus}
-findings=build/fuzz/findings
+export cache=${VLMTRAIN_FUZZ_CACHE:-build/fuzz/corpus}
+export findings=build/fuzz/findings
+
+# Prints the row of a target; status 1 where something was found.
+fuzz() {
+  local target=$1 seeds=() status=0 finding=none
+  local log=$findings/$target.log
+  mkdir -p "$cache/$target"
+  [[ -d tests/fuzz/corpus/$target ]] && seeds=("tests/fuzz/corpus/$target")
+  ASAN_OPTIONS=allocator_may_return_null=0:detect_leaks=1 nice -n 15 "build/fuzz/${target}_fuzz" \
+    -max_total_time="$seconds" -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2000 -max_len=65536 -print_final_stats=1 \
+    -artifact_prefix="$findings/$target-" "$cache/$target" "${seeds[@]}" >"$log" 2>&1 || status=$?
+  if ((status != 0)); then
+    finding=$(grep -m1 -E 'SUMMARY|ERROR: libFuzzer|runtime error' "$log" || echo "exit $status")
+  fi
+  local executions coverage
+  executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+  coverage=$(grep -o 'cov: [0-9]*' "$log" | tail -1 | cut -d' ' -f2 || true)
+  echo "| $target | $seconds | ${executions:-?} | ${coverage:-?} | $finding |"
+  ((status == 0))
+}
+export -f fuzz
 
 cmake --preset fuzz >/dev/null
 cmake --build build/fuzz --target "${targets[@]/%/_fuzz}"
 mkdir -p "$findings"
-failed=0
 echo "| target | seconds | executions | coverage | finding |"
 echo "|---|---|---|---|---|"
-for target in "${targets[@]}"; do
-  mkdir -p "$cache/$target"
-  seeds=()
-  [[ -d tests/fuzz/corpus/$target ]] && seeds=("tests/fuzz/corpus/$target")
-  log=$findings/$target.log
-  status=0
-  ASAN_OPTIONS=allocator_may_return_null=0:detect_leaks=1 nice -n 15 "build/fuzz/${target}_fuzz" \
-    -max_total_time="$seconds" -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2000 -max_len=65536 -print_final_stats=1 \
-    -artifact_prefix="$findings/$target-" "$cache/$target" "${seeds[@]}" >"$log" 2>&1 || status=$?
-  executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-  coverage=$(grep -o 'cov: [0-9]*' "$log" | tail -1 | cut -d' ' -f2 || true)
-  finding=none
-  if ((status != 0)); then
-    finding=$(grep -m1 -E 'SUMMARY|ERROR: libFuzzer|runtime error' "$log" || echo "exit $status")
-    failed=1
-  fi
-  echo "| $target | $seconds | ${executions:-?} | ${coverage:-?} | $finding |"
-done
-exit "$failed"
+printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'fuzz {}' || exit 1
