@@ -2,42 +2,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <iterator>
 #include <new>
 #include <set>
-#include <sstream>
 #include <utility>
 
+#include "base/captured_log.h"
 #include "data/fake_processor.h"
 
 namespace vlmtrain::data {
 namespace {
 
 using testing::HasSubstr;
-
-/// Keeps what is logged while it lives.
-class CapturedLog {
- public:
-  CapturedLog() : before_(spdlog::default_logger()) {
-    spdlog::set_default_logger(
-        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-    spdlog::default_logger()->set_pattern("%l: %v");
-  }
-  ~CapturedLog() { spdlog::set_default_logger(before_); }
-  std::string text() const { return text_.str(); }
-  int64_t lines() const {
-    const std::string text = text_.str();
-    return std::count(text.begin(), text.end(), '\n');
-  }
-
- private:
-  std::ostringstream text_;
-  std::shared_ptr<spdlog::logger> before_;
-};
 
 std::vector<int64_t> indices(const GlobalBatch& batch) {
   std::vector<int64_t> result;

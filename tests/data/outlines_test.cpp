@@ -183,40 +183,32 @@ TEST_F(OutlinesTest, AForeignOrDamagedCacheIsNone) {
   EXPECT_EQ(look().shapes, wanted.shapes) << "a folder in its place";
 }
 
+/// Of another processor's outlines, each of which may throw or wait.
+class TroubledOutlines : public FakeProcessor {
+ public:
+  explicit TroubledOutlines(std::function<void(int64_t index)> trouble) : trouble_(std::move(trouble)) {}
+
+  Sample outline(const io::Record& record, int64_t index) const override {
+    trouble_(index);
+    return FakeProcessor::outline(record, index);
+  }
+
+ private:
+  std::function<void(int64_t index)> trouble_;
+};
+
 TEST_F(OutlinesTest, AnErrorThatIsNotASamplesFaultEndsIt) {
-  class Broken : public SampleProcessor {
-   public:
-    Sample process(const io::Record&, int64_t) const override { throw std::bad_alloc(); }
-    Sample outline(const io::Record& record, int64_t index) const override {
-      if (index == 17) throw InternalError("a bug");
-      Sample sample;
-      sample.index = index;
-      sample.id = record.id;
-      sample.token_ids = {1};
-      sample.is_label = {1};
-      return sample;
-    }
-  };
-  EXPECT_THROW(outline_samples(records_, Broken(), {.workers = 4, .image_root = {}}), InternalError);
+  const TroubledOutlines broken([](int64_t index) {
+    if (index == 17) throw InternalError("a bug");
+  });
+  EXPECT_THROW(outline_samples(records_, broken, {.workers = 4, .image_root = {}}), InternalError);
 }
 
 TEST_F(OutlinesTest, WhoeverWatchesMayEndIt) {
-  class Slow : public SampleProcessor {
-   public:
-    Sample process(const io::Record& record, int64_t index) const override { return outline(record, index); }
-    Sample outline(const io::Record& record, int64_t index) const override {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      Sample sample;
-      sample.index = index;
-      sample.id = record.id;
-      sample.token_ids = {1};
-      sample.is_label = {1};
-      return sample;
-    }
-  };
+  const TroubledOutlines slow([](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
   const auto records = make_records(100'000);
   EXPECT_THROW(
-      outline_samples(records, Slow(),
+      outline_samples(records, slow,
                       {.workers = 2, .image_root = {}, .on_progress = [](int64_t) { throw run_error("enough"); }}),
       UserError);
 }
