@@ -55,15 +55,17 @@ struct Product {
   auto operator<=>(const Product&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
 };
 
-/// Calls that can be made to fail as they do where memory runs out beside PyTorch's allocator, or in it.
+/// Calls that can be made to fail: as they do where memory runs out beside PyTorch's allocator, or in it, or where the
+/// device breaks.
 enum class Fallible {
   kLaunch,            ///< cudaErrorMemoryAllocation: no room for the kernel's code
   kCublasCreate,      ///< CUBLAS_STATUS_ALLOC_FAILED, of cuBLAS and cuBLASLt
   kHostAllocation,    ///< cudaErrorMemoryAllocation: no pinned memory
   kDeviceAllocation,  ///< cudaMalloc and cuMemCreate: the card is full
+  kBrokenLaunch,      ///< cudaErrorIllegalAddress, which every call returns from then on
 };
 
-inline constexpr int kFallibleCalls = 4;
+inline constexpr int kFallibleCalls = 5;
 
 /// What the stand-ins offer the program above them. Nothing links against them: attached() finds them in the process.
 /// The visitors are called while a lock is held: they must not call CUDA.

@@ -14,7 +14,11 @@ namespace vlmtrain::vgpu {
 namespace {
 
 constexpr std::array<std::string_view, kFallibleCalls> kNames{"launch", "cublas_create", "host_allocation",
-                                                              "device_allocation"};
+                                                              "device_allocation", "illegal_address"};
+
+bool is_launch(size_t call) {
+  return call == static_cast<size_t>(Fallible::kLaunch) || call == static_cast<size_t>(Fallible::kBrokenLaunch);
+}
 
 std::optional<uint64_t> number(std::string_view text) {
   uint64_t value = 0;
@@ -29,7 +33,7 @@ struct Setting {
   uint64_t count = 1;
 };
 
-/// CALL:FIRST or CALL:FIRST+COUNT; CALL may be launch@KERNEL.
+/// CALL:FIRST or CALL:FIRST+COUNT; CALL may be launch@KERNEL or illegal_address@KERNEL.
 std::optional<Setting> read_setting(std::string_view text) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
@@ -39,7 +43,7 @@ std::optional<Setting> read_setting(std::string_view text) {
   while (call < kNames.size() && kNames[call] != subject.substr(0, at)) ++call;
   if (call == kNames.size()) return std::nullopt;
   const std::string_view kernel = at == std::string_view::npos ? std::string_view() : subject.substr(at + 1);
-  if (!kernel.empty() && call != static_cast<size_t>(Fallible::kLaunch)) return std::nullopt;
+  if (!kernel.empty() && !is_launch(call)) return std::nullopt;
   const std::string_view numbers = text.substr(colon + 1);
   const size_t plus = numbers.find('+');
   const auto first = number(numbers.substr(0, plus));
@@ -81,7 +85,8 @@ void Faults::arm_from_environment() {
       windows_[setting->call].kernel = setting->kernel;
     } else {
       report({"VLMTRAIN_VGPU_FAIL=", text, " is not CALL:FIRST or CALL:FIRST+COUNT with a CALL of launch, ",
-              "launch@KERNEL, cublas_create, host_allocation, device_allocation: nothing fails for it"});
+              "launch@KERNEL, cublas_create, host_allocation, device_allocation, illegal_address, "
+              "illegal_address@KERNEL: nothing fails for it"});
     }
   }
 }

@@ -10,7 +10,7 @@
 
 namespace vlmtrain::vgpu {
 
-/// Which calls fail as if memory had run out, as VLMTRAIN_VGPU_FAIL or the program above says (Interface::fail_calls).
+/// Which calls fail (Fallible), as VLMTRAIN_VGPU_FAIL or the program above says (Interface::fail_calls).
 /// Thread-safe.
 class Faults {
  public:

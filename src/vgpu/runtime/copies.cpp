@@ -7,12 +7,14 @@
 #include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
 #include "vgpu/core/device_memory.h"
+#include "vgpu/runtime/error.h"
 #include "vgpu/runtime/host_memory.h"
 
 using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::host_memory;
+using vlmtrain::vgpu::state_of_device;
 
 namespace {
 
@@ -57,7 +59,7 @@ void perform(const Copy& copy) {
 cudaError_t fill(void* to, int value, size_t bytes) {
   ++counts().fills;
   if (!device_memory().contains(to)) std::memset(to, value, bytes);
-  return cudaSuccess;
+  return state_of_device();
 }
 
 }  // namespace
@@ -66,23 +68,23 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
   ++counts().blocking_copies;
   device_clock().wait();
   perform({to, from, bytes});
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
   perform({to, from, bytes});
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t) {
   perform({to, from, bytes});
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind, cudaStream_t) {
   perform({to, from, width, height, to_pitch, from_pitch});
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {

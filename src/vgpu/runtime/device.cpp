@@ -18,6 +18,7 @@ using vlmtrain::vgpu::device_attribute;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::fail;
+using vlmtrain::vgpu::state_of_device;
 
 namespace {
 
@@ -128,7 +129,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
 cudaError_t cudaDeviceSynchronize() {
   ++counts().device_synchronizations;
   device_clock().wait();
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 namespace vlmtrain::vgpu {
 
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
+std::atomic<cudaError_t> broken_by{cudaSuccess};
 
 struct ErrorText {
   cudaError_t error;
@@ -31,6 +33,7 @@ constexpr std::array kErrors{
     ErrorText{cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
               "no kernel image is available for execution on the device"},
     ErrorText{cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    ErrorText{cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
 };
 
 const ErrorText& text_of(cudaError_t error) {
@@ -46,11 +49,21 @@ cudaError_t fail(cudaError_t error) {
   return error;
 }
 
+cudaError_t break_device(cudaError_t error) {
+  broken_by = error;
+  return fail(error);
+}
+
+cudaError_t state_of_device() {
+  const cudaError_t error = broken_by;
+  return error == cudaSuccess ? cudaSuccess : fail(error);
+}
+
 }  // namespace vlmtrain::vgpu
 
 cudaError_t cudaGetLastError() {
   const cudaError_t error = vlmtrain::vgpu::last_error;
-  vlmtrain::vgpu::last_error = cudaSuccess;
+  vlmtrain::vgpu::last_error = vlmtrain::vgpu::broken_by;
   return error;
 }
 

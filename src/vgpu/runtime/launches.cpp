@@ -86,6 +86,8 @@ cudaError_t start(const void* host_function, const Launch& launch) {
   if (card() == nullptr) return fail(cudaErrorNoDevice);
   const Rejection rejection = check(launch, *kernel);
   if (rejection.error != cudaSuccess) return reject(rejection, launch, kernel->name);
+  if (const auto error = state_of_device(); error != cudaSuccess) return error;
+  if (faults().strikes(Fallible::kBrokenLaunch, kernel->name)) return break_device(cudaErrorIllegalAddress);
   if (faults().strikes(Fallible::kLaunch, kernel->name)) return fail(cudaErrorMemoryAllocation);
   if (!kernel->code->load()) return fail(cudaErrorMemoryAllocation);
   device_clock().queue();

@@ -9,9 +9,11 @@
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::fail;
 using vlmtrain::vgpu::host_memory;
+using vlmtrain::vgpu::state_of_device;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = nullptr;
+  if (const auto error = state_of_device(); error != cudaSuccess) return error;
   if (bytes == 0) return cudaSuccess;
   const auto address = device_memory().allocate(bytes);
   if (!address) return fail(cudaErrorMemoryAllocation);
@@ -21,13 +23,13 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 
 cudaError_t cudaFree(void* pointer) {
   const bool freed = pointer == nullptr || device_memory().free(reinterpret_cast<uint64_t>(pointer));
-  return freed ? cudaSuccess : fail(cudaErrorInvalidValue);
+  return freed ? state_of_device() : fail(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = device_memory().free_bytes();
   *total_bytes = device_memory().capacity_bytes();
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {

@@ -12,10 +12,12 @@
 #include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
 #include "vgpu/core/immortal.h"
+#include "vgpu/runtime/error.h"
 
 using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::DeviceClock;
+using vlmtrain::vgpu::state_of_device;
 
 namespace {
 
@@ -94,7 +96,7 @@ cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t) {
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
@@ -104,7 +106,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
   ++counts().stream_synchronizations;
   device_clock().wait();
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* user_data, unsigned) {
@@ -149,22 +151,22 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   recorded_events().record(event);
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t, unsigned) {
   recorded_events().record(event);
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t) {
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++counts().event_synchronizations;
   recorded_events().wait_for(event);
-  return cudaSuccess;
+  return state_of_device();
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
