@@ -21,6 +21,7 @@
 #include "train/pending_step.h"
 #include "train/run_lock.h"
 #include "train/run_setup.h"
+#include "train/unsafe_to_save.h"
 #include "train/upcoming_steps.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -361,17 +362,6 @@ class Trainer {
     io::write_file(run_.folder / "ledger.json", io::json_text(run_.ledger.to_json(), 2) + "\n");
   }
 
-  /// Why what is in memory after an error is not to be saved; empty where it may be.
-  std::string unsafe_to_save(const std::exception& error) const {
-    if (is_saving_) return "the error came while a checkpoint was written";
-    if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
-      return "the device failed, and what it holds cannot be trusted";
-    }
-    if (!run_.optimizer->is_whole()) return "the error came while the weights were moved";
-    if (pending_) return "what came of the last step is not known";
-    return {};
-  }
-
   /// A run that fails keeps the steps that are done.
   void save_before_the_end(const std::exception& error) {
     if (is_rehearsal() || run_.state.step == 0 || saved_step_ == run_.state.step) return;
@@ -380,7 +370,9 @@ class Trainer {
     } catch (const std::exception&) {
       // What a callback throws does not concern what is saved; a step whose numbers cannot be had stays pending.
     }
-    const std::string reason = unsafe_to_save(error);
+    const std::string reason = unsafe_to_save(error, {.is_saving = is_saving_,
+                                                      .weights_are_whole = run_.optimizer->is_whole(),
+                                                      .numbers_are_lost = pending_.has_value()});
     if (!reason.empty()) {
       spdlog::warn("the steps since the last checkpoint are not saved: {}", reason);
       return;
@@ -463,10 +455,16 @@ TrainingSummary train(const Config& config, const std::string& resolved_yaml, at
   micro_batch_size(config.training);
   create_folder(run_folder(config));
   const RunLock lock(run_folder(config));
-  Trainer trainer(config, device, quiet);
+  auto trainer = std::make_unique<Trainer>(config, device, quiet);
   io::write_file(run_folder(config) / "config.yaml", resolved_yaml);
   io::write_file(run_folder(config) / "environment.json", report::Environment::collect(device).to_json());
-  return trainer.train();
+  try {
+    return trainer->train();
+  } catch (const c10::AcceleratorError&) {
+    // To free what a broken device knows of throws in destructors, which would end the process without a word.
+    static_cast<void>(trainer.release());
+    throw;
+  }
 }
 
 }  // namespace vlmtrain::train

@@ -134,6 +134,24 @@ TEST_F(BadInputTest, AnEvaluationOfBadSamplesOnly) {
   EXPECT_FALSE(std::filesystem::exists(folder() / "answers.jsonl"));
 }
 
+/// Before the weights are read: there are none.
+TEST_F(BadInputTest, AnEvaluationNamesAllThatIsBadAtOnce) {
+  auto all = only_bad("gone", "gone.png", "<image>\nWhat is it?");
+  all.push_back(all.back());
+  all.back()["id"] = "gone-too";
+  write_records(all);
+  std::filesystem::remove(damaged_checkpoint() / "model.safetensors");
+  const std::vector<std::string> command{"eval",     "--config", "train.yaml", "--checkpoint", "damaged",
+                                         "--device", "cpu",      "--answers",  "answers.jsonl"};
+  expect_error(run(command), 4,
+               {"train.json: 2 of 13 samples cannot be used", "sample gone:", "sample gone-too:", "gone.png",
+                "data.on_bad_sample=skip"});
+  EXPECT_FALSE(std::filesystem::exists(folder() / "answers.jsonl"));
+  auto skipping = command;
+  skipping.emplace_back("data.on_bad_sample=skip");
+  expect_error(run(skipping), 4, {"damaged", "safetensors"});
+}
+
 TEST_F(BadInputTest, AMicroBatchThatDoesNotDivide) {
   expect_refused({"training.micro_batch_size=3"}, 2,
                  {"training.micro_batch_size", "3 does not divide training.global_batch_size 4", "choose a divisor"});

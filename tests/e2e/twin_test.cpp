@@ -7,6 +7,7 @@ namespace vlmtrain::e2e {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 /// Runs on a virtual card with a twin: both are exact there, so what was foreseen is what happens.
 class TwinTest : public CommandTest {
@@ -68,7 +69,7 @@ TEST_F(TwinTest, ForeseesEveryStepToTheByte) {
 TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
   const std::string limit = "memory.limit_gb=" + limit_between();
   auto large = large_batch("44");
-  large.insert(large.end(), {limit, "training.max_steps=12"});
+  large.insert(large.end(), {limit, "training.max_steps=6"});
   EXPECT_EQ(train_on_card(large).exit_code, 3) << "without leave to cut, the run does not begin";
   std::filesystem::remove_all(folder() / "run");
 
@@ -76,6 +77,7 @@ TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
   with_leave.emplace_back("memory.allow_splits=true");
   const Result result = train_on_card(with_leave);
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(steps().size(), 6U);
   EXPECT_GT(sum_of("foreseen_splits"), 0);
   EXPECT_EQ(sum_of("oom_splits"), 0);
   for (const auto& step : steps()) {
@@ -89,11 +91,11 @@ TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
 
 TEST_F(TwinTest, WithoutOneTheGuardDoesStepsAgain) {
   auto settings = large_batch("44");
-  settings.insert(settings.end(), {"memory.limit_gb=" + limit_between(), "training.max_steps=12",
+  settings.insert(settings.end(), {"memory.limit_gb=" + limit_between(), "training.max_steps=6",
                                    "memory.allow_splits=true", "memory.twin=false"});
   const Result result = train_on_card(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  ASSERT_EQ(steps().size(), 12U);
+  ASSERT_EQ(steps().size(), 6U);
   EXPECT_GT(sum_of("oom_splits"), 0);
   for (const auto& step : steps()) {
     EXPECT_EQ(step["samples"], 44);
@@ -204,6 +206,7 @@ TEST_F(TwinTest, IsToldThatASampleWasLeftOut) {
     if (line["message"].get<std::string>().find("it is left out") != std::string::npos) done_before = line["step"];
   }
   ASSERT_TRUE(done_before);
+  for (const auto& step : done) EXPECT_EQ(step["samples"], 44) << "another sample took its place";
   const size_t first_alike = *done_before + 1 + 3;
   ASSERT_LT(first_alike, done.size());
   expect_foreseen_from(done, first_alike);
@@ -231,6 +234,20 @@ TEST_F(TwinTest, AStepThatFitsInNoWayIsSaidAndTried) {
   const int64_t given_up = plan()["measured"]["twin"]["hopeless_steps"];
   EXPECT_GT(given_up, 0);
   EXPECT_LT(given_up, 30);
+}
+
+/// An illegal memory access, after which every call fails.
+TEST_F(TwinTest, ADeviceThatBreaksIsSaidAndNothingIsTriedAgain) {
+  const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", "illegal_address@gather_kernel:40");
+  const Result result = train_on_card({"training.max_steps=50"});
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("vlmtrain: error: the device failed: CUDA error: an illegal memory access was "
+                                    "encountered; start again, and training goes on from its last checkpoint"));
+  EXPECT_THAT(result.err, Not(HasSubstr("memory ran out")));
+  EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
+  const auto events = step_lines(std::string(kVirtualRun) + "events.jsonl");
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back()["kind"], "failed");
 }
 
 TEST_F(TwinTest, ADeviceThatFailsForGoodEndsTheRun) {

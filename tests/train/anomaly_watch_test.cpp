@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "train/heard_events.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {
@@ -16,19 +17,10 @@ using testing::HasSubstr;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-class Heard final : public Callback {
- public:
-  explicit Heard(std::vector<report::Event>& events) : events_(events) {}
-  void on_event(const report::Event& event) override { events_.push_back(event); }
-
- private:
-  std::vector<report::Event>& events_;
-};
-
 class AnomalyWatchTest : public testing::Test {
  protected:
   AnomalyWatchTest() {
-    callbacks_.add(std::make_unique<Heard>(events_));
+    callbacks_.add(std::make_unique<HeardEvents>(events_));
     callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));
   }
 

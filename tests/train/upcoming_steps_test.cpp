@@ -10,15 +10,34 @@
 namespace vlmtrain::train {
 namespace {
 
-TEST(UpcomingSteps, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
-  constexpr int64_t kSamples = 11;
-  const auto records = data::make_records(kSamples);
-  const data::FakeProcessor processor;
-  const TaskBalance tasks({}, data::Tasks(records));
-  data::Ledger ledger("train.json", kSamples);
-  data::Loader loader(records, processor,
-                      {.global_batch_size = 4, .seed = 2, .on_bad_sample = data::BadSamplePolicy::kSkip}, {}, ledger);
-  UpcomingSteps upcoming(loader, planner::micro_batches_of(2), tasks, /*twin=*/nullptr, 1, 8);
+class UpcomingStepsTest : public testing::Test {
+ protected:
+  static constexpr int64_t kSamples = 11;
+
+  UpcomingSteps steps(TwinLink* twin) { return {loader_, choices_, tasks_, twin, 1, 8}; }
+
+  void replace(UpcomingSteps& upcoming, UpcomingStep& step, int64_t place) {
+    const int64_t lost = step.batch.samples[static_cast<size_t>(place)].index;
+    ledger_.mark_dropped(lost, "s", "does not fit into memory", "is too large");
+    upcoming.replace(step, place);
+  }
+
+  const planner::Choices choices_ = planner::micro_batches_of(2);
+
+ private:
+  const std::vector<io::Record> records_ = data::make_records(kSamples);
+  const data::FakeProcessor processor_;
+  const TaskBalance tasks_{{}, data::Tasks(records_)};
+  data::Ledger ledger_{"train.json", kSamples};
+  data::Loader loader_{records_,
+                       processor_,
+                       {.global_batch_size = 4, .seed = 2, .on_bad_sample = data::BadSamplePolicy::kSkip},
+                       {},
+                       ledger_};
+};
+
+TEST_F(UpcomingStepsTest, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
+  UpcomingSteps upcoming = steps(/*twin=*/nullptr);
   std::vector<int64_t> drawn;
   int64_t lost = -1;
   for (int64_t number = 1; number <= 8; ++number) {
@@ -26,8 +45,7 @@ TEST(UpcomingSteps, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
     EXPECT_EQ(step.step, number);
     if (number == 2) {
       lost = step.batch.samples[2].index;
-      ledger.mark_dropped(lost, "s", "does not fit into memory", "is too large");
-      upcoming.replace(step, 2);
+      replace(upcoming, step, 2);
     }
     ASSERT_EQ(step.batch.samples.size(), 4U) << "step " << number;
     EXPECT_EQ(step.batch.label_tokens, 4);
@@ -43,6 +61,33 @@ TEST(UpcomingSteps, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
   }
   wanted.resize(drawn.size());
   EXPECT_EQ(drawn, wanted);
+}
+
+/// A real twin, which had been told of the next two steps when a sample was replaced: what it foresees of them is of
+/// other samples. Then both begin with an empty cache, and it is believed again.
+TEST_F(UpcomingStepsTest, ATwinThatWasToldOfOtherSamplesIsNotBelieved) {
+  constexpr int64_t kReplaced = 3;
+  const planner::PresetFolder model("smolvlm-tiny");
+  TwinLink twin({.job = model.job(),
+                 .choices = choices_,
+                 .card = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
+                 .limit_bytes = planner::kUnlimited,
+                 .waits = true},
+                at::kCPU, [](report::EventKind, const std::string&) {});
+  UpcomingSteps upcoming = steps(&twin);
+  for (int64_t number = 1; number <= 8; ++number) {
+    UpcomingStep step = upcoming.next(0);
+    const bool is_outdated = number > kReplaced && number <= kReplaced + 2;
+    EXPECT_EQ(step.foreseen.peaks.has_value(), !is_outdated) << number;
+    EXPECT_EQ(step.foreseen.release_first, number == kReplaced + 3) << number;
+    if (number == kReplaced) {
+      replace(upcoming, step, 1);
+      EXPECT_FALSE(step.foreseen.peaks) << "it is another step now";
+    }
+    EXPECT_EQ(step.batch.samples.size(), 4U) << number;
+    EXPECT_EQ(step.foreseen.layout, step.planned) << number;
+  }
+  EXPECT_EQ(twin.summary().steps, 8) << "it answered each time";
 }
 
 }  // namespace

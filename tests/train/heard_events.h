@@ -1,0 +1,19 @@
+#pragma once
+
+#include <vector>
+
+#include "train/callbacks/callback.h"
+
+namespace vlmtrain::train {
+
+/// Keeps the events of a run.
+class HeardEvents final : public Callback {
+ public:
+  explicit HeardEvents(std::vector<report::Event>& events) : events_(events) {}
+  void on_event(const report::Event& event) override { events_.push_back(event); }
+
+ private:
+  std::vector<report::Event>& events_;
+};
+
+}  // namespace vlmtrain::train

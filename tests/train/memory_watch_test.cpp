@@ -1,0 +1,74 @@
+#include "train/callbacks/memory_watch.h"
+
+#include <ATen/ops/empty.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "train/heard_events.h"
+
+namespace vlmtrain::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+/// The CPU in the device's place: what its steps allocate is real, what they say is in use is made up.
+class MemoryWatchTest : public testing::Test {
+ protected:
+  MemoryWatchTest() {
+    callbacks_.add(std::make_unique<HeardEvents>(events_));
+    callbacks_.add(std::make_unique<MemoryWatch>(at::kCPU, callbacks_));
+  }
+
+  /// Keeps a megabyte of the optimizer's and less of the gradients'; what it needs most of is gone at its end.
+  void step(int64_t in_use_bytes, int64_t host_bytes) {
+    callbacks_.before_step(++step_);
+    {
+      const memory::InComponent language(memory::Component::kLanguage);
+      at::empty({8 * kMiB}, at::kByte);
+    }
+    keep(memory::Component::kGradients, kMiB / 4);
+    keep(memory::Component::kOptimizer, kMiB);
+    StepReport report;
+    report.metrics.step = step_;
+    report.metrics.allocated_bytes = in_use_bytes;
+    report.metrics.host_bytes = host_bytes;
+    callbacks_.step(report);
+  }
+
+  std::vector<report::Event> events_;
+
+ private:
+  void keep(memory::Component component, int64_t bytes) {
+    const memory::InComponent inside(component);
+    kept_.push_back(at::empty({bytes}, at::kByte));
+  }
+
+  CallbackList callbacks_;
+  std::vector<at::Tensor> kept_;
+  int64_t step_ = 0;
+};
+
+TEST_F(MemoryWatchTest, NamesWhatStaysOfADevicesMemoryThatGrows) {
+  for (int64_t i = 0; i < 120; ++i) step((100 + i) * kMiB, 0);
+  ASSERT_EQ(events_.size(), 1U);
+  EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryGrowth);
+  EXPECT_THAT(events_[0].message, AllOf(HasSubstr("device memory in use between steps grows by 1"),
+                                        testing::EndsWith("what stays is of: optimizer")));
+}
+
+TEST_F(MemoryWatchTest, SaysThatTheHostsGrows) {
+  for (int64_t i = 0; i < 120; ++i) step(100 * kMiB, (1000 + 20 * i) * kMiB);
+  ASSERT_EQ(events_.size(), 1U);
+  EXPECT_THAT(events_[0].message, HasSubstr("host memory grows by 2"));
+}
+
+TEST_F(MemoryWatchTest, IsQuietAboutALevelCourse) {
+  for (int64_t i = 0; i < 120; ++i) step(100 * kMiB, 1000 * kMiB);
+  EXPECT_TRUE(events_.empty());
+}
+
+}  // namespace
+}  // namespace vlmtrain::train

@@ -1,0 +1,144 @@
+#include "train/unsafe_to_save.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <stdexcept>
+
+#include "base/captured_log.h"
+#include "memory/watched_allocator.h"
+#include "parity/case.h"
+#include "parity/temporary_folder.h"
+#include "vlmtrain/memory/place.h"
+#include "vlmtrain/train/trainer.h"
+
+namespace vlmtrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+[[noreturn]] void break_device() {
+  throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 700, "CUDA error: an illegal memory access");
+}
+
+TEST(UnsafeToSaveTest, IsWhatCannotBeTrusted) {
+  const std::runtime_error error("something else");
+  EXPECT_THAT(unsafe_to_save(error, {}), IsEmpty());
+  EXPECT_THAT(unsafe_to_save(error, {.is_saving = true}), HasSubstr("while a checkpoint was written"));
+  EXPECT_THAT(unsafe_to_save(error, {.weights_are_whole = false}), HasSubstr("while the weights were moved"));
+  EXPECT_THAT(unsafe_to_save(error, {.numbers_are_lost = true}), HasSubstr("the last step is not known"));
+  try {
+    break_device();
+  } catch (const std::exception& failure) {
+    EXPECT_THAT(unsafe_to_save(failure, {}), HasSubstr("the device failed"));
+  }
+}
+
+/// An allocation of a run's second step that fails.
+class FailingAllocation final : public memory::AllocationWatcher {
+ public:
+  /// The last one in `component`, of as many as the first step had there.
+  FailingAllocation(memory::Component component, std::function<void()> fail, const CapturedLog& log)
+      : component_(component), fail_(std::move(fail)), log_(log) {}
+
+  void take(int64_t /*bytes*/) override {
+    const auto here = memory::current_place().component;
+    if (memory::in_backward() || here == memory::Component::kOther) return;
+    // Steps are rehearsed before.
+    if (step_ == 0 && log_.text().find("usable samples; 3 steps") == std::string::npos) return;
+    if (step_ == 0) begin_step();
+    if (was_ == memory::Component::kOptimizer && here != was_) begin_step();
+    was_ = here;
+    if (here != component_ || ++allocations_ != of_first_step_ || step_ != 2 || failed_) return;
+    failed_ = true;
+    fail_();
+  }
+  void give_back(int64_t /*bytes*/) noexcept override {}
+
+  bool failed() const { return failed_; }
+
+ private:
+  void begin_step() {
+    if (++step_ == 2) of_first_step_ = allocations_;
+    allocations_ = 0;
+  }
+
+  memory::Component component_;
+  std::function<void()> fail_;
+  const CapturedLog& log_;
+  memory::Component was_ = memory::Component::kOther;
+  int64_t allocations_ = 0;
+  int64_t of_first_step_ = -1;
+  int64_t step_ = 0;
+  bool failed_ = false;
+};
+
+/// A run on the CPU, in this process, that ends by an error in its second step.
+class FailingRunTest : public testing::Test {
+ protected:
+  FailingRunTest() {
+    const parity::Case source("mixed_batch");
+    config_.model.path = source.checkpoint();
+    const fs::path folder = source.checkpoint().parent_path();
+    config_.data.train = folder / "conversations.json";
+    config_.data.image_root = folder / "images";
+    config_.data.num_workers = 1;
+    config_.training.global_batch_size = std::ssize(source.records());
+    config_.training.micro_batch_size = config_.training.global_batch_size;
+    config_.training.max_steps = 3;
+    config_.training.precision = engine::Precision::kFp32;
+    config_.output.dir = folder_.path() / "run";
+    config_.output.save_steps = 0;
+    config_.output.sample_predictions = 0;
+  }
+
+  /// What is logged.
+  template <class Error>
+  std::string fail(memory::Component component, std::function<void()> failure) const {
+    const CapturedLog log;
+    const auto watcher = std::make_shared<FailingAllocation>(component, std::move(failure), log);
+    memory::watch_allocations(watcher);
+    EXPECT_THROW(train(config_, "", at::kCPU, /*quiet=*/true), Error);
+    memory::unwatch_allocations(*watcher);
+    EXPECT_TRUE(watcher->failed());
+    return log.text();
+  }
+
+  std::vector<std::string> checkpoints() const {
+    std::vector<std::string> names;
+    const fs::path folder = fs::path(config_.output.dir) / "checkpoints";
+    if (!fs::exists(folder)) return names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+    return names;
+  }
+
+  Config config_;
+
+ private:
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_F(FailingRunTest, AnyErrorLeavesACheckpointBehind) {
+  const std::string log =
+      fail<std::runtime_error>(memory::Component::kLanguage, [] { throw std::runtime_error("no luck"); });
+  EXPECT_THAT(log, HasSubstr("what was done up to step 1 is saved"));
+  EXPECT_THAT(checkpoints(), testing::ElementsAre("step-1"));
+}
+
+TEST_F(FailingRunTest, AfterADeviceThatFailedNothingIsSaved) {
+  const std::string log = fail<c10::AcceleratorError>(memory::Component::kLanguage, break_device);
+  EXPECT_THAT(log, AllOf(HasSubstr("the steps since the last checkpoint are not saved: the device failed"),
+                         Not(HasSubstr("is saved"))));
+  EXPECT_THAT(checkpoints(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
