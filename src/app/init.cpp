@@ -39,10 +39,10 @@ Action declare_init(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
   command.add_option("--preset", arguments->preset, fmt::format("one of {}", fmt::join(models::preset_names(), ", ")))
       ->required();
-  command.add_option("--out", arguments->out, "new folder for the checkpoint")->required();
+  command.add_option("--out", arguments->out, "new folder for the checkpoint")->required()->check(not_empty());
   command.add_option("--tokenizer", arguments->tokenizer, "tokenizer.json, for presets that come without one")
       ->check(CLI::ExistingFile);
-  command.add_option("--seed", arguments->seed, "seed of the weights")->capture_default_str();
+  command.add_option("--seed", arguments->seed, "seed of the weights")->check(not_negative())->capture_default_str();
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   return [arguments] { return init(*arguments); };
 }

@@ -34,8 +34,10 @@ ExitCode merge(const Arguments& arguments) {
 
 Action declare_merge(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
-  command.add_option("--adapter", arguments->adapter, "folder of a LoRA adapter in PEFT's layout")->required();
-  command.add_option("--out", arguments->out, "new folder for the checkpoint")->required();
+  command.add_option("--adapter", arguments->adapter, "folder of a LoRA adapter in PEFT's layout")
+      ->required()
+      ->check(not_empty());
+  command.add_option("--out", arguments->out, "new folder for the checkpoint")->required()->check(not_empty());
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   return [arguments] { return merge(*arguments); };
 }

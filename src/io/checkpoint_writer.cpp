@@ -1,8 +1,10 @@
 #include <nlohmann/json.hpp>
 
 #include <map>
+#include <numeric>
 
 #include "io/checkpoint_layout.h"
+#include "io/write_error.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
@@ -41,6 +43,9 @@ std::vector<LazyTensors> split_into_shards(const LazyTensors& tensors, int64_t m
 void write_checkpoint_tensors(const fs::path& folder, const LazyTensors& tensors, int64_t max_shard_bytes) {
   VLMTRAIN_CHECK(max_shard_bytes > 0, "shards of {} bytes", max_shard_bytes);
   refuse_existing_weights(folder);
+  // Of all shards at once: tensors are made when their turn comes, which may be minutes later.
+  const auto add = [](int64_t sum, const LazyTensor& tensor) { return sum + tensor.bytes(); };
+  require_room(folder, std::accumulate(tensors.begin(), tensors.end(), int64_t{0}, add));
   const std::vector<LazyTensors> shards = split_into_shards(tensors, max_shard_bytes);
   if (shards.size() == 1) {
     write_safetensors(folder / kWeightsName, shards.front());

@@ -5,17 +5,30 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <optional>
 #include <system_error>
+
+#include "io/temporary_name.h"
 
 namespace vlmtrain::io {
 namespace {
 
-int64_t free_bytes(const std::filesystem::path& folder) {
+/// Nothing where the file system does not say.
+std::optional<int64_t> free_bytes(const std::filesystem::path& folder) {
   struct statvfs status {};
-  if (statvfs(folder.c_str(), &status) != 0) {
-    return 0;
+  if (statvfs(folder.c_str(), &status) != 0) return std::nullopt;
+  const auto blocks = geteuid() == 0 ? status.f_bfree : status.f_bavail;
+  return static_cast<int64_t>(blocks) * static_cast<int64_t>(status.f_frsize);
+}
+
+/// A temporary folder's name says nothing to whoever reads an error: the names that will be are given.
+std::filesystem::path final_path_of(const std::filesystem::path& path) {
+  std::filesystem::path named;
+  for (const auto& part : path) {
+    const auto temporary = parse_temporary(part);
+    named /= temporary ? temporary->final_path : part;
   }
-  return static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
+  return named;
 }
 
 }  // namespace
@@ -24,15 +37,16 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-UserError write_error(const std::filesystem::path& path, int error, int64_t wanted_bytes) {
+UserError write_error(const std::filesystem::path& written, int error, int64_t wanted_bytes) {
   const std::string reason = std::generic_category().message(error);
+  const std::filesystem::path path = final_path_of(written);
   const std::string folder = folder_of(path).string();
   switch (error) {
     case ENOSPC:
       return run_error(
           "cannot write {}: {}: the file needs {} bytes and {} bytes are free in {}; make room there, or write to "
           "another disk",
-          path.string(), reason, wanted_bytes, free_bytes(folder), folder);
+          path.string(), reason, wanted_bytes, free_bytes(folder_of(written)).value_or(0), folder);
     case EDQUOT:
       return run_error(
           "cannot write {}: {}: the file needs {} bytes; remove files that count against your quota in {}, or write to "
@@ -58,6 +72,16 @@ UserError write_error(const std::filesystem::path& path, int error, int64_t want
     default:
       return run_error("cannot write {}: {}", path.string(), reason);
   }
+}
+
+void require_room(const std::filesystem::path& folder, int64_t bytes) {
+  const auto free = free_bytes(folder);
+  if (!free || *free >= bytes) return;
+  const std::string named = final_path_of(folder).string();
+  throw run_error(
+      "cannot write {}: {}: it needs {} bytes and {} bytes are free there, {} less; make room, or write to another "
+      "disk",
+      named, std::generic_category().message(ENOSPC), bytes, *free, bytes - *free);
 }
 
 void sync_path(const std::filesystem::path& path, const std::filesystem::path& named) {

@@ -74,21 +74,19 @@ std::vector<nn::Parameter> own_parameters(const VisionLanguageModel& model) {
   return own;
 }
 
-void draw_initial_values(const nn::Parameter& parameter, uint64_t seed) {
+at::Tensor initial_values(const nn::Parameter& parameter, uint64_t seed) {
   const at::NoGradGuard no_gradients;
   const auto& [mean, deviation, is_uniform] = parameter.initial;
-  if (deviation == 0 && !parameter.quantized) {
-    parameter.tensor.detach().fill_(mean);
-    return;
-  }
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
   at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
-  if (is_uniform) {
-    values.uniform_(mean - deviation, mean + deviation, generator);
-  } else {
-    values.normal_(mean, deviation, generator);
-  }
-  parameter.set_values(values);
+  if (deviation == 0) return values.fill_(mean);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
+  if (is_uniform) return values.uniform_(mean - deviation, mean + deviation, generator);
+  return values.normal_(mean, deviation, generator);
+}
+
+void draw_initial_values(const nn::Parameter& parameter, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  parameter.set_values(initial_values(parameter, seed));
 }
 
 io::NamedTensors weights_of(const VisionLanguageModel& model) {
@@ -130,6 +128,23 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
   auto weights = weights_of(model);
   model.complete_weights(weights);
   io::write_checkpoint_tensors(out, weights, max_shard_bytes);
+}
+
+void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t seed) {
+  const auto model = build_model(folder, at::kMeta, at::kFloat);
+  const auto config = folder / "config.json";
+  io::write_file(config, saved_config(*model, io::read_file(config), config.string(), at::kFloat));
+  io::LazyTensors weights;
+  for (const auto& parameter : own_parameters(*model)) {
+    weights.push_back({.name = model->checkpoint_name(parameter.name),
+                       .dtype = at::kFloat,
+                       .shape = parameter.sizes().vec(),
+                       .make = [parameter, seed] { return initial_values(parameter, seed); }});
+  }
+  io::NamedTensors tables;
+  model->complete_weights(tables);
+  for (auto& table : io::lazily(tables)) weights.push_back(std::move(table));
+  io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
 }
 
 void save_checkpoint(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out,

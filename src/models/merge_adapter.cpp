@@ -9,10 +9,12 @@
 #include "models/adapter_layout.h"
 #include "models/companion_files.h"
 #include "models/load_parameters.h"
+#include "models/new_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/lazy_tensors.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/nn/lora_adapter.h"
@@ -87,16 +89,10 @@ std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapt
   return found;
 }
 
-void check_out(const std::filesystem::path& out) {
-  if (std::filesystem::exists(out) && !(std::filesystem::is_directory(out) && std::filesystem::is_empty(out))) {
-    throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
-  }
-}
-
 }  // namespace
 
 void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out) {
-  check_out(out);
+  prepare_new_folder(out);
   const auto settings = read_adapter_settings(adapter);
   const auto base = base_of_adapter(adapter);
   const io::SafetensorsFile tensors = open_adapter(adapter);
@@ -113,20 +109,29 @@ void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::
   refuse_differences(fmt::format("{}: the adapter does not match its base {}", adapter.string(), base.string()),
                      problems);
 
-  io::NamedTensors merged;
+  // Made when their turn comes, so that memory holds one at a time.
+  io::LazyTensors merged;
   for (const auto& name : weights.names()) {
+    const io::TensorInfo& info = weights.info(name);
+    io::LazyTensor& tensor = merged.emplace_back(
+        io::LazyTensor{.name = name, .dtype = info.dtype, .shape = info.shape, .make = {}, .written = {}});
+    tensor.written = [&weights, name] { weights.release(name); };
     const auto fold = std::ranges::find(folds, name, &Fold::weight);
-    const auto saved = whole.extract(name);
-    merged.emplace_back(name, fold != folds.end() ? fold->merged(settings)
-                              : saved.empty()     ? weights.tensor(name)
-                                                  : saved.mapped().to(weights.info(name).dtype));
+    if (fold != folds.end()) {
+      tensor.make = [&fold = *fold, &settings] { return fold.merged(settings); };
+    } else if (const auto saved = whole.extract(name); !saved.empty()) {
+      tensor.shape = saved.mapped().sizes().vec();
+      tensor.make = [values = saved.mapped(), dtype = info.dtype] { return values.to(dtype); };
+    } else {
+      tensor.make = [&weights, name] { return weights.tensor(name); };
+    }
   }
   // What the base lacks and the adapter brings, such as a new projector.
-  for (auto& [name, tensor] : whole) merged.emplace_back(name, tensor);
+  for (auto& tensor : io::lazily(io::NamedTensors(whole.begin(), whole.end()))) merged.push_back(std::move(tensor));
   io::AtomicDirectory folder(out);
   io::write_file(folder.path() / "config.json", io::read_file(base / "config.json"));
   copy_companion_files(base, folder.path());
-  io::write_checkpoint_tensors(folder.path(), merged);
+  io::write_checkpoint_tensors(folder.path(), merged, io::kDefaultShardBytes);
   folder.commit();
 }
 

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <map>
 
+#include "models/new_folder.h"
+#include "models/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
 
@@ -51,14 +54,31 @@ void write_files(const std::string& preset, const std::filesystem::path& folder)
   }
 }
 
+/// Copies `tokenizer` into a preset's folder. data_error where it is none, or none for the preset.
+void put_tokenizer(const std::string& preset, const std::filesystem::path& tokenizer,
+                   const std::filesystem::path& folder) {
+  const std::string content = io::read_file(tokenizer);
+  text::Tokenizer::from_json(content, tokenizer.string());
+  io::write_file(folder / "tokenizer.json", content);
+  try {
+    load_processor(folder, {});
+  } catch (const UserError& error) {
+    std::string reason = error.what();
+    const std::string prefix = (folder / "").string();
+    for (size_t at = reason.find(prefix); at != std::string::npos; at = reason.find(prefix)) {
+      reason.erase(at, prefix.size());
+    }
+    throw data_error("--tokenizer {}: is no tokenizer for {}, which wants that of {}: {}", tokenizer.string(), preset,
+                     tokenizer_source(preset), reason);
+  }
+}
+
 }  // namespace
 
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out) {
   check_known(preset, "--preset");
-  if (std::filesystem::exists(out) && !(std::filesystem::is_directory(out) && std::filesystem::is_empty(out))) {
-    throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
-  }
+  prepare_new_folder(out);
   io::AtomicDirectory folder(out);
   write_files(preset, folder.path());
   const bool has_own = std::filesystem::exists(folder.path() / "tokenizer.json");
@@ -70,10 +90,8 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
     throw usage_error("--preset {}: comes without a tokenizer; give the tokenizer.json of {} with --tokenizer", preset,
                       tokenizer_source(preset));
   }
-  if (!has_own) std::filesystem::copy_file(tokenizer, folder.path() / "tokenizer.json");
-  const auto model = build_model(folder.path(), at::kCPU, at::kFloat);
-  initialize_weights(*model, seed);
-  save_checkpoint(*model, folder.path(), folder.path(), io::kDefaultShardBytes);
+  if (!has_own) put_tokenizer(preset, tokenizer, folder.path());
+  complete_with_initial_weights(folder.path(), seed);
   folder.commit();
 }
 

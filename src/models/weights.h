@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include "vlmtrain/io/safetensors.h"
@@ -14,7 +15,15 @@ std::vector<nn::Parameter> own_parameters(const VisionLanguageModel& model);
 /// Those, as a checkpoint has them: names and tensors without gradients, not copies.
 io::NamedTensors weights_of(const VisionLanguageModel& model);
 
-/// Sets a parameter to its initial values, which depend on seed and name only.
+/// A parameter's initial values, fp32 on the host. They depend on seed and name only; the parameter may be on the meta
+/// device.
+at::Tensor initial_values(const nn::Parameter& parameter, uint64_t seed);
+
+/// Adds to a preset's files in `folder` the weights that initialize_weights would draw, in fp32, and the dtype to its
+/// config.json. Of the model only one tensor at a time is in memory.
+void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t seed);
+
+/// Sets a parameter to these.
 void draw_initial_values(const nn::Parameter& parameter, uint64_t seed);
 
 }  // namespace vlmtrain::models

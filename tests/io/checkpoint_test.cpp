@@ -5,8 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
 #include "io/temporary_folder.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/lazy_tensors.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -79,6 +83,23 @@ TEST_F(Checkpoint, GivesAnOversizedTensorItsOwnShard) {
   write_checkpoint_tensors(folder(), five(), 1);
   EXPECT_EQ(entries(folder()).size(), 6);
   expect_five();
+}
+
+TEST_F(Checkpoint, AsksForTheRoomOfAllShardsBeforeATensorIsMade) {
+  LazyTensors tensors;
+  for (const char* name : {"small", "vast"}) {
+    const bool is_vast = name == std::string("vast");
+    tensors.push_back(
+        {.name = name, .dtype = at::kFloat, .shape = {is_vast ? int64_t{1} << 58 : 4}, .make = []() -> at::Tensor {
+           throw std::logic_error("a tensor was made");
+         }});
+  }
+  const AtomicDirectory model(folder() / "model");
+  EXPECT_THAT(message_of([&] { write_checkpoint_tensors(model.path(), tensors, 16); }, ExitCode::kFailed),
+              AllOf(HasSubstr((folder() / "model").string() + ": No space left on device"),
+                    HasSubstr("1152921504606846992 bytes"), HasSubstr("bytes are free"),
+                    testing::Not(HasSubstr("vlmtrain-new"))));
+  EXPECT_TRUE(fs::is_empty(model.path()));
 }
 
 TEST_F(Checkpoint, RefusesToWriteBesideOtherWeights) {

@@ -1,12 +1,16 @@
+#include <unistd.h>
+
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
 #include "parity/temporary_folder.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/hypothetical_sample.h"
 
@@ -16,6 +20,7 @@ namespace {
 using io::message_of;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::UnorderedElementsAre;
 
 /// One that comes with a tokenizer, and so makes a whole checkpoint.
@@ -60,6 +65,54 @@ TEST_P(Preset, TakesNoOtherTokenizer) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "other"));
 }
 
+TEST_P(Preset, IsWrittenOneTensorAtATime) {
+  const auto out = folder_.path() / "model";
+  int64_t peak = 0;
+  {
+    const memory::AllocationTrace trace(at::kCPU);
+    write_preset(GetParam(), {}, 1, out);
+    int64_t live = 0;
+    for (const auto& event : trace.events()) peak = std::max(peak, live += event.bytes);
+  }
+  int64_t largest = 0, all = 0;
+  const io::CheckpointTensors weights(out);
+  for (const auto& name : weights.names()) {
+    largest = std::max(largest, weights.info(name).size_bytes);
+    all += weights.info(name).size_bytes;
+  }
+  EXPECT_GE(peak, largest);
+  EXPECT_LE(peak, largest + 100'000) << "tables of rotary positions are small";
+  EXPECT_GT(all, 2 * largest + 200'000);
+}
+
+TEST_P(Preset, HasTheWeightsThatAModelWouldDraw) {
+  const auto out = folder_.path() / "model";
+  write_preset(GetParam(), {}, 5, out);
+  const auto model = build_model(out, at::kCPU, at::kFloat);
+  initialize_weights(*model, 5);
+  const io::CheckpointTensors weights(out);
+  for (const auto& parameter : model->parameters().all()) {
+    const std::string name = model->checkpoint_name(parameter.name);
+    EXPECT_TRUE(at::equal(weights.tensor(name), parameter.tensor)) << name;
+  }
+}
+
+TEST_P(Preset, RemovesWhatKilledWritersLeft) {
+  const auto out = folder_.path() / "model";
+  {
+    // As one that was killed leaves it: by a process that is gone.
+    const io::AtomicDirectory begun(out);
+    const std::string own = begun.path().filename().string();
+    const std::string process = fmt::format(".{}.", getpid());
+    const size_t at = own.find(process);
+    ASSERT_NE(at, std::string::npos) << own;
+    std::filesystem::create_directory(folder_.path() /
+                                      (own.substr(0, at) + ".999999999." + own.substr(at + process.size())));
+  }
+  write_preset(GetParam(), {}, 1, out);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1) << "but for the model";
+}
+
 std::string test_name(std::string preset) {
   std::erase_if(preset, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
   return preset;
@@ -100,6 +153,24 @@ TEST_P(PublishedPreset, CutsAndMarksAnImageAsTheCheckpointDoes) {
   EXPECT_EQ(io::read_json(folder_.path() / "generation_config.json").at("eos_token_id"),
             added.at("<end_of_utterance>"));
   for (const auto& [token, id] : added.items()) EXPECT_LT(id, config.at("text_config").at("vocab_size")) << token;
+}
+
+TEST_P(PublishedPreset, TakesNoFileThatIsNoTokenizerOfIt) {
+  const auto out = folder_.path() / "out";
+  const auto refusal = [&](const std::filesystem::path& tokenizer) {
+    const std::string message = message_of([&] { write_preset(GetParam().name, tokenizer, 1, out); });
+    EXPECT_FALSE(std::filesystem::exists(out));
+    return message;
+  };
+  const auto yaml = folder_.path() / "train.yaml";
+  io::write_file(yaml, "model:\n  path: base\n");
+  EXPECT_THAT(refusal(yaml), AllOf(HasSubstr(yaml.string()), HasSubstr("not valid JSON")));
+  EXPECT_THAT(refusal(folder_.path() / "config.json"), HasSubstr((folder_.path() / "config.json").string()));
+  EXPECT_THAT(refusal(folder_.path()), HasSubstr("is a folder"));
+  // A whole one, of another model.
+  const auto other = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "configs/models/llava-tiny/tokenizer.json";
+  EXPECT_THAT(refusal(other), AllOf(HasSubstr(other.string()), HasSubstr(tokenizer_source(GetParam().name)),
+                                    Not(HasSubstr("vlmtrain-new"))));
 }
 
 TEST_P(PublishedPreset, NeedsATokenizerToBecomeACheckpoint) {

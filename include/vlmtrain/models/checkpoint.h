@@ -73,8 +73,9 @@ std::vector<std::string> preset_names();
 std::string tokenizer_source(const std::string& preset);
 
 /// Writes a randomly initialised fp32 checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is
-/// a tokenizer.json for presets that come without one; empty for the others. Throws UserError (kUsage) that names
-/// the known presets for an unknown one.
+/// a tokenizer.json for presets that come without one; empty for the others. Memory holds one tensor at a time. Throws
+/// UserError: kUsage, naming the known presets, for an unknown one; kBadData for a tokenizer that is none, or none for
+/// this preset; kFailed where the disk has no room.
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out);
 
