@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json_reason.h"
 
 namespace vlmtrain::data {
 
@@ -28,7 +29,8 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
       ledger.mark_dropped(index, problem.at("id"), problem.at("reason"), problem.at("message"));
     }
   } catch (const nlohmann::ordered_json::exception& error) {
-    throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint", error.what());
+    throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint",
+                     io::json_reason(error));
   }
   if (next.epoch > 0) {
     for (int64_t index = 0; index < samples; ++index) ledger.mark_used(index);

@@ -8,6 +8,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json_reason.h"
 #include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
@@ -160,6 +161,10 @@ std::string text_of_json(const Json& value, int indent) {
 }
 
 }  // namespace
+
+std::string json_reason(const std::exception& error) {
+  return reason_of(error.what());
+}
 
 JsonFault find_json_fault(std::string_view text) {
   if (const auto too_deep = NestingScan(text).too_deep_at()) {

@@ -12,6 +12,7 @@
 #include "models/companion_files.h"
 #include "models/load_parameters.h"
 #include "models/saved_tensors.h"
+#include "models/size_limits.h"
 #include "models/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
@@ -122,7 +123,12 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder) {
                             .target_modules = adapted_paths(tensors),
                             .modules_to_save = saved_modules(config, source),
                             .adapter = folder};
-  if (settings.rank < 1) throw data_error("{}: r is {}, which must be at least 1", source, settings.rank);
+  check_size(settings.rank, "r", kWidestLayer, source);
+  check_number(settings.alpha, "lora_alpha", {.above = 0, .most = 1e9}, source);
+  if (!(settings.dropout >= 0 && settings.dropout < 1)) {
+    throw data_error("{}: lora_dropout is {}, no share of an adapter's inputs; it is from 0 to below 1", source,
+                     settings.dropout);
+  }
   if (settings.target_modules.empty()) {
     throw data_error("{}: holds no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix,
                      kLoraA);

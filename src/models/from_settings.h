@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json_reason.h"
 
 namespace vlmtrain::models {
 
@@ -17,7 +17,7 @@ auto from_settings(const std::filesystem::path& folder, const Read& read) {
     return read();
   } catch (const nlohmann::json::exception& error) {
     throw data_error("{}: config.json or a file beside it is not what such a checkpoint has ({}); download it again",
-                     folder.string(), excerpt(error.what()));
+                     folder.string(), io::json_reason(error));
   }
 }
 

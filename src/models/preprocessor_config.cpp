@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
@@ -61,9 +62,16 @@ image::Normalization PreprocessorConfig::normalization(const Triple& mean, const
   const image::Normalization read{.mean = value("image_mean", mean),
                                   .std = value("image_std", std),
                                   .rescale_factor = value("rescale_factor", 1.0 / 255.0)};
-  if (std::ranges::find(read.std, 0.0) != read.std.end() || !(read.rescale_factor > 0.0)) {
-    throw data_error("{}: image_std and rescale_factor divide, so they cannot be 0; take the checkpoint's own file",
-                     name_);
+  constexpr double kMost = 1e6;
+  const auto scales = [](double value) { return value > 1 / kMost && value <= kMost; };
+  const auto shifts = [](double value) { return std::abs(value) <= kMost; };
+  const bool plausible =
+      std::ranges::all_of(read.std, scales) && scales(read.rescale_factor) && std::ranges::all_of(read.mean, shifts);
+  if (!plausible) {
+    throw data_error(
+        "{}: image_mean is [{}], image_std [{}], rescale_factor {}; the last two are above 0, and none is beyond {:g}: "
+        "take the checkpoint's own file",
+        name_, fmt::join(read.mean, ", "), fmt::join(read.std, ", "), read.rescale_factor, kMost);
   }
   return read;
 }

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "vlmtrain/base/error.h"
@@ -22,6 +23,8 @@ namespace vlmtrain::models {
 /// Values of a checkpoint's preprocessor_config.json, with errors (kBadData) that name file and key.
 class PreprocessorConfig {
  public:
+  using Triple = std::array<double, 3>;  ///< of each channel
+
   /// `name` is what an error calls the file.
   PreprocessorConfig(nlohmann::json config, std::string name);
 
@@ -37,9 +40,11 @@ class PreprocessorConfig {
     const nlohmann::json* found = find(key);
     if (found == nullptr) return fallback;
     // The library makes a whole number of a fraction and of what is beyond 63 bits.
-    const bool whole = !std::integral<T> || std::same_as<T, bool> || found->is_number_integer();
+    bool fits = !std::integral<T> || std::same_as<T, bool> || found->is_number_integer();
+    // And takes a longer list for a shorter one.
+    if constexpr (std::same_as<T, Triple>) fits = found->is_array() && found->size() == std::tuple_size_v<Triple>;
     try {
-      if (whole) return found->get<T>();
+      if (fits) return found->get<T>();
     } catch (const nlohmann::json::exception&) {
     }
     throw data_error("{}: {} is {}, which is not of its type; take the checkpoint's own file", name_, key,
@@ -52,7 +57,6 @@ class PreprocessorConfig {
   /// `resample`, one of Pillow's numbers.
   image::Filter filter(int64_t fallback) const;
 
-  using Triple = std::array<double, 3>;  ///< of each channel
   image::Normalization normalization(const Triple& mean, const Triple& std) const;
 
   void require_true(std::string_view key) const;

@@ -3,6 +3,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models {
 
@@ -35,6 +36,27 @@ int64_t size_of(const nlohmann::json& config, std::string_view key, int64_t fall
   const auto value = io::get_or<int64_t>(config, key, fallback, source);
   check_size(value, key, most, source);
   return value;
+}
+
+double number_of(const nlohmann::json& config, std::string_view key, double fallback, NumberRange range,
+                 const std::string& source) {
+  const auto value = io::get_or<double>(config, key, fallback, source);
+  check_number(value, key, range, source);
+  return value;
+}
+
+void check_number(double value, std::string_view key, NumberRange range, const std::string& source) {
+  if (value > range.above && value <= range.most) return;
+  throw data_error("{}: {} is {}; a model has more than {:g} and at most {:g}: take the checkpoint's own file", source,
+                   key, value, range.above, range.most);
+}
+
+nlohmann::json section_of(const nlohmann::json& config, std::string_view key, const std::string& source) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return {};
+  if (found->is_object()) return *found;
+  throw data_error("{}: {} is {}, where settings with keys belong; take the checkpoint's own file", source, key,
+                   io::json_excerpt(*found));
 }
 
 void check_elements(double elements, const std::filesystem::path& folder) {

@@ -8,6 +8,7 @@
 #include "train/host_memory.h"
 #include "train/new_weights.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -55,6 +56,20 @@ data::LoaderSettings loader_settings(const Config& config) {
           .on_bad_sample = config.data.on_bad_sample};
 }
 
+namespace {
+
+/// An adapter names its base in JSON.
+void refuse_base_without_name(const std::filesystem::path& base) {
+  const std::string path = std::filesystem::absolute(base).string();
+  if (is_utf8(path)) return;
+  throw usage_error(
+      "model.path: {} is not valid UTF-8, so adapter_config.json could not name it as the adapter's base; rename the "
+      "folder, or train without LoRA",
+      path);
+}
+
+}  // namespace
+
 std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::filesystem::path& adapter) {
   const LoraOptions& options = config.lora;
   const bool goes_on = !config.model.adapter.empty();
@@ -70,6 +85,7 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
     if (options == allowed) return std::nullopt;
     throw usage_error("lora: has settings, but lora.rank is 0, which is no LoRA; set lora.rank, such as lora.rank=16");
   }
+  refuse_base_without_name(config.model.path);
   if (goes_on || !adapter.empty()) {
     auto settings =
         models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter);

@@ -7,6 +7,7 @@
 #include "train/task_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_reason.h"
 
 namespace vlmtrain::engine {
 
@@ -154,7 +155,8 @@ void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string
           {.step = observation.at("step"), .results = observation.at("tasks"), .weights = observation.at("weights")});
     }
   } catch (const nlohmann::json::exception& error) {
-    throw data_error("{}: the weights of the tasks are damaged ({}); take an older checkpoint", source, error.what());
+    throw data_error("{}: the weights of the tasks are damaged ({}); take an older checkpoint", source,
+                     io::json_reason(error));
   }
 }
 

@@ -12,6 +12,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::models {
@@ -153,6 +154,44 @@ TEST_F(AdapterTest, ReadsWhatItWrote) {
                                                                      "model.vision_model.encoder.layers.1.mlp.fc1"));
   EXPECT_EQ(base_of_adapter(folder), copy_.path());
   EXPECT_EQ(load_model(folder, at::kCPU, at::kFloat)->parameters().lora()->dropout, 0);
+}
+
+TEST_F(AdapterTest, SettingsOfNoAdapterAreNamed) {
+  const auto folder = saved({.rank = 4});
+  const auto file = folder / "adapter_config.json";
+  const auto config = io::read_json(file);
+  const std::vector<std::pair<const char*, nlohmann::json>> nonsense{
+      {"lora_alpha", 1e308}, {"lora_alpha", 0},    {"lora_alpha", -5}, {"r", 0}, {"r", -1},
+      {"r", INT64_MAX},      {"lora_dropout", -1}, {"lora_dropout", 1}};
+  for (const auto& [key, value] : nonsense) {
+    SCOPED_TRACE(fmt::format("{} = {}", key, value.dump()));
+    auto changed = config;
+    changed[key] = value;
+    io::write_file(file, changed.dump());
+    const auto of_merge = message_of([&] { merge_adapter(folder, out_.path() / "merged"); });
+    EXPECT_THAT(of_merge, AllOf(HasSubstr(file.string()), HasSubstr(fmt::format("{} is", key))));
+    EXPECT_FALSE(std::filesystem::exists(out_.path() / "merged"));
+  }
+}
+
+TEST_F(AdapterTest, AMergeHoldsOneTensorAtATime) {
+  const auto folder = saved({.rank = 4});
+  int64_t peak = 0;
+  {
+    const memory::AllocationTrace trace(at::kCPU);
+    merge_adapter(folder, out_.path() / "merged");
+    int64_t live = 0;
+    for (const auto& event : trace.events()) peak = std::max(peak, live += event.bytes);
+  }
+  int64_t largest = 0, all = 0;
+  const io::CheckpointTensors merged(out_.path() / "merged");
+  for (const auto& name : merged.names()) {
+    largest = std::max(largest, merged.info(name).size_bytes);
+    all += merged.info(name).size_bytes;
+  }
+  EXPECT_GT(peak, 0);
+  EXPECT_LE(peak, 3 * largest);
+  EXPECT_GT(all, 4 * largest);
 }
 
 TEST_F(AdapterTest, MergesIntoEachDtype) {

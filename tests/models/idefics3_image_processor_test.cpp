@@ -73,7 +73,11 @@ TEST(Idefics3ImageProcessor, NamesTheSettingThatIsNotSupported) {
   refuses({{"do_normalize", false}}, "do_normalize");
   refuses({{"do_center_crop", true}}, "do_center_crop");
   refuses({{"image_mean", {0.5, 0.5}}}, "image_mean");
+  refuses({{"image_mean", {0.5, 0.5, 0.5, 0.5}}}, "image_mean");
+  refuses({{"image_mean", {0.5, 0.5, 1e300}}}, "image_mean");
   refuses({{"image_std", {0.5, 0.5, 0.0}}}, "image_std");
+  refuses({{"image_std", {0.5, 0.5, -0.5}}}, "image_std");
+  refuses({{"rescale_factor", 0}}, "rescale_factor");
   EXPECT_NO_THROW(
       settings({{"do_center_crop", false}, {"processor_class", "Idefics3Processor"}, {"crop_size", nullptr}}));
 }

@@ -42,6 +42,13 @@ TEST(Rope, WhatIsNotSupportedIsNamed) {
               AllOf(HasSubstr("config.json"), HasSubstr("dynamic"), HasSubstr("yarn")));
   EXPECT_THAT(refusal(R"({"type": "linear"})"), HasSubstr("factor"));
   EXPECT_THAT(refusal(R"({"type": "linear", "factor": 0.5})"), HasSubstr("0.5"));
+  EXPECT_THAT(refusal(R"({"type": "linear", "factor": 1e300})"), HasSubstr("factor"));
+  EXPECT_THAT(refusal(R"({"type": "yarn", "factor": 2.0, "rope_theta": -5})"),
+              AllOf(HasSubstr("rope_scaling"), HasSubstr("rope_theta is -5")));
+  for (const char* key : {"original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"}) {
+    const nlohmann::json yarn{{"type", "yarn"}, {"factor", 2.0}, {key, 0}};
+    EXPECT_THAT(refusal(yarn.dump().c_str()), HasSubstr(key));
+  }
   EXPECT_THAT(refusal(R"({"rope_type": "default", "partial_rotary_factor": 0.5})"), HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(refusal(R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0})"),
               HasSubstr("high_freq_factor"));

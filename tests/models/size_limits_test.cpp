@@ -84,6 +84,57 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdSizes,
                              {"qwen2-vl-2b", "/vision_config/embed_dim"},
                          }));
 
+struct Nonsense {
+  std::string preset;
+  std::string place;
+  std::vector<json> values;
+};
+
+/// Numbers that no model computes with, and values where settings with keys belong.
+class AbsurdNumbers : public testing::TestWithParam<Nonsense> {};
+
+TEST_P(AbsurdNumbers, AreNamedWithFileAndKey) {
+  const auto& [preset, place, values] = GetParam();
+  for (const json& value : values) {
+    SCOPED_TRACE(place + " = " + value.dump());
+    const parity::TemporaryFolder folder;
+    write_preset_config(preset, folder.path());
+    const auto file = folder.path() / "config.json";
+    json config = io::read_json(file);
+    config[json::json_pointer(place)] = value;
+    io::write_file(file, config.dump());
+    EXPECT_THAT(message_of([&] { build_model(folder.path(), at::kMeta, at::kFloat); }),
+                AllOf(HasSubstr("config.json"), HasSubstr(place.substr(place.rfind('/') + 1)),
+                      Not(HasSubstr("json.exception"))));
+  }
+}
+
+const std::vector<json> kNoEpsilons{0, -1, -1e-6, 2.0, 1e300, "small"};
+const std::vector<json> kNoThetas{0, -5, 1, 1e30, "large"};
+const std::vector<json> kNoTokens{0, -1, 1.5, INT64_MAX};
+const std::vector<json> kNoSections{json::array(), json::array({1}), 5, "yarn", false};
+
+INSTANTIATE_TEST_SUITE_P(Families, AbsurdNumbers,
+                         testing::Values(Nonsense{"smolvlm-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
+                                         Nonsense{"smolvlm-tiny", "/vision_config/layer_norm_eps", kNoEpsilons},
+                                         Nonsense{"smolvlm-tiny", "/text_config/rope_theta", kNoThetas},
+                                         Nonsense{"smolvlm-tiny", "/text_config/rope_parameters", kNoSections},
+                                         Nonsense{"smolvlm-tiny", "/text_config/rope_scaling", kNoSections},
+                                         Nonsense{"smolvlm-tiny", "/text_config/max_position_embeddings", kNoTokens},
+                                         Nonsense{"smolvlm-tiny", "/text_config/sliding_window", kNoTokens},
+                                         Nonsense{"llava-tiny", "/vision_config/layer_norm_eps", kNoEpsilons},
+                                         Nonsense{"llava-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
+                                         Nonsense{"llava-med-7b", "/sliding_window", kNoTokens},
+                                         Nonsense{"nanovlm-tiny", "/vit_ln_eps", kNoEpsilons},
+                                         Nonsense{"nanovlm-tiny", "/lm_rms_eps", kNoEpsilons},
+                                         Nonsense{"nanovlm-tiny", "/lm_re_base", kNoThetas},
+                                         Nonsense{"nanovlm-tiny", "/lm_attn_scaling", {0, -1, 1e300}},
+                                         Nonsense{"nanovlm-tiny", "/lm_max_position_embeddings", kNoTokens},
+                                         Nonsense{"qwen2.5-vl-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
+                                         Nonsense{"qwen2.5-vl-tiny", "/text_config/sliding_window", kNoTokens},
+                                         Nonsense{"qwen2.5-vl-tiny", "/vision_config/rope_parameters", kNoSections},
+                                         Nonsense{"qwen2.5-vl-tiny", "/vision_config/tokens_per_second", kNoTokens}));
+
 TEST(SizeLimits, TheWeightsBesideTheConfigCount) {
   const parity::TemporaryFolder folder;
   write_preset_config("smolvlm-256m", folder.path());
@@ -119,6 +170,7 @@ TEST(SizeLimits, WhatIsNoCheckpointsJsonIsADataError) {
           build_model(folder.path(), at::kMeta, at::kFloat);
         } catch (const UserError& error) {
           EXPECT_EQ(error.code(), ExitCode::kBadData);
+          EXPECT_THAT(error.what(), Not(HasSubstr("json.exception")));
         }
       }
     }

@@ -30,10 +30,10 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
   if (type == "mistral") {
     if (!json.contains("sliding_window")) return config.sliding_window;
     if (json["sliding_window"].is_null()) return std::nullopt;
-    const auto window = io::get<int64_t>(json, "sliding_window", source);
-    if (window < 1) throw data_error("{}: sliding_window {} is no number of tokens; null is no window", source, window);
-    return window;
+    return size_of(json, "sliding_window", 1, kMostPositions, source);
   }
+  // What does not count is known for nonsense too.
+  size_of(json, "sliding_window", 1, kMostPositions, source);
   if (type == "qwen2" && io::get_or<bool>(json, "use_sliding_window", false, source) &&
       io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.layers) {
     throw data_error("{}: use_sliding_window is not supported in a Qwen2 text model; set it to false", source);
@@ -64,7 +64,8 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   if (config.head_dim % 2 != 0) {
     throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
   }
-  config.rms_norm_eps = io::get_or<double>(json, "rms_norm_eps", config.rms_norm_eps, source);
+  config.rms_norm_eps = number_of(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsilons, source);
+  size_of(json, "max_position_embeddings", 2048, kMostPositions, source);
   config.rope = RopeConfig::from_json(json, source);
   config.sliding_window = read_sliding_window(json, type, config, source);
   if (type == "llama") {

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "models/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/io/json.h"
@@ -31,16 +32,14 @@ RopeType type_of(const std::string& name, const std::string& source, const char*
   throw data_error("{}: {} of type {} is not supported; default, linear, llama3 and yarn are", source, key, name);
 }
 
-/// What `key` holds, null where it is absent or null.
-json section(const json& config, const char* key) {
-  const auto found = config.find(key);
-  return found == config.end() ? json() : *found;
-}
-
 /// YaRN's attention temperature.
 double yarn_scale(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
+
+constexpr NumberRange kStretches{0, 1e6};
+constexpr NumberRange kTemperatures{0, 1e6};
+constexpr NumberRange kTurns{0, 1e6};
 
 double read_yarn_scale(const json& rope, double factor, const std::string& source) {
   const double numerator = io::get_or<double>(rope, "mscale", 0, source);
@@ -48,7 +47,7 @@ double read_yarn_scale(const json& rope, double factor, const std::string& sourc
   const double computed = numerator != 0 && denominator != 0
                               ? yarn_scale(factor, numerator) / yarn_scale(factor, denominator)
                               : yarn_scale(factor, 1);
-  return io::get_or<double>(rope, "attention_factor", computed, source);
+  return number_of(rope, "attention_factor", computed, kTemperatures, source);
 }
 
 at::Tensor llama3(const at::Tensor& plain, const RopeConfig& rope) {
@@ -89,28 +88,32 @@ at::Tensor yarn(const RopeConfig& rope, int64_t head_dim) {
 
 RopeConfig RopeConfig::from_json(const json& config, const std::string& source) {
   RopeConfig result;
-  result.theta = io::get_or<double>(config, "rope_theta", result.theta, source);
+  result.theta = number_of(config, "rope_theta", result.theta, kRopeThetas, source);
   // transformers lets the older key count where both are there.
-  const char* key = section(config, "rope_scaling").empty() ? "rope_parameters" : "rope_scaling";
-  const json rope = section(config, key);
+  const json scaling = section_of(config, "rope_scaling", source);
+  const json parameters = section_of(config, "rope_parameters", source);
+  const char* key = scaling.empty() ? "rope_parameters" : "rope_scaling";
+  const json& rope = scaling.empty() ? parameters : scaling;
   if (rope.empty()) return result;
-  result.theta = io::get_or<double>(rope, "rope_theta", result.theta, source);
+  result.theta = number_of(rope, "rope_theta", result.theta, kRopeThetas, fmt::format("{} ({})", source, key));
   const auto older_name = io::get_or<std::string>(rope, "type", "default", source);
   result.type = type_of(io::get_or<std::string>(rope, "rope_type", older_name, source), source, key);
   if (io::get_or<double>(rope, "partial_rotary_factor", 1, source) != 1) {
     throw data_error("{}: {}.partial_rotary_factor other than 1 is not supported", source, key);
   }
-  if (result.theta <= 0) throw data_error("{}: rope_theta is {}; it is above 0", source, result.theta);
   if (result.type == RopeType::kDefault) return result;
 
   result.factor = io::get<double>(rope, "factor", source);
-  if (result.factor < 1) throw data_error("{}: {}.factor is {}; it is at least 1", source, key, result.factor);
+  if (!(result.factor >= 1 && result.factor <= kStretches.most)) {
+    throw data_error("{}: {}.factor is {}; it is from 1 to {:g}", source, key, result.factor, kStretches.most);
+  }
   if (result.type == RopeType::kLinear) return result;
 
-  const auto max_positions = io::get_or<double>(config, "max_position_embeddings", 2048, source);
-  result.original_max_positions =
-      io::get_or<double>(config, "original_max_position_embeddings",
-                         io::get_or<double>(rope, "original_max_position_embeddings", max_positions, source), source);
+  const char* const original = "original_max_position_embeddings";
+  const int64_t longest = size_of(config, "max_position_embeddings", 2048, kMostPositions, source);
+  result.original_max_positions = static_cast<double>(
+      size_of(config, original, size_of(rope, original, longest, kMostPositions, fmt::format("{} ({})", source, key)),
+              kMostPositions, source));
   if (result.type == RopeType::kLlama3) {
     result.low_freq_factor = io::get<double>(rope, "low_freq_factor", source);
     result.high_freq_factor = io::get<double>(rope, "high_freq_factor", source);
@@ -120,8 +123,8 @@ RopeConfig RopeConfig::from_json(const json& config, const std::string& source) 
     }
     return result;
   }
-  result.beta_fast = io::get_or<double>(rope, "beta_fast", result.beta_fast, source);
-  result.beta_slow = io::get_or<double>(rope, "beta_slow", result.beta_slow, source);
+  result.beta_fast = number_of(rope, "beta_fast", result.beta_fast, kTurns, source);
+  result.beta_slow = number_of(rope, "beta_slow", result.beta_slow, kTurns, source);
   result.truncate = io::get_or<bool>(rope, "truncate", result.truncate, source);
   result.scale = read_yarn_scale(rope, result.factor, source);
   return result;

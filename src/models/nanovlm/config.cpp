@@ -83,7 +83,7 @@ VisionTransformerConfig read_vision(const json& config, const std::string& sourc
                    {"num_attention_heads", io::get<int64_t>(config, "vit_n_heads", source)},
                    {"image_size", io::get<int64_t>(config, "vit_img_size", source)},
                    {"patch_size", io::get<int64_t>(config, "vit_patch_size", source)},
-                   {"layer_norm_eps", io::get_or<double>(config, "vit_ln_eps", 1e-6, source)}};
+                   {"layer_norm_eps", number_of(config, "vit_ln_eps", 1e-6, kNormEpsilons, source)}};
   VisionTransformerConfig defaults;
   defaults.fused_query_key_value = true;
   defaults.batched_positions = true;
@@ -103,11 +103,11 @@ LlamaConfig read_text(const json& config, const std::string& source) {
                    {"num_hidden_layers", io::get<int64_t>(config, "lm_n_blocks", source)},
                    {"num_attention_heads", heads},
                    {"num_key_value_heads", io::get<int64_t>(config, "lm_n_kv_heads", source)},
-                   {"rms_norm_eps", io::get_or<double>(config, "lm_rms_eps", 1e-5, source)},
-                   {"rope_theta", io::get_or<double>(config, "lm_re_base", 100000, source)},
+                   {"rms_norm_eps", number_of(config, "lm_rms_eps", 1e-5, kNormEpsilons, source)},
+                   {"rope_theta", number_of(config, "lm_re_base", 100000, kRopeThetas, source)},
                    {"tie_word_embeddings", io::get_or<bool>(config, "lm_tie_weights", true, source)}};
   LlamaConfig text = LlamaConfig::from_json(sizes, source + " (lm_*)");
-  text.rope.scale = io::get_or<double>(config, "lm_attn_scaling", 1.0, source);
+  text.rope.scale = number_of(config, "lm_attn_scaling", 1.0, {.above = 0, .most = 1e6}, source);
   text.names = kTextNames;
   return text;
 }
@@ -169,7 +169,8 @@ Config Config::from_json(const json& json_config, const std::string& source) {
   config.vision = read_vision(json_config, source);
   config.text = read_text(json_config, source);
   config.scale_factor = io::get<int64_t>(json_config, "mp_pixel_shuffle_factor", source);
-  config.max_positions = io::get_or<int64_t>(json_config, "lm_max_position_embeddings", config.max_positions, source);
+  config.max_positions =
+      size_of(json_config, "lm_max_position_embeddings", config.max_positions, kMostPositions, source);
   config.tokenizer_name = io::get_or<std::string>(json_config, "lm_tokenizer", "", source);
   config.chat_template = io::get_or<std::string>(json_config, "lm_chat_template", "", source);
   config.resize_to_max_side = io::get_or<bool>(json_config, "resize_to_max_side_len", false, source);

@@ -92,9 +92,9 @@ VisionConfig read_common(const json& vision, const std::string& source) {
   if (io::get_or<int64_t>(vision, "in_channels", 3, source) != 3) {
     throw data_error("{}: in_channels must be 3", source);
   }
-  const json rope = vision.value("rope_parameters", json());
-  if (rope.is_object()) {
-    config.rope_theta = io::get_or<double>(rope, "rope_theta", config.rope_theta, source);
+  const json rope = section_of(vision, "rope_parameters", source);
+  if (!rope.empty()) {
+    config.rope_theta = number_of(rope, "rope_theta", config.rope_theta, kRopeThetas, source);
     const auto type = io::get_or<std::string>(rope, "rope_type", "axial", source);
     if (type != "axial") throw data_error("{}: rope_type {} is not supported; axial is", source, type);
   }
@@ -174,7 +174,7 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
     throw data_error("{}: {} is {}, but the text model's hidden_size is {}; they must be equal", place,
                      is_2_5 ? "out_hidden_size" : "hidden_size", config.vision.output_size, config.text.hidden_size);
   }
-  if (is_2_5) config.tokens_per_second = io::get_or<int64_t>(vision, "tokens_per_second", 4, place);
+  if (is_2_5) config.tokens_per_second = size_of(vision, "tokens_per_second", 4, kMostPositions, place);
   config.image_token_id = token_id(json_config, "image_token_id", config.image_token_id, config.text, source);
   config.video_token_id = token_id(json_config, "video_token_id", config.video_token_id, config.text, source);
   return config;

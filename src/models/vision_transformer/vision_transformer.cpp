@@ -74,7 +74,7 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
   config.heads = size_of(json, "num_attention_heads", config.heads, kWidestLayer, source);
   config.image_size = size_of(json, "image_size", config.image_size, kLargestTile, source);
   config.patch_size = size_of(json, "patch_size", config.patch_size, kLargestTile, source);
-  config.layer_norm_eps = io::get_or<double>(json, "layer_norm_eps", config.layer_norm_eps, source);
+  config.layer_norm_eps = number_of(json, "layer_norm_eps", config.layer_norm_eps, kNormEpsilons, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "", source);
   if (!activation.empty()) config.activation = activation_of(activation, "hidden_act", source);
   if (io::get_or<int64_t>(json, "num_channels", 3, source) != 3) {
