@@ -9,6 +9,7 @@
 #include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/ranks.h"
+#include "vlmtrain/train/run_files.h"
 #include "vlmtrain/train/trainer.h"
 
 namespace vlmtrain::app {
@@ -33,6 +34,7 @@ ExitCode train(const Arguments& arguments) {
   train::Config config;
   OptionTable options = train::declare(config);
   options.read(arguments.config, arguments.overrides);
+  train::check_run_files(config, arguments.config);
   const auto summary = train::train(config, options.to_yaml(), device, arguments.quiet);
   if (arguments.json) {
     fmt::print("{}\n", summary.to_json());

@@ -5,13 +5,19 @@
 #include <fstream>
 #include <string>
 
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::report {
 
 void AppendedLines::read(const std::function<void(const nlohmann::json& object)>& use) {
   struct stat status {};
-  if (stat(path_.c_str(), &status) != 0 || status.st_size <= read_bytes_) return;
+  if (stat(path_.c_str(), &status) != 0) return;
+  if (const auto kind = kind_if_no_file(path_); !kind.empty()) {
+    throw data_error("{} is {}; a file is wanted here", path_.string(), kind);
+  }
+  if (status.st_size <= read_bytes_) return;
   inode_ = status.st_ino;
   std::ifstream file(path_, std::ios::binary);
   file.seekg(read_bytes_);

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 
 #include "report/appended_lines.h"
@@ -14,6 +13,7 @@
 #include "report/run_steps.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/event.h"
 
@@ -59,11 +59,6 @@ double modified_time(const fs::path& path) {
   return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
 }
 
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 /// A file that is replaced now and then, as the page has it; read when it has changed.
 class Snapshot {
  public:
@@ -72,7 +67,7 @@ class Snapshot {
 
   const nlohmann::json& value() {
     const double time = modified_time(path_);
-    if (time != time_) value_ = time > 0 ? reading_(content_of(path_)) : nlohmann::json();
+    if (time != time_) value_ = time > 0 ? reading_(io::read_file(path_)) : nlohmann::json();
     time_ = time;
     return value_;
   }

@@ -428,6 +428,12 @@ class Trainer {
 void create_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  if (error == std::errc::not_a_directory || error == std::errc::file_exists) {
+    throw usage_error(
+        "output.dir: {} cannot be a folder, since a file has that name or one on the way to it; choose "
+        "another",
+        folder.string());
+  }
   if (error) {
     throw run_error("output.dir: the folder {} cannot be made: {}; choose another, or make room for it",
                     folder.string(), error.message());

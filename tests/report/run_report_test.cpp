@@ -1,5 +1,7 @@
 #include "vlmtrain/report/run_report.h"
 
+#include <sys/stat.h>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,6 +45,21 @@ TEST(RunReportTest, AFolderWithoutARunIsRefused) {
   EXPECT_THROW(run_report_html(run.path()), UserError);
   EXPECT_THROW(write_run_report(run.path() / "nowhere"), UserError);
   EXPECT_TRUE(std::filesystem::is_empty(run.path()));
+}
+
+TEST(RunReportTest, APipeInAFilesPlaceIsNamed) {
+  for (const std::string name : {"metrics.jsonl", "events.jsonl", "plan.json", "ledger.json"}) {
+    const RunFolder run;
+    run.put("config.yaml", "model:\n  path: m\n");
+    ASSERT_EQ(mkfifo((run.path() / name).c_str(), 0600), 0);
+    try {
+      run_report_html(run.path());
+      ADD_FAILURE() << name << " was read";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      EXPECT_THAT(error.what(), HasSubstr(name + " is a named pipe"));
+    }
+  }
 }
 
 TEST(RunReportTest, EachStepIsAPointOfAShortRun) {

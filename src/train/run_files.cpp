@@ -1,0 +1,90 @@
+#include "vlmtrain/train/run_files.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "train/run_setup.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/adapter.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kFiles{"config.yaml", "data_check.jsonl", "environment.json", "events.jsonl",
+                            "ledger.json", "metrics.jsonl",    "plan.json",        "predictions.jsonl",
+                            "report.html", "run.lock",         "samples.jsonl"};
+constexpr std::array kFolders{"checkpoints", "tensorboard"};
+
+using Inputs = std::vector<std::pair<std::string, fs::path>>;
+
+Inputs inputs_of(const Config& config) {
+  Inputs inputs{{"model.path", config.model.path},
+                {"model.adapter", config.model.adapter},
+                {"data.train", config.data.train},
+                {"data.eval", config.data.eval},
+                {"data.image_root", config.data.image_root}};
+  std::error_code unknown;
+  if (const fs::path adapter = config.model.adapter; !adapter.empty() && models::is_adapter(adapter)) {
+    inputs.emplace_back("model.adapter: its base", models::base_of_adapter(adapter));
+  }
+  std::erase_if(inputs, [&](const auto& input) { return input.second.empty() || !fs::exists(input.second, unknown); });
+  return inputs;
+}
+
+bool is_same(const fs::path& one, const fs::path& other) {
+  std::error_code unknown;
+  return fs::equivalent(one, other, unknown);
+}
+
+bool is_within(const fs::path& path, const fs::path& folder) {
+  std::error_code unknown;
+  const fs::path inner = fs::weakly_canonical(path, unknown), outer = fs::weakly_canonical(folder, unknown);
+  return std::ranges::mismatch(outer, inner).in1 == outer.end();
+}
+
+/// Whether the file is as a run writes it.
+bool is_resolved(const fs::path& config_file) {
+  Config config;
+  OptionTable options = declare(config);
+  options.read(config_file.string(), {});
+  return options.to_yaml() == io::read_file(config_file);
+}
+
+}  // namespace
+
+void check_run_files(const Config& config, const fs::path& config_file) {
+  if (config.output.dir.empty()) return;
+  const fs::path folder = run_folder(config);
+  Inputs inputs = inputs_of(config);
+  if (!is_same(config_file, folder / "config.yaml") || !is_resolved(config_file)) {
+    inputs.emplace_back("--config", config_file);
+  }
+  constexpr const char* kRemedy = "copy it elsewhere, or choose another output.dir";
+  for (const auto& [option, path] : inputs) {
+    for (const char* const name : kFiles) {
+      if (!is_same(path, folder / name)) continue;
+      throw usage_error("{}: {} is {}, a file that the run writes; {}", option, path.string(), (folder / name).string(),
+                        kRemedy);
+    }
+    for (const char* const name : kFolders) {
+      if (!is_within(path, folder / name)) continue;
+      throw usage_error("{}: {} stands in {}, a folder that the run writes and clears; {}", option, path.string(),
+                        (folder / name).string(), kRemedy);
+    }
+  }
+  for (const char* const name : kFiles) {
+    if (const auto kind = kind_if_no_file(folder / name); !kind.empty()) {
+      throw run_error("{} is {}, where a file of the run belongs; remove it", (folder / name).string(), kind);
+    }
+  }
+}
+
+}  // namespace vlmtrain::train
