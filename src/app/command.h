@@ -8,8 +8,10 @@
 
 namespace vlmtrain::app {
 
-/// Of an answer: more than any model has positions for.
-inline constexpr int64_t kMostNewTokens = 10'000'000;
+/// Of an option that names a file or folder, or whose value cannot be empty for another reason.
+CLI::Validator not_empty();
+/// CLI11 makes a vast number of one below 0.
+CLI::Validator not_negative();
 
 /// What a subcommand does once its arguments are parsed.
 using Action = std::function<ExitCode()>;

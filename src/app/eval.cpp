@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/new_tokens.h"
 #include "app/openmp_waiting.h"
 #include "app/output_file.h"
 #include "app/run_device.h"
@@ -96,7 +97,9 @@ ExitCode eval(const Arguments& arguments) {
 Action declare_eval(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
   command.add_option("--config", arguments->config, "YAML file; data.eval names the data")->required();
-  command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")->required();
+  command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")
+      ->required()
+      ->check(not_empty());
   command.add_option("overrides", arguments->overrides, "key=value, such as data.eval=held_out.json");
   command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--answers", arguments->answers, "write every answer to this JSON Lines file");

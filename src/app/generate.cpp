@@ -5,11 +5,14 @@
 #include <nlohmann/json.hpp>
 
 #include <chrono>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/command.h"
+#include "app/new_tokens.h"
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
@@ -21,6 +24,8 @@
 namespace vlmtrain::app {
 
 namespace {
+
+constexpr int64_t kMostPromptTokens = 8192;
 
 struct Arguments {
   std::string checkpoint;
@@ -71,21 +76,43 @@ at::ScalarType dtype_by_name(const std::string& precision) {
   return precision == "bf16" ? at::kBFloat16 : at::kFloat;
 }
 
+/// Before the model is loaded and a picture decoded.
+void check_length(const io::Record& record, const models::Processor& processor) {
+  constexpr const char* kRemedy = "shorten it, or give fewer or smaller images and videos";
+  std::optional<int64_t> tokens;
+  try {
+    tokens = processor.outline_prompt(record, 0).tokens();
+  } catch (const data::SampleError& error) {
+    if (error.reason() != "too long") throw;
+  }
+  if (!tokens) throw usage_error("--prompt: has more tokens than the model has positions for; {}", kRemedy);
+  if (*tokens <= kMostPromptTokens) return;
+  throw usage_error("--prompt: has, with its images and videos, {} tokens, more than the {} that are taken; {}",
+                    *tokens, kMostPromptTokens, kRemedy);
+}
+
 ExitCode generate(const Arguments& arguments) {
   start_log(/*quiet=*/false);
   check_sampling(arguments.sampling);
   if (!is_utf8(arguments.prompt)) throw usage_error("--prompt: is not valid UTF-8; check the terminal's encoding");
   const at::Device device = open_device(arguments.device);
-  const auto processor = models::load_processor(arguments.checkpoint, {});
+  models::ProcessorSettings settings;
+  settings.max_length = std::numeric_limits<int64_t>::max();
+  const auto processor = models::load_processor(arguments.checkpoint, settings);
+  const io::Record record = record_of(arguments);
+  check_length(record, *processor);
   const auto model = models::load_model(arguments.checkpoint, device, dtype_by_name(arguments.precision));
-  const auto prompt = processor->process_prompt(record_of(arguments), 0);
+  const auto prompt = processor->process_prompt(record, 0);
   const auto began = std::chrono::steady_clock::now();
-  const auto answers = engine::generate(*model, {prompt},
-                                        {.device = device,
-                                         .max_new_tokens = arguments.max_new_tokens,
-                                         .end_token_ids = models::end_token_ids(arguments.checkpoint, *processor),
-                                         .sampling = arguments.sampling,
-                                         .use_cache = arguments.use_cache});
+  std::vector<std::vector<int64_t>> answers;
+  with_new_tokens(arguments.max_new_tokens, [&] {
+    answers = engine::generate(*model, {prompt},
+                               {.device = device,
+                                .max_new_tokens = arguments.max_new_tokens,
+                                .end_token_ids = models::end_token_ids(arguments.checkpoint, *processor),
+                                .sampling = arguments.sampling,
+                                .use_cache = arguments.use_cache});
+  });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
   if (arguments.json) {
@@ -106,7 +133,9 @@ ExitCode generate(const Arguments& arguments) {
 
 Action declare_generate(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
-  command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")->required();
+  command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")
+      ->required()
+      ->check(not_empty());
   command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);
   command.add_option("--video", arguments->videos, "video file or folder of frames; may be given several times")
       ->check(CLI::ExistingPath);
@@ -131,6 +160,7 @@ Action declare_generate(CLI::App& command) {
                   "above 1: tokens that occurred, in the prompt too, are less likely")
       ->capture_default_str();
   command.add_option("--seed", sampling.seed, "of the draws; the same seed gives the same answer")
+      ->check(not_negative())
       ->capture_default_str();
   command.add_flag("!--no-cache", arguments->use_cache,
                    "run the model over the whole sequence for each token; slow, for comparison");

@@ -9,8 +9,10 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 #include "app/command.h"
+#include "app/last_words.h"
 #include "app/leave.h"
 #include "app/standard_streams.h"
 #include "vlmtrain/base/log.h"
@@ -59,6 +61,11 @@ std::optional<std::string> unknown_command(const std::vector<std::string>& argum
                      near ? fmt::format("did you mean {}?", *near) : "vlmtrain --help lists the known ones");
 }
 
+bool is_thread_that_cannot_start(const std::exception& error) {
+  const auto* const failed = dynamic_cast<const std::system_error*>(&error);
+  return failed != nullptr && failed->code() == std::errc::resource_unavailable_try_again;
+}
+
 /// What LibTorch and the system throw: memory that ran out, a device that failed, or else a bug.
 ExitCode report_unforeseen(const std::exception& error) {
   if (const auto shortage = memory::shortage_in(error)) {
@@ -75,6 +82,10 @@ ExitCode report_unforeseen(const std::exception& error) {
         "vlmtrain: error: the device failed: %s; start again, and training goes on from its last checkpoint; if "
         "it happens again, look at the driver's log (dmesg) and try another device\n",
         printable(reason.substr(0, reason.find('\n'))).c_str());
+    return ExitCode::kFailed;
+  }
+  if (is_thread_that_cannot_start(error)) {
+    std::fprintf(stderr, "vlmtrain: error: %s\n", kNoThread);
     return ExitCode::kFailed;
   }
   std::fprintf(stderr, "vlmtrain: internal error, please report it: %s\n", printable_message(error.what()).c_str());
@@ -139,8 +150,21 @@ int run(std::vector<std::string> arguments) {
     return static_cast<int>(after_printing(asked_for ? ExitCode::kDone : ExitCode::kUsage));
   }
   const CLI::App* const command = app.get_subcommands().front();
-  leave_on_signals(command->get_name());
-  return static_cast<int>(act(actions.at(command)));
+  return static_cast<int>(act([&] {
+    leave_on_signals(command->get_name());
+    return actions.at(command)();
+  }));
+}
+
+CLI::Validator not_empty() {
+  return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a name" : ""); }, ""};
+}
+
+CLI::Validator not_negative() {
+  return {[](const std::string& value) {
+            return std::string(value.starts_with('-') ? value + ": must be a whole number of at least 0" : "");
+          },
+          ""};
 }
 
 }  // namespace vlmtrain::app

@@ -37,7 +37,12 @@ class Look {
   Outlines at_all() {
     {
       std::vector<std::jthread> workers;
-      for (int64_t i = 0; i < settings_.workers; ++i) workers.emplace_back([this] { work(); });
+      try {
+        for (int64_t i = 0; i < settings_.workers; ++i) workers.emplace_back([this] { work(); });
+      } catch (...) {
+        stop_ = true;  // or those that were started would look at all before they are joined
+        throw;
+      }
       watch();
     }
     if (error_) std::rethrow_exception(error_);

@@ -124,6 +124,34 @@ TEST_F(BadInputTest, AResultDoesNotOverwriteAnInput) {
   }
 }
 
+TEST_F(BadInputTest, WhatAnswersTakeIsNamedByTheOptionsOfGenerate) {
+  std::string prompt;
+  for (int i = 0; i < 20'000; ++i) prompt += "why ";
+  const std::vector<std::string> generate{"generate", "--checkpoint", checkpoint(), "--device", "cpu"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = generate;
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const Result too_long = with({"--prompt", prompt});
+  expect_error(too_long, 2, {"--prompt: has, with its images and videos,", "more than the 8192", "shorten it"});
+  EXPECT_THAT(too_long.err, Not(HasSubstr("data.")));
+  expect_error(with({"--prompt", "What?", "--seed", "-1"}), 2, {"--seed"});
+}
+
+TEST_F(BadInputTest, WhatInitTakes) {
+  const auto init = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"init", "--preset", "smolvlm-256m"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  expect_error(init({"--out", "new", "--tokenizer", "train.yaml"}), 4, {"train.yaml", "not valid JSON"});
+  expect_error(init({"--out", "new", "--seed", "-1"}), 2, {"--seed"});
+  expect_error(init({"--out", ""}), 2, {"--out"});
+  expect_error(run({"merge", "--adapter", "x", "--out", ""}), 2, {"--out"});
+  EXPECT_FALSE(std::filesystem::exists(folder() / "new"));
+}
+
 TEST_F(BadInputTest, AnEvaluationOfBadSamplesOnly) {
   auto all = only_bad("gone", "gone.png", "<image>\nWhat is it?");
   all.erase(all.begin(), all.end() - 1);
@@ -185,7 +213,7 @@ TEST_F(BadInputTest, FilesThatAreNotThere) {
 }
 
 TEST_F(BadInputTest, AnOutputFolderThatCannotBe) {
-  expect_error(train({"output.dir=train.yaml"}), 5, {"output.dir", "train.yaml", "choose"});
+  expect_error(train({"output.dir=train.yaml"}), 2, {"output.dir", "train.yaml", "choose"});
   expect_error(train({"output.dir=/proc/nowhere/run"}), 5, {"output.dir", "/proc/nowhere/run", "choose"});
 }
 

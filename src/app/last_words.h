@@ -1,0 +1,8 @@
+#pragma once
+
+namespace vlmtrain::app {
+
+/// Said of a thread that the system does not start.
+extern const char* const kNoThread;
+
+}  // namespace vlmtrain::app
