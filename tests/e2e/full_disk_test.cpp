@@ -108,8 +108,7 @@ TEST_F(FullDiskTest, ALimitOnTheFileSizeIsNamedAndDoesNotKill) {
 TEST_F(FullDiskTest, InitAsksForTheRoomBeforeItDraws) {
   if (!mount_disk(9'000)) GTEST_SKIP() << "no permission to mount a tmpfs";
   const auto tokenizer = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "configs/models/nanovlm-tiny/tokenizer.json";
-  const Result full =
-      run({"init", "--preset", "nanovlm-222m", "--out", "disk/new", "--tokenizer", tokenizer.string()});
+  const Result full = run({"init", "--preset", "nanovlm-222m", "--out", "disk/new", "--tokenizer", tokenizer.string()});
   EXPECT_EQ(full.exit_code, 5) << full.err;
   EXPECT_THAT(full.err, HasSubstr("cannot write disk/new: No space left on device: it needs 8"));
   EXPECT_THAT(full.err, HasSubstr("bytes are free there"));
