@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// To be raised whenever a sample of the same record and files may have another shape.
-constexpr int64_t kFormat = 2;
+constexpr int64_t kFormat = 3;
 
 uint64_t number_of(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -56,15 +56,15 @@ Json numbers_of(const CachedShape& cached) {
   for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
   return Json::array({cached.fingerprint, shape.tokens, shape.label_tokens, shape.image_tokens, shape.images,
                       shape.tiles, shape.tile_height, shape.tile_width, shape.videos, shape.video_frames,
-                      std::move(grids)});
+                      cached.making_bytes, std::move(grids)});
 }
 
 CachedShape shape_from(const Json& numbers) {
   CachedShape cached{.fingerprint = numbers.at(0), .shape = {}};
   SampleShape& shape = cached.shape;
-  int64_t* const fields[] = {&shape.tokens,     &shape.label_tokens, &shape.image_tokens,
-                             &shape.images,     &shape.tiles,        &shape.tile_height,
-                             &shape.tile_width, &shape.videos,       &shape.video_frames};
+  int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.images,
+                             &shape.tiles,        &shape.tile_height,  &shape.tile_width,   &shape.videos,
+                             &shape.video_frames, &cached.making_bytes};
   size_t place = 1;
   for (int64_t* field : fields) *field = numbers.at(place++);
   const Json& grids = numbers.at(place);

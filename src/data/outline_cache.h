@@ -15,6 +15,7 @@ namespace vlmtrain::data {
 struct CachedShape {
   uint64_t fingerprint = 0;
   SampleShape shape;
+  int64_t making_bytes = 0;  ///< Sample::making_bytes
 };
 
 /// By index of the sample; nothing where there is none.

@@ -83,7 +83,8 @@ class Look {
       return;
     }
     try {
-      found_[place] = CachedShape{fingerprint, shape_of(make_outline(processor_, records_, index))};
+      const Sample outline = make_outline(processor_, records_, index);
+      found_[place] = CachedShape{fingerprint, shape_of(outline), outline.making_bytes};
     } catch (...) {
       Problem problem = describe(std::current_exception());
       if (!problem.skippable) throw;
@@ -126,6 +127,7 @@ class Look {
       if (problems_[i]) result.problems.emplace(static_cast<int64_t>(i), std::move(*problems_[i]));
       if (!found_[i]) continue;
       result.from_cache += known_[i] && known_[i]->fingerprint == found_[i]->fingerprint ? 1 : 0;
+      result.making_bytes = std::max(result.making_bytes, found_[i]->making_bytes);
       result.shapes[i] = std::move(found_[i]->shape);
     }
     return result;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/host_malloc.h"
 
 namespace vlmtrain::memory {
 
@@ -17,6 +18,21 @@ constexpr int64_t kTensorAlignment = 64;
 struct MetaCount {
   int64_t live_bytes = 0;
   int64_t peak_bytes = 0;
+  int64_t small_live_bytes = 0;
+  int64_t small_peak_bytes = 0;
+
+  void add(int64_t bytes) {
+    live_bytes += bytes;
+    peak_bytes = std::max(peak_bytes, live_bytes);
+    if (bytes >= kLargeBlockBytes) return;
+    small_live_bytes += bytes;
+    small_peak_bytes = std::max(small_peak_bytes, small_live_bytes);
+  }
+
+  void subtract(int64_t bytes) {
+    live_bytes -= bytes;
+    if (bytes < kLargeBlockBytes) small_live_bytes -= bytes;
+  }
 };
 
 /// Of the MetaMemory that lives; null without one.
@@ -37,8 +53,7 @@ class CountingMetaAllocator final : public c10::Allocator {
     // Not null, each its own: LibTorch finds out by addresses which tensors overlap.
     auto block = std::make_unique<MetaBlock>(MetaBlock{reinterpret_cast<void*>(next_address_), rounded});
     next_address_ += rounded;
-    meta_count->live_bytes += rounded;
-    meta_count->peak_bytes = std::max(meta_count->peak_bytes, meta_count->live_bytes);
+    meta_count->add(rounded);
     report(*block, rounded);
     void* const address = block->address;
     return {address, block.release(), &CountingMetaAllocator::free, device};
@@ -55,7 +70,7 @@ class CountingMetaAllocator final : public c10::Allocator {
   static void free(void* context) {
     const std::unique_ptr<MetaBlock> block(static_cast<MetaBlock*>(context));
     if (meta_count == nullptr) return;
-    meta_count->live_bytes -= block->bytes;
+    meta_count->subtract(block->bytes);
     report(*block, -block->bytes);
   }
 
@@ -94,8 +109,17 @@ int64_t MetaMemory::peak_bytes() const {
   return meta_count->peak_bytes;
 }
 
+int64_t MetaMemory::small_live_bytes() const {
+  return meta_count->small_live_bytes;
+}
+
+int64_t MetaMemory::small_peak_bytes() const {
+  return meta_count->small_peak_bytes;
+}
+
 void MetaMemory::reset_peak() {
   meta_count->peak_bytes = meta_count->live_bytes;
+  meta_count->small_peak_bytes = meta_count->small_live_bytes;
 }
 
 }  // namespace vlmtrain::memory

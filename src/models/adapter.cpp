@@ -14,6 +14,7 @@
 #include "models/saved_tensors.h"
 #include "models/size_limits.h"
 #include "models/weights.h"
+#include "models/weights_fit.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
@@ -213,6 +214,7 @@ std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& fol
                                                 at::ScalarType dtype) {
   if (!is_adapter(folder)) {
     auto model = build_model(folder, device, dtype);
+    check_weights_fit(*model, folder, memory::host_room());
     load_weights(*model, folder);
     return model;
   }
@@ -220,6 +222,7 @@ std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& fol
   nn::LoraSettings lora = read_adapter_settings(folder);
   lora.dropout = 0;
   auto model = build_model(base, device, dtype, lora);
+  check_weights_fit(*model, folder, memory::host_room());
   // What the adapter brings whole, the base may lack or have in another size.
   load_weights(*model, base,
                {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()});

@@ -1,6 +1,5 @@
 #include "models/conversation_processor.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -25,6 +24,12 @@ auto read_medium(const io::Record& record, bool is_video, const Read& read) {
     throw data::SampleError(is_video ? "unusable video" : "unreadable image",
                             fmt::format("sample {}: {}", record.id, error.what()));
   }
+}
+
+data::SampleError changed_picture(const io::Record& record) {
+  return {"unreadable image",
+          fmt::format("sample {}: a picture changed its size while it was read; leave the data alone during a run",
+                      record.id)};
 }
 
 /// A template whose answers have no end (llava_1_5) is for asking only; the model ends as its tokenizer's texts do.
@@ -81,6 +86,9 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   int64_t tiles = 0, features = 0;
   for (const ImagePlan& image : plans) {
     tiles += image.tiles;
+    // Resized pictures lie beside their tiles, and are hardly larger.
+    constexpr int64_t kResized = 3;
+    sample.making_bytes = std::max(sample.making_bytes, image.making_bytes + kResized * image.tiles * tile_bytes());
     features += image.image_tokens.value_or(image.tiles * tile_.image_tokens);
     if (image.grid) sample.grids.push_back(*image.grid);
     if (image.is_video) ++sample.videos;
@@ -107,18 +115,24 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   }
   sample.position_ids = position_ids(encoded, plans);
   if (tiles > 0) {
-    sample.tiles = at::empty({tiles, 3, tile_.height.value_or(tile_.side), tile_.side},
+    sample.tiles = at::empty({tiles, kPlanes, tile_.height.value_or(tile_.side), tile_.side},
                              at::TensorOptions(at::kByte).device(at::kMeta));
   }
   return sample;
 }
 
-void check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes) {
-  constexpr int64_t kPlanes = 3;
+int64_t ConversationProcessor::tile_bytes() const {
+  return kPlanes * tile_.height.value_or(tile_.side) * tile_.side;
+}
+
+int64_t check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes) {
   const int64_t most = host_bytes / 4;
-  const int64_t of_frame = kPlanes * size.height * size.width;
+  constexpr int64_t kOfRgb = 3;
+  const int64_t of_frame = kOfRgb * size.height * size.width;
   const int64_t of_last = image::decoding_bytes(size);
-  if (of_last <= most && frames - 1 <= (most - of_last) / std::max<int64_t>(of_frame, 1)) return;
+  if (of_last <= most && frames - 1 <= (most - of_last) / std::max<int64_t>(of_frame, 1)) {
+    return of_last + (frames - 1) * of_frame;
+  }
   throw data_error(
       "{}{} x {} pixels take {} while they are decoded, and no more than a quarter of this process's {} may go to it; "
       "shrink the {}",
@@ -131,12 +145,14 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
   try {
     if (!medium.is_video) {
       const image::ImageSize size = image::read_image_size(medium.file);
-      check_decoding(size, 1, host_bytes);
-      return plan(size);
+      const int64_t decoding = check_decoding(size, 1, host_bytes);
+      ImagePlan picture = plan(size);
+      picture.making_bytes = decoding;
+      return picture;
     }
     const image::VideoInfo info = image::VideoFile(medium.file).info();
     ImagePlan video = plan_video(info);
-    check_decoding(info.size, video.frames, host_bytes);
+    video.making_bytes = check_decoding(info.size, video.frames, host_bytes);
     video.is_video = true;
     return video;
   } catch (const UserError& error) {
@@ -166,17 +182,17 @@ std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*ch
 data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record,
                                                 const text::RenderedChat& chat) const {
   if (!sample.tiles.defined()) return sample;
-  std::vector<at::Tensor> tiles;
+  at::Tensor pixels = at::empty(sample.tiles.sizes(), at::kByte);
+  int64_t filled = 0;
   for (const Medium& medium : media_of(record, chat)) {
-    tiles.push_back(read_medium(record, medium.is_video, [&] { return tiles_of(medium); }));
+    const at::Tensor tiles = read_medium(record, medium.is_video, [&] { return tiles_of(medium); });
+    if (tiles.sizes().slice(1) != pixels.sizes().slice(1) || tiles.size(0) > pixels.size(0) - filled) {
+      throw changed_picture(record);
+    }
+    pixels.narrow(0, filled, tiles.size(0)).copy_(tiles);
+    filled += tiles.size(0);
   }
-  at::Tensor pixels = at::cat(tiles);
-  if (pixels.sizes() != sample.tiles.sizes()) {
-    throw data::SampleError("unreadable image",
-                            fmt::format("sample {}: a picture changed its size while it was read; leave the data alone "
-                                        "during a run",
-                                        record.id));
-  }
+  if (filled != pixels.size(0)) throw changed_picture(record);
   sample.tiles = std::move(pixels);
   return sample;
 }

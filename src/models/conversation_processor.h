@@ -24,7 +24,8 @@ struct ImagePlan {
   std::optional<data::TileGrid> grid{};   ///< where the tower takes patches of native resolution
   float time_step = 1;                    ///< positions from one frame of a video to the next
   bool is_video = false;
-  int64_t frames = 0;  ///< of a video, as many as are looked at
+  int64_t frames = 0;        ///< of a video, as many as are looked at
+  int64_t making_bytes = 0;  ///< as Sample::making_bytes
 };
 
 /// Token ids of a conversation, where its answers are, and where the image features go.
@@ -34,9 +35,9 @@ struct EncodedChat {
   std::vector<int64_t> image_token_positions;
 };
 
-/// data_error where decoding `frames` frames of this size at once takes more than a quarter of `host_bytes`, which this
-/// process may have: several threads decode, and the rest is the model's.
-void check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes);
+/// What decoding `frames` frames of this size at once takes. data_error where that is more than a quarter of
+/// `host_bytes`, which this process may have: several threads decode, and the rest is the model's.
+int64_t check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes);
 
 /// What the processors of all families do alike: render the chat, read the images, count and check. A family says what
 /// an image becomes. Thread-safe as long as the virtual methods are.
@@ -91,6 +92,9 @@ class ConversationProcessor : public Processor {
   at::Tensor tiles_of(const Medium& medium) const;
   data::Sample with_pixels(data::Sample outline, const io::Record& record, const text::RenderedChat& chat) const;
   void check_media(const io::Record& record) const;
+  int64_t tile_bytes() const;
+
+  static constexpr int64_t kPlanes = 3;
 
   text::Tokenizer tokenizer_;
   ProcessorSettings settings_;

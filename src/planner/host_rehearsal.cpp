@@ -73,12 +73,14 @@ Outcome HostRehearsal::step(const Choices& choices, const std::vector<SampleGrou
   const auto start = std::chrono::steady_clock::now();
   const size_t first = trace_ ? trace_->events().size() : 0;
   memory_.reset_peak();
+  const int64_t small_bytes = memory_.small_live_bytes();
   {
     const ConversionsCounted conversions;
     run_.step(samples, layout_of(choices, samples));
   }
   Outcome outcome;
-  outcome.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes()});
+  const int64_t kept_bytes = memory_.small_peak_bytes() - small_bytes;
+  outcome.steps.push_back({memory_.peak_bytes(), memory_.peak_bytes() + kept_bytes});
   outcome.detail = RehearsalDetail{.peak = trace_ ? memory::find_peak(trace_->events(), first) : memory::Peak{},
                                    .vision_blocks = run_.model().vision_blocks(),
                                    .language_blocks = run_.model().language_blocks(),

@@ -18,11 +18,15 @@ class HostRehearsal {
   explicit HostRehearsal(const Job& job, Detail detail = Detail::kNone);
 
   /// One step of these samples. Peaks are the bytes of the tensors that live at once, those of operations' own
-  /// included; `reserved` is the same. RehearsalDetail::peak is only there if it was asked for; never with costs.
+  /// included; `reserved` is with what malloc may hold free at that moment: it gives blocks below
+  /// memory::kLargeBlockBytes back only where no other lies behind them, so that at worst all that lived at once during
+  /// the step beside what lives on is kept. RehearsalDetail::peak is only there if it was asked for; never with costs.
   Outcome step(const Choices& choices, const std::vector<SampleGroup>& samples);
 
   /// What lives between steps: weights, gradients, optimizer states.
   int64_t standing_bytes() const { return memory_.live_bytes(); }
+  int64_t vision_blocks() const { return run_.model().vision_blocks(); }
+  int64_t language_blocks() const { return run_.model().language_blocks(); }
 
  private:
   memory::MetaMemory memory_;

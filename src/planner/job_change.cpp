@@ -9,9 +9,9 @@ namespace vlmtrain::planner {
 namespace {
 
 /// As a configuration makes them: what is frozen gets no adapters.
-nn::LoraSettings adapters(const PlanRequest& request) {
-  nn::LoraSettings settings{.rank = request.words.adapter_rank};
-  const models::FrozenParts& frozen = request.job.frozen;
+nn::LoraSettings adapters(const Trial::Asked& asked) {
+  nn::LoraSettings settings{.rank = asked.words.adapter_rank};
+  const models::FrozenParts& frozen = asked.job.frozen;
   if (frozen.vision_tower) settings.left_out.push_back(nn::Component::kVisionTower);
   if (frozen.projector) settings.left_out.push_back(nn::Component::kProjector);
   if (frozen.language_model) settings.left_out.push_back(nn::Component::kLanguageModel);
@@ -19,11 +19,11 @@ nn::LoraSettings adapters(const PlanRequest& request) {
 }
 
 /// LoRA where the job has none. False: it has.
-bool train_adapters(const PlanRequest& request, JobChange& change) {
+bool train_adapters(const Trial::Asked& asked, JobChange& change) {
   if (change.job.lora) return false;
-  change.job.lora = adapters(request);
-  change.arguments = words_of(request.words.adapters, request.words.adapter_rank);
-  change.meaning = fmt::format("trains LoRA adapters of rank {} instead of all weights", request.words.adapter_rank);
+  change.job.lora = adapters(asked);
+  change.arguments = words_of(asked.words.adapters, asked.words.adapter_rank);
+  change.meaning = fmt::format("trains LoRA adapters of rank {} instead of all weights", asked.words.adapter_rank);
   return true;
 }
 
@@ -36,10 +36,9 @@ bool hold_in(nn::Quantization quantization, JobChange& change) {
   return true;
 }
 
-bool compute_in_16_bits(const PlanRequest& request, JobChange& change) {
+bool compute_in_16_bits(const Trial::Asked& asked, JobChange& change) {
   if (change.job.precision != engine::Precision::kFp32) return false;
-  const bool has_bf16 = computes_in(*request.card.gpu, engine::Precision::kBf16);
-  change.job.precision = has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16;
+  change.job.precision = asked.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16;
   change.arguments.push_back("training.precision=" + engine::name_of(change.job.precision));
   change.meaning = "computes in 16 bits";
   return true;
@@ -67,10 +66,10 @@ bool freeze_vision_tower(JobChange& change) {
 
 /// Those of `list` that change something.
 template <class... Apply>
-std::vector<JobChange> changes(const PlanRequest& request, const Apply&... apply) {
+std::vector<JobChange> changes(const Trial::Asked& asked, const Apply&... apply) {
   std::vector<JobChange> list;
   const auto add = [&](const auto& one) {
-    JobChange change{.arguments = {}, .meaning = {}, .job = request.job};
+    JobChange change{.arguments = {}, .meaning = {}, .job = asked.job};
     if (one(change)) list.push_back(std::move(change));
   };
   (add(apply), ...);
@@ -79,20 +78,20 @@ std::vector<JobChange> changes(const PlanRequest& request, const Apply&... apply
 
 }  // namespace
 
-std::vector<JobChange> numeric_changes(const PlanRequest& request) {
+std::vector<JobChange> numeric_changes(const Trial::Asked& asked) {
   return changes(
-      request, [&](JobChange& change) { return compute_in_16_bits(request, change); }, shrink_optimizer_states,
+      asked, [&](JobChange& change) { return compute_in_16_bits(asked, change); }, shrink_optimizer_states,
       [](JobChange& change) { return hold_in(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return hold_in(nn::Quantization::kNf4, change); });
 }
 
-std::vector<JobChange> training_changes(const PlanRequest& request) {
-  return changes(request, freeze_vision_tower, [&](JobChange& change) { return train_adapters(request, change); });
+std::vector<JobChange> training_changes(const Trial::Asked& asked) {
+  return changes(asked, freeze_vision_tower, [&](JobChange& change) { return train_adapters(asked, change); });
 }
 
-std::vector<JobChange> smallest_job(const PlanRequest& request) {
-  return changes(request, [&](JobChange& change) {
-    const bool adapters = train_adapters(request, change);
+std::vector<JobChange> smallest_job(const Trial::Asked& asked) {
+  return changes(asked, [&](JobChange& change) {
+    const bool adapters = train_adapters(asked, change);
     const bool quantized = hold_in(nn::Quantization::kNf4, change);
     return adapters || quantized;
   });

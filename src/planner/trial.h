@@ -1,36 +1,53 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
-#include "planner/tried.h"
 #include "vlmtrain/planner/search.h"
 
 namespace vlmtrain::planner {
 
-/// Rehearses whether changes of a job make it fit.
+/// Rehearses whether changes of a plan that does not fit make it fit, on a card or on the host.
 class Trial {
  public:
-  /// The arguments must outlive it.
-  Trial(const PlanRequest& request, const Plan& plan, Tried& tried) : request_(request), plan_(plan), tried_(tried) {}
+  /// What was asked for. All must outlive the trial.
+  struct Asked {
+    const Job& job;
+    const Workload& workload;
+    const FixedChoices& fixed;
+    const std::vector<SampleLimit>& sample_limits;
+    const CommandWords& words;
+    bool has_bf16 = true;  ///< or else its 16 bits are fp16
+  };
 
-  /// The least that the job reserves with these samples, by the choices that the search of its own plan ends with too;
-  /// it stops at the first that fits. Nothing if it is more than any card has.
-  std::optional<int64_t> reserved_bytes(const Job& job, const Workload& workload);
+  explicit Trial(const Asked& asked) : asked_(asked) {}
+  virtual ~Trial() = default;
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
 
-  bool fits(std::optional<int64_t> reserved_bytes) const {
-    return reserved_bytes && *reserved_bytes <= plan_.limit.limit_bytes;
-  }
-  const PlanRequest& request() const { return request_; }
-  const Plan& plan() const { return plan_; }
-  Tried& tried() const { return tried_; }
+  const Asked& asked() const { return asked_; }
+
+  /// The least that the job takes with these samples, whatever is not fixed; it stops at the first choices that fit.
+  /// Nothing if it is more than there is anywhere.
+  virtual std::optional<int64_t> least_bytes(const Job& job, const Workload& workload, const FixedChoices& fixed) = 0;
+
+  struct Freed {
+    int64_t micro_batch_size = 0;
+    int64_t total_bytes = 0;
+  };
+  /// The plan that is made of what was asked for where this is fixed instead; nothing if it does not fit either.
+  virtual std::optional<Freed> plan_with(const FixedChoices& fixed) = 0;
+
+  virtual int64_t limit_bytes() const = 0;               ///< that what was rehearsed may take
+  virtual int64_t total_bytes(int64_t bytes) const = 0;  ///< with what is taken beside it
+  /// More memory for the plan as it is: a smaller margin or a higher limit, where a person keeps the run from taking
+  /// what there is.
+  virtual std::vector<Suggestion> more_memory() const = 0;
+
+  bool fits(std::optional<int64_t> bytes) const { return bytes && *bytes <= limit_bytes(); }
 
  private:
-  /// Share of the limit above which other passes of the tower do not help either.
-  double hopeless() const;
-
-  const PlanRequest& request_;
-  const Plan& plan_;
-  Tried& tried_;
+  Asked asked_;
 };
 
 }  // namespace vlmtrain::planner

@@ -1,18 +1,20 @@
 #include "train/host_run.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
-#include "train/host_memory.h"
+#include "train/plan_or_split.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/data/shape.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/host_malloc.h"
 #include "vlmtrain/train/planning.h"
 
 namespace vlmtrain::train {
@@ -73,29 +75,26 @@ planner::FixedChoices fixed_as_kept(const planner::FixedChoices& asked, const pl
   return fixed;
 }
 
-std::string refusal(const HostPlan& plan) {
-  std::string text = fmt::format(
-      "model.path: {} does not fit in host memory: a step takes at least {} ({}; tensors of {}, {} beside them), and "
-      "this process may have {}",
-      plan.model, gb(plan.total_bytes()), words_of(plan.choices, plan), gb(plan.peak_bytes),
-      gb(plan.total_bytes() - plan.peak_bytes), where_from(plan.limit));
-  if (plan.remedies.empty()) {
-    return text + "; ask for more memory, or take a smaller model or smaller images (data.image_max_pixels)";
-  }
-  return text + fmt::format("; it fits with\n  {}", fmt::join(plan.remedies, "\n  "));
+/// "sample s0 of 20,011 tokens and 2 images".
+std::string words_of(const planner::SampleBatch& worst) {
+  const data::SampleShape& shape = worst.shapes.front();
+  std::string text = fmt::format("sample {} of {}", worst.first_id, counted(shape.tokens, "token"));
+  if (shape.images > 0) text += " and " + data::media_words(shape);
+  return text;
 }
 
-/// With allow_splits the micro-batch that was asked for is one that the largest samples may not fit: what has to fit is
-/// a single sample.
-HostPlan host_plan_that_fits(HostPlanRequest request, bool allow_splits) {
-  HostPlan plan = planner::make_host_plan(request);
-  if (!plan.fits && allow_splits && request.fixed.micro_batch_size) {
-    const int64_t wanted = *request.fixed.micro_batch_size;
-    request.fixed.micro_batch_size = 1;
-    plan = planner::make_host_plan(request);
-    if (plan.fits) plan.choices.micro_batch_size = wanted;
-  }
-  return plan;
+std::string refusal(const HostPlan& plan) {
+  const int64_t enough = std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
+  std::string text = fmt::format(
+      "model.path: {} does not fit in host memory: a step takes at least {} ({}, with {}; tensors of {}, {} beside "
+      "them), and this process may have {}",
+      plan.model, gb(plan.total_bytes()), words_of(plan.choices, plan), words_of(plan.worst), gb(plan.peak_bytes),
+      gb(plan.total_bytes() - plan.peak_bytes), where_from(plan.limit));
+  if (plan.suggestions.empty())
+    return text + fmt::format("; ask for {} of memory, or take a smaller model", gb(enough));
+  text += "; it fits with";
+  for (const auto& suggestion : plan.suggestions) text += "\n  " + suggestion.text();
+  return text + fmt::format("\nor where this process may have {}", gb(enough));
 }
 
 }  // namespace
@@ -118,30 +117,34 @@ HostChoices HostChoices::of_json(const nlohmann::ordered_json& json, const std::
           .tensor_limit_bytes = number("tensor_limit_bytes")};
 }
 
-HostRun::HostRun(const Config& config, planner::Workload workload, const engine::TaskSettings& tasks,
-                 std::filesystem::path run_folder, const std::optional<HostChoices>& kept)
+HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
+                 int64_t making_bytes, const engine::TaskSettings& tasks, std::filesystem::path run_folder,
+                 const std::optional<HostChoices>& kept)
     : run_folder_(std::move(run_folder)) {
-  // The loader's two global batches, that of the step, and what its threads are at.
-  const int64_t sample = largest_sample(workload);
-  const int64_t global = config.training.global_batch_size;
-  const int64_t process = rounded_up(memory::host_bytes());
+  memory::give_back_large_blocks();
+  const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
+                                 .sample_bytes = largest_sample(workload),
+                                 .making_bytes = making_bytes,
+                                 .global_batch_size = config.training.global_batch_size,
+                                 .threads = config.data.num_workers};
   const memory::HostRoom room = memory::host_room();
-  const auto limit_with = [&](int64_t samples) {
-    return planner::host_limit(room, config.memory.limit_gb, config.memory.mode, process, samples);
-  };
-  bytes_ahead_ = std::min(2 * global * sample, bytes_for_samples_ahead(limit_with(0).room.bytes, process));
-  const int64_t samples = bytes_ahead_ + (global + config.data.num_workers) * sample;
+  const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);
+  bytes_ahead_ = limit.ahead_bytes;
 
   const planner::PlanRequest asked = plan_request(config, /*card=*/{}, std::move(workload), tasks);
   make_plan(config,
             {.model = asked.model,
              .job = asked.job,
              .mode = asked.mode,
-             .limit = limit_with(samples),
+             .room = room,
+             .limit_gigabytes = asked.limit_gigabytes,
+             .needs = needs,
              .workload = asked.workload,
              .fixed = asked.fixed,
-             .largest_micro_batch = micro_batch_size(config.training)},
-            kept);
+             .largest_micro_batch = micro_batch_size(config.training),
+             .sample_limits = std::move(limits),
+             .with_remedies = !kept},
+            limit, kept);
   if (kept) go_on_with(config, *kept);
   if (!plan_) return;
   write();
@@ -149,26 +152,28 @@ HostRun::HostRun(const Config& config, planner::Workload workload, const engine:
                where_from(plan_->limit), words_of(fixed_.choices, *plan_), plan_->effort.seconds);
 }
 
-void HostRun::make_plan(const Config& config, HostPlanRequest request, const std::optional<HostChoices>& kept) {
-  fixed_.tensor_limit_bytes = guard_bytes_ = request.limit.tensor_bytes;
+void HostRun::make_plan(const Config& config, HostPlanRequest request, const HostLimit& limit,
+                        const std::optional<HostChoices>& kept) {
+  fixed_.tensor_limit_bytes = guard_bytes_ = limit.tensor_bytes;
   if (kept) request.fixed = fixed_as_kept(request.fixed, kept->choices);
   try {
-    HostPlan plan = host_plan_that_fits(request, config.memory.allow_splits);
+    auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, planner::make_host_plan);
     if (!plan.fits && !kept) throw UserError(ExitCode::kDoesNotFit, refusal(plan));
+    if (may_not_fit) plan.choices.micro_batch_size = *may_not_fit;
     fixed_.choices = plan.choices;
     plan_ = std::move(plan);
+    // What malloc keeps is beside the tensors, which alone are counted.
+    guard_bytes_ -= std::min(plan_->kept_bytes, guard_bytes_ / 2);
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     spdlog::warn(
-        "host memory: no plan could be made ({}); micro-batches are single samples and all blocks are recomputed, "
-        "unless the configuration says otherwise, and what goes over {} is cut",
-        reason.substr(0, reason.find('\n')), gb(request.limit.room.bytes));
+        "host memory: no plan could be made ({}); the run goes on with what takes least memory: single samples, "
+        "everything recomputed, but for what the configuration fixes; and what goes over {} is cut",
+        reason.substr(0, reason.find('\n')), gb(limit.room.bytes));
     constexpr int64_t kAllBlocks = 1'000'000;
-    fixed_.choices = kept ? kept->choices : choices_without_plan(config, kAllBlocks, kAllBlocks);
-    if (!kept && !config.training.micro_batch_size) fixed_.choices.micro_batch_size = 1;
-    if (!kept && config.memory.recompute.is_auto()) fixed_.choices.recompute = {kAllBlocks, kAllBlocks};
+    fixed_.choices = kept ? kept->choices : cautious_choices(config, kAllBlocks, kAllBlocks);
   }
 }
 
@@ -176,11 +181,11 @@ void HostRun::make_plan(const Config& config, HostPlanRequest request, const std
 void HostRun::go_on_with(const Config& config, const HostChoices& kept) {
   const int64_t now = fixed_.tensor_limit_bytes;
   fixed_.tensor_limit_bytes = kept.tensor_limit_bytes;
-  guard_bytes_ = std::min(now, kept.tensor_limit_bytes);
+  guard_bytes_ = std::min(guard_bytes_, kept.tensor_limit_bytes);
   if (now >= kept.tensor_limit_bytes) return;
   const std::string lack = plan_ ? fmt::format("this process may have {}", where_from(plan_->limit))
                                  : fmt::format("its tensors may have {}", gb(now));
-  if (plan_ && plan_->peak_bytes > now && !config.memory.allow_splits) {
+  if (plan_ && plan_->needed_bytes() > now && !config.memory.allow_splits) {
     throw UserError(
         ExitCode::kDoesNotFit,
         fmt::format("host memory: the run was planned for tensors of {} ({}), which take {} in all, and {}; give it "

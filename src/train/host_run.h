@@ -28,10 +28,12 @@ struct HostChoices {
 /// and held to that. Of the thread that makes it, which has to be the one that trains.
 class HostRun {
  public:
-  /// `kept`: what the run's checkpoint says, if there is one. Throws UserError (kDoesNotFit), which says what would
+  /// `limits` are of the samples, for what a refusal says; `making_bytes` is Outlines::making_bytes; `kept` is what the
+  /// run's checkpoint says, if there is one. Throws UserError (kDoesNotFit), which says what would
   /// fit. A plan that fails for reasons of its own does not stop a run: choices() are then cautious ones.
-  HostRun(const Config& config, planner::Workload workload, const engine::TaskSettings& tasks,
-          std::filesystem::path run_folder, const std::optional<HostChoices>& kept);
+  HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
+          int64_t making_bytes, const engine::TaskSettings& tasks, std::filesystem::path run_folder,
+          const std::optional<HostChoices>& kept);
 
   /// What the run does and its checkpoints keep.
   const HostChoices& fixed() const { return fixed_; }
@@ -46,7 +48,8 @@ class HostRun {
   void compare(int64_t steps) const;
 
  private:
-  void make_plan(const Config& config, planner::HostPlanRequest request, const std::optional<HostChoices>& kept);
+  void make_plan(const Config& config, planner::HostPlanRequest request, const planner::HostLimit& limit,
+                 const std::optional<HostChoices>& kept);
   void go_on_with(const Config& config, const HostChoices& kept);
   void write(const nlohmann::ordered_json& measured = nullptr) const;
 

@@ -59,17 +59,15 @@ planner::Workload workload_of(const std::vector<io::Record>& records, const mode
   return workload_of(records, outlines, config);
 }
 
-planner::Choices choices_without_plan(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
-  planner::Choices choices{.micro_batch_size = micro_batch_size(config.training),
-                           .recompute = {},
-                           .vision_tiles_per_pass = config.memory.vision_tiles_per_pass.value_or(0),
-                           .expandable_segments = config.memory.expandable_segments};
-  choices.loss_chunk_rows = config.memory.loss_chunk_rows.value_or(choices.loss_chunk_rows);
+planner::Choices cautious_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
+  constexpr int64_t kSmallLossChunk = 128;
+  const models::RecomputeBlocks all{.vision = vision_blocks, .language = language_blocks};
   const planner::RecomputeOption& recompute = config.memory.recompute;
-  if (!recompute.is_auto()) {
-    choices.recompute = recompute.blocks_of({vision_blocks, language_blocks});
-  }
-  return choices;
+  return {.micro_batch_size = config.training.micro_batch_size.value_or(1),
+          .recompute = recompute.is_auto() ? all : recompute.blocks_of(all),
+          .vision_tiles_per_pass = config.memory.vision_tiles_per_pass.value_or(1),
+          .loss_chunk_rows = config.memory.loss_chunk_rows.value_or(kSmallLossChunk),
+          .expandable_segments = config.memory.expandable_segments};
 }
 
 }  // namespace vlmtrain::train

@@ -1,7 +1,6 @@
 #include "train/run_plan.h"
 
-#include <algorithm>
-
+#include "train/plan_or_split.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -26,27 +25,6 @@ planner::Plan plan_or_say_why(const planner::PlanRequest& request) {
   }
 }
 
-/// With allow_splits the micro-batch that was asked for is one that the largest samples may not fit: what has to fit is
-/// a single sample.
-planner::Plan plan_that_fits(planner::PlanRequest request, bool allow_splits, bool& may_not_fit) {
-  const bool may_cut = allow_splits && request.fixed.micro_batch_size;
-  request.with_remedies = !may_cut;
-  planner::Plan plan = plan_or_say_why(request);
-  if (!plan.fits && may_cut) {
-    const int64_t wanted = *request.fixed.micro_batch_size;
-    request.fixed.micro_batch_size = 1;
-    request.with_remedies = true;
-    plan = plan_or_say_why(request);
-    if (plan.fits) {
-      spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut", wanted);
-      plan.chosen.choices.micro_batch_size = wanted;
-      may_not_fit = true;
-    }
-  }
-  if (!plan.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan));
-  return plan;
-}
-
 }  // namespace
 
 RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload workload,
@@ -55,7 +33,14 @@ RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload work
     : device_(device), run_folder_(std::move(run_folder)) {
   auto request = plan_request(config, planner::card_of_device(memory::describe(device)), std::move(workload), tasks);
   request.sample_limits = std::move(limits);
-  plan_ = plan_that_fits(std::move(request), config.memory.allow_splits, may_not_fit_);
+  auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, plan_or_say_why);
+  plan_ = std::move(plan);
+  if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan_));
+  if (may_not_fit) {
+    spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut", *may_not_fit);
+    plan_.chosen.choices.micro_batch_size = *may_not_fit;
+    may_not_fit_ = true;
+  }
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(plan_), plan_.effort.seconds);
   memory::set_expandable_segments(choices().expandable_segments);
@@ -122,16 +107,6 @@ void go_on_without_plan(const Config& config, at::Device device, const PlanningF
   const auto card = planner::card_of_device(memory::describe(device));
   const auto limit = planner::limit_of(card, config.memory.mode, config.memory.limit_gb, /*world_size=*/1);
   memory::limit_reserved_bytes(device, limit.card_bytes - limit.context_bytes);
-}
-
-planner::Choices safe_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
-  constexpr int64_t kSmallLossChunk = 128;
-  planner::Choices choices = choices_without_plan(config, vision_blocks, language_blocks);
-  if (!config.training.micro_batch_size) choices.micro_batch_size = 1;
-  if (config.memory.recompute.is_auto()) choices.recompute = {.vision = vision_blocks, .language = language_blocks};
-  if (!config.memory.vision_tiles_per_pass) choices.vision_tiles_per_pass = 1;
-  if (!config.memory.loss_chunk_rows) choices.loss_chunk_rows = kSmallLossChunk;
-  return choices;
 }
 
 }  // namespace vlmtrain::train

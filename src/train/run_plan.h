@@ -49,12 +49,8 @@ class RunPlan {
 };
 
 /// A run without a plan is to go on all the same: says why there is none, and sets up the allocator. The choices are
-/// safe_choices().
+/// cautious_choices().
 void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure,
                         const std::filesystem::path& run_folder);
-
-/// Those that take least memory: single samples, everything recomputed, one tile a vision pass, small chunks of the
-/// loss; but for what the configuration fixes.
-planner::Choices safe_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks);
 
 }  // namespace vlmtrain::train

@@ -8,6 +8,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/vgpu/counters.h"
@@ -39,7 +40,7 @@ RunSetup::RunSetup(const Config& config, at::Device device)
   schedule.total_steps = state.total_steps.value_or(total_steps(config.training, std::ssize(records)));
   schedule.shape = config.training.lr_scheduler;
   schedule.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule.total_steps));
-  make_plan(config, device, workload_of(records, outlines, config));
+  make_plan(config, device, workload_of(records, outlines, config), outlines.making_bytes);
   load(config, device);
 }
 
@@ -61,11 +62,11 @@ void RunSetup::find_newest(const Config& config) {
   state.fingerprint = fingerprint;
 }
 
-void RunSetup::make_plan(const Config& config, at::Device device, planner::Workload workload) {
+void RunSetup::make_plan(const Config& config, at::Device device, planner::Workload workload, int64_t making_bytes) {
   const auto task_settings = tasks.initial_settings();
+  auto limits = sample_limits(records, config, workload);
   if (!device.is_cpu()) {
     try {
-      auto limits = sample_limits(records, config, workload);
       plan.emplace(config, device, std::move(workload), std::move(limits), task_settings, folder);
     } catch (const PlanningFailed& failure) {
       go_on_without_plan(config, device, failure, folder);
@@ -74,7 +75,8 @@ void RunSetup::make_plan(const Config& config, at::Device device, planner::Workl
   }
   std::optional<HostChoices> kept;
   if (!state.host_memory.is_null()) kept = HostChoices::of_json(state.host_memory, checkpoints.newest()->string());
-  host = std::make_unique<HostRun>(config, std::move(workload), task_settings, folder, kept);
+  host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, task_settings, folder,
+                                   kept);
   state.host_memory = host->fixed().to_json();
 }
 
@@ -89,7 +91,7 @@ void RunSetup::load(const Config& config, at::Device device) {
   if (plan || host) {
     choices = plan ? plan->choices() : host->fixed().choices;
   } else {
-    choices = safe_choices(config, model->vision_blocks(), model->language_blocks());
+    choices = cautious_choices(config, model->vision_blocks(), model->language_blocks());
   }
   choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
   choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());

@@ -48,7 +48,7 @@ struct RunSetup {
 
  private:
   void find_newest(const Config& config);
-  void make_plan(const Config& config, at::Device device, planner::Workload workload);
+  void make_plan(const Config& config, at::Device device, planner::Workload workload, int64_t making_bytes);
   void load(const Config& config, at::Device device);
 };
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 
 #include "train/batch_scaling.h"
-#include "train/host_memory.h"
 #include "train/new_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/planner/host_plan.h"
 
 namespace vlmtrain::train {
 
@@ -51,7 +51,7 @@ data::LoaderSettings loader_settings(const Config& config) {
   return {.global_batch_size = config.training.global_batch_size,
           .global_batch_tokens = config.training.balance.global_batch_tokens,
           .num_workers = config.data.num_workers,
-          .bytes_ahead = bytes_for_samples_ahead(memory::host_limit_bytes(), memory::host_bytes()),
+          .bytes_ahead = planner::bytes_for_samples_ahead(memory::host_limit_bytes(), memory::host_bytes()),
           .seed = static_cast<uint64_t>(config.training.seed),
           .on_bad_sample = config.data.on_bad_sample};
 }
@@ -166,7 +166,6 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at
       models::build_model(weights, device, engine::dtype_of(config.training.precision), lora, quantization(config));
   freeze(*model, config.model);
   if (!with_values) return model;
-  if (device.is_cpu()) check_fits_host(*model, config, memory::host_limit_bytes());
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const bool is_start = newest == std::nullopt;
   const auto loaded =

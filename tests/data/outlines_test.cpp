@@ -46,6 +46,7 @@ class SizeOfFile : public SampleProcessor {
     sample.token_ids.assign(static_cast<size_t>(bytes), 1);
     sample.is_label.assign(static_cast<size_t>(bytes), 1);
     sample.grids = {{.frames = 1, .rows = bytes, .columns = 2}};
+    sample.making_bytes = 1000 + bytes;
     return sample;
   }
 
@@ -115,6 +116,8 @@ TEST_F(OutlinesTest, WhatDidNotChangeIsKnownTheNextTime) {
   EXPECT_THAT(processor_->asked(), UnorderedElementsAre());
   EXPECT_EQ(second.from_cache, 40);
   EXPECT_EQ(second.shapes, first.shapes);
+  EXPECT_EQ(first.making_bytes, 1041) << "of the largest file, which has 41 bytes";
+  EXPECT_EQ(second.making_bytes, first.making_bytes);
 }
 
 TEST_F(OutlinesTest, WhatChangedIsLookedAtAnew) {

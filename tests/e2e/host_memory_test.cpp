@@ -16,11 +16,12 @@ class HostMemoryRun : public CommandTest {
   /// memory.limit_gb with which so many bytes are left for tensors, going by a plan that was made.
   static std::string limit_that_leaves(const nlohmann::ordered_json& plan, double tensor_bytes) {
     const auto& memory = plan["memory"];
-    const double beside = memory["process_bytes"].get<double>() + memory["samples_ahead_bytes"].get<double>() +
-                          memory["libraries_bytes"].get<double>();
-    constexpr double kFragmented = 1.02;
+    const double beside = memory["total_bytes"].get<double>() - memory["allocated_peak_bytes"].get<double>() -
+                          memory["fragmentation_bytes"].get<double>();
+    const double fragmented =
+        1 + memory["fragmentation_bytes"].get<double>() / memory["allocated_peak_bytes"].get<double>();
     constexpr double kWithoutMargin = 0.95;
-    return "memory.limit_gb=" + std::to_string((beside + kFragmented * tensor_bytes) / kWithoutMargin / kGigabyte);
+    return "memory.limit_gb=" + std::to_string((beside + fragmented * tensor_bytes) / kWithoutMargin / kGigabyte);
   }
 };
 
@@ -104,6 +105,93 @@ TEST_F(HostMemoryRun, WhatCannotFitIsRefusedWithWhatWould) {
   EXPECT_THAT(result.err, HasSubstr("does not fit in host memory: a step takes at least"));
   EXPECT_THAT(result.err, HasSubstr("0.05 GB (memory.limit_gb)"));
   EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
+}
+
+/// What stays in memory is what was planned, and no limit is passed: of samples with hundreds of pictures, whose
+/// decoded pixels and tokens are beside the tensors, and of long texts.
+TEST_F(HostMemoryRun, NoMoreIsResidentThanPlannedWithManyPicturesOrLongTexts) {
+  const auto conversation = [](const std::string& question, const std::string& answer) {
+    return nlohmann::json{{{"from", "human"}, {"value", question}}, {{"from", "gpt"}, {"value", answer}}};
+  };
+  const auto repeated = [](const std::string& text, int count) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += text;
+    return all;
+  };
+  nlohmann::json pictures = records()[0];
+  const std::string picture = pictures.contains("image") && pictures["image"].is_string()
+                                  ? pictures["image"].get<std::string>()
+                                  : entries(folder() / "images").front();
+  constexpr int kPictures = 40, kWords = 1200;
+  pictures = {{"image", nlohmann::json(std::vector<std::string>(kPictures, picture))},
+              {"conversations", conversation(repeated("<image>\n", kPictures) + "What?", "It is so.")}};
+  const nlohmann::json text{{"conversations", conversation("Say it.", repeated("a word and ", kWords))}};
+  for (auto sample : {pictures, text}) {
+    auto all = nlohmann::json::array();
+    for (const char* id : {"one", "two"}) {
+      sample["id"] = id;
+      all.push_back(sample);
+    }
+    write_records(all);
+    std::filesystem::remove_all(folder() / "run");
+    const std::vector<std::string> settings{"data.max_length=1000000", "training.global_batch_size=2",
+                                            "training.max_steps=2", "output.sample_predictions=0"};
+    train_well(settings);
+    const auto ample = plan();
+    EXPECT_LE(ample["measured"]["resident_peak_bytes"], ample["memory"]["total_bytes"]) << ample["memory"];
+    // So little that the plan must cut, and with the margin as all that is free.
+    const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
+    const auto standing = ample["memory"]["weights_bytes"].get<double>() +
+                          ample["memory"]["gradients_bytes"].get<double>() +
+                          ample["memory"]["optimizer_bytes"].get<double>();
+    std::filesystem::remove_all(folder() / "run");
+    auto limited = settings;
+    limited.push_back(limit_that_leaves(ample, standing + 0.6 * (peak - standing)));
+    train_well(limited);
+    const auto tight = plan();
+    EXPECT_LE(tight["measured"]["resident_peak_bytes"], tight["memory"]["total_bytes"]) << tight["memory"];
+    EXPECT_LE(tight["measured"]["resident_peak_bytes"], tight["room_bytes"]);
+  }
+}
+
+/// The sample is named, and each of the settings that are proposed is one that the run then takes.
+TEST_F(HostMemoryRun, OneLongTextIsNamedWithWhatHelps) {
+  auto all = records();
+  std::string words;
+  for (int i = 0; i < 4000; ++i) words += "word ";
+  all.push_back({{"id", "the-long-one"},
+                 {"conversations", {{{"from", "human"}, {"value", "Say it."}}, {{"from", "gpt"}, {"value", words}}}}});
+  write_records(all);
+  const std::vector<std::string> settings{"data.max_length=1000000", "training.max_steps=1", "output.report=false",
+                                          "output.sample_predictions=0"};
+  const auto with = [&](std::initializer_list<std::string> more) {
+    auto arguments = settings;
+    arguments.insert(arguments.end(), more);
+    return arguments;
+  };
+  // What a run takes of all but the long text.
+  train_well(with({"data.max_length=2000", "data.on_bad_sample=skip"}));
+  const auto without = plan();
+  std::filesystem::remove_all(folder() / "run");
+  const Result refused =
+      train(with({limit_that_leaves(without, 1.1 * without["memory"]["allocated_peak_bytes"].get<double>())}));
+  ASSERT_EQ(refused.exit_code, 3) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("sample the-long-one of "));
+  EXPECT_THAT(refused.err, HasSubstr("memory.limit_gb="));
+  EXPECT_THAT(refused.err, HasSubstr("data.on_bad_sample=skip"));
+  EXPECT_THAT(refused.err, Not(HasSubstr("image_max_pixels")));
+  EXPECT_THAT(refused.err, Not(HasSubstr("card")));
+  const std::string limit = limit_that_leaves(without, 1.1 * without["memory"]["allocated_peak_bytes"].get<double>());
+  for (const auto& line : lines_of(refused.err)) {
+    if (!line.starts_with("  data.max_length=") && !line.starts_with("  memory.limit_gb=")) continue;
+    SCOPED_TRACE(line);
+    std::filesystem::remove_all(folder() / "run");
+    auto arguments = with({limit});
+    std::istringstream remedy(line.substr(0, line.find(": ")));
+    for (std::string word; remedy >> word;) arguments.push_back(word);
+    const Result result = train(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
 }
 
 /// Samples that are larger than those planned for can come with allow_splits; the guard refuses their allocations.

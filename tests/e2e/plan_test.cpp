@@ -196,6 +196,16 @@ TEST_F(PlanCommandTest, RanksShareTheGlobalBatch) {
   EXPECT_GT(json["memory"]["communication_bytes"], 0);
 }
 
+TEST_F(PlanCommandTest, SeveralRanksAreSaidNotToTrainYet) {
+  constexpr const char* kWarning = "training on several ranks is not there yet";
+  const Result ranks = plan({"--gpu", "a100-80", "--model", "smolvlm-tiny", "--world-size", "2", "--json"});
+  EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
+  EXPECT_THAT(ranks.err, AllOf(HasSubstr("--world-size 2"), HasSubstr(kWarning)));
+  json_of(ranks);  // the warning is not on stdout
+  const Result one = plan({"--gpu", "a100-80", "--model", "smolvlm-tiny", "--json"});
+  EXPECT_THAT(one.err, Not(HasSubstr(kWarning)));
+}
+
 TEST_F(PlanCommandTest, AConfigurationIsPlannedForItsWorstSampleByName) {
   auto all = records();
   std::string question = "Why?";

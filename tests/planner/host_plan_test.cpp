@@ -18,6 +18,7 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 /// What a step of these samples really takes on the CPU, counted allocation by allocation. Values are not initialised,
 /// as in all rehearsals.
@@ -100,11 +101,17 @@ class HostPlanTest : public testing::Test {
     HostPlanRequest request;
     request.model = "smolvlm-256m";
     request.job = model_.job();
-    request.limit = host_limit({.bytes = static_cast<int64_t>(gigabytes * 1e9), .bound = "a test"}, std::nullopt,
-                               Mode::kBalanced, /*process_bytes=*/200'000'000, /*samples_bytes=*/100'000'000);
+    request.room = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .bound = "a test"};
+    request.needs = {.process_bytes = 200'000'000, .sample_bytes = 13'000'000, .global_batch_size = global_batch};
     request.workload = {.candidates = {{.shapes = {shape_}, .first_id = "largest"}}, .global_batch_size = global_batch};
     request.largest_micro_batch = global_batch;
     return request;
+  }
+
+  static std::vector<std::string> texts_of(const HostPlan& plan) {
+    std::vector<std::string> texts;
+    for (const auto& suggestion : plan.suggestions) texts.push_back(suggestion.text());
+    return texts;
   }
 
   const PresetFolder model_{"smolvlm-256m"};
@@ -118,7 +125,7 @@ TEST_F(HostPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPass
     SCOPED_TRACE(gigabytes);
     const HostPlan plan = make_host_plan(request(gigabytes));
     ASSERT_TRUE(plan.fits);
-    EXPECT_LE(plan.peak_bytes, plan.limit.tensor_bytes);
+    EXPECT_LE(plan.needed_bytes(), plan.limit.tensor_bytes);
     EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.room.bytes);
     EXPECT_LE(plan.choices.micro_batch_size, micro_batch);
     micro_batch = plan.choices.micro_batch_size;
@@ -166,24 +173,110 @@ TEST_F(HostPlanTest, WhatDoesNotFitSaysWhatWould) {
   fixed.fixed.recompute = {"none"};
   const HostPlan plan = make_host_plan(fixed);
   EXPECT_FALSE(plan.fits);
-  EXPECT_GT(plan.peak_bytes, plan.limit.tensor_bytes);
-  EXPECT_THAT(plan.remedies, Contains(HasSubstr("memory.recompute=auto")));
+  EXPECT_GT(plan.needed_bytes(), plan.limit.tensor_bytes);
+  EXPECT_THAT(texts_of(plan), Contains(HasSubstr("memory.recompute=auto")));
 
   const HostPlan small = make_host_plan(request(4, 1));
   EXPECT_FALSE(small.fits);
-  EXPECT_THAT(small.remedies, Contains("lora.rank=16"));
-  EXPECT_THAT(make_host_plan(request(0.6, 1)).remedies, IsEmpty());
+  EXPECT_THAT(texts_of(small), Contains(HasSubstr("lora.rank=16")));
+  EXPECT_THAT(make_host_plan(request(0.6, 1)).suggestions, IsEmpty());
+}
+
+/// What a suggestion for the host asks for, done to the request. False for a word that is not known here.
+bool apply(const Suggestion& suggestion, HostPlanRequest& request) {
+  for (const auto& argument : suggestion.arguments) {
+    const std::string key = argument.substr(0, argument.find('='));
+    const std::string value = argument.substr(argument.find('=') + 1);
+    if (key == "memory.limit_gb") {
+      request.limit_gigabytes = value == "auto" ? std::nullopt : std::optional{std::stod(value)};
+    } else if (key == "memory.mode") {
+      request.mode = Mode::kAggressive;
+    } else if (key == "memory.recompute") {
+      request.fixed.recompute.text = value;
+    } else if (key == "training.micro_batch_size") {
+      request.fixed.micro_batch_size = value == "auto" ? std::nullopt : std::optional{std::stoll(value)};
+    } else if (key == "training.optimizer_states") {
+      request.job.optimizer_states = engine::OptimizerStates::k8Bit;
+    } else if (key == "model.freeze_vision_tower") {
+      request.job.frozen.vision_tower = true;
+    } else if (key == "lora.rank") {
+      request.job.lora = nn::LoraSettings{.rank = std::stoll(value)};
+    } else if (key == "model.quantization") {
+      request.job.quantization = value == "nf4" ? nn::Quantization::kNf4 : nn::Quantization::kInt8;
+    } else if (key == "data.max_length") {
+      request.workload = request.sample_limits.front().measure(std::stoll(value), true)->workload;
+    } else if (key != "data.on_bad_sample") {
+      return false;
+    }
+  }
+  return !suggestion.arguments.empty();
+}
+
+/// One long text among short samples: the text can be left out, and a limit of one's own can be raised.
+TEST_F(HostPlanTest, ALongTextIsLeftOutOrTheLimitRaisedAndBothFit) {
+  const data::SampleShape text = model_.shape({.images = 0, .text_tokens = 20'000, .label_tokens = 12'000});
+  HostPlanRequest asked = request(40, 1);
+  asked.limit_gigabytes = 6.5;
+  asked.workload.candidates = {{.shapes = {text, shape_}, .first_id = "long"}};
+  asked.sample_limits = {{.form = "data.max_length={} data.on_bad_sample=skip",
+                          .now = text.tokens,
+                          .least = [this] { return shape_.tokens; },
+                          .unit = 1,
+                          .meaning = "takes no longer sample",
+                          .measure = [&](int64_t tokens, bool) -> std::optional<LimitedSamples> {
+                            auto left = asked.workload;
+                            if (tokens < text.tokens) left.candidates = {{.shapes = {shape_}, .first_id = "short"}};
+                            return LimitedSamples{.workload = left, .left_out = 1, .samples = 3};
+                          }}};
+  const HostPlan plan = make_host_plan(asked);
+  ASSERT_FALSE(plan.fits);
+  EXPECT_EQ(plan.worst.first_id, "long");
+  EXPECT_THAT(texts_of(plan),
+              Contains(HasSubstr("data.on_bad_sample=skip: takes no longer sample, which leaves out 1 of 3")));
+  EXPECT_THAT(texts_of(plan), Contains(HasSubstr("memory.limit_gb=")));
+  for (const auto& suggestion : plan.suggestions) {
+    SCOPED_TRACE(suggestion.text());
+    EXPECT_THAT(suggestion.text(), Not(HasSubstr("card")));
+    HostPlanRequest changed = asked;
+    ASSERT_TRUE(apply(suggestion, changed));
+    EXPECT_TRUE(make_host_plan(changed).fits);
+  }
+  // The last hundredth that does not do.
+  for (const auto& suggestion : plan.suggestions) {
+    if (!suggestion.arguments.front().starts_with("memory.limit_gb=")) continue;
+    asked.limit_gigabytes = std::stod(suggestion.arguments.front().substr(16)) - 0.1;
+    EXPECT_FALSE(make_host_plan(asked).fits);
+  }
+}
+
+TEST_F(HostPlanTest, NoHigherLimitIsNamedThanThereIsMemory) {
+  HostPlanRequest asked = request(5, 1);
+  asked.limit_gigabytes = 4.5;
+  const HostPlan plan = make_host_plan(asked);
+  ASSERT_FALSE(plan.fits);
+  EXPECT_THAT(texts_of(plan), Not(Contains(HasSubstr("memory.limit_gb"))));
 }
 
 TEST_F(HostPlanTest, TheLimitIsTheRoomLessMarginProgramAndSamples) {
-  const HostLimit limit = host_limit({.bytes = 10'000'000'000, .bound = "a test"}, 8.0, Mode::kConservative,
-                                     /*process_bytes=*/300'000'000, /*samples_bytes=*/200'000'000);
+  const HostNeeds needs{.process_bytes = 300'000'000,
+                        .sample_bytes = 20'000'000,
+                        .making_bytes = 50'000'000,
+                        .global_batch_size = 4,
+                        .threads = 2};
+  const HostLimit limit = host_limit({.bytes = 10'000'000'000, .bound = "a test"}, 8.0, Mode::kConservative, needs);
+  EXPECT_EQ(limit.ahead_bytes, 2 * 4 * needs.sample_bytes);
+  EXPECT_EQ(limit.samples_bytes, (2 * 4 + 4 + 2) * needs.sample_bytes + 2 * needs.making_bytes);
   EXPECT_EQ(limit.room.bytes, 8'000'000'000);
   EXPECT_EQ(limit.room.bound, "memory.limit_gb");
   EXPECT_EQ(limit.margin_bytes, 800'000'000);
   EXPECT_NEAR(static_cast<double>(limit.total_bytes(limit.tensor_bytes)), 7'200'000'000, 10);
   // More than there is does not make it more.
-  EXPECT_EQ(host_limit({.bytes = 1'000, .bound = "a test"}, 8.0, Mode::kBalanced, 0, 0).room.bytes, 1'000);
+  EXPECT_EQ(host_limit({.bytes = 1'000, .bound = "a test"}, 8.0, Mode::kBalanced, {}).room.bytes, 1'000);
+}
+
+TEST(BytesForSamplesAhead, AreAQuarterOfWhatIsLeft) {
+  EXPECT_EQ(bytes_for_samples_ahead(10'000, 2'000), 2'000);
+  EXPECT_EQ(bytes_for_samples_ahead(10'000, 12'000), 1);
 }
 
 }  // namespace

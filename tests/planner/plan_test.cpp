@@ -15,6 +15,7 @@ namespace vlmtrain::planner {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -357,7 +358,7 @@ bool apply(const std::vector<std::string>& arguments, PlanRequest& request) {
     if (key == "memory.recompute") {
       request.fixed.recompute.text = value;
     } else if (key == "training.micro_batch_size") {
-      request.fixed.micro_batch_size = std::stoll(value);
+      request.fixed.micro_batch_size = is_auto ? std::nullopt : std::optional{std::stoll(value)};
     } else if (key == "memory.mode" && value == "aggressive") {
       request.mode = Mode::kAggressive;
     } else if (key == "memory.limit_gb") {
@@ -424,6 +425,66 @@ TEST_P(RefusedPlanTest, EverySuggestionThatMakesItFitDoes) {
   }
 }
 
+FixedChoices fixed(std::optional<int64_t> micro_batch, const std::string& recompute) {
+  FixedChoices choices;
+  choices.micro_batch_size = micro_batch;
+  choices.recompute.text = recompute;
+  return choices;
+}
+
+/// On which the job would fit if it needed a tenth less.
+TargetCard card_too_small_by_a_little(const PlanRequest& request) {
+  PlanRequest small = request;
+  small.card = card_of_size(1);
+  const Plan plan = make_plan(small);
+  return card_of_size(0.93 * static_cast<double>(plan.total_bytes()) / 1e9);
+}
+
+/// Where a person's own limit is what is in the way, no other card is named.
+TEST_F(PlanTest, ALimitOfOnesOwnIsRaisedOnTheSameCard) {
+  for (const bool by_flag : {false, true}) {
+    PlanRequest asked = request(24);
+    asked.limit_gigabytes = 4.0;
+    asked.workload = workload_of(one_image_, 4);
+    if (by_flag) asked.words = {.card = "--gpu {}"};
+    const Plan plan = make_plan(asked);
+    ASSERT_FALSE(plan.fits);
+    std::vector<std::string> texts;
+    for (const auto& suggestion : plan.suggestions) texts.push_back(suggestion.text());
+    EXPECT_THAT(texts, Contains(HasSubstr("memory.limit_gb=")));
+    EXPECT_THAT(texts, Not(Contains(HasSubstr("card of"))));
+    EXPECT_THAT(texts, Not(Contains(HasSubstr("--gpu"))));
+  }
+}
+
+/// Micro-batch and recomputation are fixed, and undoing both is not enough.
+TEST_F(PlanTest, FixedChoicesAreUndoneTogetherWithAnotherChange) {
+  PlanRequest asked = request(5);
+  asked.job.lora = nn::LoraSettings{.rank = 16};
+  asked.workload = workload_of(one_image_, 4);
+  asked.fixed = fixed(4, "none");
+  PlanRequest undone = asked;
+  undone.fixed = {};
+  asked.card = undone.card = card_too_small_by_a_little(undone);
+  ASSERT_FALSE(make_plan(undone).fits);
+  const Plan plan = make_plan(asked);
+  ASSERT_FALSE(plan.fits);
+  bool found = false;
+  for (const auto& suggestion : plan.suggestions) {
+    SCOPED_TRACE(suggestion.text());
+    const auto& arguments = suggestion.arguments;
+    if (std::ranges::find(arguments, "training.micro_batch_size=auto") == arguments.end()) continue;
+    EXPECT_THAT(arguments, Contains("memory.recompute=auto"));
+    EXPECT_GT(arguments.size(), 2U);
+    PlanRequest changed = asked;
+    ASSERT_TRUE(apply(arguments, changed));
+    EXPECT_TRUE(make_plan(changed).fits);
+    found = true;
+    break;
+  }
+  EXPECT_TRUE(found);
+}
+
 /// With a card that is as it is, as in a run, no flag is named.
 TEST_F(PlanTest, ARunIsToldOfALargerCardInWords) {
   PlanRequest asked = request(3);
@@ -450,13 +511,6 @@ TEST_F(PlanTest, TheLeastIsThatOfTheWorstBatch) {
     EXPECT_LE(rehearse(asked, plan.chosen.choices, candidate).peaks.reserved_bytes, plan.chosen.peaks.reserved_bytes)
         << candidate.first_id;
   }
-}
-
-FixedChoices fixed(std::optional<int64_t> micro_batch, const std::string& recompute) {
-  FixedChoices choices;
-  choices.micro_batch_size = micro_batch;
-  choices.recompute.text = recompute;
-  return choices;
 }
 
 INSTANTIATE_TEST_SUITE_P(Because, RefusedPlanTest,

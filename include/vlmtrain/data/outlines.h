@@ -19,6 +19,7 @@ namespace vlmtrain::data {
 struct Outlines {
   std::vector<std::optional<SampleShape>> shapes;  ///< by index; nothing: bad, or not looked at
   std::map<int64_t, SampleProblem> problems;       ///< of the bad ones, by index
+  int64_t making_bytes = 0;                        ///< the most of Sample::making_bytes
   int64_t from_cache = 0;                          ///< of the shapes, how many are known from an earlier call
 
   int64_t usable() const { return std::ssize(shapes) - std::ssize(problems); }

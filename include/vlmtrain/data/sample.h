@@ -45,6 +45,8 @@ struct Sample {
   int64_t images = 0;                 ///< and videos
   int64_t videos = 0;                 ///< of these
   int64_t video_frames = 0;           ///< of all of them together, as many as are looked at
+  /// Most of the host's memory that reading its pixels takes beside them: of the picture or video that takes most.
+  int64_t making_bytes = 0;
 
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;

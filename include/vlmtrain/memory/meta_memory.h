@@ -18,6 +18,9 @@ class MetaMemory {
   int64_t live_bytes() const;
   /// Since reset_peak().
   int64_t peak_bytes() const;
+  /// The same of tensors below kLargeBlockBytes.
+  int64_t small_live_bytes() const;
+  int64_t small_peak_bytes() const;
   void reset_peak();
 };
 

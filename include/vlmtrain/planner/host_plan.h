@@ -9,39 +9,51 @@
 
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/sample_limit.h"
 
 namespace vlmtrain::planner {
+
+/// What a run on the CPU takes beside its tensors, as far as it follows from the run.
+struct HostNeeds {
+  int64_t process_bytes = 0;  ///< the program itself and the data set's records
+  int64_t sample_bytes = 0;   ///< the largest sample, decoded
+  int64_t making_bytes = 0;   ///< beside that, while a loader's thread makes it
+  int64_t global_batch_size = 1;
+  int64_t threads = 1;  ///< of the loader
+};
 
 /// What the process of a run on the CPU may take of the host's memory, and for what.
 struct HostLimit {
   memory::HostRoom room;        ///< as found, or memory.limit_gb where that is less
   double margin_percent = 0;    ///< of room.bytes
   int64_t margin_bytes = 0;     ///< kept free
-  int64_t process_bytes = 0;    ///< the program itself and the data set's records
-  int64_t samples_bytes = 0;    ///< most that decoded samples take which wait for their step
+  int64_t process_bytes = 0;    ///< HostNeeds::process_bytes
+  int64_t ahead_bytes = 0;      ///< most that decoded samples may take which wait for their step
+  int64_t samples_bytes = 0;    ///< these, those of the step, and what the loader's threads are at
   int64_t libraries_bytes = 0;  ///< oneDNN's and MKL's own memory, stacks, the autograd graph
-  int64_t tensor_bytes = 0;     ///< what is left for the tensors of the thread that trains
+  int64_t tensor_bytes = 0;     ///< what is left for the tensors of the thread that trains, and for what malloc keeps
 
-  /// What malloc cannot use again while so many bytes of tensors live.
-  static int64_t fragmented_bytes(int64_t tensor_bytes);
-  /// Of a process whose tensors take so much at most.
-  int64_t total_bytes(int64_t tensors) const {
-    return tensors + fragmented_bytes(tensors) + process_bytes + samples_bytes + libraries_bytes;
-  }
+  /// Of a process whose tensors take so much at most, what malloc holds free for them included.
+  int64_t total_bytes(int64_t tensors) const { return tensors + process_bytes + samples_bytes + libraries_bytes; }
 };
 
-/// `process_bytes` and `samples_bytes` as HostLimit has them.
-HostLimit host_limit(memory::HostRoom room, std::optional<double> limit_gigabytes, Mode mode, int64_t process_bytes,
-                     int64_t samples_bytes);
+HostLimit host_limit(memory::HostRoom room, std::optional<double> limit_gigabytes, Mode mode, const HostNeeds& needs);
+
+/// What decoded samples that wait for their step may take: a quarter of what is left. At least 1.
+int64_t bytes_for_samples_ahead(int64_t limit_bytes, int64_t used_bytes);
 
 struct HostPlanRequest {
   std::string model;  ///< as the user named it
   Job job;
   Mode mode = Mode::kBalanced;
-  HostLimit limit;
+  memory::HostRoom room;
+  std::optional<double> limit_gigabytes;  ///< memory.limit_gb
+  HostNeeds needs;
   Workload workload;
   FixedChoices fixed;
-  int64_t largest_micro_batch = 1;  ///< that is tried where none is fixed
+  int64_t largest_micro_batch = 1;              ///< that is tried where none is fixed
+  std::vector<SampleLimit> sample_limits = {};  ///< the least change first
+  bool with_remedies = true;                    ///< false: nobody asks what would help where nothing fits
 };
 
 /// How a run on the CPU does its steps, and what that takes.
@@ -52,14 +64,16 @@ struct HostPlan {
   bool fits = false;
   Choices choices;         ///< where nothing fits: what needs least
   int64_t peak_bytes = 0;  ///< tensors that live at once, at most
+  int64_t kept_bytes = 0;  ///< what malloc holds free then, at most
   RehearsalDetail detail;
   HostLimit limit;
   Workload workload;
-  SampleBatch worst;                  ///< of the workload's candidates, with these choices
-  std::vector<std::string> remedies;  ///< where it does not fit: settings with which it does, each rehearsed
+  SampleBatch worst;                    ///< of the workload's candidates, with these choices
+  std::vector<Suggestion> suggestions;  ///< where it does not fit: with what it does, each rehearsed
   PlanningEffort effort;
 
-  int64_t total_bytes() const { return limit.total_bytes(peak_bytes); }
+  int64_t needed_bytes() const { return peak_bytes + kept_bytes; }
+  int64_t total_bytes() const { return limit.total_bytes(needed_bytes()); }
   /// plan.json of a run on the CPU: the keys of a GPU's plan where they say the same.
   nlohmann::ordered_json to_json() const;
 };
@@ -74,7 +88,7 @@ struct HostPlan {
 /// operation has no function for the meta device.
 HostPlan make_host_plan(const HostPlanRequest& request);
 
-/// What a choice takes in tensors, over the workload's candidates.
+/// HostPlan::needed_bytes of a choice, over the workload's candidates.
 int64_t host_peak_bytes(const Job& job, const Workload& workload, const Choices& choices);
 
 }  // namespace vlmtrain::planner

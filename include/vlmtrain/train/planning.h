@@ -27,8 +27,9 @@ planner::Workload workload_of(const std::vector<io::Record>& records, const data
 planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
                               const Config& config);
 
-/// What a run without a plan does, which is one on the CPU: what the configuration says; where it says auto, the
-/// largest divisor of the global batch up to 8 as micro-batch, and nothing recomputed.
-planner::Choices choices_without_plan(const Config& config, int64_t vision_blocks, int64_t language_blocks);
+/// What a run does whose plan could not be made, on a GPU or on the CPU: what takes least memory, which is single
+/// samples, everything recomputed, one tile a vision pass and small chunks of the loss; but for what the configuration
+/// fixes.
+planner::Choices cautious_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks);
 
 }  // namespace vlmtrain::train

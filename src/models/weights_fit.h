@@ -1,0 +1,15 @@
+#pragma once
+
+#include <filesystem>
+
+#include "vlmtrain/memory/host.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models {
+
+/// Throws UserError (kDoesNotFit) where the weights of a model on the CPU take more than `room`. Its values need not be
+/// there yet. For what is not trained, and so not planned: evaluation and generation.
+void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::path& folder,
+                       const memory::HostRoom& room);
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <optional>
+
+#include "vlmtrain/planner/search.h"
+
+namespace vlmtrain::planner {
+
+/// The smallest card that is larger than the request's and holds its plan, rehearsed on that card.
+std::optional<Suggestion> larger_card(const PlanRequest& request, const Plan& plan);
+
+}  // namespace vlmtrain::planner

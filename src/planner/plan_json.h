@@ -1,0 +1,32 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <vector>
+
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::planner {
+
+/// What the plans of a card and of the host say alike.
+struct PlannedStep {
+  bool fits;
+  const std::string& model;
+  const Job& job;
+  Mode mode;
+  const Choices& choices;
+  const Workload& workload;
+  const SampleBatch& worst;
+  const RehearsalDetail& detail;
+  const std::vector<Suggestion>& suggestions;
+  const PlanningEffort& effort;
+};
+
+nlohmann::ordered_json planned_json(const PlannedStep& step);
+
+/// The step's peak by what takes it.
+nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak);
+
+nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks);
+
+}  // namespace vlmtrain::planner

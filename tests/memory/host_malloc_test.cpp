@@ -1,0 +1,43 @@
+#include "vlmtrain/memory/host_malloc.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "vlmtrain/memory/host.h"
+
+namespace vlmtrain::memory {
+namespace {
+
+/// Blocks as activations are, with small ones in between that live on. What stays resident once they are freed.
+int64_t left_of_large_blocks() {
+  constexpr size_t kLarge = 8 << 20, kSmall = 4096, kBlocks = 40;
+  std::vector<void*> large, small;
+  const int64_t before = host_bytes();
+  for (size_t i = 0; i < kBlocks; ++i) {
+    large.push_back(std::malloc(kLarge));
+    std::memset(large.back(), 1, kLarge);
+    small.push_back(std::malloc(kSmall));
+    std::memset(small.back(), 1, kSmall);
+  }
+  for (void* block : large) std::free(block);
+  const int64_t left = host_bytes() - before;
+  for (void* block : small) std::free(block);
+  return left;
+}
+
+TEST(HostMallocTest, FreedBlocksBelowLivingOnesGoBackToTheSystem) {
+  // Malloc learns from a block that is freed to keep those of its size.
+  void* volatile learnt = std::malloc(16 << 20);  // volatile: or no memory is asked for
+  std::free(learnt);
+  const int64_t kept = left_of_large_blocks();
+  give_back_large_blocks();
+  const int64_t left = left_of_large_blocks();
+  EXPECT_GT(kept, 200'000'000) << "the default, for which the setting is there";
+  EXPECT_LT(left, 10'000'000);
+}
+
+}  // namespace
+}  // namespace vlmtrain::memory

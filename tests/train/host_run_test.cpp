@@ -1,0 +1,95 @@
+#include "train/host_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "parity/case.h"
+#include "parity/temporary_folder.h"
+#include "train/plan_or_split.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::train {
+namespace {
+
+constexpr data::SampleShape kShape{.tokens = 40, .label_tokens = 10};
+
+Config config() {
+  Config config;
+  config.model.path = parity::Case("mixed_batch").checkpoint();
+  config.training.global_batch_size = 4;
+  config.training.precision = engine::Precision::kFp32;
+  return config;
+}
+
+HostRun run_of(const Config& config, const data::SampleShape& shape, const std::filesystem::path& folder,
+               const std::optional<HostChoices>& kept = {}) {
+  planner::Workload workload{.candidates = {{.shapes = {shape}, .first_id = "one"}}, .global_batch_size = 4};
+  return {config, std::move(workload), {}, /*making_bytes=*/0, {}, folder, kept};
+}
+
+/// A shape that no sample can have: its rehearsal fails, and not for lack of memory.
+TEST(HostRunTest, APlanThatFailsLeavesCautiousChoicesAndTheGuard) {
+  const parity::TemporaryFolder folder;
+  data::SampleShape broken = kShape;
+  broken.label_tokens = 2 * broken.tokens;
+  HostRun run = run_of(config(), broken, folder.path());
+  EXPECT_EQ(run.fixed().choices.micro_batch_size, 1);
+  EXPECT_GE(run.fixed().choices.recompute.language, 2);
+  EXPECT_EQ(run.fixed().choices.vision_tiles_per_pass, 1);
+  EXPECT_GT(run.fixed().tensor_limit_bytes, 0);
+  EXPECT_NE(run.guard(), nullptr);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "plan.json"));
+  EXPECT_NO_THROW(run.compare(1));
+}
+
+TEST(HostRunTest, APlanThatFailsKeepsWhatIsFixed) {
+  const parity::TemporaryFolder folder;
+  data::SampleShape broken = kShape;
+  broken.label_tokens = 2 * broken.tokens;
+  Config fixed = config();
+  fixed.training.micro_batch_size = 2;
+  fixed.memory.recompute.text = "none";
+  fixed.memory.loss_chunk_rows = 77;
+  const auto choices = run_of(fixed, broken, folder.path()).fixed().choices;
+  EXPECT_EQ(choices.micro_batch_size, 2);
+  EXPECT_EQ(choices.recompute, models::RecomputeBlocks{});
+  EXPECT_EQ(choices.loss_chunk_rows, 77);
+
+  const HostChoices kept{.choices = {.micro_batch_size = 4, .recompute = {1, 0}}, .tensor_limit_bytes = 1'000'000};
+  EXPECT_EQ(run_of(config(), broken, folder.path(), kept).fixed().choices, kept.choices);
+}
+
+TEST(HostRunTest, APlanThatIsMadeIsWritten) {
+  const parity::TemporaryFolder folder;
+  const HostRun run = run_of(config(), kShape, folder.path());
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "plan.json"));
+  EXPECT_EQ(run.fixed().choices.micro_batch_size, 4);
+}
+
+struct FakePlan {
+  bool fits;
+  int64_t micro_batch_size;
+};
+
+/// What fits is a single sample.
+TEST(PlanOrSplitTest, AsksForSingleSamplesOnceWhereSplitsAreAllowed) {
+  std::vector<std::pair<int64_t, bool>> asked;
+  const auto make = [&](const planner::HostPlanRequest& request) {
+    asked.emplace_back(*request.fixed.micro_batch_size, request.with_remedies);
+    return FakePlan{*request.fixed.micro_batch_size == 1, *request.fixed.micro_batch_size};
+  };
+  planner::HostPlanRequest request;
+  request.fixed.micro_batch_size = 4;
+  const auto refused = plan_or_split(request, /*allow_splits=*/false, make);
+  EXPECT_FALSE(refused.plan.fits);
+  EXPECT_FALSE(refused.may_not_fit);
+  const auto split = plan_or_split(request, /*allow_splits=*/true, make);
+  EXPECT_TRUE(split.plan.fits);
+  EXPECT_EQ(split.may_not_fit, 4);
+  request.with_remedies = false;
+  plan_or_split(request, /*allow_splits=*/false, make);
+  EXPECT_EQ(asked, (std::vector<std::pair<int64_t, bool>>{{4, true}, {4, false}, {1, true}, {4, false}}));
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
