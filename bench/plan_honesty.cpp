@@ -13,12 +13,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <iterator>
-#include <random>
 #include <string>
 
 #include "app/temporary_folder.h"
 #include "planner/option_search.h"
+#include "random_jobs.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/hypothetical_sample.h"
 #include "vlmtrain/planner/search.h"
@@ -31,21 +30,6 @@ constexpr int kSteps = 10;
 /// Steps of large global batches take long and show nothing new.
 constexpr int64_t kMostSamplesOfAStep = 32;
 
-class Random {
- public:
-  explicit Random(uint64_t seed) : generator_(seed) {}
-
-  int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator_); }
-  bool with_chance(double chance) { return std::bernoulli_distribution(chance)(generator_); }
-  template <class List>
-  auto one_of(const List& list) {
-    return *(std::begin(list) + between(0, std::ssize(list) - 1));
-  }
-
- private:
-  std::mt19937_64 generator_;
-};
-
 struct Setting {
   planner::PlanRequest request;
   nlohmann::ordered_json description;
@@ -54,8 +38,6 @@ struct Setting {
 constexpr const char* kModels[] = {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-1.5-7b"};
 
 Setting random_setting(Random& random, const std::filesystem::path& folder, bool expandable_segments) {
-  constexpr int64_t kGlobalBatches[] = {1, 4, 6, 8, 12, 16, 24, 30, 32, 48, 64, 96};
-  constexpr int64_t kSides[] = {200, 512, 768, 1024, 2000};
   const std::string model = random.one_of(kModels);
   const auto& gpu = random.one_of(memory::gpus());
   models::HypotheticalSample sample{.images = random.between(0, 4),
@@ -68,7 +50,7 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, bool
   request.job.model = folder / model;
   const bool has_bf16 = gpu.bf16_operations > 0;
   request.job.precision = has_bf16 && random.with_chance(0.8) ? engine::Precision::kBf16 : engine::Precision::kFp32;
-  if (random.with_chance(0.4)) request.job.lora = nn::LoraSettings{.rank = random.between(4, 64)};
+  if (random.with_chance(0.4)) request.job.lora = nn::LoraSettings{.rank = random_rank(random)};
   if (random.with_chance(0.3)) request.job.frozen.vision_tower = true;
   if (random.with_chance(0.1)) request.job.frozen.language_model = true;
   request.card = planner::card_by_name(std::string(gpu.name));
@@ -190,7 +172,7 @@ int run(int64_t configurations, uint64_t seed, bool expandable_segments) {
   }
   Summary summary;
   for (int64_t i = 0; summary.fits < configurations; ++i) {
-    Random random(seed * 1'000'003 + static_cast<uint64_t>(i));
+    Random random(seed, i);
     Setting setting = random_setting(random, folder.path(), expandable_segments);
     const auto& frozen = setting.request.job.frozen;
     if (setting.request.job.lora && frozen.vision_tower && frozen.language_model) continue;  // hardly anything to train

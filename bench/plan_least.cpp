@@ -17,7 +17,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <random>
 #include <string>
 
 #include "app/plan_arguments.h"
@@ -25,6 +24,7 @@
 #include "app/temporary_folder.h"
 #include "planner/option_search.h"
 #include "planner/tried.h"
+#include "random_jobs.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
@@ -35,21 +35,6 @@ namespace vlmtrain {
 namespace {
 
 constexpr int kRandomChoices = 8;
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : generator_(seed) {}
-
-  int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator_); }
-  bool with_chance(double chance) { return std::bernoulli_distribution(chance)(generator_); }
-  template <class List>
-  auto one_of(const List& list) {
-    return *(std::begin(list) + between(0, std::ssize(list) - 1));
-  }
-
- private:
-  std::mt19937_64 generator_;
-};
 
 using Words = std::vector<std::string>;
 
@@ -190,7 +175,7 @@ Words random_job(Random& random, const std::filesystem::path& folder, int64_t nu
   if (random.with_chance(0.5)) {
     add({"--finetune", lora ? "lora" : "full"});
   } else if (lora) {
-    add({fmt::format("lora.rank={}", random.between(4, 64))});
+    add({fmt::format("lora.rank={}", random_rank(random))});
   }
   if (lora && random.with_chance(0.3)) add({"--quantization", random.with_chance(0.7) ? "nf4" : "int8"});
   if (random.with_chance(0.15)) add({"--precision", random.with_chance(0.5) ? "fp16" : "fp32"});
@@ -198,7 +183,6 @@ Words random_job(Random& random, const std::filesystem::path& folder, int64_t nu
   if (random.with_chance(0.2)) add({"model.freeze_vision_tower=true"});
   if (random.with_chance(0.3)) add({"--mode", random.one_of(std::to_array({"conservative", "aggressive"}))});
   if (random.with_chance(0.1)) add({"--limit-gb", fmt::format("{}", random.between(2, 20))});
-  constexpr int64_t kGlobalBatches[] = {1, 2, 4, 8, 12, 16, 32};
   const int64_t global = random.one_of(kGlobalBatches);
   add({"--global-batch", std::to_string(global)});
   if (random.with_chance(0.15)) add({"--micro-batch", std::to_string(random.one_of(planner::divisors(global)))});
@@ -206,7 +190,6 @@ Words random_job(Random& random, const std::filesystem::path& folder, int64_t nu
   if (random.with_chance(0.1)) add({"memory.vision_tiles_per_pass=4"});
   if (random.with_chance(0.1)) add({"memory.loss_chunk_rows=512"});
   if (std::string_view(model.tokenizer).empty() || random.with_chance(0.4)) {
-    constexpr int64_t kSides[] = {200, 512, 768, 1024, 2000, 3000};
     add({"--images", std::to_string(random.between(0, 6)), "--image-size",
          fmt::format("{}x{}", random.one_of(kSides), random.one_of(kSides)), "--text-tokens",
          std::to_string(random.between(66, 3000))});
@@ -358,7 +341,7 @@ int run(int64_t jobs, uint64_t seed) {
   write_media(folder.path() / "media");
   Summary summary;
   for (int64_t i = 0; i < jobs; ++i) {
-    Random random(seed * 1'000'003 + static_cast<uint64_t>(i));
+    Random random(seed, i);
     const Words words = random_job(random, folder.path(), i);
     nlohmann::ordered_json line;
     try {
