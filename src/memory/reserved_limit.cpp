@@ -8,6 +8,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
@@ -22,15 +24,19 @@ namespace vlmtrain::memory {
 namespace {
 
 /// What the allocator takes a share of: the size that the card's properties say, not the one that its driver's memory
-/// figures do.
+/// figures do. It asks once, and so is asked here: a rehearsal's card comes to say more.
 double bytes_of_properties(int device) {
+  static std::mutex mutex;
+  static std::map<int, double> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (const auto found = known.find(device); found != known.end()) return found->second;
   using GetProperties = cudaError_t (*)(cudaDeviceProp*, int);
   const auto get = reinterpret_cast<GetProperties>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
   cudaDeviceProp properties{};
   if (get == nullptr || get(&properties, device) != cudaSuccess) {
     throw run_error("device cuda:{}: it does not tell its properties", device);
   }
-  return static_cast<double>(properties.totalGlobalMem);
+  return known[device] = static_cast<double>(properties.totalGlobalMem);
 }
 
 int64_t limit_of_environment() {
