@@ -10,7 +10,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::train {
 
@@ -32,9 +31,6 @@ Inputs inputs_of(const Config& config) {
                 {"data.eval", config.data.eval},
                 {"data.image_root", config.data.image_root}};
   std::error_code unknown;
-  if (const fs::path adapter = config.model.adapter; !adapter.empty() && models::is_adapter(adapter)) {
-    inputs.emplace_back("model.adapter: its base", models::base_of_adapter(adapter));
-  }
   std::erase_if(inputs, [&](const auto& input) { return input.second.empty() || !fs::exists(input.second, unknown); });
   return inputs;
 }

@@ -347,6 +347,7 @@ TEST_F(PlanCommandTest, RemediesCanBePasted) {
        "1500x1500", "--global-batch", "2"},
       {"--gpu", "rtx4090", "--limit-gb", "0.65", "--model", "smolvlm-tiny", "--images", "4", "--micro-batch", "16",
        "--recompute", "none"}};
+  int64_t in_all = 0;
   for (const auto& command : commands) {
     SCOPED_TRACE(testing::PrintToString(command));
     const auto json = plan_json(command, 3);
@@ -367,8 +368,10 @@ TEST_F(PlanCommandTest, RemediesCanBePasted) {
       EXPECT_EQ(outcome["fits"], true);
       EXPECT_LE(suggestion["total_bytes"].get<int64_t>(), outcome["card_bytes"].get<int64_t>());
     }
-    EXPECT_GE(pasted, 3);
+    EXPECT_GE(pasted, 2);
+    in_all += pasted;
   }
+  EXPECT_GE(in_all, 7);
 }
 
 TEST_F(PlanCommandTest, RemediesForADataSetAreItsKeys) {

@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(
                                  "llava_clip_mistral",
                                  "config.json",
                                  [](auto& c) { c["text_config"]["sliding_window"] = 0; },
-                                 {"sliding_window 0"}},
+                                 {"sliding_window is 0"}},
                     LlavaMistake{"SlidingWindowOfQwen2",
                                  "llava_siglip_qwen2",
                                  "config.json",

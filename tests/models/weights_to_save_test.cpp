@@ -1,5 +1,6 @@
 #include "vlmtrain/models/weights_to_save.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn_like.h>
 #include <gmock/gmock.h>

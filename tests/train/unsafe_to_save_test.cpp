@@ -45,7 +45,7 @@ TEST(UnsafeToSaveTest, IsWhatCannotBeTrusted) {
 /// An allocation of a run's second step that fails.
 class FailingAllocation final : public memory::AllocationWatcher {
  public:
-  /// The last one in `component`, of as many as the first step had there.
+  /// The middle one in `component`, of as many as the first step had there.
   FailingAllocation(memory::Component component, std::function<void()> fail, const CapturedLog& log)
       : component_(component), fail_(std::move(fail)), log_(log) {}
 
@@ -57,7 +57,7 @@ class FailingAllocation final : public memory::AllocationWatcher {
     if (step_ == 0) begin_step();
     if (was_ == memory::Component::kOptimizer && here != was_) begin_step();
     was_ = here;
-    if (here != component_ || ++allocations_ != of_first_step_ || step_ != 2 || failed_) return;
+    if (here != component_ || ++allocations_ != of_first_step_ / 2 || step_ != 2 || failed_) return;
     failed_ = true;
     fail_();
   }
