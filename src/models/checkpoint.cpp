@@ -8,6 +8,7 @@
 #include "models/companion_files.h"
 #include "models/from_settings.h"
 #include "models/lora_targets.h"
+#include "models/read_model_config.h"
 #include "models/registry.h"
 #include "models/saved_tensors.h"
 #include "models/size_limits.h"
@@ -46,7 +47,7 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
                                                  at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
                                                  nn::Quantization quantization) {
   const memory::InComponent weights(memory::Component::kWeights);
-  const auto config = io::read_json(folder / "config.json");
+  const auto config = read_model_config(folder);
   auto model = from_settings(folder, [&] {
     const Family& family = family_of(config, folder);
     check_elements(family.elements(config, folder), folder);
@@ -58,7 +59,7 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
 
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
   if (is_adapter(folder)) return load_processor(base_of_adapter(folder), settings);
-  const auto config = io::read_json(folder / "config.json");
+  const auto config = read_model_config(folder);
   return from_settings(folder, [&] { return family_of(config, folder).load_processor(config, folder, settings); });
 }
 

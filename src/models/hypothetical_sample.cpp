@@ -1,6 +1,7 @@
 #include "vlmtrain/models/hypothetical_sample.h"
 
 #include "models/from_settings.h"
+#include "models/read_model_config.h"
 #include "models/registry.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -36,7 +37,7 @@ void check(const HypotheticalSample& sample) {
 
 data::SampleShape shape_of(const std::filesystem::path& folder, const HypotheticalSample& sample) {
   check(sample);
-  const auto config = io::read_json(folder / "config.json");
+  const auto config = read_model_config(folder);
   const Family& family = family_of(config, folder);
   data::SampleShape shape;
   if (sample.images > 0) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/read_model_config.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
@@ -43,7 +44,7 @@ std::string sample_key(const fs::path& folder, const ProcessorSettings& settings
   ContentHash hash;
   add_folder(hash, folder);
   // A tower that lies in a folder of its own may say how large its pictures are.
-  const nlohmann::json model_config = io::read_json(folder / "config.json");
+  const nlohmann::json model_config = read_model_config(folder);
   for (const auto& [key, value] : model_config.items()) {
     if (!value.is_string() || value.get_ref<const std::string&>().empty()) continue;
     const auto config = folder / value.get<std::string>() / "config.json";
