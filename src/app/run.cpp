@@ -15,8 +15,8 @@
 #include "app/last_words.h"
 #include "app/leave.h"
 #include "app/standard_streams.h"
+#include "app/wrong_words.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/options.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/memory/shortage.h"
 
@@ -48,17 +48,6 @@ void put_default_command(std::vector<std::string>& arguments) {
   if (arguments.empty() || !arguments.front().starts_with('-')) return;
   if (std::find(std::begin(kOwnFlags), std::end(kOwnFlags), arguments.front()) != std::end(kOwnFlags)) return;
   arguments.insert(arguments.begin(), "train");
-}
-
-/// What is wrong with the first word, if it is no subcommand; CLI11 says only that one is required.
-std::optional<std::string> unknown_command(const std::vector<std::string>& arguments) {
-  if (arguments.empty() || arguments.front().starts_with('-')) return std::nullopt;
-  std::vector<std::string> names;
-  for (const auto& entry : kCommands) names.emplace_back(entry.name);
-  if (std::find(names.begin(), names.end(), arguments.front()) != names.end()) return std::nullopt;
-  const auto near = nearest(arguments.front(), names);
-  return fmt::format("{}: unknown command; {}", arguments.front(),
-                     near ? fmt::format("did you mean {}?", *near) : "vlmtrain --help lists the known ones");
 }
 
 bool is_thread_that_cannot_start(const std::exception& error) {
@@ -134,20 +123,18 @@ int run(std::vector<std::string> arguments) {
     CLI::App* const command = app.add_subcommand(entry.name, entry.description);
     actions.emplace(command, entry.declare(*command));
   }
-  if (const auto unknown = unknown_command(arguments)) {
-    std::fprintf(stderr, "vlmtrain: error: %s\n", printable(*unknown).c_str());
-    return static_cast<int>(ExitCode::kUsage);
-  }
   put_default_command(arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes them
   try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream out, wrong;
-    const bool asked_for = app.exit(error, out, wrong) == 0;  // --help or --version
+    app.parse(reversed);
+  } catch (const CLI::Success& asked_for) {  // --help or --version
+    std::ostringstream out;
+    app.exit(asked_for, out, out);
     std::fputs(out.str().c_str(), stdout);
-    std::fputs(printable_lines(wrong.str()).c_str(), stderr);
-    return static_cast<int>(after_printing(asked_for ? ExitCode::kDone : ExitCode::kUsage));
+    return static_cast<int>(after_printing(ExitCode::kDone));
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "vlmtrain: error: %s\n", printable(wrong_words(app, error, arguments)).c_str());
+    return static_cast<int>(ExitCode::kUsage);
   }
   const CLI::App* const command = app.get_subcommands().front();
   return static_cast<int>(act([&] {

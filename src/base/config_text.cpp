@@ -1,10 +1,14 @@
 #include "base/config_text.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <fstream>
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain {
 
@@ -53,6 +57,31 @@ std::string read_config_text(const std::filesystem::path& path) {
     throw usage_error("{0}: is UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8 {0}", path.string());
   }
   return text;
+}
+
+std::string why_no_yaml(std::string_view text, int line, std::string_view reason) {
+  const auto line_number = [&](int wanted) {
+    std::string_view rest = text;
+    for (int i = 0; i < wanted && !rest.empty(); ++i)
+      rest.remove_prefix(std::min(rest.find('\n'), rest.size() - 1) + 1);
+    return rest.substr(0, rest.find('\n'));
+  };
+  // The parser names the line where it gave up, at times the one behind the cause.
+  for (const int candidate : {line, line - 1}) {
+    if (candidate < 0) continue;
+    const std::string_view indentation = line_number(candidate);
+    if (indentation.substr(0, indentation.find_first_not_of(" \t")).find('\t') != std::string_view::npos) {
+      return fmt::format("{} is indented with a tab; YAML takes spaces only",
+                         candidate == line ? "this line" : "the line above");
+    }
+  }
+  if (reason == "illegal map value" || reason == "end of map not found") {
+    return fmt::format(
+        "is not YAML ({}): this line and those above it are indented differently, or a value has a colon and needs "
+        "quotes",
+        reason);
+  }
+  return fmt::format("is not YAML: {}", excerpt(reason));
 }
 
 }  // namespace vlmtrain

@@ -134,6 +134,7 @@ struct OptionTable::Declarations {
 
   std::vector<Option> options;
   std::vector<std::pair<std::string, std::string>> sections;
+  std::function<std::optional<std::string>(std::string_view)> explain_unknown;
 
   Option* find(std::string_view key) {
     const auto found = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.key == key; });
@@ -152,14 +153,37 @@ struct OptionTable::Declarations {
     options.push_back(std::move(option));
   }
 
+  static std::string_view last_word(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+
+  std::optional<std::string> key_of_word(std::string_view word) const {
+    const auto found = std::find_if(options.begin(), options.end(),
+                                    [&](const Option& option) { return last_word(option.key) == word; });
+    return found == options.end() ? std::nullopt : std::optional(found->key);
+  }
+
+  /// A word without its section, or with another one's, is meant too.
+  std::optional<std::string> nearest_key(std::string_view key) const {
+    if (auto same = key_of_word(last_word(key))) return same;
+    if (auto near = nearest(key, keys())) return near;
+    std::vector<std::string> words;
+    for (const auto& option : options) words.emplace_back(last_word(option.key));
+    const auto near = nearest(last_word(key), words);
+    return near ? key_of_word(*near) : std::nullopt;
+  }
+
+  std::string remedy_of_unknown(std::string_view key) const {
+    if (const auto here = explain_unknown ? explain_unknown(key) : std::nullopt) {
+      return fmt::format("what other trainers call so is here: {}", *here);
+    }
+    const auto near = nearest_key(key);
+    return near ? fmt::format("did you mean {}?", *near) : "`vlmtrain options` lists the known ones";
+  }
+
   void set_value(const std::string& key, const YAML::Node& value, const std::string& where,
                  std::vector<std::string>& errors) {
     Option* option = find(key);
     if (option == nullptr) {
-      const auto near = nearest(key, keys());
-      errors.push_back(fmt::format(
-          "{}: unknown key {}; {}", where, excerpt(key),
-          near ? fmt::format("did you mean {}?", *near) : std::string("`vlmtrain options` lists the known ones")));
+      errors.push_back(fmt::format("{}: unknown key {}; {}", where, excerpt(key), remedy_of_unknown(key)));
       return;
     }
     if (auto wrong =
@@ -258,6 +282,18 @@ void OptionTable::describe_section(std::string section, std::string doc) {
   declarations_->sections.emplace_back(std::move(section), std::move(doc));
 }
 
+void OptionTable::explain_unknown(std::function<std::optional<std::string>(std::string_view)> explain) {
+  declarations_->explain_unknown = std::move(explain);
+}
+
+std::optional<std::string> OptionTable::key_of_word(std::string_view word) const {
+  return declarations_->key_of_word(word);
+}
+
+std::string OptionTable::remedy_of_unknown(std::string_view key) const {
+  return declarations_->remedy_of_unknown(key);
+}
+
 void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides) {
   std::vector<std::string> errors;
   if (!yaml_file.empty()) {
@@ -273,7 +309,8 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
       throw usage_error("{}:{}: lists and sections stand in each other too deep; a configuration has sections of keys",
                         yaml_file.string(), error.mark.line + 1);
     } catch (const YAML::Exception& error) {
-      throw usage_error("{}:{}: is not YAML: {}", yaml_file.string(), error.mark.line + 1, excerpt(error.msg));
+      throw usage_error("{}:{}: {}", yaml_file.string(), error.mark.line + 1,
+                        why_no_yaml(text, error.mark.line, error.msg));
     }
   }
   for (const auto& text : overrides) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/other_trainers.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {
@@ -112,6 +113,7 @@ OptionTable declare(Config& config) {
                    "where there is one.");
   planner::declare(table, config.memory);
   declare(table, config.output);
+  table.explain_unknown(counterpart_of);
   return table;
 }
 

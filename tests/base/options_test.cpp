@@ -96,6 +96,26 @@ TEST_F(OptionsTest, WrongTypesAndDuplicatesAreErrors) {
   EXPECT_THAT(error_of("", {"run.steps"}), HasSubstr("key=value"));
 }
 
+TEST_F(OptionsTest, AWordInTheWrongSectionOrInNoneIsMeantToo) {
+  EXPECT_THAT(error_of("steps: 7\n"), HasSubstr("unknown key steps; did you mean run.steps?"));
+  EXPECT_THAT(error_of("walk:\n  steps: 7\n"), HasSubstr("did you mean run.steps?"));
+  EXPECT_THAT(error_of("micro_batch_sise: 7\n"), HasSubstr("did you mean run.micro_batch_size?"));
+  EXPECT_THAT(error_of("zzzzzzzz: 7\n"), HasSubstr("`vlmtrain options` lists the known ones"));
+}
+
+TEST_F(OptionsTest, WordsOfOthersAreExplained) {
+  table_.explain_unknown(
+      [](std::string_view key) { return key == "pace" ? std::optional<std::string>("run.rate") : std::nullopt; });
+  EXPECT_THAT(error_of("pace: 7\n"), HasSubstr("unknown key pace; what other trainers call so is here: run.rate"));
+}
+
+TEST_F(OptionsTest, IndentationIsSaidWithItsLine) {
+  EXPECT_THAT(error_of("run:\n\tsteps: 7\n"), HasSubstr(":2: this line is indented with a tab; YAML takes spaces only"));
+  EXPECT_THAT(error_of("run:\n  steps: 7\n\trate: 1\n"), HasSubstr(":3: this line is indented with a tab"));
+  EXPECT_THAT(error_of("run:\n  steps: 7\n   rate: 1\n"), HasSubstr(":3: is not YAML (illegal map value): this line"));
+  EXPECT_THAT(error_of("run: {name: a: b}\n"), HasSubstr("is not YAML"));
+}
+
 TEST_F(OptionsTest, AnAliasWithinWhatItNamesEnds) {
   EXPECT_THAT(error_of("x: &x\n  <<: *x\n"), HasSubstr(":2: unknown key x.<<"));
   EXPECT_THAT(error_of("run: &x\n  <<: *x\n"), HasSubstr(":2: unknown key run.<<"));

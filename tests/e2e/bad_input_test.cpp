@@ -69,6 +69,31 @@ class BadInputTest : public CommandTest {
 
 constexpr const char* kTensor = "model.text_model.layers.0.mlp.down_proj.weight";
 
+TEST_F(BadInputTest, WordsOfOtherProgramsGetTheSentenceThatHelps) {
+  const auto refused = [&](const std::vector<std::string>& arguments, const std::string& sentence) {
+    expect_error(run(arguments), 2, {"vlmtrain: error: " + sentence});
+  };
+  write_text(folder() / "c.yaml", "training:\n  max_steps: 1\n");
+  refused({"--config", "c.yaml", "--learning_rate", "1e-5"},
+          "--learning_rate: keys of the configuration are written key=value: training.learning_rate=1e-5");
+  refused({"train", "--config", "c.yaml", "--max-steps=7"},
+          "--max-steps: keys of the configuration are written "
+          "key=value: training.max_steps=7");
+  refused({"--config", "c.yaml", "--fp16"},
+          "--fp16: unknown option of vlmtrain train; of keys, which are written "
+          "key=value: what other trainers call so is here: training.precision: fp16");
+  refused({"plan", "--gpu_gb", "24"}, "--gpu_gb: unknown option; did you mean --gpu-gb?");
+  refused({"plan", "--image", "24"}, "--image: unknown option; did you mean --images?");
+  refused({"generate", "--model", "x"}, "--model: unknown option; vlmtrain generate --help lists them");
+  refused({"c.yaml"}, "c.yaml: a configuration is given as vlmtrain --config c.yaml");
+  refused({"training.max_steps=2"},
+          "training.max_steps=2: keys of the configuration stand behind it: vlmtrain --config "
+          "FILE training.max_steps=2");
+  refused({"trian"}, "trian: unknown command; did you mean train?");
+  refused({"train"}, "--config is required; vlmtrain train --help shows how it is called");
+  refused({}, "a command is missing; vlmtrain --help lists them");
+}
+
 TEST_F(BadInputTest, EveryMistakeOfAConfigurationIsNamedAtOnce) {
   write_text(folder() / "wrong.yaml",
              "model:\n  pth: somewhere\ntraining:\n  max_steps: -3\n  precision: fp8\n  global_batch_size: many\n");

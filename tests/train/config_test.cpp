@@ -56,6 +56,40 @@ TEST(ConfigTest, ItsYamlReadsBackAsTheSame) {
   EXPECT_EQ(again.training.max_steps, 7);
 }
 
+TEST(ConfigTest, KeysOfOtherTrainersNameTheirCounterpart) {
+  const std::pair<const char*, const char*> kWords[] = {
+      {"training.per_device_train_batch_size", "training.micro_batch_size"},
+      {"gradient_accumulation_steps", "training.global_batch_size"},
+      {"training.num_train_epochs", "training.epochs"},
+      {"fp16", "training.precision: fp16"},
+      {"training.bf16", "training.precision: bf16"},
+      {"gradient_checkpointing", "memory.recompute"},
+      {"optim", "training.optimizer_states"},
+      {"lora.r", "lora.rank"},
+      {"lora_r", "lora.rank"},
+      {"data.max_frames", "data.video_max_frames"},
+      {"cutoff_len", "data.max_length"},
+      {"model_name_or_path", "model.path"},
+      {"load_in_4bit", "model.quantization: nf4"},
+      {"deepspeed", "there is no training on several ranks"},
+      {"learning_rate", "did you mean training.learning_rate?"},
+      {"data.learning_rate", "did you mean training.learning_rate?"}};
+  for (const auto& [word, here] : kWords) {
+    Config config;
+    EXPECT_THAT(declare(config).remedy_of_unknown(word), HasSubstr(here)) << word;
+  }
+}
+
+TEST(ConfigTest, CounterpartsAreKeysThatThereAre) {
+  Config config;
+  const OptionTable options = declare(config);
+  for (const char* word : {"lr", "num_epochs", "adam_eps", "lora_dropout", "vit_lr", "fps", "save_total_limit"}) {
+    const std::string remedy = options.remedy_of_unknown(word);
+    const std::string key = remedy.substr(remedy.rfind(' ') + 1);
+    EXPECT_NO_THROW(options.value_of(key)) << word << " → " << key;
+  }
+}
+
 TEST(ConfigTest, StepsAreGivenOrFollowFromTheEpochs) {
   engine::TrainingOptions options;
   options.global_batch_size = 4;

@@ -76,9 +76,17 @@ class OptionTable {
   /// A sentence about a section, for the documentation. Sections are documented in the order in which they are named.
   void describe_section(std::string section, std::string doc);
 
+  /// What is said of a key that is not declared and that `explain` knows; else the nearest declared key.
+  void explain_unknown(std::function<std::optional<std::string>(std::string_view key)> explain);
+
   /// Sets the values that a YAML file names, then the overrides (`training.max_steps=10`; the value is YAML). Throws
   /// one UserError (kUsage) that lists every error, each with its key, line and remedy. An empty path reads no file.
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
+
+  /// The declared key whose last word is `word`, such as training.learning_rate of learning_rate.
+  std::optional<std::string> key_of_word(std::string_view word) const;
+  /// What to say of a key that is not declared, after "unknown key …; ".
+  std::string remedy_of_unknown(std::string_view key) const;
 
   /// The value of one declared key as `to_yaml` writes it.
   std::string value_of(std::string_view key) const;
