@@ -110,7 +110,8 @@ TEST_F(OptionsTest, WordsOfOthersAreExplained) {
 }
 
 TEST_F(OptionsTest, IndentationIsSaidWithItsLine) {
-  EXPECT_THAT(error_of("run:\n\tsteps: 7\n"), HasSubstr(":2: this line is indented with a tab; YAML takes spaces only"));
+  EXPECT_THAT(error_of("run:\n\tsteps: 7\n"),
+              HasSubstr(":2: this line is indented with a tab; YAML takes spaces only"));
   EXPECT_THAT(error_of("run:\n  steps: 7\n\trate: 1\n"), HasSubstr(":3: this line is indented with a tab"));
   EXPECT_THAT(error_of("run:\n  steps: 7\n   rate: 1\n"), HasSubstr(":3: is not YAML (illegal map value): this line"));
   EXPECT_THAT(error_of("run: {name: a: b}\n"), HasSubstr("is not YAML"));
