@@ -129,7 +129,10 @@ void OptionSearch::probe() {
   const bool has_images = tried_.worst().shapes.front().tiles > 0;
   if (has_images && detail.vision_blocks > 0) probes.vision = recomputing({detail.vision_blocks, 0});
   if (detail.language_blocks > 0) probes.language = recomputing({0, detail.language_blocks});
-  if (workload_.samples_per_rank() > 1) {
+  // Two samples of which one takes more than half of all are not rehearsed; no card would hold them.
+  const bool is_beyond_all_cards = probes.one.peaks().reserved_bytes > kUnlimitedBytes / 2;
+  if (is_beyond_all_cards && !fixed_.micro_batch_size) sizes_.resize(1);
+  if (workload_.samples_per_rank() > 1 && !is_beyond_all_cards) {
     choices.micro_batch_size = 2;
     probes.two = tried_.probe(choices, Tried::Wanted::kCosts);
   }

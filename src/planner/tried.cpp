@@ -14,18 +14,17 @@ namespace {
 constexpr double kMedium = 0.6;
 constexpr double kSmall = 0.3;
 constexpr int64_t kMostMicroBatches = 2;
-/// More than any card has.
-constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
-
 UserError beyond_all_cards(const SampleBatch& batch, const Choices& choices) {
   const data::SampleShape& shape = batch.shapes.front();
+  const bool is_one = choices.micro_batch_size == 1;
   return UserError(
       ExitCode::kDoesNotFit,
-      fmt::format("a micro-batch of {} such samples ({} tokens, {} in {} tiles{}) needs more than "
-                  "{} GB, more than any card has; take fewer or smaller images, shorter texts or a smaller "
-                  "micro-batch",
-                  choices.micro_batch_size, shape.tokens, data::media_words(shape), shape.tiles,
-                  batch.first_id.empty() ? "" : ", " + batch.first_id, kUnlimitedBytes / 1'000'000'000));
+      fmt::format(
+          "{} ({} tokens, {} in {} tiles{}) needs more than {} GB, more than any card has; take fewer or smaller "
+          "images{}",
+          is_one ? "a sample" : fmt::format("a micro-batch of {} such samples", choices.micro_batch_size), shape.tokens,
+          data::media_words(shape), shape.tiles, batch.first_id.empty() ? "" : ", " + batch.first_id,
+          kUnlimitedBytes / 1'000'000'000, is_one ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
 }
 
 /// The first `count` samples of a batch.

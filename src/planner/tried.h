@@ -7,6 +7,9 @@
 
 namespace vlmtrain::planner {
 
+/// The memory of a rehearsal's card: more than any card has.
+constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
+
 /// The plans that were rehearsed, and the process that rehearses further ones. The virtual card has no limit, though it
 /// says that it is as large as the target, so that a plan that does not fit tells how much it needs.
 class Tried {

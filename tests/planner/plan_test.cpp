@@ -513,6 +513,15 @@ TEST_F(PlanTest, TheLeastIsThatOfTheWorstBatch) {
   }
 }
 
+TEST_F(PlanTest, SamplesOfWhichNoCardHoldsTwoArePlannedOneByOne) {
+  PlanRequest asked = request(24);
+  asked.workload = workload_of(model_.shape({.images = 0, .text_tokens = 1'200'000}), 2);
+  asked.with_remedies = false;
+  const Plan plan = make_plan(asked);
+  EXPECT_FALSE(plan.fits);
+  EXPECT_EQ(plan.chosen.choices.micro_batch_size, 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Because, RefusedPlanTest,
                          testing::Values(RefusedCase{"TheCardIsTooSmall", 4, {}, {}, 2},
                                          RefusedCase{"TheLimitIsTooLow", 24, 4.0, {}, 2},
