@@ -99,7 +99,9 @@ std::string unknown_command(const CLI::App& app, const std::string& word) {
   }
   std::vector<std::string> names;
   for (const CLI::App* const command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
-  const auto near = nearest(word, names);
+  const auto begins =
+      std::find_if(names.begin(), names.end(), [&](const std::string& name) { return word.starts_with(name); });
+  const auto near = begins != names.end() ? std::optional(*begins) : nearest(word, names);
   return fmt::format("{}: unknown command; {}", word,
                      near ? fmt::format("did you mean {}?", *near) : "vlmtrain --help lists the known ones");
 }
@@ -118,6 +120,11 @@ std::string wrong_words(const CLI::App& app, const CLI::ParseError& error, const
   const bool has_unknown_flag = !left.empty() && left.front().starts_with('-');
   if (has_unknown_flag || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     return not_expected(command, arguments);
+  }
+  const auto is_config = [](const std::string& word) { return word.ends_with(".yaml") || word.ends_with(".yml"); };
+  if (const auto config = std::find_if(arguments.begin(), arguments.end(), is_config);
+      config != arguments.end() && std::string_view(error.what()) == "--config is required") {
+    return fmt::format("{1}: a configuration is given as vlmtrain {0} --config {1}", command.get_name(), *config);
   }
   return fmt::format("{}; vlmtrain {} --help shows how it is called", error.what(), command.get_name());
 }

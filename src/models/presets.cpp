@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
+#include <optional>
 
 #include "models/new_folder.h"
 #include "models/weights.h"
@@ -43,7 +45,14 @@ namespace {
 void check_known(const std::string& preset, std::string_view given_as) {
   const auto names = preset_names();
   if (std::find(names.begin(), names.end(), preset) != names.end()) return;
-  const auto near = nearest(preset, names);
+  // A name on the Hub, or what stands behind its owner.
+  std::string word = preset.substr(preset.rfind('/') + 1);
+  std::ranges::transform(word, word.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  for (const std::string_view ending : {"-instruct", "-hf"}) {
+    if (word.ends_with(ending)) word.resize(word.size() - ending.size());
+  }
+  const bool is_one = std::ranges::find(names, word) != names.end();
+  const auto near = is_one ? std::optional(word) : nearest(preset, names);
   throw usage_error("{} {}: unknown preset; {}the known ones are {}", given_as, preset,
                     near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(names, ", "));
 }

@@ -17,9 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// `Owner/Name`, of the letters that the Hub takes, and no path that is there.
+/// `Owner/Name`, of the letters that the Hub takes, where no folder is called like the owner.
 bool is_hub_name(const std::string& text) {
   const auto slash = text.find('/');
+  if (std::error_code error; fs::exists(text.substr(0, slash), error)) return false;
   const auto may_stand = [](char letter) {
     return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '-' || letter == '_' || letter == '.';
   };
@@ -66,6 +67,7 @@ std::string instead_of_a_file(const fs::path& file) {
 std::optional<std::string> what_it_is(const fs::path& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
+  if (folder.extension() == ".gguf") return instead_of_a_file(folder);
   if (status.type() == fs::file_type::not_found) {
     if (!is_hub_name(folder.string())) return std::nullopt;
     return fmt::format(

@@ -70,7 +70,7 @@ TargetCard card_by_name(const std::string& name) {
           "gpu {}: unknown; {}the known MIG instances are {}; a run on another takes what its driver says", name,
           near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(slices, ", "));
     }
-    throw usage_error("gpu {}: unknown; {}the known ones are {}; for another card give --gpu-gb", name,
+    throw usage_error("gpu {}: unknown; {}the known ones are {}; for another card vlmtrain plan takes --gpu-gb", name,
                       near ? fmt::format("did you mean {}? ", *near) : "", list);
   }
   return {gpu, gpu->memory_bytes, gpu->context_bytes, gpu->context_measured,

@@ -41,6 +41,14 @@ std::string words_of(const planner::Choices& choices, const HostPlan& plan) {
   return text;
 }
 
+/// To be put behind a command.
+std::string settings_of(const planner::Choices& choices) {
+  return fmt::format(
+      "training.micro_batch_size={} memory.recompute={}+{} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
+      choices.micro_batch_size, choices.recompute.vision, choices.recompute.language, choices.vision_tiles_per_pass,
+      choices.loss_chunk_rows);
+}
+
 std::string where_from(const HostLimit& limit) {
   return fmt::format("{} ({}), of which {:.0f} % are kept free", gb(limit.room.bytes), limit.room.bound,
                      limit.margin_percent);
@@ -132,20 +140,18 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
   bytes_ahead_ = limit.ahead_bytes;
 
   const planner::PlanRequest asked = plan_request(config, /*card=*/{}, std::move(workload), tasks);
-  make_plan(config,
-            {.model = asked.model,
-             .job = asked.job,
-             .mode = asked.mode,
-             .room = room,
-             .limit_gigabytes = asked.limit_gigabytes,
-             .needs = needs,
-             .workload = asked.workload,
-             .fixed = asked.fixed,
-             .largest_micro_batch = micro_batch_size(config.training),
-             .sample_limits = std::move(limits),
-             .with_remedies = !kept},
-            limit, kept);
-  if (kept) go_on_with(config, *kept);
+  const HostPlanRequest request{.model = asked.model,
+                                .job = asked.job,
+                                .mode = asked.mode,
+                                .room = room,
+                                .limit_gigabytes = asked.limit_gigabytes,
+                                .needs = needs,
+                                .workload = asked.workload,
+                                .fixed = asked.fixed,
+                                .largest_micro_batch = micro_batch_size(config.training),
+                                .sample_limits = std::move(limits)};
+  make_plan(config, request, limit, kept);
+  if (kept) go_on_with(request, config.memory.allow_splits, *kept);
   if (!plan_) return;
   write();
   spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", gb(plan_->total_bytes()),
@@ -156,6 +162,7 @@ void HostRun::make_plan(const Config& config, HostPlanRequest request, const Hos
                         const std::optional<HostChoices>& kept) {
   fixed_.tensor_limit_bytes = guard_bytes_ = limit.tensor_bytes;
   if (kept) request.fixed = fixed_as_kept(request.fixed, kept->choices);
+  request.with_remedies = !kept;
   try {
     auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, planner::make_host_plan);
     if (!plan.fits && !kept) throw UserError(ExitCode::kDoesNotFit, refusal(plan));
@@ -178,20 +185,21 @@ void HostRun::make_plan(const Config& config, HostPlanRequest request, const Hos
 }
 
 /// What there is now counts only where it is less than the run was planned for.
-void HostRun::go_on_with(const Config& config, const HostChoices& kept) {
+void HostRun::go_on_with(const HostPlanRequest& asked, bool allow_splits, const HostChoices& kept) {
   const int64_t now = fixed_.tensor_limit_bytes;
   fixed_.tensor_limit_bytes = kept.tensor_limit_bytes;
   guard_bytes_ = std::min(guard_bytes_, kept.tensor_limit_bytes);
   if (now >= kept.tensor_limit_bytes) return;
   const std::string lack = plan_ ? fmt::format("this process may have {}", where_from(plan_->limit))
                                  : fmt::format("its tensors may have {}", gb(now));
-  if (plan_ && plan_->needed_bytes() > now && !config.memory.allow_splits) {
+  if (plan_ && plan_->needed_bytes() > now && !allow_splits) {
+    const HostPlan smaller = planner::make_host_plan(asked);
+    if (!smaller.fits) throw UserError(ExitCode::kDoesNotFit, refusal(smaller));
     throw UserError(
         ExitCode::kDoesNotFit,
-        fmt::format("host memory: the run was planned for tensors of {} ({}), which take {} in all, and {}; give it "
-                    "as much again, or let it go on in smaller pieces, as far as rounding not the same run: "
-                    "training.micro_batch_size=1 memory.recompute=all",
-                    gb(kept.tensor_limit_bytes), words_of(fixed_.choices, *plan_), gb(plan_->total_bytes()), lack));
+        fmt::format("host memory: the run goes in {}, which takes {} in all, and {}; give it as much again, "
+                    "or let it go on in smaller pieces, as far as rounding not the same run: {}",
+                    words_of(fixed_.choices, *plan_), gb(plan_->total_bytes()), lack, settings_of(smaller.choices)));
   }
   spdlog::warn(
       "host memory: the run was planned for tensors of {}, and {}, so {} of them; it goes on with the same "

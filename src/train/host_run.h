@@ -50,7 +50,7 @@ class HostRun {
  private:
   void make_plan(const Config& config, planner::HostPlanRequest request, const planner::HostLimit& limit,
                  const std::optional<HostChoices>& kept);
-  void go_on_with(const Config& config, const HostChoices& kept);
+  void go_on_with(const planner::HostPlanRequest& asked, bool allow_splits, const HostChoices& kept);
   void write(const nlohmann::ordered_json& measured = nullptr) const;
 
   std::filesystem::path run_folder_;

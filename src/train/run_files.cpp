@@ -46,6 +46,19 @@ bool is_within(const fs::path& path, const fs::path& folder) {
   return std::ranges::mismatch(outer, inner).in1 == outer.end();
 }
 
+/// A run leaves its lock beside whatever else it writes.
+void refuse_files_of_others(const fs::path& folder) {
+  std::error_code unknown;
+  if (fs::exists(fs::symlink_status(folder / "run.lock", unknown))) return;
+  for (const char* const name : kFiles) {
+    if (!fs::is_regular_file(folder / name, unknown)) continue;
+    throw usage_error(
+        "output.dir: {} holds {}, which no run has left there (it would have left run.lock beside it) and a run would "
+        "write over; choose another folder, or move it away",
+        folder.string(), name);
+  }
+}
+
 /// Whether the file is as a run writes it.
 bool is_resolved(const fs::path& config_file) {
   Config config;
@@ -60,9 +73,8 @@ void check_run_files(const Config& config, const fs::path& config_file) {
   if (config.output.dir.empty()) return;
   const fs::path folder = run_folder(config);
   Inputs inputs = inputs_of(config);
-  if (!is_same(config_file, folder / "config.yaml") || !is_resolved(config_file)) {
-    inputs.emplace_back("--config", config_file);
-  }
+  const bool is_own_config = is_same(config_file, folder / "config.yaml") && is_resolved(config_file);
+  if (!is_own_config) inputs.emplace_back("--config", config_file);
   constexpr const char* kRemedy = "copy it elsewhere, or choose another output.dir";
   for (const auto& [option, path] : inputs) {
     for (const char* const name : kFiles) {
@@ -76,6 +88,7 @@ void check_run_files(const Config& config, const fs::path& config_file) {
                         (folder / name).string(), kRemedy);
     }
   }
+  if (!is_own_config) refuse_files_of_others(folder);
   for (const char* const name : kFiles) {
     if (const auto kind = kind_if_no_file(folder / name); !kind.empty()) {
       throw run_error("{} is {}, where a file of the run belongs; remove it", (folder / name).string(), kind);

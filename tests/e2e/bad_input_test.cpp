@@ -89,6 +89,10 @@ TEST_F(BadInputTest, WordsOfOtherProgramsGetTheSentenceThatHelps) {
   refused({"training.max_steps=2"},
           "training.max_steps=2: keys of the configuration stand behind it: vlmtrain --config "
           "FILE training.max_steps=2");
+  refused({"train", "c.yaml"}, "c.yaml: a configuration is given as vlmtrain train --config c.yaml");
+  refused({"evaluate"}, "evaluate: unknown command; did you mean eval?");
+  refused({"plan", "--model", "HuggingFaceTB/SmolVLM-256M-Instruct", "--gpu-gb", "24"},
+          "model HuggingFaceTB/SmolVLM-256M-Instruct: unknown preset; did you mean smolvlm-256m?");
   refused({"trian"}, "trian: unknown command; did you mean train?");
   refused({"train"}, "--config is required; vlmtrain train --help shows how it is called");
   refused({}, "a command is missing; vlmtrain --help lists them");

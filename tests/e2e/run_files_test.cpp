@@ -54,6 +54,14 @@ TEST_F(RunFilesTest, NoInputIsAFileThatTheRunWrites) {
   EXPECT_EQ(all_of_the_run(), before);
 }
 
+TEST_F(RunFilesTest, AnotherProgramsFilesAreNotWrittenOver) {
+  std::filesystem::create_directory(folder() / "run");
+  write_text(folder() / "run/metrics.jsonl", "of another program\n");
+  expect_refused(train_arguments({}), 2, {"output.dir: run holds metrics.jsonl", "choose another folder"});
+  EXPECT_EQ(read_text(folder() / "run/metrics.jsonl"), "of another program\n");
+  EXPECT_THAT(entries(folder() / "run"), testing::ElementsAre("metrics.jsonl"));
+}
+
 TEST_F(RunFilesTest, TheConfigurationIsNotReplacedButByItself) {
   std::filesystem::create_directory(folder() / "run");
   const std::string own = read_text(folder() / "train.yaml") + "# what was tried before\n";

@@ -49,6 +49,12 @@ TEST_F(ReadModelConfigTest, ANameOnTheHubIsFetchedByThePerson) {
                         "SmolVLM-256M-Instruct`"));
   EXPECT_THAT(error_of(folder_.path() / "none"), HasSubstr("No such file or directory"));
   EXPECT_THAT(error_of("./a/b"), HasSubstr("No such file or directory"));
+  EXPECT_THAT(error_of("HuggingFaceTB/SmolVLM.Q4_K_M.gguf"), HasSubstr("a GGUF file"));
+  const fs::path here = fs::current_path();
+  fs::current_path(folder_.path());
+  made("runs");
+  EXPECT_THAT(error_of("runs/first"), HasSubstr("No such file or directory"));
+  fs::current_path(here);
 }
 
 TEST_F(ReadModelConfigTest, AFileIsNoFolder) {
