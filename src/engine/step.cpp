@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/backward_thread.h"
 #include "engine/task_sums.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
@@ -68,6 +69,7 @@ class Accumulation {
       VLMTRAIN_CHECK(first == samples.size(), "micro-batches of {} samples for {}", first, samples.size());
       if (tasks_) result_.task_numbers = tasks_->numbers();
     } catch (const std::exception& error) {
+      wait_for_backward_thread(settings_.device);
       rethrow(error, result_.micro_batches);
     }
     return std::move(result_);
