@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <tuple>
@@ -42,6 +43,42 @@ constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx50
                                   SizeClass{48, "a6000"},   SizeClass{80, "h100"},    SizeClass{141, "h200"},
                                   SizeClass{1024, "b200"}};
 
+/// Small, without what goes without saying: of "NVIDIA GeForce RTX 4090" rtx and 4090.
+std::vector<std::string> words_of(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kBrands{"nvidia", "geforce", "tesla"};
+  std::vector<std::string> words(1);
+  for (const unsigned char letter : name) {
+    if (std::isalnum(letter) != 0) {
+      words.back() += static_cast<char>(std::tolower(letter));
+    } else {
+      words.emplace_back();
+    }
+  }
+  std::erase_if(words, [&](const std::string& word) {
+    return word.empty() || std::ranges::find(kBrands, word) != kBrands.end();
+  });
+  return words;
+}
+
+/// A name of the table, or as people and drivers write it: RTX 4090, 4090, "H100 80GB". Null where that is no card of
+/// the table, or several.
+const memory::Gpu* gpu_that_is_meant(const std::string& name) {
+  if (const auto* const gpu = memory::find_gpu(name)) return gpu;
+  const auto words = words_of(name);
+  if (words.empty()) return nullptr;
+  const std::string joined = fmt::format("{}", fmt::join(words, ""));
+  const memory::Gpu* found = nullptr;
+  for (const auto& gpu : memory::gpus()) {
+    const std::string own = fmt::format("{}", fmt::join(words_of(gpu.name), ""));
+    if (joined == own || "rtx" + joined == own) return &gpu;
+    const auto device_words = words_of(gpu.device_name);
+    if (std::ranges::mismatch(words, device_words).in1 != words.end()) continue;
+    if (found != nullptr) return nullptr;
+    found = &gpu;
+  }
+  return found;
+}
+
 std::string gigabytes(int64_t bytes) {
   return fmt::format("{:.2f} GB", in_gigabytes(bytes));
 }
@@ -49,7 +86,7 @@ std::string gigabytes(int64_t bytes) {
 }  // namespace
 
 TargetCard card_by_name(const std::string& name) {
-  const memory::Gpu* const gpu = memory::find_gpu(name);
+  const memory::Gpu* const gpu = gpu_that_is_meant(name);
   if (const auto* const old = memory::find_old_gpu(name); old != nullptr) {
     throw usage_error(
         "gpu {}: {} has compute capability {}.{}, and LibTorch for CUDA 13 has no code for cards below 7.5 (Turing: "

@@ -26,10 +26,22 @@ TEST(CardByNameTest, IsThatOfTheTable) {
   }
 }
 
+TEST(CardByNameTest, IsWrittenAsPeopleAndDriversDo) {
+  const std::pair<const char*, const char*> kNames[] = {
+      {"4090", "rtx4090"},   {"RTX 4090", "rtx4090"},       {"NVIDIA GeForce RTX 4090", "rtx4090"},
+      {"H100", "h100"},      {"rtx-5090", "rtx5090"},       {"NVIDIA H100 80GB HBM3", "h100"},
+      {"h100 80gb", "h100"}, {"A100-SXM4-40GB", "a100-40"}, {"a100_80", "a100-80"},
+      {"Tesla T4", "t4"},    {"RTX A6000", "a6000"},        {"L40S", "l40s"}};
+  for (const auto& [written, name] : kNames) EXPECT_EQ(card_by_name(written).gpu->name, name) << written;
+  // Of these there are several, or none.
+  for (const char* name : {"a100", "rtx", "RTX 4080", "NVIDIA", "-"}) {
+    EXPECT_THAT(message_of([&] { card_by_name(name); }), HasSubstr("unknown")) << name;
+  }
+}
+
 TEST(CardByNameTest, AnUnknownNameIsAnErrorWithTheNearest) {
   EXPECT_THAT(message_of([] { card_by_name("rtx409"); }), AllOf(HasSubstr("rtx409"), HasSubstr("did you mean rtx4090?"),
                                                                 HasSubstr("a100-40"), HasSubstr("--gpu-gb")));
-  EXPECT_THAT(message_of([] { card_by_name("H100"); }), HasSubstr("h100"));
   EXPECT_THAT(message_of([] { card_by_name("something quite different"); }),
               AllOf(HasSubstr("unknown"), Not(HasSubstr("did you mean"))));
   EXPECT_THAT(message_of([] { card_by_name(""); }), HasSubstr("known ones"));
