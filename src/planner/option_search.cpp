@@ -173,7 +173,8 @@ std::optional<size_t> OptionSearch::least_level(int64_t size) const {
 
 double OptionSearch::expected_seconds(const Choices& choices) const {
   if (const Option* known = tried_.find(choices)) return known->step_seconds;
-  const auto micro_batches = static_cast<double>(workload_.samples_per_rank() / choices.micro_batch_size);
+  const int64_t whole_micro_batches = workload_.samples_per_rank() / choices.micro_batch_size;
+  const auto micro_batches = static_cast<double>(whole_micro_batches);
   return micro_batches * estimate_->micro_batch_seconds(choices.micro_batch_size, choices.recompute) +
          estimate_->optimizer_seconds();
 }

@@ -143,6 +143,7 @@ int64_t standing_bytes(const RehearsalDetail& detail) {
 
 void put_in_front(const std::vector<Relaxation>& relaxed, std::vector<Suggestion>& suggestions) {
   std::vector<std::string> keys;
+  keys.reserve(relaxed.size());
   for (const auto& relaxation : relaxed) keys.push_back(relaxation.key + "=auto");
   for (auto& suggestion : suggestions) {
     suggestion.arguments.insert(suggestion.arguments.begin(), keys.begin(), keys.end());

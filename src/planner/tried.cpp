@@ -92,7 +92,8 @@ RehearsalRequest Tried::full_request(const Choices& choices, const SampleBatch& 
 }
 
 double Tried::step_seconds(const Choices& choices, const StepCosts& costs) const {
-  const auto micro_batches = static_cast<double>(workload_.samples_per_rank() / choices.micro_batch_size);
+  const int64_t whole_micro_batches = workload_.samples_per_rank() / choices.micro_batch_size;
+  const auto micro_batches = static_cast<double>(whole_micro_batches);
   const double each =
       (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(micro_batches_rehearsed(choices));
   return micro_batches * each + costs.optimizer.seconds;
