@@ -89,7 +89,7 @@ class Trainer {
       throw;
     }
     write_ledger();
-    if (run_.plan) run_.plan->compare(most_, device_used_bytes_, run_.state.step, twin_ ? &twin_->summary() : nullptr);
+    if (run_.plan) run_.plan->compare(most_, device_used_bytes(), run_.state.step, twin_ ? &twin_->summary() : nullptr);
     if (run_.host) run_.host->compare(run_.state.step);
     callbacks_.end(/*well=*/true);
     return {.stopped = stop_signal() != 0 && !is_over(),
@@ -282,9 +282,8 @@ class Trainer {
     }
     most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
     most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
-    if (metrics.device_free_bytes) {
-      const int64_t used = memory::describe(device_).total_bytes - *metrics.device_free_bytes;
-      device_used_bytes_ = std::max(device_used_bytes_, used);
+    if (const auto free = metrics.device_free_bytes) {
+      device_least_free_bytes_ = std::min(device_least_free_bytes_.value_or(*free), *free);
     }
     if (twin_) twin_->compare(step.step, step.foreseen, memory, done.failed_attempts == 0);
     empty_fragmented_cache(memory);
@@ -358,6 +357,12 @@ class Trainer {
     callbacks_.event({.step = run_.state.step, .kind = kind, .message = std::move(message), .ids = std::move(ids)});
   }
 
+  /// Most of the card that was in use at a step's end, by whomever.
+  int64_t device_used_bytes() const {
+    if (!device_least_free_bytes_) return 0;
+    return memory::describe(device_).total_bytes - *device_least_free_bytes_;
+  }
+
   void write_ledger() const {
     io::write_file(run_.folder / "ledger.json", io::json_text(run_.ledger.to_json(), 2) + "\n");
   }
@@ -420,8 +425,8 @@ class Trainer {
   int64_t next_emptying_ = 0;
   int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;
-  memory::DeviceMemory most_;      // peaks over all steps
-  int64_t device_used_bytes_ = 0;  // at most, at a step's end
+  memory::DeviceMemory most_;                       // peaks over all steps
+  std::optional<int64_t> device_least_free_bytes_;  // at a step's end
   std::optional<double> last_loss_;
 };
 
