@@ -44,15 +44,8 @@ double CardTrial::hopeless() const {
 
 std::optional<int64_t> CardTrial::least_bytes(const Job& job, const Workload& workload, const FixedChoices& fixed) {
   const models::RecomputeBlocks blocks{.vision = plan_.detail.vision_blocks, .language = plan_.detail.language_blocks};
-  std::optional<int64_t> least;
-  for (const Choices& choices : frugal_choices(fixed, workload, blocks)) {
-    // Tiles one by one are many launches, so a rehearsal takes long.
-    if (least && static_cast<double>(*least) > hopeless() * static_cast<double>(limit_bytes())) break;
-    const auto bytes = tried_.reserved_bytes(job, choices, workload.candidates);
-    if (bytes && (!least || *bytes < *least)) least = bytes;
-    if (fits(least)) break;
-  }
-  return least;
+  return least_reserved(tried_, job, workload, frugal_choices(fixed, workload, blocks), limit_bytes(),
+                        hopeless() * static_cast<double>(limit_bytes()));
 }
 
 std::optional<Trial::Freed> CardTrial::plan_with(const FixedChoices& fixed) {

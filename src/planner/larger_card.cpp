@@ -46,13 +46,9 @@ std::vector<Candidate> known_cards(const PlanRequest& request) {
 int64_t least_on(const TargetCard& card, const PlanRequest& request, const Plan& plan, int64_t limit_bytes) {
   const RehearsalDetail& detail = plan.detail;
   Tried tried(request.job, card, request.workload, limit_bytes);
-  std::optional<int64_t> least;
-  for (const Choices& choices :
-       frugal_choices(request.fixed, request.workload, {detail.vision_blocks, detail.language_blocks})) {
-    const auto bytes = tried.reserved_bytes(request.job, choices, request.workload.candidates);
-    if (bytes && (!least || *bytes < *least)) least = bytes;
-    if (least && *least <= limit_bytes) break;
-  }
+  const auto frugal = frugal_choices(request.fixed, request.workload, {detail.vision_blocks, detail.language_blocks});
+  const auto least = least_reserved(tried, request.job, request.workload, frugal, limit_bytes,
+                                    std::numeric_limits<double>::infinity());
   return least.value_or(std::numeric_limits<int64_t>::max());
 }
 
