@@ -9,12 +9,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/foreign_settings.h"
 
@@ -103,13 +103,9 @@ at::Device open_device(const std::string& name) {
   if (name == "auto") return open_best();
   if (name == "cpu") return at::kCPU;
   if (name == "cuda") return open_cuda(name, 0);
-  int index = -1;
-  if (name.starts_with("cuda:")) {
-    const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), index);
-    if (error != std::errc() || end != name.data() + name.size()) index = -1;
-  }
+  const int64_t index = number_behind("cuda:", name).value_or(-1);
   if (index < 0 || index > 127) throw usage_error("device {}: unknown; write auto, cpu, cuda or cuda:N", name);
-  return open_cuda(name, index);
+  return open_cuda(name, static_cast<int>(index));
 }
 
 DeviceMemory device_memory(at::Device device) {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
@@ -36,12 +36,9 @@ std::optional<fs::path> highest_numbered(const fs::path& parent, std::string_vie
   std::error_code error;
   for (auto entry = fs::directory_iterator(parent, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    int64_t number = -1;
-    if (!name.starts_with(prefix)) continue;
-    const auto [end, wrong] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
-    if (wrong != std::errc() || end != name.data() + name.size() || number <= highest) continue;
-    highest = number;
+    const auto number = number_behind(prefix, entry->path().filename().string());
+    if (!number || *number <= highest) continue;
+    highest = *number;
     found = entry->path();
   }
   return found;

@@ -1,7 +1,6 @@
 #include "vlmtrain/train/run_checkpoint.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
@@ -32,11 +32,7 @@ std::filesystem::path state_folder(const std::filesystem::path& checkpoint) {
 
 /// The step of a checkpoint's folder name; nothing for other names.
 std::optional<int64_t> step_of(const std::filesystem::path& folder) {
-  const std::string name = folder.filename().string();
-  int64_t step = 0;
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const auto [end, error] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
-  return error == std::errc() && end == name.data() + name.size() ? std::optional{step} : std::nullopt;
+  return number_behind(kPrefix, folder.filename().string());
 }
 
 /// Ascending by step.
