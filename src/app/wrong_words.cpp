@@ -24,6 +24,10 @@ std::string as_key(std::string word) {
   return word;
 }
 
+bool is_yaml_file(const std::string& word) {
+  return word.ends_with(".yaml") || word.ends_with(".yml");
+}
+
 std::vector<std::string> flags_of(const CLI::App& command) {
   std::vector<std::string> flags;
   for (const CLI::Option* const option : command.get_options()) {
@@ -88,7 +92,7 @@ std::string not_expected(const CLI::App& command, const std::vector<std::string>
 
 std::string unknown_command(const CLI::App& app, const std::string& word) {
   std::error_code error;
-  if (word.ends_with(".yaml") || word.ends_with(".yml")) {
+  if (is_yaml_file(word)) {
     return fmt::format("{0}: a configuration is given as vlmtrain --config {0}", word);
   }
   if (word.find('=') != std::string::npos) {
@@ -121,8 +125,7 @@ std::string wrong_words(const CLI::App& app, const CLI::ParseError& error, const
   if (has_unknown_flag || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     return not_expected(command, arguments);
   }
-  const auto is_config = [](const std::string& word) { return word.ends_with(".yaml") || word.ends_with(".yml"); };
-  if (const auto config = std::find_if(arguments.begin(), arguments.end(), is_config);
+  if (const auto config = std::find_if(arguments.begin(), arguments.end(), is_yaml_file);
       config != arguments.end() && std::string_view(error.what()) == "--config is required") {
     return fmt::format("{1}: a configuration is given as vlmtrain {0} --config {1}", command.get_name(), *config);
   }

@@ -60,17 +60,18 @@ std::string read_config_text(const std::filesystem::path& path) {
 }
 
 std::string why_no_yaml(std::string_view text, int line, std::string_view reason) {
-  const auto line_number = [&](int wanted) {
+  const auto text_of_line = [&](int wanted) {
     std::string_view rest = text;
-    for (int i = 0; i < wanted && !rest.empty(); ++i)
+    for (int i = 0; i < wanted && !rest.empty(); ++i) {
       rest.remove_prefix(std::min(rest.find('\n'), rest.size() - 1) + 1);
+    }
     return rest.substr(0, rest.find('\n'));
   };
   // The parser names the line where it gave up, at times the one behind the cause.
   for (const int candidate : {line, line - 1}) {
     if (candidate < 0) continue;
-    const std::string_view indentation = line_number(candidate);
-    if (indentation.substr(0, indentation.find_first_not_of(" \t")).find('\t') != std::string_view::npos) {
+    const std::string_view content = text_of_line(candidate);
+    if (content.substr(0, content.find_first_not_of(" \t")).find('\t') != std::string_view::npos) {
       return fmt::format("{} is indented with a tab; YAML takes spaces only",
                          candidate == line ? "this line" : "the line above");
     }

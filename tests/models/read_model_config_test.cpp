@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/temporary_folder.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
@@ -16,13 +16,7 @@ using testing::HasSubstr;
 class ReadModelConfigTest : public testing::Test {
  protected:
   std::string error_of(const fs::path& path) const {
-    try {
-      read_model_config(path);
-    } catch (const UserError& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBadData);
-      return error.what();
-    }
-    return "";
+    return io::message_of([&] { read_model_config(path); });
   }
 
   fs::path made(const fs::path& folder) const {
