@@ -107,9 +107,9 @@ function(vlmtrain_test_program part)
   target_link_libraries(${part}_tests PRIVATE vlmtrain_${library} GTest::gtest GTest::gmock GTest::gtest_main)
 endfunction()
 
-# vlmtrain_test(PART LABEL [PROCESSES N]): the program, and N tests for ctest that each run every Nth test of it. Not one
+# vlmtrain_test(PART LABEL… [PROCESSES N]): the program, and N tests for ctest that each run every Nth test of it. Not one
 # for each: loading LibTorch takes longer than most tests do.
-function(vlmtrain_test part label)
+function(vlmtrain_test part)
   cmake_parse_arguments(TEST "" "PROCESSES" "" ${ARGN})
   vlmtrain_test_program(${part})
   if(NOT TARGET ${part}_tests)
@@ -126,7 +126,7 @@ function(vlmtrain_test part label)
       set(name ${part}.${number}_of_${TEST_PROCESSES})
     endif()
     add_test(NAME ${name} COMMAND ${part}_tests --gtest_brief=1)
-    set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 1200
+    set_tests_properties(${name} PROPERTIES LABELS "${TEST_UNPARSED_ARGUMENTS}" TIMEOUT 1200
                          ENVIRONMENT "GTEST_TOTAL_SHARDS=${TEST_PROCESSES};GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()

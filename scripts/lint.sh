@@ -4,15 +4,27 @@
 #   scripts/lint.sh                     clang-format only
 #   scripts/lint.sh --tidy              and clang-tidy on every source file (long)
 #   scripts/lint.sh --tidy-since COMMIT and clang-tidy on the source files changed since COMMIT
+#   scripts/lint.sh --tidy-changed      since this branch left the remote's main one; on that itself, since the commit before
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mapfile -t files < <(git ls-files '*.h' '*.cpp')
 clang-format --dry-run --Werror "${files[@]}"
 echo "clang-format: ${#files[@]} files are in order"
 
+# The commit that --tidy-changed compares with.
+branching_point() {
+  local point
+  point=$(git merge-base HEAD origin/HEAD 2>/dev/null || git merge-base HEAD origin/main 2>/dev/null || true)
+  if [[ -z $point || $point == $(git rev-parse HEAD) ]]; then
+    point=$(git rev-parse --quiet --verify HEAD~1 || git rev-parse HEAD)
+  fi
+  echo "$point"
+}
+
 case ${1:-} in
   --tidy) mapfile -t sources < <(git ls-files 'src/*.cpp') ;;
   --tidy-since) mapfile -t sources < <(git diff --name-only --diff-filter=d "$2" -- 'src/*.cpp') ;;
+  --tidy-changed) mapfile -t sources < <(git diff --name-only --diff-filter=d "$(branching_point)" -- 'src/*.cpp') ;;
   *) exit 0 ;;
 esac
 cmake --preset debug >/dev/null  # where each file is compiled by itself

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh                 packages and LibTorch
 #   scripts/setup.sh --tests         and a browser, for the tests of the run report; without one they are skipped
+#   scripts/setup.sh --nightly       and what the fuzz targets need as well
 #   scripts/setup.sh --print-libtorch   print the folder that holds torch/ and nvidia/, install nothing
 #
 # VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is where LibTorch goes.
@@ -26,7 +27,8 @@ packages=(
   libavformat-dev libavcodec-dev libavutil-dev libswscale-dev
   python3 python3-venv python3-pip python3-numpy python3-pil
 )
-[[ ${1:-} == --tests ]] && packages+=(chromium)
+[[ ${1:-} == --tests || ${1:-} == --nightly ]] && packages+=(chromium)
+[[ ${1:-} == --nightly ]] && packages+=(clang libclang-rt-14-dev)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
