@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <array>
 
+#include "memory/gpu_list.h"
+
 // Compiled into the stand-ins of the virtual GPU as well: it includes nothing but the standard library.
 
 namespace vlmtrain::memory {
 
 namespace {
 
+using gpu_list::geforce;
+using gpu_list::kGiga;
+using gpu_list::kMiB;
+using gpu_list::kTera;
+using gpu_list::kUsualContext;
+
 constexpr int64_t kKiB = 1024;
-constexpr int64_t kMiB = 1024 * kKiB;
-constexpr double kTera = 1e12;
-constexpr double kGiga = 1e9;
 
 constexpr std::array kArchitectures{
     Architecture{75, 1024, 16, 64 * kKiB, 64 * kKiB},   Architecture{80, 2048, 32, 164 * kKiB, 163 * kKiB},
@@ -21,9 +26,7 @@ constexpr std::array kArchitectures{
     Architecture{120, 1536, 24, 100 * kKiB, 99 * kKiB},
 };
 
-// Memory that was not measured is what PyTorch's out-of-memory errors of such cards say, to a hundredth of a GiB. No
-// context was measured: it depends on the driver and on which kernels a process has loaded.
-constexpr int64_t kUsualContext = 512 * kMiB;
+// Memory that was not measured is what PyTorch's out-of-memory errors of such cards say, to a hundredth of a GiB.
 
 constexpr Gpu kT4{.name = "t4",
                   .device_name = "Tesla T4",
@@ -63,19 +66,6 @@ constexpr Gpu kA10080{.name = "a100-80",
                       .bf16_operations = 312 * kTera,
                       .fp16_operations = 312 * kTera,
                       .memory_bandwidth = 2039 * kGiga};
-
-constexpr Gpu kRtx3090{.name = "rtx3090",
-                       .device_name = "NVIDIA GeForce RTX 3090",
-                       .architecture = 86,
-                       .multiprocessors = 82,
-                       .l2_cache_bytes = 6 * kMiB,
-                       .memory_bytes = 24'125 * kMiB,
-                       .context_bytes = kUsualContext,
-                       .fp32_operations = 35.6 * kTera,
-                       .tf32_operations = 35.6 * kTera,
-                       .bf16_operations = 71 * kTera,
-                       .fp16_operations = 71 * kTera,
-                       .memory_bandwidth = 936 * kGiga};
 
 constexpr Gpu kA6000{.name = "a6000",
                      .device_name = "NVIDIA RTX A6000",
@@ -244,8 +234,30 @@ constexpr std::array kOldGpus{
     OldGpu{"k80", "Tesla K80 (Kepler)", 37},
 };
 
-constexpr std::array kGpus{kT4,      kA10040, kA10080, kRtx3090, kA6000, kL4,
-                           kRtx4090, kL40s,   kH100,   kH200,    kB200,  kRtx5090};
+/// With what its tensor cores do with dense matrices, where that is not twice the rest; in TF32 half of it.
+constexpr Gpu professional(Gpu card, double tensor_tera) {
+  card.tf32_operations = tensor_tera / 2 * kTera;
+  card.bf16_operations = tensor_tera * kTera;
+  card.fp16_operations = tensor_tera * kTera;
+  return card;
+}
+
+constexpr Gpu kA4000 = professional(geforce("a4000", "NVIDIA RTX A4000", 86, 48, 4, 15'985, 19.2, 448), 76.7);
+constexpr Gpu kA5000 = professional(geforce("a5000", "NVIDIA RTX A5000", 86, 64, 6, 24'136, 27.8, 768), 111.1);
+constexpr Gpu kA10 = professional(geforce("a10", "NVIDIA A10", 86, 72, 6, 22'580, 31.2, 600), 125);
+constexpr Gpu kA10g = professional(geforce("a10g", "NVIDIA A10G", 86, 80, 6, 22'508, 35, 600), 70);
+constexpr Gpu kRtx6000Ada =
+    professional(geforce("rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 89, 142, 96, 45'496, 91.1, 960), 364.2);
+constexpr Gpu kL40 = professional(geforce("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
+constexpr Gpu kH100Pcie = professional(geforce("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756);
+constexpr Gpu kRtxPro6000 = professional(
+    geforce("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 128, 97'249, 125, 1792),
+    503.8);
+
+constexpr std::array kOthers{kT4,   kA10040, kA10080,  kA6000,   kA4000,      kA5000, kA10,
+                             kA10g, kL4,     kL40,     kL40s,    kRtx6000Ada, kH100,  kH100Pcie,
+                             kH200, kB200,   kRtx4090, kRtx5090, kRtxPro6000};
+constexpr auto kGpus = gpu_list::in_order(kOthers, gpu_list::kGeforce);
 
 }  // namespace
 

@@ -31,7 +31,8 @@ std::vector<Candidate> known_cards(const PlanRequest& request) {
     for (const double size : kSizes) list.push_back({fmt::format("{:g}", size), card_of_size(size)});
   } else {
     for (const auto& gpu : memory::gpus()) {
-      if (computes_in(gpu, request.job.precision)) {
+      // Nobody puts a laptop's card into their machine.
+      if (computes_in(gpu, request.job.precision) && !gpu.name.ends_with("-laptop")) {
         list.push_back({std::string(gpu.name), card_by_name(std::string(gpu.name))});
       }
     }

@@ -11,6 +11,7 @@
 
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/planner/virtual_card.h"
 
@@ -45,7 +46,7 @@ constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx50
 
 /// Small, without what goes without saying: of "NVIDIA GeForce RTX 4090" rtx and 4090.
 std::vector<std::string> words_of(std::string_view name) {
-  constexpr std::array<std::string_view, 3> kBrands{"nvidia", "geforce", "tesla"};
+  constexpr std::array<std::string_view, 4> kBrands{"nvidia", "geforce", "tesla", "gpu"};
   std::vector<std::string> words(1);
   for (const unsigned char letter : name) {
     if (std::isalnum(letter) != 0) {
@@ -54,29 +55,49 @@ std::vector<std::string> words_of(std::string_view name) {
       words.emplace_back();
     }
   }
+  std::ranges::replace(words, "mobile", "laptop");
   std::erase_if(words, [&](const std::string& word) {
     return word.empty() || std::ranges::find(kBrands, word) != kBrands.end();
   });
   return words;
 }
 
-/// A name of the table, or as people and drivers write it: RTX 4090, 4090, "H100 80GB". Null where that is no card of
-/// the table, or several.
-const memory::Gpu* gpu_that_is_meant(const std::string& name) {
-  if (const auto* const gpu = memory::find_gpu(name)) return gpu;
-  const auto words = words_of(name);
-  if (words.empty()) return nullptr;
+/// The card that these words name, or else those whose names begin with them.
+std::vector<const memory::Gpu*> gpus_of_words(const std::vector<std::string>& words) {
+  std::vector<const memory::Gpu*> found;
+  if (words.empty()) return found;
   const std::string joined = fmt::format("{}", fmt::join(words, ""));
-  const memory::Gpu* found = nullptr;
   for (const auto& gpu : memory::gpus()) {
     const std::string own = fmt::format("{}", fmt::join(words_of(gpu.name), ""));
-    if (joined == own || "rtx" + joined == own) return &gpu;
     const auto device_words = words_of(gpu.device_name);
-    if (std::ranges::mismatch(words, device_words).in1 != words.end()) continue;
-    if (found != nullptr) return nullptr;
-    found = &gpu;
+    if (joined == own || "rtx" + joined == own || words == device_words) return {&gpu};
+    if (std::ranges::mismatch(words, device_words).in1 == words.end()) found.push_back(&gpu);
   }
   return found;
+}
+
+/// Whether a card is sold as one of so many gigabytes; drivers report a little less.
+bool is_sold_with(const memory::Gpu& gpu, int64_t gigabytes) {
+  const double missing = static_cast<double>(gigabytes) - static_cast<double>(gpu.memory_bytes) / kGiB;
+  return missing >= 0 && missing < static_cast<double>(gigabytes) / 8;
+}
+
+/// A name of the table, or as people and drivers write it: RTX 4090, 4090, "H100 80GB", "3060 12 GB", "4080 mobile".
+/// Null where that is no card of the table, or several.
+const memory::Gpu* gpu_that_is_meant(const std::string& name) {
+  if (const auto* const gpu = memory::find_gpu(name)) return gpu;
+  auto words = words_of(name);
+  auto found = gpus_of_words(words);
+  if (found.empty() && !words.empty()) {
+    if (words.back() == "gb") words.pop_back();
+    if (words.empty()) return nullptr;
+    const auto size = number_behind("", words.back().substr(0, words.back().find("gb")));
+    if (!size) return nullptr;
+    words.pop_back();
+    found = gpus_of_words(words);
+    std::erase_if(found, [&](const memory::Gpu* gpu) { return !is_sold_with(*gpu, *size); });
+  }
+  return found.size() == 1 ? found.front() : nullptr;
 }
 
 std::string gigabytes(int64_t bytes) {

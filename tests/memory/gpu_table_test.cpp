@@ -28,11 +28,12 @@ TEST(GpuTableTest, EveryCardIsWhole) {
     SCOPED_TRACE(gpu.name);
     EXPECT_EQ(architecture(gpu.architecture).number, gpu.architecture);
     EXPECT_GT(gpu.multiprocessors, 0);
-    EXPECT_GT(gpu.memory_bytes, int64_t{10} << 30);
+    EXPECT_GT(gpu.memory_bytes, int64_t{5} << 30);
     EXPECT_GT(gpu.fp32_operations, 1e12);
     EXPECT_GE(gpu.fp16_operations, gpu.fp32_operations);
     EXPECT_EQ(gpu.bf16_operations > 0, gpu.architecture >= 80);
     EXPECT_GT(gpu.memory_bandwidth, 1e11);
+    EXPECT_GT(gpu.l2_cache_bytes, int64_t{1} << 20);
   }
   EXPECT_TRUE(std::ranges::is_sorted(gpus(), {}, &Gpu::architecture));
 }

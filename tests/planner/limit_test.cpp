@@ -27,14 +27,34 @@ TEST(CardByNameTest, IsThatOfTheTable) {
 }
 
 TEST(CardByNameTest, IsWrittenAsPeopleAndDriversDo) {
-  const std::pair<const char*, const char*> kNames[] = {
-      {"4090", "rtx4090"},   {"RTX 4090", "rtx4090"},       {"NVIDIA GeForce RTX 4090", "rtx4090"},
-      {"H100", "h100"},      {"rtx-5090", "rtx5090"},       {"NVIDIA H100 80GB HBM3", "h100"},
-      {"h100 80gb", "h100"}, {"A100-SXM4-40GB", "a100-40"}, {"a100_80", "a100-80"},
-      {"Tesla T4", "t4"},    {"RTX A6000", "a6000"},        {"L40S", "l40s"}};
+  const std::pair<const char*, const char*> kNames[] = {{"4090", "rtx4090"},
+                                                        {"RTX 4090", "rtx4090"},
+                                                        {"NVIDIA GeForce RTX 4090", "rtx4090"},
+                                                        {"H100", "h100"},
+                                                        {"rtx-5090", "rtx5090"},
+                                                        {"NVIDIA H100 80GB HBM3", "h100"},
+                                                        {"h100 80gb", "h100"},
+                                                        {"A100-SXM4-40GB", "a100-40"},
+                                                        {"a100_80", "a100-80"},
+                                                        {"Tesla T4", "t4"},
+                                                        {"RTX A6000", "a6000"},
+                                                        {"L40S", "l40s"},
+                                                        {"3060", "rtx3060"},
+                                                        {"RTX 4080", "rtx4080"},
+                                                        {"RTX 4080 SUPER", "rtx4080-super"},
+                                                        {"4070ti", "rtx4070ti"},
+                                                        {"RTX 3060 12GB", "rtx3060"},
+                                                        {"4090 24 GB", "rtx4090"},
+                                                        {"4090 laptop", "rtx4090-laptop"},
+                                                        {"RTX 3080 Mobile", "rtx3080-laptop"},
+                                                        {"NVIDIA GeForce RTX 4060 Laptop GPU", "rtx4060-laptop"},
+                                                        {"RTX 6000 Ada", "rtx6000-ada"},
+                                                        {"RTX PRO 6000", "rtx-pro-6000"},
+                                                        {"A10G", "a10g"},
+                                                        {"a100 40gb", "a100-40"}};
   for (const auto& [written, name] : kNames) EXPECT_EQ(card_by_name(written).gpu->name, name) << written;
   // Of these there are several, or none.
-  for (const char* name : {"a100", "rtx", "RTX 4080", "NVIDIA", "-"}) {
+  for (const char* name : {"a100", "rtx", "RTX 4085", "NVIDIA", "-", "3060 8GB", "4090 48GB", "24GB"}) {
     EXPECT_THAT(message_of([&] { card_by_name(name); }), HasSubstr("unknown")) << name;
   }
 }
@@ -144,7 +164,8 @@ TEST(CardOfDeviceTest, AnUnknownNameIsPlannedAsTheCardMostLikeIt) {
     EXPECT_EQ(card.memory_bytes, 20'000'000'000);
     return card.gpu;
   };
-  EXPECT_EQ(planned_as(89, 60)->name, "l4");
+  EXPECT_EQ(planned_as(89, 59)->name, "l4");
+  EXPECT_EQ(planned_as(89, 64)->name, "rtx4070ti-super");
   EXPECT_EQ(planned_as(89, 130)->name, "rtx4090");
   EXPECT_EQ(planned_as(90, 132)->architecture, 90);
   EXPECT_EQ(planned_as(103, 148)->architecture, 100) << "the next older: it runs its kernels";
