@@ -80,7 +80,8 @@ ExitCode eval(const Arguments& arguments) {
                                                                                       {"task", answer.task},
                                                                                       {"closed", is_closed},
                                                                                       {"expected", answer.expected},
-                                                                                      {"given", answer.given}}) +
+                                                                                      {"given", answer.given},
+                                                                                      {"question", answer.question}}) +
                                                  "\n";
                                       });
   if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);

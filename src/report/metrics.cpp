@@ -45,6 +45,8 @@ std::string StepMetrics::to_json_line() const {
                              {"epoch", epoch},
                              {"loss", loss},
                              {"learning_rate", learning_rate},
+                             {"vision_learning_rate", or_null(vision_learning_rate)},
+                             {"projector_learning_rate", or_null(projector_learning_rate)},
                              {"grad_norm", grad_norm},
                              {"skipped", skipped},
                              {"skipped_steps", skipped_steps},

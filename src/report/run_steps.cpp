@@ -28,6 +28,8 @@ struct Number {
 
 constexpr Number kNumbers[] = {{"loss"},
                                {"learning_rate"},
+                               {"vision_learning_rate"},
+                               {"projector_learning_rate"},
                                {"grad_norm"},
                                {"loss_scale"},
                                {"tokens_per_second"},

@@ -82,6 +82,8 @@ void TensorBoard::step(const StepMetrics& metrics) {
                                        {"incidents/foreseen_splits", static_cast<double>(metrics.foreseen_splits)},
                                        {"incidents/skipped_steps", static_cast<double>(metrics.skipped_steps)},
                                        {"incidents/micro_batches", static_cast<double>(metrics.micro_batches)}};
+  if (metrics.vision_learning_rate) values["train/vision_learning_rate"] = *metrics.vision_learning_rate;
+  if (metrics.projector_learning_rate) values["train/projector_learning_rate"] = *metrics.projector_learning_rate;
   if (metrics.loss_scale) values["train/loss_scale"] = *metrics.loss_scale;
   if (metrics.reserved_peak_bytes > 0) {
     values["memory/allocated_peak_gb"] = gigabytes(metrics.allocated_peak_bytes);

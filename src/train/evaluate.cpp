@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/data/micro_batch.h"
@@ -19,6 +21,20 @@ std::string trimmed(const std::string& text) {
   constexpr const char* kSpace = " \t\r\n";
   const auto first = text.find_first_not_of(kSpace);
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+}
+
+/// What the record's last answer answers, without the places of images and videos.
+std::string question_of(const io::Record& record) {
+  const auto turn = std::find_if(record.turns.rbegin(), record.turns.rend(),
+                                 [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
+  if (turn == record.turns.rend()) return "";
+  std::string question = turn->text;
+  for (const auto mark : {io::kImageMark, io::kVideoMark}) {
+    for (size_t at = question.find(mark); at != std::string::npos; at = question.find(mark)) {
+      question.erase(at, mark.size());
+    }
+  }
+  return trimmed(question);
 }
 
 class Evaluator {
@@ -87,7 +103,10 @@ class Evaluator {
   void count(const data::Sample& sample, const std::vector<int64_t>& answer_ids) {
     const auto& record = records_[static_cast<size_t>(sample.index)];
     if (record.turns.back().role != io::Role::kAssistant) return;  // there is nothing to compare with
-    const Answer answer{record.id, record.task, trimmed(record.turns.back().text),
+    const Answer answer{record.id,
+                        record.task,
+                        question_of(record),
+                        trimmed(record.turns.back().text),
                         trimmed(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
                         answer_type_of(record)};
     const bool exact = answer.expected == answer.given;

@@ -31,6 +31,18 @@ void check_loss_scale(const engine::TrainingOptions& training) {
       engine::name_of(training.precision));
 }
 
+void check_learning_rates(const Config& config) {
+  const auto check = [](const char* part, bool frozen, const Auto<double>& rate) {
+    if (!frozen || !rate) return;
+    throw usage_error(
+        "training.{0}_learning_rate: is {1}, but model.freeze_{2}=true keeps that part of the model as it is; leave "
+        "training.{0}_learning_rate auto, or set model.freeze_{2} to false",
+        part, *rate, std::string_view(part) == "vision" ? "vision_tower" : part);
+  };
+  check("vision", config.model.freeze_vision_tower, config.training.vision_learning_rate);
+  check("projector", config.model.freeze_projector, config.training.projector_learning_rate);
+}
+
 std::vector<io::Record> read_records(const std::filesystem::path& file) {
   auto records = io::read_dataset(file);
   if (records.empty()) throw data_error("{}: holds no samples", file.string());

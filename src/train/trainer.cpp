@@ -123,6 +123,12 @@ class Trainer {
     callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));  // last: it may stop the run
   }
 
+  bool trains(nn::Component component) const {
+    return std::ranges::any_of(run_.model->parameters().all(), [component](const nn::Parameter& parameter) {
+      return parameter.component == component && parameter.tensor.requires_grad();
+    });
+  }
+
   void log_run() const {
     const auto& training = config_.training;
     const int64_t micro = run_.choices.micro_batch_size;
@@ -275,6 +281,8 @@ class Trainer {
     metrics.total_steps = run_.schedule.total_steps;
     metrics.epoch = epochs_.at(run_.state.cursor);
     metrics.learning_rate = rates_.language_model;
+    if (trains(nn::Component::kVisionTower)) metrics.vision_learning_rate = rates_.vision_tower;
+    if (trains(nn::Component::kProjector)) metrics.projector_learning_rate = rates_.projector;
     if (run_.plan) {
       const auto& predicted = step.foreseen.peaks ? *step.foreseen.peaks : run_.plan->peaks();
       metrics.predicted_allocated_peak_bytes = predicted.allocated_bytes;
@@ -463,6 +471,7 @@ TrainingSummary train(const Config& config, const std::string& resolved_yaml, at
   check_required(config);
   check_batch_scaling(config.training);
   check_loss_scale(config.training);
+  check_learning_rates(config);
   micro_batch_size(config.training);
   create_folder(run_folder(config));
   const RunLock lock(run_folder(config));

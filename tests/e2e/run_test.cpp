@@ -9,9 +9,11 @@
 namespace vlmtrain::e2e {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::UnorderedElementsAre;
 
 class RunTest : public CommandTest {};
@@ -95,9 +97,23 @@ TEST_F(RunTest, ACheckpointLoadsInEval) {
   EXPECT_EQ(evaluation["closed"]["samples"].get<int64_t>() + evaluation["open"]["samples"].get<int64_t>(), kRecords);
   EXPECT_TRUE(evaluation["closed"].contains("accuracy"));
   EXPECT_TRUE(evaluation["open"].contains("recall"));
-  EXPECT_EQ(step_lines("answers.jsonl").size(), kRecords);
+  const auto answers = step_lines("answers.jsonl");
+  EXPECT_EQ(answers.size(), kRecords);
+  for (const auto& answer : answers) {
+    EXPECT_THAT(answer["question"].get<std::string>(), AllOf(Not(IsEmpty()), Not(HasSubstr("<image>"))));
+  }
   const Result again = run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere", "--answers", "answers.jsonl"});
   EXPECT_EQ(again.exit_code, 4) << "earlier answers may be replaced: " << again.err;
+}
+
+TEST_F(RunTest, MetricsHaveTheLearningRateOfEachPartThatLearns) {
+  train_well({"training.lr_scheduler=constant", "training.warmup_ratio=0", "training.learning_rate=0.004",
+              "training.projector_learning_rate=0.003", "model.freeze_vision_tower=true"});
+  for (const auto& step : step_lines("run/metrics.jsonl")) {
+    EXPECT_EQ(step["learning_rate"], 0.004);
+    EXPECT_EQ(step["projector_learning_rate"], 0.003);
+    EXPECT_TRUE(step["vision_learning_rate"].is_null()) << "it stays as it is";
+  }
 }
 
 TEST_F(RunTest, QuietPrintsNothing) {

@@ -28,16 +28,18 @@ TEST(StepMetricsTest, IsOneLineWithTheDocumentedKeys) {
   std::vector<std::string> keys;
   const auto json = nlohmann::ordered_json::parse(line);
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, testing::ElementsAre(
-                        "step", "total_steps", "epoch", "loss", "learning_rate", "grad_norm", "skipped",
-                        "skipped_steps", "loss_scale", "tokens", "label_tokens", "images", "samples", "step_seconds",
-                        "data_wait_seconds", "tokens_per_second", "micro_batches", "micro_batch_sizes",
-                        "foreseen_splits", "oom_splits", "predicted_allocated_peak_bytes", "predicted_peak_bytes",
-                        "allocated_peak_bytes", "reserved_peak_bytes", "allocated_bytes", "reserved_bytes",
-                        "fragmentation_bytes", "device_free_bytes", "host_bytes", "host_peak_bytes", "tasks"));
+  EXPECT_THAT(
+      keys, testing::ElementsAre("step", "total_steps", "epoch", "loss", "learning_rate", "vision_learning_rate",
+                                 "projector_learning_rate", "grad_norm", "skipped", "skipped_steps", "loss_scale",
+                                 "tokens", "label_tokens", "images", "samples", "step_seconds", "data_wait_seconds",
+                                 "tokens_per_second", "micro_batches", "micro_batch_sizes", "foreseen_splits",
+                                 "oom_splits", "predicted_allocated_peak_bytes", "predicted_peak_bytes",
+                                 "allocated_peak_bytes", "reserved_peak_bytes", "allocated_bytes", "reserved_bytes",
+                                 "fragmentation_bytes", "device_free_bytes", "host_bytes", "host_peak_bytes", "tasks"));
   EXPECT_EQ(json["tasks"].dump(), "{}");
   EXPECT_EQ(json["micro_batch_sizes"].dump(), "[]");
-  for (const char* key : {"loss_scale", "predicted_allocated_peak_bytes", "device_free_bytes"}) {
+  for (const char* key :
+       {"loss_scale", "vision_learning_rate", "predicted_allocated_peak_bytes", "device_free_bytes"}) {
     EXPECT_TRUE(json[key].is_null()) << key;
   }
   EXPECT_EQ(json["tokens_per_second"], 600);

@@ -6,8 +6,12 @@
 #include <set>
 #include <sstream>
 
+#include "planner/user_error.h"
+
 namespace vlmtrain::train {
 namespace {
+
+using planner::message_of;
 
 /// All keys of the configuration, in the order of their documentation.
 std::vector<std::string> all_keys() {
@@ -22,6 +26,22 @@ std::vector<std::string> all_keys() {
 }
 
 /// A key that is new has to be put here or into the fingerprint.
+TEST(LearningRatesTest, APartThatStaysAsItIsHasNone) {
+  Config config;
+  config.training.vision_learning_rate = 1e-5;
+  config.training.projector_learning_rate = 1e-4;
+  EXPECT_NO_THROW(check_learning_rates(config));
+  config.model.freeze_projector = true;
+  EXPECT_THAT(message_of([&] { check_learning_rates(config); }),
+              testing::AllOf(testing::HasSubstr("training.projector_learning_rate"),
+                             testing::HasSubstr("model.freeze_projector to false")));
+  config.model.freeze_projector = false;
+  config.model.freeze_vision_tower = true;
+  EXPECT_THAT(message_of([&] { check_learning_rates(config); }), testing::HasSubstr("model.freeze_vision_tower"));
+  config.training.vision_learning_rate = {};
+  EXPECT_NO_THROW(check_learning_rates(config));
+}
+
 TEST(RunFingerprintTest, LacksOnlyWhatChangesNoNumberOrMayBeChangedOnTheWay) {
   const std::set<std::string> free{
       // What the planner chooses, or a person in its place: loss and gradients stay the same but for rounding.

@@ -21,12 +21,14 @@ struct TaskMetrics {
 
 /// One optimizer step as metrics.jsonl has it. A number that is not finite stands there as null, for JSON has no NaN.
 struct StepMetrics {
-  int64_t step = 0;         ///< from 1
-  int64_t total_steps = 0;  ///< of the run; 0: unknown
-  double epoch = 0;         ///< passes over the data set after this step
-  double loss = 0;          ///< mean over the label tokens of the global batch
-  double learning_rate = 0;
-  double grad_norm = 0;  ///< before clipping
+  int64_t step = 0;                               ///< from 1
+  int64_t total_steps = 0;                        ///< of the run; 0: unknown
+  double epoch = 0;                               ///< passes over the data set after this step
+  double loss = 0;                                ///< mean over the label tokens of the global batch
+  double learning_rate = 0;                       ///< of the language model
+  std::optional<double> vision_learning_rate;     ///< nothing where the vision tower stays as it is
+  std::optional<double> projector_learning_rate;  ///< the same of the projector
+  double grad_norm = 0;                           ///< before clipping
   int64_t tokens = 0;
   int64_t label_tokens = 0;
   int64_t images = 0;

@@ -48,7 +48,9 @@ struct Evaluation {
 
 /// One answer of the model beside the one in the data.
 struct Answer {
-  std::string id, task, expected, given;
+  std::string id, task;
+  std::string question;  ///< the last of the record, without the places of images and videos
+  std::string expected, given;
   AnswerType type = AnswerType::kOpen;
 };
 

@@ -67,6 +67,13 @@ function tiles() {
 const seriesOf = (list) => list.filter(([key]) => data.curves[key] && data.curves[key].mean.some((value) => words.known(value) && (value !== 0 || !key.endsWith("_bytes"))))
   .map(([key, name, colour, more]) => ({ name, colour: `var(${colour})`, ...data.curves[key], ...more }));
 
+/// One curve where all parts of the model learn alike, else one for each part that learns.
+function learningRates() {
+  const rates = seriesOf([["learning_rate", "language model", "--language"], ["projector_learning_rate", "projector", "--input"], ["vision_learning_rate", "vision tower", "--vision"]]);
+  const alike = rates.every((rate) => rate.mean.every((value, i) => value === rates[0].mean[i] || !words.known(value)));
+  return alike ? seriesOf([["learning_rate", "learning rate", "--weights"]]) : rates;
+}
+
 function marks() {
   return data.events.shown.filter((event) => kindStyle[event.kind] && event.step >= view.first)
     .map((event) => ({ stretch: (event.step - view.first) / view.width, colour: `var(--${kindStyle[event.kind]})` }));
@@ -78,7 +85,7 @@ function chartOptions() {
     { title: "Loss", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), series: seriesOf([["loss", "loss", "--loss"]]), smooth: true, logarithmic: true, marks: marks(), height: 230,
       empty: summary.steps > 0 ? "No step has a loss that is a number: on a virtual card there are none." : "No step is done yet." },
     { title: "Gradient norm", format: words.number, series: seriesOf([["grad_norm", "norm before clipping", "--language"]]), smooth: true, logarithmic: true, zero: true, height: 230 },
-    { title: "Learning rate", format: words.number, series: seriesOf([["learning_rate", "learning rate", "--weights"]]), zero: true },
+    { title: "Learning rate", format: words.number, series: learningRates(), zero: true },
     { title: "Speed", format: (value) => (words.known(value) ? words.grouped(value) : "–"), series: seriesOf([["tokens_per_second", "tokens per second", "--vision"]]), zero: true, smooth: true },
   ];
   if (summary.reserved_peak_bytes > 0) {

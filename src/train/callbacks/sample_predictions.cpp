@@ -15,21 +15,6 @@ namespace {
 
 constexpr int64_t kMostNewTokens = 64;
 
-/// What the record's last answer answers, without the places of images.
-std::string question_of(const io::Record& record) {
-  std::string question;
-  for (auto turn = record.turns.rbegin(); turn != record.turns.rend(); ++turn) {
-    if (turn->role != io::Role::kUser) continue;
-    question = turn->text;
-    break;
-  }
-  constexpr std::string_view kImage = "<image>";
-  for (size_t at = question.find(kImage); at != std::string::npos; at = question.find(kImage)) {
-    question.erase(at, kImage.size());
-  }
-  return question;
-}
-
 }  // namespace
 
 SamplePredictions::SamplePredictions(std::vector<io::Record> records, std::filesystem::path image_root,
@@ -54,7 +39,7 @@ void SamplePredictions::on_checkpoint(int64_t step, const std::filesystem::path&
     callbacks_.prediction({.step = step,
                            .id = answer.id,
                            .task = answer.task,
-                           .question = question_of(record),
+                           .question = answer.question,
                            .expected = answer.expected,
                            .given = answer.given,
                            .images = thumbnails(record)});
