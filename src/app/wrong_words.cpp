@@ -54,7 +54,9 @@ std::string unknown_flag(const CLI::App& command, const std::string& flag, const
   if (takes_keys(command)) {
     train::Config config;
     const OptionTable options = train::declare(config);
-    if (const auto key = options.key_of_word(as_key(word))) {
+    const std::string whole = as_key(word);
+    const auto key = options.key_of_word(whole.substr(whole.rfind('.') + 1));
+    if (key && (*key == whole || whole.find('.') == std::string::npos)) {
       return fmt::format("{}: keys of the configuration are written key=value: {}={}", flag, *key,
                          value.empty() ? "…" : value);
     }
@@ -68,6 +70,19 @@ std::string unknown_flag(const CLI::App& command, const std::string& flag, const
   return fmt::format("{}: unknown option; {}", flag,
                      near ? fmt::format("did you mean --{}?", *near)
                           : fmt::format("vlmtrain {} --help lists them", command.get_name()));
+}
+
+/// Of CLI11's "Could not convert: --images = two".
+std::string no_number(const CLI::App& command, const std::string& what) {
+  constexpr std::string_view kEquals = " = ";
+  const auto begin = what.find("--");
+  const auto equals = what.find(kEquals);
+  if (begin == std::string::npos || equals == std::string::npos || equals < begin) return what;
+  const std::string flag = what.substr(begin, equals - begin);
+  const CLI::Option* const option = command.get_option_no_throw(flag);
+  const bool is_fraction = option != nullptr && option->get_type_name().starts_with("FLOAT");
+  return fmt::format("{}: must be a {}, such as {}, not {}", flag, is_fraction ? "number" : "whole number",
+                     is_fraction ? "24" : "2", what.substr(equals + kEquals.size()));
 }
 
 /// What stands behind a flag, unless that is the next one.
@@ -129,7 +144,9 @@ std::string wrong_words(const CLI::App& app, const CLI::ParseError& error, const
       config != arguments.end() && std::string_view(error.what()) == "--config is required") {
     return fmt::format("{1}: a configuration is given as vlmtrain {0} --config {1}", command.get_name(), *config);
   }
-  return fmt::format("{}; vlmtrain {} --help shows how it is called", error.what(), command.get_name());
+  const bool is_conversion = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;
+  return fmt::format("{}; vlmtrain {} --help shows how it is called",
+                     is_conversion ? no_number(command, error.what()) : error.what(), command.get_name());
 }
 
 }  // namespace vlmtrain::app

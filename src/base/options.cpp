@@ -212,10 +212,23 @@ struct OptionTable::Declarations {
         set_node(entry.second, key, file, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
+      } else if (entry.second.IsScalar() && is_section(key)) {
+        errors.push_back(fmt::format(
+            "{}: {} is a section: its keys stand below it, indented, each with a blank behind its colon; here is {}",
+            where, key, excerpt(entry.second.Scalar())));
       } else {
         set_value(key, entry.second, where, errors);
       }
     }
+  }
+
+  /// How many words `key value` or `key = value` takes from `first` on, one override that a person divided; 0 where
+  /// something else stands there.
+  size_t words_of_divided(const std::vector<std::string>& words, size_t first) {
+    if (find(words[first]) == nullptr || first + 1 == words.size()) return 0;
+    const std::string& second = words[first + 1];
+    if (second == "=") return first + 2 < words.size() ? 3 : 0;
+    return second.find('=') == std::string::npos ? 2 : 0;
   }
 
   static bool has_nul(const YAML::Node& value) {
@@ -313,8 +326,15 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
                         why_no_yaml(text, error.mark.line, error.msg));
     }
   }
-  for (const auto& text : overrides) {
+  for (size_t i = 0; i < overrides.size(); ++i) {
+    const auto& text = overrides[i];
     const auto equals = text.find('=');
+    if (const size_t words = declarations_->words_of_divided(overrides, i); words > 0) {
+      errors.push_back(fmt::format("{0}: an override is one word, without blanks: {0}={1}", text,
+                                   excerpt(overrides[i + words - 1])));
+      i += words - 1;
+      continue;
+    }
     if (equals == std::string::npos || equals == 0) {
       errors.push_back(
           fmt::format("{}: an override is written key=value, such as training.max_steps=10", excerpt(text)));

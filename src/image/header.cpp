@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "image/orientation_tags.h"
@@ -187,9 +188,35 @@ std::optional<Format> sniff(const HeaderBytes& file) {
   return std::nullopt;
 }
 
+/// What else is found under the name of a picture; empty where that is not known.
+std::string_view foreign_format(const HeaderBytes& file) {
+  using namespace std::string_view_literals;
+  const std::string start = file.tag(0).value_or("");
+  if (file.tag(4) == "ftyp") {
+    const std::string brand = file.tag(8).value_or("");
+    return brand == "avif" ? "AVIF" : brand.starts_with("hei") || brand == "mif1" ? "HEIC" : "a video";
+  }
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kFormats{{{"GIF8"sv, "GIF"sv},
+                                                                                   {"BM"sv, "BMP"sv},
+                                                                                   {"II*\0"sv, "TIFF"sv},
+                                                                                   {"MM\0*"sv, "TIFF"sv},
+                                                                                   {"%PDF"sv, "PDF"sv},
+                                                                                   {"<"sv, "a web page or SVG"sv},
+                                                                                   {"vers"sv, "a Git LFS pointer"sv}}};
+  for (const auto& [begin, name] : kFormats) {
+    if (start.starts_with(begin)) return name;
+  }
+  return "";
+}
+
 Header read_format(const HeaderBytes& file) {
   const std::optional<Format> format = sniff(file);
-  if (!format) throw data_error("{}: not a JPEG, PNG or WebP picture; convert it to one of these", file.name());
+  if (!format) {
+    const auto other = foreign_format(file);
+    throw data_error("{}: not a JPEG, PNG or WebP picture{}; {}", file.name(),
+                     other.empty() ? "" : fmt::format(" but {}", other),
+                     other == "a Git LFS pointer" ? "run `git lfs pull` in its folder" : "convert it to one of these");
+  }
   switch (*format) {
     case Format::kJpeg:
       return read_jpeg(file);

@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
+#include <utility>
 
 #include "io/byte_order_mark.h"
 #include "io/dataset_record.h"
@@ -21,6 +23,22 @@ using nlohmann::json;
 
 // The records are cut out of the text and parsed one by one: this tells their lines, keeps one JSON tree in memory
 // instead of a million, and lets JSON lines and arrays share all that follows.
+/// What else data sets come as, by its first bytes; empty where that is not known.
+std::string_view foreign_format(std::string_view content) {
+  using namespace std::string_view_literals;
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kFormats{
+      {{"PAR1"sv, "Parquet, which is not read yet"sv},
+       {"ARROW1"sv, "an Arrow file, which is not read yet"sv},
+       {"PK\3\4"sv, "a zip archive: unpack it first"sv},
+       {"\x1F\x8B"sv, "compressed with gzip: unpack it first"sv},
+       {"\x28\xB5\x2F\xFD"sv, "compressed with zstd: unpack it first"sv},
+       {"<"sv, "a web page or XML"sv}}};
+  for (const auto& [start, name] : kFormats) {
+    if (content.starts_with(start)) return name;
+  }
+  return content.substr(0, 262).ends_with("ustar") ? "a tar archive: unpack it first" : "";
+}
+
 class DatasetReader {
  public:
   DatasetReader(std::string_view text, const std::filesystem::path& file)
@@ -179,7 +197,14 @@ class DatasetReader {
       throw data_error("{} is a Git LFS pointer, not the data: run `git lfs pull` in its folder", source_);
     }
     if (is_utf16(text_)) throw data_error("{} {}", source_, kUtf16Remedy);
-    throw data_error("{} is neither a JSON array nor JSON lines: it begins with neither [ nor {{", source_);
+    if (const auto format = foreign_format(text_); !format.empty()) {
+      throw data_error("{} is {}; JSON arrays and JSON Lines are read, with pictures as files (docs/data.md)", source_,
+                       format);
+    }
+    throw data_error(
+        "{} is neither a JSON array nor JSON lines: it begins with neither [ nor {{; docs/data.md shows records, and a "
+        "table (CSV) has to be made into such",
+        source_);
   }
 
   std::string_view text_;

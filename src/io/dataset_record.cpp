@@ -67,8 +67,11 @@ const json& turns_of(const json& record) {
     if (found == record.end() || found->is_null()) {
       continue;
     }
-    if (!found->is_array() || found->empty()) {
+    if (!found->is_array()) {
       throw data_error("its \"{}\" is not a list of turns", key);
+    }
+    if (found->empty()) {
+      throw data_error("its \"{}\" is empty: a question and its answer are wanted", key);
     }
     return *found;
   }

@@ -3,8 +3,8 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
-#include <system_error>
 
+#include "io/read_error.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 
@@ -18,8 +18,7 @@ std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(file), {}};
   if (!file.is_open() || file.bad()) {
-    throw data_error("cannot read {}: {}; check the path and its permissions", path.string(),
-                     std::generic_category().message(errno));
+    throw read_error(path, errno);
   }
   return content;
 }

@@ -6,21 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
+#include "io/read_error.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 
 namespace vlmtrain::io {
-namespace {
-
-UserError read_error(const std::filesystem::path& path, int error) {
-  return data_error("cannot read {}: {}; check the path and its permissions", path.string(),
-                    std::generic_category().message(error));
-}
-
-}  // namespace
-
 MappedFile::MappedFile(const std::filesystem::path& path) {
   if (const auto kind = kind_if_no_file(path); !kind.empty()) {
     throw data_error("{} is {}; a file is wanted here", path.string(), kind);

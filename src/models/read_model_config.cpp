@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/io/hub_name.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
@@ -16,18 +16,6 @@ namespace vlmtrain::models {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// `Owner/Name`, of the letters that the Hub takes, where no folder is called like the owner.
-bool is_hub_name(const std::string& text) {
-  const auto slash = text.find('/');
-  if (std::error_code error; fs::exists(text.substr(0, slash), error)) return false;
-  const auto may_stand = [](char letter) {
-    return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '-' || letter == '_' || letter == '.';
-  };
-  return slash != std::string::npos && slash > 0 && slash + 1 < text.size() && text.front() != '.' &&
-         std::count(text.begin(), text.end(), '/') == 1 &&
-         std::all_of(text.begin(), text.end(), [&](char letter) { return letter == '/' || may_stand(letter); });
-}
 
 /// The folder in `parent` with the highest number behind `prefix`.
 std::optional<fs::path> highest_numbered(const fs::path& parent, std::string_view prefix) {
@@ -66,7 +54,7 @@ std::optional<std::string> what_it_is(const fs::path& folder) {
   const fs::file_status status = fs::status(folder, error);
   if (folder.extension() == ".gguf") return instead_of_a_file(folder);
   if (status.type() == fs::file_type::not_found) {
-    if (!is_hub_name(folder.string())) return std::nullopt;
+    if (!io::is_hub_name(folder.string())) return std::nullopt;
     return fmt::format(
         "there is no such folder, and nothing is downloaded: `hf download {0} --local-dir {1}` fetches it from the "
         "Hugging Face Hub, then give {1}",
@@ -87,6 +75,9 @@ std::optional<std::string> what_it_is(const fs::path& folder) {
   }
   if (highest_numbered(folder, "global_step")) {
     return "holds DeepSpeed's partitions; make one checkpoint of them with its zero_to_fp32.py first";
+  }
+  if (status.type() == fs::file_type::directory) {
+    return "holds no config.json; the folder of a checkpoint has one beside *.safetensors and tokenizer.json";
   }
   return std::nullopt;
 }

@@ -82,22 +82,48 @@ bool is_sold_with(const memory::Gpu& gpu, int64_t gigabytes) {
   return missing >= 0 && missing < static_cast<double>(gigabytes) / 8;
 }
 
-/// A name of the table, or as people and drivers write it: RTX 4090, 4090, "H100 80GB", "3060 12 GB", "4080 mobile".
-/// Null where that is no card of the table, or several.
-const memory::Gpu* gpu_that_is_meant(const std::string& name) {
-  if (const auto* const gpu = memory::find_gpu(name)) return gpu;
+/// The cards that a name may mean, of the table or as people and drivers write it: RTX 4090, 4090, "H100 80GB",
+/// "3060 12 GB", "4080 mobile".
+std::vector<const memory::Gpu*> gpus_that_are_meant(const std::string& name) {
+  if (const auto* const gpu = memory::find_gpu(name)) return {gpu};
   auto words = words_of(name);
   auto found = gpus_of_words(words);
   if (found.empty() && !words.empty()) {
     if (words.back() == "gb") words.pop_back();
-    if (words.empty()) return nullptr;
+    if (words.empty()) return {};
     const auto size = number_behind("", words.back().substr(0, words.back().find("gb")));
-    if (!size) return nullptr;
+    if (!size) return {};
     words.pop_back();
     found = gpus_of_words(words);
     std::erase_if(found, [&](const memory::Gpu* gpu) { return !is_sold_with(*gpu, *size); });
   }
-  return found.size() == 1 ? found.front() : nullptr;
+  return found;
+}
+
+[[noreturn]] void refuse_gpu(const std::string& name, const std::vector<const memory::Gpu*>& meant) {
+  const auto listed = [](std::vector<std::string> names) {
+    std::ranges::sort(names);
+    return fmt::format("{}", fmt::join(names, ", "));
+  };
+  if (!meant.empty()) {
+    std::vector<std::string> names;
+    for (const auto* const gpu : meant) names.emplace_back(gpu->name);
+    throw usage_error("gpu {}: there are several: {}; name one of them", name, listed(std::move(names)));
+  }
+  std::vector<std::string> known;
+  for (const auto& gpu : memory::gpus()) known.emplace_back(gpu.name);
+  std::vector<std::string> slices;
+  for (const auto& slice : memory::slices()) slices.emplace_back(slice.name);
+  auto all = known;
+  all.insert(all.end(), slices.begin(), slices.end());
+  const auto near = nearest(name, all);
+  const std::string remedy = near ? fmt::format("did you mean {}? ", *near) : "";
+  if (name.find("mig") != std::string::npos) {
+    throw usage_error("gpu {}: unknown; {}the known MIG instances are {}; a run on another takes what its driver says",
+                      name, remedy, listed(std::move(slices)));
+  }
+  throw usage_error("gpu {}: unknown; {}for another card vlmtrain plan takes --gpu-gb; the known ones are {}", name,
+                    remedy, listed(std::move(known)));
 }
 
 std::string gigabytes(int64_t bytes) {
@@ -107,30 +133,16 @@ std::string gigabytes(int64_t bytes) {
 }  // namespace
 
 TargetCard card_by_name(const std::string& name) {
-  const memory::Gpu* const gpu = gpu_that_is_meant(name);
   if (const auto* const old = memory::find_old_gpu(name); old != nullptr) {
     throw usage_error(
         "gpu {}: {} has compute capability {}.{}, and LibTorch for CUDA 13 has no code for cards below 7.5 (Turing: "
-        "T4, RTX "
-        "20); no run on it is possible: plan for a newer card, such as --gpu t4, or train on the CPU (--device cpu)",
+        "T4, RTX 20); no run on it is possible: plan for a newer card, such as --gpu t4, or train on the CPU (--device "
+        "cpu)",
         name, old->device_name, old->architecture / 10, old->architecture % 10);
   }
-  if (gpu == nullptr) {
-    std::vector<std::string> known;
-    for (const auto& entry : memory::gpus()) known.emplace_back(entry.name);
-    const std::string list = fmt::format("{}", fmt::join(known, ", "));
-    std::vector<std::string> slices;
-    for (const auto& entry : memory::slices()) slices.emplace_back(entry.name);
-    known.insert(known.end(), slices.begin(), slices.end());
-    const auto near = nearest(name, known);
-    if (name.find("mig") != std::string::npos) {
-      throw usage_error(
-          "gpu {}: unknown; {}the known MIG instances are {}; a run on another takes what its driver says", name,
-          near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(slices, ", "));
-    }
-    throw usage_error("gpu {}: unknown; {}the known ones are {}; for another card vlmtrain plan takes --gpu-gb", name,
-                      near ? fmt::format("did you mean {}? ", *near) : "", list);
-  }
+  const auto meant = gpus_that_are_meant(name);
+  if (meant.size() != 1) refuse_gpu(name, meant);
+  const memory::Gpu* const gpu = meant.front();
   return {gpu, gpu->memory_bytes, gpu->context_bytes, gpu->context_measured,
           fmt::format("{} ({})", gpu->device_name, gigabytes(gpu->memory_bytes))};
 }

@@ -96,6 +96,20 @@ TEST_F(OptionsTest, WrongTypesAndDuplicatesAreErrors) {
   EXPECT_THAT(error_of("", {"run.steps"}), HasSubstr("key=value"));
 }
 
+TEST_F(OptionsTest, ASectionWhoseKeysHaveNoBlankBehindTheirColon) {
+  EXPECT_THAT(error_of("run:\n  steps:7\n"), HasSubstr(":1: run is a section"));
+  EXPECT_THAT(error_of("run:\n  steps:7\n"), HasSubstr("here is steps:7"));
+}
+
+TEST_F(OptionsTest, AnOverrideThatIsDividedByBlanksIsOneError) {
+  const auto errors = error_of("", {"run.steps", "7", "run.rate", "=", "0.5", "run.name=a"});
+  EXPECT_THAT(errors, HasSubstr("2 errors"));
+  EXPECT_THAT(errors, HasSubstr("run.steps: an override is one word, without blanks: run.steps=7"));
+  EXPECT_THAT(errors, HasSubstr("without blanks: run.rate=0.5"));
+  EXPECT_THAT(error_of("", {"run.steps", "run.name=a"}), HasSubstr("is written key=value"));
+  EXPECT_THAT(error_of("", {"run.steps", "="}), HasSubstr("is written key=value"));
+}
+
 TEST_F(OptionsTest, AWordInTheWrongSectionOrInNoneIsMeantToo) {
   EXPECT_THAT(error_of("steps: 7\n"), HasSubstr("unknown key steps; did you mean run.steps?"));
   EXPECT_THAT(error_of("walk:\n  steps: 7\n"), HasSubstr("did you mean run.steps?"));

@@ -256,7 +256,7 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithTurns) {
   const std::string user = R"({"from":"human","value":"<image>Q"})";
   const std::string assistant = R"({"from":"gpt","value":"A"})";
   EXPECT_EQ(problem(user + "," + assistant), "");
-  EXPECT_THAT(problem(""), HasSubstr("not a list of turns"));
+  EXPECT_THAT(problem(""), HasSubstr("is empty: a question and its answer are wanted"));
   EXPECT_THAT(problem("3"), HasSubstr("turn 1 is not a JSON object"));
   EXPECT_THAT(problem(R"({"value":"Q"})"), HasSubstr("turn 1 does not say whose it is"));
   EXPECT_THAT(problem(user + R"(,{"from":"bot","value":"A"})"), HasSubstr("turn 2 has the unknown role \"bot\""));

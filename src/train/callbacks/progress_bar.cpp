@@ -9,6 +9,8 @@ void ProgressBar::on_event(const report::Event& event) {
   switch (event.kind) {
     case report::EventKind::kCheckpoint:
       break;  // seen by the folder, too often for the log
+    case report::EventKind::kFailed:
+      break;  // the command's last line says it
     case report::EventKind::kResumed:
     case report::EventKind::kForeseenSplit:
     case report::EventKind::kCacheEmptied:

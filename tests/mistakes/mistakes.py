@@ -1,0 +1,173 @@
+"""The mistakes that run.py makes: what newcomers and users of other trainers do."""
+
+import ctypes
+import json
+from dataclasses import dataclass, field
+from typing import Callable, Optional
+
+
+@dataclass
+class Mistake:
+    what: str
+    command: list
+    code: int
+    words: tuple = ()
+    prepare: Optional[Callable] = None  # gets the folder; may give commands that come before
+    environment: dict = field(default_factory=dict)
+
+
+MISTAKES = []
+
+
+def add(what, command, code, *words, prepare=None, environment=None):
+    MISTAKES.append(Mistake(what, command if isinstance(command, list) else command.split(), code, words, prepare, environment or {}))
+
+
+def has_driver():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+TRAIN = "--config train.yaml --device cpu"
+
+
+def config(text):
+    """Writes train.yaml anew."""
+    return lambda folder: (folder / "train.yaml").write_text(text) and None
+
+
+def setting(line, section="training"):
+    """Adds a line to a section of the right configuration."""
+
+    def prepare(folder):
+        path = folder / "train.yaml"
+        path.write_text(path.read_text().replace(f"{section}:\n", f"{section}:\n  {line}\n"))
+
+    return prepare
+
+
+def top_level(line):
+    return lambda folder: (folder / "train.yaml").open("a").write(line + "\n") and None
+
+
+def data(text, name="data.json"):
+    return lambda folder: (folder / name).write_text(text if isinstance(text, str) else json.dumps(text)) and None
+
+
+def record(**changes):
+    """One record, and what is wrong with it."""
+    one = {"id": "r0", "image": "images/0.png",
+           "conversations": [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A ramp."}]}
+    one.update(changes)
+    return data([{key: value for key, value in one.items() if value is not None}])
+
+
+def file(name, content):
+    def prepare(folder):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return prepare
+
+
+# The command line.
+add("no command at all", "", 2, "a command is missing")
+add("the configuration without `--config`", "train.yaml", 2, "vlmtrain --config train.yaml")
+add("a command that there is not: `finetune`", "finetune --config train.yaml", 2, "finetune: unknown command")
+add("a configuration that is not there", "--config nowhere.yaml", 2, "nowhere.yaml: cannot be read")
+add("a folder as configuration", "--config images", 2, "images: is a folder")
+add("the data as configuration", "--config data.json", 2, "data.json: must hold sections of keys")
+add("`--learning_rate 1e-5`", TRAIN + " --learning_rate 1e-5", 2, "written key=value: training.learning_rate=1e-5")
+add("`--training.learning_rate 1e-5`", TRAIN + " --training.learning_rate 1e-5", 2, "written key=value: training.learning_rate=1e-5")
+add("`--training.learning_rate=1e-5`", TRAIN + " --training.learning_rate=1e-5", 2, "written key=value: training.learning_rate=1e-5")
+add("`learning_rate=1e-5` without its section", TRAIN + " learning_rate=1e-5", 2, "did you mean training.learning_rate?")
+add("`training.learning_rate 1e-5` without `=`", TRAIN + " training.learning_rate 1e-5", 2, "without blanks: training.learning_rate=1e-5")
+add("`training.learning_rate = 1e-5` with blanks", TRAIN + " training.learning_rate = 1e-5", 2, "an error in the configuration", "without blanks: training.learning_rate=1e-5")
+add("`training.lr=1e-5`", TRAIN + " training.lr=1e-5", 2, "training.learning_rate")
+add("`--batch_size 8`", TRAIN + " --batch_size 8", 2, "training.global_batch_size is the batch of a step")
+add("`--resume_from_checkpoint`", TRAIN + " --resume_from_checkpoint run/checkpoints/step-2", 2, "training.resume")
+add("`--deepspeed ds.json`", TRAIN + " --deepspeed ds.json", 2, "one device")
+add("`--device gpu`", "--config train.yaml --device gpu", 2, "write auto, cpu, cuda or cuda:N")
+if not has_driver():
+    add("`--device cuda` without a driver", "--config train.yaml --device cuda", 5, "no NVIDIA driver", "--device cpu")
+add("`--device 0`", "--config train.yaml --device 0", 2, "write auto, cpu, cuda or cuda:N")
+add("two ranks by torchrun", TRAIN, 2, "WORLD_SIZE=2", "start a single one", environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"})
+add("`plan --gpu v100`", "plan --gpu v100", 2, "no code", "--gpu t4")
+add("`plan --gpu \"RTX 9090\"`", ["plan", "--gpu", "RTX 9090"], 2, "RTX 9090: unknown", "--gpu-gb")
+add("`plan --gpu a100`, of which there are two", "plan --gpu a100", 2, "there are several: a100-40, a100-80")
+add("`plan --gpu-gb 24GB`", "plan --gpu-gb 24GB", 2, "--gpu-gb: must be a number, such as 24, not 24GB")
+add("`plan --model` of the Hub", "plan --gpu-gb 24 --model llava-hf/llava-1.5-7b-hf", 2, "did you mean llava-1.5-7b?")
+add("`plan --model` that nobody knows", "plan --gpu-gb 24 --model gpt4", 2, "the known ones are", "smolvlm-256m")
+add("`plan --images two`", "plan --gpu-gb 24 --images two", 2, "--images: must be a whole number, such as 2, not two")
+add("`init` of a preset that there is not", "init --preset llama-7b --out new", 2, "unknown preset", "smolvlm-256m")
+add("`init` into a folder that is there", "init --preset smolvlm-tiny --out images", 2, "exists already")
+add("`merge` of a checkpoint that is no adapter", "merge --adapter model --out merged", 4, "give the folder of an adapter")
+add("`eval` without `data.eval`", "eval --config train.yaml --checkpoint model", 2, "data.eval: empty")
+add("`generate` with a picture that is not there", "generate --checkpoint model --image nowhere.png --prompt What?", 2, "--image", "nowhere.png")
+add("`generate` of a checkpoint that is not there", "generate --checkpoint nowhere --image images/0.png --prompt What?", 4, "nowhere/config.json")
+add("`report` on a folder that is no run", "report images", 2, "holds no run")
+
+# The configuration.
+for line, here in {
+        "per_device_train_batch_size: 4": "training.global_batch_size", "gradient_accumulation_steps: 8": "training.global_batch_size",
+        "num_train_epochs: 3": "training.epochs", "fp16: true": "training.precision: fp16", "bf16: true": "training.precision: bf16",
+        "gradient_checkpointing: true": "memory.recompute", "optim: adamw_bnb_8bit": "training.optimizer_states: 8bit",
+        "lora_r: 16": "lora.rank", "warmup_steps: 100": "training.warmup_ratio", "max_frames: 8": "data.video_max_frames",
+        "cutoff_len: 2048": "data.max_length", "deepspeed: ds_config.json": "one device",
+        "load_in_4bit: true": "model.quantization: nf4", "report_to: wandb": "output.tensorboard",
+        "save_total_limit: 3": "output.keep", "dataloader_num_workers: 4": "data.num_workers"}.items():
+    add(f"`{line}`", TRAIN, 2, "train.yaml:6: unknown key", here, prepare=setting(line))
+add("`model_name_or_path: …` at the top", TRAIN, 2, "train.yaml:10", "model.path", prepare=top_level("model_name_or_path: model"))
+add("`output_dir: out` at the top", TRAIN, 2, "train.yaml:10", "output.dir", prepare=top_level("output_dir: out"))
+add("indented with a tab", TRAIN, 2, "train.yaml:2: this line is indented with a tab", prepare=config("model:\n\tpath: model\ndata:\n\ttrain: data.json\n"))
+add("a line that is indented otherwise", TRAIN, 2, "train.yaml:3", "indented differently", prepare=config("model:\n  path: model\n data:\n  train: data.json\n"))
+add("no blank behind a colon", TRAIN, 2, "train.yaml:1: model is a section", "a blank behind its colon; here is path:model", prepare=config("model:\n  path:model\ndata:\n  train: data.json\n"))
+add("a key twice", TRAIN, 2, "train.yaml:8: training.max_steps stands twice", prepare=setting("max_steps: 3"))
+add("a section twice", TRAIN, 2, "training stands twice", prepare=top_level("training:\n  epochs: 2"))
+add("a key in the wrong section", TRAIN, 2, "did you mean training.epochs?", prepare=setting("epochs: 3", "data"))
+add("a word where a number belongs", TRAIN + " training.learning_rate=small", 2, "must be a number, not small")
+add("`training.precision: float16`", TRAIN + " training.precision=float16", 2, "must be one of bf16, fp16, fp32, not float16")
+add("a micro-batch that does not divide the batch", TRAIN + " training.global_batch_size=16 training.micro_batch_size=3", 2, "choose a divisor of it, or auto")
+add("no `output.dir`", TRAIN, 2, "output.dir: the folder for the run", prepare=config("model:\n  path: model\ndata:\n  train: data.json\n"))
+add("`output.dir` that is a file", TRAIN + " output.dir=data.json", 2, "a file has that name")
+add("NF4 without LoRA", TRAIN + " model.quantization=nf4", 2, "set lora.rank")
+add("everything frozen", TRAIN + " model.freeze_vision_tower=true model.freeze_projector=true model.freeze_language_model=true", 2, "leave nothing to train")
+add("a learning rate for what is frozen", TRAIN + " model.freeze_vision_tower=true training.vision_learning_rate=1e-5", 2, "training.vision_learning_rate", "model.freeze_vision_tower to false")
+add("other settings in a used `output.dir`", TRAIN + " training.learning_rate=1e-3", 2, "training.learning_rate: was 1e-05, is 0.001",
+    prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
+
+# The checkpoint.
+add("`model.path` of the Hub", TRAIN + " model.path=HuggingFaceTB/SmolVLM-256M-Instruct", 4, "nothing is downloaded", "hf download HuggingFaceTB/SmolVLM-256M-Instruct")
+add("a GGUF file as `model.path`", TRAIN + " model.path=model.gguf", 4, "a GGUF file holds weights for inference", prepare=file("model.gguf", b"GGUF\3\0\0\0"))
+add("the weights' file as `model.path`", TRAIN + " model.path=model/model.safetensors", 4, "is a file; give the folder that holds it")
+add("a run's folder as `model.path`", TRAIN + " model.path=run output.dir=second", 4, "give its newest checkpoint: run/checkpoints/step-2",
+    prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
+add("a folder without `config.json`", TRAIN + " model.path=images", 4, "images: holds no config.json")
+add("`~` in quotes", TRAIN + " model.path=~/model", 4, "the shell replaces ~ only where a word begins")
+add("a text-only model", TRAIN + " model.path=text", 4, "model_type llama is not a family",
+    prepare=file("text/config.json", json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})))
+
+# The data.
+add("a folder as `data.train`", TRAIN + " data.train=images", 4, "images is a folder")
+add("a CSV as `data.train`", TRAIN + " data.train=data.csv", 4, "docs/data.md shows records", prepare=file("data.csv", "image,question,answer\na.png,What?,It.\n"))
+add("Parquet as `data.train`", TRAIN + " data.train=data.parquet", 4, "is Parquet, which is not read yet", prepare=file("data.parquet", b"PAR1\x15\x04\x15\x10PAR1"))
+add("`data.train` of the Hub", TRAIN + " data.train=HuggingFaceM4/the_cauldron", 4, "Nothing is downloaded", "hf download")
+add("a comma too many in JSON", TRAIN, 4, "data.json: not valid JSON at line 1, column 48", prepare=data('[{"image": "images/0.png", "conversations": [],},]'))
+add("an empty file", TRAIN, 4, "data.json is empty", prepare=data(""))
+add("an empty list", TRAIN, 4, "holds no samples", prepare=data("[]"))
+add("empty `conversations`", TRAIN, 4, 'sample r0: its "conversations" is empty', prepare=record(conversations=[]))
+add("no `conversations`", TRAIN, 4, 'has no "conversations" and no "messages"', prepare=record(conversations=None))
+add("a record without an answer", TRAIN, 4, "nothing to learn", prepare=record(conversations=[{"from": "human", "value": "<image>What?"}]))
+add("a role that there is not", TRAIN, 4, 'unknown role "bot"', prepare=record(conversations=[{"from": "bot", "value": "A ramp."}]))
+add("a picture that is not there", TRAIN, 4, "images/missing.png", "data.image_root", prepare=record(image="images/missing.png"))
+add("two `<image>` for one picture", TRAIN, 4, "has 2 <image> marks for 1 images", prepare=record(conversations=[{"from": "human", "value": "<image><image>What?"}, {"from": "gpt", "value": "It."}]))
+add("a web page with the name of a picture", TRAIN, 4, "sample r0: images/0.png: not a JPEG, PNG or WebP picture but a web page",
+    prepare=lambda folder: (folder / "images/0.png").write_text("<!DOCTYPE html><html>not found</html>") and None)
+add("HEIC of a telephone", TRAIN, 4, "but HEIC; convert it", prepare=lambda folder: (folder / "images/0.png").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") and None)
+add("a picture from the web", TRAIN, 4, "save the image and give its path", prepare=record(image="https://example.com/a.png"))
+add("every sample longer than `data.max_length`", TRAIN + " data.max_length=8", 4, "8 of 8 samples", "raise it")
+add("less memory than the model takes", TRAIN + " memory.limit_gb=0.1", 3, "memory.limit_gb=")

@@ -1,0 +1,134 @@
+"""Makes a newcomer's mistakes, one command each, and holds what vlmtrain answers to what helps.
+
+    python3 tests/mistakes/run.py build/release/vlmtrain             # exit 1 where an answer is not as expected
+    python3 tests/mistakes/run.py build/release/vlmtrain --table     # and writes docs/mistakes.md
+
+Each mistake of mistakes.py says which exit code is right and which words the answer has to have. The standard library only.
+"""
+
+import argparse
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mistakes import MISTAKES
+
+SECONDS = 120
+LONGEST_CELL = 420
+
+
+def png(path, size=32):
+    """A grey picture."""
+    rows = b"".join(b"\0" + bytes([(x * 7 + y * 5) % 256 for x in range(size)]) for y in range(size))
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+CONFIG = """model:
+  path: model
+data:
+  train: data.json
+training:
+  global_batch_size: 2
+  max_steps: 2
+output:
+  dir: run
+"""
+
+
+def make_workplace(folder, model):
+    """What most mistakes begin with: a checkpoint, eight pictures with questions, a configuration that is right."""
+    (folder / "model").symlink_to(model)
+    (folder / "images").mkdir()
+    records = []
+    for i in range(8):
+        png(folder / "images" / f"{i}.png")
+        records.append({"id": f"r{i}", "image": f"images/{i}.png", "conversations": [
+            {"from": "human", "value": "<image>\nWhat is it?"}, {"from": "gpt", "value": "A grey ramp."}]})
+    (folder / "data.json").write_text(json.dumps(records))
+    (folder / "train.yaml").write_text(CONFIG)
+
+
+def answer(mistake, binary, model):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("VLMTRAIN_", "SLURM_", "CUDA_"))}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_workplace(folder, model)
+        before = mistake.prepare(folder) if mistake.prepare else None
+        for command in before or []:
+            subprocess.run([binary, *command], cwd=folder, check=True, capture_output=True, timeout=SECONDS, env=environment)
+        done = subprocess.run([binary, *mistake.command], cwd=folder, capture_output=True, text=True, timeout=SECONDS,
+                              env=environment | mistake.environment, stdin=subprocess.DEVNULL)
+        return done.returncode, (done.stderr + done.stdout).replace(name, ".")
+
+
+def without_log(text):
+    """Without the log's lines, which have times."""
+    return re.sub(r"(?m)^\d\d:\d\d:\d\d \w+ .*\n", "", text).strip()
+
+
+def problems_of(mistake, code, text):
+    found = [] if code == mistake.code else [f"exit {code} instead of {mistake.code}"]
+    flat = " ".join(text.split())
+    found += [f"does not say: {words}" for words in mistake.words if words not in flat]
+    return found
+
+
+def row(number, mistake, code, text):
+    said = " ".join(without_log(text).split())
+    if len(said) > LONGEST_CELL:
+        said = said[:LONGEST_CELL].rsplit(" ", 1)[0] + " …"
+    said = said.removeprefix("vlmtrain: error: ").replace("|", "\\|").replace("`", "'")
+    return f"| {number} | {mistake.what} | {code} | {said} |"
+
+
+HEAD = """# What is answered to a newcomer's mistakes
+
+Written by `tests/mistakes/run.py --table`, which makes each of them; the test `mistakes` holds exit codes and the words that help.
+Long answers are cut here. Exit codes: 0 done, 2 usage or configuration, 3 does not fit, 4 data or checkpoint, 5 failed while running.
+
+| | the mistake | exit | the answer |
+|---|---|---|---|
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary", type=Path)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--only", default="", help="mistakes whose description has this in it")
+    parser.add_argument("--show", action="store_true", help="print every answer")
+    arguments = parser.parse_args()
+    binary = arguments.binary.resolve()
+    mistakes = [mistake for mistake in MISTAKES if arguments.only in mistake.what]
+    with tempfile.TemporaryDirectory() as name:
+        model = Path(name) / "model"
+        subprocess.run([binary, "init", "--preset", "smolvlm-tiny", "--out", model], check=True, capture_output=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            answers = list(pool.map(lambda mistake: answer(mistake, binary, model), mistakes))
+    failed = 0
+    for mistake, (code, text) in zip(mistakes, answers):
+        problems = problems_of(mistake, code, text)
+        failed += bool(problems)
+        if problems or arguments.show:
+            print(f"== {mistake.what}: {'; '.join(problems) or 'as expected'}\n   exit {code}: {text.strip()}")
+    print(f"{len(mistakes)} mistakes, {len(mistakes) - failed} answered as expected")
+    if arguments.table:
+        rows = [row(i, mistake, *got) for i, (mistake, got) in enumerate(zip(mistakes, answers), 1)]
+        Path(__file__).parents[2].joinpath("docs/mistakes.md").write_text(HEAD + "\n".join(rows) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
