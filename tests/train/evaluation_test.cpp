@@ -1,6 +1,10 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "parity/case.h"
+#include "planner/user_error.h"
+#include "vlmtrain/data/shape.h"
 #include "vlmtrain/train/evaluate.h"
 #include "vlmtrain/train/trainer.h"
 
@@ -46,6 +50,75 @@ TEST(TrainingSummaryTest, ARunOnAGpuTellsItsPeakBesideThePlannedOne) {
   EXPECT_EQ(json["reserved_peak_bytes"], 5'000'000'000);
   EXPECT_EQ(json["planned_peak_bytes"], 5'100'000'000);
   EXPECT_TRUE(json["checkpoint"].is_null()) << "on a virtual card there is none";
+}
+
+/// A small model, and what it answers to four records.
+class EvaluateTest : public testing::Test {
+ protected:
+  Evaluation evaluation(const EvaluationSettings& settings = {.max_new_tokens = 6}) {
+    answers_.clear();
+    return evaluate(*model_, *processor_, records_, settings,
+                    [this](const Answer& answer) { answers_.push_back(answer); });
+  }
+
+  std::vector<std::string> ids() const {
+    std::vector<std::string> ids;
+    for (const auto& answer : answers_) ids.push_back(answer.id);
+    return ids;
+  }
+
+  const parity::Case source_{"mixed_batch"};
+  std::vector<io::Record> records_ = source_.records();
+  std::vector<Answer> answers_;
+
+ private:
+  const std::unique_ptr<models::VisionLanguageModel> model_ = source_.load_model();
+  const std::unique_ptr<models::Processor> processor_ = source_.load_processor();
+};
+
+TEST_F(EvaluateTest, ComparesEachAnswerAndSumsUpTheLoss) {
+  records_[0].task = "yes or no";
+  const Evaluation whole = evaluation();
+  EXPECT_THAT(ids(), testing::ElementsAre("words", "square", "row", "two"));
+  EXPECT_EQ(whole.total.samples, 4);
+  EXPECT_EQ(whole.total.exact, 0);
+  EXPECT_EQ(whole.by_task.at("yes or no").samples, 1);
+  EXPECT_EQ(whole.by_task.size(), 1U);
+  EXPECT_EQ(whole.closed.samples + whole.open.samples, 4);
+  int64_t label_tokens = 0;
+  for (const auto& sample : source_.samples()) label_tokens += data::shape_of(sample).label_tokens;
+  EXPECT_EQ(whole.label_tokens, label_tokens);
+  const Evaluation singly = evaluation({.batch_size = 1, .max_new_tokens = 6});
+  EXPECT_NEAR(singly.loss, whole.loss, 1e-4 * whole.loss) << "a mean over labels, not over batches";
+  EXPECT_EQ(singly.label_tokens, whole.label_tokens);
+}
+
+TEST_F(EvaluateTest, IsExactButForWhiteSpaceAtTheEnds) {
+  evaluation();
+  for (size_t i = 0; i < records_.size(); ++i) records_[i].turns.back().text = " \n" + answers_[i].given + "\t ";
+  const std::string given = answers_[0].given;
+  ASSERT_FALSE(given.empty());
+  EXPECT_EQ(evaluation().total.exact, 4);
+  EXPECT_EQ(answers_[0].expected, given);
+  records_[0].turns.back().text = given + " and more";
+  EXPECT_EQ(evaluation().total.exact, 3);
+}
+
+TEST_F(EvaluateTest, ARecordWithoutALastAnswerIsNotCompared) {
+  records_[3].turns.pop_back();  // its first question keeps an answer
+  EXPECT_EQ(evaluation().total.samples, 3);
+  EXPECT_THAT(ids(), testing::ElementsAre("words", "square", "row"));
+}
+
+TEST_F(EvaluateTest, BadSamplesAreLeftOutWhereThatIsAsked) {
+  records_[1].images = {"nowhere.png"};
+  planner::message_of([this] { evaluation(); }, ExitCode::kBadData);
+  const EvaluationSettings skip{.max_new_tokens = 6, .on_bad_sample = data::BadSamplePolicy::kSkip};
+  EXPECT_EQ(evaluation(skip).skipped, 1);
+  EXPECT_THAT(ids(), testing::ElementsAre("words", "row", "two"));
+  records_ = {records_[1]};
+  EXPECT_THAT(planner::message_of([&] { evaluation(skip); }, ExitCode::kBadData),
+              testing::HasSubstr("none of the 1 samples can be used"));
 }
 
 }  // namespace

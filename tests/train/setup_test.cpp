@@ -74,5 +74,45 @@ TEST(RunFingerprintTest, HasTheNumbersOfSamplesAndSteps) {
   EXPECT_NE(with(100), before);
 }
 
+TEST(LoraSettingsTest, AreThoseOfTheConfiguration) {
+  Config config;
+  config.model.path = "model";
+  EXPECT_FALSE(lora_settings(config));
+  config.lora.rank = 4;
+  config.model.freeze_projector = true;
+  const auto settings = lora_settings(config);
+  ASSERT_TRUE(settings);
+  EXPECT_EQ(settings->rank, 4);
+  EXPECT_THAT(settings->left_out, testing::ElementsAre(nn::Component::kProjector));
+}
+
+TEST(LoraSettingsTest, WhatCannotBeTogetherIsRefused) {
+  using planner::message_of;
+  using testing::HasSubstr;
+  Config config;
+  config.lora.alpha = 3;
+  EXPECT_THAT(message_of([&] { lora_settings(config); }), HasSubstr("lora.rank is 0"));
+  config.model.adapter = "adapter";
+  EXPECT_THAT(message_of([&] { lora_settings(config); }), HasSubstr("has its own rank, alpha and targets"));
+  config = {};
+  config.lora.rank = 4;
+  config.model.path = "model-\xff";
+  EXPECT_THAT(message_of([&] { lora_settings(config); }), HasSubstr("not valid UTF-8"));
+  config.model.path = "model";
+  config.lora.target_modules.clear();
+  EXPECT_THAT(message_of([&] { lora_settings(config); }), HasSubstr("lora.target_modules: empty"));
+}
+
+TEST(AdamWSettingsTest, OnlyHalfPrecisionHasALossScale) {
+  engine::TrainingOptions options;
+  EXPECT_FALSE(adamw_settings(options).loss_scale);
+  options.precision = engine::Precision::kFp16;
+  EXPECT_TRUE(adamw_settings(options).loss_scale->dynamic);
+  EXPECT_EQ(adamw_settings(options).loss_scale->initial, engine::LossScaleSettings{}.initial);
+  options.loss_scale = 512;
+  EXPECT_FALSE(adamw_settings(options).loss_scale->dynamic);
+  EXPECT_EQ(adamw_settings(options).loss_scale->initial, 512);
+}
+
 }  // namespace
 }  // namespace vlmtrain::train

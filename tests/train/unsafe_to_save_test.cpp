@@ -4,22 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <functional>
-#include <iterator>
 #include <stdexcept>
 
 #include "base/captured_log.h"
 #include "memory/watched_allocator.h"
-#include "parity/case.h"
-#include "parity/temporary_folder.h"
+#include "train/small_run.h"
 #include "vlmtrain/memory/place.h"
-#include "vlmtrain/train/trainer.h"
 
 namespace vlmtrain::train {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -82,48 +77,19 @@ class FailingAllocation final : public memory::AllocationWatcher {
 };
 
 /// A run on the CPU, in this process, that ends by an error in its second step.
-class FailingRunTest : public testing::Test {
+class FailingRunTest : public SmallRunTest {
  protected:
-  FailingRunTest() {
-    const parity::Case source("mixed_batch");
-    config_.model.path = source.checkpoint();
-    const fs::path folder = source.checkpoint().parent_path();
-    config_.data.train = folder / "conversations.json";
-    config_.data.image_root = folder / "images";
-    config_.data.num_workers = 1;
-    config_.training.global_batch_size = std::ssize(source.records());
-    config_.training.micro_batch_size = config_.training.global_batch_size;
-    config_.training.max_steps = 3;
-    config_.training.precision = engine::Precision::kFp32;
-    config_.output.dir = folder_.path() / "run";
-    config_.output.save_steps = 0;
-    config_.output.sample_predictions = 0;
-  }
-
   /// What is logged.
   template <class Error>
   std::string fail(memory::Component component, std::function<void()> failure) const {
     const CapturedLog log;
     const auto watcher = std::make_shared<FailingAllocation>(component, std::move(failure), log);
     memory::watch_allocations(watcher);
-    EXPECT_THROW(train(config_, "", at::kCPU, /*quiet=*/true), Error);
+    EXPECT_THROW(train_well(), Error);
     memory::unwatch_allocations(*watcher);
     EXPECT_TRUE(watcher->failed());
     return log.text();
   }
-
-  std::vector<std::string> checkpoints() const {
-    std::vector<std::string> names;
-    const fs::path folder = fs::path(config_.output.dir) / "checkpoints";
-    if (!fs::exists(folder)) return names;
-    for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-    return names;
-  }
-
-  Config config_;
-
- private:
-  const parity::TemporaryFolder folder_;
 };
 
 TEST_F(FailingRunTest, AnyErrorLeavesACheckpointBehind) {

@@ -1,0 +1,147 @@
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "train/callbacks/sample_predictions.h"
+#include "train/small_run.h"
+
+namespace vlmtrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+/// Runs that go well, from their data to the last checkpoint.
+class WholeRunTest : public SmallRunTest {
+ protected:
+  /// What a step computed, without what was measured.
+  static std::string numbers_of(const nlohmann::json& step) {
+    return nlohmann::json{step["loss"], step["grad_norm"], step["learning_rate"], step["epoch"], step["skipped_steps"]}
+        .dump();
+  }
+
+  /// Ends after the first step, in a manner of speaking: what came later is taken away. Then goes on.
+  void expect_going_on_to_the_same_numbers() {
+    config_.output.save_steps = 1;
+    config_.output.keep = kSteps;
+    train_well();
+    const auto straight = lines_of("metrics.jsonl");
+    ASSERT_THAT(straight, SizeIs(kSteps));
+    for (int64_t step = 2; step <= kSteps; ++step) {
+      fs::remove_all(run_folder() / "checkpoints" / fmt::format("step-{}", step));
+    }
+    const auto summary = train_well();
+    EXPECT_EQ(summary.steps, kSteps);
+    const auto again = lines_of("metrics.jsonl");
+    ASSERT_THAT(again, SizeIs(kSteps));
+    for (size_t i = 0; i < again.size(); ++i) {
+      EXPECT_EQ(numbers_of(again[i]), numbers_of(straight[i])) << "step " << i + 1;
+      EXPECT_EQ(again[i]["step"], i + 1);
+    }
+    EXPECT_EQ(lines_of("events.jsonl").back()["kind"], "checkpoint");
+    EXPECT_THAT(read_text(run_folder() / "events.jsonl"), HasSubstr("going on after step 1 from"));
+  }
+};
+
+TEST_F(WholeRunTest, TellsWhatItDid) {
+  config_.output.log_samples = true;
+  const auto summary = train_well();
+  EXPECT_FALSE(summary.stopped);
+  EXPECT_EQ(summary.steps, kSteps);
+  EXPECT_EQ(summary.skipped_steps, 0);
+  EXPECT_EQ(summary.checkpoint, run_folder() / "checkpoints/step-3");
+  EXPECT_THAT(checkpoints(), ElementsAre("step-3"));
+  const auto steps = lines_of("metrics.jsonl");
+  ASSERT_THAT(steps, SizeIs(kSteps));
+  EXPECT_EQ(steps.back()["loss"], summary.last_loss);
+  EXPECT_LT(steps.back()["loss"], steps.front()["loss"]);
+  int64_t tokens = 0;
+  for (const auto& sample : parity::Case("mixed_batch").samples()) tokens += sample.tokens();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(steps[i]["step"], i + 1);
+    EXPECT_EQ(steps[i]["total_steps"], kSteps);
+    EXPECT_EQ(steps[i]["epoch"], i + 1);
+    EXPECT_EQ(steps[i]["samples"], 4);
+    EXPECT_EQ(steps[i]["images"], 4);
+    EXPECT_EQ(steps[i]["tokens"], tokens);
+    EXPECT_EQ(steps[i]["skipped"], false);
+    EXPECT_GT(steps[i]["step_seconds"], steps[i]["data_wait_seconds"]);
+  }
+  const auto samples = lines_of("samples.jsonl");
+  ASSERT_THAT(samples, SizeIs(kSteps));
+  for (const auto& step : samples) EXPECT_THAT(step["ids"].get<std::vector<std::string>>(), SizeIs(4));
+  const auto plan = nlohmann::json::parse(read_text(run_folder() / "plan.json"));
+  EXPECT_EQ(plan["measured"]["steps"], kSteps) << "what was planned stands beside what was measured";
+}
+
+TEST_F(WholeRunTest, ShowsAnswersBesideTheData) {
+  config_.output.sample_predictions = 4;
+  config_.training.max_steps = 1;
+  train_well();
+  const auto answers = lines_of("predictions.jsonl");
+  const std::map<std::string, std::pair<std::string, size_t>> wanted{
+      {"words", {"Is there a fracture?", 0}},
+      {"square", {"\nWhat has changed?", 1}},
+      {"row", {"\nHow many?", 1}},
+      {"two", {"Say more.", 2}},
+  };
+  ASSERT_THAT(answers, SizeIs(wanted.size()));
+  for (const auto& answer : answers) {
+    SCOPED_TRACE(answer.dump());
+    const auto& [question, images] = wanted.at(answer["id"]);
+    EXPECT_EQ(answer["step"], 1);
+    EXPECT_EQ(answer["question"], question);
+    EXPECT_THAT(answer["images"], SizeIs(images));
+    EXPECT_NE(answer["expected"], "");
+  }
+}
+
+TEST_F(WholeRunTest, GoesOnToTheSameNumbers) {
+  expect_going_on_to_the_same_numbers();
+}
+
+TEST_F(WholeRunTest, AnAdapterGoesOnToTheSameNumbers) {
+  config_.lora.rank = 2;
+  config_.training.learning_rate = 1e-2;
+  expect_going_on_to_the_same_numbers();
+}
+
+TEST_F(WholeRunTest, EveryUsableSampleIsTakenAsOftenAsThereAreEpochs) {
+  const fs::path images = folder() / "images";
+  fs::copy(config_.data.image_root, images);
+  fs::resize_file(images / "small.png", fs::file_size(images / "small.png") / 2);  // found out where it is decoded
+  config_.data.image_root = images;
+  config_.data.check_at_start = false;
+  config_.data.on_bad_sample = data::BadSamplePolicy::kSkip;
+  config_.training.max_steps = {};
+  config_.training.epochs = 2;
+  config_.training.global_batch_size = 1;
+  config_.training.micro_batch_size = 1;
+  config_.output.log_samples = true;
+  EXPECT_EQ(train_well().steps, 6);
+  std::map<std::string, int64_t> times;
+  for (const auto& step : lines_of("samples.jsonl")) {
+    for (const auto& id : step["ids"]) ++times[id];
+  }
+  EXPECT_EQ(times, (std::map<std::string, int64_t>{{"words", 2}, {"row", 2}, {"two", 2}}));
+  EXPECT_EQ(lines_of("metrics.jsonl").back()["epoch"], 2);
+}
+
+TEST(SpreadTest, TakesOneOfEachStretch) {
+  std::vector<io::Record> records(10);
+  for (size_t i = 0; i < records.size(); ++i) records[i].id = std::to_string(i);
+  const auto chosen = spread(records, 5);
+  ASSERT_THAT(chosen, SizeIs(5));
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(std::stoi(chosen[static_cast<size_t>(i)].id) / 2, i);
+  EXPECT_THAT(spread(records, 20), SizeIs(10));
+  EXPECT_THAT(spread({}, 5), IsEmpty());
+  for (auto& record : records) record.problem = "has no answer";
+  EXPECT_THAT(spread(records, 5), IsEmpty());
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
