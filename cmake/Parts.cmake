@@ -81,6 +81,7 @@ function(vlmtrain_executable name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE vlmtrain_app)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  vlmtrain_for_older_hosts(${name})
 endfunction()
 
 # vlmtrain_test_program(PART): the tests in tests/PART/*_test.cpp as the program PART_tests, if there are any.
@@ -105,6 +106,7 @@ function(vlmtrain_test_program part)
   target_compile_definitions(${part}_tests PRIVATE VLMTRAIN_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              VLMTRAIN_BINARY="$<TARGET_FILE:vlmtrain>")
   target_link_libraries(${part}_tests PRIVATE vlmtrain_${library} GTest::gtest GTest::gmock GTest::gtest_main)
+  vlmtrain_for_older_hosts(${part}_tests)
 endfunction()
 
 # vlmtrain_test(PART LABEL… [PROCESSES N]): the program, and N tests for ctest that each run every Nth test of it. Not one

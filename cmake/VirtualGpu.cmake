@@ -25,6 +25,7 @@ target_include_directories(vgpu_core SYSTEM PRIVATE ${CMAKE_SOURCE_DIR}/src/vgpu
 target_compile_options(vgpu_core PRIVATE ${VLMTRAIN_WARNINGS})
 target_link_options(vgpu_core PRIVATE -Wl,--version-script=${vgpu_core_map} ${vgpu_link_options})
 target_link_libraries(vgpu_core PRIVATE ${CMAKE_DL_LIBS})
+vlmtrain_for_older_hosts(vgpu_core)
 
 # vlmtrain_stand_in(NAME SOVERSION N FOLDERS … STUBS …): lib<NAME>.so.<N> of the sources in src/vgpu/<FOLDERS>, and stubs for
 # everything else that the real library has; STUBS are arguments of virtual_gpu_stubs.py.
@@ -50,6 +51,7 @@ function(vlmtrain_stand_in name)
   target_link_libraries(vgpu_${name} PRIVATE vgpu_core ${ARG_LIBRARIES})
   target_link_options(vgpu_${name} PRIVATE -Wl,--version-script=${map} ${vgpu_link_options})
   set_target_properties(vgpu_${name} PROPERTIES LINK_DEPENDS ${map})
+  vlmtrain_for_older_hosts(vgpu_${name})
 endfunction()
 
 # The statuses are CUDA_ERROR_NOT_SUPPORTED, cudaErrorNotSupported, CUBLAS_STATUS_NOT_SUPPORTED and NVML_ERROR_NOT_SUPPORTED.

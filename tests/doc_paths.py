@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-NAMED = re.compile(r"`((?:src|include|tests|docs|scripts|bench|configs|cmake)/[\w./-]*[\w])`|\]\((?!https?:)([^)#]+)[^)]*\)")
+NAMED = re.compile(r"`((?:src|include|tests|docs|scripts|bench|configs|cmake|packaging)/[\w./-]*[\w])`|\]\((?!https?:)([^)#]+)[^)]*\)")
 
 
 def missing(root: pathlib.Path) -> list[str]:

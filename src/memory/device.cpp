@@ -6,6 +6,7 @@
 #include <ATen/Context.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <array>
@@ -64,8 +65,12 @@ at::Device open_cuda(const std::string& name, int index) {
   }
   if (const std::string failure = load_cuda_library(); !failure.empty()) {
     throw run_error(
-        "device {}: LibTorch's CUDA library cannot be loaded: {}; run scripts/setup.sh, or use --device cpu", name,
-        failure);
+        "device {}: LibTorch's CUDA library cannot be loaded: {}; install LibTorch with the CUDA libraries that it "
+        "depends "
+        "on (pip install --force-reinstall torch=={}, or scripts/setup.sh for what was built here; a torch for the CPU "
+        "alone "
+        "has none), or use --device cpu",
+        name, failure, TORCH_VERSION);
   }
   const auto count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
   if (index >= count) {

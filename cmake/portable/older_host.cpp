@@ -1,0 +1,87 @@
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <clocale>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <new>
+#include <string>
+
+// What this program uses of glibc and libstdc++ and older hosts lack (cmake/Portable.cmake): the linker's --wrap sends
+// each reference to __wrap_NAME. Where an older version of the symbol does the same, older_symbols.S binds to that.
+
+#pragma GCC visibility push(hidden)
+
+extern "C" {
+
+// Whether the process has one thread, by which libstdc++'s headers save atomic operations. "No" is always right.
+char __wrap___libc_single_threaded = 0;
+
+pid_t __wrap_gettid() {
+  return static_cast<pid_t>(syscall(SYS_gettid));
+}
+
+// The kernel's struct stat is glibc's on x86-64.
+int __wrap_stat(const char* path, struct stat* result) {
+  return static_cast<int>(syscall(SYS_newfstatat, AT_FDCWD, path, result, 0));
+}
+int __wrap_lstat(const char* path, struct stat* result) {
+  return static_cast<int>(syscall(SYS_newfstatat, AT_FDCWD, path, result, AT_SYMLINK_NOFOLLOW));
+}
+int __wrap_fstat(int descriptor, struct stat* result) {
+  return static_cast<int>(syscall(SYS_fstat, descriptor, result));
+}
+int __wrap_fstat64(int descriptor, struct stat* result) {
+  return __wrap_fstat(descriptor, result);
+}
+
+// Waits by the wall clock, as libstdc++ itself does where there is no such function. Callers ask again what time it is.
+int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                                  const timespec* until) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  const auto now = [](clockid_t of) {
+    timespec time{};
+    clock_gettime(of, &time);
+    return time.tv_sec * kSecond + time.tv_nsec;
+  };
+  const int64_t end = until->tv_sec * kSecond + until->tv_nsec - now(clock) + now(CLOCK_REALTIME);
+  const timespec wall_end{.tv_sec = end / kSecond, .tv_nsec = end % kSecond};
+  return pthread_cond_timedwait(condition, mutex, &wall_end);
+}
+
+// std::__throw_bad_array_new_length()
+[[noreturn]] __attribute__((visibility("default"))) void __wrap__ZSt28__throw_bad_array_new_lengthv() {
+  throw std::bad_array_new_length();
+}
+
+}  // extern "C"
+
+// std::from_chars(const char*, const char*, double&, std::chars_format) of decimal numbers.
+std::from_chars_result from_chars_by_strtod(
+    const char* first, const char* last, double& value,
+    std::chars_format) __asm__("__wrap__ZSt10from_charsPKcS0_RdSt12chars_format");
+std::from_chars_result from_chars_by_strtod(const char* first, const char* last, double& value, std::chars_format) {
+  // strtod takes blanks, a plus sign and hexadecimal digits, which from_chars does not.
+  static const locale_t kPlain = newlocale(LC_ALL_MASK, "C", nullptr);
+  const std::string text = std::string(first, last).substr(0, std::string(first, last).find_first_of("xX"));
+  if (text.empty() || text.front() == '+' || (text.front() >= 0 && text.front() <= ' ')) {
+    return {first, std::errc::invalid_argument};
+  }
+  char* end = nullptr;
+  errno = 0;
+  const double number = strtod_l(text.c_str(), &end, kPlain);
+  if (end == text.c_str()) return {first, std::errc::invalid_argument};
+  const char* const stop = first + (end - text.c_str());
+  // Subnormal numbers are out of range for strtod alone.
+  if (errno == ERANGE && (number == 0 || std::isinf(number))) return {stop, std::errc::result_out_of_range};
+  value = number;
+  return {stop, std::errc{}};
+}
+
+#pragma GCC visibility pop

@@ -1,0 +1,88 @@
+"""Puts the program of this wheel in the place of Python: `vlmtrain …` and `python -m vlmtrain …`."""
+
+import os
+import re
+import signal
+import sys
+
+from vlmtrain.built_for import GLIBC, TORCH
+
+# realpath, as the loader does: package managers that link files from a store leave LibTorch elsewhere.
+PROGRAM = os.path.realpath(os.path.join(os.path.dirname(__file__), "vlmtrain"))
+
+
+def refuse(problem):
+    """Ends as the program does where it cannot run."""
+    print(f"vlmtrain: error: {problem}", file=sys.stderr)
+    sys.exit(5)
+
+
+def check_host():
+    if sys.platform != "linux" or os.uname().machine != "x86_64":
+        refuse(f"this wheel is for Linux on x86-64, not {sys.platform} on {os.uname().machine}; build from source there")
+    needed = ".".join(map(str, GLIBC))
+    try:
+        name, version = os.confstr("CS_GNU_LIBC_VERSION").split()
+    except (ValueError, AttributeError):
+        refuse(f"this wheel needs the C library glibc {needed} or newer, which this Python does not use (musl, as in Alpine?); "
+               "take a container image of Debian, Ubuntu or Rocky Linux")
+    if tuple(int(part) for part in version.split(".")[:2]) < GLIBC:
+        refuse(f"this wheel needs {name} {needed} or newer, as torch does; this machine has {version}: run it in a container "
+               "(Apptainer)")
+
+
+def torch_folder():
+    """The folder torch that LibTorch's libraries lie in: beside this package or wherever Python finds it."""
+    beside = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "torch")
+    if os.path.isfile(os.path.join(beside, "version.py")):
+        return beside, True
+    from importlib.util import find_spec  # without importing torch, which takes seconds
+
+    spec = find_spec("torch")
+    return (os.path.dirname(spec.origin), False) if spec and spec.origin else (None, False)
+
+
+def check_torch(folder):
+    remedy = f"{sys.executable} -m pip install torch=={TORCH}"
+    if folder is None:
+        refuse(f"torch {TORCH} is not installed for this Python: {remedy}")
+    try:
+        with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+            found = re.search(r"^__version__ = ['\"]([^'\"]+)", file.read(), re.MULTILINE)
+    except OSError:
+        found = None
+    if found is None or found[1].split("+")[0] != TORCH:
+        refuse(f"{folder} is torch {found[1] if found else 'of an unknown version'}; this wheel was built for {TORCH}: {remedy}")
+    if not os.path.isfile(os.path.join(folder, "lib", "libtorch_cpu.so")):
+        refuse(f"{folder} has no lib/libtorch_cpu.so; install it anew: {remedy} --force-reinstall")
+
+
+def library_path(folder):
+    """What the loader has to be told where LibTorch and the CUDA libraries that it needs do not lie side by side."""
+    from importlib.util import find_spec
+
+    nvidia = find_spec("nvidia")
+    libraries = [os.path.join(folder, "lib")]
+    for place in nvidia.submodule_search_locations if nvidia else ():
+        libraries += (os.path.join(place, name, "lib") for name in sorted(os.listdir(place)))
+    return ":".join([*filter(os.path.isdir, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+
+
+def main():
+    check_host()
+    folder, is_beside = torch_folder()
+    check_torch(folder)
+    has_cuda = os.path.exists(os.path.join(folder, "lib", "libtorch_cuda.so"))
+    if not is_beside or (has_cuda and not os.path.isdir(os.path.join(folder, "..", "nvidia"))):
+        os.environ["LD_LIBRARY_PATH"] = library_path(folder)
+    # Python ignores these, and what is ignored stays so.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execv(PROGRAM, ["vlmtrain", *sys.argv[1:]])
+    except OSError as error:
+        refuse(f"{PROGRAM} cannot be started: {error.strerror}; is it whole, and on a file system that programs may run from?")
+
+
+if __name__ == "__main__":
+    main()

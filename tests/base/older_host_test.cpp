@@ -1,0 +1,112 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+// cmake/portable/older_host.cpp, which portable programs have in the place of what older hosts lack, against what this
+// host has.
+
+extern "C" {
+int __wrap_stat(const char* path, struct stat* result);
+int __wrap_lstat(const char* path, struct stat* result);
+int __wrap_fstat(int descriptor, struct stat* result);
+pid_t __wrap_gettid();
+int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                                  const timespec* until);
+}
+std::from_chars_result older_from_chars(
+    const char* first, const char* last, double& value,
+    std::chars_format format) __asm__("__wrap__ZSt10from_charsPKcS0_RdSt12chars_format");
+
+namespace vlmtrain {
+namespace {
+
+TEST(OlderHostTest, NumbersAreReadAsByFromChars) {
+  for (const std::string text :
+       {"0.25",
+        "-3",
+        "1e3",
+        "1e-310",
+        "1e999",
+        "-1e999",
+        "1e-999",
+        "5e-324",
+        "inf",
+        "-inf",
+        "nan",
+        ".5",
+        "5.",
+        "1.5x",
+        "0x10",
+        "-0x1",
+        "+1",
+        " 1",
+        "\t1",
+        "",
+        "-",
+        ".",
+        "e5",
+        "x",
+        "1e",
+        "1e+",
+        "1,5",
+        "0.1000000000000000055511151231257827",
+        "9007199254740993",
+        "17976931348623157081452742373170435679807056752584499659891747680315726078002853876058955863276687817154045895"
+        "35143824642343213268894641827684675467035375169860499105765512820762454900903893289440758685084551339423045832"
+        "36903222948165808559332123347747"}) {
+    SCOPED_TRACE(text);
+    double expected = 7;
+    double given = 7;
+    const auto reference = std::from_chars(text.data(), text.data() + text.size(), expected);
+    const auto result = older_from_chars(text.data(), text.data() + text.size(), given, std::chars_format::general);
+    EXPECT_EQ(result.ec, reference.ec);
+    EXPECT_EQ(result.ptr - text.data(), reference.ptr - text.data());
+    EXPECT_EQ(std::memcmp(&given, &expected, sizeof given), 0) << given << " for " << expected;
+  }
+}
+
+TEST(OlderHostTest, FilesAreSeenAsByStat) {
+  const auto link = std::filesystem::path(testing::TempDir()) / "older_host_link";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("/proc/self/exe", link);
+  struct stat expected {};
+  struct stat given {};
+  EXPECT_EQ(stat(link.c_str(), &expected), __wrap_stat(link.c_str(), &given));
+  EXPECT_EQ(std::memcmp(&given, &expected, sizeof given), 0);
+  EXPECT_EQ(lstat(link.c_str(), &expected), __wrap_lstat(link.c_str(), &given));
+  EXPECT_EQ(std::memcmp(&given, &expected, sizeof given), 0);
+  EXPECT_EQ(fstat(STDERR_FILENO, &expected), __wrap_fstat(STDERR_FILENO, &given));
+  EXPECT_EQ(given.st_ino, expected.st_ino);
+  EXPECT_EQ(__wrap_stat("/nonexistent", &given), -1);
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_EQ(__wrap_gettid(), getpid());
+  std::filesystem::remove(link);
+}
+
+TEST(OlderHostTest, AWaitEndsAtItsTimeAndNotBefore) {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+  const auto start = std::chrono::steady_clock::now();
+  timespec until{};
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_nsec += 50'000'000;
+  until.tv_sec += until.tv_nsec / 1'000'000'000;
+  until.tv_nsec %= 1'000'000'000;
+  pthread_mutex_lock(&mutex);
+  EXPECT_EQ(__wrap_pthread_cond_clockwait(&condition, &mutex, CLOCK_MONOTONIC, &until), ETIMEDOUT);
+  pthread_mutex_unlock(&mutex);
+  const auto waited = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(waited, std::chrono::milliseconds(45));
+  EXPECT_LT(waited, std::chrono::seconds(20));
+}
+
+}  // namespace
+}  // namespace vlmtrain
