@@ -9,6 +9,7 @@ from vlmtrain.built_for import GLIBC, TORCH
 
 # realpath, as the loader does: package managers that link files from a store leave LibTorch elsewhere.
 PROGRAM = os.path.realpath(os.path.join(os.path.dirname(__file__), "vlmtrain"))
+REMEDY = f"{sys.executable} -m pip install torch=={TORCH}"
 
 
 def refuse(problem):
@@ -43,18 +44,17 @@ def torch_folder():
 
 
 def check_torch(folder):
-    remedy = f"{sys.executable} -m pip install torch=={TORCH}"
     if folder is None:
-        refuse(f"torch {TORCH} is not installed for this Python: {remedy}")
+        refuse(f"torch {TORCH} is not installed for this Python: {REMEDY}")
     try:
         with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
             found = re.search(r"^__version__ = ['\"]([^'\"]+)", file.read(), re.MULTILINE)
     except OSError:
         found = None
     if found is None or found[1].split("+")[0] != TORCH:
-        refuse(f"{folder} is torch {found[1] if found else 'of an unknown version'}; this wheel was built for {TORCH}: {remedy}")
+        refuse(f"{folder} is torch {found[1] if found else 'of an unknown version'}; this wheel was built for {TORCH}: {REMEDY}")
     if not os.path.isfile(os.path.join(folder, "lib", "libtorch_cpu.so")):
-        refuse(f"{folder} has no lib/libtorch_cpu.so; install it anew: {remedy} --force-reinstall")
+        refuse(f"{folder} has no lib/libtorch_cpu.so; install it anew: {REMEDY} --force-reinstall")
 
 
 def library_path(folder):
@@ -62,18 +62,23 @@ def library_path(folder):
     from importlib.util import find_spec
 
     nvidia = find_spec("nvidia")
+    if nvidia is None and has_cuda(folder):
+        refuse(f"{folder} needs CUDA's libraries (the folder nvidia, which pip puts beside it): {REMEDY} --force-reinstall")
     libraries = [os.path.join(folder, "lib")]
     for place in nvidia.submodule_search_locations if nvidia else ():
         libraries += (os.path.join(place, name, "lib") for name in sorted(os.listdir(place)))
     return ":".join([*filter(os.path.isdir, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
 
 
+def has_cuda(folder):
+    return os.path.exists(os.path.join(folder, "lib", "libtorch_cuda.so"))
+
+
 def main():
     check_host()
     folder, is_beside = torch_folder()
     check_torch(folder)
-    has_cuda = os.path.exists(os.path.join(folder, "lib", "libtorch_cuda.so"))
-    if not is_beside or (has_cuda and not os.path.isdir(os.path.join(folder, "..", "nvidia"))):
+    if not is_beside or (has_cuda(folder) and not os.path.isdir(os.path.join(folder, "..", "nvidia"))):
         os.environ["LD_LIBRARY_PATH"] = library_path(folder)
     # Python ignores these, and what is ignored stays so.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -101,6 +101,9 @@ class Launcher(unittest.TestCase):
         for name in libraries:
             (site / "torch/lib" / name).touch()
 
+    def plant_nvidia(self, site, name="cu13"):
+        (site / "nvidia" / name / "lib").mkdir(parents=True)
+
     def start(self, *arguments, path=(), before="", **options):
         """`before`: what stands in Python before the launcher starts, to make another host of this one."""
         places = ":".join(map(str, (self.site, *path)))
@@ -141,6 +144,15 @@ class Launcher(unittest.TestCase):
         self.plant_torch(self.site, libraries=())
         self.assert_refused(self.start("--version"), "has no lib/libtorch_cpu.so", "--force-reinstall")
 
+    def test_torch_without_what_it_depends_on_is_named(self):
+        self.plant_torch(self.site)
+        self.assert_refused(self.start("--version"), "needs CUDA's libraries", "--force-reinstall")
+
+    def test_torch_for_the_cpu_alone_needs_no_cuda(self):
+        self.plant_torch(self.site, f"{TORCH}+cpu", libraries=["libtorch_cpu.so"])
+        self.set_program("#!/bin/sh\necho started\n")
+        self.assertEqual(self.start().stdout, "started\n")
+
     def test_an_older_c_library_is_named(self):
         self.assert_refused(self.start(before="import os; os.confstr = lambda name: 'glibc 2.17'"), "glibc 2.28 or newer",
                             "this machine has 2.17", "container")
@@ -154,23 +166,26 @@ class Launcher(unittest.TestCase):
 
     def test_a_program_that_may_not_be_run_is_named(self):
         self.plant_torch(self.site)
+        self.plant_nvidia(self.site)
         (self.site / "vlmtrain/vlmtrain").chmod(0o644)
         self.assert_refused(self.start("--version"), "cannot be started: Permission denied")
 
     def test_words_input_and_exit_code_are_the_programs_and_torch_is_not_imported(self):
         self.plant_torch(self.site)
+        self.plant_nvidia(self.site)
         self.set_program('#!/bin/sh\nfor word; do printf "<%s>" "$word"; done; cat; exit 75\n')
         result = self.start("a b", "", "c=*", input="from stdin")
         self.assertEqual((result.returncode, result.stdout, result.stderr), (75, "<a b><><c=*>from stdin", ""))
 
     def test_no_signal_is_ignored_that_was_not(self):
         self.plant_torch(self.site)
+        self.plant_nvidia(self.site)
         self.set_program("#!/bin/sh\nexec grep SigIgn /proc/self/status\n")
         self.assertEqual(int(self.start().stdout.split()[1], 16), 0)
 
     def test_beside_libtorch_the_library_path_stays_as_it_is(self):
         self.plant_torch(self.site)
-        (self.site / "nvidia").mkdir()
+        self.plant_nvidia(self.site)
         self.set_program('#!/bin/sh\necho "${LD_LIBRARY_PATH-none}"\n')
         self.assertEqual(self.start().stdout, "none\n")
         self.assertEqual(self.start(env={"LD_LIBRARY_PATH": "/mine"}).stdout, "/mine\n")
@@ -178,8 +193,8 @@ class Launcher(unittest.TestCase):
     def test_elsewhere_libtorch_and_the_cuda_libraries_are_put_before_the_library_path(self):
         torch_site, cuda_site = self.folder / "a", self.folder / "b"
         self.plant_torch(torch_site)
-        for site, name in ((torch_site, "nccl"), (cuda_site, "cu13")):
-            (site / "nvidia" / name / "lib").mkdir(parents=True)
+        self.plant_nvidia(torch_site, "nccl")
+        self.plant_nvidia(cuda_site)
         self.set_program('#!/bin/sh\necho "$LD_LIBRARY_PATH"\n')
         given = self.start(path=[torch_site, cuda_site], env={"LD_LIBRARY_PATH": "/mine"}).stdout.strip()
         self.assertEqual(given, ":".join(map(str, (torch_site / "torch/lib", torch_site / "nvidia/nccl/lib",
@@ -187,13 +202,14 @@ class Launcher(unittest.TestCase):
 
     def test_linked_into_place_from_a_store_it_finds_libtorch(self):
         self.plant_torch(self.site)
+        self.plant_nvidia(self.site)
         store = self.folder / "store"
         (self.site / "vlmtrain").rename(store)
         (self.site / "vlmtrain").mkdir()
         for path in store.iterdir():
             (self.site / "vlmtrain" / path.name).symlink_to(path)
         (store / "vlmtrain").write_text('#!/bin/sh\necho "$LD_LIBRARY_PATH"\n')
-        self.assertEqual(self.start().stdout.strip(), str(self.site / "torch/lib"))
+        self.assertEqual(self.start().stdout.strip(), f"{self.site}/torch/lib:{self.site}/nvidia/cu13/lib")
 
     def test_the_quickstart_leaves_a_folder_of_that_name_alone(self):
         (self.folder / "quickstart").mkdir()
