@@ -6,7 +6,7 @@
 #   scripts/test_wheel.sh [--steps N] [WHEEL [PIP OPTIONS…]]     default: 300 steps, and a wheel made anew
 #
 # pip loads 2.7 GB, or takes it from a folder: --no-index --find-links FOLDER. Needs 9 GB in TMPDIR, which is cleared at the end.
-# PYTHON: the interpreter of the environment, default python3.
+# PYTHON: the interpreter of the environment, default /usr/bin/python3.
 set -euo pipefail
 checkout=$(realpath "$(dirname "$0")/..")
 cd "$checkout"
@@ -60,9 +60,9 @@ seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b 
 pip() { "$folder/$1/bin/python" -m pip --quiet --disable-pip-version-check "${@:2}"; }
 
 started=$EPOCHREALTIME
-"${PYTHON:-python3}" -m venv "$folder/env"
+"${PYTHON:-/usr/bin/python3}" -m venv "$folder/env"
 pip env install "${options[@]}" "${wheel}[quickstart]"
-echo "pip install: $(seconds_since "$started") s, $(du -sm "$folder/env" | cut -f 1) MiB of $(du -sm "$wheel" | cut -f 1) MiB of wheel and all that it depends on"
+echo "pip install: $(seconds_since "$started") s; the wheel is $(du -k "$wheel" | cut -f 1) KiB, the environment $(du -sm "$folder/env" | cut -f 1) MiB"
 packages=$("$folder/env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 if [[ $(id -u) -eq 0 ]]; then
   chown 65534:65534 "$folder/home"
@@ -79,7 +79,7 @@ expect "it takes nothing from this checkout" 0 'libtorch_cpu.so => '"$packages/v
   as_user ldd "$packages/vlmtrain/vlmtrain"
 expect "the quickstart, in $steps steps" 0 'Held-out answers that are right: .* after training' \
   as_user python -m vlmtrain.quickstart 1 "training.max_steps=$steps"
-grep -E '^(Held-out|all )' "$folder/said"
+grep '^Held-out' "$folder/said" || true
 config=$packages/vlmtrain/shapes/quickstart.yaml
 expect "a rehearsal on a virtual GPU" 0 'step +3' \
   as_user vlmtrain --config "$config" --device virtual:h100 training.max_steps=3 output.dir=rehearsal
@@ -90,13 +90,16 @@ expect "SIGTERM, to the process that was started, writes a checkpoint" 75 'check
   vlmtrain --config "$1" training.max_steps=100000 output.dir=stopped & process=$!
   until grep -qs "\"step\": *2" stopped/metrics.jsonl; do sleep 0.2; kill -0 $process || exit; done
   kill -TERM $process; wait $process' sh "$config"
-expect "a folder that may not be written to" 2 'error: .*/vlmtrain/run' \
+expect "a folder that may not be written to" 5 'output.dir: the folder .*/vlmtrain/run cannot be made: Permission denied' \
   as_user vlmtrain --config "$config" training.max_steps=1 "output.dir=$packages/vlmtrain/run"
 expect "a video file" 4 'reads no video files; give a folder of its frames' as_user sh -c '
   echo "[{\"videos\": [\"a.mp4\"], \"messages\": [{\"role\": \"user\", \"content\": \"<video>What?\"}, {\"role\": \"assistant\", \"content\": \"A\"}]}]" >video.json
   head -c 100000 /dev/zero >a.mp4
   vlmtrain init --preset qwen2.5-vl-tiny --out qwen >/dev/null
-  vlmtrain train model.path=qwen data.train=video.json data.on_bad_sample=fail output.dir=video'
+  echo "model: {path: qwen}
+data: {train: video.json, on_bad_sample: fail}
+output: {dir: video}" >video.yaml
+  vlmtrain --config video.yaml training.max_steps=1'
 
 # Where torch lies elsewhere: the wheel in a folder of its own, torch in the environment.
 pip env install "${options[@]}" --no-deps --target "$folder/apart" "$wheel"
@@ -108,7 +111,7 @@ launcher.main()' "$folder/apart" plan --gpu-gb 24 --images 2
 extra=()
 
 # Other environments, of the wheel alone and what is planted.
-"${PYTHON:-python3}" -m venv "$folder/bare"
+"${PYTHON:-/usr/bin/python3}" -m venv "$folder/bare"
 pip bare install "${options[@]}" --no-deps "$wheel"
 bare=$("$folder/bare/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 expect "without torch" 5 "torch $torch is not installed for this Python: .* -m pip install torch==$torch" as_user "$folder/bare/bin/vlmtrain" plan
