@@ -54,7 +54,8 @@ std::optional<std::string> what_it_is(const fs::path& folder) {
   const fs::file_status status = fs::status(folder, error);
   if (folder.extension() == ".gguf") return instead_of_a_file(folder);
   if (status.type() == fs::file_type::not_found) {
-    if (!io::is_hub_name(folder.string())) return std::nullopt;
+    if (folder.string().starts_with("~")) return std::nullopt;  // the error of reading says why
+    if (!io::is_hub_name(folder.string())) return "there is no such folder; check the path";
     return fmt::format(
         "there is no such folder, and nothing is downloaded: `hf download {0} --local-dir {1}` fetches it from the "
         "Hugging Face Hub, then give {1}",

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
+#include <set>
 
 #include "e2e/command.h"
 #include "vlmtrain/planner/rehearsal.h"
@@ -55,6 +58,39 @@ class PlanCommandTest : public CommandTest {
     EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
   }
 };
+
+struct Example {
+  std::string name;
+  std::vector<std::string> arguments;
+};
+
+class ExamplesTest : public PlanCommandTest {
+ protected:
+  std::filesystem::path examples_ = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "configs/examples";
+};
+
+TEST_F(ExamplesTest, EachIsPlannedForItsCardAndFits) {
+  const std::vector<Example> examples{
+      {"full_80gb", {"--model", "qwen2.5-vl-3b", "--gpu", "h100"}},
+      {"lora_24gb", {"--model", "llava-1.5-7b", "--gpu-gb", "24"}},
+      {"nf4_8gb", {"--model", "qwen2.5-vl-3b", "--gpu", "rtx4060"}},
+      {"tasks_16gb", {"--model", "smolvlm-500m", "--gpu", "rtx4080"}},
+      // A video of 32 frames is as many tokens as 16 pictures of this size: two frames make a patch.
+      {"video_24gb", {"--model", "qwen2.5-vl-3b", "--gpu", "rtx4090", "--images", "16", "--image-size", "448x224"}}};
+  std::set<std::string> planned;
+  for (const auto& example : examples) {
+    SCOPED_TRACE(example.name);
+    planned.insert(example.name + ".yaml");
+    auto arguments = example.arguments;
+    if (std::ranges::find(arguments, "--images") == arguments.end())
+      arguments.insert(arguments.end(), {"--images", "1"});
+    arguments.insert(arguments.end(), {"--config", (examples_ / (example.name + ".yaml")).string()});
+    EXPECT_EQ(plan_json(arguments)["fits"], true);
+  }
+  std::set<std::string> there;
+  for (const auto& file : std::filesystem::directory_iterator(examples_)) there.insert(file.path().filename());
+  EXPECT_EQ(there, planned) << "each example is planned";
+}
 
 enum class Kind { kBoolean, kInteger, kNumber, kText, kList };
 
@@ -254,7 +290,7 @@ TEST_F(PlanCommandTest, NoWeightsAreRead) {
 
 TEST_F(PlanCommandTest, ModelFoldersThatAreNone) {
   std::filesystem::create_directory(folder() / "empty");
-  expect_error({"--gpu-gb", "8", "--model", "empty"}, 4, {"empty/config.json"});
+  expect_error({"--gpu-gb", "8", "--model", "empty"}, 4, {"empty: holds no config.json"});
   std::filesystem::copy(checkpoint(), folder() / "other");
   write_text(folder() / "other/config.json", R"({"model_type": "paligemma"})");
   expect_error({"--gpu-gb", "8", "--model", "other"}, 4, {"paligemma", "idefics3"});

@@ -108,7 +108,7 @@ add("`init` into a folder that is there", "init --preset smolvlm-tiny --out imag
 add("`merge` of a checkpoint that is no adapter", "merge --adapter model --out merged", 4, "give the folder of an adapter")
 add("`eval` without `data.eval`", "eval --config train.yaml --checkpoint model", 2, "data.eval: empty")
 add("`generate` with a picture that is not there", "generate --checkpoint model --image nowhere.png --prompt What?", 2, "--image", "nowhere.png")
-add("`generate` of a checkpoint that is not there", "generate --checkpoint nowhere --image images/0.png --prompt What?", 4, "nowhere/config.json")
+add("`generate` of a checkpoint that is not there", "generate --checkpoint nowhere --image images/0.png --prompt What?", 4, "nowhere: there is no such folder")
 add("`report` on a folder that is no run", "report images", 2, "holds no run")
 
 # The configuration.
@@ -155,6 +155,7 @@ add("a text-only model", TRAIN + " model.path=text", 4, "model_type llama is not
 add("a folder as `data.train`", TRAIN + " data.train=images", 4, "images is a folder")
 add("a CSV as `data.train`", TRAIN + " data.train=data.csv", 4, "docs/data.md shows records", prepare=file("data.csv", "image,question,answer\na.png,What?,It.\n"))
 add("Parquet as `data.train`", TRAIN + " data.train=data.parquet", 4, "is Parquet, which is not read yet", prepare=file("data.parquet", b"PAR1\x15\x04\x15\x10PAR1"))
+add("`data.train` that is not there", TRAIN + " data.train=data/train.json", 4, "cannot read data/train.json", "check the path")
 add("`data.train` of the Hub", TRAIN + " data.train=HuggingFaceM4/the_cauldron", 4, "Nothing is downloaded", "hf download")
 add("a comma too many in JSON", TRAIN, 4, "data.json: not valid JSON at line 1, column 48", prepare=data('[{"image": "images/0.png", "conversations": [],},]'))
 add("an empty file", TRAIN, 4, "data.json is empty", prepare=data(""))

@@ -41,13 +41,14 @@ TEST_F(ReadModelConfigTest, ANameOnTheHubIsFetchedByThePerson) {
   EXPECT_THAT(error_of("HuggingFaceTB/SmolVLM-256M-Instruct"),
               HasSubstr("nothing is downloaded: `hf download HuggingFaceTB/SmolVLM-256M-Instruct --local-dir "
                         "SmolVLM-256M-Instruct`"));
-  EXPECT_THAT(error_of(folder_.path() / "none"), HasSubstr("No such file or directory"));
-  EXPECT_THAT(error_of("./a/b"), HasSubstr("No such file or directory"));
+  EXPECT_THAT(error_of(folder_.path() / "none"), HasSubstr("there is no such folder; check the path"));
+  EXPECT_THAT(error_of("./a/b"), HasSubstr("there is no such folder; check the path"));
+  EXPECT_THAT(error_of("~/model"), HasSubstr("the shell replaces ~"));
   EXPECT_THAT(error_of("HuggingFaceTB/SmolVLM.Q4_K_M.gguf"), HasSubstr("a GGUF file"));
   const fs::path here = fs::current_path();
   fs::current_path(folder_.path());
   made("runs");
-  EXPECT_THAT(error_of("runs/first"), HasSubstr("No such file or directory"));
+  EXPECT_THAT(error_of("runs/first"), HasSubstr("there is no such folder; check the path"));
   fs::current_path(here);
 }
 
