@@ -1,13 +1,18 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "engine/batch_of_eight.h"
 #include "engine/results_by_task.h"
 #include "parity/deviations.h"
+#include "vlmtrain/engine/pcgrad.h"
 #include "vlmtrain/engine/step.h"
 
 namespace vlmtrain::engine {
@@ -145,6 +150,35 @@ TEST_F(TaskStepTest, ConflictsAreResolvedAlikeWhereverTheBatchIsCut) {
     ASSERT_GT(moved.abs().max().item<double>(), 0) << parameter.name;
     EXPECT_LT(relative_difference(found.at(parameter.name) - parameter.tensor.detach(), moved), 1e-3) << parameter.name;
   }
+}
+
+TEST_F(TaskStepTest, TheStepIsOfTheResolvedGradients) {
+  const std::vector<double> weights{0.5, 1, 2};  // as in weights_after()
+  StepResult result;
+  weights_after({3, 4, 1}, &result);
+  const auto model = parity::Case("mixed_batch").load_model();
+  std::vector<at::Tensor> by_task;
+  for (int64_t task = 0; task < kTasks; ++task) {
+    std::vector<data::Sample> own;
+    std::ranges::copy_if(samples_, std::back_inserter(own), [task](const auto& s) { return s.task_number == task; });
+    const auto alone = accumulate(own, {.micro_batch_size = 8});
+    const double share = weights[static_cast<size_t>(task)] * static_cast<double>(alone.result.label_tokens) /
+                         static_cast<double>(result.label_tokens);
+    std::vector<at::Tensor> all;
+    for (const auto& parameter : model->parameters().all()) {
+      const at::Tensor& gradient = alone.gradients.at(parameter.name);
+      all.push_back(gradient.defined() ? gradient.reshape({-1}) * share : at::zeros({parameter.elements()}));
+    }
+    by_task.push_back(at::cat(all).to(at::kDouble));
+  }
+  const at::Tensor gradients = at::stack(by_task);
+  const at::Tensor products = gradients.matmul(gradients.t());
+  ASSERT_LT(products.min().item<double>(), 0) << "else there is nothing to resolve";
+  const at::Tensor factors = pcgrad_coefficients(products, pcgrad_orders(kTasks, /*seed=*/4));
+  const double wanted = factors.matmul(gradients).norm().item<double>();
+  const double plain = gradients.sum(0).norm().item<double>();
+  EXPECT_NEAR(result.grad_norm.item<double>() / wanted, 1, 1e-4);
+  EXPECT_GT(std::abs(plain / wanted - 1), 1e-3) << "of another length";
 }
 
 TEST_F(TaskStepTest, AMicroBatchOfTwoTasksCannotBeToldApart) {

@@ -257,6 +257,37 @@ TEST_F(HostPlanTest, NoHigherLimitIsNamedThanThereIsMemory) {
   EXPECT_THAT(texts_of(plan), Not(Contains(HasSubstr("memory.limit_gb"))));
 }
 
+/// What needs 96 % of the memory, in the one way that is allowed.
+TEST_F(HostPlanTest, ASmallerMarginIsNamedWhereThatIsAllItTakes) {
+  HostPlanRequest asked = request(200, 1);
+  asked.fixed = {.micro_batch_size = 1, .recompute = {"all"}, .vision_tiles_per_pass = 0, .loss_chunk_rows = 64};
+  const auto needed = static_cast<double>(make_host_plan(asked).total_bytes());
+  asked.room.bytes = static_cast<int64_t>(needed / 0.96);
+  const HostPlan plan = make_host_plan(asked);
+  ASSERT_FALSE(plan.fits);
+  EXPECT_THAT(texts_of(plan), Contains(HasSubstr("memory.mode=aggressive: keeps 2 % of the memory free instead of 5")));
+  asked.mode = Mode::kAggressive;
+  EXPECT_TRUE(make_host_plan(asked).fits);
+}
+
+TEST_F(HostPlanTest, ItsJsonAddsUp) {
+  const HostPlan plan = make_host_plan(request(200));
+  const auto json = plan.to_json();
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["device"], "cpu");
+  EXPECT_EQ(json["room_bytes"], 200'000'000'000);
+  EXPECT_EQ(json["room_bound"], "a test");
+  EXPECT_EQ(json["limit_bytes"], plan.limit.tensor_bytes);
+  const auto& memory = json["memory"];
+  int64_t parts = 0;
+  for (const auto* const part :
+       {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes", "samples_ahead_bytes", "libraries_bytes"}) {
+    parts += memory[part].get<int64_t>();
+  }
+  EXPECT_EQ(memory["total_bytes"], parts);
+  EXPECT_EQ(memory["allocated_peak_bytes"], plan.peak_bytes);
+}
+
 TEST_F(HostPlanTest, TheLimitIsTheRoomLessMarginProgramAndSamples) {
   const HostNeeds needs{.process_bytes = 300'000'000,
                         .sample_bytes = 20'000'000,

@@ -101,6 +101,23 @@ TEST_F(TinyPlanTest, ACardThatDoesNotComputeInBf16IsRefused) {
   EXPECT_TRUE(make_plan(old_card).fits);
 }
 
+/// Two ranks of two samples are as two samples, but for what they say to each other.
+TEST_F(TinyPlanTest, ALargerCardHoldsWhatTheRanksSayToEachOtherToo) {
+  const auto larger = [&](int64_t global_batch, int64_t world) {
+    PlanRequest small = request(global_batch, world);
+    small.card.memory_bytes = 400'000'000;
+    const Plan plan = make_plan(small);
+    EXPECT_FALSE(plan.fits);
+    return plan.suggestions.back();
+  };
+  const Suggestion alone = larger(2, 1);
+  const Suggestion together = larger(4, 2);
+  EXPECT_THAT(alone.note, HasSubstr("a card of "));
+  EXPECT_EQ(together.note.substr(0, together.note.find(';')), alone.note.substr(0, alone.note.find(';')));
+  EXPECT_EQ(together.total_bytes - alone.total_bytes,
+            limit_of(card_by_name("rtx4090"), Mode::kBalanced, std::nullopt, 2).communication_bytes);
+}
+
 TEST_F(TinyPlanTest, TextAloneIsPlannedToo) {
   PlanRequest text = request(8);
   text.workload = workload_of(model_.shape({.images = 0, .text_tokens = 200}), 8);

@@ -1,10 +1,13 @@
 #include "vlmtrain/planner/rehearsal.h"
 
+#include <sys/wait.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <numeric>
 
@@ -395,6 +398,14 @@ TEST_F(RehearsalTest, AFolderWithoutConfigIsTheSameErrorAsInThisProcess) {
             message_of([&] { models::build_model("/nowhere", at::kCPU, at::kFloat); }, ExitCode::kBadData));
 }
 
+TEST_F(RehearsalTest, AProcessThatIsDoneLeavesNothingToWaitFor) {
+  { RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited}); }
+  siginfo_t ended{};
+  errno = 0;
+  EXPECT_EQ(waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT), -1) << "process " << ended.si_pid;
+  EXPECT_EQ(errno, ECHILD);
+}
+
 TEST_F(RehearsalTest, ACardThatNobodyKnowsIsAnError) {
   RehearsalProcess process(model_.job(), {.gpu = "nonsense", .memory_bytes = kUnlimited});
   EXPECT_ANY_THROW(process.rehearse(request({}, 1)));
@@ -471,6 +482,17 @@ TEST_F(CostTest, AreNoNumbersThatCannotBe) {
       costs.vision_blocks_forward.product_operations + costs.language_blocks_forward.product_operations;
   EXPECT_GT(costs.total.product_operations, 2.9 * forward);
   EXPECT_LT(costs.total.product_operations, 3.5 * forward);
+}
+
+TEST_F(CostTest, FewerBitsAreFasterOnTheSameCard) {
+  const auto seconds = [&](engine::Precision precision) {
+    Job job = model_.job();
+    job.precision = precision;
+    return rehearse(job, micro_batches_of(2), 2).costs->language_blocks_forward.seconds;
+  };
+  const double bf16 = seconds(engine::Precision::kBf16);
+  EXPECT_NEAR(seconds(engine::Precision::kFp16) / bf16, 1, 0.01) << "an H100 does as many operations in both";
+  EXPECT_GT(seconds(engine::Precision::kFp32), 2 * bf16);
 }
 
 TEST_F(CostTest, ASlowerCardTakesLongerForTheSame) {

@@ -6,8 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <map>
+#include <optional>
 
+#include "parity/temporary_folder.h"
 #include "planner/user_error.h"
 #include "vlmtrain/planner/rehearsal_process.h"
 
@@ -50,6 +54,55 @@ TEST(RequireAddresses, NamesTheLimitThatLeavesTooFew) {
       names_limit);
   EXPECT_THAT(message_of([] { restart_on({.gpu = "h100", .memory_bytes = std::nullopt}); }, ExitCode::kFailed),
               names_limit);
+}
+
+/// LD_PRELOAD as somebody has set it, for as long as it lives.
+class Preloaded {
+ public:
+  explicit Preloaded(const std::string& libraries) {
+    if (const char* const before = std::getenv("LD_PRELOAD")) before_ = before;
+    setenv("LD_PRELOAD", libraries.c_str(), 1);
+  }
+  ~Preloaded() { before_ ? setenv("LD_PRELOAD", before_->c_str(), 1) : unsetenv("LD_PRELOAD"); }
+  Preloaded(const Preloaded&) = delete;
+  Preloaded& operator=(const Preloaded&) = delete;
+
+ private:
+  std::optional<std::string> before_;
+};
+
+std::map<std::string, std::string> environment() {
+  std::map<std::string, std::string> variables;
+  for (auto& [name, value] : environment_of({.gpu = "h100", .memory_bytes = 5})) variables[name] = value;
+  return variables;
+}
+
+TEST(EnvironmentOfTest, WhatIsPreloadedStaysButForWhatHasToDoWithCuda) {
+  const parity::TemporaryFolder folder;
+  const auto put = [&](const std::string& name, const std::string& content) {
+    const auto path = folder.path() / name;
+    std::ofstream(path) << content;
+    return path.string();
+  };
+  const std::string harmless = put("libharmless.so", "malloc free");
+  const std::string profiler = put("libprofiler.so", std::string("calls\0cuInit\0", 13));
+  const Preloaded preloaded(harmless + ":" + profiler + " libnvidia-ml.so.1:libjemalloc.so");
+  const auto variables = environment();
+  EXPECT_THAT(variables.at("LD_PRELOAD"), testing::StartsWith(harmless + ":libjemalloc.so:/"));
+  EXPECT_THAT(variables.at("LD_PRELOAD"), testing::Not(HasSubstr("libprofiler")));
+  EXPECT_EQ(variables.at("VLMTRAIN_VGPU_CARD"), "h100");
+  EXPECT_EQ(variables.at("VLMTRAIN_VGPU_BYTES"), "5");
+  EXPECT_FALSE(variables.contains("LD_LIBRARY_PATH")) << "the stand-ins are named by their paths";
+}
+
+TEST(ReachesRehearsalsTest, WhatChangesARehearsalDoesNot) {
+  for (const auto* const variable : {"PATH", "HOME", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "VLMTRAIN_LIBTORCH"}) {
+    EXPECT_TRUE(reaches_rehearsals(variable)) << variable;
+  }
+  for (const auto* const variable : {"LD_AUDIT", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE",
+                                     "NVIDIA_TF32_OVERRIDE", "VLMTRAIN_VGPU_CARD"}) {
+    EXPECT_FALSE(reaches_rehearsals(variable)) << variable;
+  }
 }
 
 }  // namespace

@@ -87,6 +87,17 @@ TEST(GrowthTrendTest, IsQuietAboutWhatRisesAsALogarithm) {
       5000));
 }
 
+/// Its last stretches rise less than those before, and yet its later half rises evenly enough.
+TEST(GrowthTrendTest, ReportsALeakThatIsNotTheSameInEachStretch) {
+  const auto report = first_report([](int64_t step) {
+    const int64_t stretch = step / 10;
+    return (100 + 10 * std::min<int64_t>(stretch, 4) + 8 * std::max<int64_t>(0, stretch - 4)) * kMiB;
+  });
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->first, 89);
+  EXPECT_EQ(report->second, 72 * kMiB / 80);
+}
+
 TEST(GrowthTrendTest, IsQuietAboutARiseThatIsTooSmall) {
   EXPECT_FALSE(first_report([](int64_t step) { return 100 * kMiB + step * 1000; }));
 }

@@ -5,6 +5,7 @@
 
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
+#include "planner/user_error.h"
 #include "train/plan_or_split.h"
 #include "vlmtrain/base/error.h"
 
@@ -64,6 +65,40 @@ TEST(HostRunTest, APlanThatIsMadeIsWritten) {
   const HostRun run = run_of(config(), kShape, folder.path());
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "plan.json"));
   EXPECT_EQ(run.fixed().choices.micro_batch_size, 4);
+}
+
+TEST(HostRunTest, ARunGoesOnWithWhatItHad) {
+  const parity::TemporaryFolder folder;
+  const data::SampleShape shape{.tokens = 40,
+                                .label_tokens = 10,
+                                .image_tokens = 8,
+                                .images = 1,
+                                .tiles = 2,
+                                .tile_height = 32,
+                                .tile_width = 32};
+  const HostChoices kept{.choices = {.micro_batch_size = 2,
+                                     .recompute = {.vision = 1, .language = 0},
+                                     .vision_tiles_per_pass = 1,
+                                     .loss_chunk_rows = 77},
+                         .tensor_limit_bytes = 500'000'000};
+  EXPECT_EQ(run_of(config(), shape, folder.path(), kept).fixed().choices, kept.choices);
+  EXPECT_EQ(run_of(config(), shape, folder.path(), kept).fixed().tensor_limit_bytes, kept.tensor_limit_bytes);
+  Config fixed = config();
+  fixed.memory.vision_tiles_per_pass = 2;
+  fixed.memory.loss_chunk_rows = 33;
+  const auto choices = run_of(fixed, shape, folder.path(), kept).fixed().choices;
+  EXPECT_EQ(choices.vision_tiles_per_pass, 2) << "what the configuration says goes first";
+  EXPECT_EQ(choices.loss_chunk_rows, 33);
+}
+
+TEST(HostRunTest, WhatDoesNotFitSaysWhatThereIs) {
+  const parity::TemporaryFolder folder;
+  Config small = config();
+  small.memory.limit_gb = 0.05;
+  EXPECT_THAT(planner::message_of([&] { run_of(small, kShape, folder.path()); }, ExitCode::kDoesNotFit),
+              testing::AllOf(
+                  testing::HasSubstr("does not fit in host memory"),
+                  testing::HasSubstr("this process may have 0.05 GB (memory.limit_gb), of which 5 % are kept free")));
 }
 
 struct FakePlan {

@@ -84,8 +84,16 @@ TEST_F(RunCheckpointTest, ANumberThatNoRunCanHaveIsNamedWithItsKey) {
     state[key] = value;
     put_state(state.dump());
   };
-  put("step", 40);
-  EXPECT_NO_THROW(load_run_state(folder(), {}, kExtent));
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> possible{
+      {"step", {2, 40}}, {"skipped_steps", {0, 30}}, {"total_steps", {30, 40}}, {"epoch", {0}}, {"position", {0, 5}}};
+  for (const auto& [key, values] : possible) {
+    for (const int64_t value : values) {
+      put(key, value);
+      EXPECT_NO_THROW(load_run_state(folder(), {}, kExtent)) << key << " " << value;
+    }
+  }
+  put_state(R"({"step":0,"epoch":0,"position":0})");
+  EXPECT_NO_THROW(load_run_state(folder(), {}, kExtent)) << "of a run that has not begun";
   constexpr int64_t kHuge = int64_t{1} << 62;
   const std::vector<std::pair<std::string, std::vector<int64_t>>> wrong{{"step", {-1, 41, kHuge}},
                                                                         {"skipped_steps", {-1, 31}},

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/captured_log.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {
@@ -80,6 +81,12 @@ TEST_F(RunLockTest, AKillGivesItUp) {
   kill(holder, SIGKILL);
   waitpid(holder, nullptr, 0);
   EXPECT_EQ(refusal(ExitCode::kUsage), "");
+}
+
+TEST_F(RunLockTest, WhereThereAreLocksNothingIsSaid) {
+  const CapturedLog log;
+  const RunLock lock(folder());
+  EXPECT_EQ(log.text(), "");
 }
 
 TEST_F(RunLockTest, WhatTheLastHolderLeftInTheFileDoesNotMatter) {

@@ -104,6 +104,25 @@ TEST_F(TwinLinkTest, WaitsAHundredthOfAStepAndNoMore) {
   EXPECT_LT(twin->summary().waited_seconds, 20);
 }
 
+TEST_F(TwinLinkTest, ATwinThatHasEndedIsDoneWithout) {
+  auto job = model_.job();
+  job.model = "/nowhere";
+  TwinLink twin({.job = job,
+                 .choices = choices_,
+                 .card = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
+                 .limit_bytes = planner::kUnlimited},
+                at::kCPU, [this](report::EventKind, const std::string& message) { events_.push_back(message); });
+  announce(twin, 1);
+  EXPECT_FALSE(await(twin, 1).peaks) << "it answers only by ending";
+  for (const int64_t step : {2, 3}) {
+    announce(twin, step);
+    const ForeseenStep foreseen = await(twin, step);
+    EXPECT_FALSE(foreseen.peaks);
+    EXPECT_EQ(foreseen.layout, planned());
+  }
+  EXPECT_THAT(events_, testing::ElementsAre(HasSubstr("the twin has ended")));
+}
+
 TEST_F(TwinLinkTest, TenStepsBehindTheRunGoesOnWithoutIt) {
   setenv("VLMTRAIN_TWIN_DELAY_SECONDS", "60", 1);
   const auto twin = link();

@@ -104,6 +104,9 @@ TEST_F(FailingRunTest, AfterADeviceThatFailedNothingIsSaved) {
   EXPECT_THAT(log, AllOf(HasSubstr("the steps since the last checkpoint are not saved: the device failed"),
                          Not(HasSubstr("is saved"))));
   EXPECT_THAT(checkpoints(), IsEmpty());
+  const auto last = lines_of("events.jsonl").back();
+  EXPECT_EQ(last["kind"], "failed");
+  EXPECT_EQ(last["message"], "CUDA error: an illegal memory access") << "without LibTorch's trace";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "data/fake_processor.h"
 #include "planner/rehearsal.h"
+#include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {
 namespace {
@@ -88,6 +89,34 @@ TEST_F(UpcomingStepsTest, ATwinThatWasToldOfOtherSamplesIsNotBelieved) {
     EXPECT_EQ(step.foreseen.layout, step.planned) << number;
   }
   EXPECT_EQ(twin.summary().steps, 8) << "it answered each time";
+}
+
+/// A twin is told of steps ahead, so that a bad sample of one of them is known before it is its turn. Where a sample of
+/// the step before is replaced, the samples drawn ahead would be drawn again.
+TEST(UpcomingStepsWithABadSampleTest, TheErrorIsNotLostWhereASampleIsReplaced) {
+  constexpr int64_t kSamples = 12;
+  constexpr uint64_t kSeed = 2;
+  const int64_t bad = data::epoch_order(kSamples, kSeed, 0)[9];  // of the third step
+  const data::FakeProcessor processor([bad](int64_t index) {
+    if (index == bad) data::reject(index);
+  });
+  const auto records = data::make_records(kSamples);
+  const TaskBalance tasks({}, data::Tasks(records));
+  data::Ledger ledger("train.json", kSamples);
+  data::Loader loader(records, processor,
+                      {.global_batch_size = 4, .seed = kSeed, .on_bad_sample = data::BadSamplePolicy::kFail}, {},
+                      ledger);
+  const planner::PresetFolder model("smolvlm-tiny");
+  const planner::Choices choices = planner::micro_batches_of(2);
+  TwinLink twin({.job = model.job(),
+                 .choices = choices,
+                 .card = {.gpu = "rtx4090", .memory_bytes = planner::kUnlimited},
+                 .limit_bytes = planner::kUnlimited,
+                 .waits = true},
+                at::kCPU, [](report::EventKind, const std::string&) {});
+  UpcomingSteps upcoming(loader, choices, tasks, &twin, 1, 8);
+  UpcomingStep first = upcoming.next(0);
+  EXPECT_THROW(upcoming.replace(first, 0), UserError);
 }
 
 }  // namespace

@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 
+#include "base/captured_log.h"
+#include "planner/user_error.h"
+#include "train/callbacks/html_report.h"
 #include "train/callbacks/sample_predictions.h"
 #include "train/small_run.h"
 
@@ -12,6 +16,7 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 /// Runs that go well, from their data to the last checkpoint.
@@ -66,6 +71,7 @@ TEST_F(WholeRunTest, TellsWhatItDid) {
     EXPECT_EQ(steps[i]["total_steps"], kSteps);
     EXPECT_EQ(steps[i]["epoch"], i + 1);
     EXPECT_EQ(steps[i]["samples"], 4);
+    EXPECT_EQ(steps[i]["micro_batch_sizes"], std::vector<int64_t>{4});
     EXPECT_EQ(steps[i]["images"], 4);
     EXPECT_EQ(steps[i]["tokens"], tokens);
     EXPECT_EQ(steps[i]["skipped"], false);
@@ -85,13 +91,13 @@ TEST_F(WholeRunTest, ShowsAnswersBesideTheData) {
   const auto answers = lines_of("predictions.jsonl");
   const std::map<std::string, std::pair<std::string, size_t>> wanted{
       {"words", {"Is there a fracture?", 0}},
-      {"square", {"\nWhat has changed?", 1}},
-      {"row", {"\nHow many?", 1}},
+      {"square", {"What has changed?", 1}},
+      {"row", {"How many?", 1}},
       {"two", {"Say more.", 2}},
   };
   ASSERT_THAT(answers, SizeIs(wanted.size()));
   for (const auto& answer : answers) {
-    SCOPED_TRACE(answer.dump());
+    SCOPED_TRACE(answer["id"].dump());
     const auto& [question, images] = wanted.at(answer["id"]);
     EXPECT_EQ(answer["step"], 1);
     EXPECT_EQ(answer["question"], question);
@@ -102,6 +108,17 @@ TEST_F(WholeRunTest, ShowsAnswersBesideTheData) {
 
 TEST_F(WholeRunTest, GoesOnToTheSameNumbers) {
   expect_going_on_to_the_same_numbers();
+}
+
+TEST_F(WholeRunTest, AFinishedRunIsLeftAsItIs) {
+  train_well();
+  const std::string events = read_text(run_folder() / "events.jsonl");
+  EXPECT_THAT(events, Not(HasSubstr("going on after")));
+  EXPECT_EQ(train_well().steps, kSteps);
+  const auto all = lines_of("events.jsonl");
+  EXPECT_EQ(std::ranges::count(all, "checkpoint", [](const auto& event) { return event["kind"]; }), 1)
+      << "it is not saved again";
+  EXPECT_THAT(lines_of("metrics.jsonl"), SizeIs(kSteps));
 }
 
 TEST_F(WholeRunTest, AnAdapterGoesOnToTheSameNumbers) {
@@ -129,6 +146,69 @@ TEST_F(WholeRunTest, EveryUsableSampleIsTakenAsOftenAsThereAreEpochs) {
   }
   EXPECT_EQ(times, (std::map<std::string, int64_t>{{"words", 2}, {"row", 2}, {"two", 2}}));
   EXPECT_EQ(lines_of("metrics.jsonl").back()["epoch"], 2);
+}
+
+TEST_F(WholeRunTest, StepsAreCountedOfTheSamplesThatCanBeUsed) {
+  const fs::path images = folder() / "images";
+  fs::copy(config_.data.image_root, images);
+  fs::remove(images / "small.png");
+  config_.data.image_root = images;
+  config_.data.on_bad_sample = data::BadSamplePolicy::kSkip;
+  config_.training.max_steps = {};
+  config_.training.epochs = 2;
+  config_.training.global_batch_size = 1;
+  config_.training.micro_batch_size = 1;
+  EXPECT_EQ(train_well().steps, 6);
+  for (const auto& step : lines_of("metrics.jsonl")) EXPECT_EQ(step["total_steps"], 6);
+}
+
+TEST_F(WholeRunTest, LearningRatesFollowTheTokensOfTheStep) {
+  int64_t tokens = 0;
+  for (const auto& sample : parity::Case("mixed_batch").samples()) tokens += sample.tokens();
+  config_.training.balance.global_batch_tokens = 4 * tokens;
+  config_.training.balance.batch_scaling = engine::BatchScaling::kLinear;
+  config_.training.warmup_ratio = 0;
+  config_.training.lr_scheduler = engine::ScheduleShape::kConstant;
+  config_.training.learning_rate = 1e-3;
+  config_.training.max_steps = 1;
+  train_well();
+  EXPECT_NEAR(lines_of("metrics.jsonl").front()["learning_rate"], 1e-3 / 4, 1e-9);
+}
+
+/// A checkpoint without its projector.
+TEST_F(WholeRunTest, WhatTheCheckpointLacksIsSaidWhereItIsAllowed) {
+  const fs::path base = folder() / "base";
+  fs::copy(config_.model.path, base);
+  io::NamedTensors kept;
+  {
+    const io::SafetensorsFile weights(base / "model.safetensors");
+    for (const auto& name : weights.names()) {
+      if (name.find("connector") == std::string::npos) kept.emplace_back(name, weights.tensor(name).clone());
+    }
+  }
+  io::write_safetensors(base / "model.safetensors", kept);
+  config_.model.path = base;
+  EXPECT_THAT(planner::message_of([this] { train_well(); }, ExitCode::kBadData), HasSubstr("connector"));
+  config_.model.allow_missing = {"connector"};
+  config_.output.dir = folder() / "allowed";
+  config_.training.max_steps = 1;
+  const CapturedLog log;
+  train_well();
+  EXPECT_THAT(log.text(), HasSubstr("start at random (model.allow_missing)"));
+  train_well();  // from its own checkpoint, which lacks nothing
+}
+
+TEST_F(WholeRunTest, TheReportIsWrittenAtFirstAtTheEndAndSeldomBetween) {
+  train_well();
+  const fs::path file = run_folder() / "report.html";
+  ASSERT_TRUE(fs::remove(file)) << "it is written";
+  HtmlReport page(run_folder());
+  page.on_step({});
+  EXPECT_TRUE(fs::remove(file));
+  page.on_step({});
+  EXPECT_FALSE(fs::exists(file)) << "ten seconds are not over";
+  page.on_end(/*well=*/true);
+  EXPECT_TRUE(fs::exists(file));
 }
 
 TEST(SpreadTest, TakesOneOfEachStretch) {

@@ -1,0 +1,51 @@
+#include "vlmtrain/engine/options.h"
+
+#include "base/option_values.h"
+
+namespace vlmtrain::engine {
+namespace {
+
+TEST(TrainingOptionsTest, EachKeyTakesWhatItsDocumentationSays) {
+  expect_values<TrainingOptions>({
+      {"training.global_batch_size", {"1", "1000000"}, {"0", "1000001", "auto"}},
+      {"training.micro_batch_size", {"auto", "1", "1000000"}, {"0", "1000001"}},
+      {"training.max_steps", {"auto", "1"}, {"0"}},
+      {"training.epochs", {"0.000001", "1000000"}, {"0", "1000001"}},
+      {"training.learning_rate", {"0", "1e-6"}, {"-1e-6"}},
+      {"training.vision_learning_rate", {"auto", "0", "1e-6"}, {"-1e-6"}},
+      {"training.projector_learning_rate", {"auto", "0", "1e-6"}, {"-1e-6"}},
+      {"training.adam_beta1", {"0", "0.999"}, {"-0.1", "1"}},
+      {"training.adam_beta2", {"0", "0.999"}, {"-0.1", "1"}},
+      {"training.adam_epsilon", {"1e-12"}, {"0"}},
+      {"training.weight_decay", {"0", "0.1"}, {"-0.1"}},
+      {"training.warmup_ratio", {"0", "1"}, {"-0.1", "1.1"}},
+      {"training.max_grad_norm", {"0", "0.5"}, {"-0.5"}},
+      {"training.loss_scale", {"auto", "0.5"}, {"0"}},
+      {"training.loss_scale_growth_steps", {"1"}, {"0"}},
+      {"training.seed", {"0"}, {"-1"}},
+      {"training.global_batch_tokens", {"auto", "1"}, {"0"}},
+      {"training.reference_batch_size", {"auto", "1"}, {"0"}},
+      {"training.gradnorm_alpha", {"0", "0.5"}, {"-0.5"}},
+      {"training.gradnorm_learning_rate", {"0.5"}, {"0"}},
+  });
+}
+
+TEST(TrainingOptionsTest, ChoicesHaveTheirNames) {
+  TrainingOptions options;
+  for (const auto* const precision : {"fp32", "bf16", "fp16"}) {
+    EXPECT_TRUE(takes(options, "training.precision", precision));
+    EXPECT_EQ(name_of(options.precision), precision);
+  }
+  for (const auto* const states : {"fp32", "bf16", "8bit"}) {
+    EXPECT_TRUE(takes(options, "training.optimizer_states", states));
+    EXPECT_EQ(name_of(options.optimizer_states), states);
+  }
+  for (const auto* const scaling : {"none", "sqrt", "linear"}) {
+    EXPECT_TRUE(takes(options, "training.batch_scaling", scaling));
+    EXPECT_EQ(name_of(options.balance.batch_scaling), scaling);
+  }
+  EXPECT_FALSE(takes(options, "training.precision", "fp8"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::engine
