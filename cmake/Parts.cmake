@@ -45,20 +45,17 @@ macro(vlmtrain_write_batch compiled)
   math(EXPR number "${number} + 1")
 endmacro()
 
-# vlmtrain_part(NAME [LIBRARIES …] [PRIVATE_LIBRARIES …] [ALONE REGEX] [EXCEPT REGEX]): the static library vlmtrain_NAME.
+# vlmtrain_part(NAME [LIBRARIES …] [PRIVATE_LIBRARIES …] [ALONE REGEX]): the static library vlmtrain_NAME.
 # It sees every part above it in parts.txt and none below (tests/include_order.py). ALONE: files that are not compiled
-# together; EXCEPT: files that are not compiled.
+# together.
 function(vlmtrain_part name)
-  cmake_parse_arguments(PART "" "ALONE;EXCEPT" "LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
+  cmake_parse_arguments(PART "" "ALONE" "LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
   list(FIND VLMTRAIN_PARTS ${name} index)
   if(index EQUAL -1)
     message(FATAL_ERROR "part ${name} is not in parts.txt")
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
-  if(PART_EXCEPT)
-    list(FILTER sources EXCLUDE REGEX "${PART_EXCEPT}")
-  endif()
   if(NOT sources)
     set(sources ${CMAKE_SOURCE_DIR}/cmake/empty.cpp)
   endif()

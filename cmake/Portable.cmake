@@ -1,16 +1,14 @@
 # A program for machines that have LibTorch's wheel but none of Debian's packages (scripts/make_portable.sh): what Debian has
 # static archives of is linked statically; {fmt} and spdlog, of which it has none, are compiled from its headers. LibTorch is
-# looked for as torch/ in the program's folder and beside that. FFmpeg is left out: it stands on a hundred libraries.
+# looked for as torch/ in the program's folder and beside that. FFmpeg, which stands on a hundred libraries there, is built
+# for it (scripts/make_ffmpeg.sh).
 #
 # It runs wherever LibTorch's wheel does, from glibc 2.28 and the libstdc++ of GCC 8 on: what this system's have in newer
 # versions only is bound to the older one, or stands in cmake/portable/.
 option(VLMTRAIN_PORTABLE "Link for machines without Debian's packages" OFF)
-set(VLMTRAIN_NOT_IN_IMAGE "/no_video\\.cpp$")
-set(VLMTRAIN_ALONE_IN_IMAGE "^$")
+set(VLMTRAIN_FFMPEG ${CMAKE_SOURCE_DIR}/build/ffmpeg CACHE PATH "Where scripts/make_ffmpeg.sh has put FFmpeg, for portable programs")
 if(VLMTRAIN_PORTABLE)
   enable_language(ASM)
-  set(VLMTRAIN_ALONE_IN_IMAGE ".")  # without FFmpeg's files others would be compiled together, which share names
-  set(VLMTRAIN_NOT_IN_IMAGE "/(ffmpeg|frame_times|rgb_converter|video_container|video_decoder|encoded_video)\\.cpp$")
   # Of programs LibTorch, of the stand-ins each other; then LD_LIBRARY_PATH.
   set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
   set(CMAKE_INSTALL_RPATH "$ORIGIN/torch/lib:$ORIGIN/../torch/lib:$ORIGIN")
@@ -26,6 +24,20 @@ function(vlmtrain_link_statically target)
     list(APPEND archives ${VLMTRAIN_ARCHIVE_${name}})
   endforeach()
   set_target_properties(${target} PROPERTIES INTERFACE_LINK_LIBRARIES "${archives}")
+endfunction()
+
+# vlmtrain_own_ffmpeg(TARGET): the imported target is the FFmpeg in VLMTRAIN_FFMPEG from now on.
+function(vlmtrain_own_ffmpeg target)
+  set(archives)
+  foreach(name avformat avcodec swscale avutil)
+    set(archive ${VLMTRAIN_FFMPEG}/lib/lib${name}.a)
+    if(NOT EXISTS ${archive})
+      message(FATAL_ERROR "there is no ${archive}: run scripts/make_ffmpeg.sh first")
+    endif()
+    list(APPEND archives ${archive})
+  endforeach()
+  set_target_properties(${target} PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${VLMTRAIN_FFMPEG}/include
+                        INTERFACE_LINK_LIBRARIES "${archives}")
 endfunction()
 
 # vlmtrain_fmt_and_spdlog(): {fmt} and spdlog as a part of the program, declared to others as Debian's libraries declare them.

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Debian packages with something in the program, statically linked or as headers.
 LINKED = ("libyaml-cpp-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", "libcli11-dev", "libpcre2-dev", "libutf8proc-dev",
-          "libjpeg62-turbo-dev", "libpng-dev", "zlib1g-dev", "libwebp-dev")
+          "libjpeg62-turbo-dev", "libpng-dev", "zlib1g-dev", "libwebp-dev", "libavcodec-dev")
 PYTHON = ">=3.10"  # as torch's wheels
 
 
@@ -27,7 +27,10 @@ def version_of(name: str, text: str) -> str:
 
 
 def licences() -> str:
-    parts = ["vlmtrain's program contains these libraries, as Debian packages them. Their copyright notices follow."]
+    parts = ["vlmtrain's program contains these libraries, as Debian packages them. Their copyright notices follow.",
+             "FFmpeg (libavcodec) is built without what is under the GPL, so it is under the GNU Lesser General Public License 2.1 or "
+             "later, whose text is in LGPL-2.1. Its source is that of Debian's source package ffmpeg of the version below; "
+             "scripts/make_ffmpeg.sh of vlmtrain's source builds it, changed or not, and scripts/make_wheel.sh the program with it."]
     for package in LINKED:
         version = subprocess.run(["dpkg-query", "-W", "-f=${Version}", package], check=True, capture_output=True, text=True).stdout
         notice = Path("/usr/share/doc", package, "copyright").read_text(encoding="utf-8", errors="replace")
@@ -68,6 +71,7 @@ Tag: py3-none-manylinux_{glibc.replace(".", "_")}_x86_64
         f"{info}/entry_points.txt": b"[console_scripts]\nvlmtrain = vlmtrain.__main__:main\n",
         f"{info}/licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
         f"{info}/licenses/THIRD_PARTY": licences().encode(),
+        f"{info}/licenses/LGPL-2.1": Path("/usr/share/common-licenses/LGPL-2.1").read_bytes(),
         "vlmtrain/built_for.py": built_for.encode(),
         "vlmtrain/vlmtrain": (program / "vlmtrain").read_bytes(),
     }

@@ -5,7 +5,7 @@
 #   scripts/make_portable.sh [--program-alone] [FOLDER [BUILD]]     default: portable, and build/portable of the preset "portable"
 #
 # There, LibTorch's folder torch/ is looked for in FOLDER (a link will do) and beside it, then along LD_LIBRARY_PATH;
-# scripts/first_gpu_hour.sh finds that of Python. Video files are not read (cmake/Portable.cmake); folders of frames are.
+# scripts/first_gpu_hour.sh finds that of Python.
 # --program-alone: without gpu_tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +19,7 @@ build=${2:-build/portable}
 most_mib=64
 
 if [[ $build == build/portable ]]; then
+  scripts/make_ffmpeg.sh
   cmake --preset portable >/dev/null
   cmake --build --preset portable --target "${programs[@]}"
 fi

@@ -92,14 +92,18 @@ expect "SIGTERM, to the process that was started, writes a checkpoint" 75 'check
   kill -TERM $process; wait $process' sh "$config"
 expect "a folder that may not be written to" 5 'output.dir: the folder .*/vlmtrain/run cannot be made: Permission denied' \
   as_user vlmtrain --config "$config" training.max_steps=1 "output.dir=$packages/vlmtrain/run"
-expect "a video file" 4 'reads no video files; give a folder of its frames' as_user sh -c '
-  echo "[{\"videos\": [\"a.mp4\"], \"messages\": [{\"role\": \"user\", \"content\": \"<video>What?\"}, {\"role\": \"assistant\", \"content\": \"A\"}]}]" >video.json
-  head -c 100000 /dev/zero >a.mp4
-  vlmtrain init --preset qwen2.5-vl-tiny --out qwen >/dev/null
+cp tests/image/data/bt709.mp4 tests/image/data/vp9.webm "$folder/home"
+# shellcheck disable=SC2016
+expect "training on video files" 0 'step +2' as_user sh -c '
+  for video in bt709.mp4 vp9.webm; do
+    echo "{\"videos\": [\"$video\"], \"messages\": [{\"role\": \"user\", \"content\": \"<video>What?\"}, {\"role\": \"assistant\", \"content\": \"A\"}]}"
+  done >video.jsonl
+  vlmtrain init --preset qwen2.5-vl-tiny --out qwen
   echo "model: {path: qwen}
-data: {train: video.json, on_bad_sample: fail}
+data: {train: video.jsonl, on_bad_sample: fail}
+training: {global_batch_size: 1}
 output: {dir: video}" >video.yaml
-  vlmtrain --config video.yaml training.max_steps=1'
+  vlmtrain --config video.yaml training.max_steps=2'
 
 # Where torch lies elsewhere: the wheel in a folder of its own, torch in the environment.
 pip env install "${options[@]}" --no-deps --target "$folder/apart" "$wheel"

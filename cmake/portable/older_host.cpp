@@ -37,6 +37,13 @@ int __wrap_lstat(const char* path, struct stat* result) {
 int __wrap_fstat(int descriptor, struct stat* result) {
   return static_cast<int>(syscall(SYS_fstat, descriptor, result));
 }
+// As FFmpeg, which asks for 64 bits everywhere, calls them.
+int __wrap_stat64(const char* path, struct stat* result) {
+  return __wrap_stat(path, result);
+}
+int __wrap_lstat64(const char* path, struct stat* result) {
+  return __wrap_lstat(path, result);
+}
 int __wrap_fstat64(int descriptor, struct stat* result) {
   return __wrap_fstat(descriptor, result);
 }

@@ -12,6 +12,8 @@
 
 .text
 OLDER(exp, exp, GLIBC_2.2.5)
+OLDER(exp2, exp2, GLIBC_2.2.5)
+OLDER(hypot, hypot, GLIBC_2.2.5)
 OLDER(log, log, GLIBC_2.2.5)
 OLDER(pow, pow, GLIBC_2.2.5)
 OLDER(dladdr, dladdr, GLIBC_2.2.5)
