@@ -22,12 +22,12 @@ command -v nasm >/dev/null || { echo "make_ffmpeg: nasm is missing: apt-get inst
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # This system's package sources, as sources of source packages.
-mkdir -p "$work/sources" "$work/lists/partial"
+mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial"
 for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; do
   [[ ! -f $file ]] || sed 's/^Types: deb$/Types: deb-src/; s/^deb /deb-src /' "$file" >"$work/sources/$(basename "$file")"
 done
 apt=(apt-get -qq -o Dir::Etc::sourcelist="$work/sources/sources.list" -o Dir::Etc::sourceparts="$work/sources"
-  -o Dir::State::lists="$work/lists" -o APT::Sandbox::User="$(id -un)")
+  -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User="$(id -un)")
 "${apt[@]}" update
 (cd "$work" && "${apt[@]}" source --download-only "ffmpeg=$version" && tar xf ffmpeg_*.orig.tar.xz)
 mv "$work"/ffmpeg-*/ "$work/source"
