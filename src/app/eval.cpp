@@ -18,6 +18,7 @@
 #include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/evaluate.h"
+#include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::app {
@@ -62,17 +63,17 @@ ExitCode eval(const Arguments& arguments) {
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
   const auto records = train::read_records(config.data.eval);
-  const auto processor =
-      models::load_processor(arguments.checkpoint, train::processor_settings(config.data, config.data.eval));
+  const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
+  const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data, config.data.eval));
   train::refuse_bad_samples(records, *processor, config, config.data.eval);
-  const auto model = models::load_model(arguments.checkpoint, device, engine::dtype_of(config.training.precision));
+  const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision));
 
   std::string lines;
   const auto result = train::evaluate(*model, *processor, records,
                                       {.device = device,
                                        .num_workers = config.data.num_workers,
                                        .max_new_tokens = arguments.max_new_tokens,
-                                       .end_token_ids = models::end_token_ids(arguments.checkpoint, *processor),
+                                       .end_token_ids = models::end_token_ids(checkpoint, *processor),
                                        .on_bad_sample = config.data.on_bad_sample},
                                       [&lines](const train::Answer& answer) {
                                         const bool is_closed = answer.type == train::AnswerType::kClosed;
@@ -98,7 +99,9 @@ ExitCode eval(const Arguments& arguments) {
 Action declare_eval(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
   command.add_option("--config", arguments->config, "YAML file; data.eval names the data")->required();
-  command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")
+  command
+      .add_option("--checkpoint", arguments->checkpoint,
+                  "folder of a checkpoint, a LoRA adapter or a run (its newest checkpoint)")
       ->required()
       ->check(not_empty());
   command.add_option("overrides", arguments->overrides, "key=value, such as data.eval=held_out.json");

@@ -20,6 +20,7 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/train/run_checkpoint.h"
 
 namespace vlmtrain::app {
 
@@ -98,10 +99,11 @@ ExitCode generate(const Arguments& arguments) {
   const at::Device device = open_device(arguments.device);
   models::ProcessorSettings settings;
   settings.max_length = std::numeric_limits<int64_t>::max();
-  const auto processor = models::load_processor(arguments.checkpoint, settings);
+  const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
+  const auto processor = models::load_processor(checkpoint, settings);
   const io::Record record = record_of(arguments);
   check_length(record, *processor);
-  const auto model = models::load_model(arguments.checkpoint, device, dtype_by_name(arguments.precision));
+  const auto model = models::load_model(checkpoint, device, dtype_by_name(arguments.precision));
   const auto prompt = processor->process_prompt(record, 0);
   const auto began = std::chrono::steady_clock::now();
   std::vector<std::vector<int64_t>> answers;
@@ -109,7 +111,7 @@ ExitCode generate(const Arguments& arguments) {
     answers = engine::generate(*model, {prompt},
                                {.device = device,
                                 .max_new_tokens = arguments.max_new_tokens,
-                                .end_token_ids = models::end_token_ids(arguments.checkpoint, *processor),
+                                .end_token_ids = models::end_token_ids(checkpoint, *processor),
                                 .sampling = arguments.sampling,
                                 .use_cache = arguments.use_cache});
   });
@@ -133,7 +135,9 @@ ExitCode generate(const Arguments& arguments) {
 
 Action declare_generate(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
-  command.add_option("--checkpoint", arguments->checkpoint, "folder of a checkpoint or a LoRA adapter")
+  command
+      .add_option("--checkpoint", arguments->checkpoint,
+                  "folder of a checkpoint, a LoRA adapter or a run (its newest checkpoint)")
       ->required()
       ->check(not_empty());
   command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);

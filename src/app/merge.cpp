@@ -7,6 +7,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/train/run_checkpoint.h"
 
 namespace vlmtrain::app {
 
@@ -20,12 +21,12 @@ struct Arguments {
 
 ExitCode merge(const Arguments& arguments) {
   start_log(/*quiet=*/false);
-  models::merge_adapter(arguments.adapter, arguments.out);
+  const std::string adapter = train::checkpoint_in(arguments.adapter).string();
+  models::merge_adapter(adapter, arguments.out);
   if (arguments.json) {
-    fmt::print("{}\n",
-               io::json_text(nlohmann::ordered_json{{"adapter", arguments.adapter}, {"checkpoint", arguments.out}}));
+    fmt::print("{}\n", io::json_text(nlohmann::ordered_json{{"adapter", adapter}, {"checkpoint", arguments.out}}));
   } else {
-    spdlog::info("{}: the base of {} with the adapter in its weights", arguments.out, arguments.adapter);
+    spdlog::info("{}: the base of {} with the adapter in its weights", arguments.out, adapter);
   }
   return ExitCode::kDone;
 }
@@ -34,7 +35,9 @@ ExitCode merge(const Arguments& arguments) {
 
 Action declare_merge(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
-  command.add_option("--adapter", arguments->adapter, "folder of a LoRA adapter in PEFT's layout")
+  command
+      .add_option("--adapter", arguments->adapter,
+                  "folder of a LoRA adapter in PEFT's layout, or of a run (its newest)")
       ->required()
       ->check(not_empty());
   command.add_option("--out", arguments->out, "new folder for the checkpoint")->required()->check(not_empty());

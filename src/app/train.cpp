@@ -24,6 +24,15 @@ struct Arguments {
   bool quiet = false;
 };
 
+/// As the run goes on: the word is for one change, and would let the next one pass unasked.
+std::string resolved(train::Config& config, const OptionTable& options) {
+  const train::Resume word = config.resume;
+  if (word == train::Resume::kChanged) config.resume = train::Resume::kAuto;
+  std::string yaml = options.to_yaml();
+  config.resume = word;
+  return yaml;
+}
+
 ExitCode train(const Arguments& arguments) {
   start_log(arguments.quiet);
   train::refuse_several_ranks();
@@ -35,7 +44,7 @@ ExitCode train(const Arguments& arguments) {
   OptionTable options = train::declare(config);
   options.read(arguments.config, arguments.overrides);
   train::check_run_files(config, arguments.config);
-  const auto summary = train::train(config, options.to_yaml(), device, arguments.quiet);
+  const auto summary = train::train(config, resolved(config, options), device, arguments.quiet);
   if (arguments.json) {
     fmt::print("{}\n", summary.to_json());
   } else if (!arguments.quiet) {

@@ -376,6 +376,50 @@ void AdamW::load_state(const std::map<std::string, at::Tensor>& saved, const std
   refresh_weights();
 }
 
+CarriedStates AdamW::carry_state(const nn::ParameterStore& store, const std::map<std::string, at::Tensor>& saved,
+                                 const std::string& source) {
+  const at::NoGradGuard no_gradients;
+  std::map<std::string, int64_t> places;  // in the saved steps
+  for (const auto& parameter : store.all()) {
+    if (saved.contains("first_moment." + parameter.name)) places.emplace(parameter.name, std::ssize(places));
+  }
+  const auto steps = saved.find("steps");
+  if (steps == saved.end() || steps->second.sizes() != at::IntArrayRef{std::ssize(places)}) {
+    throw data_error("{}: its steps are not those of its {} moments; copy the checkpoint again", source, places.size());
+  }
+  const auto fitting = [&saved](const std::string& name, const at::Tensor& tensor) -> const at::Tensor* {
+    const auto found = saved.find(name);
+    const bool fits = found != saved.end() && found->second.sizes() == tensor.sizes() &&
+                      found->second.scalar_type() == tensor.scalar_type();
+    return fits ? &found->second : nullptr;
+  };
+  std::map<std::string, std::vector<std::pair<at::Tensor, const at::Tensor*>>> moments;  // by parameter
+  for (const auto& [name, tensor] : state()) {
+    const at::Tensor* const found = fitting(name, tensor);
+    const size_t dot = name.find('.');
+    if (dot != std::string::npos) {
+      if (!name.starts_with("master.")) moments[name.substr(dot + 1)].emplace_back(tensor, found);
+    } else if (found != nullptr && name != "steps" && (name == "updates" || settings_.loss_scale->dynamic)) {
+      tensor.copy_(*found);
+    }
+  }
+  CarriedStates result;
+  for (const auto& entry : entries_) {
+    if (const auto* const master = fitting("master." + entry.name, entry.master)) entry.master.copy_(*master);
+    const auto& own = moments.at(entry.name);
+    const auto place = places.find(entry.name);
+    if (place == places.end() || std::ranges::any_of(own, [](const auto& pair) { return pair.second == nullptr; })) {
+      ++result.anew;
+      continue;
+    }
+    for (const auto& [tensor, found] : own) tensor.copy_(*found);
+    entry.steps.copy_(steps->second.select(0, place->second));
+    ++result.carried;
+  }
+  refresh_weights();
+  return result;
+}
+
 std::vector<std::pair<std::string, at::Tensor>> AdamW::masters() const {
   std::vector<std::pair<std::string, at::Tensor>> masters;
   for (const auto& entry : entries_) masters.emplace_back(entry.name, entry.master);

@@ -133,6 +133,14 @@ const BaseWeights::Entry* BaseWeights::find(const nn::Parameter& parameter) cons
   return found == own_.end() ? nullptr : &found->second;
 }
 
+void BaseWeights::take(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
+  for (const auto& parameter : parameters) {
+    const Entry* const entry = saved.find(parameter);
+    VLMTRAIN_CHECK(entry != nullptr, "{} has no {}", saved.folder_.string(), parameter.name);
+    (parameter.goes_with_adapter() ? adapter_ : own_)[parameter.name] = *entry;
+  }
+}
+
 bool BaseWeights::is_unchanged() const {
   return std::ranges::all_of(stamps_, [](const Stamp& stamp) {
     const Stamp now = Stamp::of(stamp.file);

@@ -25,6 +25,8 @@ const char* name_of(EventKind kind) {
       return "twin";
     case EventKind::kResumed:
       return "resumed";
+    case EventKind::kChanged:
+      return "changed";
     case EventKind::kCheckpoint:
       return "checkpoint";
     case EventKind::kStopped:

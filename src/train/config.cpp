@@ -108,9 +108,18 @@ OptionTable declare(Config& config) {
   declare(table, config.lora);
   data::declare(table, config.data);
   engine::declare(table, config.training);
-  table.add_choice("training.resume", config.resume, {{"auto", Resume::kAuto}, {"never", Resume::kNever}},
-                   "`auto`: go on from the newest checkpoint in output.dir, if there is one. `never`: refuse to start "
-                   "where there is one.");
+  table.add_choice(
+      "training.resume", config.resume,
+      {{"auto", Resume::kAuto}, {"changed", Resume::kChanged}, {"never", Resume::kNever}},
+      "`auto`: go on from the newest checkpoint in output.dir, if there is one; where other settings would make "
+      "another run of it, refuse. `changed`: go on with these other settings, as far as they may change "
+      "(docs/resuming.md). `never`: refuse to start where there is a checkpoint.");
+  table.add_choice(
+      "training.schedule_from", config.schedule_from,
+      {{"start", ScheduleFrom::kStart}, {"change", ScheduleFrom::kChange}},
+      "Where warm-up and course of the learning rate begin. `start`: at the run's first step, and they span all its "
+      "steps. `change`: where `training.resume: changed` last changed learning rates, schedule, steps or data; they "
+      "span the steps that were left then (docs/resuming.md).");
   planner::declare(table, config.memory);
   declare(table, config.output);
   table.explain_unknown(counterpart_of);
@@ -125,6 +134,15 @@ int64_t total_steps(const engine::TrainingOptions& training, int64_t samples) {
                       training.epochs, samples, steps, training.global_batch_size, engine::kMostSteps);
   }
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps)));
+}
+
+int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, int64_t samples) {
+  const int64_t from_zero = total_steps(training, samples);
+  if (training.max_steps) return from_zero;
+  constexpr double kRounding = 1e-9;
+  const double left = (training.epochs - epochs) * static_cast<double>(samples);
+  return steps + std::max<int64_t>(
+                     0, std::llround(std::ceil(left / static_cast<double>(training.global_batch_size) - kRounding)));
 }
 
 int64_t micro_batch_size(const engine::TrainingOptions& training) {

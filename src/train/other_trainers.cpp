@@ -95,7 +95,9 @@ const Counterpart kCounterparts[] = {
       "load_best_model_at_end"},
      "vlmtrain eval --checkpoint, on data.eval, for each checkpoint that is kept"},
     {{"resume_from_checkpoint", "resume", "overwrite_output_dir", "auto_resume"},
-     "training.resume: auto goes on from the newest checkpoint in output.dir, never refuses one that has any"},
+     "training.resume: auto goes on from the newest checkpoint in output.dir, changed does so with other settings, "
+     "never "
+     "refuses one that has any"},
     {{"random_seed", "data_seed", "manual_seed"}, "training.seed"},
     {{"deepspeed", "fsdp", "fsdp_config", "zero_stage", "ddp_find_unused_parameters", "nproc_per_node", "num_gpus",
       "world_size", "devices", "accelerator"},

@@ -9,7 +9,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -18,6 +17,7 @@
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/run_changes.h"
 
 namespace vlmtrain::train {
 
@@ -28,6 +28,17 @@ constexpr std::string_view kPrefix = "step-";
 
 std::filesystem::path state_folder(const std::filesystem::path& checkpoint) {
   return checkpoint / "trainer_state";
+}
+
+std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint) {
+  return state_folder(checkpoint) / "optimizer.safetensors";
+}
+
+std::map<std::string, at::Tensor> saved_state(const std::filesystem::path& checkpoint) {
+  const io::SafetensorsFile file(optimizer_file(checkpoint));
+  std::map<std::string, at::Tensor> state;
+  for (const auto& name : file.names()) state.emplace(name, file.tensor(name));
+  return state;
 }
 
 /// The step of a checkpoint's folder name; nothing for other names.
@@ -61,10 +72,6 @@ io::NamedTensors state_to_save(const models::VisionLanguageModel& model, const e
   return tensors;
 }
 
-std::string text_of(const nlohmann::ordered_json& value) {
-  return value.is_string() ? value.get<std::string>() : io::json_text(value);
-}
-
 /// Opens every file that a run goes on from: lengths and headers are checked, no tensor is read.
 void check_whole(const std::filesystem::path& checkpoint) {
   const auto state = state_folder(checkpoint);
@@ -90,11 +97,22 @@ void check_range(std::string_view key, int64_t value, int64_t least, int64_t mos
       path.string(), key, value, least, most);
 }
 
-void check_ranges(const RunState& state, const RunExtent& extent, const std::filesystem::path& checkpoint,
-                  const std::filesystem::path& path) {
+/// A count of the fingerprint; nothing where it has none.
+std::optional<int64_t> count_in(const nlohmann::ordered_json& fingerprint, const char* key) {
+  const auto found = fingerprint.find(key);
+  if (found == fingerprint.end() || !found->is_string()) return std::nullopt;
+  return number_behind("", found->get<std::string>());
+}
+
+void check_ranges(const RunState& state, const std::filesystem::path& checkpoint, const std::filesystem::path& path) {
   // Far above what any run reaches, and far below where counting on overflows.
   constexpr int64_t kMostEpochs = int64_t{1} << 53;
-  if (state.total_steps) check_range("total_steps", *state.total_steps, 1, extent.steps, path);
+  constexpr int64_t kMostSamples = int64_t{1} << 53;
+  check_range("changed_at", state.changed_at, 0, engine::kMostSteps, path);
+  // Epochs begin anew where the data set changes.
+  const int64_t steps = std::min(state.changed_at + count_in(state.fingerprint, kStepsKey).value_or(engine::kMostSteps),
+                                 engine::kMostSteps);
+  if (state.total_steps) check_range("total_steps", *state.total_steps, 1, steps, path);
   const auto named = step_of(checkpoint);
   if (named && *named != state.step) {
     throw data_error(
@@ -102,10 +120,14 @@ void check_ranges(const RunState& state, const RunExtent& extent, const std::fil
         "checkpoint again, or move it away to go on from the one before it",
         path.string(), state.step, *named);
   }
-  check_range("step", state.step, 0, state.total_steps.value_or(extent.steps), path);
+  check_range("step", state.step, state.changed_at, state.total_steps.value_or(steps), path);
   check_range("skipped_steps", state.skipped_steps, 0, state.step, path);
+  check_range("schedule_start", state.schedule_start.step, 0, state.step, path);
+  check_range("schedule_start_skipped", state.schedule_start.skipped_steps, 0,
+              std::min(state.schedule_start.step, state.skipped_steps), path);
   check_range("epoch", state.cursor.epoch, 0, kMostEpochs, path);
-  check_range("position", state.cursor.position, 0, extent.samples - 1, path);
+  check_range("position", state.cursor.position, 0, count_in(state.fingerprint, kSamplesKey).value_or(kMostSamples) - 1,
+              path);
 }
 
 }  // namespace
@@ -164,6 +186,12 @@ std::filesystem::path RunCheckpoints::save(const RunState& state, const models::
                               {"position", state.cursor.position},
                               {"fingerprint", state.fingerprint}};
   if (state.total_steps) json["total_steps"] = *state.total_steps;
+  if (state.changed_at > 0) {
+    json["changed_at"] = state.changed_at;
+    json["schedule_start"] = state.schedule_start.step;
+    json["schedule_start_skipped"] = state.schedule_start.skipped_steps;
+    json["settled_parts"] = state.settled_parts;
+  }
   if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
   if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
   io::write_file(trainer_state / "state.json", io::json_text(json, 2) + "\n");
@@ -187,16 +215,38 @@ void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
   if (remains->path != checkpoint) remains_.push_back(remains->path);
 }
 
-RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint,
-                        const RunExtent& extent) {
+std::filesystem::path checkpoint_in(const std::filesystem::path& folder) {
+  const auto holds = [&folder](const char* name) {
+    std::error_code error;
+    return std::filesystem::exists(folder / name, error);
+  };
+  if (holds("config.json") || models::is_adapter(folder) || !(holds("checkpoints") || holds("run.lock"))) return folder;
+  const auto checkpoints = all_checkpoints(folder / "checkpoints");
+  if (checkpoints.empty()) {
+    throw data_error(
+        "{}: is the folder of a run that has no checkpoint yet; one is written every output.save_steps steps, and at "
+        "the end",
+        folder.string());
+  }
+  // Where runs come to record their best checkpoint, that one is to be taken.
+  const auto& newest = checkpoints.back().second;
+  spdlog::info("{}: is the folder of a run; its newest checkpoint is taken, {}", folder.string(), newest.string());
+  return newest;
+}
+
+RunState load_run_state(const std::filesystem::path& checkpoint) {
   const auto path = state_folder(checkpoint) / "state.json";
   const auto json = io::read_ordered_json(path);
+  const auto number = [&](const char* key) { return io::get_or<int64_t>(json, key, 0, path.string()); };
   RunState state;
   state.step = io::get<int64_t>(json, "step", path.string());
-  state.skipped_steps = io::get_or<int64_t>(json, "skipped_steps", 0, path.string());
+  state.skipped_steps = number("skipped_steps");
   if (json.contains("total_steps")) state.total_steps = io::get<int64_t>(json, "total_steps", path.string());
   state.cursor.epoch = io::get<int64_t>(json, "epoch", path.string());
   state.cursor.position = io::get<int64_t>(json, "position", path.string());
+  state.changed_at = number("changed_at");
+  state.schedule_start = {.step = number("schedule_start"), .skipped_steps = number("schedule_start_skipped")};
+  state.settled_parts = io::get_or<std::vector<std::string>>(json, "settled_parts", {}, path.string());
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
   state.host_memory = json.value("host_memory", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
@@ -204,31 +254,24 @@ RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann:
     throw data_error("{}: fingerprint is {}, not a list of settings; copy the checkpoint again", path.string(),
                      io::json_excerpt(state.fingerprint));
   }
-  std::vector<std::string> differences;
-  for (const auto& [key, value] : fingerprint.items()) {
-    const auto saved = state.fingerprint.find(key);
-    if (saved == state.fingerprint.end() || *saved != value) {
-      differences.push_back(fmt::format("{}: was {}, is {}", key,
-                                        saved == state.fingerprint.end() ? "not there" : excerpt(text_of(*saved)),
-                                        excerpt(text_of(value))));
-    }
-  }
-  if (!differences.empty()) {
-    throw usage_error(
-        "{}: the run there was made with other settings, so going on would not continue it; use them, or another "
-        "output.dir:\n  {}",
-        checkpoint.string(), fmt::join(differences, "\n  "));
-  }
-  check_ranges(state, extent, checkpoint, path);
+  check_ranges(state, checkpoint, path);
   return state;
 }
 
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
-  const auto path = state_folder(checkpoint) / "optimizer.safetensors";
-  const io::SafetensorsFile file(path);
-  std::map<std::string, at::Tensor> state;
-  for (const auto& name : file.names()) state.emplace(name, file.tensor(name));
-  optimizer.load_state(state, path.string());
+  optimizer.load_state(saved_state(checkpoint), optimizer_file(checkpoint).string());
+}
+
+engine::CarriedStates carry_optimizer(const std::filesystem::path& checkpoint, const models::BaseWeights& saved,
+                                      const nn::ParameterStore& store, engine::AdamW& optimizer) {
+  auto state = saved_state(checkpoint);
+  for (const auto& parameter : store.all()) {
+    const auto* const entry = saved.find(parameter);
+    const std::string master = "master." + parameter.name;
+    if (entry == nullptr || state.contains(master) || !state.contains("first_moment." + parameter.name)) continue;
+    state.emplace(master, entry->read().to(at::kFloat));
+  }
+  return optimizer.carry_state(store, state, optimizer_file(checkpoint).string());
 }
 
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint) {

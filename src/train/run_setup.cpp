@@ -1,11 +1,18 @@
 #include "train/run_setup.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "train/data_check.h"
+#include "train/frozen_on_the_way.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/data/epoch_progress.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/train/planning.h"
@@ -35,31 +42,110 @@ RunSetup::RunSetup(const Config& config, at::Device device)
   find_newest(config);
   const data::Outlines outlines = look_at_data(records, *processor, config, folder / "data_check.jsonl");
   settle_bad_samples(outlines, config, records, ledger, folder / "ledger.json");
-  const int64_t usable = ledger.samples() - ledger.count(data::SampleStatus::kDropped);
-  if (!resumed) state.total_steps = total_steps(config.training, usable);
-  schedule.total_steps = state.total_steps.value_or(total_steps(config.training, std::ssize(records)));
-  schedule.shape = config.training.lr_scheduler;
-  schedule.warmup_steps = std::llround(config.training.warmup_ratio * static_cast<double>(schedule.total_steps));
+  settle_steps(config);
   make_plan(config, device, workload_of(records, outlines, config), outlines.making_bytes);
   load(config, device);
 }
 
 void RunSetup::find_newest(const Config& config) {
   const auto newest = checkpoints.newest();
-  const auto fingerprint = run_fingerprint(config, std::ssize(records));
+  auto fingerprint = run_fingerprint(config, std::ssize(records));
   resumed = newest.has_value();
   if (newest && config.resume == Resume::kNever) {
     throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
                       folder.string(), newest->filename().string());
   }
   if (newest) {
-    state =
-        load_run_state(*newest, fingerprint,
-                       {.samples = std::ssize(records), .steps = total_steps(config.training, std::ssize(records))});
-    ledger = data::Ledger::restore(load_ledger(*newest), config.data.train, std::ssize(records), state.cursor,
-                                   static_cast<uint64_t>(config.training.seed));
+    state = load_run_state(*newest);
+    changes = changes_since(state.fingerprint, fingerprint);
+    check_changes(changes, config.resume, *newest);
+    restore_ledger(config, *newest);
+    before_ = state.fingerprint;
   }
-  state.fingerprint = fingerprint;
+  state.fingerprint = std::move(fingerprint);
+}
+
+void RunSetup::restore_ledger(const Config& config, const std::filesystem::path& newest) {
+  const auto seed = static_cast<uint64_t>(config.training.seed);
+  const auto saved = load_ledger(newest);
+  if (!has_other_samples()) {
+    ledger = data::Ledger::restore(saved, config.data.train, std::ssize(records), state.cursor, seed);
+    return;
+  }
+  const std::string source = newest.string();
+  const auto earlier = data::Ledger::restore(saved, io::get_or<std::string>(saved, "dataset", "", source),
+                                             io::get<int64_t>(saved, "samples", source), state.cursor, seed);
+  io::write_file(folder / earlier_ledger(), io::json_text(earlier.to_json(), 2) + "\n");
+  state.cursor = {};
+}
+
+std::string RunSetup::earlier_ledger() const {
+  return fmt::format("ledger-to-step-{}.json", state.step);
+}
+
+bool RunSetup::has_other_samples() const {
+  static constexpr std::string_view kKeys[] = {"data.train", kSamplesKey};
+  return is_among(changes, kKeys);
+}
+
+bool RunSetup::has_other_course() const {
+  static constexpr std::string_view kKeys[] = {"training.learning_rate",
+                                               "training.vision_learning_rate",
+                                               "training.projector_learning_rate",
+                                               "training.warmup_ratio",
+                                               "training.lr_scheduler",
+                                               "training.schedule_from",
+                                               kStepsKey};
+  return has_other_samples() || is_among(changes, kKeys);
+}
+
+void RunSetup::settle_steps(const Config& config) {
+  const int64_t usable = ledger.samples() - ledger.count(data::SampleStatus::kDropped);
+  const auto& training = config.training;
+  if (!resumed) state.total_steps = train::total_steps(training, usable);
+  if (!changes.empty()) {
+    const double epochs = data::EpochProgress(ledger, static_cast<uint64_t>(training.seed)).at(state.cursor);
+    state.total_steps = total_steps_after(state.step, epochs, training, usable);
+    if (*state.total_steps <= state.step) {
+      throw usage_error(
+          "{}: the run there has done {} steps, and training.{} asks for no more, so there is nothing left for what "
+          "has changed; raise it",
+          checkpoints.newest()->string(), state.step,
+          training.max_steps ? fmt::format("max_steps={}", *training.max_steps)
+                             : fmt::format("epochs={}", training.epochs));
+    }
+    state.changed_at = state.step;
+    if (has_other_course()) {
+      const bool from_here = config.schedule_from == ScheduleFrom::kChange;
+      state.schedule_start = {.step = from_here ? state.step : 0, .skipped_steps = from_here ? state.skipped_steps : 0};
+    }
+  }
+  total_steps = state.total_steps.value_or(train::total_steps(training, std::ssize(records)));
+  schedule.shape = training.lr_scheduler;
+  schedule.total_steps = total_steps - state.schedule_start.step;
+  schedule.warmup_steps = std::llround(training.warmup_ratio * static_cast<double>(schedule.total_steps));
+}
+
+double RunSetup::schedule_factor() const {
+  const auto& start = state.schedule_start;
+  return schedule.factor((state.step - state.skipped_steps) - (start.step - start.skipped_steps));
+}
+
+std::string RunSetup::describe_changes(const Config& config) const {
+  if (changes.empty()) return {};
+  std::vector<std::string> texts;
+  for (const auto& change : changes) texts.push_back(fmt::format("{}: {} → {}", change.key, change.was, change.is));
+  std::string text = fmt::format(
+      "step {}: the run goes on with other settings: {}. The moments of {} trained tensors "
+      "go on",
+      state.step, fmt::join(texts, "; "), carried_.carried);
+  if (carried_.anew > 0) text += fmt::format(", those of {} start at zero", carried_.anew);
+  if (has_other_samples()) {
+    text += fmt::format("; the data set begins at its start, the ledger of the one before is {}", earlier_ledger());
+  }
+  if (!tasks_go_on_) text += "; GradNorm's weights start anew";
+  return text + fmt::format("; the learning rate goes on at {:.3g}, the run has {} steps in all",
+                            learning_rates(config.training, schedule_factor()).language_model, total_steps);
 }
 
 void RunSetup::make_plan(const Config& config, at::Device device, planner::Workload workload, int64_t making_bytes) {
@@ -74,7 +160,8 @@ void RunSetup::make_plan(const Config& config, at::Device device, planner::Workl
     return;
   }
   std::optional<HostChoices> kept;
-  if (!state.host_memory.is_null()) kept = HostChoices::of_json(state.host_memory, checkpoints.newest()->string());
+  if (!state.host_memory.is_null() && changes.empty())
+    kept = HostChoices::of_json(state.host_memory, checkpoints.newest()->string());
   host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, task_settings, folder,
                                    kept);
   state.host_memory = host->fixed().to_json();
@@ -85,8 +172,14 @@ void RunSetup::load(const Config& config, at::Device device) {
   // A virtual card holds no values.
   if (!is_rehearsal()) base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
   model = load_model(config, device, newest, /*with_values=*/!is_rehearsal());
-  if (base && newest && !model->parameters().lora()) {
-    models::restore_frozen(*model, *newest, *base, static_cast<uint64_t>(config.training.seed));
+  std::optional<models::BaseWeights> saved;  // the checkpoint, where more than the model's weights is taken of it
+  if (base && newest && !(changes.empty() && state.settled_parts.empty())) {
+    const bool has_lora = model->parameters().lora().has_value();
+    saved.emplace(has_lora ? std::filesystem::path(config.model.path) : *newest, has_lora ? *newest : "");
+  }
+  if (base && newest) {
+    state.settled_parts =
+        settle_frozen_parts(config, before_, state.settled_parts, *newest, saved ? &*saved : nullptr, *base, *model);
   }
   if (plan || host) {
     choices = plan ? plan->choices() : host->fixed().choices;
@@ -99,8 +192,13 @@ void RunSetup::load(const Config& config, at::Device device) {
   settings.separate_tasks = tasks.initial_settings().separate();
   optimizer = std::make_unique<engine::AdamW>(model->parameters(), settings);
   if (!newest) return;
-  load_optimizer(*newest, *optimizer);
-  tasks.restore(state.task_balance, newest->string());
+  if (changes.empty()) {
+    load_optimizer(*newest, *optimizer);
+  } else {
+    carried_ = carry_optimizer(*newest, *saved, model->parameters(), *optimizer);
+    tasks_go_on_ = tasks.knows(has_other_samples() ? nlohmann::ordered_json() : state.task_balance);
+  }
+  if (tasks_go_on_) tasks.restore(state.task_balance, newest->string());
 }
 
 }  // namespace vlmtrain::train

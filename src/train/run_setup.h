@@ -15,6 +15,7 @@
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"
+#include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"
 
 namespace vlmtrain::train {
@@ -36,9 +37,11 @@ struct RunSetup {
   RunCheckpoints checkpoints;
   RunState state;
   bool resumed = false;
-  data::Ledger ledger;  ///< with the bad samples that are known
+  std::vector<SettingChange> changes;  ///< that the run goes on with, by training.resume: changed
+  data::Ledger ledger;                 ///< with the bad samples that are known
   TaskBalance tasks;
-  engine::Schedule schedule;
+  int64_t total_steps = 1;
+  engine::Schedule schedule;      ///< from state.schedule_start
   std::optional<RunPlan> plan;    ///< on a GPU
   std::unique_ptr<HostRun> host;  ///< on the CPU
   planner::Choices choices;
@@ -46,10 +49,25 @@ struct RunSetup {
   std::unique_ptr<engine::AdamW> optimizer;
   std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual card
 
+  /// What the learning rates of the next step are multiplied by.
+  double schedule_factor() const;
+  /// What of the run goes on and what begins anew, for people; empty where nothing was changed.
+  std::string describe_changes(const Config& config) const;
+
  private:
   void find_newest(const Config& config);
+  void restore_ledger(const Config& config, const std::filesystem::path& newest);
+  void settle_steps(const Config& config);
+  bool has_other_samples() const;
+  bool has_other_course() const;
+  /// Of the data set before, where that has changed.
+  std::string earlier_ledger() const;
   void make_plan(const Config& config, at::Device device, planner::Workload workload, int64_t making_bytes);
   void load(const Config& config, at::Device device);
+
+  nlohmann::ordered_json before_;  // the checkpoint's fingerprint
+  engine::CarriedStates carried_;  // where settings were changed
+  bool tasks_go_on_ = true;        // what GradNorm has learnt
 };
 
 }  // namespace vlmtrain::train

@@ -133,9 +133,14 @@ nlohmann::ordered_json TaskBalance::state() const {
           {"observations", observations}};
 }
 
+bool TaskBalance::knows(const nlohmann::ordered_json& state) const {
+  if (!gradnorm_) return true;
+  return state.is_object() && state.value("names", nlohmann::ordered_json()) == nlohmann::ordered_json(tasks_.names());
+}
+
 void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string& source) {
   if (!gradnorm_) return;
-  if (state.is_null() || state.value("names", std::vector<std::string>{}) != tasks_.names()) {
+  if (!knows(state)) {
     throw data_error(
         "{}: has no weights of the tasks {}; resume with the data set that the run was started with, or start anew in "
         "another output.dir",

@@ -42,6 +42,8 @@ class TaskBalance {
 
   /// For a checkpoint: null where there is nothing to remember.
   nlohmann::ordered_json state() const;
+  /// Whether `state` is of these tasks, or there is nothing to remember.
+  bool knows(const nlohmann::ordered_json& state) const;
   /// Throws UserError (kBadData).
   void restore(const nlohmann::ordered_json& state, const std::string& source);
 

@@ -74,6 +74,7 @@ class Trainer {
       event(report::EventKind::kResumed,
             fmt::format("going on after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
     }
+    if (!run_.changes.empty()) event(report::EventKind::kChanged, run_.describe_changes(config));
     if (run_.plan && config.memory.twin) {
       twin_ = std::make_unique<TwinLink>(
           run_.plan->twin_settings(), device,
@@ -114,7 +115,7 @@ class Trainer {
       callbacks_.add(std::make_unique<SamplePredictions>(std::move(records), image_root, *run_.model, *run_.processor,
                                                          device_, callbacks_));
     }
-    callbacks_.add(std::make_unique<ProgressBar>(run_.schedule.total_steps, quiet));
+    callbacks_.add(std::make_unique<ProgressBar>(run_.total_steps, quiet));
     callbacks_.add(std::make_unique<MemoryWatch>(device_, callbacks_));
     if (config_.output.tensorboard && !is_rehearsal()) {
       callbacks_.add(std::make_unique<TensorBoardEvents>(run_.folder, done));
@@ -136,7 +137,7 @@ class Trainer {
                  number_words(run_.model->parameters().total_elements()),
                  number_words(run_.optimizer->trained_elements()), engine::name_of(training.precision), device_.str());
     spdlog::info("data {}: {} usable samples; {} steps of {}{} samples, in {} micro-batches of {}", config_.data.train,
-                 run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.schedule.total_steps,
+                 run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
                  training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
                  training.global_batch_size / micro, micro);
     for (const auto& line : {describe_batch_scaling(training), run_.tasks.description()}) {
@@ -149,8 +150,7 @@ class Trainer {
     data::LoaderSettings settings = loader_settings(config_);
     if (run_.host) settings.bytes_ahead = run_.host->bytes_ahead();
     data::Loader loader(run_.records, *run_.processor, settings, run_.state.cursor, run_.ledger);
-    UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1,
-                           run_.schedule.total_steps);
+    UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1, run_.total_steps);
     OomGuard guard(*run_.model, *run_.optimizer, device_,
                    [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
     // What loading left behind is not what a step leaves behind.
@@ -196,7 +196,7 @@ class Trainer {
   /// bad on the way make that fewer steps.
   bool is_over() {
     constexpr double kRounding = 1e-9;
-    if (run_.state.step >= run_.schedule.total_steps) return true;
+    if (run_.state.step >= run_.total_steps) return true;
     return !config_.training.max_steps && epochs_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
   }
 
@@ -208,8 +208,8 @@ class Trainer {
     // The step before is known by then, and with it whether the schedule has moved on.
     const auto rates = [this, &step] {
       finish_pending();
-      rates_ = learning_rates(config_.training, run_.schedule.factor(run_.state.step - run_.state.skipped_steps) *
-                                                    step_factor(config_.training, tokens_of(step.batch.samples)));
+      rates_ = learning_rates(config_.training,
+                              run_.schedule_factor() * step_factor(config_.training, tokens_of(step.batch.samples)));
       return rates_;
     };
     task_settings_ = run_.tasks.settings(step.step, step_seed);
@@ -278,7 +278,7 @@ class Trainer {
     pending_.emplace(done, step, memory, device_);
     pending_->task_weights = task_settings_.weights;
     report::StepMetrics& metrics = pending_->report.metrics;
-    metrics.total_steps = run_.schedule.total_steps;
+    metrics.total_steps = run_.total_steps;
     metrics.epoch = epochs_.at(run_.state.cursor);
     metrics.learning_rate = rates_.language_model;
     if (trains(nn::Component::kVisionTower)) metrics.vision_learning_rate = rates_.vision_tower;

@@ -286,6 +286,104 @@ TEST_P(AdamWState, WrongOneIsRefusedByName) {
   EXPECT_THAT(message(state), AllOf(HasSubstr("first_moment.lm_head.weight"), HasSubstr("run/step-3")));
 }
 
+TEST_P(AdamWState, OfARunThatGoesOnChangedGoesOnWhereItFits) {
+  const LearningRates rates{1e-2, 1e-2, 1e-2};
+  const auto freeze = [](Parameters& parameters, const std::string& part, bool is_frozen) {
+    for (const auto& parameter : parameters.store().all()) {
+      if (parameter.name.starts_with(part)) parameter.tensor.set_requires_grad(!is_frozen);
+    }
+  };
+  const auto add = [](Parameters& parameters, uint64_t step) {
+    for (const auto& [name, gradient] : random_gradients(parameters, step, 0.1)) {
+      if (parameters.tensor(name).requires_grad()) add_gradient(parameters.tensor(name), gradient);
+    }
+  };
+  Parameters first(GetParam());
+  freeze(first, "vision", true);
+  AdamW optimizer(first.store(), {});
+  for (uint64_t step = 0; step < 3; ++step) {
+    add(first, step);
+    // The projector's matrix gets none in the last step, so counts of steps differ.
+    if (step == 2) optimizer.drop_gradients();
+    if (step == 2) add_gradient(first.tensor("language.vector"), at::ones({7}));
+    optimizer.step(rates);
+  }
+  const auto saved = copy_of(optimizer);
+
+  // The vision tower is trained from now on, the projector no longer.
+  Parameters second(GetParam());
+  second.copy_from(first);
+  freeze(second, "projector", true);
+  AdamW changed(second.store(), {});
+  const CarriedStates carried = changed.carry_state(second.store(), saved, "run/step-3");
+  EXPECT_EQ(carried.carried, 2);
+  EXPECT_EQ(carried.anew, 2);
+  for (const auto& [name, tensor] : changed.state()) {
+    if (name == "steps") {
+      EXPECT_TRUE(at::equal(tensor, at::tensor({0.0F, 0.0F, 2.0F, 3.0F}))) << tensor;
+    } else if (saved.contains(name)) {
+      EXPECT_TRUE(at::equal(tensor, saved.at(name))) << name;
+    } else if (!name.starts_with("master.")) {
+      EXPECT_EQ(tensor.abs().max().item<double>(), 0) << name;
+    }
+  }
+  // What goes on moves as if nothing had been changed.
+  for (auto* const parameters : {&first, &second}) {
+    add_gradient(parameters->tensor("language.vector"), at::ones({7}));
+    (parameters == &first ? optimizer : changed).step(rates);
+  }
+  EXPECT_TRUE(at::equal(first.tensor("language.vector"), second.tensor("language.vector")));
+}
+
+TEST_P(AdamWState, OfOtherTypesOrWithAnotherCountStartsAnewOrIsRefused) {
+  Parameters parameters(GetParam(), /*large=*/true);
+  AdamW optimizer(parameters.store(), {});
+  add_gradients(parameters, random_gradients(parameters, 0, 0.1));
+  optimizer.step({1e-2, 1e-2, 1e-2});
+  auto saved = copy_of(optimizer);
+  AdamW compressed(parameters.store(), {.states = OptimizerStates::k8Bit});
+  const CarriedStates carried = compressed.carry_state(parameters.store(), saved, "run/step-1");
+  EXPECT_EQ(carried.carried, 6) << "the small ones, which are in fp32 always";
+  EXPECT_EQ(carried.anew, 6);
+  const auto state = copy_of(compressed);
+  EXPECT_EQ(state.at("steps").sum().item<double>(), 6);
+  EXPECT_TRUE(at::equal(state.at("first_moment.vision.matrix"), saved.at("first_moment.vision.matrix")));
+  saved["steps"] = at::ones({3});
+  try {
+    compressed.carry_state(parameters.store(), saved, "run/step-1");
+    FAIL() << "steps of which tensors?";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadData);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("run/step-1"), HasSubstr("12 moments")));
+  }
+}
+
+/// With 16-bit weights the master that was saved counts, not the weight that was rounded from it.
+TEST(AdamWCarried, MastersAreCarriedIntoAnotherPrecision) {
+  Parameters wide(at::kFloat), narrow(at::kBFloat16);
+  narrow.copy_from(wide);
+  AdamW of_wide(wide.store(), {}), of_narrow(narrow.store(), {});
+  std::map<std::string, at::Tensor> saved;
+  for (const auto& [name, tensor] : of_wide.state()) saved.emplace(name, tensor.clone());
+  for (const auto& [name, master] : of_wide.masters()) saved.emplace("master." + name, master.clone());
+  EXPECT_EQ(of_narrow.carry_state(narrow.store(), saved, "run/step-0").anew, 0);
+  for (const auto& [name, master] : of_narrow.masters()) EXPECT_TRUE(at::equal(master, wide.tensor(name))) << name;
+}
+
+TEST(AdamWCarried, ALossScaleGoesOnUnlessItIsFixed) {
+  const auto scale_after = [](const LossScaleSettings& settings) {
+    Parameters parameters;
+    AdamW before(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 128}});
+    std::map<std::string, at::Tensor> saved;
+    for (const auto& [name, tensor] : before.state()) saved.emplace(name, tensor.clone());
+    AdamW after(parameters.store(), {.loss_scale = settings});
+    after.carry_state(parameters.store(), saved, "run/step-0");
+    return after.loss_scale().item<double>();
+  };
+  EXPECT_EQ(scale_after({.initial = 65536, .dynamic = true}), 128);
+  EXPECT_EQ(scale_after({.initial = 64, .dynamic = false}), 64);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, AdamWState, testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& instance) { return instance.param == at::kFloat ? "Fp32" : "Bf16"; });
 

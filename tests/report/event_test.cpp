@@ -29,9 +29,9 @@ TEST(EventTest, EachKindHasItsName) {
   for (int kind = 0; kind <= static_cast<int>(EventKind::kFailed); ++kind) {
     names.insert(name_of(static_cast<EventKind>(kind)));
   }
-  EXPECT_THAT(names,
-              testing::UnorderedElementsAre("oom_split", "foreseen_split", "anomaly", "skipped_step", "memory_growth",
-                                            "cache_emptied", "twin", "resumed", "checkpoint", "stopped", "failed"));
+  EXPECT_THAT(names, testing::UnorderedElementsAre("oom_split", "foreseen_split", "anomaly", "skipped_step",
+                                                   "memory_growth", "cache_emptied", "twin", "resumed", "changed",
+                                                   "checkpoint", "stopped", "failed"));
 }
 
 }  // namespace

@@ -134,6 +134,19 @@ TEST(ConfigTest, EpochsOfTooManyStepsAreRefused) {
   EXPECT_THROW(total_steps(options, 1001), UserError);
 }
 
+TEST(ConfigTest, ARunThatGoesOnChangedHasTheStepsThatItsEpochsLeave) {
+  engine::TrainingOptions options;
+  options.global_batch_size = 4;
+  options.epochs = 3;
+  EXPECT_EQ(total_steps_after(5, 2.0, options, 10), total_steps(options, 10)) << "20 of 30 samples in 5 steps";
+  EXPECT_EQ(total_steps_after(100, 2.0, options, 10), 103);
+  EXPECT_EQ(total_steps_after(100, 0, options, 10), 108) << "another data set";
+  EXPECT_EQ(total_steps_after(100, 3.0, options, 10), 100) << "nothing left";
+  EXPECT_EQ(total_steps_after(100, 3.4, options, 10), 100);
+  options.max_steps = 7;
+  EXPECT_EQ(total_steps_after(5, 2.0, options, 10), 7) << "steps of the whole run";
+}
+
 TEST(ConfigTest, TheMicroBatchDividesTheGlobalBatch) {
   engine::TrainingOptions options;
   for (const auto& [global, micro] : {std::pair<int64_t, int64_t>{16, 8}, {12, 6}, {7, 7}, {11, 1}, {1, 1}}) {

@@ -38,6 +38,12 @@ struct AdamWSettings {
   int64_t separate_tasks = 0;  ///< that gradients are summed apart for (engine/pcgrad.h); below 2: none
 };
 
+/// Of the trained tensors of a run that goes on with other settings.
+struct CarriedStates {
+  int64_t carried = 0;  ///< whose moments go on
+  int64_t anew = 0;     ///< whose moments start at zero
+};
+
 class CompressedStates;
 struct Chunk;
 struct ChunkRoom;
@@ -119,6 +125,13 @@ class AdamW {
   /// Copies a saved state back. `master.NAME` may be there for fp32 weights too: their values then. Throws UserError
   /// (kBadData) naming what is missing, unexpected or of another shape or type.
   void load_state(const std::map<std::string, at::Tensor>& state, const std::string& source);
+
+  /// Takes of the state of a run whose settings have changed since what fits: moments and count of steps of each
+  /// tensor that has them in this shape and type, while others start anew; every master that is there; a loss scale
+  /// that moves. `store`: the model's parameters, since saved steps are in their order. Throws UserError (kBadData)
+  /// where these steps are not those of the moments.
+  CarriedStates carry_state(const nn::ParameterStore& store, const std::map<std::string, at::Tensor>& saved,
+                            const std::string& source);
 
   int64_t trained_elements() const;
 

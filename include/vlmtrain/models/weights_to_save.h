@@ -42,6 +42,9 @@ class BaseWeights {
   const Entry* find(const nn::Parameter& parameter) const;
   /// That most of its elements have.
   at::ScalarType dtype() const { return dtype_; }
+  /// From now on, that is where the values of `parameters` came from: they were trained, and are frozen now. REQUIRES:
+  /// `saved` has them all.
+  void take(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters);
   /// Whether the files of weights are still those that were opened.
   bool is_unchanged() const;
 

@@ -15,6 +15,7 @@ enum class EventKind : uint8_t {
   kCacheEmptied,   ///< the allocator gave back what no tensor used
   kTwin,           ///< what became of the twin: started, gone, far from what is measured
   kResumed,        ///< the run goes on after `step`
+  kChanged,        ///< with other settings from there on, which the message names
   kCheckpoint,     ///< one was written
   kStopped,        ///< on request
   kFailed,         ///< by an error, which is the message

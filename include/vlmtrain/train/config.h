@@ -37,7 +37,10 @@ struct LoraOptions {
   bool operator==(const LoraOptions&) const = default;
 };
 
-enum class Resume { kAuto, kNever };
+enum class Resume { kAuto, kChanged, kNever };
+
+/// Where the learning rate's course begins.
+enum class ScheduleFrom { kStart, kChange };
 
 /// The type of saved weights.
 enum class OutputDtype { kAuto, kFp32, kBf16, kFp16 };
@@ -60,6 +63,7 @@ struct Config {
   data::DataOptions data;
   engine::TrainingOptions training;
   Resume resume = Resume::kAuto;
+  ScheduleFrom schedule_from = ScheduleFrom::kStart;
   planner::MemoryOptions memory;
   OutputOptions output;
 };
@@ -69,6 +73,10 @@ OptionTable declare(Config& config);
 
 /// Steps of the run: training.max_steps, or what training.epochs of `samples` take, rounded up.
 int64_t total_steps(const engine::TrainingOptions& training, int64_t samples);
+
+/// The same of a run that has done `steps` and goes on with other settings: `epochs` passes over the `samples` are
+/// done.
+int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, int64_t samples);
 
 /// training.micro_batch_size, or for `auto` the largest divisor of the global batch up to 8. Throws UserError (kUsage)
 /// where it does not divide the global batch.

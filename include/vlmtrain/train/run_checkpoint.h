@@ -17,7 +17,8 @@ namespace vlmtrain::train {
 /// Where a run stands between two steps. Random numbers need no state: each step's stream is a function of seed and
 /// step.
 struct RunState {
-  int64_t step = 0;  ///< steps done
+  int64_t step = 0;        ///< steps done
+  int64_t changed_at = 0;  ///< of these, when settings were last changed on purpose (train/run_changes.h)
   /// Of the whole run, as it was when it began: what follows from it, such as the learning rate, does not change where
   /// samples are mended or damaged between two starts. Nothing in checkpoints of older versions.
   std::optional<int64_t> total_steps;
@@ -25,6 +26,13 @@ struct RunState {
   data::Cursor cursor;                  ///< where the next step's samples are drawn
   nlohmann::ordered_json task_balance;  ///< TaskBalance::state(), null without it
   nlohmann::ordered_json host_memory;   ///< of a run on the CPU: the limit and the cut that it started with, else null
+  /// Where the learning rate's course began: at the start, or with training.schedule_from at a change.
+  struct {
+    int64_t step = 0;
+    int64_t skipped_steps = 0;  ///< of these
+  } schedule_start;
+  /// Keys of the parts that are frozen and were trained earlier in the run: their weights are its own, not the base's.
+  std::vector<std::string> settled_parts;
   /// What the numbers depend on: a resumed run must have the same.
   nlohmann::ordered_json fingerprint;
 };
@@ -60,19 +68,19 @@ class RunCheckpoints {
   std::vector<std::filesystem::path> remains_;  // of old checkpoints, to be tried again
 };
 
-/// How far a run can have come.
-struct RunExtent {
-  int64_t samples = 0;  ///< of the data set, bad ones among them
-  int64_t steps = 0;    ///< if none of them is bad
-};
+/// The checkpoint that `folder` stands for: where it is the folder of a run, the newest one in it, which the log names;
+/// else `folder` itself. Throws UserError (kBadData) for a run that has none yet.
+std::filesystem::path checkpoint_in(const std::filesystem::path& folder);
 
-/// Reads trainer_state/state.json. Throws UserError: kUsage that lists what differs from `fingerprint`, kBadData that
-/// names file and key where a number cannot be one of a run of that extent, as after an edit: it would be believed, and
-/// a run end before its last step.
-RunState load_run_state(const std::filesystem::path& checkpoint, const nlohmann::ordered_json& fingerprint,
-                        const RunExtent& extent);
+/// Reads trainer_state/state.json. Throws UserError (kBadData) that names file and key where a number cannot be one of
+/// a run with its fingerprint, as after an edit: it would be believed, and a run end before its last step.
+RunState load_run_state(const std::filesystem::path& checkpoint);
 /// Restores moments and master weights.
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
+/// The same of a run that goes on with other settings, as far as they fit (AdamW::carry_state). Masters that the state
+/// lacks, since the weights were saved in fp32, are those of `saved`, the checkpoint itself.
+engine::CarriedStates carry_optimizer(const std::filesystem::path& checkpoint, const models::BaseWeights& saved,
+                                      const nn::ParameterStore& store, engine::AdamW& optimizer);
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);
 
 }  // namespace vlmtrain::train

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <c10/core/Device.h>
-#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <memory>
@@ -53,8 +52,5 @@ std::optional<at::ScalarType> saved_dtype(const OutputOptions& options);
 models::FrozenParts frozen_parts(const ModelOptions& options);
 engine::AdamWSettings adamw_settings(const engine::TrainingOptions& options);
 engine::LearningRates learning_rates(const engine::TrainingOptions& options, double schedule_factor);
-
-/// What the numbers of a run depend on: its value, as text, by the key that the user knows.
-nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples);
 
 }  // namespace vlmtrain::train

@@ -102,8 +102,8 @@ function predictionsSection(data) {
 }
 
 const kindWords = { oom_split: "out-of-memory split", foreseen_split: "foreseen split", anomaly: "anomaly", skipped_step: "skipped step", memory_growth: "memory growth",
-  cache_emptied: "cache emptied", twin: "twin", resumed: "resumed", checkpoint: "checkpoint", stopped: "stopped", failed: "failed" };
-const kindStyle = { oom_split: "bad", anomaly: "bad", failed: "bad", skipped_step: "warn", memory_growth: "warn", cache_emptied: "warn", stopped: "warn", foreseen_split: "warn" };
+  cache_emptied: "cache emptied", twin: "twin", resumed: "resumed", changed: "changed", checkpoint: "checkpoint", stopped: "stopped", failed: "failed" };
+const kindStyle = { oom_split: "bad", anomaly: "bad", failed: "bad", skipped_step: "warn", memory_growth: "warn", cache_emptied: "warn", stopped: "warn", foreseen_split: "warn", changed: "info" };
 
 function eventsSection(data) {
   const { counts, shown } = data.events;

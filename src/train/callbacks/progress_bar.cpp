@@ -12,6 +12,7 @@ void ProgressBar::on_event(const report::Event& event) {
     case report::EventKind::kFailed:
       break;  // the command's last line says it
     case report::EventKind::kResumed:
+    case report::EventKind::kChanged:
     case report::EventKind::kForeseenSplit:
     case report::EventKind::kCacheEmptied:
       spdlog::info("{}", event.message);

@@ -1,0 +1,180 @@
+#include "vlmtrain/train/run_changes.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/models/adapter.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// What changes no number beyond rounding, and what an error's message tells to change before going on, such as
+/// data.max_length.
+constexpr std::string_view kFreely[]{"data.eval",
+                                     "data.image_root",
+                                     "data.max_length",
+                                     "data.packing",
+                                     "data.max_images_per_sample",
+                                     "data.image_max_pixels",
+                                     "data.video_fps",
+                                     "data.video_max_frames",
+                                     "data.on_bad_sample",
+                                     "data.check_at_start",
+                                     "data.num_workers",
+                                     "training.micro_batch_size",
+                                     "training.resume",
+                                     "memory.limit_gb",
+                                     "memory.mode",
+                                     "memory.recompute",
+                                     "memory.vision_tiles_per_pass",
+                                     "memory.loss_chunk_rows",
+                                     "memory.expandable_segments",
+                                     "memory.allow_splits",
+                                     "memory.twin",
+                                     "memory.empty_cache_above",
+                                     "output.dir",
+                                     "output.dtype",
+                                     "output.save_steps",
+                                     "output.keep",
+                                     "output.sample_predictions",
+                                     "output.report",
+                                     "output.tensorboard",
+                                     "output.log_samples"};
+
+constexpr std::string_view kOnPurpose[]{"model.freeze_vision_tower",
+                                        "model.freeze_projector",
+                                        "model.freeze_language_model",
+                                        "model.quantization",
+                                        "lora.dropout",
+                                        "data.train",
+                                        "data.chat_template",
+                                        "training.global_batch_size",
+                                        "training.max_steps",
+                                        "training.epochs",
+                                        "training.learning_rate",
+                                        "training.vision_learning_rate",
+                                        "training.projector_learning_rate",
+                                        "training.adam_beta1",
+                                        "training.adam_beta2",
+                                        "training.adam_epsilon",
+                                        "training.weight_decay",
+                                        "training.warmup_ratio",
+                                        "training.lr_scheduler",
+                                        "training.max_grad_norm",
+                                        "training.precision",
+                                        "training.loss_scale",
+                                        "training.loss_scale_growth_steps",
+                                        "training.optimizer_states",
+                                        "training.global_batch_tokens",
+                                        "training.batch_scaling",
+                                        "training.reference_batch_size",
+                                        "training.task_weighting",
+                                        "training.task_weights",
+                                        "training.gradnorm_alpha",
+                                        "training.gradnorm_learning_rate",
+                                        "training.gradient_conflicts",
+                                        "training.schedule_from"};
+
+constexpr std::string_view kNever[]{
+    "model.path",    "model.adapter", "model.allow_missing", "model.allow_unexpected", "model.resize_embeddings",
+    "lora.rank",     "lora.alpha",    "lora.target_modules", "lora.modules_to_save",   "lora.use_rslora",
+    "lora.use_dora", "training.seed"};
+
+bool is_in(std::span<const std::string_view> keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+/// kStepsKey is in their place.
+bool says_how_long(std::string_view key) {
+  return key == "training.max_steps" || key == "training.epochs";
+}
+
+std::string text_of(const nlohmann::ordered_json& value) {
+  return value.is_string() ? value.get<std::string>() : io::json_text(value);
+}
+
+std::vector<std::string> texts_of(const std::vector<SettingChange>& changes) {
+  std::vector<std::string> texts;
+  for (const auto& change : changes) texts.push_back(change.text());
+  return texts;
+}
+
+std::string begin_anew_with(const std::filesystem::path& checkpoint) {
+  const std::string path = checkpoint.string();
+  if (!models::is_adapter(checkpoint)) {
+    return fmt::format("begin a run of these weights in another output.dir, with model.path={}", path);
+  }
+  return fmt::format(
+      "begin a run in another output.dir: with model.adapter={0} and no section lora it goes on with this adapter; "
+      "`vlmtrain merge --adapter {0} --out FOLDER` makes a checkpoint of it, for model.path=FOLDER",
+      path);
+}
+
+}  // namespace
+
+std::span<const std::string_view> keys_that_change(MayChange how) {
+  if (how == MayChange::kFreely) return kFreely;
+  return how == MayChange::kNever ? std::span<const std::string_view>(kNever) : kOnPurpose;
+}
+
+nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
+  Config copy = config;
+  const OptionTable options = declare(copy);
+  nlohmann::ordered_json fingerprint;
+  for (const auto keys : {keys_that_change(MayChange::kNever), keys_that_change(MayChange::kOnPurpose)}) {
+    for (const std::string_view key : keys) {
+      if (!says_how_long(key)) fingerprint[std::string(key)] = options.value_of(key);
+    }
+  }
+  fingerprint[kSamplesKey] = std::to_string(samples);
+  fingerprint[kStepsKey] = std::to_string(total_steps(config.training, samples));
+  return fingerprint;
+}
+
+std::string SettingChange::text() const {
+  return fmt::format("{}: was {}, is {}", key, was, is);
+}
+
+std::vector<SettingChange> changes_since(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& now) {
+  Config defaults;
+  const OptionTable options = declare(defaults);
+  std::vector<SettingChange> changes;
+  for (const auto& [key, value] : now.items()) {
+    const auto found = saved.find(key);
+    if (found != saved.end() && *found == value) continue;
+    const bool is_never = is_in(kNever, key);
+    if (found == saved.end() && (is_never || is_in(kOnPurpose, key)) && value == options.value_of(key)) continue;
+    changes.push_back({.key = key,
+                       .was = found == saved.end() ? "not there" : excerpt(text_of(*found)),
+                       .is = excerpt(text_of(value)),
+                       .may_change = is_never ? MayChange::kNever : MayChange::kOnPurpose});
+  }
+  return changes;
+}
+
+bool is_among(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys) {
+  return std::ranges::any_of(changes, [&](const SettingChange& change) { return is_in(keys, change.key); });
+}
+
+void check_changes(const std::vector<SettingChange>& changes, Resume resume, const std::filesystem::path& checkpoint) {
+  std::vector<std::string> fixed;
+  for (const auto& change : changes) {
+    if (change.may_change == MayChange::kNever) fixed.push_back(change.key);
+  }
+  if (changes.empty() || (resume == Resume::kChanged && fixed.empty())) return;
+  const std::string remedy = fixed.empty()
+                                 ? "training.resume=changed goes on from there with the new ones (docs/resuming.md)"
+                                 : fmt::format("{} cannot change within a run (docs/resuming.md); {}",
+                                               fmt::join(fixed, ", "), begin_anew_with(checkpoint));
+  throw usage_error(
+      "{}: the run there was made with other settings, so going on would not continue it; use them, or another "
+      "output.dir:\n  {}\n{}",
+      checkpoint.string(), fmt::join(texts_of(changes), "\n  "), remedy);
+}
+
+}  // namespace vlmtrain::train
