@@ -137,7 +137,11 @@ add("`output.dir` that is a file", TRAIN + " output.dir=data.json", 2, "a file h
 add("NF4 without LoRA", TRAIN + " model.quantization=nf4", 2, "set lora.rank")
 add("everything frozen", TRAIN + " model.freeze_vision_tower=true model.freeze_projector=true model.freeze_language_model=true", 2, "leave nothing to train")
 add("a learning rate for what is frozen", TRAIN + " model.freeze_vision_tower=true training.vision_learning_rate=1e-5", 2, "training.vision_learning_rate", "model.freeze_vision_tower to false")
-add("other settings in a used `output.dir`", TRAIN + " training.learning_rate=1e-3", 2, "training.learning_rate: was 1e-05, is 0.001",
+add("other settings in a used `output.dir`", TRAIN + " training.learning_rate=1e-3", 2, "training.learning_rate: was 1e-05, is 0.001", "training.resume=changed",
+    prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
+add("more steps for a finished run", TRAIN + " training.max_steps=3", 2, "was 2, is 3", "training.resume=changed goes on from there",
+    prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
+add("LoRA for a run without", TRAIN + " lora.rank=4 training.resume=changed", 2, "lora.rank cannot change within a run", "model.path=run/checkpoints/step-2",
     prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
 
 # The checkpoint.
