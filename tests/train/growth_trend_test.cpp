@@ -10,12 +10,12 @@
 namespace vlmtrain::train {
 namespace {
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMebibyte = 1 << 20;
 
 /// The first step at which a rise is reported, and how large it is.
 template <class Course>
 std::optional<std::pair<int64_t, int64_t>> first_report(const Course& bytes_of, int64_t steps = 200,
-                                                        int64_t least_bytes = 4 * kMiB) {
+                                                        int64_t least_bytes = 4 * kMebibyte) {
   GrowthTrend trend(least_bytes);
   for (int64_t step = 0; step < steps; ++step) {
     if (const auto rise = trend.add(bytes_of(step))) return std::pair{step, *rise};
@@ -24,21 +24,22 @@ std::optional<std::pair<int64_t, int64_t>> first_report(const Course& bytes_of, 
 }
 
 TEST(GrowthTrendTest, ReportsALeakWithItsSizePerStep) {
-  const auto report = first_report([](int64_t step) { return 100 * kMiB + step * kMiB; });
+  const auto report = first_report([](int64_t step) { return 100 * kMebibyte + step * kMebibyte; });
   ASSERT_TRUE(report);
   EXPECT_EQ(report->first, 89);
-  EXPECT_EQ(report->second, kMiB);
+  EXPECT_EQ(report->second, kMebibyte);
 }
 
 TEST(GrowthTrendTest, ReportsALeakBehindPeaksThatPass) {
-  EXPECT_TRUE(first_report([](int64_t step) { return 100 * kMiB + step * kMiB + (step % 3) * 500 * kMiB; }));
+  EXPECT_TRUE(
+      first_report([](int64_t step) { return 100 * kMebibyte + step * kMebibyte + (step % 3) * 500 * kMebibyte; }));
 }
 
 TEST(GrowthTrendTest, IsQuietAboutALevelCourseAndAboutOneThatSettles) {
-  EXPECT_FALSE(first_report([](int64_t step) { return (100 + step % 7) * kMiB; }));
-  EXPECT_FALSE(first_report([](int64_t step) { return (step < 25 ? 100 + 20 * step : 600) * kMiB; }));
+  EXPECT_FALSE(first_report([](int64_t step) { return (100 + step % 7) * kMebibyte; }));
+  EXPECT_FALSE(first_report([](int64_t step) { return (step < 25 ? 100 + 20 * step : 600) * kMebibyte; }));
   EXPECT_FALSE(first_report([](int64_t step) {
-    return std::llround(static_cast<double>(kMiB) * (600 - 500 * std::exp(-static_cast<double>(step) / 25)));
+    return std::llround(static_cast<double>(kMebibyte) * (600 - 500 * std::exp(-static_cast<double>(step) / 25)));
   })) << "a cache that fills";
 }
 
@@ -50,31 +51,31 @@ constexpr std::array<int64_t, 40> kRecorded{244,  451,  550,  668,  727,  792,  
                                             1266, 1256, 1258, 1258, 1248, 1256, 1256, 1259, 1268, 1268};
 
 int64_t recorded(int64_t step) {
-  return kRecorded.at(static_cast<size_t>(step / 10)) * kMiB;
+  return kRecorded.at(static_cast<size_t>(step / 10)) * kMebibyte;
 }
 
 TEST(GrowthTrendTest, IsQuietAboutARecordedRunThatLevelsOut) {
   for (const int64_t least_mib : {16, 64, 256}) {
-    EXPECT_FALSE(first_report(recorded, 10 * std::ssize(kRecorded), least_mib * kMiB)) << least_mib << " MiB";
+    EXPECT_FALSE(first_report(recorded, 10 * std::ssize(kRecorded), least_mib * kMebibyte)) << least_mib << " MiB";
   }
 }
 
 TEST(GrowthTrendTest, ReportsALeakBesideTheRecordedRun) {
-  const auto report = first_report([](int64_t step) { return recorded(step) + 10 * step * kMiB; },
-                                   10 * std::ssize(kRecorded), 256 * kMiB);
+  const auto report = first_report([](int64_t step) { return recorded(step) + 10 * step * kMebibyte; },
+                                   10 * std::ssize(kRecorded), 256 * kMebibyte);
   ASSERT_TRUE(report);
   EXPECT_LT(report->first, 250);
-  EXPECT_GE(report->second, 10 * kMiB);
-  EXPECT_LT(report->second, 20 * kMiB) << "with what the cache still takes";
+  EXPECT_GE(report->second, 10 * kMebibyte);
+  EXPECT_LT(report->second, 20 * kMebibyte) << "with what the cache still takes";
 }
 
 TEST(GrowthTrendTest, ReportsALeakThatBeginsLate) {
   const auto report = first_report(
       [](int64_t step) {
         const double cache = 500 * (1 - std::exp(-static_cast<double>(step) / 30));
-        return std::llround(static_cast<double>(kMiB) * cache) + std::max<int64_t>(0, step - 1000) * 8 * kMiB;
+        return std::llround(static_cast<double>(kMebibyte) * cache) + std::max<int64_t>(0, step - 1000) * 8 * kMebibyte;
       },
-      2000, 256 * kMiB);
+      2000, 256 * kMebibyte);
   ASSERT_TRUE(report);
   EXPECT_LT(report->first, 1100);
 }
@@ -82,7 +83,7 @@ TEST(GrowthTrendTest, ReportsALeakThatBeginsLate) {
 TEST(GrowthTrendTest, IsQuietAboutWhatRisesAsALogarithm) {
   EXPECT_FALSE(first_report(
       [](int64_t step) {
-        return std::llround(100 * static_cast<double>(kMiB) * std::log1p(static_cast<double>(step)));
+        return std::llround(100 * static_cast<double>(kMebibyte) * std::log1p(static_cast<double>(step)));
       },
       5000));
 }
@@ -91,15 +92,15 @@ TEST(GrowthTrendTest, IsQuietAboutWhatRisesAsALogarithm) {
 TEST(GrowthTrendTest, ReportsALeakThatIsNotTheSameInEachStretch) {
   const auto report = first_report([](int64_t step) {
     const int64_t stretch = step / 10;
-    return (100 + 10 * std::min<int64_t>(stretch, 4) + 8 * std::max<int64_t>(0, stretch - 4)) * kMiB;
+    return (100 + 10 * std::min<int64_t>(stretch, 4) + 8 * std::max<int64_t>(0, stretch - 4)) * kMebibyte;
   });
   ASSERT_TRUE(report);
   EXPECT_EQ(report->first, 89);
-  EXPECT_EQ(report->second, 72 * kMiB / 80);
+  EXPECT_EQ(report->second, 72 * kMebibyte / 80);
 }
 
 TEST(GrowthTrendTest, IsQuietAboutARiseThatIsTooSmall) {
-  EXPECT_FALSE(first_report([](int64_t step) { return 100 * kMiB + step * 1000; }));
+  EXPECT_FALSE(first_report([](int64_t step) { return 100 * kMebibyte + step * 1000; }));
 }
 
 }  // namespace
