@@ -45,6 +45,12 @@ macro(vlmtrain_write_batch compiled)
   math(EXPR number "${number} + 1")
 endmacro()
 
+# A folder with other sources for some of the parts, in which every mutant waits behind a question (scripts/mutants).
+set(VLMTRAIN_MUTANTS "" CACHE PATH "Mutated sources; empty: the project's own")
+if(VLMTRAIN_MUTANTS)
+  add_library(vlmtrain_mutant_chooser STATIC ${CMAKE_SOURCE_DIR}/scripts/mutants/chooser.cpp)
+endif()
+
 # vlmtrain_part(NAME [LIBRARIES …] [PRIVATE_LIBRARIES …] [ALONE REGEX]): the static library vlmtrain_NAME.
 # It sees every part above it in parts.txt and none below (tests/include_order.py). ALONE: files that are not compiled
 # together.
@@ -59,10 +65,17 @@ function(vlmtrain_part name)
   if(NOT sources)
     set(sources ${CMAKE_SOURCE_DIR}/cmake/empty.cpp)
   endif()
+  if(VLMTRAIN_MUTANTS AND EXISTS ${VLMTRAIN_MUTANTS}/src/${name})
+    list(TRANSFORM sources REPLACE "^${CMAKE_SOURCE_DIR}/src/" "${VLMTRAIN_MUTANTS}/src/")
+  endif()
   vlmtrain_together(compiled vlmtrain_${name} ${CMAKE_SOURCE_DIR}/src "${PART_ALONE}" ${sources})
   add_library(vlmtrain_${name} STATIC ${compiled})
   target_include_directories(vlmtrain_${name} PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(vlmtrain_${name} PRIVATE ${VLMTRAIN_WARNINGS})
+  if(VLMTRAIN_MUTANTS AND EXISTS ${VLMTRAIN_MUTANTS}/src/${name})
+    target_compile_options(vlmtrain_${name} PRIVATE -w)
+    target_link_libraries(vlmtrain_${name} PUBLIC vlmtrain_mutant_chooser)
+  endif()
   target_link_libraries(vlmtrain_${name} PUBLIC ${PART_LIBRARIES} PRIVATE ${PART_PRIVATE_LIBRARIES})
   if(index GREATER 0)
     math(EXPR above "${index} - 1")

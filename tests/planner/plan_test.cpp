@@ -112,10 +112,16 @@ TEST_F(TinyPlanTest, ALargerCardHoldsWhatTheRanksSayToEachOtherToo) {
   };
   const Suggestion alone = larger(2, 1);
   const Suggestion together = larger(4, 2);
-  EXPECT_THAT(alone.note, HasSubstr("a card of "));
+  EXPECT_THAT(alone.note, testing::ContainsRegex("a card of [0-9]+ GB or more; [0-9]+.[0-9] GB are enough then"));
   EXPECT_EQ(together.note.substr(0, together.note.find(';')), alone.note.substr(0, alone.note.find(';')));
   EXPECT_EQ(together.total_bytes - alone.total_bytes,
             limit_of(card_by_name("rtx4090"), Mode::kBalanced, std::nullopt, 2).communication_bytes);
+}
+
+TEST_F(TinyPlanTest, SaysWhatStaysFreeWhereTheBatchIsOneMicroBatch) {
+  const Plan plan = make_plan(request(2));
+  ASSERT_FALSE(plan.suggestions.empty());
+  EXPECT_THAT(plan.suggestions.back().text(), testing::ContainsRegex("; 2[0-9].[0-9] GB stay free beside the margin"));
 }
 
 TEST_F(TinyPlanTest, TextAloneIsPlannedToo) {

@@ -103,9 +103,13 @@ TEST_F(RehearsalTest, TheComponentsAddUpToTheAllocatorsOwnPeak) {
 }
 
 TEST_F(RehearsalTest, TheTimelineIsTheLastStep) {
-  const Outcome outcome = rehearse(model_.job(), micro_batches_of(1), 2);
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  auto ever_less = request(micro_batches_of(3), 3);
+  ever_less.steps.push_back({{shape_, 1}});
+  const Outcome outcome = process.rehearse(ever_less);
   const auto& timeline = outcome.detail->timeline;
   ASSERT_FALSE(timeline.empty());
+  ASSERT_LT(outcome.steps.back().allocated_bytes, outcome.steps[1].allocated_bytes) << "another peak than before";
   int64_t allocated = 0;
   int64_t reserved = 0;
   bool forward = false;

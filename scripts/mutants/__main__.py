@@ -1,0 +1,174 @@
+"""How many faults the tests of train, planner and engine would notice (docs/mutants.md).
+
+    python3 -m venv build/mutants-venv && build/mutants-venv/bin/pip install clang==14.0
+    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants make      draws and builds the mutants
+    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants run       runs the tests that reach them
+    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants run --survivors    of these only
+    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants report    the tables for docs/mutants.md
+
+Everything is in build/mutants. clang's Python package must be of the version of the libclang that is installed.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+
+import clang.cindex
+
+from . import build as building
+from . import measure
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "mutants"
+
+
+def read(name, otherwise):
+    path = BUILD / name
+    return json.loads(path.read_text()) if path.exists() else otherwise
+
+
+def write(name, value):
+    (BUILD / name).write_text(json.dumps(value, indent=1) + "\n")
+
+
+def part_of(mutant):
+    return mutant["path"].split("/")[1]
+
+
+def identity(mutant):
+    return json.dumps({name: value for name, value in mutant.items() if name != "number"})
+
+
+def make(arguments):
+    clang.cindex.Config.set_library_file(arguments.libclang)
+    before = {identity(mutant): mutant["number"] for mutant in read("mutants.json", [])}
+    after = building.make(ROOT, BUILD, arguments.count, arguments.seed, arguments.jobs, programs_of(arguments))
+    # What was seen of mutants that are still there stays true as far as the code does; `run --survivors` looks again.
+    numbers = {before[identity(mutant)]: mutant["number"] for mutant in after if identity(mutant) in before}
+    results = read("results.json", {})
+    write("results.json", {str(new): results[str(old)] for old, new in numbers.items() if str(old) in results})
+    coverage = read("coverage.json", {})
+    parts_seen_anew = {part_of(mutant) for mutant in after if identity(mutant) not in before}
+    for program in list(coverage):
+        if any(building.PROGRAMS[part] == program for part in parts_seen_anew) or program not in building.PROGRAMS.values():
+            del coverage[program]
+            continue
+        for found in coverage[program].values():
+            found["reached"] = sorted(numbers[old] for old in found["reached"] if old in numbers)
+    write("coverage.json", coverage)
+
+
+def programs_of(arguments):
+    return [*building.PROGRAMS.values(), *arguments.also]
+
+
+def run(arguments):
+    mutants = read("mutants.json", [])
+    coverage = read("coverage.json", {})
+    results = read("results.json", {})
+    if arguments.fresh:
+        coverage = {name: {test: found for test, found in tests.items() if not any(w in test for w in arguments.fresh)}
+                    for name, tests in coverage.items()}
+    names = arguments.programs or list(building.PROGRAMS.values())
+    programs = {name: measure.Program(str(BUILD / "tests" / name)) for name in names}
+    for name, program in programs.items():
+        coverage[name] = measure.cover(program, arguments.jobs, coverage.get(name, {}), arguments.filter)
+        write("coverage.json", coverage)
+        failing = [test for test, found in coverage[name].items() if not found["passes"]]
+        print(f"{name}: {len(coverage[name])} tests in {sum(t['seconds'] for t in coverage[name].values()):.0f} s"
+              + (f"; fail without a mutant: {', '.join(failing)}" if failing else ""), flush=True)
+
+    chosen = {name: {test: coverage[name][test] for test in program.tests(arguments.filter)}
+              for name, program in programs.items()}
+
+    def save(mutant, program, what):
+        if what == "" and arguments.filter != "*":
+            what = False  # not by these tests
+        found = results.setdefault(str(mutant["number"]), {})
+        found[program.name] = what
+        write("results.json", results)
+        verdict = {None: "not reached", False: "not yet caught", "": "SURVIVES"}.get(what, what)
+        print(f"{mutant['number']:4} {mutant['path']}:{mutant['line']} {program.name}: {verdict}", flush=True)
+
+    hunts = []
+    for mutant in mutants:
+        number = mutant["number"]
+        known = results.get(str(number), {})
+        if (arguments.numbers and number not in arguments.numbers) or any(known.values()):
+            continue
+        for name in names:
+            belongs = name == building.PROGRAMS[part_of(mutant)] or name not in building.PROGRAMS.values()
+            if belongs and (arguments.survivors or name not in known):
+                hunts.append((mutant, programs[name], chosen[name]))
+    measure.hunt_all(hunts, arguments.jobs, arguments.budget, save)
+    report(arguments)
+
+
+def shown(text, most=90):
+    text = text.replace("|", "\\|")
+    return f"`{text}`" if len(text) <= most else f"`{text[:most]} …`"
+
+
+def change_of(mutant):
+    before, after = mutant["before"], mutant["after"]
+    if mutant["kind"] == "constant":
+        return f"{before.split(' in `')[0]} → {after} in {shown(before.split(' in `')[1].removesuffix('`'))}"
+    if not after:
+        return f"without {shown(before)}"
+    if mutant["kind"] == "operator":
+        return f"{shown(before, 60)} → {shown(after, 60)}"
+    return shown(before) if mutant["kind"] == "condition" else f"{shown(before, 60)} → {shown(after, 40)}"
+
+
+def report(_arguments):
+    mutants = read("mutants.json", [])
+    results = read("results.json", {})
+    counts = collections.defaultdict(collections.Counter)
+    survivors, named = [], []
+    for mutant in mutants:
+        found = results.get(str(mutant["number"]), {})
+        by_any = next(filter(None, found.values()), None)
+        if mutant["kind"] == "named":
+            named.append((mutant, by_any))
+            continue
+        for row in (part_of(mutant), "in all"):
+            counts[row]["mutants"] += 1
+            counts[row]["own"] += bool(found.get(building.PROGRAMS[part_of(mutant)]))
+            counts[row]["any"] += bool(by_any)
+        if not by_any:
+            survivors.append((mutant, "not reached" if all(what is None for what in found.values()) else
+                              "not all tests run" if False in found.values() else "survives"))
+    print("\n| Part | mutants | caught by the part's own program | or by another |\n|---|---|---|---|")
+    for row in (*building.PROGRAMS, "in all"):
+        count = counts[row]
+        shares = [f"{count[which]} ({100 * count[which] / max(1, count['mutants']):.1f} %)" for which in ("own", "any")]
+        print(f"| {row} | {count['mutants']} | {shares[0]} | {shares[1]} |")
+    print("\n| Where | kind | change | |\n|---|---|---|---|")
+    for mutant, verdict in survivors:
+        print(f"| {mutant['number']} `{mutant['path']}:{mutant['line']}` {mutant['function']} | {mutant['kind']} | "
+              f"{change_of(mutant)} | {verdict} |")
+    print("\n| Named | caught by |\n|---|---|")
+    for mutant, by_any in named:
+        print(f"| {mutant['after']} | {by_any} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["make", "run", "report"])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--libclang", default="/usr/lib/llvm-14/lib/libclang.so.1")
+    parser.add_argument("--also", nargs="*", default=[], metavar="PROGRAM", help="make: other test programs to build")
+    parser.add_argument("--programs", nargs="*", help="run: these in place of the parts' own")
+    parser.add_argument("--filter", default="*", help="run: of these programs only such tests, as --gtest_filter has it")
+    parser.add_argument("--numbers", nargs="*", type=int, help="run: these mutants")
+    parser.add_argument("--budget", type=float, default=0, help="run: seconds of tests a mutant; 0: all that reach it")
+    parser.add_argument("--survivors", action="store_true", help="run: again where nothing was caught")
+    parser.add_argument("--fresh", nargs="*", metavar="WORD", help="run: see again what tests with these words reach")
+    arguments = parser.parse_args()
+    {"make": make, "run": run, "report": report}[arguments.command](arguments)
+
+
+main()

@@ -1,0 +1,73 @@
+"""One build with all mutants in it."""
+
+import json
+import multiprocessing
+import pathlib
+import re
+import subprocess
+
+from . import candidates, draw, named, rewrite
+
+PROGRAMS = {"train": "train_tests", "planner": "planner_tests", "engine": "engine_tests"}
+
+
+def configure(root, build, *more):
+    subprocess.run(["cmake", "-S", root, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *more], check=True,
+                   stdout=subprocess.DEVNULL)
+
+
+def _write_if_changed(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_bytes() != text:
+        path.write_bytes(text)
+
+
+def _write_sources(root, sources, drawn):
+    for part in candidates.PARTS:
+        for path in (root / "src" / part).rglob("*.cpp"):
+            name = str(path.relative_to(root))
+            mutants = [mutant for mutant in drawn if mutant.path == name]
+            _write_if_changed(sources / name, rewrite.rewrite(path.read_bytes(), mutants, f"{root}/scripts/mutants/chooser.h"))
+
+
+def _refused(drawn, output):
+    """The mutants that the compiler's errors are about."""
+    refused = set()
+    for path, line in re.findall(r"(src/[\w/]+\.cpp):(\d+):\d+: (?:error|note)", output):
+        refused |= {m.key() for m in drawn if m.path == path and m.line <= int(line) <= m.last_line}
+    for name in re.findall(r"the value of ‘(?:[\w:{}]*::)?(\w+)’ is not usable in a constant expression", output):
+        refused |= {m.key() for m in drawn if m.constexpr_at >= 0 and re.search(rf"\b{name}\b", m.before)}
+    return refused
+
+
+def make(root, build, count, seed, jobs, targets):
+    """Draws and builds; what was drawn, as written to mutants.json."""
+    configure(root, build)
+    with multiprocessing.Pool(jobs) as pool:
+        found = candidates.find(root, build, pool)
+    lines = {path: (root / path).read_bytes().count(b"\n") for path in {c.path for c in found}}
+    # A named one is the only one of its lines.
+    extra = list(named.named(root))
+    found = [c for c in found if not any(c.path == n.path and c.line == n.line for n in extra)]
+    refused = set()
+    sources = build / "mutated"
+    while True:
+        drawn = draw.draw(found, lines, count, seed, refused) + extra
+        for mutant in drawn:
+            mutant.last_line = mutant.line + (root / mutant.path).read_bytes()[mutant.start : mutant.end].count(b"\n")
+        _write_sources(root, sources, drawn)
+        configure(root, build, f"-DVLMTRAIN_MUTANTS={sources}")
+        done = subprocess.run(["cmake", "--build", build, f"-j{jobs}", "--target", *targets, "--", "-k", "0"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode == 0:
+            break
+        more = _refused(drawn, done.stdout)
+        print(f"{len(more)} of {len(drawn)} do not compile", flush=True)
+        if not more - refused:
+            raise SystemExit(done.stdout[-8000:])
+        refused |= more
+    listed = [{name: getattr(mutant, name) for name in ("number", "path", "line", "kind", "function", "before", "after")}
+              for mutant in drawn]
+    (build / "mutants.json").write_text(json.dumps(listed, indent=1) + "\n")
+    print(f"{len(found)} candidates, {len(drawn)} drawn, {len(refused)} did not compile")
+    return listed

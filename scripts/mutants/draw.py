@@ -1,0 +1,57 @@
+"""Which candidates are made: so many a file as it has lines, the same ones at each run over the same files."""
+
+import collections
+import random
+
+
+def quotas(lines, count):
+    """`count` shared out by the files' `lines`, each file at least one: by largest remainder."""
+    exact = {path: count * n / sum(lines.values()) for path, n in lines.items()}
+    shares = {path: max(1, int(share)) for path, share in exact.items()}
+    by_remainder = sorted(lines, key=lambda path: (shares[path] - exact[path], path))
+    for path in by_remainder:
+        if sum(shares.values()) < count:
+            shares[path] += 1
+    for path in reversed(by_remainder):
+        if sum(shares.values()) > count and shares[path] > 1:
+            shares[path] -= 1
+    return shares
+
+
+def order(candidates, seed):
+    """The candidates of one file in the order in which they are drawn: each kind is as likely as any other, and no line has
+    two."""
+    generator = random.Random(f"{seed}:{candidates[0].path}")
+    kinds = collections.defaultdict(list)
+    for candidate in candidates:
+        kinds[candidate.kind].append(candidate)
+    lines = set()
+    while kinds:
+        kind = generator.choice(sorted(kinds))
+        candidate = kinds[kind].pop(generator.randrange(len(kinds[kind])))
+        if not kinds[kind]:
+            del kinds[kind]
+        if candidate.line not in lines:
+            lines.add(candidate.line)
+            yield candidate
+
+
+def draw(candidates, lines, count, seed, refused):
+    """`refused`: keys of candidates that do not compile; another of the same file takes the place."""
+    files = collections.defaultdict(list)
+    for candidate in candidates:
+        files[candidate.path].append(candidate)
+    usable = {path: [candidate for candidate in order(found, seed) if candidate.key() not in refused]
+              for path, found in files.items()}
+    shares = quotas({path: lines[path] for path in files}, count)
+    # What a file cannot give, those with most left to choose from give.
+    for path in usable:
+        while shares[path] > len(usable[path]):
+            shares[path] -= 1
+            shares[max(sorted(usable), key=lambda other: len(usable[other]) - shares[other])] += 1
+    drawn = []
+    for path in sorted(files):
+        drawn += sorted(usable[path][: shares[path]], key=lambda candidate: candidate.start)
+    for number, candidate in enumerate(drawn, 1):
+        candidate.number = number
+    return drawn

@@ -1,0 +1,33 @@
+"""Faults that somebody has named, made beside those that are drawn: none of them may stay uncaught."""
+
+from .candidates import Candidate
+
+#: Number, file, the text that is replaced, by what; {mutant} asks the chooser.
+NAMED = [
+    (901, "src/train/twin_margin.cpp", "const int64_t most = limit_bytes_ / kMostShare;",
+     "if ({mutant}) return; const int64_t most = limit_bytes_ / kMostShare;", "the margin after a failure is not raised"),
+    (902, "src/train/twin_link.cpp", "std::chrono::duration<double>(patience)",
+     "std::chrono::duration<double>(({mutant} ? 10000 : 1) * patience)", "the twin's patience × 10,000"),
+    (903, "src/train/trainer.cpp", "if (twin_) twin_->diverge();", "if (twin_ && !{mutant}) twin_->diverge();",
+     "no diverge() after a save"),
+    (904, "src/train/callbacks/memory_watch.cpp", "std::max_element(bytes.begin(), bytes.end())",
+     "({mutant} ? std::min_element(bytes.begin(), bytes.end()) : std::max_element(bytes.begin(), bytes.end()))",
+     "the least growing component is named"),
+    (905, "src/train/setup.cpp", "for (const char* key : kKeys) fingerprint[key] = options.value_of(key);",
+     "for (const char* key : kKeys) if (!{mutant} || key != std::string_view(\"training.weight_decay\")) "
+     "fingerprint[key] = options.value_of(key);", "a key missing in the run's fingerprint"),
+    (906, "src/train/trainer.cpp", "if (twin_) twin_->raise_margin();", "if (twin_ && !{mutant}) twin_->raise_margin();",
+     "no raise_margin() after a failure"),
+]
+
+
+def named(root):
+    for number, path, text, becomes, what in NAMED:
+        source = (root / path).read_bytes()
+        if source.count(text.encode()) != 1:
+            print(f"mutant {number} ({what}) is left out: {path} has not exactly one {text!r}")
+            continue
+        start = source.index(text.encode())
+        after = becomes.replace("{mutant}", f"::vlmtrain_mutant({number})")
+        yield Candidate(path, "named", start, start + len(text.encode()), source.count(b"\n", 0, start) + 1, [], text, what,
+                        "text " + after, number=number)

@@ -1,0 +1,49 @@
+"""Source files in which each drawn candidate is behind a question to the chooser."""
+
+
+def _rewritten(text, mutants, start, end):
+    """text[start:end] with these mutants, of which none crosses the range's ends."""
+    out, at = b"", start
+    inside = [mutant for mutant in mutants if start <= mutant.start and mutant.end <= end]
+    while inside:
+        # The outermost of those that begin first.
+        outer = min(inside, key=lambda mutant: (mutant.start, -mutant.end))
+        inside.remove(outer)
+        nested = [mutant for mutant in inside if mutant.end <= outer.end]
+        inside = [mutant for mutant in inside if mutant.start >= outer.end]
+        out += text[at : outer.start] + _one(text, outer, nested)
+        at = outer.end
+    return out + text[at:end]
+
+
+def _one(text, mutant, nested):
+    asked = b"::vlmtrain_mutant(%d)" % mutant.number
+    pieces = [_rewritten(text, nested, *piece) for piece in mutant.pieces]
+    if mutant.kind == "named":
+        return mutant.how.removeprefix("text ").encode()
+    how, *words = mutant.how.split(" ")
+    if how == "operator":
+        was, becomes = (word.encode() for word in words)
+        return b"(%s ? ((%s) %s (%s)) : ((%s) %s (%s)))" % (asked, pieces[0], becomes, pieces[1], pieces[0], was, pieces[1])
+    if how == "negate":
+        return b"(%s != static_cast<bool>(%s))" % (asked, pieces[0])
+    if how == "remove":
+        return b"(%s ? static_cast<void>(0) : static_cast<void>(%s))" % (asked, pieces[0])
+    if how == "replace":
+        return b"(%s ? %s : %s)" % (asked, mutant.after.encode(), text[mutant.start : mutant.end])
+    if how == "negate_return":
+        return b"return (%s != static_cast<bool>(%s))" % (asked, pieces[0])
+    if how == "return_one_more":
+        return b"return (%s ? (%s) + 1 : (%s))" % (asked, pieces[0], pieces[0])
+    assert how == "return_nothing", how
+    return b"if (%s) return {}; else return %s" % (asked, pieces[0])
+
+
+def rewrite(text, mutants, header):
+    """The lines keep their numbers, so that a compiler's message still says which mutant it means."""
+    # A constant that depends on the chooser is none any more.
+    marked = bytearray(text)
+    for mutant in mutants:
+        if mutant.constexpr_at >= 0:
+            marked[mutant.constexpr_at : mutant.constexpr_at + len(b"constexpr")] = b"const    "
+    return b'#include "%s"\n#line 1\n' % header.encode() + _rewritten(bytes(marked), mutants, 0, len(marked))
