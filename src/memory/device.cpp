@@ -66,13 +66,11 @@ at::Device open_cuda(const std::string& name, int index) {
   if (const std::string failure = load_cuda_library(); !failure.empty()) {
     throw run_error(
         "device {}: LibTorch's CUDA library cannot be loaded: {}; install LibTorch with the CUDA libraries that it "
-        "depends "
-        "on (pip install --force-reinstall torch=={}, or scripts/setup.sh for what was built here; a torch for the CPU "
-        "alone "
-        "has none), or use --device cpu",
+        "needs (pip install --force-reinstall torch=={}, or scripts/setup.sh for what was built here; a torch for the "
+        "CPU alone has none), or use --device cpu",
         name, failure, TORCH_VERSION);
   }
-  const auto count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
+  const c10::DeviceIndex count = at::detail::getCUDAHooks().deviceCount();
   if (index >= count) {
     refuse(name, fmt::format("{} usable; check nvidia-smi",
                              count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
