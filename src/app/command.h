@@ -19,6 +19,7 @@ using Action = std::function<ExitCode()>;
 // Each declares its subcommand, with options bound to what the action holds.
 Action declare_train(CLI::App& command);
 Action declare_init(CLI::App& command);
+Action declare_doctor(CLI::App& command);
 Action declare_eval(CLI::App& command);
 Action declare_generate(CLI::App& command);
 Action declare_merge(CLI::App& command);

@@ -43,11 +43,7 @@ bool has_stand_ins() {
 }
 
 void check_code(const std::string& name, const DriverCard& card) {
-  if (has_kernel_code(card.architecture)) return;
-  refuse(name,
-         fmt::format("LibTorch for CUDA 13 has no code for {} (compute capability {}.{}), but for 7.5 (Turing: T4, "
-                     "RTX 20) to 9.0, 10 and 12: take another card",
-                     card.name, card.architecture / 10, card.architecture % 10));
+  if (!has_kernel_code(card.architecture)) refuse(name, without_code(card));
 }
 
 at::Device open_cuda(const std::string& name, int index) {
@@ -102,13 +98,19 @@ c10::DeviceAllocator* allocator_of(at::Device device) {
 
 }  // namespace
 
+std::optional<int> cuda_index(const std::string& name) {
+  if (name == "cuda") return 0;
+  const int64_t index = number_behind("cuda:", name).value_or(-1);
+  if (index < 0 || index > 127) return std::nullopt;
+  return static_cast<int>(index);
+}
+
 at::Device open_device(const std::string& name) {
   if (name == "auto") return open_best();
   if (name == "cpu") return at::kCPU;
-  if (name == "cuda") return open_cuda(name, 0);
-  const int64_t index = number_behind("cuda:", name).value_or(-1);
-  if (index < 0 || index > 127) throw usage_error("device {}: unknown; write auto, cpu, cuda or cuda:N", name);
-  return open_cuda(name, static_cast<int>(index));
+  const auto index = cuda_index(name);
+  if (!index) throw usage_error("device {}: unknown; write auto, cpu, cuda or cuda:N", name);
+  return open_cuda(name, *index);
 }
 
 DeviceMemory device_memory(at::Device device) {

@@ -44,12 +44,17 @@ bool is_foreign_setting(std::string_view name) {
          std::ranges::any_of(kPrefixes, [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-std::vector<std::string> take_out_foreign_settings() {
+std::vector<std::string> foreign_settings() {
   std::vector<std::string> found;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     if (is_foreign_setting(text.substr(0, text.find('=')))) found.emplace_back(text);
   }
+  return found;
+}
+
+std::vector<std::string> take_out_foreign_settings() {
+  auto found = foreign_settings();
   for (const auto& setting : found) unsetenv(setting.substr(0, setting.find('=')).c_str());
   return found;
 }

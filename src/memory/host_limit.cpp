@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "memory/control_groups.h"
 
 namespace vlmtrain::memory {
 
@@ -60,30 +61,6 @@ constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                "total_active_file"};
 constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file", "active_file"};
 
-struct ControlGroup {
-  std::filesystem::path mount;  ///< where its hierarchy is seen
-  std::filesystem::path path;   ///< in that hierarchy, relative
-  const GroupFiles* files;
-};
-
-/// Of lines of /proc/self/cgroup (man cgroups): `0::/path` in version 2, `4:cpu,memory:/path` in version 1.
-std::vector<ControlGroup> control_groups(const std::filesystem::path& root) {
-  std::vector<ControlGroup> groups;
-  std::ifstream file(root / "proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
-    std::istringstream controllers(line.substr(first + 1, second - first - 1));
-    if (line.starts_with("0::")) groups.push_back({root / "sys/fs/cgroup", path, &kVersion2});
-    for (std::string name; std::getline(controllers, name, ',');) {
-      if (name == "memory") groups.push_back({root / "sys/fs/cgroup/memory", path, &kVersion1});
-    }
-  }
-  return groups;
-}
-
 /// A group that has a limit, and what is left below it.
 struct GroupLimit {
   int64_t limit_bytes;
@@ -93,23 +70,14 @@ struct GroupLimit {
 
 std::vector<GroupLimit> group_limits(const std::filesystem::path& root) {
   std::vector<GroupLimit> limits;
-  for (const ControlGroup& group : control_groups(root)) {
-    const auto add = [&](const std::filesystem::path& place) {
-      const GroupFiles& files = *group.files;
-      const int64_t limit = limit_in(place / files.limit);
-      if (limit == kNoHostLimit) return;
-      const int64_t cached = number_behind(place / "memory.stat", files.inactive_cache).value_or(0) +
-                             number_behind(place / "memory.stat", files.active_cache).value_or(0);
-      const int64_t used = number_in(place / files.usage) - cached;
-      limits.push_back({limit, limit - std::clamp<int64_t>(used, 0, limit), place / files.limit});
-    };
-    // In a container the path may be that of the host, which is not seen here; the container's own group is the mount.
-    auto place = group.mount;
-    add(place);
-    for (const auto& name : group.path) {
-      place /= name;
-      add(place);
-    }
+  for (const ControlGroupFolder& group : control_groups(root, "memory")) {
+    const GroupFiles& files = group.unified ? kVersion2 : kVersion1;
+    const int64_t limit = limit_in(group.path / files.limit);
+    if (limit == kNoHostLimit) continue;
+    const int64_t cached = number_behind(group.path / "memory.stat", files.inactive_cache).value_or(0) +
+                           number_behind(group.path / "memory.stat", files.active_cache).value_or(0);
+    const int64_t used = number_in(group.path / files.usage) - cached;
+    limits.push_back({limit, limit - std::clamp<int64_t>(used, 0, limit), group.path / files.limit});
   }
   return limits;
 }

@@ -1,6 +1,5 @@
 #include "vlmtrain/report/environment.h"
 
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -15,6 +14,9 @@
 #include "report/json_line.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/driver.h"
+#include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/processor.h"
 #include "vlmtrain/report/event.h"
 
 namespace vlmtrain::report {
@@ -27,62 +29,12 @@ std::string content_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// The first line's value of `key` in /proc's "key : value" tables.
-std::string value_of(const std::filesystem::path& path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(':');
-    if (colon == std::string::npos || !line.starts_with(key)) continue;
-    const size_t first = line.find_first_not_of(" \t", colon + 1);
-    return first == std::string::npos ? "" : line.substr(first);
-  }
-  return {};
-}
-
-int64_t usable_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : sysconf(_SC_NPROCESSORS_ONLN);
-}
-
-/// The least limit from this process's cgroup up to the root, of cgroup v2 ("max": none) or v1 (a huge number: none).
-std::optional<int64_t> cgroup_limit(int64_t memory_bytes) {
-  std::optional<int64_t> least;
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const size_t second = line.find(':');
-    const size_t third = line.find(':', second + 1);
-    if (third == std::string::npos) continue;
-    const std::string controllers = line.substr(second + 1, third - second - 1);
-    const bool unified = controllers.empty();
-    if (!unified && controllers.find("memory") == std::string::npos) continue;
-    const std::filesystem::path root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    std::filesystem::path group = root / std::filesystem::path(line.substr(third + 1)).relative_path();
-    while (true) {
-      const std::string text = content_of(group / (unified ? "memory.max" : "memory.limit_in_bytes"));
-      const int64_t bytes = std::strtoll(text.c_str(), nullptr, 10);
-      if (bytes > 0 && bytes < memory_bytes && (!least || bytes < *least)) least = bytes;
-      if (group == root || !group.has_parent_path() || group == group.parent_path()) break;
-      group = group.parent_path();
-    }
-  }
-  return least;
-}
-
-/// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …" → "550.54.15".
-std::string driver_version() {
-  std::istringstream words(value_of("/proc/driver/nvidia/version", "NVRM version"));
-  for (std::string word; words >> word;) {
-    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") == std::string::npos) return word;
-  }
-  return {};
-}
-
 GpuDescription gpu_of(at::Device device) {
   const auto card = memory::describe(device);
   return {.name = card.name,
           .architecture = card.architecture,
           .total_bytes = card.total_bytes,
-          .driver = driver_version()};
+          .driver = memory::module_version()};
 }
 
 std::vector<std::string> command_line() {
@@ -108,12 +60,14 @@ Environment Environment::collect(at::Device device) {
   utsname system{};
   uname(&system);
   const int64_t memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t limit_bytes = memory::host_limit_bytes();
+  const memory::Processor processor = memory::processor();
   Environment environment{.host = system.nodename,
                           .kernel = std::string(system.sysname) + " " + system.release,
-                          .cpu = value_of("/proc/cpuinfo", "model name"),
-                          .cpu_cores = usable_cores(),
+                          .cpu = processor.model,
+                          .cpu_cores = processor.usable_cores,
                           .memory_bytes = memory_bytes,
-                          .memory_limit_bytes = cgroup_limit(memory_bytes),
+                          .memory_limit_bytes = limit_bytes < memory_bytes ? std::optional{limit_bytes} : std::nullopt,
                           .gpu = {},
                           .libtorch = TORCH_VERSION,
                           .vlmtrain = VLMTRAIN_VERSION,

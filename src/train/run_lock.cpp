@@ -14,24 +14,13 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/io/file_lock.h"
 
 namespace vlmtrain::train {
 
 namespace {
 
 constexpr size_t kMostHolderBytes = 512;
-
-/// 0 where the lock is ours; else the reason. It belongs to the open file, so that it ends with this process and not
-/// with the first file that a library closes; NFS has it too.
-int take_lock(int descriptor) {
-  struct flock whole {};
-  whole.l_type = F_WRLCK;
-  whole.l_whence = SEEK_SET;
-  while (fcntl(descriptor, F_OFD_SETLK, &whole) != 0) {
-    if (errno != EINTR) return errno;
-  }
-  return 0;
-}
 
 std::string this_holder() {
   std::array<char, 256> host{};
@@ -72,7 +61,7 @@ RunLock::RunLock(const std::filesystem::path& run_dir) {
     throw run_error("cannot write {}: {}; choose an output.dir in which you may write", path.string(),
                     std::strerror(errno));
   }
-  const int error = take_lock(descriptor_);
+  const int error = io::lock_file(descriptor_);
   if (error == EAGAIN || error == EACCES) {
     const std::string holder = holder_in(descriptor_);
     close(descriptor_);

@@ -169,6 +169,14 @@ void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
 
 }  // namespace
 
+void check_keys(const Config& config) {
+  check_required(config);
+  check_batch_scaling(config.training);
+  check_loss_scale(config.training);
+  check_learning_rates(config);
+  micro_batch_size(config.training);
+}
+
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
                                                         const std::optional<std::filesystem::path>& newest,
                                                         bool with_values) {

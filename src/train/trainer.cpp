@@ -468,11 +468,7 @@ std::string TrainingSummary::to_json() const {
 }
 
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {
-  check_required(config);
-  check_batch_scaling(config.training);
-  check_loss_scale(config.training);
-  check_learning_rates(config);
-  micro_batch_size(config.training);
+  check_keys(config);
   create_folder(run_folder(config));
   const RunLock lock(run_folder(config));
   auto trainer = std::make_unique<Trainer>(config, device, quiet);

@@ -2,7 +2,8 @@
 // has what a program asks before it makes a context; anything that needs a real card is not there.
 //
 // VLMTRAIN_STUB_DRIVER: words NAME=VALUE: version (as cuDriverGetVersion counts: 12040), init (what cuInit returns),
-// cards, architecture (compute capability × 10), name (of the cards, _ for spaces).
+// cards, architecture (compute capability × 10), name (of the cards, _ for spaces), total and free (bytes of a card),
+// context (what making one returns), crash (1: cuInit never returns but breaks the process).
 
 #include <algorithm>
 #include <cstdlib>
@@ -39,6 +40,7 @@ int cuDriverGetVersion(int* version) {
 }
 
 int cuInit(unsigned) {
+  if (number("crash", 0) != 0) std::abort();
   const int result = number("init", 0);
   initialised = result == 0;
   return result;
@@ -68,6 +70,32 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
   const int architecture = number("architecture", 90);
   *value = attribute == kMajor ? architecture / 10 : attribute == kMinor ? architecture % 10 : 0;
   return 0;
+}
+
+int cuDeviceTotalMem_v2(size_t* bytes, int) {
+  *bytes = std::strtoull(word("total", "25000000000").c_str(), nullptr, 10);
+  return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void**, int) {
+  return number("context", 0);
+}
+
+int cuDevicePrimaryCtxRelease_v2(int) {
+  return 0;
+}
+
+int cuCtxPushCurrent_v2(void*) {
+  return 0;
+}
+
+int cuCtxPopCurrent_v2(void**) {
+  return 0;
+}
+
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  *free = std::strtoull(word("free", "24500000000").c_str(), nullptr, 10);
+  return cuDeviceTotalMem_v2(total, 0);
 }
 
 }  // extern "C"

@@ -1,7 +1,6 @@
 #include <algorithm>
-#include <map>
 
-#include "e2e/command.h"
+#include "e2e/host.h"
 
 namespace vlmtrain::e2e {
 namespace {
@@ -10,32 +9,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-/// A machine with a driver, as far as stub libraries have one (tests/driver_stubs), and an environment as hosts have
-/// it.
-class DriverTest : public CommandTest {
+class DriverTest : public HostTest {
  protected:
-  void TearDown() override {
-    for (const auto& [name, before] : before_) {
-      if (before) {
-        setenv(name.c_str(), before->c_str(), 1);
-      } else {
-        unsetenv(name.c_str());
-      }
-    }
-    CommandTest::TearDown();
-  }
-
-  /// Until the test's end.
-  void set(const std::string& name, const std::string& value) {
-    const char* const before = getenv(name.c_str());
-    before_.emplace(name, before == nullptr ? std::nullopt : std::optional<std::string>(before));
-    setenv(name.c_str(), value.c_str(), 1);
-  }
-  void install_driver(const std::string& kind) {
-    set("LD_LIBRARY_PATH", VLMTRAIN_STUB_DRIVER_FOLDER);
-    set("VLMTRAIN_STUB_DRIVER", kind);
-  }
-
   Result train_on(const std::string& device, const std::vector<std::string>& overrides) const {
     std::vector<std::string> arguments{"--config", "train.yaml", "--device", device, "training.max_steps=2"};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
@@ -51,9 +26,6 @@ class DriverTest : public CommandTest {
     for (const char* time : {"rehearsal_seconds", "plan_seconds"}) plan.erase(time);
     return plan;
   }
-
- private:
-  std::map<std::string, std::optional<std::string>> before_;
 };
 
 TEST_F(DriverTest, ADriverInTheLibraryPathIsNotTakenForTheVirtualCards) {

@@ -158,6 +158,45 @@ TEST_F(DriverTest, NoCardsAreNoDevice) {
   EXPECT_EQ(ask("cards=0").state, DriverState::kUnusable);
 }
 
+TEST_F(DriverTest, EveryCaseHasAName) {
+  DriverPlaces none = places();
+  none.library = "libcuda_that_is_nowhere.so.1";
+  EXPECT_EQ(probe_driver(none).name, "no driver");
+  EXPECT_EQ(ask("").name, "usable");
+  EXPECT_EQ(ask("init=100").name, "no card");
+  EXPECT_EQ(ask("version=12040").name, "too old");
+  EXPECT_EQ(ask("init=304").name, "no permission");
+  EXPECT_EQ(ask("init=2").name, "no memory");
+  EXPECT_EQ(ask("init=803").name, "fails");
+  add_card();
+  EXPECT_EQ(probe_driver(none).name, "no library");
+  EXPECT_EQ(ask("init=100").name, "no device files");
+  add_device_files();
+  EXPECT_EQ(ask("init=100").name, "not granted");
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  EXPECT_EQ(ask("init=100").name, "hidden");
+  setenv("CUDA_VISIBLE_DEVICES", "7", 1);
+  EXPECT_EQ(ask("init=100").name, "names no card");
+}
+
+TEST_F(DriverTest, TellsWhatIsFreeOnACard) {
+  setenv("VLMTRAIN_STUB_DRIVER", "total=25000000000 free=300000000", 1);
+  const CardRoom room = room_on_card(0, places());
+  EXPECT_EQ(room.error, 0);
+  EXPECT_EQ(room.total_bytes, 25'000'000'000);
+  EXPECT_EQ(room.free_bytes, 300'000'000);
+}
+
+TEST_F(DriverTest, ACardWithoutRoomForAContextIsFull) {
+  setenv("VLMTRAIN_STUB_DRIVER", "context=2", 1);
+  const CardRoom room = room_on_card(0, places());
+  EXPECT_EQ(room.error, kDriverOutOfMemory);
+  EXPECT_EQ(room.free_bytes, 0);
+  DriverPlaces none = places();
+  none.library = "libcuda_that_is_nowhere.so.1";
+  EXPECT_NE(room_on_card(0, none).error, 0);
+}
+
 TEST(KernelCodeTest, BeginsWithTuringAndEndsWithItsFamilies) {
   for (const int old : {37, 52, 60, 61, 70, 72}) EXPECT_FALSE(has_kernel_code(old)) << old;
   for (const int known : {75, 80, 86, 87, 89, 90, 100, 103, 120, 121}) EXPECT_TRUE(has_kernel_code(known)) << known;

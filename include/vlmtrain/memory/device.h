@@ -3,9 +3,13 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace vlmtrain::memory {
+
+/// The card that `name` means: 0 for `cuda`, N for `cuda:N`; nothing for any other name.
+std::optional<int> cuda_index(const std::string& name);
 
 /// The device that `name` means: `cpu`, `cuda`, `cuda:N`, or `auto` (CUDA where there is a usable GPU, else the CPU).
 /// For CUDA, LibTorch's CUDA library is loaded here, from beside the CPU library: a run on the CPU never pays for it.

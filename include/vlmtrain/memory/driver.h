@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -32,8 +33,13 @@ struct DriverCard {
   int architecture = 0;  ///< compute capability × 10
 };
 
+/// Why no training is possible on a card for which has_kernel_code() is false, with the remedy, as part of a sentence.
+std::string without_code(const DriverCard& card);
+
 struct DriverAnswer {
   DriverState state = DriverState::kAbsent;
+  /// Which case it is, one of the short fixed names that docs/doctor.md lists: "no driver", "too old", "usable".
+  std::string name = "no driver";
   /// Why it is not usable, with the remedy, as part of a sentence; of kAbsent empty where there is nothing to say.
   std::string reason;
   std::vector<DriverCard> cards;  ///< of kUsable: those that this process sees, in CUDA's order
@@ -42,5 +48,21 @@ struct DriverAnswer {
 /// Asks the driver's library what this process may use; LibTorch's CUDA library is not needed for it. Never throws.
 /// Makes no context.
 DriverAnswer probe_driver(const DriverPlaces& places = {});
+
+/// The version of the kernel's module, such as 550.54.15; empty where there is none.
+std::string module_version(const DriverPlaces& places = {});
+
+/// Of a card, for any process.
+struct CardRoom {
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;  ///< beside a context, which it takes to ask
+  int error = 0;           ///< of the driver's call that failed, as cuda.h counts; -1: there is no such call
+};
+
+/// The driver's out of memory (CUDA_ERROR_OUT_OF_MEMORY), also where not even a context finds room.
+inline constexpr int kDriverOutOfMemory = 2;
+
+/// Asks the driver, with a context that lives meanwhile. `index`: among DriverAnswer::cards. Never throws.
+CardRoom room_on_card(int index, const DriverPlaces& places = {});
 
 }  // namespace vlmtrain::memory

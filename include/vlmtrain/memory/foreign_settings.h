@@ -10,8 +10,11 @@ namespace vlmtrain::memory {
 /// PYTORCH_CUDA_ALLOC_CONF, CUBLAS_WORKSPACE_CONFIG, TORCH_BLAS_PREFER_CUBLASLT, … Plans know nothing of them.
 bool is_foreign_setting(std::string_view name);
 
-/// Takes these out of this process's environment, so that a run does what its plan assumes; what they were, as
-/// NAME=VALUE. To be called before LibTorch's CUDA library is loaded, by a process with one thread.
+/// Those of this process's environment, as NAME=VALUE.
+std::vector<std::string> foreign_settings();
+
+/// Takes these out of this process's environment, so that a run does what its plan assumes; what they were. To be
+/// called before LibTorch's CUDA library is loaded, by a process with one thread.
 std::vector<std::string> take_out_foreign_settings();
 
 /// The same, with a warning that names them.

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace vlmtrain::memory {
+
+/// The processor of this machine, and how much of it is this process's. What is not known is empty.
+struct Processor {
+  std::string model{};                  ///< AMD EPYC 9R14
+  std::set<std::string> flags{};        ///< as /proc/cpuinfo has them: avx2, avx512_bf16, amx_bf16
+  int64_t machine_cores = 0;            ///< as the kernel counts them
+  int64_t usable_cores = 0;             ///< that this process may run on (taskset, SLURM's --cpus-per-task)
+  std::optional<double> quota_cores{};  ///< the time that its control groups give it, in cores (Docker's --cpus)
+
+  bool has_bf16() const { return flags.contains("amx_bf16") || flags.contains("avx512_bf16"); }
+};
+
+/// Of a machine whose proc/ and sys/ are in `root`; which cores are usable the kernel is asked.
+Processor processor(const std::filesystem::path& root = "/");
+
+/// How products of 16 bits are done on this processor.
+enum class Bf16Products { kEmulated, kAvx512, kAmx };
+
+/// As people read it: AMX, AVX512-BF16, emulated.
+const char* name_of(Bf16Products products);
+
+/// The kernels that LibTorch takes here, with what the environment says of them (ATEN_CPU_CAPABILITY,
+/// ONEDNN_MAX_CPU_ISA).
+struct CpuKernels {
+  std::string aten;            ///< AVX512, AVX2, DEFAULT
+  int threads = 0;             ///< that an operation takes
+  std::string onednn_version;  ///< empty: it told nothing
+  std::string onednn_isa;      ///< in its own words: Intel AVX-512 with Intel DL Boost and bfloat16 support
+  std::string bf16_product;    ///< its implementation: brg_matmul:avx512_core_bf16; empty: ATen's own loops
+  Bf16Products bf16 = Bf16Products::kEmulated;
+};
+
+/// Lets LibTorch do a product in bf16 while oneDNN tells on standard output what it does. For read_cpu_kernels(). To be
+/// called before anything else uses oneDNN, in a process of its own (base/apart.h).
+void tell_cpu_kernels();
+
+/// What tell_cpu_kernels() wrote.
+CpuKernels read_cpu_kernels(const std::string& told);
+
+}  // namespace vlmtrain::memory

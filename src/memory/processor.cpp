@@ -1,0 +1,69 @@
+#include "vlmtrain/memory/processor.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "memory/control_groups.h"
+
+namespace vlmtrain::memory {
+
+namespace {
+
+/// The first line's value of `key` in a table of lines "key : value".
+std::string first_value(const std::filesystem::path& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || !line.starts_with(key)) continue;
+    const size_t first = line.find_first_not_of(" \t", colon + 1);
+    return first == std::string::npos ? "" : line.substr(first);
+  }
+  return {};
+}
+
+int64_t usable_cores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/// Of one group: its share of a period; nothing where it has no limit.
+std::optional<double> quota_of(const ControlGroupFolder& group) {
+  double quota = 0;
+  double period = 0;
+  if (group.unified) {
+    std::ifstream file(group.path / "cpu.max");  // "max 100000", "150000 100000"
+    if (!(file >> quota >> period)) return std::nullopt;
+  } else {
+    std::ifstream quota_file(group.path / "cpu.cfs_quota_us");
+    std::ifstream period_file(group.path / "cpu.cfs_period_us");
+    if (!(quota_file >> quota) || !(period_file >> period)) return std::nullopt;
+  }
+  return quota > 0 && period > 0 ? std::optional{quota / period} : std::nullopt;
+}
+
+std::optional<double> least_quota(const std::filesystem::path& root) {
+  std::optional<double> least;
+  for (const auto& group : control_groups(root, "cpu")) {
+    const auto quota = quota_of(group);
+    if (quota) least = std::min(least.value_or(*quota), *quota);
+  }
+  return least;
+}
+
+}  // namespace
+
+Processor processor(const std::filesystem::path& root) {
+  Processor found{.model = first_value(root / "proc/cpuinfo", "model name"),
+                  .machine_cores = sysconf(_SC_NPROCESSORS_CONF),
+                  .usable_cores = usable_cores(),
+                  .quota_cores = least_quota(root)};
+  std::istringstream flags(first_value(root / "proc/cpuinfo", "flags"));
+  for (std::string flag; flags >> flag;) found.flags.insert(flag);
+  return found;
+}
+
+}  // namespace vlmtrain::memory

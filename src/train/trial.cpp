@@ -1,0 +1,133 @@
+#include "vlmtrain/train/trial.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "vlmtrain/base/rng.h"
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/hypothetical_sample.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr uint64_t kTrialSeed = 1;
+constexpr int64_t kTrialSamples = 4;
+constexpr int64_t kTrialMicroBatch = 2;
+constexpr double kTrialRate = 1e-3;
+
+/// The same wherever they are drawn.
+std::vector<data::Sample> trial_samples(const std::filesystem::path& model, int64_t vocabulary) {
+  const auto shape = models::shape_of(model, {.text_tokens = 96, .label_tokens = 32});
+  std::vector<data::Sample> samples;
+  for (int64_t index = 0; index < kTrialSamples; ++index) {
+    data::Sample sample = data::sample_of(shape);
+    RandomStream random(stream_seed(kTrialSeed, "trial", {static_cast<uint64_t>(index)}));
+    for (int64_t& id : sample.token_ids) id = static_cast<int64_t>(random.below(static_cast<uint64_t>(vocabulary)));
+    if (sample.tiles.defined()) {
+      sample.tiles = at::empty(sample.tiles.sizes(), at::kByte);
+      std::generate_n(sample.tiles.data_ptr<uint8_t>(), sample.tiles.numel(),
+                      [&] { return static_cast<uint8_t>(random.below(256)); });
+    }
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+/// A model and its optimizer, as a run has them.
+class TrialRun {
+ public:
+  explicit TrialRun(const TrialSettings& settings)
+      : device_(settings.device),
+        model_(models::build_model(settings.model, settings.device, engine::dtype_of(settings.precision))) {
+    models::initialize_weights(*model_, kTrialSeed);
+    engine::AdamWSettings optimizer;
+    if (settings.precision == engine::Precision::kFp16) optimizer.loss_scale.emplace();
+    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), optimizer);
+    samples_ = trial_samples(settings.model, model_->output_weight().size(0));
+  }
+
+  std::map<std::string, at::Tensor> gradients() {
+    const at::Tensor scale = optimizer_->loss_scale();
+    engine::accumulate_gradients(*model_, samples_, step_settings(), scale);
+    const double divisor = scale.defined() ? scale.item<double>() : 1;
+    std::map<std::string, at::Tensor> gradients;
+    for (const auto& parameter : model_->parameters().all()) {
+      const at::Tensor gradient = optimizer_->gradient(parameter.name);
+      if (gradient.defined()) gradients[parameter.name] = gradient.cpu().to(at::kFloat) / divisor;
+    }
+    optimizer_->drop_gradients();
+    return gradients;
+  }
+
+  /// Waits for it.
+  double step() {
+    const engine::LearningRates rates{kTrialRate, kTrialRate, kTrialRate};
+    return engine::optimizer_step(*model_, *optimizer_, samples_, rates, step_settings()).loss.item<double>();
+  }
+
+ private:
+  engine::StepSettings step_settings() const { return {.device = device_, .micro_batch_size = kTrialMicroBatch}; }
+
+  at::Device device_;
+  std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::AdamW> optimizer_;
+  std::vector<data::Sample> samples_;
+};
+
+double whole_norm(const Trial& trial) {
+  double squares = 0;
+  for (const auto& [name, gradient] : trial.gradients) squares += std::pow(gradient.norm().item<double>(), 2);
+  return std::sqrt(squares);
+}
+
+}  // namespace
+
+Trial try_training(const TrialSettings& settings) {
+  using Clock = std::chrono::steady_clock;
+  TrialRun run(settings);
+  Trial trial{.gradients = run.gradients()};
+  trial.first_loss = trial.last_loss = run.step();
+  const auto start = Clock::now();
+  double seconds = 0;
+  for (trial.steps = 1; trial.steps < kFewestSteps || seconds < settings.seconds; ++trial.steps) {
+    trial.last_loss = run.step();
+    seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  trial.steps_per_second = static_cast<double>(trial.steps - 1) / seconds;
+  return trial;
+}
+
+TrialDifference difference(const Trial& found, const Trial& wanted) {
+  TrialDifference difference{.loss = std::abs(found.first_loss / wanted.first_loss - 1)};
+  const double least_norm = whole_norm(wanted) / 100;
+  for (const auto& [name, gradient] : wanted.gradients) {
+    const auto other = found.gradients.find(name);
+    const double apart = other == found.gradients.end() ? std::numeric_limits<double>::infinity()
+                                                        : other->second.sub(gradient).norm().item<double>() /
+                                                              std::max(gradient.norm().item<double>(), least_norm);
+    // What is not a number is further off than any number.
+    if (apart <= difference.gradient) continue;
+    difference.gradient = apart;
+    difference.parameter = name;
+    if (std::isnan(apart)) break;
+  }
+  return difference;
+}
+
+TrialTolerance tolerance_of(engine::Precision precision) {
+  const double unit = precision == engine::Precision::kBf16   ? 1.0 / 256
+                      : precision == engine::Precision::kFp16 ? 1.0 / 2048
+                                                              : 1.0 / (1 << 24);
+  return {.loss = 2 * unit, .gradient = 32 * unit};
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "e2e/command.h"
+
+namespace vlmtrain::e2e {
+
+/// A machine with a driver, as far as stub libraries have one (tests/driver_stubs), and an environment as hosts have
+/// it.
+class HostTest : public CommandTest {
+ protected:
+  void TearDown() override {
+    for (const auto& [name, before] : before_) {
+      if (before) {
+        setenv(name.c_str(), before->c_str(), 1);
+      } else {
+        unsetenv(name.c_str());
+      }
+    }
+    CommandTest::TearDown();
+  }
+
+  /// Until the test's end.
+  void set(const std::string& name, const std::string& value) {
+    const char* const before = getenv(name.c_str());
+    before_.emplace(name, before == nullptr ? std::nullopt : std::optional<std::string>(before));
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+  void install_driver(const std::string& kind) {
+    set("LD_LIBRARY_PATH", VLMTRAIN_STUB_DRIVER_FOLDER);
+    set("VLMTRAIN_STUB_DRIVER", kind);
+  }
+
+ private:
+  std::map<std::string, std::optional<std::string>> before_;
+};
+
+}  // namespace vlmtrain::e2e

@@ -1,0 +1,103 @@
+#include "vlmtrain/memory/processor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "io/temporary_folder.h"
+
+namespace vlmtrain::memory {
+namespace {
+
+/// A machine whose files are planted.
+class ProcessorTest : public io::TemporaryFolderTest {
+ protected:
+  void write(const std::string& name, const std::string& content) const {
+    std::filesystem::create_directories((folder() / name).parent_path());
+    put(name, content);
+  }
+  std::optional<double> quota() const { return processor(folder()).quota_cores; }
+};
+
+TEST_F(ProcessorTest, HasAModelAndFlags) {
+  write("proc/cpuinfo",
+        "processor\t: 0\nmodel name\t: AMD EPYC 9R14\nflags\t\t: fpu avx2 avx512_bf16\n\nprocessor\t: 1\nmodel "
+        "name\t: another\nflags\t\t: fpu\n");
+  const auto found = processor(folder());
+  EXPECT_EQ(found.model, "AMD EPYC 9R14");
+  EXPECT_TRUE(found.flags.contains("avx2"));
+  EXPECT_TRUE(found.has_bf16());
+  EXPECT_GE(found.usable_cores, 1);
+  EXPECT_GE(found.machine_cores, found.usable_cores);
+}
+
+TEST_F(ProcessorTest, OfWhichNothingIsKnownIsNoError) {
+  const auto found = processor(folder());
+  EXPECT_EQ(found.model, "");
+  EXPECT_FALSE(found.has_bf16());
+  EXPECT_FALSE(found.quota_cores);
+}
+
+TEST_F(ProcessorTest, HasTheLeastQuotaOfItsGroupsInVersion2) {
+  write("proc/self/cgroup", "0::/job/step\n");
+  EXPECT_FALSE(quota());
+  write("sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
+  EXPECT_FALSE(quota());
+  write("sys/fs/cgroup/job/cpu.max", "150000 100000\n");
+  EXPECT_DOUBLE_EQ(quota().value(), 1.5);
+  write("sys/fs/cgroup/job/step/cpu.max", "50000 100000\n");
+  EXPECT_DOUBLE_EQ(quota().value(), 0.5);
+}
+
+TEST_F(ProcessorTest, HasTheQuotaOfVersion1) {
+  write("proc/self/cgroup", "4:cpu,cpuacct:/slurm/job_7\n3:memory:/slurm/job_7\n");
+  write("sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_quota_us", "-1\n");
+  write("sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_period_us", "100000\n");
+  EXPECT_FALSE(quota());
+  write("sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_quota_us", "400000\n");
+  EXPECT_DOUBLE_EQ(quota().value(), 4);
+}
+
+/// What oneDNN 3.10 of LibTorch 2.11 writes, with another name of what it used.
+std::string told(const std::string& isa, const std::string& exec) {
+  return "aten,AVX512\nthreads,2\nonednn_verbose,v1,info,oneDNN v3.10.2 (commit "
+         "f1d471933dc852f956fd05389f9313c7148783d5)\nonednn_verbose,v1,info,cpu,runtime:OpenMP,nthr:2\n"
+         "onednn_verbose,v1,info,cpu,isa:" +
+         isa + "\nonednn_verbose,v1,info,gpu,runtime:none\n" + exec;
+}
+
+std::string product(const std::string& implementation) {
+  return "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:ab::f0,,,256x256,0.01\n"
+         "onednn_verbose,v1,primitive,exec,cpu,matmul," +
+         implementation + ",undef,src:bf16::blocked:ab::f0,,,256x256:256x256,0.1\n";
+}
+
+TEST(CpuKernelsTest, AreThoseThatOneDnnNames) {
+  const auto amx = read_cpu_kernels(
+      told("Intel AVX-512 with AVX512BW, AVX512VL, and Intel AMX", product("brg_matmul:avx10_1_512_amx")));
+  EXPECT_EQ(amx.bf16, Bf16Products::kAmx);
+  EXPECT_EQ(amx.aten, "AVX512");
+  EXPECT_EQ(amx.threads, 2);
+  EXPECT_EQ(amx.onednn_version, "3.10.2");
+  EXPECT_EQ(amx.onednn_isa, "Intel AVX-512 with AVX512BW, AVX512VL, and Intel AMX");
+  EXPECT_EQ(amx.bf16_product, "brg_matmul:avx10_1_512_amx");
+  EXPECT_EQ(read_cpu_kernels(told("x", product("brg_matmul:avx512_core_bf16"))).bf16, Bf16Products::kAvx512);
+}
+
+TEST(CpuKernelsTest, AreEmulatedWhereOneDnnHasNoInstruction) {
+  EXPECT_EQ(read_cpu_kernels(told("x", product("gemm:jit:bf16"))).bf16, Bf16Products::kEmulated);
+  const auto none = read_cpu_kernels(told("Intel AVX2", ""));
+  EXPECT_EQ(none.bf16, Bf16Products::kEmulated) << "ATen's own loops";
+  EXPECT_EQ(none.bf16_product, "");
+}
+
+TEST(CpuKernelsTest, ThatAreNotToldAreEmpty) {
+  const auto none = read_cpu_kernels("garbage\n,,,\n");
+  EXPECT_EQ(none.aten, "");
+  EXPECT_EQ(none.onednn_version, "");
+}
+
+}  // namespace
+}  // namespace vlmtrain::memory
