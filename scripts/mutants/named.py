@@ -13,9 +13,9 @@ NAMED = [
     (904, "src/train/callbacks/memory_watch.cpp", "std::max_element(bytes.begin(), bytes.end())",
      "({mutant} ? std::min_element(bytes.begin(), bytes.end()) : std::max_element(bytes.begin(), bytes.end()))",
      "the least growing component is named"),
-    (905, "src/train/setup.cpp", "for (const char* key : kKeys) fingerprint[key] = options.value_of(key);",
-     "for (const char* key : kKeys) if (!{mutant} || key != std::string_view(\"training.weight_decay\")) "
-     "fingerprint[key] = options.value_of(key);", "a key missing in the run's fingerprint"),
+    (905, "src/train/run_changes.cpp", "if (!says_how_long(key)) fingerprint",
+     "if (!says_how_long(key) && !({mutant} && key == \"training.weight_decay\")) fingerprint",
+     "a key missing in the run's fingerprint"),
     (906, "src/train/trainer.cpp", "if (twin_) twin_->raise_margin();", "if (twin_ && !{mutant}) twin_->raise_margin();",
      "no raise_margin() after a failure"),
 ]
