@@ -27,7 +27,7 @@ const json* find_first(const json& object, std::initializer_list<const char*> ke
   return nullptr;
 }
 
-std::string id_of(const json& record, std::string fallback) {
+std::string id_of(const json& record, const std::string& fallback) {
   const json* id = find_first(record, {"id"});
   if (id != nullptr && id->is_string()) {
     return printable(id->get_ref<const std::string&>());
@@ -270,14 +270,14 @@ void read_turns(const json& value, Record& record) {
 
 }  // namespace
 
-Record read_record(const json& value, std::string fallback_id) {
+Record read_record(const json& value, const std::string& fallback_id) {
   Record record;
   if (!value.is_object()) {
     record.id = printable(fallback_id);
     record.problem = "is not a JSON object";
     return record;
   }
-  record.id = id_of(value, std::move(fallback_id));
+  record.id = id_of(value, fallback_id);
   record.task = word_of(value, {"task", "kind", "category", "answer_type"});
   record.answer_type = word_of(value, {"answer_type"});
   try {

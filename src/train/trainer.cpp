@@ -352,8 +352,8 @@ class Trainer {
   std::filesystem::path write_checkpoint() {
     is_saving_ = true;
     run_.state.task_balance = run_.tasks.state();
-    const auto folder = run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, *run_.base,
-                                              saved_dtype(config_.output));
+    auto folder = run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, *run_.base,
+                                        saved_dtype(config_.output));
     is_saving_ = false;
     saved_step_ = run_.state.step;
     write_ledger();
