@@ -7,6 +7,8 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
+#include <iterator>
 #include <tuple>
 
 #include "vlmtrain/base/bytes.h"
@@ -101,29 +103,30 @@ std::vector<const memory::Gpu*> gpus_that_are_meant(const std::string& name) {
 }
 
 [[noreturn]] void refuse_gpu(const std::string& name, const std::vector<const memory::Gpu*>& meant) {
-  const auto listed = [](std::vector<std::string> names) {
+  const auto sorted = [](const auto& gpus, const auto& name_of) {
+    std::vector<std::string> names(gpus.size());
+    std::ranges::transform(gpus, names.begin(),
+                           [&](const auto& gpu) { return std::string(std::invoke(name_of, gpu)); });
     std::ranges::sort(names);
-    return fmt::format("{}", fmt::join(names, ", "));
+    return names;
   };
+  const auto listed = [](const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); };
   if (!meant.empty()) {
-    std::vector<std::string> names;
-    for (const auto* const gpu : meant) names.emplace_back(gpu->name);
-    throw usage_error("gpu {}: there are several: {}; name one of them", name, listed(std::move(names)));
+    const auto names = sorted(meant, [](const memory::Gpu* gpu) { return gpu->name; });
+    throw usage_error("gpu {}: there are several: {}; name one of them", name, listed(names));
   }
-  std::vector<std::string> known;
-  for (const auto& gpu : memory::gpus()) known.emplace_back(gpu.name);
-  std::vector<std::string> slices;
-  for (const auto& slice : memory::slices()) slices.emplace_back(slice.name);
-  auto all = known;
-  all.insert(all.end(), slices.begin(), slices.end());
+  const auto known = sorted(memory::gpus(), &memory::Gpu::name);
+  const auto slices = sorted(memory::slices(), &memory::Gpu::name);
+  std::vector<std::string> all;
+  std::ranges::set_union(known, slices, std::back_inserter(all));
   const auto near = nearest(name, all);
   const std::string remedy = near ? fmt::format("did you mean {}? ", *near) : "";
   if (name.find("mig") != std::string::npos) {
     throw usage_error("gpu {}: unknown; {}the known MIG instances are {}; a run on another takes what its driver says",
-                      name, remedy, listed(std::move(slices)));
+                      name, remedy, listed(slices));
   }
   throw usage_error("gpu {}: unknown; {}for another card vlmtrain plan takes --gpu-gb; the known ones are {}", name,
-                    remedy, listed(std::move(known)));
+                    remedy, listed(known));
 }
 
 std::string gigabytes(int64_t bytes) {
