@@ -22,12 +22,15 @@ def _write_if_changed(path, text):
         path.write_bytes(text)
 
 
-def _write_sources(root, sources, drawn):
-    for part in candidates.PARTS:
-        for path in (root / "src" / part).rglob("*.cpp"):
-            name = str(path.relative_to(root))
-            mutants = [mutant for mutant in drawn if mutant.path == name]
-            _write_if_changed(sources / name, rewrite.rewrite(path.read_bytes(), mutants, f"{root}/scripts/mutants/chooser.h"))
+def _texts(root):
+    return {str(path.relative_to(root)): path.read_bytes() for part in candidates.PARTS
+            for path in (root / "src" / part).rglob("*.cpp")}
+
+
+def _write_sources(root, texts, sources, drawn):
+    for name, text in texts.items():
+        mutants = [mutant for mutant in drawn if mutant.path == name]
+        _write_if_changed(sources / name, rewrite.rewrite(text, mutants, f"{root}/scripts/mutants/chooser.h"))
 
 
 def _refused(drawn, output):
@@ -43,9 +46,10 @@ def _refused(drawn, output):
 def make(root, build, count, seed, jobs, targets):
     """Draws and builds; what was drawn, as written to mutants.json."""
     configure(root, build)
+    texts = _texts(root)
     with multiprocessing.Pool(jobs) as pool:
         found = candidates.find(root, build, pool)
-    lines = {path: (root / path).read_bytes().count(b"\n") for path in {c.path for c in found}}
+    lines = {path: texts[path].count(b"\n") for path in {c.path for c in found}}
     # A named one is the only one of its lines.
     extra = list(named.named(root))
     found = [c for c in found if not any(c.path == n.path and c.line == n.line for n in extra)]
@@ -54,8 +58,10 @@ def make(root, build, count, seed, jobs, targets):
     while True:
         drawn = draw.draw(found, lines, count, seed, refused) + extra
         for mutant in drawn:
-            mutant.last_line = mutant.line + (root / mutant.path).read_bytes()[mutant.start : mutant.end].count(b"\n")
-        _write_sources(root, sources, drawn)
+            mutant.last_line = mutant.line + texts[mutant.path][mutant.start : mutant.end].count(b"\n")
+        if _texts(root) != texts:
+            raise SystemExit("the sources have changed meanwhile; start again")
+        _write_sources(root, texts, sources, drawn)
         configure(root, build, f"-DVLMTRAIN_MUTANTS={sources}")
         done = subprocess.run(["cmake", "--build", build, f"-j{jobs}", "--target", *targets, "--", "-k", "0"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
