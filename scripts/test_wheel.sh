@@ -74,6 +74,7 @@ expect "a plan, the first" 0 '^fits: ' as_user vlmtrain plan --gpu-gb 24 --image
 echo "from pip install to the end of the first plan: $(seconds_since "$started") s"
 expect "the version" 0 '^[0-9]+\.[0-9]+\.[0-9]+$' as_user python -m vlmtrain --version
 expect "help" 0 'plan.*' as_user vlmtrain --help
+expect "doctor" 0 'site-packages/vlmtrain/../torch/lib, found by the program' as_user vlmtrain doctor
 expect "pip finds nothing missing" 0 'No broken requirements' as_user python -m pip check
 expect "it takes nothing from this checkout" 0 'libtorch_cpu.so => '"$packages/vlmtrain/../torch/lib/libtorch_cpu.so" \
   as_user ldd "$packages/vlmtrain/vlmtrain"
