@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {
@@ -40,7 +41,7 @@ std::vector<std::string> settle_frozen_parts(const Config& config, const nlohman
   models::FrozenParts then;
   std::vector<std::string> still_settled;
   for (const auto& [key, component, is_frozen] : kParts) {
-    then.*is_frozen = before.value(key, "false") == "true";
+    then.*is_frozen = text_in(before, key) == "true";
     const auto parameters = parameters_of(model, component);
     const bool is_newly_frozen = now.*is_frozen && !(then.*is_frozen);
     const bool was_settled = std::ranges::find(settled, key) != settled.end();

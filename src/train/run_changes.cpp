@@ -136,6 +136,11 @@ nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
   return fingerprint;
 }
 
+std::string text_in(const nlohmann::ordered_json& fingerprint, const std::string& key) {
+  const auto found = fingerprint.find(key);
+  return found == fingerprint.end() ? "" : text_of(*found);
+}
+
 std::string SettingChange::text() const {
   return fmt::format("{}: was {}, is {}", key, was, is);
 }

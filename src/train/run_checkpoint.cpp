@@ -99,9 +99,7 @@ void check_range(std::string_view key, int64_t value, int64_t least, int64_t mos
 
 /// A count of the fingerprint; nothing where it has none.
 std::optional<int64_t> count_in(const nlohmann::ordered_json& fingerprint, const char* key) {
-  const auto found = fingerprint.find(key);
-  if (found == fingerprint.end() || !found->is_string()) return std::nullopt;
-  return number_behind("", found->get<std::string>());
+  return number_behind("", text_in(fingerprint, key));
 }
 
 void check_ranges(const RunState& state, const std::filesystem::path& checkpoint, const std::filesystem::path& path) {

@@ -9,9 +9,9 @@
 #include "train/frozen_on_the_way.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/data/epoch_progress.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/virtual_card.h"
@@ -72,9 +72,9 @@ void RunSetup::restore_ledger(const Config& config, const std::filesystem::path&
     ledger = data::Ledger::restore(saved, config.data.train, std::ssize(records), state.cursor, seed);
     return;
   }
-  const std::string source = newest.string();
-  const auto earlier = data::Ledger::restore(saved, io::get_or<std::string>(saved, "dataset", "", source),
-                                             io::get<int64_t>(saved, "samples", source), state.cursor, seed);
+  const auto samples = number_behind("", text_in(state.fingerprint, kSamplesKey)).value_or(0);
+  const auto earlier = data::Ledger::restore(saved, text_in(state.fingerprint, "data.train"), samples,
+                                             samples > 0 ? state.cursor : data::Cursor{}, seed);
   io::write_file(folder / earlier_ledger(), io::json_text(earlier.to_json(), 2) + "\n");
   state.cursor = {};
 }
@@ -135,10 +135,9 @@ std::string RunSetup::describe_changes(const Config& config) const {
   if (changes.empty()) return {};
   std::vector<std::string> texts;
   for (const auto& change : changes) texts.push_back(fmt::format("{}: {} → {}", change.key, change.was, change.is));
-  std::string text = fmt::format(
-      "step {}: the run goes on with other settings: {}. The moments of {} trained tensors "
-      "go on",
-      state.step, fmt::join(texts, "; "), carried_.carried);
+  std::string text =
+      fmt::format("step {}: the run goes on with other settings: {}. The moments of {} trained tensors go on",
+                  state.step, fmt::join(texts, "; "), carried_.carried);
   if (carried_.anew > 0) text += fmt::format(", those of {} start at zero", carried_.anew);
   if (has_other_samples()) {
     text += fmt::format("; the data set begins at its start, the ledger of the one before is {}", earlier_ledger());

@@ -5,7 +5,7 @@
 #include "train/small_run.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/run_changes.h"
 
 namespace vlmtrain::train {
 namespace {
@@ -185,6 +185,27 @@ TEST_F(GoingOnTest, WithNothingChangedOrInAnEmptyFolderTheWordIsAuto) {
   EXPECT_FALSE(state(3).contains("changed_at"));
   EXPECT_THAT(changes(), IsEmpty());
   EXPECT_TRUE(fs::exists(run_folder() / "ledger.json"));
+}
+
+/// Whatever a fingerprint was made to say, it is refused by a sentence, or a setting that differs.
+TEST_F(GoingOnTest, AFingerprintThatWasChangedIsNoFault) {
+  train_well();
+  const auto file = checkpoint(3) / "trainer_state/state.json";
+  const auto right = state(3);
+  config_.training.max_steps = 4;
+  config_.resume = Resume::kChanged;
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    auto wrong = right;
+    wrong["fingerprint"][key] = value;
+    std::ofstream(file) << wrong;
+  };
+  with(kSamplesKey, 7);
+  EXPECT_THROW(train_well(), UserError) << "the ledger has four";
+  with(kSamplesKey, "none");
+  EXPECT_THROW(train_well(), UserError);
+  with("model.freeze_projector", nlohmann::json::array({1}));
+  EXPECT_NO_THROW(train_well());
+  EXPECT_THAT(changes(), HasSubstr("model.freeze_projector: [1] → false"));
 }
 
 TEST_F(GoingOnTest, ATowerWithoutAdaptersCannotBeTrainedLater) {

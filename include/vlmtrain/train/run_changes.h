@@ -30,6 +30,9 @@ inline constexpr const char* kStepsKey = "steps (training.max_steps or training.
 /// What the numbers of a run depend on: its value, as text, by the key that the user knows.
 nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples);
 
+/// The value of a key as text, whatever a file has there; empty without one.
+std::string text_in(const nlohmann::ordered_json& fingerprint, const std::string& key);
+
 /// A setting that is another one than the run had so far.
 struct SettingChange {
   std::string key;
