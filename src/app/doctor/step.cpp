@@ -143,8 +143,7 @@ void rehearse(const Question& question, Section& section) {
                             {"reserved_bytes", done.reserved_bytes}};
   section.ok(
       fmt::format("{} steps rehearsed on {} in {}: a virtual card computes nothing, so there are no values to compare, "
-                  "and how fast "
-                  "it is means nothing",
+                  "and how fast it is means nothing",
                   done.steps, question.device, engine::name_of(*precision)));
 }
 
