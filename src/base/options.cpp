@@ -212,10 +212,10 @@ struct OptionTable::Declarations {
         set_node(entry.second, key, file, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
-      } else if (entry.second.IsScalar() && is_section(key)) {
+      } else if (is_section(key)) {
         errors.push_back(fmt::format(
             "{}: {} is a section: its keys stand below it, indented, each with a blank behind its colon; here is {}",
-            where, key, excerpt(entry.second.Scalar())));
+            where, key, entry.second.IsScalar() ? excerpt(entry.second.Scalar()) : "a list"));
       } else {
         set_value(key, entry.second, where, errors);
       }
@@ -257,7 +257,7 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
     const auto value = parse<T>(node);
     if (!value) {
       const std::string given = node.IsScalar() ? node.Scalar() : node.IsNull() ? "nothing" : "a list or section";
-      return fmt::format("must be {} {}, not {}", type_name<T>() == "integer" ? "an" : "a", type_name<T>(),
+      return fmt::format("must be {} {}, not {}", type_name<T>().starts_with("integer") ? "an" : "a", type_name<T>(),
                          excerpt(given));
     }
     if (check && !check->holds(*value)) return fmt::format("must be {}, not {}", check->phrase, excerpt(show(*value)));
@@ -312,7 +312,12 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
   if (!yaml_file.empty()) {
     const std::string text = read_config_text(yaml_file);
     try {
-      const YAML::Node root = YAML::Load(text);
+      const auto documents = YAML::LoadAll(text);
+      if (documents.size() > 1) {
+        throw usage_error("{}: holds {} YAML documents; a configuration is one, without a line --- in it",
+                          yaml_file.string(), documents.size());
+      }
+      const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
       if (root.IsMap()) {
         declarations_->set_node(root, "", yaml_file.string(), errors);
       } else if (!root.IsNull()) {

@@ -62,7 +62,8 @@ inline constexpr std::array kGeforce{
     geforce("rtx3080-laptop", "NVIDIA GeForce RTX 3080 Laptop GPU", 86, 48, 4, 15'985, 16.5, 448),
 
     geforce("rtx4060", "NVIDIA GeForce RTX 4060", 89, 24, 24, 7'813, 15.1, 272),
-    geforce("rtx4060ti", "NVIDIA GeForce RTX 4060 Ti", 89, 34, 32, 15'974, 22.1, 288),
+    geforce("rtx4060ti-8", "NVIDIA GeForce RTX 4060 Ti", 89, 34, 32, 7'813, 22.1, 288),
+    geforce("rtx4060ti-16", "NVIDIA GeForce RTX 4060 Ti", 89, 34, 32, 15'974, 22.1, 288),
     geforce("rtx4070", "NVIDIA GeForce RTX 4070", 89, 46, 36, 12'001, 29.1, 504),
     geforce("rtx4070-super", "NVIDIA GeForce RTX 4070 SUPER", 89, 56, 48, 12'001, 35.5, 504),
     geforce("rtx4070ti", "NVIDIA GeForce RTX 4070 Ti", 89, 60, 48, 12'001, 40.1, 504),
@@ -76,7 +77,8 @@ inline constexpr std::array kGeforce{
     geforce("rtx4090-laptop", "NVIDIA GeForce RTX 4090 Laptop GPU", 89, 76, 64, 15'974, 39.5, 576),
 
     geforce("rtx5060", "NVIDIA GeForce RTX 5060", 120, 30, 32, 7'752, 19.2, 448),
-    geforce("rtx5060ti", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 32, 15'841, 23.7, 448),
+    geforce("rtx5060ti-8", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 32, 7'752, 23.7, 448),
+    geforce("rtx5060ti-16", "NVIDIA GeForce RTX 5060 Ti", 120, 36, 32, 15'841, 23.7, 448),
     geforce("rtx5070", "NVIDIA GeForce RTX 5070", 120, 48, 48, 11'899, 30.9, 672),
     geforce("rtx5070ti", "NVIDIA GeForce RTX 5070 Ti", 120, 70, 48, 15'841, 43.9, 896),
     geforce("rtx5080", "NVIDIA GeForce RTX 5080", 120, 84, 64, 15'841, 56.3, 960),

@@ -53,6 +53,13 @@ void check_known(const std::string& preset, std::string_view given_as) {
   }
   const bool is_one = std::ranges::find(names, word) != names.end();
   const auto near = is_one ? std::optional(word) : nearest(preset, names);
+  if (preset.find('/') != std::string::npos && !is_one) {
+    throw usage_error(
+        "{} {}: there is no such folder, and nothing is downloaded: fetch it first (`hf download`), or name a preset "
+        "in "
+        "its place: {}",
+        given_as, preset, fmt::join(names, ", "));
+  }
   throw usage_error("{} {}: unknown preset; {}the known ones are {}", given_as, preset,
                     near ? fmt::format("did you mean {}? ", *near) : "", fmt::join(names, ", "));
 }

@@ -66,16 +66,20 @@ std::vector<std::string> words_of(std::string_view name) {
 
 /// The card that these words name, or else those whose names begin with them.
 std::vector<const memory::Gpu*> gpus_of_words(const std::vector<std::string>& words) {
-  std::vector<const memory::Gpu*> found;
-  if (words.empty()) return found;
+  std::vector<const memory::Gpu*> called;
+  std::vector<const memory::Gpu*> begin_so;
+  if (words.empty()) return called;
   const std::string joined = fmt::format("{}", fmt::join(words, ""));
+  const auto is_called = [&](const std::vector<std::string>& own) {
+    const std::string name = fmt::format("{}", fmt::join(own, ""));
+    return joined == name || "rtx" + joined == name;
+  };
   for (const auto& gpu : memory::gpus()) {
-    const std::string own = fmt::format("{}", fmt::join(words_of(gpu.name), ""));
     const auto device_words = words_of(gpu.device_name);
-    if (joined == own || "rtx" + joined == own || words == device_words) return {&gpu};
-    if (std::ranges::mismatch(words, device_words).in1 == words.end()) found.push_back(&gpu);
+    if (is_called(words_of(gpu.name)) || is_called(device_words)) called.push_back(&gpu);
+    if (std::ranges::mismatch(words, device_words).in1 == words.end()) begin_so.push_back(&gpu);
   }
-  return found;
+  return called.empty() ? begin_so : called;
 }
 
 /// Whether a card is sold as one of so many gigabytes; drivers report a little less.

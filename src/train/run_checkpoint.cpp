@@ -130,6 +130,11 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
 
 }  // namespace
 
+std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_dir) {
+  const auto checkpoints = all_checkpoints(run_dir / "checkpoints");
+  return checkpoints.empty() ? std::nullopt : std::optional{checkpoints.back().second};
+}
+
 RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep)
     : folder_(run_dir / "checkpoints"), keep_(keep) {
   io::clean_leftovers(run_dir);
@@ -137,8 +142,7 @@ RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t kee
 }
 
 std::optional<std::filesystem::path> RunCheckpoints::newest() const {
-  const auto checkpoints = all_checkpoints(folder_);
-  return checkpoints.empty() ? std::nullopt : std::optional{checkpoints.back().second};
+  return newest_checkpoint(folder_.parent_path());
 }
 
 void RunCheckpoints::check() const {
@@ -213,23 +217,25 @@ void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
   if (remains->path != checkpoint) remains_.push_back(remains->path);
 }
 
-std::filesystem::path checkpoint_in(const std::filesystem::path& folder) {
+std::filesystem::path checkpoint_in(const std::filesystem::path& folder) try {
   const auto holds = [&folder](const char* name) {
     std::error_code error;
     return std::filesystem::exists(folder / name, error);
   };
   if (holds("config.json") || models::is_adapter(folder) || !(holds("checkpoints") || holds("run.lock"))) return folder;
-  const auto checkpoints = all_checkpoints(folder / "checkpoints");
-  if (checkpoints.empty()) {
+  const auto newest = newest_checkpoint(folder);
+  if (!newest) {
     throw data_error(
         "{}: is the folder of a run that has no checkpoint yet; one is written every output.save_steps steps, and at "
         "the end",
         folder.string());
   }
   // Where runs come to record their best checkpoint, that one is to be taken.
-  const auto& newest = checkpoints.back().second;
-  spdlog::info("{}: is the folder of a run; its newest checkpoint is taken, {}", folder.string(), newest.string());
-  return newest;
+  spdlog::info("{}: is the folder of a run; its newest checkpoint is taken, {}", folder.string(), newest->string());
+  return *newest;
+} catch (const std::filesystem::filesystem_error& error) {
+  throw data_error("{}: cannot be looked at: {}; give the folder of a checkpoint or of a run", folder.string(),
+                   error.code().message());
 }
 
 RunState load_run_state(const std::filesystem::path& checkpoint) {

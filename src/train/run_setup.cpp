@@ -7,6 +7,7 @@
 
 #include "train/data_check.h"
 #include "train/frozen_on_the_way.h"
+#include "train/resumption.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
@@ -51,14 +52,10 @@ void RunSetup::find_newest(const Config& config) {
   const auto newest = checkpoints.newest();
   auto fingerprint = run_fingerprint(config, std::ssize(records));
   resumed = newest.has_value();
-  if (newest && config.resume == Resume::kNever) {
-    throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
-                      folder.string(), newest->filename().string());
-  }
   if (newest) {
-    state = load_run_state(*newest);
-    changes = changes_since(state.fingerprint, fingerprint);
-    check_changes(changes, config.resume, *newest);
+    auto resumption = resume_from(*newest, config, fingerprint);
+    state = std::move(resumption.state);
+    changes = std::move(resumption.changes);
     restore_ledger(config, *newest);
     before_ = state.fingerprint;
   }

@@ -101,6 +101,12 @@ TEST_F(OptionsTest, ASectionWhoseKeysHaveNoBlankBehindTheirColon) {
   EXPECT_THAT(error_of("run:\n  steps:7\n"), HasSubstr("here is steps:7"));
 }
 
+TEST_F(OptionsTest, ASecondDocumentAndAListInTheirPlaceAreErrors) {
+  EXPECT_THAT(error_of("run:\n  steps: 7\n---\nrun:\n  steps: 8\n"), HasSubstr("holds 2 YAML documents"));
+  EXPECT_NO_THROW(read("---\nrun:\n  steps: 7\n"));
+  EXPECT_THAT(error_of("run:\n  - steps: 7\n"), HasSubstr("run is a section"));
+}
+
 TEST_F(OptionsTest, AnOverrideThatIsDividedByBlanksIsOneError) {
   const auto errors = error_of("", {"run.steps", "7", "run.rate", "=", "0.5", "run.name=a"});
   EXPECT_THAT(errors, HasSubstr("2 errors"));

@@ -53,6 +53,9 @@ TEST(CardByNameTest, IsWrittenAsPeopleAndDriversDo) {
                                                         {"A10G", "a10g"},
                                                         {"a100 40gb", "a100-40"}};
   for (const auto& [written, name] : kNames) EXPECT_EQ(card_by_name(written).gpu->name, name) << written;
+  EXPECT_EQ(card_by_name("RTX 4060 Ti 8GB").gpu->name, "rtx4060ti-8");
+  EXPECT_EQ(card_by_name("4060ti 16").gpu->name, "rtx4060ti-16");
+  EXPECT_THAT(message_of([] { card_by_name("4060 Ti"); }), HasSubstr("there are several: rtx4060ti-16, rtx4060ti-8;"));
   EXPECT_THAT(message_of([] { card_by_name("a100"); }), HasSubstr("there are several: a100-40, a100-80;"));
   EXPECT_THAT(message_of([] { card_by_name("rtx"); }), HasSubstr("there are several: "));
   for (const char* name : {"RTX 4085", "NVIDIA", "-", "3060 8GB", "4090 48GB", "24GB"}) {

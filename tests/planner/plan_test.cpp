@@ -88,7 +88,8 @@ TEST_F(TinyPlanTest, AMicroBatchThatDoesNotDivideIsRefusedWithTheOnesThatDo) {
 TEST_F(TinyPlanTest, AModelThatCannotBeBuiltIsTheUsersError) {
   PlanRequest wrong = request(4);
   wrong.job.model = "/nowhere";
-  EXPECT_THAT(message_of([&] { make_plan(wrong); }, ExitCode::kBadData), HasSubstr("/nowhere: there is no such folder"));
+  EXPECT_THAT(message_of([&] { make_plan(wrong); }, ExitCode::kBadData),
+              HasSubstr("/nowhere: there is no such folder"));
 }
 
 TEST_F(TinyPlanTest, ACardThatDoesNotComputeInBf16IsRefused) {

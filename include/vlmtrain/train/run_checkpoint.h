@@ -37,6 +37,9 @@ struct RunState {
   nlohmann::ordered_json fingerprint;
 };
 
+/// Of the run in `run_dir`; nothing where it has none. Writes nothing.
+std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_dir);
+
 /// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA an adapter that PEFT
 /// loads, and `trainer_state/`. Each is written under a temporary name and renamed, so that a kill at any instant
 /// leaves the previous one whole.

@@ -6,6 +6,8 @@
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/check_start.h"
+#include "vlmtrain/train/evaluate.h"
 #include "vlmtrain/train/run_files.h"
 #include "vlmtrain/train/setup.h"
 
@@ -13,16 +15,26 @@ namespace vlmtrain::app {
 
 namespace {
 
+/// So many, spread over the data set: what is wrong with all of them shows.
+std::vector<io::Record> some_of(const std::vector<io::Record>& records) {
+  constexpr size_t kMostSamples = 512;
+  const size_t step = (records.size() + kMostSamples - 1) / kMostSamples;
+  std::vector<io::Record> some;
+  for (size_t i = 0; i < records.size(); i += step) some.push_back(records[i]);
+  return some;
+}
+
 /// As far as a run would get before it plans and loads.
 void check(const train::Config& config, const Question& question, Section& section) {
   train::check_run_files(config, question.config);
-  train::check_keys(config);
-  train::lora_settings(config);
-  train::quantization(config);
+  train::check_required(config);
   const auto records = train::read_records(config.data.train);
   section.facts["samples"] = records.size();
   if (!config.data.eval.empty()) section.facts["eval_samples"] = train::read_records(config.data.eval).size();
-  models::load_processor(config.model.path, train::processor_settings(config.data, config.data.train));
+  const auto processor =
+      models::load_processor(config.model.path, train::processor_settings(config.data, config.data.train));
+  train::check_start(config, records);
+  train::refuse_bad_samples(some_of(records), *processor, config, config.data.train);
   const io::CheckpointTensors weights(config.model.path);
   section.facts["tensors"] = weights.names().size();
   section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are as a run needs them", question.config,

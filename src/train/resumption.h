@@ -1,0 +1,24 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <vector>
+
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/run_changes.h"
+#include "vlmtrain/train/run_checkpoint.h"
+
+namespace vlmtrain::train {
+
+/// Where a run goes on.
+struct Resumption {
+  RunState state;                      ///< as the checkpoint has it
+  std::vector<SettingChange> changes;  ///< since then
+};
+
+/// Throws UserError: where training.resume forbids it, or the settings are others than training.resume allows.
+Resumption resume_from(const std::filesystem::path& newest, const Config& config,
+                       const nlohmann::ordered_json& fingerprint);
+
+}  // namespace vlmtrain::train
