@@ -48,10 +48,7 @@ std::optional<PresetFolder> small_model() {
 /// What the configuration says to the other examinations.
 void take_from_config(const Section& config, Question& question) {
   question.output_dir = config.facts.value("output_dir", "");
-  const std::string precision = config.facts.value("precision", "bf16");
-  for (const auto one : {engine::Precision::kBf16, engine::Precision::kFp16, engine::Precision::kFp32}) {
-    if (engine::name_of(one) == precision) question.precision = one;
-  }
+  question.precision = engine::precision_by_name(config.facts.value("precision", "")).value_or(question.precision);
 }
 
 Section examine_step_if_possible(const Question& question, const Section& driver) {

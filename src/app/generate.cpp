@@ -16,6 +16,7 @@
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/engine/options.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -72,11 +73,6 @@ void check_sampling(const engine::SamplingSettings& sampling) {
   }
 }
 
-at::ScalarType dtype_by_name(const std::string& precision) {
-  if (precision == "fp16") return at::kHalf;
-  return precision == "bf16" ? at::kBFloat16 : at::kFloat;
-}
-
 /// Before the model is loaded and a picture decoded.
 void check_length(const io::Record& record, const models::Processor& processor) {
   constexpr const char* kRemedy = "shorten it, or give fewer or smaller images and videos";
@@ -103,7 +99,8 @@ ExitCode generate(const Arguments& arguments) {
   const auto processor = models::load_processor(checkpoint, settings);
   const io::Record record = record_of(arguments);
   check_length(record, *processor);
-  const auto model = models::load_model(checkpoint, device, dtype_by_name(arguments.precision));
+  const auto model =
+      models::load_model(checkpoint, device, engine::dtype_of(engine::precision_by_name(arguments.precision).value()));
   const auto prompt = processor->process_prompt(record, 0);
   const auto began = std::chrono::steady_clock::now();
   std::vector<std::vector<int64_t>> answers;

@@ -34,6 +34,13 @@ std::string name_of(Precision precision) {
   return name_in(kPrecisions, precision);
 }
 
+std::optional<Precision> precision_by_name(std::string_view name) {
+  for (const auto& [known, precision] : kPrecisions) {
+    if (known == name) return precision;
+  }
+  return std::nullopt;
+}
+
 std::string name_of(OptimizerStates states) {
   return name_in(kStates, states);
 }

@@ -21,8 +21,6 @@ namespace {
 
 using nlohmann::json;
 
-// The records are cut out of the text and parsed one by one: this tells their lines, keeps one JSON tree in memory
-// instead of a million, and lets JSON lines and arrays share all that follows.
 /// What else data sets come as, by its first bytes; empty where that is not known.
 std::string_view foreign_format(std::string_view content) {
   using namespace std::string_view_literals;
@@ -39,6 +37,8 @@ std::string_view foreign_format(std::string_view content) {
   return content.substr(0, 262).ends_with("ustar") ? "a tar archive: unpack it first" : "";
 }
 
+// The records are cut out of the text and parsed one by one: this tells their lines, keeps one JSON tree in memory
+// instead of a million, and lets JSON lines and arrays share all that follows.
 class DatasetReader {
  public:
   DatasetReader(std::string_view text, const std::filesystem::path& file)

@@ -13,8 +13,7 @@ UserError read_error(const std::filesystem::path& path, int error) {
     if (path.string().starts_with("~")) return "the shell replaces ~ only where a word begins; write the folder out";
     if (path.extension().empty() && is_hub_name(path.string())) {
       return "is it a name of the Hugging Face Hub? Nothing is downloaded: fetch it first (`hf download`), then give "
-             "the "
-             "file";
+             "the file";
     }
     return "check the path and its permissions";
   };

@@ -21,4 +21,8 @@ int64_t host_peak_bytes() {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
+int64_t machine_bytes() {
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+}
+
 }  // namespace vlmtrain::memory

@@ -1,7 +1,6 @@
 #include "vlmtrain/report/environment.h"
 
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <torch/headeronly/version.h>
 
@@ -59,7 +58,7 @@ nlohmann::ordered_json gpu_json(const GpuDescription& gpu) {
 Environment Environment::collect(at::Device device) {
   utsname system{};
   uname(&system);
-  const int64_t memory_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t memory_bytes = memory::machine_bytes();
   const int64_t limit_bytes = memory::host_limit_bytes();
   const memory::Processor processor = memory::processor();
   Environment environment{.host = system.nodename,

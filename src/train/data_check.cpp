@@ -61,9 +61,9 @@ data::Outlines look_at_data(const std::vector<io::Record>& records, const models
 }
 
 void refuse_bad_samples(const std::vector<io::Record>& records, const models::Processor& processor,
-                        const Config& config, const std::filesystem::path& file) {
+                        const Config& config, const std::filesystem::path& file, int64_t most_samples) {
   if (!config.data.check_at_start || config.data.on_bad_sample == data::BadSamplePolicy::kSkip) return;
-  const auto outlines = outlines_of(records, processor, config, file, {});
+  const auto outlines = outlines_of(records, processor, config, file, {.most_samples = most_samples});
   data::Ledger ledger(file.string(), std::ssize(records));
   data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records);
 }

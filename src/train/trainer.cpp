@@ -281,8 +281,8 @@ class Trainer {
     metrics.total_steps = run_.total_steps;
     metrics.epoch = epochs_.at(run_.state.cursor);
     metrics.learning_rate = rates_.language_model;
-    if (trains(nn::Component::kVisionTower)) metrics.vision_learning_rate = rates_.vision_tower;
-    if (trains(nn::Component::kProjector)) metrics.projector_learning_rate = rates_.projector;
+    if (trains_vision_tower_) metrics.vision_learning_rate = rates_.vision_tower;
+    if (trains_projector_) metrics.projector_learning_rate = rates_.projector;
     if (run_.plan) {
       const auto& predicted = step.foreseen.peaks ? *step.foreseen.peaks : run_.plan->peaks();
       metrics.predicted_allocated_peak_bytes = predicted.allocated_bytes;
@@ -426,6 +426,8 @@ class Trainer {
   CallbackList callbacks_;
   std::unique_ptr<TwinLink> twin_;  // on a GPU
   std::optional<PendingStep> pending_;
+  const bool trains_vision_tower_ = trains(nn::Component::kVisionTower);
+  const bool trains_projector_ = trains(nn::Component::kProjector);
   engine::LearningRates rates_;         // of the newest step
   engine::TaskSettings task_settings_;  // of the newest step
   int64_t saved_step_;

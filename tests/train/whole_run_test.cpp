@@ -28,6 +28,19 @@ class WholeRunTest : public SmallRunTest {
         .dump();
   }
 
+  /// Two epochs, a sample a step, bad ones left out, of a copy of the pictures: its folder.
+  fs::path take_two_epochs_one_by_one() {
+    const fs::path images = folder() / "images";
+    fs::copy(config_.data.image_root, images);
+    config_.data.image_root = images;
+    config_.data.on_bad_sample = data::BadSamplePolicy::kSkip;
+    config_.training.max_steps = {};
+    config_.training.epochs = 2;
+    config_.training.global_batch_size = 1;
+    config_.training.micro_batch_size = 1;
+    return images;
+  }
+
   /// Ends after the first step, in a manner of speaking: what came later is taken away. Then goes on.
   void expect_going_on_to_the_same_numbers() {
     config_.output.save_steps = 1;
@@ -128,16 +141,9 @@ TEST_F(WholeRunTest, AnAdapterGoesOnToTheSameNumbers) {
 }
 
 TEST_F(WholeRunTest, EveryUsableSampleIsTakenAsOftenAsThereAreEpochs) {
-  const fs::path images = folder() / "images";
-  fs::copy(config_.data.image_root, images);
-  fs::resize_file(images / "small.png", fs::file_size(images / "small.png") / 2);  // found out where it is decoded
-  config_.data.image_root = images;
+  const fs::path picture = take_two_epochs_one_by_one() / "small.png";
+  fs::resize_file(picture, fs::file_size(picture) / 2);  // found out where it is decoded
   config_.data.check_at_start = false;
-  config_.data.on_bad_sample = data::BadSamplePolicy::kSkip;
-  config_.training.max_steps = {};
-  config_.training.epochs = 2;
-  config_.training.global_batch_size = 1;
-  config_.training.micro_batch_size = 1;
   config_.output.log_samples = true;
   EXPECT_EQ(train_well().steps, 6);
   std::map<std::string, int64_t> times;
@@ -149,15 +155,7 @@ TEST_F(WholeRunTest, EveryUsableSampleIsTakenAsOftenAsThereAreEpochs) {
 }
 
 TEST_F(WholeRunTest, StepsAreCountedOfTheSamplesThatCanBeUsed) {
-  const fs::path images = folder() / "images";
-  fs::copy(config_.data.image_root, images);
-  fs::remove(images / "small.png");
-  config_.data.image_root = images;
-  config_.data.on_bad_sample = data::BadSamplePolicy::kSkip;
-  config_.training.max_steps = {};
-  config_.training.epochs = 2;
-  config_.training.global_batch_size = 1;
-  config_.training.micro_batch_size = 1;
+  fs::remove(take_two_epochs_one_by_one() / "small.png");
   EXPECT_EQ(train_well().steps, 6);
   for (const auto& step : lines_of("metrics.jsonl")) EXPECT_EQ(step["total_steps"], 6);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,8 @@ enum class Precision { kFp32, kBf16, kFp16 };
 
 /// As the configuration writes them.
 std::string name_of(Precision precision);
+/// Nothing for a name that none has.
+std::optional<Precision> precision_by_name(std::string_view name);
 std::string name_of(OptimizerStates states);
 
 /// Of weights and activations.

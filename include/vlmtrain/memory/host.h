@@ -9,6 +9,9 @@ namespace vlmtrain::memory {
 int64_t host_bytes();
 int64_t host_peak_bytes();
 
+/// What the machine has, whoever may use it.
+int64_t machine_bytes();
+
 /// What this process may use of the host's memory: the least of the machine's and of the limits of its control group
 /// and those around it (versions 1 and 2), which SLURM and containers set. More, and the kernel ends it.
 int64_t host_limit_bytes();

@@ -56,8 +56,9 @@ struct Answer {
 
 /// Before an evaluation that is not to skip bad samples: looks at all of `file` first, as data.check_at_start says.
 /// Throws UserError (kBadData) that says how many are bad and names the first.
+/// `most_samples`: of so many only, spread over the data set; 0: of all.
 void refuse_bad_samples(const std::vector<io::Record>& records, const models::Processor& processor,
-                        const Config& config, const std::filesystem::path& file);
+                        const Config& config, const std::filesystem::path& file, int64_t most_samples = 0);
 
 /// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after
 /// white space at both ends is dropped; closed and open ones as train/answer_score.h says. A batch's pictures are

@@ -15,14 +15,8 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// So many, spread over the data set: what is wrong with all of them shows.
-std::vector<io::Record> some_of(const std::vector<io::Record>& records) {
-  constexpr size_t kMostSamples = 512;
-  const size_t step = (records.size() + kMostSamples - 1) / kMostSamples;
-  std::vector<io::Record> some;
-  for (size_t i = 0; i < records.size(); i += step) some.push_back(records[i]);
-  return some;
-}
+/// What is wrong with all samples of a data set shows in so many.
+constexpr int64_t kMostSamples = 512;
 
 /// As far as a run would get before it plans and loads.
 void check(const train::Config& config, const Question& question, Section& section) {
@@ -34,7 +28,7 @@ void check(const train::Config& config, const Question& question, Section& secti
   const auto processor =
       models::load_processor(config.model.path, train::processor_settings(config.data, config.data.train));
   train::check_start(config, records);
-  train::refuse_bad_samples(some_of(records), *processor, config, config.data.train);
+  train::refuse_bad_samples(records, *processor, config, config.data.train, kMostSamples);
   const io::CheckpointTensors weights(config.model.path);
   section.facts["tensors"] = weights.names().size();
   section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are as a run needs them", question.config,

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <fmt/format.h>
 
 #include "app/doctor/examinations.h"
@@ -12,7 +10,7 @@ Section examine_host_memory() {
   constexpr int64_t kLittleBytes = 2'000'000'000;
   return examine_apart(
       {.name = "memory", .doing = "looking at the host's memory", .on_failure = Severity::kNote}, [](Section& section) {
-        const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+        const int64_t machine = memory::machine_bytes();
         const int64_t limit = memory::host_limit_bytes();
         const auto room = memory::host_room();
         section.facts = {
