@@ -35,44 +35,64 @@ nlohmann::ordered_json tasks_json(const std::map<std::string, TaskMetrics>& task
   return json;
 }
 
+nlohmann::ordered_json score_json(const EvaluationScore& score) {
+  return {{"loss", score.loss},
+          {"label_tokens", score.label_tokens},
+          {"samples", score.samples},
+          {"exact_match", or_null(score.exact_match)}};
+}
+
+nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
+  auto json = score_json(evaluation.total);
+  json["seconds"] = evaluation.seconds;
+  json["batch_size"] = evaluation.batch_size;
+  json["oom_splits"] = evaluation.oom_splits;
+  json["is_best"] = evaluation.is_best;
+  auto tasks = nlohmann::ordered_json::object();
+  for (const auto& [name, score] : evaluation.tasks) tasks[name] = score_json(score);
+  json["tasks"] = tasks;
+  return json;
+}
+
 }  // namespace
 
 std::string StepMetrics::to_json_line() const {
   // nlohmann writes numbers that are not finite as null.
-  return io::json_text(
-      nlohmann::ordered_json{{"step", step},
-                             {"total_steps", total_steps},
-                             {"epoch", epoch},
-                             {"loss", loss},
-                             {"learning_rate", learning_rate},
-                             {"vision_learning_rate", or_null(vision_learning_rate)},
-                             {"projector_learning_rate", or_null(projector_learning_rate)},
-                             {"grad_norm", grad_norm},
-                             {"skipped", skipped},
-                             {"skipped_steps", skipped_steps},
-                             {"loss_scale", or_null(loss_scale)},
-                             {"tokens", tokens},
-                             {"label_tokens", label_tokens},
-                             {"images", images},
-                             {"samples", samples},
-                             {"step_seconds", step_seconds},
-                             {"data_wait_seconds", data_wait_seconds},
-                             {"tokens_per_second", tokens_per_second()},
-                             {"micro_batches", micro_batches},
-                             {"micro_batch_sizes", micro_batch_sizes},
-                             {"foreseen_splits", foreseen_splits},
-                             {"oom_splits", oom_splits},
-                             {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
-                             {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
-                             {"allocated_peak_bytes", allocated_peak_bytes},
-                             {"reserved_peak_bytes", reserved_peak_bytes},
-                             {"allocated_bytes", allocated_bytes},
-                             {"reserved_bytes", reserved_bytes},
-                             {"fragmentation_bytes", fragmentation_bytes()},
-                             {"device_free_bytes", or_null(device_free_bytes)},
-                             {"host_bytes", host_bytes},
-                             {"host_peak_bytes", host_peak_bytes},
-                             {"tasks", tasks_json(tasks)}});
+  nlohmann::ordered_json json{{"step", step},
+                              {"total_steps", total_steps},
+                              {"epoch", epoch},
+                              {"loss", loss},
+                              {"learning_rate", learning_rate},
+                              {"vision_learning_rate", or_null(vision_learning_rate)},
+                              {"projector_learning_rate", or_null(projector_learning_rate)},
+                              {"grad_norm", grad_norm},
+                              {"skipped", skipped},
+                              {"skipped_steps", skipped_steps},
+                              {"loss_scale", or_null(loss_scale)},
+                              {"tokens", tokens},
+                              {"label_tokens", label_tokens},
+                              {"images", images},
+                              {"samples", samples},
+                              {"step_seconds", step_seconds},
+                              {"data_wait_seconds", data_wait_seconds},
+                              {"tokens_per_second", tokens_per_second()},
+                              {"micro_batches", micro_batches},
+                              {"micro_batch_sizes", micro_batch_sizes},
+                              {"foreseen_splits", foreseen_splits},
+                              {"oom_splits", oom_splits},
+                              {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
+                              {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
+                              {"allocated_peak_bytes", allocated_peak_bytes},
+                              {"reserved_peak_bytes", reserved_peak_bytes},
+                              {"allocated_bytes", allocated_bytes},
+                              {"reserved_bytes", reserved_bytes},
+                              {"fragmentation_bytes", fragmentation_bytes()},
+                              {"device_free_bytes", or_null(device_free_bytes)},
+                              {"host_bytes", host_bytes},
+                              {"host_peak_bytes", host_peak_bytes},
+                              {"tasks", tasks_json(tasks)}};
+  if (evaluation) json["evaluation"] = evaluation_json(*evaluation);
+  return io::json_text(json);
 }
 
 StepLines::StepLines(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {

@@ -19,6 +19,24 @@ struct TaskMetrics {
   std::optional<double> accuracy{};  ///< share of its label tokens whose most likely token is the right one
 };
 
+/// Of one task, or of all samples, in an evaluation.
+struct EvaluationScore {
+  double loss = 0;  ///< mean over the label tokens
+  int64_t label_tokens = 0;
+  int64_t samples = 0;
+  std::optional<double> exact_match{};  ///< share of samples answered exactly; nothing where none was to be answered
+};
+
+/// What the model was worth on data.eval after a step.
+struct EvaluationMetrics {
+  EvaluationScore total;
+  std::map<std::string, EvaluationScore> tasks;  ///< by name; empty where samples have no task
+  double seconds = 0;
+  int64_t batch_size = 0;  ///< most samples that were computed at once
+  int64_t oom_splits = 0;  ///< batches that were done again in smaller ones
+  bool is_best = false;    ///< of the run so far, by training.best_metric
+};
+
 /// One optimizer step as metrics.jsonl has it. A number that is not finite stands there as null, for JSON has no NaN.
 struct StepMetrics {
   int64_t step = 0;                               ///< from 1
@@ -51,7 +69,8 @@ struct StepMetrics {
   std::optional<int64_t> device_free_bytes;  ///< of the whole card; nothing on the CPU
   int64_t host_bytes = 0;                    ///< resident set of the process
   int64_t host_peak_bytes = 0;
-  std::map<std::string, TaskMetrics> tasks;  ///< by name; empty where samples have no task
+  std::map<std::string, TaskMetrics> tasks;     ///< by name; empty where samples have no task
+  std::optional<EvaluationMetrics> evaluation;  ///< after this step, where there was one
   bool rehearsed = false;  ///< on a virtual card: there are no values, so loss and grad_norm are NaN and mean nothing
 
   /// What the allocator holds beside the tensors.
