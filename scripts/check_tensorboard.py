@@ -30,6 +30,22 @@ def same(a: float, b: float) -> bool:
     return (math.isnan(a) and not math.isfinite(b)) or (math.isnan(b) and not math.isfinite(a)) or a == b
 
 
+def evaluations_of(steps: list[dict]) -> dict[str, list]:
+    """By tag: [(step, value)]."""
+    curves: dict[str, list] = {}
+    for step in steps:
+        evaluation = step.get("evaluation")
+        if not evaluation:
+            continue
+        scores = {"eval": evaluation} | {f"eval/tasks/{name}": score for name, score in evaluation["tasks"].items()}
+        for folder, score in scores.items():
+            for key in ("loss", "exact_match"):
+                if key == "loss" or score[key] is not None:
+                    curves.setdefault(f"{folder}/{key}", []).append((step["step"], score[key]))
+        curves.setdefault("eval/seconds", []).append((step["step"], evaluation["seconds"]))
+    return curves
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("run_dir", type=pathlib.Path)
@@ -42,7 +58,10 @@ def main() -> None:
     tags = read.Tags()["scalars"]
     curves = [(tag, [(step["step"], step[key]) for step in steps]) for tag, key in SCALARS.items()]
     for task in sorted({name for step in steps for name in step["tasks"]}):
-        curves.append((f"tasks/{task}/loss", [(step["step"], step["tasks"][task]["loss"]) for step in steps if task in step["tasks"]]))
+        for key in ("loss", "weight"):
+            curves.append((f"tasks/{task}/{key}", [(step["step"], step["tasks"][task][key]) for step in steps if task in step["tasks"]]))
+    for tag, values in evaluations_of(steps).items():
+        curves.append((tag, values))
     for tag, expected in curves:
         assert tag in tags, f"{tag} is missing"
         found = [(event.step, event.value) for event in read.Scalars(tag)]

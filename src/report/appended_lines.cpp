@@ -8,6 +8,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/report/run_lines.h"
 
 namespace vlmtrain::report {
 
@@ -32,6 +33,10 @@ bool AppendedLines::was_replaced() const {
   if (inode_ == 0) return false;
   struct stat status {};
   return stat(path_.c_str(), &status) != 0 || status.st_ino != inode_ || status.st_size < read_bytes_;
+}
+
+void read_lines(const std::filesystem::path& path, const std::function<void(const nlohmann::json& object)>& use) {
+  AppendedLines(path).read(use);
 }
 
 }  // namespace vlmtrain::report

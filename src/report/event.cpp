@@ -19,6 +19,8 @@ const char* name_of(EventKind kind) {
       return "skipped_step";
     case EventKind::kMemoryGrowth:
       return "memory_growth";
+    case EventKind::kMemoryFull:
+      return "memory_full";
     case EventKind::kCacheEmptied:
       return "cache_emptied";
     case EventKind::kTwin:
@@ -27,6 +29,8 @@ const char* name_of(EventKind kind) {
       return "resumed";
     case EventKind::kChanged:
       return "changed";
+    case EventKind::kFewerAnswers:
+      return "fewer_answers";
     case EventKind::kCheckpoint:
       return "checkpoint";
     case EventKind::kStopped:

@@ -58,7 +58,28 @@ size_t filled_cells(size_t width, int64_t step, int64_t total_steps) {
   return static_cast<size_t>(static_cast<double>(width) * std::clamp(done, 0.0, 1.0));
 }
 
+std::string percent_text(const std::optional<double>& share) {
+  return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
+}
+
 }  // namespace
+
+std::string evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBefore>& best, BestBy by) {
+  const EvaluationMetrics& evaluation = metrics.evaluation.value();
+  const auto loss_text = [&](double loss) { return metrics.rehearsed ? "-" : fmt::format("{:.4g}", loss); };
+  std::string comparison;
+  if (best && !metrics.rehearsed) {
+    const std::string value = by == BestBy::kLoss ? loss_text(best->loss) : percent_text(best->exact_match);
+    comparison = fmt::format(" (best {}{} at step {})", evaluation.is_best ? "so far, before " : "", value, best->step);
+  }
+  std::string line = fmt::format("step {}: validation loss {}", metrics.step, loss_text(evaluation.total.loss));
+  if (by == BestBy::kLoss) line += comparison;
+  if (evaluation.total.exact_match && !metrics.rehearsed) {
+    line += ", exact match " + percent_text(evaluation.total.exact_match);
+  }
+  if (by == BestBy::kExactMatch) line += comparison;
+  return line + fmt::format(", {:.{}f} s", evaluation.seconds, evaluation.seconds < 10 ? 1 : 0);
+}
 
 void TimeLeft::step_done(std::chrono::steady_clock::time_point now) {
   constexpr size_t kSteps = 50;

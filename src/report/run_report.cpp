@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 
 #include "report/appended_lines.h"
@@ -16,6 +17,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/event.h"
+#include "vlmtrain/report/run_epochs.h"
 
 namespace vlmtrain::report {
 
@@ -24,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostProblems = 50;
+constexpr size_t kMostEpochRows = 100;
 constexpr size_t kLongestConfig = 100'000;
 /// Of the plan; its alternatives are in plan.json.
 constexpr const char* kPlanKeys[] = {"device",
@@ -105,6 +108,13 @@ nlohmann::json ledger_on_page(const std::string& content) {
   return ledger;
 }
 
+/// Tasks have their curves.
+nlohmann::json epoch_on_page(nlohmann::json row) {
+  row.erase("tasks");
+  if (row["evaluation"].is_object()) row["evaluation"].erase("tasks");
+  return row;
+}
+
 nlohmann::json config_on_page(const std::string& content) {
   return shortened(content, kLongestConfig);
 }
@@ -131,7 +141,14 @@ struct RunReport::State {
     // A run that went on from a checkpoint has dropped the lines behind it.
     if (step_lines.was_replaced() || event_lines.was_replaced() || prediction_lines.was_replaced())
       *this = State(folder);
-    step_lines.read([this](const auto& line) { steps.add(line); });
+    step_lines.read([this](const auto& line) {
+      steps.add(line);
+      for (const auto& row : epochs.add(line)) {
+        epoch_rows.push_back(epoch_on_page(row));
+        if (epoch_rows.size() > kMostEpochRows) epoch_rows.pop_front();
+        ++epochs_before;
+      }
+    });
     event_lines.read([this](const auto& line) { events.add(line); });
     prediction_lines.read([this](const auto& line) { predictions.add(line); });
   }
@@ -145,6 +162,14 @@ struct RunReport::State {
     return steps.total_steps() > 0 && steps.last_step() >= steps.total_steps() ? "finished" : "running";
   }
 
+  /// Of the newest epochs, the one under way included.
+  nlohmann::json epochs_json() const {
+    auto rows = nlohmann::json::array();
+    for (const auto& row : epoch_rows) rows.push_back(row);
+    if (auto row = epochs.under_way()) rows.push_back(epoch_on_page(*row));
+    return {{"rows", std::move(rows)}, {"left_out", epochs_before - std::ssize(epoch_rows)}};
+  }
+
   std::string data() {
     const std::string state = standing();
     const nlohmann::json rest{
@@ -155,6 +180,8 @@ struct RunReport::State {
         {"written", unix_seconds()},
         {"summary", steps.summary()},
         {"tasks", steps.tasks()},
+        {"evaluations", steps.evaluations()},
+        {"epochs", epochs_json()},
         {"events", events.to_json()},
         {"predictions", predictions.to_json()},
         {"plan", plan.value()},
@@ -171,6 +198,9 @@ struct RunReport::State {
   AppendedLines event_lines;
   AppendedLines prediction_lines;
   RunSteps steps;
+  RunEpochs epochs;
+  std::deque<nlohmann::json> epoch_rows;
+  int64_t epochs_before = 0;  // rows of those that are over
   RunEvents events;
   RunPredictions predictions;
   Snapshot plan;

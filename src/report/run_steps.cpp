@@ -69,6 +69,7 @@ size_t RunSteps::stretch_of(int64_t step) {
     for (auto& [name, task] : tasks_) {
       task.loss.halve();
       task.accuracy.halve();
+      task.weight_curve.halve();
     }
   }
   return static_cast<size_t>((step - first_step_) / width_);
@@ -94,6 +95,8 @@ void RunSteps::add(const nlohmann::json& line) {
       if (values.is_object()) add_task(stretch, name, values);
     }
   }
+
+  evaluations_.add(step, line);
 
   last_step_ = step;
   total_steps_ = std::max(count_in(line, "total_steps"), int64_t{0});
@@ -130,7 +133,11 @@ void RunSteps::add_task(size_t stretch, const std::string& name, const nlohmann:
   task.accuracy.add(stretch, accuracy, static_cast<double>(label_tokens));
   task.samples += count_in(values, "samples");
   task.label_tokens += label_tokens;
-  task.weight = number_in(values, "weight");
+  const double weight = number_in(values, "weight");
+  task.weight_moves =
+      task.weight_moves || (!task.weight_curve.empty() && std::isfinite(weight) && weight != task.weight);
+  task.weight = weight;
+  task.weight_curve.add(stretch, weight);
   if (std::isfinite(loss)) push_recent(task.recent_loss, loss);
   if (std::isfinite(accuracy)) push_recent(task.recent_accuracy, accuracy);
 }
@@ -229,6 +236,9 @@ std::string RunSteps::curves_json() const {
   };
   add_list("task_loss", &Task::loss);
   add_list("task_accuracy", &Task::accuracy);
+  if (std::ranges::any_of(tasks, [](const auto* task) { return task->second.weight_moves; })) {
+    add_list("task_weight", &Task::weight_curve);
+  }
   return text + "}";
 }
 

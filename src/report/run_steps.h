@@ -9,6 +9,7 @@
 #include <string>
 
 #include "report/curve.h"
+#include "report/run_evaluations.h"
 
 namespace vlmtrain::report {
 
@@ -25,17 +26,20 @@ class RunSteps {
   /// Rows by task: {"name", "samples", "label_tokens", "loss" and "accuracy" of the last steps, "weight"}, those with
   /// the most label tokens first; the number of a row is that of its curves.
   nlohmann::json tasks() const;
+  nlohmann::json evaluations() const { return evaluations_.to_json(); }
   /// {"width": steps of a stretch, "first": the first stretch's first step, "stretches": n, "loss": {…}, …,
-  /// "task_loss": [{…}, …], "task_accuracy": [{…}, …]}, as JSON
+  /// "task_loss": [{…}, …], "task_accuracy": [{…}, …], "task_weight": [{…}, …] where weights move}, as JSON
   std::string curves_json() const;
 
  private:
   struct Task {
     Curve loss;
     Curve accuracy;
+    Curve weight_curve;
     int64_t samples = 0;
     int64_t label_tokens = 0;
     double weight = 1;
+    bool weight_moves = false;
     std::deque<double> recent_loss{};
     std::deque<double> recent_accuracy{};
   };
@@ -56,6 +60,7 @@ class RunSteps {
   std::array<Curve, kMostNumbers> numbers_;
   std::array<Curve, kSpecials> specials_;
   std::map<std::string, Task> tasks_;
+  RunEvaluations evaluations_;
 
   int64_t first_step_ = 0;  // 0: none yet
   int64_t last_step_ = 0;

@@ -10,6 +10,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/report/event.h"
+#include "vlmtrain/report/progress.h"
 
 namespace vlmtrain::report {
 
@@ -99,9 +100,22 @@ void TensorBoard::step(const StepMetrics& metrics) {
   if (metrics.device_free_bytes) values["memory/device_free_gb"] = gigabytes(*metrics.device_free_bytes);
   for (const auto& [name, task] : metrics.tasks) {
     values["tasks/" + name + "/loss"] = task.loss;
+    values["tasks/" + name + "/weight"] = task.weight;
     if (task.accuracy) values["tasks/" + name + "/accuracy"] = *task.accuracy;
   }
+  if (const auto& evaluation = metrics.evaluation) {
+    const auto add_score = [&](const std::string& folder, const EvaluationScore& score) {
+      values[folder + "loss"] = score.loss;
+      if (score.exact_match) values[folder + "exact_match"] = *score.exact_match;
+    };
+    add_score("eval/", evaluation->total);
+    values["eval/seconds"] = evaluation->seconds;
+    for (const auto& [name, score] : evaluation->tasks) add_score("eval/tasks/" + name + "/", score);
+  }
   scalars(metrics.step, values);
+  if (metrics.evaluation && metrics.evaluation->is_best) {
+    text(metrics.step, "eval/best", evaluation_line(metrics));
+  }
 }
 
 void TensorBoard::prediction(const Prediction& prediction) {

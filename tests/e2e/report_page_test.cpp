@@ -86,6 +86,15 @@ class ReportPageTest : public testing::Test {
     const size_t first = dom.find("data-section=\"" + name + "\"");
     return first == std::string::npos ? "" : dom.substr(first, dom.find("</section>", first) - first);
   }
+  /// By the chart's title.
+  static std::map<std::string, int> points_of(const std::string& dom) {
+    const std::regex chart("data-chart=\"([^\"]*)\" data-points=\"(\\d+)\"");
+    std::map<std::string, int> points;
+    for (std::sregex_iterator found(dom.begin(), dom.end(), chart), end; found != end; ++found) {
+      points[(*found)[1]] = std::stoi((*found)[2]);
+    }
+    return points;
+  }
   const RunFolder& run_folder() const { return run_; }
 
  private:
@@ -108,11 +117,7 @@ TEST_F(ReportPageTest, ShowsARun) {
   run.put("config.yaml", "model:\n  path: models/tiny\n");
   const std::string dom = opened();
 
-  const std::regex chart("data-chart=\"([^\"]*)\" data-points=\"(\\d+)\"");
-  std::map<std::string, int> points;
-  for (std::sregex_iterator found(dom.begin(), dom.end(), chart), end; found != end; ++found) {
-    points[(*found)[1]] = std::stoi((*found)[2]);
-  }
+  std::map<std::string, int> points = points_of(dom);
   EXPECT_EQ(points["Loss"], 750) << "four steps a point";
   EXPECT_EQ(points["GPU memory"], 4 * 750);
   EXPECT_EQ(points["Loss by task"], 2 * 750);
@@ -139,6 +144,41 @@ TEST_F(ReportPageTest, ShowsARun) {
   EXPECT_THAT(section(dom, "environment"), HasSubstr("vlmtrain 'a b'"));
   EXPECT_THAT(section(dom, "config"), HasSubstr("models/tiny"));
   EXPECT_THAT(section(dom, "tasks"), HasSubstr("read"));
+}
+
+/// Training loss falls, validation loss turns; GradNorm moves weights; a task has markup for a name.
+TEST_F(ReportPageTest, ShowsARunThatOverfits) {
+  const RunFolder& run = run_folder();
+  run.append_evaluated_steps(200, 10);
+  report::StepMetrics last = RunFolder::example_step(201, 400);
+  last.evaluation = RunFolder::example_evaluation(0.9);
+  last.evaluation->tasks["<img src=x onerror=alert(1)>"] = {.loss = 2, .label_tokens = 1, .samples = 1};
+  last.tasks["<img src=x onerror=alert(1)>"] = {.loss = 2, .label_tokens = 1, .samples = 1};
+  last.tasks["read"].weight = 1.25;
+  run.append("metrics.jsonl", last.to_json_line() + "\n");
+  for (const int width : {1400, 480}) {
+    SCOPED_TRACE(width);
+    const std::string dom = opened(width);
+    const std::map<std::string, int> points = points_of(dom);
+    EXPECT_EQ(points.at("Loss"), 201 + 21) << "of training and of validation";
+    EXPECT_EQ(points.at("Exact match"), 21 + 21) << "of all, and of the one task with answers";
+    EXPECT_EQ(points.at("Validation loss by task"), 2 * 21 + 1);
+    EXPECT_EQ(points.at("Weight by task"), 2 * 201 + 1);
+    EXPECT_THAT(shown(dom), testing::ContainsRegex("class=\"join\"[^>]* d=\"M[0-9. ]+L"));
+    EXPECT_THAT(shown(dom), HasSubstr("best at step 100</text>"));
+    EXPECT_THAT(shown(dom),
+                HasSubstr("<b>Best at step 100</b>: validation loss 0.7000, exact match 25 %; the newest, at "
+                          "step 201, 1.1000, 45 %"));
+    EXPECT_THAT(told(dom, "at-the-end"), HasSubstr("validation loss: 1.1000 at step 201"));
+    EXPECT_THAT(section(dom, "epochs"), testing::ContainsRegex("<td>1</td><td>1 – 100</td><td>[0-9.]+</td><td><span "
+                                                               "class=\"least\">0.7000</span></td><td>25 %</td>"));
+    EXPECT_THAT(section(dom, "tasks"), HasSubstr("&lt;img src=x"));
+    EXPECT_THAT(shown(dom), Not(HasSubstr("<img")));
+    EXPECT_THAT(shown(dom), Not(HasSubstr("NaN")));
+    EXPECT_THAT(shown(dom), Not(HasSubstr("undefined")));
+    EXPECT_EQ(told(dom, "zoomed"), "true");
+    EXPECT_EQ(told(dom, "width"), "true") << "nothing is wider than the window";
+  }
 }
 
 TEST_F(ReportPageTest, ARunningPageReadsItsFileAgain) {

@@ -30,8 +30,8 @@ TEST(EventTest, EachKindHasItsName) {
     names.insert(name_of(static_cast<EventKind>(kind)));
   }
   EXPECT_THAT(names, testing::UnorderedElementsAre("oom_split", "foreseen_split", "anomaly", "skipped_step",
-                                                   "memory_growth", "cache_emptied", "twin", "resumed", "changed",
-                                                   "checkpoint", "stopped", "failed"));
+                                                   "memory_growth", "memory_full", "cache_emptied", "twin", "resumed",
+                                                   "changed", "fewer_answers", "checkpoint", "stopped", "failed"));
 }
 
 }  // namespace

@@ -68,6 +68,23 @@ TEST(StepMetricsTest, MicroBatchesMemoryAndTasks) {
   EXPECT_TRUE(json["tasks"]["read\xef\xbf\xbd"]["loss"].is_null()) << "and bytes that are not UTF-8 are replaced";
 }
 
+TEST(StepMetricsTest, AnEvaluationIsThereWhereThereWasOne) {
+  StepMetrics metrics;
+  EXPECT_FALSE(nlohmann::json::parse(metrics.to_json_line()).contains("evaluation"));
+  metrics.evaluation = EvaluationMetrics{
+      .total = {.loss = 1.5, .label_tokens = 9, .samples = 3, .exact_match = 0.25},
+      .tasks = {{"read", {.loss = std::numeric_limits<double>::quiet_NaN(), .label_tokens = 2, .samples = 1}}},
+      .seconds = 2.5,
+      .batch_size = 16,
+      .oom_splits = 1,
+      .is_best = true};
+  const auto json = nlohmann::json::parse(metrics.to_json_line());
+  EXPECT_EQ(json["evaluation"].dump(),
+            R"({"batch_size":16,"exact_match":0.25,"is_best":true,"label_tokens":9,"loss":1.5,"oom_splits":1,)"
+            R"("samples":3,"seconds":2.5,"tasks":{"read":{"exact_match":null,"label_tokens":2,"loss":null,)"
+            R"("samples":1}}})");
+}
+
 TEST(StepMetricsTest, NumbersReadBackAsTheSame) {
   StepMetrics metrics;
   metrics.loss = 0.1f;

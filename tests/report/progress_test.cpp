@@ -147,6 +147,24 @@ TEST(ProgressLineTest, WhatMattersLessGoesFirst) {
   EXPECT_EQ(progress_line(metrics_on_a_card(), 90, 5.0, 0, 12), "step 7/90");
 }
 
+TEST(EvaluationLineTest, SaysWhatTheModelIsWorthAndWhichWasBest) {
+  StepMetrics metrics = metrics_of(200);
+  metrics.evaluation = EvaluationMetrics{.total = {.loss = 1.2344}, .tasks = {}, .seconds = 12.3, .is_best = true};
+  EXPECT_EQ(evaluation_line(metrics), "step 200: validation loss 1.234, 12 s") << "the first";
+  metrics.evaluation->total.exact_match = 0.412;
+  const EvaluationBefore before{.step = 100, .loss = 1.301, .exact_match = 0.4};
+  EXPECT_EQ(evaluation_line(metrics, before),
+            "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match 41.2 %, 12 s");
+  EXPECT_EQ(evaluation_line(metrics, before, BestBy::kExactMatch),
+            "step 200: validation loss 1.234, exact match 41.2 % (best so far, before 40.0 % at step 100), 12 s");
+  metrics.evaluation->is_best = false;
+  metrics.evaluation->seconds = 0.25;
+  EXPECT_EQ(evaluation_line(metrics, before),
+            "step 200: validation loss 1.234 (best 1.301 at step 100), exact match 41.2 %, 0.2 s");
+  metrics.rehearsed = true;
+  EXPECT_EQ(evaluation_line(metrics, before), "step 200: validation loss -, 0.2 s") << "a virtual card has no values";
+}
+
 TEST(TimeLeftTest, FollowsTheLastSteps) {
   TimeLeft left;
   std::chrono::steady_clock::time_point now{};

@@ -2,9 +2,11 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -41,6 +43,33 @@ class RunFolder {
   void append_event(const Event& event) const { append("events.jsonl", event.to_json_line() + "\n"); }
   void append_prediction(const Prediction& prediction) const {
     append("predictions.jsonl", prediction.to_json_line() + "\n");
+  }
+
+  /// Steps of a run that overfits: evaluated at each `every`th, and the loss turns in the middle.
+  void append_evaluated_steps(int64_t steps, int64_t every) const {
+    std::string lines;
+    double best = std::numeric_limits<double>::infinity();
+    for (int64_t step = 1; step <= steps; ++step) {
+      StepMetrics metrics = example_step(step, steps);
+      if (step % every == 0) {
+        metrics.evaluation = example_evaluation(static_cast<double>(step) / static_cast<double>(steps));
+        metrics.evaluation->is_best = metrics.evaluation->total.loss < best;
+        best = std::min(best, metrics.evaluation->total.loss);
+      }
+      lines += metrics.to_json_line() + "\n";
+    }
+    append("metrics.jsonl", lines);
+  }
+
+  /// The least loss is 0.7, when half of the run is done.
+  static EvaluationMetrics example_evaluation(double done) {
+    EvaluationMetrics evaluation;
+    evaluation.total = {.loss = 0.7 + std::abs(done - 0.5), .label_tokens = 90, .samples = 30, .exact_match = done / 2};
+    evaluation.tasks["count"] = {.loss = 0.5 + done, .label_tokens = 30, .samples = 10, .exact_match = done};
+    evaluation.tasks["read"] = {.loss = 1 + done, .label_tokens = 60, .samples = 20};
+    evaluation.seconds = 12.5;
+    evaluation.batch_size = 16;
+    return evaluation;
   }
 
   static StepMetrics example_step(int64_t step, int64_t total_steps) {

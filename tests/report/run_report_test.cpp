@@ -111,6 +111,98 @@ TEST(RunReportTest, TasksWithTheMostLabelTokensFirst) {
   EXPECT_NEAR(data["curves"]["task_loss"][1]["mean"][9], RunFolder::example_step(10, 60).loss / 2, 1e-4);
 }
 
+TEST(RunReportTest, EvaluationsArePointsAtTheirSteps) {
+  const RunFolder run;
+  run.append_evaluated_steps(100, 10);
+  const auto data = data_of(run);
+  const auto& evaluations = data["evaluations"];
+  EXPECT_EQ(evaluations["steps"].dump(), "[10,20,30,40,50,60,70,80,90,100]");
+  EXPECT_EQ(evaluations["loss"].dump(), "[1.1,1.0,0.9,0.8,0.7,0.8,0.9,1.0,1.1,1.2]");
+  EXPECT_EQ(evaluations["exact_match"][9], 0.5);
+  EXPECT_EQ(evaluations["best"].dump(), R"({"exact_match":0.25,"loss":0.7,"step":50})");
+  EXPECT_EQ(evaluations["newest"]["step"], 100);
+  EXPECT_EQ(evaluations["newest"]["batch_size"], 16);
+  EXPECT_EQ(evaluations["count"], 10);
+  EXPECT_EQ(evaluations["seconds"], 125);
+  ASSERT_EQ(evaluations["tasks"].size(), 2u);
+  EXPECT_EQ(evaluations["tasks"][0]["name"], "read") << "it has the most label tokens";
+  EXPECT_EQ(evaluations["tasks"][0]["loss"][4], 1.5);
+  EXPECT_TRUE(evaluations["tasks"][0]["exact_match"][4].is_null());
+  EXPECT_EQ(evaluations["tasks"][1]["newest_exact_match"], 1);
+}
+
+TEST(RunReportTest, ARunWithoutEvaluationsHasNone) {
+  const RunFolder run;
+  run.append_steps(1, 10, 10);
+  EXPECT_TRUE(data_of(run)["evaluations"].is_null()) << "as of a version that had none";
+}
+
+TEST(RunReportTest, OfThousandsOfEvaluationsTheBestAndTheNewestStay) {
+  const RunFolder run;
+  constexpr int64_t kEvaluations = 9998;
+  constexpr int64_t kBest = 4321;
+  std::string lines;
+  for (int64_t step = 1; step <= kEvaluations; ++step) {
+    lines += fmt::format(
+        R"({{"step":{0},"evaluation":{{"loss":{1},"is_best":{2},"tasks":{{"<task {0}>":{{"loss":1,"label_tokens":1}}}}}}}})",
+        step, step == kBest ? 0.25 : 3.0, step == kBest || step == 1);
+    lines += "\n";
+  }
+  run.put("metrics.jsonl", lines);
+  const std::string page = run_report_html(run.path());
+  EXPECT_LT(page.size(), 500'000u);
+  const auto evaluations = data_in(page)["evaluations"];
+  EXPECT_EQ(evaluations["count"], kEvaluations);
+  const auto steps = evaluations["steps"].get<std::vector<int64_t>>();
+  EXPECT_GT(steps.size(), 500u);
+  EXPECT_LE(steps.size(), 1026u);
+  EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));
+  EXPECT_EQ(steps.front(), 1);
+  EXPECT_EQ(steps.back(), kEvaluations);
+  const auto best = std::find(steps.begin(), steps.end(), kBest);
+  ASSERT_NE(best, steps.end());
+  EXPECT_EQ(evaluations["loss"][static_cast<size_t>(best - steps.begin())], 0.25);
+  EXPECT_EQ(evaluations["tasks"].size(), 200u) << "names of tasks come from outside";
+}
+
+TEST(RunReportTest, WeightsOfTasksAreCurvesWhereTheyMove) {
+  const RunFolder run;
+  run.append_steps(1, 5, 10);
+  EXPECT_FALSE(data_of(run)["curves"].contains("task_weight")) << "1 and 2 in all steps";
+  StepMetrics moved = RunFolder::example_step(6, 10);
+  moved.tasks["read"].weight = 1.5;
+  moved.tasks["count"].weight = 1.5;
+  run.append("metrics.jsonl", moved.to_json_line() + "\n");
+  const auto weights = data_of(run)["curves"]["task_weight"];
+  EXPECT_EQ(weights[0]["mean"].dump(), "[2,2,2,2,2,1.5]") << "read";
+  EXPECT_EQ(weights[1]["mean"].dump(), "[1,1,1,1,1,1.5]");
+}
+
+TEST(RunReportTest, EpochsAreRowsAndTheOneUnderWayIsTheLast) {
+  const RunFolder run;
+  run.append_evaluated_steps(100, 10);  // two epochs
+  StepMetrics further = RunFolder::example_step(101, 100);
+  run.append("metrics.jsonl", further.to_json_line() + "\n");
+  const auto epochs = data_of(run)["epochs"];
+  ASSERT_EQ(epochs["rows"].size(), 3u);
+  EXPECT_EQ(epochs["rows"][0]["last_step"], 50);
+  EXPECT_EQ(epochs["rows"][0]["evaluation"]["loss"], 0.7);
+  EXPECT_EQ(epochs["rows"][1]["evaluation"]["loss"], 1.2);
+  EXPECT_EQ(epochs["rows"][2]["complete"], false);
+  EXPECT_EQ(epochs["left_out"], 0);
+}
+
+TEST(RunReportTest, OfManyEpochsTheNewestAreShown) {
+  const RunFolder run;
+  std::string lines;
+  for (int64_t step = 1; step <= 1000; ++step) lines += fmt::format("{{\"step\":{0},\"epoch\":{0}}}\n", step);
+  run.put("metrics.jsonl", lines);
+  const auto epochs = data_of(run)["epochs"];
+  EXPECT_EQ(epochs["rows"].size() + epochs["left_out"].get<size_t>(), 1000u);
+  EXPECT_EQ(epochs["rows"].size(), 100u);
+  EXPECT_EQ(epochs["rows"].back()["epoch"], 1000);
+}
+
 TEST(RunReportTest, LongRunsAreThinnedAndKeepTheirSpikes) {
   const RunFolder run;
   constexpr int64_t kSteps = 5000;
@@ -256,13 +348,15 @@ TEST(RunReportTest, SurvivesWhatItDoesNotKnow) {
   run.put("metrics.jsonl",
           "{\"step\":1,\"loss\":null,\"tasks\":[],\"micro_batch_sizes\":{}}\n"
           "{\"step\":2,\"loss\":\"x\",\"tasks\":{\"a\":1},\"skipped\":3}\n"
+          "{\"step\":3,\"evaluation\":7}\n{\"step\":4,\"evaluation\":{\"loss\":[],\"tasks\":{\"a\":1},\"is_best\":2}}\n"
           "not json\n[1]\n{\"step\":\"x\"}\n{\"step\":2}\n{\"step\":-5}\n{\"step\":99999999999999999}\n"
           "{\"step\":1000000000,\"loss\":1.5}\n{\"step\":1000000001,\"lo");
   for (const char* file : {"plan.json", "ledger.json", "environment.json"}) run.put(file, "{\"cut\":");
   run.put("predictions.jsonl", "{\"id\":3,\"images\":7}\n");
   run.put("config.yaml", "\xff\xfe");
   const auto data = data_of(run);
-  EXPECT_EQ(data["summary"]["steps"], 3);
+  EXPECT_EQ(data["summary"]["steps"], 5);
+  EXPECT_TRUE(data["evaluations"]["newest"]["loss"].is_null());
   EXPECT_EQ(data["summary"]["step"], 1'000'000'000);
   EXPECT_EQ(data["summary"]["loss"], 1.5);
   EXPECT_TRUE(data["ledger"].is_null());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <iterator>
 
 #include "report/base64.h"
@@ -88,6 +89,35 @@ TEST(TensorBoardTest, WritesStepsAndAnswers) {
     EXPECT_THAT(bytes, HasSubstr(tag));
   }
   EXPECT_THAT(bytes, Not(HasSubstr("loss_scale"))) << "it is not fp16";
+}
+
+TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
+  const RunFolder run;
+  StepMetrics metrics = RunFolder::example_step(7, 9);
+  metrics.evaluation = RunFolder::example_evaluation(0.5);
+  metrics.tasks["read"].weight = 1.75;
+  TensorBoard(run.path(), 0).step(metrics);
+  std::string bytes = bytes_of(files_in(run.path())[0]);
+  const std::map<std::string, float> values{{"eval/loss", 0.7F},
+                                            {"eval/exact_match", 0.25F},
+                                            {"eval/seconds", 12.5F},
+                                            {"eval/tasks/count/loss", 1.0F},
+                                            {"eval/tasks/count/exact_match", 0.5F},
+                                            {"eval/tasks/read/loss", 1.5F},
+                                            {"tasks/read/weight", 1.75F}};
+  for (const auto& [tag, value] : values) {
+    std::string number(sizeof value, '\0');
+    std::memcpy(number.data(), &value, sizeof value);
+    EXPECT_THAT(bytes, HasSubstr(tag + "\x15" + number)) << tag << ", as a Summary.Value's tag and simple_value";
+  }
+  EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/read/exact_match"))) << "nothing was to be answered";
+  EXPECT_THAT(bytes, Not(HasSubstr("eval/best")));
+  metrics.evaluation->is_best = true;
+  std::filesystem::remove(files_in(run.path())[0]);
+  TensorBoard(run.path(), 0).step(metrics);
+  bytes = bytes_of(files_in(run.path())[0]);
+  EXPECT_THAT(bytes, HasSubstr("eval/best"));
+  EXPECT_THAT(bytes, HasSubstr("step 7: validation loss 0.7, exact match 25.0 %, 12 s"));
 }
 
 TEST(TensorBoardTest, ARunThatGoesOnPurgesWhatLiesBehindItsCheckpoint) {

@@ -12,10 +12,12 @@ enum class EventKind : uint8_t {
   kAnomaly,        ///< a loss or gradient norm that is not finite or far from those before
   kSkippedStep,    ///< nothing was applied
   kMemoryGrowth,   ///< memory grows from step to step
+  kMemoryFull,     ///< hardly any of it is left
   kCacheEmptied,   ///< the allocator gave back what no tensor used
   kTwin,           ///< what became of the twin: started, gone, far from what is measured
   kResumed,        ///< the run goes on after `step`
   kChanged,        ///< with other settings from there on, which the message names
+  kFewerAnswers,   ///< samples are answered more rarely than asked for, since answers took long
   kCheckpoint,     ///< one was written
   kStopped,        ///< on request
   kFailed,         ///< by an error, which is the message

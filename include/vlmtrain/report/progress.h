@@ -27,6 +27,21 @@ class TimeLeft {
 std::string progress_line(const StepMetrics& metrics, int64_t total_steps, std::optional<double> seconds_left,
                           int64_t oom_splits, size_t columns);
 
+/// An evaluation to compare with.
+struct EvaluationBefore {
+  int64_t step = 0;
+  double loss = 0;
+  std::optional<double> exact_match{};
+};
+
+/// By what evaluations are compared.
+enum class BestBy : uint8_t { kLoss, kExactMatch };
+
+/// "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match 41.2 %, 12 s"; `best` is that
+/// of the evaluations before. REQUIRES: the step has an evaluation.
+std::string evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBefore>& best = {},
+                            BestBy by = BestBy::kLoss);
+
 /// Shows on stderr how a run gets on: a bar that is redrawn in place on a terminal, else a plain line now and then.
 class Progress {
  public:

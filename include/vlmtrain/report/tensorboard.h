@@ -28,7 +28,8 @@ class TensorBoard {
   /// The bytes of a PNG or JPEG file.
   void image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size);
 
-  /// The step's numbers, under train/, speed/, memory/, incidents/ and tasks/.
+  /// The step's numbers, under train/, speed/, memory/, incidents/, tasks/ and eval/, where a best evaluation is a
+  /// text.
   void step(const StepMetrics& metrics);
   /// The answer as text and the thumbnails as pictures, under answers/.
   void prediction(const Prediction& prediction);

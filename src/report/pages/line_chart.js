@@ -4,6 +4,7 @@ const view = { from: 0, to: 0, whole: true, cursor: -1, first: 1, width: 1, stre
 
 /// The last step of a stretch, and how a person would call it.
 const stepOf = (stretch) => view.first + view.width * (stretch + 1) - 1;
+const stretchOf = (step) => (step - view.first + 1) / view.width - 1;
 const stepWords = (stretch) => (view.width === 1 ? `step ${words.grouped(stepOf(stretch))}`
   : `steps ${words.grouped(stepOf(stretch) - view.width + 1)} – ${words.grouped(Math.min(stepOf(stretch), view.lastStep || Infinity))}`);
 
@@ -30,7 +31,8 @@ function smoothed(values, from, to) {
   });
 }
 
-/// options: title, hint, format (of a value), series: [{name, colour, mean, least, most, dash, bars, emphasis}], zero (the
+/// options: title, hint, format (of a value), series: [{name, colour, mean, least, most, dash, bars, emphasis}], or with no
+/// mean, for values at some steps, points: [{step, at: its place among stretches, value, best}], ascending; zero (the
 /// axis begins at 0), whole (values are counts), logarithmic (may be), smooth (may be), marks: [{stretch, colour}], height, empty (what to say
 /// without points).
 class LineChart {
@@ -58,7 +60,7 @@ class LineChart {
   }
 
   points() {
-    return this.options.series.reduce((sum, series) => sum + series.mean.filter(words.known).length, 0);
+    return this.options.series.reduce((sum, series) => sum + series.mean.filter(words.known).length + (series.points || []).length, 0);
   }
 
   draw() {
@@ -87,7 +89,7 @@ class LineChart {
     const clip = `clip-${(LineChart.clips = (LineChart.clips || 0) + 1)}`;
     root.append(svg("clipPath", { id: clip }, svg("rect", { x: box.left, y: 0, width: Math.max(0, box.right - box.left), height })));
     const curves = svg("g", { "clip-path": `url(#${clip})` });
-    for (const series of drawn) this.curve(curves, series, x, y);
+    for (const series of drawn) series.points ? this.joined(curves, series, x, y) : this.curve(curves, series, x, y);
     for (const mark of options.marks || []) {
       curves.append(svg("path", { d: `M${x(mark.stretch).toFixed(1)} ${box.bottom - 5}l4 5h-8z`, fill: mark.colour, class: "mark" }));
     }
@@ -103,13 +105,16 @@ class LineChart {
     let high = -Infinity;
     const from = Math.max(0, Math.floor(view.from));
     const to = Math.ceil(view.to);
+    const take = (value) => {
+      if (!words.known(value) || (logarithmic && value <= 0)) return;
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    };
     for (const series of drawn) {
+      for (const point of series.points || []) if (point.at >= view.from - 1 && point.at <= view.to + 1) take(point.value);
       for (let i = from; i <= to; ++i) {
         for (const list of [series.mean, series.least, series.most]) {
-          const value = list && list[i];
-          if (!words.known(value) || (logarithmic && value <= 0)) continue;
-          low = Math.min(low, value);
-          high = Math.max(high, value);
+          if (list) take(list[i]);
         }
       }
     }
@@ -151,6 +156,22 @@ class LineChart {
       label(words.grouped(tick), Math.min(px, right - 4), bottom + 17, px > right - 24 ? "end" : "middle");
     }
     if (view.to - view.from < 1) label(words.grouped(stepOf(view.from)), x(view.from), bottom + 17, "middle");
+  }
+
+  /// Points joined by a line, the best of them with a ring and its words.
+  joined(group, series, x, y) {
+    const inView = series.points.filter((point, i) => (series.points[i + 1] || point).at >= view.from && (series.points[i - 1] || point).at <= view.to);
+    group.append(svg("path", { class: "join", stroke: series.colour, d: inView.map((point, i) => `${i === 0 ? "M" : "L"}${x(point.at).toFixed(1)} ${y(point.value).toFixed(1)}`).join("") }));
+    const radius = inView.length > 150 ? 1.5 : 2.6;
+    for (const point of inView) {
+      const [cx, cy] = [x(point.at).toFixed(1), y(point.value).toFixed(1)];
+      group.append(svg("circle", { cx, cy, r: radius, fill: series.colour }));
+      if (!point.best) continue;
+      const { left, right, top } = this.box;
+      const anchor = cx - left < 60 ? "start" : right - cx < 60 ? "end" : "middle";
+      group.append(svg("circle", { class: "best", cx, cy, r: 5.5, stroke: "var(--good)" }),
+        svg("text", { class: "best-words", x: cx, y: cy - 12 < top + 8 ? Number(cy) + 20 : cy - 11, "text-anchor": anchor }, `best at step ${words.grouped(point.step)}`));
+    }
   }
 
   curve(group, series, x, y) {
@@ -201,6 +222,12 @@ class LineChart {
     this.cursor.replaceChildren();
     if (shown) this.cursor.append(svg("line", { x1: x(view.cursor), x2: x(view.cursor), y1: top, y2: bottom }));
     for (const { series, value } of this.legendValues) {
+      if (series.points) {
+        const here = this.pointOf(series);
+        value.textContent = here ? this.options.format(here.value, true) : "";
+        if (shown && here) this.cursor.append(svg("circle", { cx: x(here.at), cy: y(here.value), r: 4, fill: series.colour }));
+        continue;
+      }
       const place = shown ? view.cursor : series.mean.findLastIndex(words.known);
       const here = series.mean[place];
       value.textContent = place < 0 ? "" : this.options.format(here, true);
@@ -208,15 +235,24 @@ class LineChart {
     }
   }
 
+  /// The newest point at the cursor, or of all.
+  pointOf(series) {
+    return view.cursor < 0 ? series.points[series.points.length - 1] : series.points.findLast((point) => point.at <= view.cursor + 1e-9);
+  }
+
   tell(px, py) {
     const stretch = view.cursor;
     const rows = this.options.series.map((series) => {
+      if (series.points) {
+        const point = this.pointOf(series);
+        return point ? html("div", {}, swatch(series.colour, "line"), `${series.name}: ${this.options.format(point.value, true)} at step ${words.grouped(point.step)}${point.best ? ", the best" : ""}`) : null;
+      }
       const value = series.mean[stretch];
       const spread = series.least && words.known(series.least[stretch]) && series.least[stretch] < series.most[stretch]
         ? ` (${this.options.format(series.least[stretch], true)} to ${this.options.format(series.most[stretch], true)})` : "";
       return html("div", {}, swatch(series.colour, series.bars ? "" : series.dash ? "line dashed" : "line"), `${series.name}: ${this.options.format(value, true)}${spread}`);
     });
-    this.tooltip.replaceChildren(html("b", {}, stepWords(stretch)), ...rows);
+    this.tooltip.replaceChildren(html("b", {}, stepWords(stretch)), ...rows.filter((row) => row !== null));
     this.tooltip.hidden = false;
     const at = this.box.x(stretch);
     const right = at + 14 + this.tooltip.offsetWidth < this.plot.clientWidth;

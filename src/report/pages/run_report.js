@@ -29,6 +29,7 @@ function head() {
     subject.length > 0 ? html("p", { class: "subject" }, subject.join(" · ")) : null,
     html("div", { class: "progress" }, html("span", { class: state, style: `width:${(100 * share).toFixed(2)}%` })),
     html("p", { class: "hint first" }, line.join(" · ")),
+    bestLine(),
     data.message ? html("p", { class: `answer ${state === "failed" ? "fails" : ""}` }, data.message) : null];
 }
 
@@ -46,11 +47,11 @@ function tiles() {
   const difference = summary.predicted_peak_bytes > 0 && onCard ? `${words.difference(summary.reserved_peak_bytes / summary.predicted_peak_bytes)} against the plan` : "";
   const card = plan && plan.card_bytes ? `card of ${words.bytes(plan.card_bytes)}` : "";
   const incidents = [[summary.oom_splits, "out-of-memory split"], [summary.foreseen_splits, "foreseen split"], [summary.skipped_steps, "skipped step"],
-    [data.events.counts.anomaly || 0, "anomaly"], [data.events.counts.memory_growth || 0, "memory warning"]].filter(([count]) => count > 0);
+    [data.events.counts.anomaly || 0, "anomaly"], [(data.events.counts.memory_growth || 0) + (data.events.counts.memory_full || 0), "memory warning"]].filter(([count]) => count > 0);
   const plural = (count, noun) => (noun === "anomaly" && count !== 1 ? `${words.grouped(count)} anomalies` : words.counted(count, noun));
   const running = standing() === "running";
   return [
-    tile("Loss", words.loss(summary.loss), `mean of the last ${words.counted(summary.recent_steps, "step")}${words.known(firstLoss) ? `; began at ${words.loss(firstLoss)}` : ""}`),
+    lossTile(firstLoss),
     tile("Tokens per second", words.known(summary.tokens_per_second) ? words.grouped(summary.tokens_per_second) : "–",
       `${words.seconds(summary.step_seconds)} a step${words.known(waited) ? `, ${words.percent(waited)} of it waiting for data` : ""}`),
     onCard ? tile("Memory / planned", [words.bytes(summary.reserved_peak_bytes).replace(/ GB$/, ""), html("small", {}, ` / ${words.bytes(summary.predicted_peak_bytes || undefined)}`)],
@@ -61,6 +62,34 @@ function tiles() {
     tile("Samples trained on", words.grouped(summary.samples), `${words.count(summary.tokens)} tokens, ${words.count(summary.label_tokens)} learnt; ${words.counted(summary.images, "image")}`),
     tile("Incidents", incidents.length === 0 ? "none" : words.grouped(incidents.reduce((sum, [count]) => sum + count, 0)),
       incidents.length === 0 ? "no splits, no skipped steps" : incidents.map(([count, noun]) => plural(count, noun)).join(", "), incidents.length === 0 ? "quiet" : "warned")];
+}
+
+/// Which evaluation was the best so far, and what it was worth.
+function bestLine() {
+  const { best, newest } = data.evaluations || {};
+  if (!best) return null;
+  const match = words.known(best.exact_match) ? `, exact match ${words.percent(best.exact_match)}` : "";
+  return html("p", { class: "best-line" }, html("b", {}, `Best at step ${words.grouped(best.step)}`), `: validation loss ${words.loss(best.loss)}${match}`,
+    best.step === newest.step ? ", the newest" : `; the newest, at step ${words.grouped(newest.step)}, ${words.loss(newest.loss)}${words.known(newest.exact_match) ? `, ${words.percent(newest.exact_match)}` : ""}`);
+}
+
+function lossTile(firstLoss) {
+  const { summary, evaluations } = data;
+  const steps = `mean of the last ${words.counted(summary.recent_steps, "step")}${words.known(firstLoss) ? `; began at ${words.loss(firstLoss)}` : ""}`;
+  if (!evaluations) return tile("Loss", words.loss(summary.loss), steps);
+  return tile("Loss / validation", [words.loss(summary.loss), html("small", {}, ` / ${words.loss(evaluations.newest.loss)}`)],
+    `${steps}; ${words.counted(evaluations.count, "evaluation")} in ${words.seconds(evaluations.seconds)}`);
+}
+
+/// Points of an evaluation's curve at their steps, as LineChart has them; none where no value is known.
+function evaluated(name, colour, values, more) {
+  const { steps, best } = data.evaluations;
+  const points = steps.map((step, i) => ({ step, at: stretchOf(step), value: values[i], best: Boolean(more && more.best && best && best.step === step) })).filter((point) => words.known(point.value));
+  return points.length > 0 ? [{ name, colour, mean: [], points }] : [];
+}
+function evaluatedByTask(key) {
+  const places = new Map(data.tasks.map((task, i) => [task.name, i]));
+  return data.evaluations.tasks.filter((task) => task[key]).flatMap((task, i) => evaluated(task.name || "(none)", taskColour(places.get(task.name) ?? i), task[key]));
 }
 
 /// Curves as [key of the data, name, colour, more]; left out are those without a value, and bytes that nobody counted.
@@ -81,8 +110,10 @@ function marks() {
 
 function chartOptions() {
   const { curves, summary } = data;
+  const { evaluations } = data;
+  const validation = evaluations ? evaluated("validation loss", "var(--series-0)", evaluations.loss, { best: true }) : [];
   const charts = [
-    { title: "Loss", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), series: seriesOf([["loss", "loss", "--loss"]]), smooth: true, logarithmic: true, marks: marks(), height: 230,
+    { title: "Loss", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), series: [...seriesOf([["loss", validation.length > 0 ? "training loss" : "loss", "--loss"]]), ...validation], smooth: true, logarithmic: true, marks: marks(), height: 230,
       empty: summary.steps > 0 ? "No step has a loss that is a number: on a virtual card there are none." : "No step is done yet." },
     { title: "Gradient norm", format: words.number, series: seriesOf([["grad_norm", "norm before clipping", "--language"]]), smooth: true, logarithmic: true, zero: true, height: 230 },
     { title: "Learning rate", format: words.number, series: learningRates(), zero: true },
@@ -108,6 +139,13 @@ function chartOptions() {
   if (curves.loss_scale) charts.push({ title: "Loss scale (fp16)", format: words.number, logarithmic: true, series: seriesOf([["loss_scale", "scale", "--workspace"]]) });
   const byTask = (list) => list.map((curve, i) => ({ name: data.tasks[i].name || "(none)", colour: taskColour(i), mean: curve.mean })).filter((series) => series.mean.some(words.known));
   if (curves.task_loss.length > 1) charts.push({ title: "Loss by task", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), smooth: true, logarithmic: true, height: 230, series: byTask(curves.task_loss) });
+  if (evaluations) {
+    const match = evaluated("all samples", "var(--ink)", evaluations.exact_match, { best: true });
+    const taskMatch = evaluations.tasks.length > 1 ? evaluatedByTask("exact_match") : [];
+    if (match.length > 0) charts.splice(1, 0, { title: "Exact match", format: words.percent, zero: true, height: 230, series: [...match, ...taskMatch] });
+    if (evaluations.tasks.length > 1) charts.push({ title: "Validation loss by task", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), logarithmic: true, height: 230, series: evaluatedByTask("loss") });
+  }
+  if (curves.task_weight) charts.push({ title: "Weight by task", format: words.number, zero: true, height: 230, series: byTask(curves.task_weight) });
   const accuracy = byTask(curves.task_accuracy);
   if (accuracy.length > 0) charts.push({ title: "Token accuracy by task", format: words.percent, zero: true, smooth: true, height: 230, series: accuracy });
   return charts;
@@ -147,7 +185,7 @@ function controls() {
 }
 
 const sections = [
-  ["memory", memorySection, "wide"], ["predictions", predictionsSection, "wide"], ["tasks", tasksSection], ["events", eventsSection],
+  ["epochs", epochsSection, "wide"], ["memory", memorySection, "wide"], ["predictions", predictionsSection, "wide"], ["tasks", tasksSection], ["events", eventsSection],
   ["ledger", ledgerSection], ["environment", environmentSection], ["config", configSection]].map(([name, make, style]) => {
   const panel = html("section", { class: `panel ${style || ""}`, "data-section": name, hidden: "" });
   return { make, panel, shown: "" };

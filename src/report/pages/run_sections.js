@@ -55,12 +55,34 @@ function memorySection(data) {
 function tasksSection(data) {
   if (data.tasks.length === 0) return null;
   const all = data.tasks.reduce((sum, task) => sum + task.label_tokens, 0);
+  const evaluated = new Map((data.evaluations ? data.evaluations.tasks : []).map((task) => [task.name, task]));
+  const validation = (task) => evaluated.get(task.name) || {};
   return [html("h2", {}, "Tasks"),
-    table(["task", "samples", "label tokens", "share", "weight", "loss now", "token accuracy now"], data.tasks.map((task, i) => ({ cells: [
+    table(["task", "samples", "label tokens", "share", "weight", "loss now", "token accuracy now", ...(evaluated.size > 0 ? ["validation loss", "exact match"] : [])], data.tasks.map((task, i) => ({ cells: [
       [swatch(i < data.curves.task_loss.length ? taskColour(i) : "transparent", "line"), task.name || "(none)"], words.grouped(task.samples), words.grouped(task.label_tokens),
-      words.percent(task.label_tokens / all), words.number(task.weight), words.loss(task.loss), words.percent(task.accuracy)] }))),
+      words.percent(task.label_tokens / all), words.number(task.weight), words.loss(task.loss), words.percent(task.accuracy),
+      ...(evaluated.size > 0 ? [words.loss(validation(task).newest_loss), words.percent(validation(task).newest_exact_match)] : [])] }))),
     html("p", { class: "hint" }, "Loss and accuracy are means over the last steps that had the task. ",
       data.tasks.length > data.curves.task_loss.length ? `Curves are drawn for the ${data.curves.task_loss.length} tasks with the most label tokens.` : "")];
+}
+
+function epochsSection(data) {
+  const { rows, left_out: leftOut } = data.epochs;
+  if (rows.length === 0) return null;
+  const evaluated = rows.some((row) => row.evaluation);
+  const onCard = data.summary.reserved_peak_bytes > 0;
+  const best = Math.min(...rows.map((row) => (row.evaluation && words.known(row.evaluation.loss) ? row.evaluation.loss : Infinity)));
+  const validation = (row) => (!row.evaluation ? ["–", "–"]
+    : [html("span", { class: row.evaluation.loss === best ? "least" : "" }, words.loss(row.evaluation.loss)), words.percent(row.evaluation.exact_match)]);
+  const memory = (row) => (onCard ? [words.bytes(row.reserved_peak_bytes), words.bytes(row.reserved_mean_bytes)] : [words.bytes(row.host_peak_bytes), words.bytes(row.host_mean_bytes)]);
+  return [html("h2", {}, "Epochs"),
+    html("div", { class: "tall" }, table(["epoch", "steps", "loss", ...(evaluated ? ["validation loss", "exact match"] : []), "samples", "samples/s", "tokens/s",
+      onCard ? "reserved, peak" : "memory, peak", "mean", "splits", "skipped", "time"], rows.map((row) => ({ cells: [
+      row.complete ? words.grouped(row.epoch) : `${words.grouped(row.epoch)}, begun`, `${words.grouped(row.first_step)} – ${words.grouped(row.last_step)}`, words.loss(row.loss), ...(evaluated ? validation(row) : []),
+      words.grouped(row.samples), words.number(row.samples_per_second), words.known(row.tokens_per_second) ? words.grouped(row.tokens_per_second) : "–", ...memory(row),
+      words.grouped(row.oom_splits + row.foreseen_splits), words.grouped(row.skipped_steps), words.seconds(row.seconds)] })))),
+    html("p", { class: "hint" }, evaluated ? "Evaluated after the epoch's last step; the least validation loss is green. " : "",
+      "Time is that of steps, without saving and evaluating.", leftOut > 0 ? ` ${words.counted(leftOut, "earlier epoch")} are in epochs.jsonl only.` : "")];
 }
 
 function ledgerSection(data) {
@@ -101,9 +123,9 @@ function predictionsSection(data) {
     html("div", { class: "cards" }, samples.map(card))];
 }
 
-const kindWords = { oom_split: "out-of-memory split", foreseen_split: "foreseen split", anomaly: "anomaly", skipped_step: "skipped step", memory_growth: "memory growth",
+const kindWords = { oom_split: "out-of-memory split", foreseen_split: "foreseen split", anomaly: "anomaly", skipped_step: "skipped step", memory_growth: "memory growth", memory_full: "memory full", fewer_answers: "fewer answers",
   cache_emptied: "cache emptied", twin: "twin", resumed: "resumed", changed: "changed", checkpoint: "checkpoint", stopped: "stopped", failed: "failed" };
-const kindStyle = { oom_split: "bad", anomaly: "bad", failed: "bad", skipped_step: "warn", memory_growth: "warn", cache_emptied: "warn", stopped: "warn", foreseen_split: "warn", changed: "info" };
+const kindStyle = { oom_split: "bad", anomaly: "bad", failed: "bad", skipped_step: "warn", memory_growth: "warn", memory_full: "warn", cache_emptied: "warn", stopped: "warn", foreseen_split: "warn", changed: "info" };
 
 function eventsSection(data) {
   const { counts, shown } = data.events;

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace vlmtrain::report {
+
+/// What metrics.jsonl tells of evaluations: a point each, at its step. Of thousands, each second, fourth, … is kept,
+/// the best one so far, and the newest.
+class RunEvaluations {
+ public:
+  /// A step's line; one without an evaluation tells nothing.
+  void add(int64_t step, const nlohmann::json& line);
+
+  /// {"count", "seconds": of all together, "oom_splits", "best": {"step", "loss", "exact_match"} or null, "newest": the
+  /// same with "seconds", "batch_size" and "samples", "steps": [of the points, ascending], "loss": […], "exact_match":
+  /// […], "tasks": [{"name", "newest_loss", "newest_exact_match", and for those with the most label tokens "loss": […],
+  /// "exact_match": […]}, those with the most label tokens first]}. Null where there was none.
+  nlohmann::json to_json() const;
+
+ private:
+  struct Score {
+    double loss = std::numeric_limits<double>::quiet_NaN();
+    double exact_match = std::numeric_limits<double>::quiet_NaN();
+  };
+  struct Point {
+    int64_t step = 0;
+    int64_t number = 0;  // from 0, of all evaluations
+    Score total{};
+    std::vector<Score> tasks{};  // in the order of task_names_; those that came later are not there
+  };
+  struct Task {
+    std::string name;
+    int64_t label_tokens = 0;  // of the newest evaluation that had it
+  };
+
+  static Score score_of(const nlohmann::json& values);
+  size_t place_of(const std::string& task);
+  std::vector<const Point*> points() const;
+
+  std::vector<Task> tasks_;
+  std::vector<Point> kept_;
+  int64_t stride_ = 1;
+  std::optional<Point> best_;
+  std::optional<Point> newest_;
+  int64_t count_ = 0;
+  double seconds_ = 0;
+  int64_t oom_splits_ = 0;
+  double newest_seconds_ = 0;
+  int64_t newest_batch_size_ = 0;
+  int64_t newest_samples_ = 0;
+};
+
+}  // namespace vlmtrain::report
