@@ -48,7 +48,7 @@ void print_table(const train::Evaluation& result) {
   if (result.open.samples > 0) {
     fmt::print("open {:>19} {:>11.1f}% of the words recalled\n", result.open.samples, 100 * result.open.recall());
   }
-  fmt::print("loss {:.4f} over {} label tokens\n", result.loss, result.label_tokens);
+  fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
   if (result.skipped > 0) fmt::print("{} bad samples skipped\n", result.skipped);
 }
 

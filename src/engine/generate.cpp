@@ -125,13 +125,15 @@ std::vector<int64_t> choose(at::Tensor logits, std::span<Sequence> sequences, co
   const at::Tensor chosen = settings.temperature == 0 ? logits.argmax(1)
                                                       : draw_tokens(sampling_logits(logits, settings),
                                                                     uniform_numbers(sequences).to(logits.device()));
+  if (chosen.is_meta()) return std::vector<int64_t>(sequences.size());  // a rehearsal has no values
   const at::Tensor tokens = chosen.to(at::kCPU);
   return {tokens.const_data_ptr<int64_t>(), tokens.const_data_ptr<int64_t>() + tokens.numel()};
 }
 
 nn::KeyValueCache cache_for(std::span<const Sequence> sequences, const GenerateSettings& settings) {
   std::vector<int64_t> capacities;
-  for (const auto& sequence : sequences) capacities.push_back(sequence.sample.tokens() + settings.max_new_tokens);
+  const int64_t room = std::max(settings.max_new_tokens, settings.room_for_tokens);
+  for (const auto& sequence : sequences) capacities.push_back(sequence.sample.tokens() + room);
   return {capacities, settings.device};
 }
 

@@ -15,10 +15,14 @@ using memory::Component;
 using memory::InComponent;
 
 at::Tensor VisionLanguageModel::all_image_features(const VisionInput& vision) const {
+  return all_image_features(vision, vision_tiles_per_pass_);
+}
+
+at::Tensor VisionLanguageModel::all_image_features(const VisionInput& vision, int64_t tiles_per_pass) const {
   if (!vision.tiles.defined()) return {};
   const InComponent component(Component::kVision);
   std::vector<at::Tensor> passes;
-  for (const auto& pass : vision_passes(vision, vision_tiles_per_pass_)) {
+  for (const auto& pass : vision_passes(vision, tiles_per_pass)) {
     const nn::DropoutScope dropout(pass.units);
     passes.push_back(image_features(pass));
   }

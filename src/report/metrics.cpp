@@ -42,6 +42,15 @@ nlohmann::ordered_json score_json(const EvaluationScore& score) {
           {"exact_match", or_null(score.exact_match)}};
 }
 
+/// The text that `change` makes of each line.
+template <class Change>
+std::string changed_lines(const std::filesystem::path& path, const Change& change) {
+  std::ifstream file(path);
+  std::string text;
+  for (std::string line; std::getline(file, line);) text += change(line) + "\n";
+  return text;
+}
+
 nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
   auto json = score_json(evaluation.total);
   json["seconds"] = evaluation.seconds;
@@ -55,6 +64,10 @@ nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
 }
 
 }  // namespace
+
+std::string EvaluationMetrics::to_json() const {
+  return io::json_text(evaluation_json(*this));
+}
 
 std::string StepMetrics::to_json_line() const {
   // nlohmann writes numbers that are not finite as null.
@@ -97,6 +110,17 @@ std::string StepMetrics::to_json_line() const {
 
 StepLines::StepLines(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {
   io::write_file(path_, std::filesystem::exists(path_) ? lines_up_to(path_, resumed_step) : "");
+  file_.open(path_, std::ios::app);
+}
+
+void StepLines::amend(int64_t step, const std::string& key, const std::string& json) {
+  file_.close();
+  io::write_file(path_, changed_lines(path_, [&](const std::string& line) {
+                   auto entry = nlohmann::ordered_json::parse(line);
+                   if (entry["step"] != step) return line;
+                   entry[key] = nlohmann::ordered_json::parse(json);
+                   return io::json_text(entry);
+                 }));
   file_.open(path_, std::ios::app);
 }
 

@@ -76,6 +76,33 @@ void declare(OptionTable& table, LoraOptions& options) {
             "Trains the length of each row of the adapted weight as well (weight-decomposed LoRA, DoRA).");
 }
 
+const std::vector<std::pair<std::string, BestMetric>> kMetrics{{"loss", BestMetric::kLoss},
+                                                               {"exact_match", BestMetric::kExactMatch}};
+
+void declare(OptionTable& table, EvaluationOptions& options) {
+  constexpr int64_t kLongestAnswer = 10'000'000;
+  constexpr int64_t kMostSamplesAtOnce = 1'000'000;
+  table.add("training.eval_steps", options.steps,
+            "An evaluation on `data.eval` after every so many steps, at the end of each epoch and of the run "
+            "(docs/evaluation.md). `auto`: at the ends only. 0: none.",
+            std::optional{unless_auto(between<int64_t>(0, engine::kMostSteps))});
+  table.add("training.eval_samples", options.samples,
+            "Samples of `data.eval` that are evaluated, spread over the file, the same each time. `auto`: all.",
+            std::optional{unless_auto(at_least<int64_t>(1))});
+  table.add("training.eval_answers", options.answers,
+            "An evaluation also has the model answer, hence exact match. `false`: only the loss, which is faster.");
+  table.add("training.eval_max_new_tokens", options.max_new_tokens, "Most tokens of an answer in an evaluation.",
+            std::optional{between<int64_t>(1, kLongestAnswer)});
+  table.add("training.eval_batch_size", options.batch_size,
+            "Samples that an evaluation computes at once. `auto`: the most that fit, which is planned.",
+            std::optional{unless_auto(between<int64_t>(1, kMostSamplesAtOnce))});
+  table.add_choice("training.best_metric", options.best_metric, kMetrics,
+                   "What the best checkpoint is best by: the lowest loss, or the largest share of exact answers.");
+  table.add("training.early_stopping_patience", options.patience,
+            "The run ends, well, after so many evaluations in a row without improvement. 0: never.",
+            std::optional{at_least<int64_t>(0)});
+}
+
 void declare(OptionTable& table, OutputOptions& options) {
   table.describe_section("output", "Where results go.");
   table.add("output.dir", options.dir, "The run's folder: configuration, metrics, ledger, checkpoints.");
@@ -91,6 +118,9 @@ void declare(OptionTable& table, OutputOptions& options) {
             std::optional{at_least<int64_t>(0)});
   table.add("output.keep", options.keep, "Checkpoints kept; older ones are removed.",
             std::optional{at_least<int64_t>(1)});
+  table.add("output.keep_best", options.keep_best,
+            "Where there are evaluations: writes a checkpoint at the step that is the best so far, and keeps it beside "
+            "those of `output.keep`; `checkpoints/best` is a link to it.");
   table.add("output.sample_predictions", options.sample_predictions,
             "At each checkpoint the model answers this many samples of `data.eval`, or of `data.train` where there is "
             "none; report.html and TensorBoard show them. 0: none.",
@@ -101,6 +131,10 @@ void declare(OptionTable& table, OutputOptions& options) {
 }
 
 }  // namespace
+
+const char* name_of(BestMetric metric) {
+  return std::ranges::find(kMetrics, metric, &std::pair<std::string, BestMetric>::second)->first.c_str();
+}
 
 OptionTable declare(Config& config) {
   OptionTable table;
@@ -120,6 +154,7 @@ OptionTable declare(Config& config) {
       "Where warm-up and course of the learning rate begin. `start`: at the run's first step, and they span all its "
       "steps. `change`: where `training.resume: changed` last changed learning rates, schedule, steps or data; they "
       "span the steps that were left then (docs/resuming.md).");
+  declare(table, config.evaluation);
   planner::declare(table, config.memory);
   declare(table, config.output);
   table.explain_unknown(counterpart_of);

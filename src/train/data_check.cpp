@@ -43,8 +43,8 @@ data::Outlines outlines_of(const std::vector<io::Record>& records, const models:
 }  // namespace
 
 data::Outlines look_at_data(const std::vector<io::Record>& records, const models::Processor& processor,
-                            const Config& config, const std::filesystem::path& cache) {
-  const std::filesystem::path file = config.data.train;
+                            const Config& config, const std::filesystem::path& file,
+                            const std::filesystem::path& cache) {
   const auto start = std::chrono::steady_clock::now();
   if (!config.data.check_at_start) {
     spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());

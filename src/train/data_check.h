@@ -11,11 +11,12 @@
 
 namespace vlmtrain::train {
 
-/// Looks at the data set before the first step, as data.check_at_start says: at all samples, or at as many as a plan
-/// needs. Shows how far it is, and logs what it took. `cache`: a file that keeps the result for the next start; empty:
-/// none.
+/// Looks at the data set in `file` before the first step, as data.check_at_start says: at all samples, or at as many as
+/// a plan needs. Shows how far it is, and logs what it took. `cache`: a file that keeps the result for the next start;
+/// empty: none.
 data::Outlines look_at_data(const std::vector<io::Record>& records, const models::Processor& processor,
-                            const Config& config, const std::filesystem::path& cache);
+                            const Config& config, const std::filesystem::path& file,
+                            const std::filesystem::path& cache);
 
 /// Enters the bad samples in the ledger, as data.on_bad_sample says. Throws UserError (kBadData) that names the first
 /// of them with `fail`, or if no sample is usable; the ledger is written to `ledger_file` then.

@@ -1,17 +1,22 @@
 #include "vlmtrain/train/evaluate.h"
 
-#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <span>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/data/sample_stream.h"
-#include "vlmtrain/engine/generate.h"
-#include "vlmtrain/engine/step.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/recovery.h"
+#include "vlmtrain/memory/shortage.h"
 
 namespace vlmtrain::train {
 
@@ -50,10 +55,12 @@ class Evaluator {
   }
 
   Evaluation run() {
-    const at::NoGradGuard no_gradients;
-    data::SampleStream stream(data::file_order(static_cast<int64_t>(records_.size())),
-                              [this](int64_t index) { return data::make_sample(processor_, records_, index); },
-                              {.workers = settings_.num_workers, .ahead = 2 * settings_.batch_size});
+    const auto start = std::chrono::steady_clock::now();
+    result_.batch_size = settings_.batch_size;
+    data::SampleStream stream(
+        data::file_order(static_cast<int64_t>(records_.size())),
+        [this](int64_t index) { return data::make_sample(processor_, records_, index); },
+        {.workers = settings_.num_workers, .ahead = 2 * settings_.batch_size, .bytes_ahead = settings_.bytes_ahead});
     std::vector<data::Sample> batch;
     while (auto item = stream.next()) {
       if (item->error) {
@@ -61,13 +68,20 @@ class Evaluator {
         continue;
       }
       batch.push_back(std::move(item->sample));
-      if (static_cast<int64_t>(batch.size()) == settings_.batch_size) score(batch);
+      if (std::ssize(batch) < result_.batch_size) continue;
+      if (settings_.is_to_stop && settings_.is_to_stop()) {
+        result_.is_whole = false;
+        return result_;
+      }
+      score(batch);
+      batch.clear();
     }
     if (!batch.empty()) score(batch);
     if (result_.skipped > 0 && result_.skipped == std::ssize(records_)) {
       throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(), first_problem_);
     }
-    if (result_.label_tokens > 0) result_.loss = loss_sum_ / static_cast<double>(result_.label_tokens);
+    tell_of_left_out();
+    result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return result_;
   }
 
@@ -83,25 +97,88 @@ class Evaluator {
     }
   }
 
-  /// Empties `batch`.
-  void score(std::vector<data::Sample>& batch) {
-    constexpr int64_t kLossChunkRows = 1024;
-    const auto micro_batch = data::collate(batch).to(settings_.device);
-    const at::Tensor features = model_.all_image_features({micro_batch.tiles, micro_batch.grids});
-    loss_sum_ += engine::loss_of(model_, micro_batch, features, 1.0, kLossChunkRows).item<double>();
-    result_.label_tokens += micro_batch.label_tokens();
-
-    std::vector<data::Sample> prompts;
-    for (const auto& sample : batch) {
-      prompts.push_back(processor_.outline_prompt(records_[static_cast<size_t>(sample.index)], sample.index));
+  /// In pieces of the size that memory allows.
+  void score(std::span<const data::Sample> samples) {
+    while (!samples.empty()) {
+      const auto size = static_cast<size_t>(std::min(result_.batch_size, std::ssize(samples)));
+      const auto shortage = try_score(samples.first(size), settings_.layout);
+      if (!shortage) {
+        samples = samples.subspan(size);
+        continue;
+      }
+      ++result_.oom_splits;
+      if (size > 1) {
+        result_.batch_size = static_cast<int64_t>(size + 1) / 2;
+        tell(report::EventKind::kOomSplit,
+             fmt::format("evaluation: memory ran out ({}); it goes on with batches of {}", shortage->reason,
+                         result_.batch_size),
+             {});
+        continue;
+      }
+      constexpr engine::EvaluationLayout kLeast{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
+      if (const auto still = try_score(samples.first(1), kLeast)) left_out_.push_back(samples.front().id);
+      samples = samples.subspan(1);
     }
-    const auto answers = engine::generate(model_, std::move(prompts), features, generation_);
-    for (size_t i = 0; i < batch.size(); ++i) count(batch[i], answers[i]);
-    batch.clear();
+  }
+
+  /// Counts nothing where memory ran out.
+  std::optional<memory::Shortage> try_score(std::span<const data::Sample> samples,
+                                            const engine::EvaluationLayout& layout) {
+    try {
+      std::vector<data::Sample> prompts;
+      for (const auto& sample : samples) {
+        if (settings_.answers) prompts.push_back(processor_.outline_prompt(record_of(sample), sample.index));
+      }
+      const auto scored =
+          engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts), layout, generation_);
+      for (size_t i = 0; i < samples.size(); ++i) {
+        add_loss(samples[i], scored.losses[i]);
+        if (settings_.answers) count(samples[i], scored.answers[i]);
+      }
+      return std::nullopt;
+    } catch (const std::exception& error) {
+      const auto shortage = memory::shortage_in(error);
+      if (!shortage) throw;
+      if (shortage->of != memory::Scarce::kDevice) memory::release_pinned(settings_.device);
+      memory::release_unused(settings_.device);
+      return shortage;
+    }
+  }
+
+  const io::Record& record_of(const data::Sample& sample) const { return records_[static_cast<size_t>(sample.index)]; }
+
+  void add_loss(const data::Sample& sample, double loss) {
+    const auto add = [&](TaskScore& score) {
+      ++score.with_loss;
+      score.loss_sum += loss;
+      score.label_tokens += sample.label_tokens();
+    };
+    add(result_.total);
+    if (const auto& task = record_of(sample).task; !task.empty()) add(result_.by_task[task]);
+  }
+
+  void tell(report::EventKind kind, const std::string& message, std::vector<std::string> ids) const {
+    if (settings_.on_event) {
+      settings_.on_event(kind, message, std::move(ids));
+    } else {
+      spdlog::warn("{}", message);
+    }
+  }
+
+  void tell_of_left_out() {
+    result_.left_out = std::ssize(left_out_);
+    if (left_out_.empty()) return;
+    constexpr size_t kMostNamed = 5;
+    const auto named = std::span(left_out_).first(std::min(kMostNamed, left_out_.size()));
+    tell(report::EventKind::kAnomaly,
+         fmt::format("evaluation: {} left out, since even alone there is no memory for {}: {}{}",
+                     counted(result_.left_out, "sample"), left_out_.size() == 1 ? "it" : "them", fmt::join(named, ", "),
+                     left_out_.size() > kMostNamed ? ", …" : ""),
+         left_out_);
   }
 
   void count(const data::Sample& sample, const std::vector<int64_t>& answer_ids) {
-    const auto& record = records_[static_cast<size_t>(sample.index)];
+    const auto& record = record_of(sample);
     if (record.turns.back().role != io::Role::kAssistant) return;  // there is nothing to compare with
     const Answer answer{record.id,
                         record.task,
@@ -121,7 +198,7 @@ class Evaluator {
     } else {
       result_.open.add(answer.expected, answer.given);
     }
-    on_answer_(answer);
+    if (on_answer_) on_answer_(answer);
   }
 
   const models::VisionLanguageModel& model_;
@@ -131,20 +208,41 @@ class Evaluator {
   engine::GenerateSettings generation_;
   const std::function<void(const Answer&)>& on_answer_;
   Evaluation result_;
-  double loss_sum_ = 0;
   std::string first_problem_;
+  std::vector<std::string> left_out_;  // ids
 };
 
 }  // namespace
 
+report::EvaluationScore TaskScore::metrics() const {
+  return {.loss = label_tokens > 0 ? loss() : std::numeric_limits<double>::quiet_NaN(),
+          .label_tokens = label_tokens,
+          .samples = with_loss,
+          .exact_match = samples > 0 ? std::optional(exact_match()) : std::nullopt};
+}
+
+report::EvaluationMetrics Evaluation::metrics(bool has_values) const {
+  report::EvaluationMetrics metrics{
+      .total = total.metrics(), .tasks = {}, .seconds = seconds, .batch_size = batch_size, .oom_splits = oom_splits};
+  for (const auto& [task, score] : by_task) metrics.tasks[task] = score.metrics();
+  if (has_values) return metrics;
+  metrics.total.loss = std::numeric_limits<double>::quiet_NaN();
+  metrics.total.exact_match.reset();
+  metrics.tasks.clear();
+  return metrics;
+}
+
 std::string Evaluation::to_json() const {
   nlohmann::ordered_json tasks = nlohmann::ordered_json::object();
   for (const auto& [task, score] : by_task) {
-    tasks[task] = {{"samples", score.samples}, {"exact_match", score.exact_match()}};
+    tasks[task] = {{"samples", score.samples},
+                   {"exact_match", score.exact_match()},
+                   {"loss", score.loss()},
+                   {"label_tokens", score.label_tokens}};
   }
   return io::json_text(
-      nlohmann::ordered_json{{"loss", loss},
-                             {"label_tokens", label_tokens},
+      nlohmann::ordered_json{{"loss", total.loss()},
+                             {"label_tokens", total.label_tokens},
                              {"samples", total.samples},
                              {"exact_match", total.exact_match()},
                              {"closed", {{"samples", closed.samples}, {"accuracy", closed.accuracy()}}},
@@ -155,6 +253,10 @@ std::string Evaluation::to_json() const {
                                {"precision", open.precision()},
                                {"f1", open.f1()}}},
                              {"skipped", skipped},
+                             {"left_out", left_out},
+                             {"batch_size", batch_size},
+                             {"oom_splits", oom_splits},
+                             {"seconds", seconds},
                              {"by_task", tasks}});
 }
 

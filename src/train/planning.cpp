@@ -51,7 +51,7 @@ planner::Workload workload_of(const std::vector<io::Record>& records, const data
 
 planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
                               const Config& config) {
-  const data::Outlines outlines = look_at_data(records, processor, config, /*cache=*/{});
+  const data::Outlines outlines = look_at_data(records, processor, config, config.data.train, /*cache=*/{});
   if (!outlines.problems.empty()) {
     spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train,
                  outlines.problems.size(), records.size(), outlines.problems.begin()->second.message);

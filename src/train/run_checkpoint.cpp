@@ -1,6 +1,7 @@
 #include "vlmtrain/train/run_checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -25,6 +26,7 @@ namespace {
 
 constexpr int64_t kShardBytes = 5'000'000'000;
 constexpr std::string_view kPrefix = "step-";
+constexpr const char* kBest = "best";
 
 std::filesystem::path state_folder(const std::filesystem::path& checkpoint) {
   return checkpoint / "trainer_state";
@@ -128,6 +130,43 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
               path);
 }
 
+nlohmann::ordered_json to_json(const EvaluationState& evaluation) {
+  nlohmann::ordered_json json{{"basis", evaluation.basis},
+                              {"without_improvement", evaluation.without_improvement},
+                              {"is_due", evaluation.is_due}};
+  if (evaluation.best_step) json["best_step"] = *evaluation.best_step;
+  if (evaluation.best_value) json["best_value"] = *evaluation.best_value;
+  return json;
+}
+
+EvaluationState evaluation_of(const nlohmann::ordered_json& json, int64_t step, const std::filesystem::path& path) {
+  EvaluationState evaluation;
+  if (json.is_null()) return evaluation;
+  const auto source = fmt::format("{}: evaluation", path.string());
+  const auto refuse = [&](const std::string& what) {
+    throw data_error(
+        "{}: {}: the file was changed or damaged; copy the checkpoint again, or move it away to go on from "
+        "the one before it",
+        source, what);
+  };
+  if (!json.is_object()) refuse(fmt::format("is {}, no object", io::json_excerpt(json)));
+  evaluation.basis = json.value("basis", nlohmann::ordered_json());
+  evaluation.without_improvement = io::get<int64_t>(json, "without_improvement", source);
+  evaluation.is_due = io::get<bool>(json, "is_due", source);
+  check_range("evaluation.without_improvement", evaluation.without_improvement, 0, step, path);
+  if (json.contains("best_step") != json.contains("best_value")) refuse("has one of best_step and best_value");
+  if (!json.contains("best_step")) return evaluation;
+  evaluation.best_step = io::get<int64_t>(json, "best_step", source);
+  evaluation.best_value = io::get<double>(json, "best_value", source);
+  check_range("evaluation.best_step", *evaluation.best_step, 1, step, path);
+  if (!std::isfinite(*evaluation.best_value)) refuse("best_value is not finite");
+  return evaluation;
+}
+
+std::filesystem::path checkpoint_of_step(const std::filesystem::path& folder, int64_t step) {
+  return folder / fmt::format("{}{}", kPrefix, step);
+}
+
 }  // namespace
 
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_dir) {
@@ -135,8 +174,19 @@ std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::pa
   return checkpoints.empty() ? std::nullopt : std::optional{checkpoints.back().second};
 }
 
-RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep)
-    : folder_(run_dir / "checkpoints"), keep_(keep) {
+std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& run_dir) {
+  const auto newest = newest_checkpoint(run_dir);
+  std::error_code error;
+  // A checkpoint that was published without its state is one all the same.
+  if (!newest || !std::filesystem::exists(state_folder(*newest) / "state.json", error)) return std::nullopt;
+  const auto best = load_run_state(*newest).evaluation.best_step;
+  if (!best) return std::nullopt;
+  auto folder = checkpoint_of_step(run_dir / "checkpoints", *best);
+  return std::filesystem::is_directory(folder, error) ? std::optional{std::move(folder)} : std::nullopt;
+}
+
+RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep, bool keep_best)
+    : folder_(run_dir / "checkpoints"), keep_(keep), keep_best_(keep_best) {
   io::clean_leftovers(run_dir);
   io::clean_leftovers(folder_);
 }
@@ -171,7 +221,7 @@ std::filesystem::path RunCheckpoints::save(const RunState& state, const models::
                                            const models::BaseWeights& base, std::optional<at::ScalarType> dtype) {
   const auto masters = optimizer.masters();
   const models::SavedWeights how{.base = &base, .dtype = dtype, .masters = {masters.begin(), masters.end()}};
-  std::filesystem::path checkpoint = folder_ / fmt::format("{}{}", kPrefix, state.step);
+  std::filesystem::path checkpoint = checkpoint_of_step(folder_, state.step);
   io::AtomicDirectory folder(checkpoint);
   if (model.parameters().lora()) {
     models::save_adapter(model, how, folder.path());
@@ -195,18 +245,42 @@ std::filesystem::path RunCheckpoints::save(const RunState& state, const models::
     json["settled_parts"] = state.settled_parts;
   }
   if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
+  if (!state.evaluation.basis.is_null()) json["evaluation"] = to_json(state.evaluation);
   if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
   io::write_file(trainer_state / "state.json", io::json_text(json, 2) + "\n");
   folder.commit();
-  remove_old();
+  link_best(state);
+  remove_old(state);
   return checkpoint;
 }
 
-void RunCheckpoints::remove_old() {
+void RunCheckpoints::link_best(const RunState& state) {
+  const auto link = folder_ / kBest;
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder_, error)) return;
+  const auto target = state.evaluation.best_step ? checkpoint_of_step(folder_, *state.evaluation.best_step) : link;
+  if (!keep_best_ || target == link || !std::filesystem::is_directory(target, error)) {
+    if (std::filesystem::is_symlink(link, error)) std::filesystem::remove(link, error);
+    return;
+  }
+  if (std::filesystem::read_symlink(link, error) == target.filename() || !has_links_) return;
+  try {
+    io::write_link(link, target.filename());
+  } catch (const UserError& problem) {
+    has_links_ = false;
+    spdlog::warn("{}: no link to the best checkpoint: {}; the run goes on, and state.json names its step",
+                 link.string(), problem.what());
+  }
+}
+
+void RunCheckpoints::remove_old(const RunState& state) {
   std::erase_if(remains_, [](const auto& path) { return !io::remove_directory(path); });
   const auto checkpoints = all_checkpoints(folder_);
   const auto surplus = static_cast<int64_t>(checkpoints.size()) - keep_;
-  for (int64_t i = 0; i < surplus; ++i) remove(checkpoints[static_cast<size_t>(i)].second);
+  for (int64_t i = 0; i < surplus; ++i) {
+    const auto& [step, path] = checkpoints[static_cast<size_t>(i)];
+    if (!keep_best_ || step != state.evaluation.best_step) remove(path);
+  }
 }
 
 void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
@@ -230,9 +304,10 @@ std::filesystem::path checkpoint_in(const std::filesystem::path& folder) try {
         "the end",
         folder.string());
   }
-  // Where runs come to record their best checkpoint, that one is to be taken.
-  spdlog::info("{}: is the folder of a run; its newest checkpoint is taken, {}", folder.string(), newest->string());
-  return *newest;
+  const auto best = best_checkpoint(folder);
+  spdlog::info("{}: is the folder of a run; its {} checkpoint is taken, {}", folder.string(), best ? "best" : "newest",
+               best.value_or(*newest).string());
+  return best.value_or(*newest);
 } catch (const std::filesystem::filesystem_error& error) {
   throw data_error("{}: cannot be looked at: {}; give the folder of a checkpoint or of a run", folder.string(),
                    error.code().message());
@@ -252,6 +327,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint) {
   state.schedule_start = {.step = number("schedule_start"), .skipped_steps = number("schedule_start_skipped")};
   state.settled_parts = io::get_or<std::vector<std::string>>(json, "settled_parts", {}, path.string());
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
+  state.evaluation = evaluation_of(json.value("evaluation", nlohmann::ordered_json()), state.step, path);
   state.host_memory = json.value("host_memory", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
   if (!state.fingerprint.is_object()) {

@@ -36,14 +36,16 @@ RunSetup::RunSetup(const Config& config, at::Device device)
     : folder(run_folder(config)),
       records(read_records(config.data.train)),
       processor(models::load_processor(config.model.path, processor_settings(config.data, config.data.train))),
-      checkpoints(folder, config.output.keep),
+      checkpoints(folder, config.output.keep, config.output.keep_best),
       ledger(config.data.train, std::ssize(records)),
       tasks(config.training.balance, data::Tasks(records)) {
   checkpoints.check();
   find_newest(config);
-  const data::Outlines outlines = look_at_data(records, *processor, config, folder / "data_check.jsonl");
+  const data::Outlines outlines =
+      look_at_data(records, *processor, config, config.data.train, folder / "data_check.jsonl");
   settle_bad_samples(outlines, config, records, ledger, folder / "ledger.json");
   settle_steps(config);
+  if (config.evaluation.are_wanted()) evaluated.emplace(config, *processor, folder / "eval_check.jsonl");
   make_plan(config, device, workload_of(records, outlines, config), outlines.making_bytes);
   load(config, device);
 }

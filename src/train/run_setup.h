@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "train/evaluation_set.h"
 #include "train/host_run.h"
 #include "train/run_plan.h"
 #include "train/task_balance.h"
@@ -34,6 +35,7 @@ struct RunSetup {
   std::filesystem::path folder;
   std::vector<io::Record> records;
   std::unique_ptr<models::Processor> processor;
+  std::optional<EvaluationSet> evaluated;  ///< where the run has evaluations
   RunCheckpoints checkpoints;
   RunState state;
   bool resumed = false;

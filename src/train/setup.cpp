@@ -43,6 +43,27 @@ void check_learning_rates(const Config& config) {
   check("projector", config.model.freeze_projector, config.training.projector_learning_rate);
 }
 
+void check_evaluation(const Config& config) {
+  const EvaluationOptions& evaluation = config.evaluation;
+  if (evaluation.are_wanted() && config.data.eval.empty()) {
+    throw usage_error(
+        "training.eval_steps: is {}, but data.eval is empty; name the file to evaluate on, such as "
+        "data.eval=held_out.json, or set training.eval_steps=0",
+        evaluation.steps ? std::to_string(*evaluation.steps) : "auto");
+  }
+  if (evaluation.patience > 0 && !evaluation.are_wanted()) {
+    throw usage_error(
+        "training.early_stopping_patience: is {}, but training.eval_steps is 0, so there are no evaluations that could "
+        "stop the run; set training.eval_steps, such as training.eval_steps=100, or leave the patience 0",
+        evaluation.patience);
+  }
+  if (evaluation.best_metric == BestMetric::kExactMatch && !evaluation.answers) {
+    throw usage_error(
+        "training.best_metric: is exact_match, which needs answers, but training.eval_answers is false; take "
+        "training.best_metric=loss, or set training.eval_answers to true");
+  }
+}
+
 std::vector<io::Record> read_records(const std::filesystem::path& file) {
   auto records = io::read_dataset(file);
   if (records.empty()) throw data_error("{}: holds no samples", file.string());
@@ -174,6 +195,7 @@ void check_keys(const Config& config) {
   check_batch_scaling(config.training);
   check_loss_scale(config.training);
   check_learning_rates(config);
+  check_evaluation(config);
   micro_batch_size(config.training);
 }
 

@@ -17,6 +17,7 @@
 #include "train/callbacks/progress_bar.h"
 #include "train/callbacks/sample_predictions.h"
 #include "train/callbacks/tensorboard_events.h"
+#include "train/evaluation_in_run.h"
 #include "train/oom_guard.h"
 #include "train/pending_step.h"
 #include "train/run_lock.h"
@@ -31,6 +32,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/report/environment.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/train/stop_request.h"
@@ -69,6 +71,7 @@ class Trainer {
         epochs_(run_.ledger, seed()),
         saved_step_(run_.resumed ? run_.state.step : -1) {
     add_callbacks(quiet);
+    add_evaluations();
     log_run();
     if (run_.resumed) {
       event(report::EventKind::kResumed,
@@ -93,17 +96,50 @@ class Trainer {
     if (run_.plan) run_.plan->compare(most_, device_used_bytes(), run_.state.step, twin_ ? &twin_->summary() : nullptr);
     if (run_.host) run_.host->compare(run_.state.step);
     callbacks_.end(/*well=*/true);
-    return {.stopped = stop_signal() != 0 && !is_over(),
-            .steps = run_.state.step,
-            .last_loss = last_loss_,
-            .checkpoint = run_.checkpoints.newest(),
-            .reserved_peak_bytes = most_.reserved_peak_bytes,
-            .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
-            .skipped_steps = run_.state.skipped_steps,
-            .callback_seconds = callbacks_.seconds()};
+    TrainingSummary summary{
+        .stopped = stop_signal() != 0 && (!is_over() || run_.state.evaluation.is_due),
+        .steps = run_.state.step,
+        .last_loss = last_loss_,
+        .checkpoint = run_.checkpoints.newest(),
+        .reserved_peak_bytes = most_.reserved_peak_bytes,
+        .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
+        .skipped_steps = run_.state.skipped_steps,
+        .callback_seconds = callbacks_.seconds()};
+    if (evaluations_) tell_of_evaluations(summary);
+    return summary;
   }
 
  private:
+  void tell_of_evaluations(TrainingSummary& summary) const {
+    summary.early_stopped = evaluations_->is_enough();
+    summary.best_metric = name_of(config_.evaluation.best_metric);
+    summary.best_step = run_.state.evaluation.best_step;
+    summary.best_value = run_.state.evaluation.best_value;
+    if (config_.output.keep_best) summary.best_checkpoint = best_checkpoint(run_.folder);
+    summary.last_evaluation = evaluations_->newest();
+  }
+
+  void add_evaluations() {
+    if (!run_.evaluated) {
+      run_.state.evaluation = {};
+      return;
+    }
+    EvaluationSettings settings{.device = device_,
+                                .batch_size = config_.evaluation.batch_size.value_or(16),
+                                .num_workers = config_.data.num_workers,
+                                .answers = config_.evaluation.answers,
+                                .max_new_tokens = config_.evaluation.max_new_tokens,
+                                .end_token_ids = models::end_token_ids(config_.model.path, run_.evaluated->processor()),
+                                .on_bad_sample = config_.data.on_bad_sample};
+    settings.is_to_stop = [] { return stop_signal() != 0; };
+    settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
+      event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
+    };
+    evaluations_.emplace(config_, *run_.evaluated, *run_.model, std::move(settings), /*has_values=*/!is_rehearsal(),
+                         run_.state.evaluation);
+    run_.checkpoints.link_best(run_.state);
+  }
+
   void add_callbacks(bool quiet) {
     const int64_t done = run_.state.step;
     callbacks_.add(std::make_unique<MetricsFiles>(run_.folder, done, config_.output.log_samples));
@@ -155,6 +191,7 @@ class Trainer {
                    [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
     // What loading left behind is not what a step leaves behind.
     memory::release_unused(device_);
+    make_up_evaluation();
     while (!is_over() && stop_signal() == 0) {
       // 1. The samples of this step, exactly the global batch, and how its micro-batches are to be cut.
       const auto start = Clock::now();
@@ -168,9 +205,13 @@ class Trainer {
       pending_->report.metrics.step_seconds = seconds;
       // The first step loads kernels: no measure of a step.
       if (step.step > first_step_) step_seconds_ = seconds;
-      if (device_.is_cpu() || is_save_step()) finish_pending();
-      // 4. Save.
-      if (is_save_step()) save();
+      // 4. Evaluate.
+      if (run_.state.evaluation.is_due) pending_->report.metrics.evaluation = evaluate_now();
+      const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
+      const bool saves = is_save_step() || (is_best && config_.output.keep_best);
+      if (device_.is_cpu() || saves || pending_->report.metrics.evaluation) finish_pending();
+      // 5. Save.
+      if (saves) save();
     }
     finish_pending();
     const bool has_begun = run_.state.step > 0;
@@ -178,7 +219,13 @@ class Trainer {
     if (stop_signal() != 0) {
       event(report::EventKind::kStopped,
             fmt::format("stopped by signal {} after step {}", stop_signal(), run_.state.step));
-    } else if (has_begun && !is_rehearsal()) {
+      return;
+    }
+    if (evaluations_ && evaluations_->is_enough() && evaluations_->newest()) {
+      event(report::EventKind::kStopped,
+            fmt::format("stopped early after step {}: {}", run_.state.step, evaluations_->why_enough()));
+    }
+    if (has_begun && !is_rehearsal()) {
       refuse_to_end_untrained();
     }
   }
@@ -194,11 +241,45 @@ class Trainer {
 
   /// All steps are done, or with training.epochs each usable sample was taken as often: samples that turned out to be
   /// bad on the way make that fewer steps.
-  bool is_over() {
+  bool has_done_its_steps() {
     constexpr double kRounding = 1e-9;
     if (run_.state.step >= run_.total_steps) return true;
     return !config_.training.max_steps && epochs_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
   }
+
+  /// What a stop interrupted. The step's line is written, its checkpoint too.
+  void make_up_evaluation() {
+    if (!run_.state.evaluation.is_due || stop_signal() != 0) return;
+    const auto evaluation = evaluate_now();
+    if (!evaluation) return;
+    callbacks_.late_evaluation(run_.state.step, *evaluation);
+    save();
+  }
+
+  /// Nothing where a stop was asked for meanwhile.
+  std::optional<report::EvaluationMetrics> evaluate_now() {
+    // What the step left in the cache would come on top of what was planned.
+    if (!device_.is_cpu()) memory::release_unused(device_);
+    memory::reset_peaks(device_);
+    auto evaluation = [&] {
+      const auto host_limit = run_.host ? run_.host->guard() : nullptr;
+      return evaluations_->after(run_.state.step);
+    }();
+    const auto memory = memory::device_memory(device_);
+    most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
+    most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
+    leave_device_as_found();
+    return evaluation;
+  }
+
+  /// After what used the device and no twin knows of.
+  void leave_device_as_found() {
+    if (device_.is_cpu()) return;
+    memory::release_unused(device_);
+    if (twin_) twin_->diverge();
+  }
+
+  bool is_over() { return has_done_its_steps() || (evaluations_ && evaluations_->is_enough()); }
 
   GuardedStep do_step(OomGuard& guard, UpcomingSteps& upcoming, UpcomingStep& step) {
     if (!step.foreseen.fits) warn_of(step);
@@ -271,6 +352,7 @@ class Trainer {
   }
 
   void take_note(const GuardedStep& done, const UpcomingStep& step) {
+    const double epochs_before = epochs_.at(run_.state.cursor);
     ++run_.state.step;
     run_.state.cursor = step.batch.next;
     for (const auto& sample : step.batch.samples) run_.ledger.mark_used(sample.index);
@@ -280,6 +362,8 @@ class Trainer {
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.total_steps;
     metrics.epoch = epochs_.at(run_.state.cursor);
+    run_.state.evaluation.is_due =
+        evaluations_ && evaluations_->is_due(run_.state.step, epochs_before, metrics.epoch, has_done_its_steps());
     metrics.learning_rate = rates_.language_model;
     if (trains_vision_tower_) metrics.vision_learning_rate = rates_.vision_tower;
     if (trains_projector_) metrics.projector_learning_rate = rates_.projector;
@@ -342,10 +426,7 @@ class Trainer {
   void save() {
     if (!is_rehearsal()) callbacks_.checkpoint(run_.state.step, write_checkpoint());
     saved_step_ = run_.state.step;
-    if (device_.is_cpu()) return;
-    // Callbacks may have used the device, which no twin knows of.
-    memory::release_unused(device_);
-    if (twin_) twin_->diverge();
+    leave_device_as_found();  // by callbacks
   }
 
   /// Returns its folder.
@@ -424,6 +505,7 @@ class Trainer {
   RunSetup run_;
   data::EpochProgress epochs_;
   CallbackList callbacks_;
+  std::optional<EvaluationInRun> evaluations_;
   std::unique_ptr<TwinLink> twin_;  // on a GPU
   std::optional<PendingStep> pending_;
   const bool trains_vision_tower_ = trains(nn::Component::kVisionTower);
@@ -466,6 +548,14 @@ std::string TrainingSummary::to_json() const {
   if (planned_peak_bytes) json["planned_peak_bytes"] = *planned_peak_bytes;
   json["skipped_steps"] = skipped_steps;
   json["callback_seconds"] = callback_seconds;
+  json["early_stopped"] = early_stopped;
+  json["best_metric"] = best_metric.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(best_metric);
+  json["best_step"] = best_step ? nlohmann::ordered_json(*best_step) : nlohmann::ordered_json();
+  json["best_value"] = best_value ? nlohmann::ordered_json(*best_value) : nlohmann::ordered_json();
+  json["best_checkpoint"] = nullptr;
+  if (best_checkpoint) json["best_checkpoint"] = best_checkpoint->string();
+  json["last_evaluation"] = nullptr;
+  if (last_evaluation) json["last_evaluation"] = nlohmann::ordered_json::parse(last_evaluation->to_json());
   return io::json_text(json);
 }
 

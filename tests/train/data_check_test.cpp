@@ -22,7 +22,7 @@ class DataCheckTest : public testing::Test {
   data::Outlines look(const std::filesystem::path& cache) const {
     const auto processor =
         models::load_processor(config_.model.path, processor_settings(config_.data, config_.data.train));
-    return look_at_data(source_.records(), *processor, config_, cache);
+    return look_at_data(source_.records(), *processor, config_, config_.data.train, cache);
   }
 
   std::filesystem::path cache() const { return folder_.path() / "data_check.jsonl"; }

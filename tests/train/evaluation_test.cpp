@@ -13,17 +13,17 @@ namespace {
 
 TEST(EvaluationTest, IsOneLineOfJson) {
   Evaluation evaluation;
-  evaluation.loss = 0.25;
-  evaluation.label_tokens = 12;
-  evaluation.total = {.samples = 4, .exact = 3};
-  evaluation.by_task["count"] = {.samples = 2, .exact = 1};
+  evaluation.total = {.samples = 4, .exact = 3, .with_loss = 4, .loss_sum = 3, .label_tokens = 12};
+  evaluation.by_task["count"] = {.samples = 2, .exact = 1, .with_loss = 2, .loss_sum = 2, .label_tokens = 4};
+  evaluation.batch_size = 16;
   evaluation.skipped = 1;
   evaluation.closed.add("yes", "Yes");
   evaluation.open.add("left lung", "left side");
   EXPECT_EQ(evaluation.to_json(), R"({"loss":0.25,"label_tokens":12,"samples":4,"exact_match":0.75,)"
                                   R"("closed":{"samples":1,"accuracy":1.0},"open":{"samples":1,"exact_match":0.0,)"
-                                  R"("recall":0.5,"precision":0.5,"f1":0.5},"skipped":1,)"
-                                  R"("by_task":{"count":{"samples":2,"exact_match":0.5}}})");
+                                  R"("recall":0.5,"precision":0.5,"f1":0.5},"skipped":1,"left_out":0,)"
+                                  R"("batch_size":16,"oom_splits":0,"seconds":0.0,"by_task":{"count":{"samples":2,)"
+                                  R"("exact_match":0.5,"loss":0.5,"label_tokens":4}}})");
 }
 
 TEST(EvaluationTest, NoSampleIsNoMatch) {
@@ -37,7 +37,9 @@ TEST(TrainingSummaryTest, ARunThatDidNoStepHasNoLoss) {
   summary.checkpoint = "run/checkpoints/step-3";
   EXPECT_EQ(summary.to_json(),
             R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3",)"
-            R"("reserved_peak_bytes":0,"planned_peak_bytes":null,"skipped_steps":0,"callback_seconds":0.0})");
+            R"("reserved_peak_bytes":0,"planned_peak_bytes":null,"skipped_steps":0,"callback_seconds":0.0,)"
+            R"("early_stopped":false,"best_metric":null,"best_step":null,"best_value":null,"best_checkpoint":null,)"
+            R"("last_evaluation":null})");
   summary.last_loss = 1.5;
   EXPECT_EQ(nlohmann::json::parse(summary.to_json())["last_loss"], 1.5);
 }
@@ -87,10 +89,11 @@ TEST_F(EvaluateTest, ComparesEachAnswerAndSumsUpTheLoss) {
   EXPECT_EQ(whole.closed.samples + whole.open.samples, 4);
   int64_t label_tokens = 0;
   for (const auto& sample : source_.samples()) label_tokens += data::shape_of(sample).label_tokens;
-  EXPECT_EQ(whole.label_tokens, label_tokens);
+  EXPECT_EQ(whole.total.label_tokens, label_tokens);
   const Evaluation singly = evaluation({.batch_size = 1, .max_new_tokens = 6});
-  EXPECT_NEAR(singly.loss, whole.loss, 1e-4 * whole.loss) << "a mean over labels, not over batches";
-  EXPECT_EQ(singly.label_tokens, whole.label_tokens);
+  EXPECT_NEAR(singly.total.loss(), whole.total.loss(), 1e-6 * whole.total.loss())
+      << "a mean over labels, not over batches";
+  EXPECT_EQ(singly.total.label_tokens, whole.total.label_tokens);
 }
 
 TEST_F(EvaluateTest, IsExactButForWhiteSpaceAtTheEnds) {

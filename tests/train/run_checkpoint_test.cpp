@@ -104,6 +104,38 @@ TEST_F(RunCheckpointTest, ANumberThatNoRunCanHaveIsNamedWithItsKey) {
   }
 }
 
+TEST_F(RunCheckpointTest, AnEvaluationThatNoRunCanHaveIsNamed) {
+  const auto put = [&](const std::string& evaluation) {
+    put_state(R"({"step":7,"epoch":0,"position":3,"evaluation":)" + evaluation + "}");
+  };
+  put(R"({"basis":{"a":"b"},"without_improvement":2,"is_due":true,"best_step":5,"best_value":0.1})");
+  const EvaluationState right = load_run_state(folder()).evaluation;
+  EXPECT_EQ(right.best_step, 5);
+  EXPECT_EQ(right.best_value, 0.1);
+  EXPECT_EQ(right.without_improvement, 2);
+  EXPECT_TRUE(right.is_due);
+  put("null");
+  EXPECT_EQ(load_run_state(folder()).evaluation.best_step, std::nullopt);
+  const std::pair<const char*, const char*> wrong[]{
+      {R"([1])", "evaluation: is [1]"},
+      {R"({"is_due":false})", "without_improvement"},
+      {R"({"without_improvement":0})", "is_due"},
+      {R"({"without_improvement":0,"is_due":3})", "is_due"},
+      {R"({"without_improvement":-1,"is_due":false})", "evaluation.without_improvement is -1"},
+      {R"({"without_improvement":8,"is_due":false})", "evaluation.without_improvement is 8"},
+      {R"({"without_improvement":0,"is_due":false,"best_step":5})", "one of best_step and best_value"},
+      {R"({"without_improvement":0,"is_due":false,"best_value":5})", "one of best_step and best_value"},
+      {R"({"without_improvement":0,"is_due":false,"best_step":8,"best_value":0.1})", "evaluation.best_step is 8"},
+      {R"({"without_improvement":0,"is_due":false,"best_step":0,"best_value":0.1})", "evaluation.best_step is 0"},
+      {R"({"without_improvement":0,"is_due":false,"best_step":4611686018427387904,"best_value":1})", "best_step"},
+      {R"({"without_improvement":0,"is_due":false,"best_step":5,"best_value":"less"})", "best_value"},
+      {R"({"without_improvement":0,"is_due":false,"best_step":5,"best_value":null})", "best_value"}};
+  for (const auto& [evaluation, named] : wrong) {
+    put(evaluation);
+    EXPECT_THAT(refusal(), AllOf(HasSubstr("trainer_state/state.json"), HasSubstr(named))) << evaluation;
+  }
+}
+
 /// Epochs of another data set count from there: the whole may have more steps than they take.
 TEST_F(RunCheckpointTest, ARunThatWasChangedMayHaveStepsFromBefore) {
   nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};

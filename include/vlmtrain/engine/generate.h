@@ -15,6 +15,7 @@ namespace vlmtrain::engine {
 struct GenerateSettings {
   at::Device device = at::kCPU;
   int64_t max_new_tokens = 64;
+  int64_t room_for_tokens = 0;              ///< of an answer in the cache, where that is more than max_new_tokens
   std::vector<int64_t> end_token_ids = {};  ///< each ends an answer
   SamplingSettings sampling = {};
   /// Without, each new token runs the model over the whole sequences: slow, and there to be compared with.

@@ -39,6 +39,10 @@ class AtomicFile {
 /// Writes `content` to `path` with AtomicFile: after it, or after a crash, there is the old file or the new one.
 void write_file(const std::filesystem::path& path, std::string_view content);
 
+/// Makes `path` a symbolic link to `target`, in place of the link or file that was there, at one instant. Errors as for
+/// AtomicFile, also where the file system has no links.
+void write_link(const std::filesystem::path& path, const std::filesystem::path& target);
+
 /// A folder that appears under its name only when it is whole and on the disk, replacing the one that was there.
 ///
 /// The files are written below path(), a temporary sibling. A process that is killed at any instant leaves the previous

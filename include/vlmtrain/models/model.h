@@ -74,6 +74,8 @@ class VisionLanguageModel {
   /// image_features() of all tiles, with at most vision_tiles_per_pass() of them in the tower at a time, but never less
   /// than one frame of a grid; undefined where there are no tiles.
   at::Tensor all_image_features(const VisionInput& vision) const;
+  /// The same with another number of tiles at a time; 0: all.
+  at::Tensor all_image_features(const VisionInput& vision, int64_t tiles_per_pass) const;
   /// all_image_features() and hidden_states() of a batch.
   at::Tensor forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const;
 

@@ -35,6 +35,9 @@ struct EvaluationMetrics {
   int64_t batch_size = 0;  ///< most samples that were computed at once
   int64_t oom_splits = 0;  ///< batches that were done again in smaller ones
   bool is_best = false;    ///< of the run so far, by training.best_metric
+
+  /// As in a step's line.
+  std::string to_json() const;
 };
 
 /// One optimizer step as metrics.jsonl has it. A number that is not finite stands there as null, for JSON has no NaN.
@@ -87,6 +90,8 @@ class StepLines {
   /// written.
   StepLines(std::filesystem::path path, int64_t resumed_step);
   void append(const std::string& json_line);
+  /// Adds a key to the line of `step`, if there is one; `json` is its value.
+  void amend(int64_t step, const std::string& key, const std::string& json);
 
  private:
   std::filesystem::path path_;

@@ -42,6 +42,25 @@ enum class Resume { kAuto, kChanged, kNever };
 /// Where the learning rate's course begins.
 enum class ScheduleFrom { kStart, kChange };
 
+/// What the best checkpoint is best by.
+enum class BestMetric { kLoss, kExactMatch };
+
+/// As the configuration writes it.
+const char* name_of(BestMetric metric);
+
+/// Of section `training`: evaluations on data.eval while the run goes (docs/evaluation.md).
+struct EvaluationOptions {
+  Auto<int64_t> steps = 0;  ///< auto: at the ends of epochs and of the run only; 0: none
+  Auto<int64_t> samples;    ///< auto: all
+  bool answers = true;
+  int64_t max_new_tokens = 32;
+  Auto<int64_t> batch_size;
+  BestMetric best_metric = BestMetric::kLoss;
+  int64_t patience = 0;  ///< evaluations; 0: without end
+
+  bool are_wanted() const { return !steps || *steps > 0; }
+};
+
 /// The type of saved weights.
 enum class OutputDtype { kAuto, kFp32, kBf16, kFp16 };
 
@@ -50,6 +69,7 @@ struct OutputOptions {
   OutputDtype dtype = OutputDtype::kAuto;
   int64_t save_steps = 500;
   int64_t keep = 2;
+  bool keep_best = true;
   int64_t sample_predictions = 4;
   bool report = true;
   bool tensorboard = true;
@@ -64,6 +84,7 @@ struct Config {
   engine::TrainingOptions training;
   Resume resume = Resume::kAuto;
   ScheduleFrom schedule_from = ScheduleFrom::kStart;
+  EvaluationOptions evaluation;
   planner::MemoryOptions memory;
   OutputOptions output;
 };

@@ -14,6 +14,17 @@
 
 namespace vlmtrain::train {
 
+/// What a run's evaluations have shown so far.
+struct EvaluationState {
+  /// What was evaluated and by what: the values of another are not compared with these. Null where the run has no
+  /// evaluations.
+  nlohmann::ordered_json basis;
+  std::optional<int64_t> best_step;  ///< both or none
+  std::optional<double> best_value;
+  int64_t without_improvement = 0;  ///< evaluations in a row since then
+  bool is_due = false;              ///< the one after the newest step is still to be made, since a stop came first
+};
+
 /// Where a run stands between two steps. Random numbers need no state: each step's stream is a function of seed and
 /// step.
 struct RunState {
@@ -25,7 +36,8 @@ struct RunState {
   int64_t skipped_steps = 0;            ///< of these, whose loss or gradients were not finite: nothing was moved
   data::Cursor cursor;                  ///< where the next step's samples are drawn
   nlohmann::ordered_json task_balance;  ///< TaskBalance::state(), null without it
-  nlohmann::ordered_json host_memory;   ///< of a run on the CPU: the limit and the cut that it started with, else null
+  EvaluationState evaluation;
+  nlohmann::ordered_json host_memory;  ///< of a run on the CPU: the limit and the cut that it started with, else null
   /// Where the learning rate's course began: at the start, or with training.schedule_from at a change.
   struct {
     int64_t step = 0;
@@ -39,14 +51,17 @@ struct RunState {
 
 /// Of the run in `run_dir`; nothing where it has none. Writes nothing.
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_dir);
+/// The one that the newest one's state calls the best, if it is there.
+std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& run_dir);
 
 /// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA an adapter that PEFT
 /// loads, and `trainer_state/`. Each is written under a temporary name and renamed, so that a kill at any instant
 /// leaves the previous one whole.
 class RunCheckpoints {
  public:
-  /// `keep` newest ones stay. Removes what a killed run left unfinished, here and in `run_dir` itself.
-  RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep);
+  /// `keep` newest ones stay, with `keep_best` also the best. Removes what a killed run left unfinished, here and in
+  /// `run_dir` itself.
+  RunCheckpoints(const std::filesystem::path& run_dir, int64_t keep, bool keep_best = true);
 
   /// The folder of the newest checkpoint, if there is one.
   std::optional<std::filesystem::path> newest() const;
@@ -54,6 +69,10 @@ class RunCheckpoints {
   /// Throws UserError (kBadData) that says how to go on where the newest checkpoint is not whole, as one that was
   /// copied in part, or where something else has a checkpoint's name.
   void check() const;
+
+  /// Makes checkpoints/best a link to the best checkpoint of the run that is in `state`, or removes the link where none
+  /// is kept. A file system without links is a warning.
+  void link_best(const RunState& state);
 
   /// Returns the checkpoint's folder. Older ones than `keep` go; what cannot be removed of them is a warning. Weights
   /// are saved as the base has them (models/weights_to_save.h), `dtype` as SavedWeights::dtype. What is lost by that of
@@ -63,16 +82,19 @@ class RunCheckpoints {
                              const models::BaseWeights& base, std::optional<at::ScalarType> dtype);
 
  private:
-  void remove_old();
+  void remove_old(const RunState& state);
   void remove(const std::filesystem::path& checkpoint);
 
   std::filesystem::path folder_;
   int64_t keep_;
+  bool keep_best_;
+  bool has_links_ = true;                       // as far as is known
   std::vector<std::filesystem::path> remains_;  // of old checkpoints, to be tried again
 };
 
-/// The checkpoint that `folder` stands for: where it is the folder of a run, the newest one in it, which the log names;
-/// else `folder` itself. Throws UserError (kBadData) for a run that has none yet.
+/// The checkpoint that `folder` stands for: where it is the folder of a run, the best one in it or, without
+/// evaluations, the newest one, which the log names; else `folder` itself. Throws UserError (kBadData) for a run that
+/// has none yet.
 std::filesystem::path checkpoint_in(const std::filesystem::path& folder);
 
 /// Reads trainer_state/state.json. Throws UserError (kBadData) that names file and key where a number cannot be one of

@@ -28,6 +28,9 @@ void check_loss_scale(const engine::TrainingOptions& training);
 /// Throws UserError (kUsage) for the learning rate of a part of the model that stays as it is.
 void check_learning_rates(const Config& config);
 
+/// Throws UserError (kUsage) where evaluations are asked for without data.eval, or what needs them without them.
+void check_evaluation(const Config& config);
+
 /// What a run refuses before it touches a file: keys that are missing or contradict each other (kUsage).
 void check_keys(const Config& config);
 

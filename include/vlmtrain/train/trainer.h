@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "vlmtrain/report/metrics.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {
@@ -20,6 +21,12 @@ struct TrainingSummary {
   std::optional<int64_t> planned_peak_bytes;        ///< the same, as planned; nothing on the CPU
   int64_t skipped_steps = 0;                        ///< whose loss or gradients were not finite
   double callback_seconds = 0;                      ///< spent on metrics, progress, reports
+  bool early_stopped = false;                       ///< training.early_stopping_patience was used up
+  std::string best_metric{};                        ///< what best_value is; empty where there are no evaluations
+  std::optional<int64_t> best_step{};
+  std::optional<double> best_value{};
+  std::optional<std::filesystem::path> best_checkpoint{};      ///< nothing where it is not kept
+  std::optional<report::EvaluationMetrics> last_evaluation{};  ///< of this process
 
   /// As `train --json` prints it.
   std::string to_json() const;

@@ -25,6 +25,9 @@ class Callback {
   virtual void before_step(int64_t /*step*/) {}
   /// In the order of steps; on a GPU the next one is under way by then.
   virtual void on_step(const StepReport& /*step*/) {}
+  /// An evaluation after a step that is reported already: a stop had interrupted it, and the run that goes on made it
+  /// up.
+  virtual void on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {}
   virtual void on_event(const report::Event& /*event*/) {}
   /// All steps so far have been reported; `folder` holds the model as it is now.
   virtual void on_checkpoint(int64_t /*step*/, const std::filesystem::path& /*folder*/) {}

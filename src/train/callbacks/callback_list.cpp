@@ -39,6 +39,10 @@ void CallbackList::step(const StepReport& step) {
   each([&](Callback& callback) { callback.on_step(step); });
 }
 
+void CallbackList::late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
+  each([&](Callback& callback) { callback.on_late_evaluation(step, evaluation); });
+}
+
 void CallbackList::event(const report::Event& event) {
   each([&](Callback& callback) { callback.on_event(event); });
 }

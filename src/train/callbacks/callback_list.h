@@ -15,6 +15,7 @@ class CallbackList {
 
   void before_step(int64_t step);
   void step(const StepReport& step);
+  void late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);
   void event(const report::Event& event);
   void checkpoint(int64_t step, const std::filesystem::path& folder);
   void prediction(const report::Prediction& prediction);

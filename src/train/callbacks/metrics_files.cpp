@@ -20,6 +20,10 @@ void MetricsFiles::on_step(const StepReport& step) {
   }
 }
 
+void MetricsFiles::on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) {
+  metrics_.amend(step, "evaluation", evaluation.to_json());
+}
+
 void MetricsFiles::on_event(const report::Event& event) {
   events_.append(event.to_json_line());
 }

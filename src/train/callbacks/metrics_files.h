@@ -13,6 +13,7 @@ class MetricsFiles final : public Callback {
   MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples);
 
   void on_step(const StepReport& step) override;
+  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
   void on_event(const report::Event& event) override;
   void on_prediction(const report::Prediction& prediction) override;
 

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/data/sample.h"
+#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::engine {
+
+/// How a batch passes the model. None of it changes a number beyond rounding.
+struct EvaluationLayout {
+  int64_t vision_tiles_per_pass = 0;  ///< as StepLayout's, for the batch; 0: all
+  int64_t loss_chunk_rows = 1024;     ///< rows of logits that exist at a time
+};
+
+/// What a batch is worth, by sample.
+struct BatchScore {
+  std::vector<double> losses;                 ///< the sum of the cross-entropy of its label tokens
+  std::vector<std::vector<int64_t>> answers;  ///< empty where none were asked for
+};
+
+/// Loss of `samples`, and answers to `prompts`, which are those of the same samples, or none. A batch's pictures pass
+/// the vision tower once. Without gradients; waits for the device. Throws whatever an operation throws, a lack of
+/// memory as it is (memory::shortage_in).
+BatchScore evaluate_batch(const models::VisionLanguageModel& model, std::vector<data::Sample> samples,
+                          std::vector<data::Sample> prompts, const EvaluationLayout& layout,
+                          const GenerateSettings& generation);
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,106 @@
+#include "train/evaluation_in_run.h"
+
+#include <cmath>
+
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/train/stop_request.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// What makes values comparable.
+nlohmann::ordered_json basis_of(const Config& config, const EvaluationSet& set) {
+  return {{"data.eval", config.data.eval},
+          {"samples", std::ssize(set.records())},
+          {"training.eval_samples", config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
+          {"training.best_metric", name_of(config.evaluation.best_metric)}};
+}
+
+/// Of the metric; nothing where there is none, or it is not finite.
+std::optional<double> value_of(BestMetric metric, const report::EvaluationScore& score) {
+  const auto value = metric == BestMetric::kLoss ? std::optional(score.loss) : score.exact_match;
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+std::string words_of(BestMetric metric, double value) {
+  return metric == BestMetric::kLoss ? fmt::format("loss {:.4f}", value)
+                                     : fmt::format("exact match {:.1f} %", 100 * value);
+}
+
+}  // namespace
+
+EvaluationInRun::EvaluationInRun(const Config& config, const EvaluationSet& set,
+                                 const models::VisionLanguageModel& model, EvaluationSettings settings, bool has_values,
+                                 EvaluationState& state)
+    : options_(config.evaluation),
+      set_(set),
+      model_(model),
+      settings_(std::move(settings)),
+      has_values_(has_values),
+      state_(state) {
+  auto basis = basis_of(config, set);
+  if (state_.basis == basis) return;
+  if (state_.best_step) {
+    spdlog::info("data.eval, training.eval_samples or training.best_metric changed: the best evaluation begins anew");
+  }
+  state_ = {
+      .basis = std::move(basis), .best_step = {}, .best_value = {}, .without_improvement = 0, .is_due = state_.is_due};
+}
+
+bool EvaluationInRun::is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const {
+  constexpr double kRounding = 1e-9;
+  if (is_last || std::floor(epochs_after + kRounding) > std::floor(epochs_before + kRounding)) return true;
+  return options_.steps && step % *options_.steps == 0;
+}
+
+std::optional<report::EvaluationMetrics> EvaluationInRun::after(int64_t step) {
+  state_.is_due = true;
+  const Evaluation evaluation = evaluate(model_, set_.processor(), set_.records(), settings_, /*on_answer=*/{});
+  settings_.batch_size = evaluation.batch_size;
+  if (!evaluation.is_whole) return std::nullopt;
+  state_.is_due = false;
+  newest_ = evaluation.metrics(has_values_);
+  newest_->is_best = has_values_ && note(step, newest_->total);
+  std::string text = fmt::format("step {}: evaluation of {} in {:.1f} s", step,
+                                 counted(newest_->total.samples, "sample"), newest_->seconds);
+  if (has_values_) {
+    text += fmt::format(": {}", words_of(BestMetric::kLoss, newest_->total.loss));
+    if (const auto exact = newest_->total.exact_match) text += ", " + words_of(BestMetric::kExactMatch, *exact);
+    if (newest_->is_best) text += "; the best so far";
+  }
+  spdlog::info("{}", text);
+  return newest_;
+}
+
+bool EvaluationInRun::note(int64_t step, const report::EvaluationScore& score) {
+  const auto value = value_of(options_.best_metric, score);
+  const bool is_better =
+      value && (!state_.best_value || (options_.best_metric == BestMetric::kLoss ? *value < *state_.best_value
+                                                                                 : *value > *state_.best_value));
+  if (!is_better) {
+    ++state_.without_improvement;
+    return false;
+  }
+  state_.best_step = step;
+  state_.best_value = value;
+  state_.without_improvement = 0;
+  return true;
+}
+
+bool EvaluationInRun::is_enough() const {
+  return options_.patience > 0 && state_.without_improvement >= options_.patience;
+}
+
+std::string EvaluationInRun::why_enough() const {
+  return fmt::format("{} in a row without improvement (training.early_stopping_patience){}",
+                     counted(state_.without_improvement, "evaluation"),
+                     state_.best_step ? fmt::format("; the best was {} at step {}", best(), *state_.best_step) : "");
+}
+
+std::string EvaluationInRun::best() const {
+  return state_.best_value ? words_of(options_.best_metric, *state_.best_value) : "";
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/evaluation_set.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/metrics.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/evaluate.h"
+#include "vlmtrain/train/run_checkpoint.h"
+
+namespace vlmtrain::train {
+
+/// The evaluations of a run: after which steps, of what, which was the best, and when there have been enough without a
+/// better one.
+class EvaluationInRun {
+ public:
+  using OnEvent = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
+
+  /// `settings` is how a batch is computed; `set`, `model` and `state` have to outlive it. A state of another data set
+  /// or metric begins anew. `has_values`: false on a virtual card, where nothing is better than anything.
+  EvaluationInRun(const Config& config, const EvaluationSet& set, const models::VisionLanguageModel& model,
+                  EvaluationSettings settings, bool has_values, EvaluationState& state);
+
+  /// Whether one follows the step that is done by now. `epochs_before` and `epochs_after` it; `is_last` of the run.
+  bool is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const;
+
+  /// Of the model as it is after `step`. Nothing where a stop was asked for meanwhile: it is still due then.
+  std::optional<report::EvaluationMetrics> after(int64_t step);
+
+  /// Whether training.early_stopping_patience is used up.
+  bool is_enough() const;
+  /// Why the run ends then.
+  std::string why_enough() const;
+
+  /// "loss 0.1234", of the best so far.
+  std::string best() const;
+  const std::optional<report::EvaluationMetrics>& newest() const { return newest_; }
+
+ private:
+  /// Whether it is the best so far, which the state then has.
+  bool note(int64_t step, const report::EvaluationScore& score);
+
+  const EvaluationOptions& options_;
+  const EvaluationSet& set_;
+  const models::VisionLanguageModel& model_;
+  EvaluationSettings settings_;
+  bool has_values_;
+  EvaluationState& state_;
+  std::optional<report::EvaluationMetrics> newest_;  // of this process
+};
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,49 @@
+#include "train/evaluation_set.h"
+
+#include "train/callbacks/sample_predictions.h"
+#include "train/data_check.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/planner/worst_case.h"
+#include "vlmtrain/train/setup.h"
+
+namespace vlmtrain::train {
+
+EvaluationSet::EvaluationSet(const Config& config, const models::Processor& of_training,
+                             const std::filesystem::path& cache)
+    : of_training_(of_training), records_(read_records(config.data.eval)) {
+  if (config.evaluation.samples) records_ = spread(records_, *config.evaluation.samples);
+  const auto settings = processor_settings(config.data, config.data.eval);
+  if (settings.image_root != processor_settings(config.data, config.data.train).image_root) {
+    own_processor_ = models::load_processor(config.model.path, settings);
+  }
+  look(config, cache);
+}
+
+void EvaluationSet::look(const Config& config, const std::filesystem::path& cache) {
+  const auto& file = config.data.eval;
+  const auto outlines = look_at_data(records_, processor(), config, file, cache);
+  making_bytes_ = outlines.making_bytes;
+  data::Ledger ledger(file, std::ssize(records_));
+  data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records_);
+  std::vector<io::Record> usable;
+  for (size_t i = 0; i < records_.size(); ++i) {
+    if (outlines.problems.contains(static_cast<int64_t>(i))) continue;
+    if (outlines.shapes[i]) measured_.emplace_back(records_[i].id, *outlines.shapes[i]);
+    usable.push_back(std::move(records_[i]));
+  }
+  if (usable.empty()) {
+    throw data_error("data.eval: {}: none of the {} samples can be used; the first: {}", file, records_.size(),
+                     outlines.problems.empty() ? "it has no records" : outlines.problems.begin()->second.message);
+  }
+  records_ = std::move(usable);
+}
+
+std::vector<planner::SampleBatch> EvaluationSet::worst_batches(int64_t batch_size) const {
+  std::vector<planner::MeasuredSample> measured;
+  for (const auto& [id, shape] : measured_) measured.push_back({id, shape});
+  return planner::worst_batches(std::move(measured), batch_size);
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/planner/plan.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::train {
+
+/// What a run evaluates on: the records of data.eval, or training.eval_samples of them, without those that are known
+/// to be bad.
+class EvaluationSet {
+ public:
+  /// Looks at the samples as data.check_at_start says; `cache` as look_at_data(). Throws UserError (kBadData) where one
+  /// is bad and data.on_bad_sample is fail, and where none can be used. `of_training` is data.train's processor, which
+  /// has to outlive this.
+  EvaluationSet(const Config& config, const models::Processor& of_training, const std::filesystem::path& cache);
+
+  const std::vector<io::Record>& records() const { return records_; }
+  const models::Processor& processor() const { return own_processor_ ? *own_processor_ : of_training_; }
+  /// The largest batches of up to `batch_size` samples. REQUIRES: has_shapes().
+  std::vector<planner::SampleBatch> worst_batches(int64_t batch_size) const;
+  int64_t making_bytes() const { return making_bytes_; }
+
+ private:
+  void look(const Config& config, const std::filesystem::path& cache);
+
+  const models::Processor& of_training_;
+  std::unique_ptr<models::Processor> own_processor_;  // where pictures are looked for elsewhere
+  std::vector<io::Record> records_;
+  std::vector<std::pair<std::string, data::SampleShape>> measured_;  // of those that were looked at, by id
+  int64_t making_bytes_ = 0;
+};
+
+}  // namespace vlmtrain::train

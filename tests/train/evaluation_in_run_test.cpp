@@ -1,0 +1,298 @@
+#include "train/evaluation_in_run.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/captured_log.h"
+#include "planner/user_error.h"
+#include "train/small_run.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/train/setup.h"
+
+namespace vlmtrain::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::UnorderedElementsAre;
+
+/// Runs that evaluate on what they train on.
+class EvaluationInRunTest : public SmallRunTest {
+ protected:
+  EvaluationInRunTest() {
+    config_.data.eval = config_.data.train;
+    config_.evaluation.steps = 1;
+    config_.evaluation.max_new_tokens = 4;
+  }
+
+  /// The steps that were evaluated.
+  std::vector<int64_t> evaluated_steps() const {
+    std::vector<int64_t> steps;
+    for (const auto& line : lines_of("metrics.jsonl")) {
+      if (line.contains("evaluation")) steps.push_back(line["step"]);
+    }
+    return steps;
+  }
+
+  nlohmann::json state_of(int64_t step) const {
+    const auto file = run_folder() / fmt::format("checkpoints/step-{}/trainer_state/state.json", step);
+    return nlohmann::json::parse(read_text(file));
+  }
+
+  /// What `vlmtrain eval` says of a checkpoint of the run.
+  Evaluation evaluation_of(const fs::path& checkpoint) const {
+    const auto processor = models::load_processor(checkpoint, processor_settings(config_.data, config_.data.eval));
+    const auto model = models::load_model(checkpoint, at::kCPU, engine::dtype_of(config_.training.precision));
+    return evaluate(*model, *processor, read_records(config_.data.eval),
+                    {.max_new_tokens = 4, .end_token_ids = models::end_token_ids(checkpoint, *processor)}, {});
+  }
+
+  /// With a learning rate that takes the model nowhere, so that each evaluation gives the same.
+  void stand_still() {
+    config_.training.learning_rate = 0;
+    config_.training.max_steps = 9;
+  }
+
+  std::string weights_of(int64_t step) const {
+    const auto folder = run_folder() / fmt::format("checkpoints/step-{}", step);
+    return read_text(folder / "model.safetensors") + read_text(folder / "trainer_state/optimizer.safetensors");
+  }
+};
+
+/// The precision.
+class SameAsEval : public EvaluationInRunTest, public testing::WithParamInterface<engine::Precision> {};
+
+TEST_P(SameAsEval, TheLossOfAStepIsThatOfItsCheckpoint) {
+  config_.training.precision = GetParam();
+  config_.training.learning_rate = 1e-2;
+  config_.memory.vision_tiles_per_pass = 1;
+  config_.memory.recompute.text = "all";
+  config_.output.save_steps = 1;
+  config_.output.keep = kSteps;
+  train_well();
+  for (const auto& line : lines_of("metrics.jsonl")) {
+    const auto& evaluation = line["evaluation"];
+    const auto again = evaluation_of(run_folder() / fmt::format("checkpoints/step-{}", line["step"].get<int64_t>()));
+    EXPECT_NEAR(evaluation["loss"].get<double>(), again.total.loss(), 1e-6);
+    EXPECT_EQ(evaluation["exact_match"], again.total.exact_match());
+    EXPECT_EQ(evaluation["label_tokens"], again.total.label_tokens);
+    EXPECT_EQ(evaluation["samples"], 4);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(In, SameAsEval, testing::Values(engine::Precision::kFp32, engine::Precision::kBf16),
+                         [](const auto& instance) { return engine::name_of(instance.param); });
+
+TEST_F(EvaluationInRunTest, ARunWithEvaluationsHasTheWeightsOfOneWithout) {
+  config_.output.save_steps = kSteps;
+  train_well();
+  ASSERT_THAT(evaluated_steps(), SizeIs(kSteps));
+  const auto with = weights_of(kSteps);
+  config_.evaluation.steps = 0;
+  config_.output.dir = folder() / "without";
+  train_well();
+  ASSERT_THAT(evaluated_steps(), IsEmpty());
+  EXPECT_TRUE(weights_of(kSteps) == with);
+}
+
+TEST_F(EvaluationInRunTest, FollowsEverySoManyStepsAndTheEndsOfEpochsAndOfTheRun) {
+  config_.training.global_batch_size = config_.training.micro_batch_size.emplace(1);
+  config_.training.max_steps = 7;
+  config_.evaluation.steps = 3;
+  train_well();
+  EXPECT_THAT(evaluated_steps(), ElementsAre(3, 4, 6, 7));
+  config_.evaluation.steps = {};
+  config_.output.dir = folder() / "ends";
+  train_well();
+  EXPECT_THAT(evaluated_steps(), ElementsAre(4, 7));
+}
+
+TEST_F(EvaluationInRunTest, TellsOfTasksAndOfTheBest) {
+  config_.training.learning_rate = 1e-2;
+  auto records = nlohmann::json::parse(read_text(config_.data.train));
+  for (size_t i = 0; i < records.size(); ++i) records[i]["task"] = i < 1 ? "one" : "three";
+  const fs::path file = folder() / "tasks.json";
+  std::ofstream(file) << records.dump();
+  config_.data.eval = file;
+  const auto summary = train_well();
+  const auto lines = lines_of("metrics.jsonl");
+  ASSERT_THAT(lines, SizeIs(kSteps));
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& line : lines) {
+    const auto& evaluation = line["evaluation"];
+    const auto& tasks = evaluation["tasks"];
+    EXPECT_EQ(tasks["one"]["samples"], 1);
+    EXPECT_EQ(tasks["three"]["samples"], 3);
+    double sum = 0;
+    for (const auto& task : tasks) sum += task["loss"].get<double>() * task["label_tokens"].get<double>();
+    EXPECT_NEAR(sum, evaluation["loss"].get<double>() * evaluation["label_tokens"].get<double>(), 1e-9 * sum);
+    EXPECT_EQ(evaluation["is_best"], evaluation["loss"] < least);
+    EXPECT_GT(evaluation["seconds"], 0);
+    EXPECT_EQ(evaluation["batch_size"], 16);
+    least = std::min(least, evaluation["loss"].get<double>());
+  }
+  EXPECT_EQ(summary.best_value, least);
+  EXPECT_EQ(summary.best_metric, "loss");
+  EXPECT_EQ(summary.last_evaluation->total.loss, lines.back()["evaluation"]["loss"]);
+  EXPECT_EQ(nlohmann::json::parse(summary.to_json())["last_evaluation"], lines.back()["evaluation"]);
+}
+
+TEST_F(EvaluationInRunTest, TheBestCheckpointStaysAndIsTheOneThatIsAskedFor) {
+  stand_still();
+  config_.output.save_steps = 2;
+  config_.output.keep = 1;
+  const auto summary = train_well();
+  EXPECT_EQ(summary.best_step, 1) << "none after it is better";
+  EXPECT_THAT(checkpoints(), UnorderedElementsAre("step-1", "step-9", "best"));
+  const auto link = run_folder() / "checkpoints/best";
+  EXPECT_EQ(fs::read_symlink(link), "step-1");
+  EXPECT_EQ(summary.best_checkpoint, run_folder() / "checkpoints/step-1");
+  EXPECT_EQ(state_of(9)["evaluation"]["best_step"], 1);
+  EXPECT_EQ(state_of(9)["evaluation"]["without_improvement"], 8);
+  const CapturedLog log;
+  EXPECT_EQ(checkpoint_in(run_folder()), run_folder() / "checkpoints/step-1");
+  EXPECT_THAT(log.text(), HasSubstr("its best checkpoint is taken"));
+  EXPECT_EQ(newest_checkpoint(run_folder())->filename(), "step-9");
+}
+
+TEST_F(EvaluationInRunTest, WithoutKeepBestNothingIsKeptForIt) {
+  stand_still();
+  config_.output.save_steps = 2;
+  config_.output.keep = 1;
+  config_.output.keep_best = false;
+  const auto summary = train_well();
+  EXPECT_THAT(checkpoints(), ElementsAre("step-9"));
+  EXPECT_EQ(summary.best_step, 1);
+  EXPECT_EQ(summary.best_checkpoint, std::nullopt);
+  EXPECT_EQ(checkpoint_in(run_folder()), run_folder() / "checkpoints/step-9");
+}
+
+TEST_F(EvaluationInRunTest, PatienceEndsTheRunWellAndItsCountGoesOn) {
+  stand_still();
+  config_.evaluation.patience = 4;
+  config_.output.save_steps = 1;
+  config_.output.keep = 9;
+  const auto summary = train_well();
+  EXPECT_TRUE(summary.early_stopped);
+  EXPECT_FALSE(summary.stopped);
+  EXPECT_EQ(summary.steps, 5) << "the first was the best";
+  const auto last = lines_of("events.jsonl").back();
+  EXPECT_EQ(last["kind"], "stopped");
+  EXPECT_THAT(last["message"].get<std::string>(), AllOf(HasSubstr("stopped early after step 5: 4 evaluations in a row"),
+                                                        HasSubstr("training.early_stopping_patience")));
+  EXPECT_TRUE(train_well().early_stopped) << "again: there is nothing left to do";
+  EXPECT_THAT(lines_of("metrics.jsonl"), SizeIs(5));
+
+  for (const int64_t step : {4, 5}) fs::remove_all(run_folder() / fmt::format("checkpoints/step-{}", step));
+  EXPECT_EQ(train_well().steps, 5) << "resumed after step 3 with a count of two";
+  config_.evaluation.patience = 6;
+  EXPECT_EQ(train_well().steps, 7);
+  config_.evaluation.patience = 0;
+  EXPECT_EQ(train_well().steps, 9);
+}
+
+TEST_F(EvaluationInRunTest, AnotherSetOrMetricBeginsAnew) {
+  stand_still();
+  config_.training.max_steps = 3;
+  train_well();
+  EXPECT_EQ(state_of(3)["evaluation"]["without_improvement"], 2);
+  config_.training.max_steps = 5;
+  config_.resume = Resume::kChanged;
+  config_.evaluation.samples = 2;
+  const auto summary = train_well();
+  EXPECT_EQ(summary.best_step, 4);
+  EXPECT_EQ(state_of(5)["evaluation"]["without_improvement"], 1);
+  EXPECT_EQ(lines_of("metrics.jsonl").back()["evaluation"]["samples"], 2);
+}
+
+TEST_F(EvaluationInRunTest, AnEvaluationThatAStopInterruptedIsMadeUp) {
+  config_.output.save_steps = 1;
+  config_.output.keep = kSteps;
+  train_well();
+  const auto whole = lines_of("metrics.jsonl");
+  // As a stop leaves it: the step's line and checkpoint are there, without the evaluation.
+  const auto file = run_folder() / "checkpoints/step-3/trainer_state/state.json";
+  auto state = state_of(3);
+  const auto before = state_of(2)["evaluation"];
+  state["evaluation"] = before;
+  state["evaluation"]["is_due"] = true;
+  std::ofstream(file) << state.dump();
+  std::string lines;
+  for (auto line : whole) {
+    if (line["step"] == 3) line.erase("evaluation");
+    lines += line.dump() + "\n";
+  }
+  std::ofstream(run_folder() / "metrics.jsonl") << lines;
+
+  const auto summary = train_well();
+  EXPECT_EQ(summary.steps, kSteps);
+  const auto again = lines_of("metrics.jsonl");
+  ASSERT_THAT(again, SizeIs(kSteps));
+  EXPECT_EQ(again.back()["evaluation"]["loss"], whole.back()["evaluation"]["loss"]);
+  EXPECT_EQ(again.back()["evaluation"]["is_best"], whole.back()["evaluation"]["is_best"]);
+  EXPECT_EQ(state_of(3)["evaluation"]["is_due"], false);
+}
+
+TEST_F(EvaluationInRunTest, RefusesASetOfWhichNothingCanBeUsedBeforeTheFirstStep) {
+  auto records = nlohmann::json::parse(read_text(config_.data.train));
+  for (auto& record : records) record["image"] = "nowhere.png";
+  const fs::path file = folder() / "bad.json";
+  std::ofstream(file) << records.dump();
+  config_.data.eval = file;
+  for (const auto policy : {data::BadSamplePolicy::kSkip, data::BadSamplePolicy::kFail}) {
+    config_.data.on_bad_sample = policy;
+    EXPECT_THAT(planner::message_of([this] { train_well(); }, ExitCode::kBadData), HasSubstr("bad.json"));
+    EXPECT_THAT(lines_of("metrics.jsonl"), IsEmpty());
+  }
+  config_.data.eval = folder() / "not_there.json";
+  EXPECT_THAT(planner::message_of([this] { train_well(); }, ExitCode::kBadData), HasSubstr("not_there.json"));
+}
+
+TEST_F(EvaluationInRunTest, BadSamplesAreLeftOutWhereThatIsAsked) {
+  auto records = nlohmann::json::parse(read_text(config_.data.train));
+  records.back()["image"] = "nowhere.png";
+  const fs::path file = folder() / "one_bad.json";
+  std::ofstream(file) << records.dump();
+  config_.data.eval = file;
+  planner::message_of([this] { train_well(); }, ExitCode::kBadData);
+  config_.data.on_bad_sample = data::BadSamplePolicy::kSkip;
+  train_well();
+  EXPECT_EQ(lines_of("metrics.jsonl").back()["evaluation"]["samples"], 3);
+}
+
+TEST_F(EvaluationInRunTest, ContradictionsAreRefusedByTheirKeys) {
+  const auto refusal = [this] { return planner::message_of([this] { check_keys(config_); }, ExitCode::kUsage); };
+  config_.data.eval.clear();
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("training.eval_steps: is 1"), HasSubstr("data.eval is empty")));
+  config_.evaluation.steps = {};
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("training.eval_steps: is auto"), HasSubstr("data.eval is empty")));
+  config_.evaluation.steps = 0;
+  config_.evaluation.patience = 2;
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("training.early_stopping_patience: is 2"), HasSubstr("training.eval_steps")));
+  config_.evaluation.patience = 0;
+  config_.evaluation.best_metric = BestMetric::kExactMatch;
+  config_.evaluation.answers = false;
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("training.best_metric"), HasSubstr("training.eval_answers")));
+  config_.evaluation.answers = true;
+  EXPECT_NO_THROW(check_keys(config_));
+}
+
+TEST_F(EvaluationInRunTest, WithoutAnswersThereIsNoExactMatch) {
+  config_.evaluation.answers = false;
+  train_well();
+  const auto evaluation = lines_of("metrics.jsonl").back()["evaluation"];
+  EXPECT_TRUE(evaluation["exact_match"].is_null());
+  EXPECT_EQ(evaluation["samples"], 4);
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
