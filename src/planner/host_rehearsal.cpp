@@ -65,9 +65,19 @@ const Job& with_kernels(const Job& job) {
 
 }  // namespace
 
-HostRehearsal::HostRehearsal(const Job& job, Detail detail)
+HostRehearsal::HostRehearsal(const Job& job, Detail detail, bool trains)
     : trace_(detail == Detail::kNone ? nullptr : std::make_unique<memory::AllocationTrace>(at::kMeta)),
-      run_(with_kernels(job), at::kMeta) {}
+      run_(with_kernels(job), at::kMeta, trains) {}
+
+StepPeaks HostRehearsal::evaluate(const EvaluatedBatch& batch) {
+  memory_.reset_peak();
+  const int64_t small_bytes = memory_.small_live_bytes();
+  {
+    const ConversionsCounted conversions;
+    run_.evaluate(batch);
+  }
+  return {memory_.peak_bytes(), memory_.peak_bytes() + memory_.small_peak_bytes() - small_bytes};
+}
 
 Outcome HostRehearsal::step(const Choices& choices, const std::vector<SampleGroup>& samples) {
   const auto start = std::chrono::steady_clock::now();

@@ -14,14 +14,17 @@ class HostRehearsal {
  public:
   enum class Detail { kNone, kPeakByComponent };  ///< which takes a few times as long
 
-  /// Builds the model. Throws as rehearse() does.
-  explicit HostRehearsal(const Job& job, Detail detail = Detail::kNone);
+  /// Builds the model; `trains` as RehearsedRun's. Throws as rehearse() does.
+  explicit HostRehearsal(const Job& job, Detail detail = Detail::kNone, bool trains = true);
 
   /// One step of these samples. Peaks are the bytes of the tensors that live at once, those of operations' own
   /// included; `reserved` is with what malloc may hold free at that moment: it gives blocks below
   /// memory::kLargeBlockBytes back only where no other lies behind them, so that at worst all that lived at once during
   /// the step beside what lives on is kept. RehearsalDetail::peak is only there if it was asked for; never with costs.
   Outcome step(const Choices& choices, const std::vector<SampleGroup>& samples);
+
+  /// The peaks of an evaluation, counted as those of a step.
+  StepPeaks evaluate(const EvaluatedBatch& batch);
 
   /// What lives between steps: weights, gradients, optimizer states.
   int64_t standing_bytes() const { return memory_.live_bytes(); }

@@ -22,6 +22,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
 
 namespace engine {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskSettings, count, weights, gradient_norms, resolve_conflicts, seed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationLayout, vision_tiles_per_pass, loss_chunk_rows)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, micro_batches, recompute, vision_tiles_per_pass, loss_chunk_rows)
 }  // namespace engine
 
@@ -84,6 +85,7 @@ void from_json(const nlohmann::json& json, Choices& choices) {
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluatedBatch, samples, layout, max_new_tokens)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cost, product_operations, attention_operations, bytes_moved, launches, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward, optimizer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
@@ -120,7 +122,9 @@ void to_json(nlohmann::json& json, const RehearsalRequest& request) {
           {"steps", request.steps},
           {"with_costs", request.with_costs},
           {"with_detail", request.with_detail},
-          {"with_timeline", request.with_timeline}};
+          {"with_timeline", request.with_timeline},
+          {"evaluations", request.evaluations},
+          {"trains", request.trains}};
 }
 
 void from_json(const nlohmann::json& json, RehearsalRequest& request) {
@@ -129,6 +133,8 @@ void from_json(const nlohmann::json& json, RehearsalRequest& request) {
   json.at("with_costs").get_to(request.with_costs);
   json.at("with_detail").get_to(request.with_detail);
   json.at("with_timeline").get_to(request.with_timeline);
+  json.at("evaluations").get_to(request.evaluations);
+  json.at("trains").get_to(request.trains);
 }
 
 void to_json(nlohmann::json& json, const Outcome& outcome) {
@@ -137,7 +143,8 @@ void to_json(nlohmann::json& json, const Outcome& outcome) {
           {"allocation_retries", outcome.allocation_retries},
           {"costs", or_null(outcome.costs)},
           {"detail", or_null(outcome.detail)},
-          {"seconds", outcome.seconds}};
+          {"seconds", outcome.seconds},
+          {"evaluations", outcome.evaluations}};
 }
 
 void from_json(const nlohmann::json& json, Outcome& outcome) {
@@ -147,6 +154,7 @@ void from_json(const nlohmann::json& json, Outcome& outcome) {
   outcome.costs = if_not_null<StepCosts>(json.at("costs"));
   outcome.detail = if_not_null<RehearsalDetail>(json.at("detail"));
   json.at("seconds").get_to(outcome.seconds);
+  json.at("evaluations").get_to(outcome.evaluations);
 }
 
 void to_json(nlohmann::json& json, const TwinStep& step) {

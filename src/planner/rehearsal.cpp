@@ -54,7 +54,7 @@ class Rehearser {
 
  private:
   void rehearse() {
-    RehearsedRun run(job_, device_);
+    RehearsedRun run(job_, device_, request_.trains);
     const size_t built = trace_ ? trace_->events().size() : 0;
     size_t last_step = built;
     for (const auto& samples : request_.steps) {
@@ -71,6 +71,13 @@ class Rehearser {
       const auto memory = memory::device_memory(device_);
       outcome_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
       memory::reset_peaks(device_);
+    }
+    for (const auto& batch : request_.evaluations) {
+      memory::release_unused(device_);
+      memory::reset_peaks(device_);
+      run.evaluate(batch);
+      const auto memory = memory::device_memory(device_);
+      outcome_.evaluations.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
     }
     if (!trace_) return;
     trace_->assign_workspaces(built);

@@ -1,5 +1,7 @@
 #include "planner/rehearsed_run.h"
 
+#include <algorithm>
+
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -17,10 +19,11 @@ std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
 
 }  // namespace
 
-RehearsedRun::RehearsedRun(const Job& job, at::Device device)
+RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
     : device_(device),
       tasks_(job.tasks),
       model_(models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization)) {
+  if (!trains) return;
   models::freeze(*model_, job.frozen);
   std::optional<engine::LossScaleSettings> loss_scale;
   if (job.precision == engine::Precision::kFp16) loss_scale.emplace();
@@ -40,6 +43,29 @@ void RehearsedRun::step(const std::vector<SampleGroup>& samples, const engine::S
     if (error.scarce() == memory::Scarce::kHost) throw rehearsal_lacks_memory(error.what());
     throw;
   }
+}
+
+void RehearsedRun::evaluate(const EvaluatedBatch& batch) const {
+  // Further ones take no more: their keys and values have their place from the first on.
+  constexpr int64_t kNewTokens = 3;
+  const engine::GenerateSettings generation{.device = device_,
+                                            .max_new_tokens = std::min(kNewTokens, batch.max_new_tokens),
+                                            .room_for_tokens = batch.max_new_tokens};
+  const auto samples = samples_of(batch.samples);
+  std::vector<data::Sample> prompts;
+  for (const auto& group : batch.samples) {
+    data::SampleShape question = group.shape;
+    question.label_tokens = 0;
+    const auto count = batch.max_new_tokens > 0 ? static_cast<size_t>(group.count) : 0;
+    prompts.insert(prompts.end(), count, data::sample_of(question));
+  }
+  const auto first = [](const std::vector<data::Sample>& all, size_t count) {
+    return std::vector(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(count, all.size())));
+  };
+  if (const size_t part = samples.size() / 2; part > 0) {
+    engine::evaluate_batch(*model_, first(samples, part), first(prompts, part), batch.layout, generation);
+  }
+  engine::evaluate_batch(*model_, samples, prompts, batch.layout, generation);
 }
 
 UserError rehearsal_lacks_memory(const std::string& reason) {

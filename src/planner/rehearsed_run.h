@@ -18,11 +18,15 @@ namespace vlmtrain::planner {
 /// does.
 class RehearsedRun {
  public:
-  RehearsedRun(const Job& job, at::Device device);
+  /// `trains`: false for a model that is only evaluated.
+  RehearsedRun(const Job& job, at::Device device, bool trains = true);
 
   /// Throws engine::StepOutOfMemory where the card's memory does not suffice, UserError (kFailed) where the host's does
   /// not: that says nothing of the card.
   void step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout);
+  /// What an evaluation does between two steps: a part of the batch, then all of it, since sizes that change fragment
+  /// memory. Answers never end.
+  void evaluate(const EvaluatedBatch& batch) const;
   void drop_gradients() { optimizer_->drop_gradients(); }
 
   const models::VisionLanguageModel& model() const { return *model_; }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "train/evaluation_planning.h"
 #include "train/plan_or_split.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
@@ -55,9 +56,9 @@ std::string where_from(const HostLimit& limit) {
 }
 
 /// Bytes of the largest sample once it is decoded.
-int64_t largest_sample(const planner::Workload& workload) {
+int64_t largest_sample(const std::vector<planner::SampleBatch>& candidates) {
   int64_t most = 0;
-  for (const auto& batch : workload.candidates) {
+  for (const auto& batch : candidates) {
     const data::SampleShape& shape = batch.shapes.front();
     constexpr int64_t kBytesPerToken = 32;
     most = std::max(most, shape.tiles * 3 * shape.tile_height * shape.tile_width + kBytesPerToken * shape.tokens);
@@ -131,7 +132,7 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
     : run_folder_(std::move(run_folder)) {
   memory::give_back_large_blocks();
   const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
-                                 .sample_bytes = largest_sample(workload),
+                                 .sample_bytes = largest_sample(workload.candidates),
                                  .making_bytes = making_bytes,
                                  .global_batch_size = config.training.global_batch_size,
                                  .threads = config.data.num_workers};
@@ -207,6 +208,35 @@ void HostRun::go_on_with(const HostPlanRequest& asked, bool allow_splits, const 
       gb(kept.tensor_limit_bytes), lack, gb(now));
 }
 
+planner::EvaluationPlan HostRun::plan_evaluation(const Config& config, const EvaluationSet& set) {
+  planner::EvaluationPlan plan{.batch_size = config.evaluation.batch_size.value_or(1)};
+  if (plan_) {
+    auto request = evaluation_request(config, set, plan_->job);
+    request.largest_batch = kBatchOnHost;
+    request.training = fixed_.choices;
+    for (int64_t i = 0; i < fixed_.choices.micro_batch_size; ++i) {
+      const auto& shapes = plan_->worst.shapes;
+      planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
+    }
+    const int64_t sample_bytes = largest_sample(request.candidates);
+    evaluation_samples_bytes_ = config.data.num_workers * (sample_bytes + set.making_bytes()) +
+                                2 * request.batch_size.value_or(kBatchOnHost) * sample_bytes;
+    request.wanted_bytes = request.limit_bytes = guard_bytes_ - evaluation_samples_bytes_;
+    plan = planner::plan_evaluation_on_host(request);
+    evaluation_samples_bytes_ =
+        config.data.num_workers * (sample_bytes + set.making_bytes()) + 2 * plan.batch_size * sample_bytes;
+    evaluation_bytes_ahead_ = std::max<int64_t>(1, plan.batch_size * sample_bytes);
+    evaluation_ = plan;
+    write();
+  }
+  return plan;
+}
+
+std::unique_ptr<memory::HostBudget::Limit> HostRun::guard_of_evaluation() {
+  return std::make_unique<memory::HostBudget::Limit>(budget_,
+                                                     std::max<int64_t>(0, guard_bytes_ - evaluation_samples_bytes_));
+}
+
 std::unique_ptr<memory::HostBudget::Limit> HostRun::guard() {
   return std::make_unique<memory::HostBudget::Limit>(budget_, guard_bytes_);
 }
@@ -229,6 +259,7 @@ void HostRun::compare(int64_t steps) const {
 void HostRun::write(const nlohmann::ordered_json& measured) const {
   if (!plan_) return;
   nlohmann::ordered_json json = plan_->to_json();
+  if (evaluation_) json["evaluation"] = evaluation_->to_json();
   if (!measured.is_null()) json["measured"] = measured;
   io::write_file(run_folder_ / "plan.json", io::json_text(json, 2) + "\n");
 }

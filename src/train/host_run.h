@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 
+#include "train/evaluation_set.h"
 #include "vlmtrain/engine/tasks.h"
 #include "vlmtrain/memory/host_budget.h"
+#include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/host_plan.h"
 #include "vlmtrain/train/config.h"
 
@@ -38,11 +40,18 @@ class HostRun {
   /// What the run does and its checkpoints keep.
   const HostChoices& fixed() const { return fixed_; }
 
+  /// How the run evaluates `set`, beside what its training holds. Throws what make_host_plan throws.
+  planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& set);
+  /// What decoded samples of an evaluation may take that wait for their batch; 0: no bound.
+  int64_t evaluation_bytes_ahead() const { return evaluation_bytes_ahead_; }
+
   /// Most that decoded samples may take which wait for their step.
   int64_t bytes_ahead() const { return bytes_ahead_; }
 
   /// While it lives, a tensor that would go over the limit is refused as out of memory.
   std::unique_ptr<memory::HostBudget::Limit> guard();
+  /// The same of an evaluation, whose samples take memory beside those of the training.
+  std::unique_ptr<memory::HostBudget::Limit> guard_of_evaluation();
 
   /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json.
   void compare(int64_t steps) const;
@@ -58,6 +67,9 @@ class HostRun {
   HostChoices fixed_;
   int64_t guard_bytes_ = 0;  // the limit, or what there is now if that is less
   int64_t bytes_ahead_ = 0;
+  std::optional<planner::EvaluationPlan> evaluation_;
+  int64_t evaluation_bytes_ahead_ = 0;
+  int64_t evaluation_samples_bytes_ = 0;  // all that evaluated samples take until they are tensors of a batch
   memory::HostBudget budget_;
 };
 

@@ -1,5 +1,6 @@
 #include "train/run_plan.h"
 
+#include "train/evaluation_planning.h"
 #include "train/plan_or_split.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
@@ -52,6 +53,20 @@ RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload work
   }
 }
 
+planner::EvaluationPlan RunPlan::plan_evaluation(const Config& config, const EvaluationSet& set) {
+  auto request = evaluation_request(config, set, plan_.job);
+  request.training = choices();
+  for (int64_t i = 0; i < 2 * choices().micro_batch_size; ++i) {
+    const auto& shapes = plan_.worst.shapes;
+    planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
+  }
+  request.limit_bytes = plan_.limit.limit_bytes;
+  request.wanted_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
+  evaluation_ = planner::plan_evaluation(request, planner::rehearsal_card(plan_.card));
+  write();
+  return *evaluation_;
+}
+
 TwinSettings RunPlan::twin_settings() const {
   return {.job = plan_.job,
           .choices = choices(),
@@ -90,6 +105,7 @@ void RunPlan::compare(const memory::DeviceMemory& measured, int64_t device_used_
 
 void RunPlan::write(const nlohmann::ordered_json& measured) const {
   nlohmann::ordered_json json = plan_.to_json();
+  if (evaluation_) json["evaluation"] = evaluation_->to_json();
   if (!measured.is_null()) json["measured"] = measured;
   io::write_file(run_folder_ / "plan.json", io::json_text(json, 2) + "\n");
 }

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "train/evaluation_set.h"
 #include "train/twin_link.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/planning.h"
 
@@ -31,6 +33,10 @@ class RunPlan {
 
   const planner::Choices& choices() const { return plan_.chosen.choices; }
   const planner::StepPeaks& peaks() const { return plan_.chosen.peaks; }
+  /// How the run evaluates `set`, beside what its training holds: with no more than that takes at its peak where that
+  /// is possible. Written to plan.json. Throws what make_plan throws.
+  planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& set);
+
   /// For a twin of the run.
   TwinSettings twin_settings() const;
 
@@ -46,6 +52,7 @@ class RunPlan {
   std::filesystem::path run_folder_;
   bool may_not_fit_ = false;  // the micro-batch, with the largest samples: such steps are cut
   planner::Plan plan_;
+  std::optional<planner::EvaluationPlan> evaluation_;
 };
 
 /// A run without a plan is to go on all the same: says why there is none, and sets up the allocator. The choices are

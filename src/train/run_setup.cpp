@@ -11,6 +11,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/data/epoch_progress.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
@@ -47,6 +48,7 @@ RunSetup::RunSetup(const Config& config, at::Device device)
   settle_steps(config);
   if (config.evaluation.are_wanted()) evaluated.emplace(config, *processor, folder / "eval_check.jsonl");
   make_plan(config, device, workload_of(records, outlines, config), outlines.making_bytes);
+  if (evaluated) plan_evaluation(config);
   load(config, device);
 }
 
@@ -163,6 +165,23 @@ void RunSetup::make_plan(const Config& config, at::Device device, planner::Workl
   host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, task_settings, folder,
                                    kept);
   state.host_memory = host->fixed().to_json();
+}
+
+void RunSetup::plan_evaluation(const Config& config) {
+  evaluation_plan.batch_size = config.evaluation.batch_size.value_or(1);
+  try {
+    if (plan) evaluation_plan = plan->plan_evaluation(config, *evaluated);
+    if (host) evaluation_plan = host->plan_evaluation(config, *evaluated);
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    spdlog::warn("evaluations are not planned ({}); they go in batches of {}", reason.substr(0, reason.find('\n')),
+                 evaluation_plan.batch_size);
+    return;
+  }
+  if (!plan && !host) return;
+  spdlog::info("evaluations: {} in batches of {}, planned in {:.1f} s{}",
+               counted(std::ssize(evaluated->records()), "sample"), evaluation_plan.batch_size, evaluation_plan.seconds,
+               evaluation_plan.fits ? "" : "; the largest may not fit, and is cut or left out then");
 }
 
 void RunSetup::load(const Config& config, at::Device device) {

@@ -43,9 +43,10 @@ struct RunSetup {
   data::Ledger ledger;                 ///< with the bad samples that are known
   TaskBalance tasks;
   int64_t total_steps = 1;
-  engine::Schedule schedule;      ///< from state.schedule_start
-  std::optional<RunPlan> plan;    ///< on a GPU
-  std::unique_ptr<HostRun> host;  ///< on the CPU
+  engine::Schedule schedule;                ///< from state.schedule_start
+  std::optional<RunPlan> plan;              ///< on a GPU
+  std::unique_ptr<HostRun> host;            ///< on the CPU
+  planner::EvaluationPlan evaluation_plan;  ///< where the run has evaluations
   planner::Choices choices;
   std::unique_ptr<models::VisionLanguageModel> model;
   std::unique_ptr<engine::AdamW> optimizer;
@@ -65,6 +66,7 @@ struct RunSetup {
   /// Of the data set before, where that has changed.
   std::string earlier_ledger() const;
   void make_plan(const Config& config, at::Device device, planner::Workload workload, int64_t making_bytes);
+  void plan_evaluation(const Config& config);
   void load(const Config& config, at::Device device);
 
   nlohmann::ordered_json before_;  // the checkpoint's fingerprint

@@ -125,12 +125,14 @@ class Trainer {
       return;
     }
     EvaluationSettings settings{.device = device_,
-                                .batch_size = config_.evaluation.batch_size.value_or(16),
+                                .batch_size = run_.evaluation_plan.batch_size,
+                                .layout = run_.evaluation_plan.layout,
                                 .num_workers = config_.data.num_workers,
                                 .answers = config_.evaluation.answers,
                                 .max_new_tokens = config_.evaluation.max_new_tokens,
                                 .end_token_ids = models::end_token_ids(config_.model.path, run_.evaluated->processor()),
                                 .on_bad_sample = config_.data.on_bad_sample};
+    if (run_.host) settings.bytes_ahead = run_.host->evaluation_bytes_ahead();
     settings.is_to_stop = [] { return stop_signal() != 0; };
     settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
       event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
@@ -262,7 +264,7 @@ class Trainer {
     if (!device_.is_cpu()) memory::release_unused(device_);
     memory::reset_peaks(device_);
     auto evaluation = [&] {
-      const auto host_limit = run_.host ? run_.host->guard() : nullptr;
+      const auto host_limit = run_.host ? run_.host->guard_of_evaluation() : nullptr;
       return evaluations_->after(run_.state.step);
     }();
     const auto memory = memory::device_memory(device_);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "vlmtrain/data/shape.h"
+#include "vlmtrain/engine/evaluation.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/options.h"
 #include "vlmtrain/engine/step_layout.h"
@@ -58,12 +59,21 @@ struct SampleGroup {
 /// Adds a sample behind those of `groups`.
 void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape);
 
+/// A batch of an evaluation.
+struct EvaluatedBatch {
+  std::vector<SampleGroup> samples;
+  engine::EvaluationLayout layout;
+  int64_t max_new_tokens = 0;  ///< of an answer to each sample; 0: no answers
+};
+
 struct RehearsalRequest {
   Choices choices;
-  std::vector<std::vector<SampleGroup>> steps;  ///< the samples of each step, in order; cut into micro-batches
-  bool with_costs = false;                      ///< count operations and predict times, from the last step
-  bool with_detail = false;                     ///< trace allocations: the peak by component
-  bool with_timeline = false;                   ///< and the course of the last step
+  std::vector<std::vector<SampleGroup>> steps;   ///< the samples of each step, in order; cut into micro-batches
+  bool with_costs = false;                       ///< count operations and predict times, from the last step
+  bool with_detail = false;                      ///< trace allocations: the peak by component
+  bool with_timeline = false;                    ///< and the course of the last step
+  std::vector<EvaluatedBatch> evaluations = {};  ///< after the steps, each from an empty cache
+  bool trains = true;                            ///< false: there is a model and no optimizer; no steps then
 };
 
 /// What a step's work amounts to, and how long a card is predicted to take for it (planner/cost_recorder.h).
@@ -113,6 +123,7 @@ struct Outcome {
   std::optional<StepCosts> costs;
   std::optional<RehearsalDetail> detail;
   double seconds = 0;  ///< that the rehearsal took
+  std::vector<StepPeaks> evaluations = {};
 
   StepPeaks peaks() const;  ///< over all steps
 };

@@ -1,0 +1,14 @@
+#include "train/evaluation_planning.h"
+
+namespace vlmtrain::train {
+
+planner::EvaluationRequest evaluation_request(const Config& config, const EvaluationSet& set, planner::Job job) {
+  const EvaluationOptions& options = config.evaluation;
+  return {.job = std::move(job),
+          .candidates = set.worst_batches(options.batch_size.value_or(kBatchOnCard)),
+          .max_new_tokens = options.answers ? options.max_new_tokens : 0,
+          .batch_size = options.batch_size,
+          .largest_batch = kBatchOnCard};
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "train/evaluation_set.h"
+#include "vlmtrain/planner/evaluation_plan.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::train {
+
+/// The most samples that an evaluation computes at once where it is planned: on a GPU, and on the CPU, where more are
+/// hardly faster.
+inline constexpr int64_t kBatchOnCard = 32;
+inline constexpr int64_t kBatchOnHost = 16;
+
+/// What a configuration asks of the planner for evaluations of `set`; training, and what may be taken, are left open.
+planner::EvaluationRequest evaluation_request(const Config& config, const EvaluationSet& set, planner::Job job);
+
+}  // namespace vlmtrain::train
