@@ -81,7 +81,8 @@ void RunEpochs::take_in(const nlohmann::json& line) {
   if (skipped != line.end() && skipped->is_boolean() && skipped->get<bool>()) ++sums_.skipped_steps;
   if (const double seconds = number_in(line, "step_seconds"); std::isfinite(seconds)) sums_.seconds += seconds;
   const auto count = [&](Memory& memory, const char* peak, const char* mean) {
-    memory.peak = std::max(memory.peak, count_in(line, peak));
+    // The kernel's count of what is resident may run ahead of its peak.
+    memory.peak = std::max({memory.peak, count_in(line, peak), count_in(line, mean)});
     memory.sum += static_cast<double>(count_in(line, mean));
   };
   count(sums_.allocated, "allocated_peak_bytes", "allocated_peak_bytes");

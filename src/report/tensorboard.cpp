@@ -103,19 +103,24 @@ void TensorBoard::step(const StepMetrics& metrics) {
     values["tasks/" + name + "/weight"] = task.weight;
     if (task.accuracy) values["tasks/" + name + "/accuracy"] = *task.accuracy;
   }
-  if (const auto& evaluation = metrics.evaluation) {
-    const auto add_score = [&](const std::string& folder, const EvaluationScore& score) {
-      values[folder + "loss"] = score.loss;
-      if (score.exact_match) values[folder + "exact_match"] = *score.exact_match;
-    };
-    add_score("eval/", evaluation->total);
-    values["eval/seconds"] = evaluation->seconds;
-    for (const auto& [name, score] : evaluation->tasks) add_score("eval/tasks/" + name + "/", score);
-  }
   scalars(metrics.step, values);
-  if (metrics.evaluation && metrics.evaluation->is_best) {
-    text(metrics.step, "eval/best", evaluation_line(metrics));
-  }
+  if (metrics.evaluation) evaluation(metrics.step, *metrics.evaluation);
+}
+
+void TensorBoard::evaluation(int64_t step, const EvaluationMetrics& evaluation) {
+  std::map<std::string, double> values{{"eval/seconds", evaluation.seconds}};
+  const auto add = [&](const std::string& folder, const EvaluationScore& score) {
+    values[folder + "loss"] = score.loss;
+    if (score.exact_match) values[folder + "exact_match"] = *score.exact_match;
+  };
+  add("eval/", evaluation.total);
+  for (const auto& [name, score] : evaluation.tasks) add("eval/tasks/" + name + "/", score);
+  scalars(step, values);
+  if (!evaluation.is_best) return;
+  StepMetrics evaluated;
+  evaluated.step = step;
+  evaluated.evaluation = evaluation;
+  text(step, "eval/best", evaluation_line(evaluated));
 }
 
 void TensorBoard::prediction(const Prediction& prediction) {

@@ -125,6 +125,10 @@ void declare(OptionTable& table, OutputOptions& options) {
             "At each checkpoint the model answers this many samples of `data.eval`, or of `data.train` where there is "
             "none; report.html and TensorBoard show them. 0: none.",
             std::optional{at_least<int64_t>(0)});
+  table.add("output.sample_predictions_share", options.sample_predictions_share,
+            "Share of the time since the first step that these answers may take at most: where they take longer, fewer "
+            "samples are asked at a checkpoint, in turn, and at the run's end at least one. 1: always all.",
+            std::optional{between(0.0, 1.0)});
   table.add("output.report", options.report, "Writes report.html while the run goes.");
   table.add("output.tensorboard", options.tensorboard, "Writes event files for TensorBoard.");
   table.add("output.log_samples", options.log_samples, "Writes the ids of each step's samples to samples.jsonl.");

@@ -50,6 +50,7 @@ constexpr std::string_view kFreely[]{"data.eval",
                                      "output.keep",
                                      "output.keep_best",
                                      "output.sample_predictions",
+                                     "output.sample_predictions_share",
                                      "output.report",
                                      "output.tensorboard",
                                      "output.log_samples"};

@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kFiles{"config.yaml", "data_check.jsonl", "environment.json", "events.jsonl",
-                            "ledger.json", "metrics.jsonl",    "plan.json",        "predictions.jsonl",
-                            "report.html", "run.lock",         "samples.jsonl"};
+constexpr std::array kFiles{"config.yaml",       "epochs.jsonl", "data_check.jsonl", "environment.json",
+                            "events.jsonl",      "ledger.json",  "metrics.jsonl",    "plan.json",
+                            "predictions.jsonl", "report.html",  "run.lock",         "samples.jsonl"};
 constexpr std::array kFolders{"checkpoints", "tensorboard"};
 
 using Inputs = std::vector<std::pair<std::string, fs::path>>;

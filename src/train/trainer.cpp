@@ -11,6 +11,7 @@
 #include "train/batch_scaling.h"
 #include "train/callbacks/anomaly_watch.h"
 #include "train/callbacks/callback_list.h"
+#include "train/callbacks/epoch_rows.h"
 #include "train/callbacks/html_report.h"
 #include "train/callbacks/memory_watch.h"
 #include "train/callbacks/metrics_files.h"
@@ -32,6 +33,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/report/environment.h"
 #include "vlmtrain/train/setup.h"
@@ -145,21 +147,26 @@ class Trainer {
   void add_callbacks(bool quiet) {
     const int64_t done = run_.state.step;
     callbacks_.add(std::make_unique<MetricsFiles>(run_.folder, done, config_.output.log_samples));
+    callbacks_.add(std::make_unique<EpochRows>(run_.folder));
     if (config_.output.sample_predictions > 0 && !is_rehearsal()) {
       const bool has_eval = !config_.data.eval.empty();
       const auto& file = has_eval ? config_.data.eval : config_.data.train;
       auto records = spread(has_eval ? read_records(file) : run_.records, config_.output.sample_predictions);
       const auto image_root = processor_settings(config_.data, file).image_root;
       callbacks_.add(std::make_unique<SamplePredictions>(std::move(records), image_root, *run_.model, *run_.processor,
-                                                         device_, callbacks_));
+                                                         device_, config_.output.sample_predictions_share, run_.folder,
+                                                         callbacks_));
     }
-    callbacks_.add(std::make_unique<ProgressBar>(run_.total_steps, quiet));
-    callbacks_.add(std::make_unique<MemoryWatch>(device_, callbacks_));
+    callbacks_.add(std::make_unique<ProgressBar>(
+        run_.total_steps, quiet,
+        config_.evaluation.best_metric == BestMetric::kLoss ? report::BestBy::kLoss : report::BestBy::kExactMatch));
+    callbacks_.add(std::make_unique<MemoryWatch>(device_, memory::host_limit_bytes(), callbacks_));
     if (config_.output.tensorboard && !is_rehearsal()) {
       callbacks_.add(std::make_unique<TensorBoardEvents>(run_.folder, done));
     }
     if (config_.output.report) callbacks_.add(std::make_unique<HtmlReport>(run_.folder));
     callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));  // last: it may stop the run
+    if (run_.resumed) callbacks_.past_steps(run_.folder / "metrics.jsonl");
   }
 
   bool trains(nn::Component component) const {
@@ -191,6 +198,7 @@ class Trainer {
     UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1, run_.total_steps);
     OomGuard guard(*run_.model, *run_.optimizer, device_,
                    [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
+    if (run_.resumed && stop_signal() == 0) callbacks_.resume(run_.state.step);
     // What loading left behind is not what a step leaves behind.
     memory::release_unused(device_);
     make_up_evaluation();

@@ -37,8 +37,8 @@ TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
   EXPECT_THAT(entries(folder() / "run"), ElementsAre("virtual-rtx4090")) << "away from the results of real runs";
   EXPECT_THAT(
       entries(folder() / kVirtualRun),
-      ElementsAre("config.yaml", "data_check.jsonl", "environment.json", "events.jsonl", "ledger.json", "metrics.jsonl",
-                  "plan.json", "predictions.jsonl", "report.html", "run.lock", "samples.jsonl"))
+      ElementsAre("config.yaml", "data_check.jsonl", "environment.json", "epochs.jsonl", "events.jsonl", "ledger.json",
+                  "metrics.jsonl", "plan.json", "predictions.jsonl", "report.html", "run.lock", "samples.jsonl"))
       << "no checkpoint of values that were never computed";
 
   const auto plan = json_file(std::string(kVirtualRun) + "plan.json");

@@ -13,13 +13,14 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kHostLimit = 10'000 * kMiB;
 
 /// The CPU in the device's place: what its steps allocate is real, what they say is in use is made up.
 class MemoryWatchTest : public testing::Test {
  protected:
   MemoryWatchTest() {
     callbacks_.add(std::make_unique<HeardEvents>(events_));
-    callbacks_.add(std::make_unique<MemoryWatch>(at::kCPU, callbacks_));
+    callbacks_.add(std::make_unique<MemoryWatch>(at::kCPU, kHostLimit, callbacks_));
   }
 
   /// Keeps a megabyte of the optimizer's and less of the gradients'; what it needs most of is gone at its end.
@@ -35,6 +36,15 @@ class MemoryWatchTest : public testing::Test {
     report.metrics.step = step_;
     report.metrics.allocated_bytes = in_use_bytes;
     report.metrics.host_bytes = host_bytes;
+    callbacks_.step(report);
+  }
+  /// A step of a card, of which others hold a part.
+  void step_on_card(int64_t reserved_peak_bytes, int64_t reserved_bytes, int64_t free_bytes) {
+    StepReport report;
+    report.metrics.step = ++step_;
+    report.metrics.reserved_peak_bytes = reserved_peak_bytes;
+    report.metrics.reserved_bytes = reserved_bytes;
+    report.metrics.device_free_bytes = free_bytes;
     callbacks_.step(report);
   }
 
@@ -63,6 +73,39 @@ TEST_F(MemoryWatchTest, SaysThatTheHostsGrows) {
   for (int64_t i = 0; i < 120; ++i) step(100 * kMiB, (1000 + 20 * i) * kMiB);
   ASSERT_EQ(events_.size(), 1U);
   EXPECT_THAT(events_[0].message, HasSubstr("host memory grows by 2"));
+}
+
+TEST_F(MemoryWatchTest, SaysOnceThatHardlyAnyOfTheCardIsLeft) {
+  step_on_card(94 * kMiB, 90 * kMiB, 10 * kMiB);
+  EXPECT_TRUE(events_.empty());
+  for (int i = 0; i < 5; ++i) step_on_card(96 * kMiB, 90 * kMiB, 10 * kMiB);
+  ASSERT_EQ(events_.size(), 1U);
+  EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryFull);
+  EXPECT_EQ(events_[0].step, 2);
+  EXPECT_THAT(events_[0].message, HasSubstr("(96 %)"));
+  step_on_card(92 * kMiB, 90 * kMiB, 10 * kMiB);
+  step_on_card(97 * kMiB, 90 * kMiB, 10 * kMiB);
+  EXPECT_EQ(events_.size(), 1U) << "it was not clearly less meanwhile";
+  step_on_card(89 * kMiB, 80 * kMiB, 20 * kMiB);
+  step_on_card(97 * kMiB, 90 * kMiB, 10 * kMiB);
+  EXPECT_EQ(events_.size(), 2U);
+}
+
+TEST_F(MemoryWatchTest, SaysThatHardlyAnyOfTheHostsIsLeft) {
+  for (int i = 0; i < 5; ++i) step(100 * kMiB, kHostLimit / 100 * 96);
+  ASSERT_EQ(events_.size(), 1U);
+  EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryFull);
+  EXPECT_THAT(events_[0].message, HasSubstr("may use are taken (96 %); beyond, the kernel ends it"));
+}
+
+TEST_F(MemoryWatchTest, ALimitThatNobodyKnowsIsNone) {
+  StepReport report;  // of the CPU, in a report without what the host has
+  report.metrics.host_bytes = kHostLimit;
+  CallbackList callbacks;
+  callbacks.add(std::make_unique<HeardEvents>(events_));
+  callbacks.add(std::make_unique<MemoryWatch>(at::kCPU, 0, callbacks));
+  callbacks.step(report);
+  EXPECT_TRUE(events_.empty());
 }
 
 TEST_F(MemoryWatchTest, IsQuietAboutALevelCourse) {

@@ -99,6 +99,7 @@ TEST_F(WholeRunTest, TellsWhatItDid) {
 
 TEST_F(WholeRunTest, ShowsAnswersBesideTheData) {
   config_.output.sample_predictions = 4;
+  config_.output.sample_predictions_share = 1;
   config_.training.max_steps = 1;
   train_well();
   const auto answers = lines_of("predictions.jsonl");

@@ -28,9 +28,10 @@ class TensorBoard {
   /// The bytes of a PNG or JPEG file.
   void image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size);
 
-  /// The step's numbers, under train/, speed/, memory/, incidents/, tasks/ and eval/, where a best evaluation is a
-  /// text.
+  /// The step's numbers, under train/, speed/, memory/, incidents/ and tasks/, and its evaluation.
   void step(const StepMetrics& metrics);
+  /// Under eval/; where it is the best so far, a text says so.
+  void evaluation(int64_t step, const EvaluationMetrics& evaluation);
   /// The answer as text and the thumbnails as pictures, under answers/.
   void prediction(const Prediction& prediction);
 

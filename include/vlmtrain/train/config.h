@@ -71,6 +71,7 @@ struct OutputOptions {
   int64_t keep = 2;
   bool keep_best = true;
   int64_t sample_predictions = 4;
+  double sample_predictions_share = 0.1;
   bool report = true;
   bool tensorboard = true;
   bool log_samples = false;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -21,6 +23,10 @@ class Callback {
  public:
   virtual ~Callback() = default;
 
+  /// A step that an earlier process did and that stays, as metrics.jsonl has it; in their order, before all else.
+  virtual void on_past_step(const nlohmann::json& /*line*/) {}
+  /// The run goes on, with the model as it was saved after `step`.
+  virtual void on_resume(int64_t /*step*/) {}
   /// Before the step's work is begun; those before it may still be under way on the device.
   virtual void before_step(int64_t /*step*/) {}
   /// In the order of steps; on a GPU the next one is under way by then.

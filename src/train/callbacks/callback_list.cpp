@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "vlmtrain/report/run_lines.h"
+
 namespace vlmtrain::train {
 
 namespace {
@@ -29,6 +31,15 @@ template <class Call>
 void CallbackList::each(const Call& call) {
   const Stopwatch stopwatch(seconds_, depth_);
   for (const auto& callback : callbacks_) call(*callback);
+}
+
+void CallbackList::past_steps(const std::filesystem::path& metrics) {
+  report::read_lines(
+      metrics, [this](const nlohmann::json& line) { each([&](Callback& callback) { callback.on_past_step(line); }); });
+}
+
+void CallbackList::resume(int64_t step) {
+  each([&](Callback& callback) { callback.on_resume(step); });
 }
 
 void CallbackList::before_step(int64_t step) {

@@ -13,6 +13,9 @@ class CallbackList {
  public:
   void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
+  /// `metrics`: metrics.jsonl, as it stays.
+  void past_steps(const std::filesystem::path& metrics);
+  void resume(int64_t step);
   void before_step(int64_t step);
   void step(const StepReport& step);
   void late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);

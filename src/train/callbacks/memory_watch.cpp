@@ -18,8 +18,12 @@ constexpr int64_t kLeastHostBytes = int64_t{256} << 20;
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(at::Device device, CallbackList& events)
-    : device_(device), events_(events), device_trend_(kLeastDeviceBytes), host_trend_(kLeastHostBytes) {}
+MemoryWatch::MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& events)
+    : device_(device),
+      host_limit_bytes_(host_limit_bytes),
+      events_(events),
+      device_trend_(kLeastDeviceBytes),
+      host_trend_(kLeastHostBytes) {}
 
 void MemoryWatch::before_step(int64_t /*step*/) {
   if (growth_ && !trace_) trace_.emplace(device_);
@@ -27,6 +31,7 @@ void MemoryWatch::before_step(int64_t /*step*/) {
 
 void MemoryWatch::on_step(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
+  warn_if_full(metrics);
   if (trace_ && ++traced_steps_ == kTracedSteps) {
     events_.event({.step = metrics.step,
                    .kind = report::EventKind::kMemoryGrowth,
@@ -45,6 +50,24 @@ void MemoryWatch::on_step(const StepReport& step) {
                    .message = fmt::format("step {}: host memory grows by {} a step, to {} now", metrics.step,
                                           format_bytes(*growth), format_bytes(metrics.host_bytes))});
   }
+}
+
+void MemoryWatch::warn_if_full(const report::StepMetrics& metrics) {
+  const auto warn = [&](FillLevel& level, int64_t used, int64_t total, const char* what, const char* then) {
+    if (!level.rises_above(used, total)) return;
+    events_.event({.step = metrics.step,
+                   .kind = report::EventKind::kMemoryFull,
+                   .message = fmt::format("step {}: {} of the {} {} are taken ({:.0f} %); {}", metrics.step,
+                                          format_bytes(used), format_bytes(total), what,
+                                          100 * static_cast<double>(used) / static_cast<double>(total), then)});
+  };
+  // What this process has reserved, and what the card has left for it.
+  const int64_t card = metrics.reserved_bytes + metrics.device_free_bytes.value_or(-metrics.reserved_bytes);
+  warn(device_level_, metrics.reserved_peak_bytes, card, "of the card's memory that this process can have",
+       "a step that needs more is done in smaller pieces. memory.limit_gb leaves more room");
+  warn(host_level_, metrics.host_bytes, host_limit_bytes_, "of memory that this process may use",
+       "beyond, the kernel ends it. training.micro_batch_size, data.image_max_pixels and data.num_workers take less if "
+       "lowered");
 }
 
 std::string MemoryWatch::component_that_grows() const {

@@ -7,25 +7,31 @@
 
 #include "train/callbacks/callback.h"
 #include "train/callbacks/callback_list.h"
+#include "train/callbacks/fill_level.h"
 #include "train/callbacks/growth_trend.h"
 #include "vlmtrain/memory/trace.h"
 
 namespace vlmtrain::train {
 
 /// Warns where device or host memory in use between steps grows. Of the device's, the next steps are traced, and the
-/// part of the model is named whose allocations stay.
+/// part of the model is named whose allocations stay. Warns too where hardly any of either is left.
 class MemoryWatch final : public Callback {
  public:
-  MemoryWatch(at::Device device, CallbackList& events);
+  /// `host_limit_bytes`: what this process may use of the host's memory.
+  MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& events);
 
   void before_step(int64_t step) override;
   void on_step(const StepReport& step) override;
 
  private:
+  void warn_if_full(const report::StepMetrics& metrics);
   std::string component_that_grows() const;
 
   at::Device device_;
+  int64_t host_limit_bytes_;
   CallbackList& events_;
+  FillLevel device_level_;
+  FillLevel host_level_;
   GrowthTrend device_trend_;
   GrowthTrend host_trend_;
   std::optional<int64_t> growth_;  // of the device's, while it is traced

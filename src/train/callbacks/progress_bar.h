@@ -1,21 +1,30 @@
 #pragma once
 
+#include <optional>
+
 #include "train/callbacks/callback.h"
 #include "vlmtrain/report/progress.h"
 
 namespace vlmtrain::train {
 
-/// The bar on stderr; events are logged above it.
+/// The bar on stderr; evaluations and events are logged above it.
 class ProgressBar final : public Callback {
  public:
-  ProgressBar(int64_t total_steps, bool quiet) : progress_(total_steps, quiet) {}
+  ProgressBar(int64_t total_steps, bool quiet, report::BestBy best_by = report::BestBy::kLoss)
+      : progress_(total_steps, quiet), best_by_(best_by) {}
 
-  void on_step(const StepReport& step) override { progress_.show(step.metrics); }
+  void on_past_step(const nlohmann::json& line) override;
+  void on_step(const StepReport& step) override;
+  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override;
   void on_event(const report::Event& event) override;
   void on_end(bool /*well*/) override { progress_.clear(); }
 
  private:
+  void log_evaluation(const report::StepMetrics& metrics);
+
   report::Progress progress_;
+  report::BestBy best_by_;
+  std::optional<report::EvaluationBefore> best_;
 };
 
 }  // namespace vlmtrain::train

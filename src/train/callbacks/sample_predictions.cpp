@@ -6,8 +6,10 @@
 #include <exception>
 #include <utility>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/report/run_lines.h"
 
 namespace vlmtrain::train {
 
@@ -19,23 +21,80 @@ constexpr int64_t kMostNewTokens = 64;
 
 SamplePredictions::SamplePredictions(std::vector<io::Record> records, std::filesystem::path image_root,
                                      const models::VisionLanguageModel& model, const models::Processor& processor,
-                                     at::Device device, CallbackList& callbacks)
+                                     at::Device device, double share, const std::filesystem::path& run_folder,
+                                     CallbackList& callbacks)
     : records_(std::move(records)),
       image_root_(std::move(image_root)),
       model_(model),
       processor_(processor),
+      share_(share),
       callbacks_(callbacks) {
   settings_.device = device;
   settings_.batch_size = 1;  // as little memory as can be
   settings_.max_new_tokens = kMostNewTokens;
   settings_.on_bad_sample = data::BadSamplePolicy::kSkip;
+  settings_.on_event = [this](report::EventKind /*kind*/, const std::string& message,
+                              const std::vector<std::string>& /*ids*/) { tell_of_shortage(message); };
+  report::read_lines(run_folder / "predictions.jsonl", [this](const nlohmann::json& line) {
+    const auto id = line.find("id");
+    if (id == line.end() || !id->is_string()) return;
+    const auto asked = std::ranges::find(records_, id->get_ref<const std::string&>(), &io::Record::id);
+    if (asked != records_.end()) next_ = static_cast<size_t>(asked - records_.begin()) + 1;
+    answered_step_ = std::max(answered_step_, line.value("step", int64_t{-1}));
+  });
+}
+
+void SamplePredictions::on_past_step(const nlohmann::json& line) {
+  const auto seconds = line.find("step_seconds");
+  if (seconds == line.end() || !seconds->is_number() || line.value("step", int64_t{0}) <= answered_step_) return;
+  past_seconds_ += seconds->get<double>();
+}
+
+void SamplePredictions::on_resume(int64_t step) {
+  if (answered_step_ < step) answer(step);
+}
+
+void SamplePredictions::before_step(int64_t /*step*/) {
+  if (!first_step_) first_step_ = Clock::now();
 }
 
 void SamplePredictions::on_checkpoint(int64_t step, const std::filesystem::path& /*folder*/) {
-  size_t next = 0;
+  saved_step_ = step;
+  // It is saved again where an evaluation was made up.
+  if (answered_step_ < step) answer(step);
+}
+
+void SamplePredictions::on_end(bool well) {
+  if (well && answered_step_ < saved_step_ && !records_.empty()) answer_next(saved_step_);
+}
+
+double SamplePredictions::seconds_so_far() const {
+  if (!first_step_) return past_seconds_ + answer_seconds_;
+  return past_seconds_ + std::chrono::duration<double>(Clock::now() - *first_step_).count();
+}
+
+bool SamplePredictions::is_time_left() const {
+  if (share_ >= 1) return true;
+  if (answers_ == 0) return share_ > 0;  // nobody knows yet what one takes
+  return answer_seconds_ * static_cast<double>(answers_ + 1) / static_cast<double>(answers_) <=
+         share_ * seconds_so_far();
+}
+
+void SamplePredictions::answer(int64_t step) {
+  const size_t wanted = records_.size();
+  for (size_t asked = 0; asked < wanted && !records_.empty(); ++asked) {
+    if (!is_time_left()) {
+      tell_of_fewer(step, asked);
+      return;
+    }
+    if (!answer_next(step)) return;
+  }
+}
+
+bool SamplePredictions::answer_next(int64_t step) {
+  next_ %= records_.size();
+  const io::Record& record = records_[next_];
   const auto on_answer = [&](const Answer& answer) {
-    while (records_[next].id != answer.id) ++next;
-    const io::Record& record = records_[next++];
     callbacks_.prediction({.step = step,
                            .id = answer.id,
                            .task = answer.task,
@@ -44,16 +103,43 @@ void SamplePredictions::on_checkpoint(int64_t step, const std::filesystem::path&
                            .given = answer.given,
                            .images = thumbnails(record)});
   };
+  answered_step_ = step;
+  const auto start = Clock::now();
   try {
-    evaluate(model_, processor_, records_, settings_, on_answer);
+    if (evaluate(model_, processor_, {record}, settings_, on_answer).left_out > 0) return false;
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::kBadData) throw;
+    // The log says why it cannot be used.
+    records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_));
+    return true;
   } catch (const std::exception& error) {
     const auto shortage = memory::shortage_in(error);
     if (!shortage) throw;
-    callbacks_.event({.step = step,
-                      .kind = report::EventKind::kAnomaly,
-                      .message = fmt::format("step {}: no memory for the sample answers of this checkpoint ({})", step,
-                                             shortage->reason)});
+    tell_of_shortage(shortage->reason);
+    return false;
   }
+  answer_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  ++answers_;
+  ++next_;
+  return true;
+}
+
+void SamplePredictions::tell_of_shortage(const std::string& reason) {
+  callbacks_.event({.step = answered_step_,
+                    .kind = report::EventKind::kAnomaly,
+                    .message = fmt::format("step {}: no memory for the sample answers of this checkpoint ({})",
+                                           answered_step_, reason)});
+}
+
+void SamplePredictions::tell_of_fewer(int64_t step, size_t answered) {
+  if (std::exchange(has_told_, true)) return;
+  callbacks_.event(
+      {.step = step,
+       .kind = report::EventKind::kFewerAnswers,
+       .message = fmt::format("step {}: {} of the {} sample answers are made at this checkpoint, for they have taken "
+                              "{:.1f} s of {:.1f} s so far (output.sample_predictions_share is {}); the samples take "
+                              "turns from here on",
+                              step, answered, records_.size(), answer_seconds_, seconds_so_far(), share_)});
 }
 
 const std::vector<std::string>& SamplePredictions::thumbnails(const io::Record& record) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -12,26 +14,55 @@
 
 namespace vlmtrain::train {
 
-/// At each checkpoint, the model's answers to a few records.
+/// At each checkpoint, the model's answers to a few records, as many as its share of the time allows: one sample after
+/// the other in a fixed rotation, so that each gets its turn. At the run's end there is at least one. What a killed
+/// process had saved but not asked is asked when the run goes on.
 class SamplePredictions final : public Callback {
  public:
-  /// `image_root`: where the records' pictures are.
+  /// `image_root`: where the records' pictures are. `share`: of the time since this process's first step that answers
+  /// may take, from 0 to 1; 1: all of them at each checkpoint, whatever they take. `run_folder`: with what was answered
+  /// before up to the checkpoint that the run goes on from.
   SamplePredictions(std::vector<io::Record> records, std::filesystem::path image_root,
                     const models::VisionLanguageModel& model, const models::Processor& processor, at::Device device,
-                    CallbackList& callbacks);
+                    double share, const std::filesystem::path& run_folder, CallbackList& callbacks);
 
+  void on_past_step(const nlohmann::json& line) override;
+  void on_resume(int64_t step) override;
+  void before_step(int64_t step) override;
   void on_checkpoint(int64_t step, const std::filesystem::path& folder) override;
+  void on_end(bool well) override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Of the records in their rotation, those that there is time for.
+  void answer(int64_t step);
+  /// The next one; false where there is no memory for it.
+  bool answer_next(int64_t step);
+  /// Of this process's steps, and of those before that no answers were charged to.
+  double seconds_so_far() const;
+  bool is_time_left() const;
+  void tell_of_shortage(const std::string& reason);
+  void tell_of_fewer(int64_t step, size_t answered);
   const std::vector<std::string>& thumbnails(const io::Record& record);
 
   std::vector<io::Record> records_;
   std::filesystem::path image_root_;
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
+  double share_;
   EvaluationSettings settings_;
   CallbackList& callbacks_;
   std::unordered_map<std::string, std::vector<std::string>> thumbnails_;  // by record
+
+  size_t next_ = 0;             // of the records
+  int64_t answered_step_ = -1;  // after which a sample was asked last
+  int64_t saved_step_ = -1;     // of the last checkpoint of this process
+  std::optional<Clock::time_point> first_step_;
+  double past_seconds_ = 0;
+  double answer_seconds_ = 0;
+  int64_t answers_ = 0;  // that these seconds were for
+  bool has_told_ = false;
 };
 
 /// `count` records spread over a data set, one drawn from each of as many stretches, the same in every run: kinds of

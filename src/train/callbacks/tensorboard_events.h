@@ -12,6 +12,9 @@ class TensorBoardEvents final : public Callback {
       : events_(run_folder / "tensorboard", resumed_step) {}
 
   void on_step(const StepReport& step) override { events_.step(step.metrics); }
+  void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override {
+    events_.evaluation(step, evaluation);
+  }
   void on_event(const report::Event& event) override { events_.text(event.step, "events", event.message); }
   void on_prediction(const report::Prediction& prediction) override { events_.prediction(prediction); }
 

@@ -1,0 +1,37 @@
+#include "train/callbacks/epoch_rows.h"
+
+#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/report/run_lines.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr int64_t kNoStep = -1;
+
+}  // namespace
+
+EpochRows::EpochRows(const std::filesystem::path& run_folder) : run_folder_(run_folder) {
+  rows_.emplace(run_folder_ / "epochs.jsonl", kNoStep);
+}
+
+void EpochRows::on_past_step(const nlohmann::json& line) {
+  for (const auto& row : epochs_.add(line)) rows_->append(io::json_text(row));
+}
+
+void EpochRows::on_step(const StepReport& step) {
+  // As the file has it, so that a row is the same whenever it is made.
+  on_past_step(nlohmann::json::parse(step.metrics.to_json_line()));
+}
+
+void EpochRows::on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
+  epochs_ = {};
+  rows_.emplace(run_folder_ / "epochs.jsonl", kNoStep);
+  report::read_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_past_step(line); });
+}
+
+void EpochRows::on_end(bool /*well*/) {
+  if (const auto row = epochs_.under_way()) rows_->append(io::json_text(*row));
+}
+
+}  // namespace vlmtrain::train

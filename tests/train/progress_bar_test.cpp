@@ -1,0 +1,42 @@
+#include "train/callbacks/progress_bar.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/captured_log.h"
+
+namespace vlmtrain::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+StepReport evaluated(int64_t step, double loss, bool is_best) {
+  StepReport report;
+  report.metrics.step = step;
+  report.metrics.evaluation = report::EvaluationMetrics{.total = {.loss = loss}, .tasks = {}, .is_best = is_best};
+  return report;
+}
+
+TEST(ProgressBarTest, LogsEvaluationsBesideTheBestOfTheWholeRun) {
+  ProgressBar bar(10, /*quiet=*/true);
+  bar.on_past_step(nlohmann::json::parse(evaluated(2, 1.5, true).metrics.to_json_line()));
+  bar.on_past_step(nlohmann::json::parse(evaluated(4, 1.75, false).metrics.to_json_line()));
+  for (const char* damaged : {"{}", R"({"evaluation":3})", R"({"evaluation":{"is_best":true,"loss":null}})"}) {
+    bar.on_past_step(nlohmann::json::parse(damaged));
+  }
+  const CapturedLog log;
+  StepReport without;
+  without.metrics.step = 5;
+  bar.on_step(without);
+  bar.on_step(evaluated(6, 1.25, true));
+  bar.on_step(evaluated(8, 1.375, false));
+  bar.on_late_evaluation(9, *evaluated(9, 1.125, true).metrics.evaluation);
+  EXPECT_THAT(log.text(), HasSubstr("step 9: validation loss 1.125 (best so far, before 1.25 at step 6), 0.0 s"));
+  EXPECT_THAT(log.text(), Not(HasSubstr("step 5")));
+  EXPECT_THAT(log.text(), HasSubstr("step 6: validation loss 1.25 (best so far, before 1.5 at step 2), 0.0 s"));
+  EXPECT_THAT(log.text(), HasSubstr("step 8: validation loss 1.375 (best 1.25 at step 6), 0.0 s"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
