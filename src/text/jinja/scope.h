@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/object.h"
+
+namespace vlmtrain::text::jinja {
+
+/// The names of a block, which hide those of the blocks around it.
+struct Scope {
+  explicit Scope(std::shared_ptr<Scope> outer) : parent(std::move(outer)) {}
+
+  const Value* find(size_t name) const {
+    for (const Scope* scope = this; scope != nullptr; scope = scope->parent.get()) {
+      for (const auto& [known, value] : scope->variables) {
+        if (known == name) return &value;
+      }
+    }
+    return nullptr;
+  }
+
+  void set(size_t name, Value value) {
+    for (auto& [known, old] : variables) {
+      if (known == name) {
+        old = std::move(value);
+        return;
+      }
+    }
+    variables.emplace_back(name, std::move(value));
+  }
+
+  std::vector<std::pair<size_t, Value>> variables;
+  std::shared_ptr<Scope> parent;
+};
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace vlmtrain::text::jinja {
+
+/// What stands between the quotes of a text literal, with Python's escapes read. Throws Failure for one that is cut
+/// short, a half of a surrogate pair, or \N{name}.
+std::string read_literal(std::string_view written);
+
+}  // namespace vlmtrain::text::jinja
