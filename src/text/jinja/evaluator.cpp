@@ -276,11 +276,13 @@ Value Evaluator::operator_of(const Call& node) {
 }
 
 Value Evaluator::operator_of(const FilterUse& node) {
+  if (node.filter == nullptr) throw failure("there is no filter \"{}\"", node.name);
   const Value input = node.operand ? evaluate(*node.operand) : *block_input_;
   return apply(context_, *node.filter, input, arguments_of(node.arguments));
 }
 
 Value Evaluator::operator_of(const TestUse& node) {
+  if (node.test == nullptr) throw failure("there is no test \"{}\"", node.name);
   const Value tested = evaluate(*node.operand);
   return apply(context_, *node.test, tested, arguments_of(node.arguments));
 }

@@ -61,11 +61,14 @@ ExpressionPtr ExpressionParser::make_list(int line, ListOf list) {
 ExpressionPtr ExpressionParser::parse(bool with_condition) {
   const Level level(*this);
   int line = tokens_.line();
+  const size_t first_missing = missing_.size();
+  const size_t first_call = called_.size();
   ExpressionPtr value = parse_or();
   while (with_condition && tokens_.skip_name("if")) {
     ExpressionPtr condition = parse_or();
     ExpressionPtr otherwise = tokens_.skip_name("else") ? parse() : nullptr;
     const std::initializer_list<const Expression*> below = {value.get(), condition.get(), otherwise.get()};
+    guard_from(first_missing, first_call);
     value = make(line, Conditional{std::move(condition), std::move(value), std::move(otherwise)}, below);
     line = tokens_.line();
   }
@@ -406,7 +409,7 @@ CallArguments ExpressionParser::parse_arguments() {
 
 ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
   const int line = tokens_.line();
-  if (const auto* name = std::get_if<NameUse>(&callee->node)) called_.push_back({name->name, false, line});
+  if (const auto* name = std::get_if<NameUse>(&callee->node)) called_.push_back({name->name, line, false});
   if (const auto* attribute = std::get_if<AttributeOf>(&callee->node)) {
     if (is_unsupported_method(attribute->name)) {
       tokens_.fail_at(line, fmt::format("the method {}() is not supported", attribute->name));
@@ -429,18 +432,15 @@ void ExpressionParser::check_named(const CallArguments& arguments, size_t index,
   if (named == nullptr || named->text() == nullptr) return;
   const std::string_view name = named->text()->view();
   const Method* found = filter ? find_filter(name) : find_test(name);
-  if (found == nullptr) tokens_.fail_at(line, fmt::format("there is no {} \"{}\"", filter ? "filter" : "test", name));
+  if (found == nullptr) missing(line, filter ? "filter" : "test", name);
 }
 
 ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr operand) {
   const int line = tokens_.line();
   const std::string name = parse_dotted_name("a filter's name");
   const Method* filter = find_filter(name);
-  if (filter == nullptr) {
-    tokens_.fail_at(line,
-                    fmt::format("there is no filter \"{}\"; docs/chat-templates.md lists those that there are", name));
-  }
-  FilterUse use{filter, std::move(operand), {}};
+  if (filter == nullptr) missing(line, "filter", name);
+  FilterUse use{filter, name, std::move(operand), {}};
   if (tokens_.is_operator("(")) use.arguments = parse_arguments();
   if (name == "map") check_named(use.arguments, 0, true, line);
   if (name == "select" || name == "reject") check_named(use.arguments, 0, false, line);
@@ -464,14 +464,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
   const bool negated = tokens_.skip_name("not");
   const std::string name = parse_dotted_name("a test's name");
   const Method* test = find_test(name);
-  if (test == nullptr) {
-    tokens_.fail_at(line,
-                    fmt::format("there is no test \"{}\"; docs/chat-templates.md lists those that there are", name));
-  }
-  const auto* tested = std::get_if<NameUse>(&operand->node);
-  if (tested != nullptr && (name == "defined" || name == "undefined" || name == "callable")) {
-    asked_for_.push_back(tested->name);
-  }
+  if (test == nullptr) missing(line, "test", name);
   CallArguments arguments;
   const Token::Kind kind = tokens_.current().kind;
   const bool begins_value = kind == Token::Kind::kName || kind == Token::Kind::kText || kind == Token::Kind::kInteger ||
@@ -483,7 +476,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
     arguments.positional.push_back(parse_postfix(parse_primary()));
   }
   const int below = std::max(operand->height, height_of(arguments));
-  ExpressionPtr result = make_on(line, TestUse{test, std::move(operand), std::move(arguments)}, below);
+  ExpressionPtr result = make_on(line, TestUse{test, name, std::move(operand), std::move(arguments)}, below);
   if (!negated) return result;
   const Expression* inner = result.get();
   return make(line, UnaryUse{Unary::kNot, std::move(result)}, {inner});
@@ -539,19 +532,33 @@ Target ExpressionParser::parse_target(bool with_attributes, std::string_view end
   return parse_targets(with_attributes, end, false);
 }
 
-void ExpressionParser::check_called_names() const {
-  for (const NameEvent& call : called_) {
-    const bool is_there =
-        !tree_.functions[call.name].is_undefined() || call.name <= kKwargsName ||
-        std::any_of(events_.begin(), events_.end(),
-                    [&](const NameEvent& event) { return event.is_store && event.name == call.name; }) ||
-        std::find(asked_for_.begin(), asked_for_.end(), call.name) != asked_for_.end();
-    if (!is_there) {
-      tokens_.fail_at(call.line,
-                      fmt::format("there is no function \"{}\"; docs/chat-templates.md lists those that there are",
-                                  tree_.names[call.name]));
-    }
+void ExpressionParser::missing(int line, std::string_view kind, std::string_view name) {
+  missing_.push_back(
+      {line, fmt::format("there is no {} \"{}\"; docs/chat-templates.md lists those that there are", kind, name),
+       false});
+}
+
+void ExpressionParser::guard_from(size_t first_missing, size_t first_call) {
+  for (size_t i = first_missing; i < missing_.size(); ++i) missing_[i].is_guarded = true;
+  for (size_t i = first_call; i < called_.size(); ++i) called_[i].is_guarded = true;
+}
+
+void ExpressionParser::check_names() const {
+  std::vector<Missing> all = missing_;
+  for (const CalledName& call : called_) {
+    const bool is_there = !tree_.functions[call.name].is_undefined() || call.name <= kKwargsName ||
+                          std::any_of(events_.begin(), events_.end(), [&](const NameEvent& event) {
+                            return event.is_store && event.name == call.name;
+                          });
+    if (is_there) continue;
+    all.push_back({call.line,
+                   fmt::format("there is no function \"{}\"; docs/chat-templates.md lists those that there are",
+                               tree_.names[call.name]),
+                   call.is_guarded});
   }
+  std::stable_sort(all.begin(), all.end(), [](const Missing& a, const Missing& b) { return a.line < b.line; });
+  const auto first = std::find_if(all.begin(), all.end(), [](const Missing& each) { return !each.is_guarded; });
+  if (first != all.end()) tokens_.fail_at(first->line, first->message);
 }
 
 }  // namespace vlmtrain::text::jinja

@@ -32,7 +32,23 @@ class ExpressionParser {
 
   const std::vector<NameEvent>& events() const { return events_; }
   void stored(size_t name) { events_.push_back({name, true, tokens_.line()}); }
-  void check_called_names() const;
+  /// Fails for the first name of a filter, test or function that there is not. One that an `if` guards is none: it
+  /// fails when it is reached, as in Jinja2.
+  void check_names() const;
+  /// What is read while it lives is guarded by an `if`.
+  class Guard {
+   public:
+    explicit Guard(ExpressionParser& parser)
+        : parser_(parser), first_(parser.missing_.size()), first_call_(parser.called_.size()) {}
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+    ~Guard() { parser_.guard_from(first_, first_call_); }
+
+   private:
+    ExpressionParser& parser_;
+    size_t first_;
+    size_t first_call_;
+  };
 
   /// A level more of nesting while it lives. Fails where there are too many.
   class Level {
@@ -80,13 +96,25 @@ class ExpressionParser {
   std::string parse_dotted_name(std::string_view what);
   /// A text that is given as the argument `index` must name a filter or test.
   void check_named(const CallArguments& arguments, size_t index, bool filter, int line);
+  void missing(int line, std::string_view kind, std::string_view name);
+  void guard_from(size_t first_missing, size_t first_call);
 
   TokenStream& tokens_;
   Tree& tree_;
   int level_ = 0;
   std::vector<NameEvent> events_;
-  std::vector<NameEvent> called_;
-  std::vector<size_t> asked_for_;  // names that the template tests for being defined
+  struct Missing {
+    int line;
+    std::string message;
+    bool is_guarded;
+  };
+  struct CalledName {
+    size_t name;
+    int line;
+    bool is_guarded;
+  };
+  std::vector<Missing> missing_;
+  std::vector<CalledName> called_;
 };
 
 }  // namespace vlmtrain::text::jinja

@@ -49,22 +49,21 @@ MarkedText with_capitals(const MarkedText& text) {
   return out;
 }
 
-MarkedText with_html_escaped(const MarkedText& text) {
-  const std::string_view bytes = text.bytes();
-  MarkedText out;
-  out.append_written(text, [&](size_t begin, size_t end, std::string& written) {
-    for (const char letter : bytes.substr(begin, end - begin)) {
-      constexpr std::string_view kSpecial = "&<>'\"";
-      constexpr std::array kWritten = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-      const size_t special = kSpecial.find(letter);
-      if (special == std::string_view::npos) {
-        written += letter;
-      } else {
-        written += kWritten[special];
-      }
-    }
-  });
-  return out;
+Value escape_filter(Context& context, const Value& value, const Bound& /*given*/) {
+  if (value.text() != nullptr && value.text()->is_escaped) return value;
+  MarkedText escaped = html_escaped(str_of(value, context.budget));
+  context.budget.made(escaped.size());
+  return Value::text(std::move(escaped), true);
+}
+
+Value forceescape_filter(Context& context, const Value& value, const Bound& /*given*/) {
+  MarkedText escaped = html_escaped(str_of(value, context.budget));
+  context.budget.made(escaped.size());
+  return Value::text(std::move(escaped), true);
+}
+
+Value safe_filter(Context& context, const Value& value, const Bound& /*given*/) {
+  return Value::text(str_of(value, context.budget), true);
 }
 
 Value trim_filter(Context& context, const Value& value, const Bound& given) {
@@ -126,7 +125,8 @@ Value indent_filter(Context& context, const Value& value, const Bound& given) {
 Value join_filter(Context& context, const Value& value, const Bound& given) {
   const MarkedText separator = given[0] != nullptr ? str_of(*given[0], context.budget) : MarkedText();
   std::vector<MarkedText> texts;
-  for (const Value& item : items_of(value, context.budget)->items) {
+  const auto all_items = items_of(value, context.budget);
+  for (const Value& item : all_items->items) {
     texts.push_back(
         str_of(given.given(1) != nullptr ? get_path(item, *given[1], context.budget) : item, context.budget));
   }
@@ -203,7 +203,8 @@ Value urlencode_filter(Context& context, const Value& value, const Bound& /*give
   if (value.dict() != nullptr) {
     for (const auto& [key, item] : value.dict()->entries) add(key, item);
   } else {
-    for (const Value& pair : items_of(value, context.budget)->items) {
+    const auto all_items = items_of(value, context.budget);
+    for (const Value& pair : all_items->items) {
       const auto both = items_of(pair, context.budget);
       if (both->items.size() != 2) throw failure("urlencode needs pairs");
       add(both->items[0], both->items[1]);
@@ -242,15 +243,15 @@ Value tojson_filter(Context& context, const Value& value, const Bound& given) {
 constexpr std::array kFiltersOfTexts = {
     Method{"capitalize", {""}, change_filter<capitalized>},
     Method{"center", {"width"}, center_filter},
-    Method{"e", {""}, change_filter<with_html_escaped>},
-    Method{"escape", {""}, change_filter<with_html_escaped>},
-    Method{"forceescape", {""}, change_filter<with_html_escaped>},
+    Method{"e", {""}, escape_filter},
+    Method{"escape", {""}, escape_filter},
+    Method{"forceescape", {""}, forceescape_filter},
     Method{"format", {"*"}, format_filter},
     Method{"indent", {"width first blank"}, indent_filter},
     Method{"join", {"d attribute"}, join_filter},
     Method{"lower", {""}, change_filter<lowercase>},
     Method{"replace", {"old new count", 2}, replace_filter},
-    Method{"safe", {""}, string_filter},
+    Method{"safe", {""}, safe_filter},
     Method{"string", {""}, string_filter},
     Method{"title", {""}, change_filter<with_capitals>},
     Method{"tojson", {"ensure_ascii indent separators sort_keys"}, tojson_filter},

@@ -31,7 +31,8 @@ Value choose_filter(Context& context, const Value& value, const Bound& given) {
     arguments = rest_of(all, kName + 1);
   }
   std::vector<Value> chosen;
-  for (const Value& item : items_of(value, context.budget)->items) {
+  const auto all_items = items_of(value, context.budget);
+  for (const Value& item : all_items->items) {
     const Value tested = by_attribute ? get_path(item, all.positional[0], context.budget) : item;
     const bool holds = test != nullptr ? is_true(apply(context, *test, tested, arguments)) : is_true(tested);
     if (holds == wanted) chosen.push_back(item);

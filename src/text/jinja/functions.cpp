@@ -19,7 +19,8 @@ std::vector<std::pair<Value, Value>> entries_of(Context& context, const Bound& g
     context.budget.made(all.positional[0].dict()->entries.size() * sizeof(Value) * 2);
     entries = all.positional[0].dict()->entries;
   } else if (!all.positional.empty()) {
-    for (const Value& pair : items_of(all.positional[0], context.budget)->items) {
+    const auto all_items = items_of(all.positional[0], context.budget);
+    for (const Value& pair : all_items->items) {
       const auto both = items_of(pair, context.budget);
       if (both->items.size() != 2) throw failure("dict needs pairs");
       context.budget.walk(entries.size() * 4);

@@ -6,6 +6,7 @@
 #include "text/jinja/letters.h"
 #include "text/jinja/numbers.h"
 #include "text/jinja/printf.h"
+#include "text/jinja/text_edit.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
@@ -47,9 +48,13 @@ Value repeated(const Value& value, int64_t times, Budget& budget) {
 Value joined(const Value& left, const Value& right, Budget& budget) {
   if (left.text() != nullptr && right.text() != nullptr) {
     budget.made(left.text()->view().size() + right.text()->view().size());
-    MarkedText out = left.text()->marked;
-    out.append(right.text()->marked);
-    return Value::text(std::move(out));
+    const bool is_escaped = left.text()->is_escaped || right.text()->is_escaped;
+    const auto part = [&](const Text& text) {
+      return is_escaped && !text.is_escaped ? html_escaped(text.marked) : text.marked;
+    };
+    MarkedText out = part(*left.text());
+    out.append(part(*right.text()));
+    return Value::text(std::move(out), is_escaped);
   }
   if (is_list_or_tuple(left) && is_list_or_tuple(right) && left.sequence()->form == right.sequence()->form) {
     budget.made((left.sequence()->items.size() + right.sequence()->items.size()) * sizeof(Value));

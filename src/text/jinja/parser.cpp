@@ -20,7 +20,7 @@ class Parser {
 
   std::shared_ptr<const Tree> run() {
     tree_->body = parse_block({});
-    expressions_.check_called_names();
+    expressions_.check_names();
     return tree_;
   }
 
@@ -134,6 +134,7 @@ class Parser {
   }
 
   Statement parse_if(int line) {
+    const ExpressionParser::Guard guard(expressions_);
     If choice;
     while (true) {
       ExpressionPtr condition = expressions_.parse_tuple(false);

@@ -85,12 +85,14 @@ struct Call {
   CallArguments arguments;
 };
 struct FilterUse {
-  const Method* filter;
+  const Method* filter;  ///< null where there is none of that name
+  std::string name;
   ExpressionPtr operand;  ///< null in a filter block: what is in the block
   CallArguments arguments;
 };
 struct TestUse {
-  const Method* test;
+  const Method* test;  ///< null where there is none of that name
+  std::string name;
   ExpressionPtr operand;
   CallArguments arguments;
 };

@@ -1,6 +1,7 @@
 #include "text/jinja/text_edit.h"
 
 #include <algorithm>
+#include <array>
 
 #include "text/jinja/letters.h"
 #include "text/utf8.h"
@@ -94,6 +95,24 @@ MarkedText capitalized(const MarkedText& text) {
         append_title(bytes, at, written);
       } else {
         append_lower(bytes, at, written);
+      }
+    }
+  });
+  return out;
+}
+
+MarkedText html_escaped(const MarkedText& text) {
+  const std::string_view bytes = text.bytes();
+  MarkedText out;
+  out.append_written(text, [&](size_t begin, size_t end, std::string& written) {
+    for (const char letter : bytes.substr(begin, end - begin)) {
+      constexpr std::string_view kSpecial = "&<>'\"";
+      constexpr std::array kWritten = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+      const size_t special = kSpecial.find(letter);
+      if (special == std::string_view::npos) {
+        written += letter;
+      } else {
+        written += kWritten[special];
       }
     }
   });

@@ -22,6 +22,8 @@ MarkedText join(const MarkedText& separator, const std::vector<MarkedText>& item
 std::vector<MarkedText> split_lines(const MarkedText& text, bool keep_ends);
 /// The first character as `str.capitalize()` has it, the others small.
 MarkedText capitalized(const MarkedText& text);
+/// With &, <, >, ' and " as HTML writes them.
+MarkedText html_escaped(const MarkedText& text);
 /// Filled with spaces to `width` characters.
 MarkedText centered(const Text& text, int64_t width, Budget& budget, std::string_view fill = " ");
 

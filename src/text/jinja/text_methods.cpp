@@ -251,7 +251,8 @@ Value count_in_text_method(Context& context, const Value& self, const Bound& giv
 
 Value join_method(Context& context, const Value& self, const Bound& given) {
   std::vector<MarkedText> texts;
-  for (const Value& item : items_of(*given[0], context.budget)->items) {
+  const auto all_items = items_of(*given[0], context.budget);
+  for (const Value& item : all_items->items) {
     if (item.text() == nullptr) throw failure("join() needs texts, not {}", item.type_name());
     context.budget.made(item.text()->view().size());
     texts.push_back(item.text()->marked);

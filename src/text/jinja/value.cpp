@@ -39,7 +39,7 @@ int depth_around(int depth) {
   return depth + 1;
 }
 
-Text::Text(MarkedText text) : marked(std::move(text)) {
+Text::Text(MarkedText text, bool its_escaped) : marked(std::move(text)), is_escaped(its_escaped) {
   const std::string& bytes = marked.bytes();
   ascii = std::none_of(bytes.begin(), bytes.end(),
                        [](char byte) { return (static_cast<unsigned char>(byte) & 0x80U) != 0; });

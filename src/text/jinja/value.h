@@ -21,12 +21,13 @@ struct Dict;
 
 /// A text, with what is asked of it again and again.
 struct Text {
-  explicit Text(MarkedText text);
+  explicit Text(MarkedText text, bool is_escaped = false);
   std::string_view view() const { return marked.bytes(); }
 
   MarkedText marked;
   bool ascii;
-  size_t length;  ///< in code points
+  size_t length;    ///< in code points
+  bool is_escaped;  ///< by the filters escape and safe: what + joins to it is escaped too
 };
 
 /// A value as Python has it, with what a template can do to it. Cheap to copy: data is shared and never changes.
@@ -55,7 +56,9 @@ class Value {
   static Value text(std::string bytes);
   /// A text all of whose characters are of `origin` (>= 0).
   static Value text(std::string bytes, int origin);
-  static Value text(MarkedText text) { return Value(std::make_shared<const Text>(std::move(text))); }
+  static Value text(MarkedText text, bool is_escaped = false) {
+    return Value(std::make_shared<const Text>(std::move(text), is_escaped));
+  }
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(std::vector<std::pair<std::string, Value>> entries);
