@@ -358,10 +358,11 @@ class BadSampleTest : public BadInputTest {
     EXPECT_EQ(ledger["used"].get<int>() + ledger["not_reached"].get<int>(), kRecords);
     EXPECT_EQ(ledger["problems"][0]["status"], "failed");
     for (const auto& name : entries(folder() / "run")) {
-      EXPECT_THAT((std::vector<std::string>{"checkpoints", "config.yaml", "data_check.jsonl", "environment.json",
-                                            "events.jsonl", "ledger.json", "metrics.jsonl", "plan.json", "run.lock",
-                                            "predictions.jsonl", "report.html", "samples.jsonl", "tensorboard"}),
-                  testing::Contains(name));
+      EXPECT_THAT(
+          (std::vector<std::string>{"checkpoints", "config.yaml", "data_check.jsonl", "environment.json",
+                                    "epochs.jsonl", "events.jsonl", "ledger.json", "metrics.jsonl", "plan.json",
+                                    "run.lock", "predictions.jsonl", "report.html", "samples.jsonl", "tensorboard"}),
+          testing::Contains(name));
     }
   }
 };

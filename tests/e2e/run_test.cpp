@@ -34,9 +34,9 @@ TEST_F(RunTest, WritesItsFolder) {
   EXPECT_EQ(result.err.find_first_of("\r\033"), std::string::npos) << result.err;
 
   EXPECT_THAT(entries(folder() / "run"),
-              ElementsAre("checkpoints", "config.yaml", "data_check.jsonl", "environment.json", "events.jsonl",
-                          "ledger.json", "metrics.jsonl", "plan.json", "predictions.jsonl", "report.html", "run.lock",
-                          "samples.jsonl", "tensorboard"));
+              ElementsAre("checkpoints", "config.yaml", "data_check.jsonl", "environment.json", "epochs.jsonl",
+                          "events.jsonl", "ledger.json", "metrics.jsonl", "plan.json", "predictions.jsonl",
+                          "report.html", "run.lock", "samples.jsonl", "tensorboard"));
   EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-2", "step-3"));
   EXPECT_THAT(entries(folder() / "run/checkpoints/step-3/trainer_state"),
               ElementsAre("ledger.json", "optimizer.safetensors", "state.json"));
