@@ -63,14 +63,6 @@ std::optional<report::EvaluationMetrics> EvaluationInRun::after(int64_t step) {
   state_.is_due = false;
   newest_ = evaluation.metrics(has_values_);
   newest_->is_best = has_values_ && note(step, newest_->total);
-  std::string text = fmt::format("step {}: evaluation of {} in {:.1f} s", step,
-                                 counted(newest_->total.samples, "sample"), newest_->seconds);
-  if (has_values_) {
-    text += fmt::format(": {}", words_of(BestMetric::kLoss, newest_->total.loss));
-    if (const auto exact = newest_->total.exact_match) text += ", " + words_of(BestMetric::kExactMatch, *exact);
-    if (newest_->is_best) text += "; the best so far";
-  }
-  spdlog::info("{}", text);
   return newest_;
 }
 

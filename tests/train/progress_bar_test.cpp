@@ -33,6 +33,8 @@ TEST(ProgressBarTest, LogsEvaluationsBesideTheBestOfTheWholeRun) {
   bar.on_step(evaluated(8, 1.375, false));
   bar.on_late_evaluation(9, *evaluated(9, 1.125, true).metrics.evaluation);
   EXPECT_THAT(log.text(), HasSubstr("step 9: validation loss 1.125 (best so far, before 1.25 at step 6), 0.0 s"));
+  bar.on_step(evaluated(10, 3.5, true));
+  EXPECT_THAT(log.text(), HasSubstr("step 10: validation loss 3.5, 0.0 s")) << "data.eval was changed";
   EXPECT_THAT(log.text(), Not(HasSubstr("step 5")));
   EXPECT_THAT(log.text(), HasSubstr("step 6: validation loss 1.25 (best so far, before 1.5 at step 2), 0.0 s"));
   EXPECT_THAT(log.text(), HasSubstr("step 8: validation loss 1.375 (best 1.25 at step 6), 0.0 s"));

@@ -28,9 +28,14 @@ void ProgressBar::on_late_evaluation(int64_t step, const report::EvaluationMetri
 }
 
 void ProgressBar::log_evaluation(const report::StepMetrics& metrics) {
+  const auto& score = metrics.evaluation->total;
+  if (metrics.evaluation->is_best && best_) {
+    const bool is_better =
+        best_by_ == report::BestBy::kLoss ? score.loss <= best_->loss : score.exact_match >= best_->exact_match;
+    if (!is_better) best_.reset();  // of another data set or metric
+  }
   progress_.clear();
   spdlog::info("{}", report::evaluation_line(metrics, best_, best_by_));
-  const auto& score = metrics.evaluation->total;
   if (metrics.evaluation->is_best) best_ = {.step = metrics.step, .loss = score.loss, .exact_match = score.exact_match};
 }
 
