@@ -79,7 +79,7 @@ function epochsSection(data) {
     html("div", { class: "tall" }, table(["epoch", "steps", "loss", ...(evaluated ? ["validation loss", "exact match"] : []), "samples", "samples/s", "tokens/s",
       onCard ? "reserved, peak" : "memory, peak", "mean", "splits", "skipped", "time"], rows.map((row) => ({ cells: [
       row.complete ? words.grouped(row.epoch) : `${words.grouped(row.epoch)}, begun`, `${words.grouped(row.first_step)} – ${words.grouped(row.last_step)}`, words.loss(row.loss), ...(evaluated ? validation(row) : []),
-      words.grouped(row.samples), words.number(row.samples_per_second), words.known(row.tokens_per_second) ? words.grouped(row.tokens_per_second) : "–", ...memory(row),
+      words.grouped(row.samples), words.known(row.samples_per_second) ? row.samples_per_second.toFixed(1) : "–", words.known(row.tokens_per_second) ? words.grouped(row.tokens_per_second) : "–", ...memory(row),
       words.grouped(row.oom_splits + row.foreseen_splits), words.grouped(row.skipped_steps), words.seconds(row.seconds)] })))),
     html("p", { class: "hint" }, evaluated ? "Evaluated after the epoch's last step; the least validation loss is green. " : "",
       "Time is that of steps, without saving and evaluating.", leftOut > 0 ? ` ${words.counted(leftOut, "earlier epoch")} are in epochs.jsonl only.` : "")];
