@@ -4,7 +4,7 @@
     check_public_templates.py FOLDER [--program build/release/render_template] [--repeats 20] [--table FILE] [--show N]
 
 Twelve conversations each (scripts/jinja_reference.py). A cell of the result is: equal, both refuse, refused by name (before
-anything is rendered), different. Exit code 1 if any is different. FOLDER/SOURCES.tsv, if it is there, names repository and
+anything is rendered), different. Exit code 1 if any is different. Files of one content count once. FOLDER/SOURCES.tsv, if it is there, names repository and
 path of each file for the table. Needs `pip install jinja2`; the program is built with
 cmake --build --preset release --target render_template. The templates are others' work and stay out of this repository.
 """
@@ -56,8 +56,12 @@ def main() -> int:
 
     conversations = jinja_reference.conversations()
     environment = jinja_reference.environment()
-    totals, rows, ratios, times, shown = collections.Counter(), [], [], [], 0
-    for file in sorted(arguments.folder.glob("*.jinja")):
+    totals, rows, ratios, times, shown, seen = collections.Counter(), [], [], [], 0, set()
+    for file in sorted(arguments.folder.glob("*.jinja"), key=lambda file: (file.name not in sources, file.name)):
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        if digest in seen:
+            continue
+        seen.add(digest)
         source = file.read_bytes().decode()
         request = {"template": source, "name": file.name, "now": jinja_reference.NOW, "repeats": arguments.repeats,
                    "variables": list(conversations.values())}
@@ -89,7 +93,6 @@ def main() -> int:
             times.append(answer["seconds"])
             ratio = f"{answer['seconds'] / theirs:.2f}"
         repository, path = sources.get(file.name, ["", file.name])
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
         words = ", ".join(f"{count} {result}" for result, count in sorted(counts.items()))
         rows.append(f"| {repository} | {path} | `{digest[:16]}` | {words} | {ratio} |")
         print(f"{file.name}: {words} {ratio}")

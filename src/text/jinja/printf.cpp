@@ -230,6 +230,7 @@ Value formatted(Context& context, const Text& text, const Arguments& arguments) 
   const std::string_view bytes = text.view();
   MarkedText out;
   size_t next = 0;
+  bool numbered = false;
   for (size_t at = 0; at < bytes.size();) {
     const size_t mark = std::min(bytes.find_first_of("{}", at), bytes.size());
     if (mark > at) out.append(text.marked, at, mark);
@@ -253,6 +254,8 @@ Value formatted(Context& context, const Text& text, const Arguments& arguments) 
       path = path.substr(0, bang);
     }
     const Value value = looked_up(context, path, arguments, next);
+    numbered = numbered || (!path.empty() && path[0] >= '0' && path[0] <= '9');
+    if (numbered && next > 0) throw failure("format(): {{}} and {{0}} cannot stand together");
     if (as_repr) {
       append_repr(out, value, context.budget);
     } else {
