@@ -410,7 +410,8 @@ Value Evaluator::call_macro(const MacroDefinition& macro, const std::shared_ptr<
   for (size_t i = 0; i < std::min(count, arguments.positional.size()); ++i) given[i] = &arguments.positional[i];
   std::vector<std::pair<Value, Value>> more_keyword;
   Value caller = Value::undefined("No caller defined");
-  for (const auto& [key, value] : arguments.keyword) {
+  for (const auto& [its_name, value] : arguments.keyword) {
+    const std::string& key = its_name;  // C++20 as clang 14 has it captures no binding
     const auto parameter = std::find_if(signature.parameters.begin(), signature.parameters.end(),
                                         [&](size_t number) { return tree_.names[number] == key; });
     const auto index = static_cast<size_t>(parameter - signature.parameters.begin());

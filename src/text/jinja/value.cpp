@@ -41,10 +41,9 @@ int depth_around(int depth) {
 
 Text::Text(MarkedText text, bool its_escaped) : marked(std::move(text)), is_escaped(its_escaped) {
   const std::string& bytes = marked.bytes();
-  ascii = std::none_of(bytes.begin(), bytes.end(),
-                       [](char byte) { return (static_cast<unsigned char>(byte) & 0x80U) != 0; });
   length = static_cast<size_t>(std::count_if(
       bytes.begin(), bytes.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }));
+  ascii = length == bytes.size();
 }
 
 Value Value::undefined(std::string why) {
