@@ -10,14 +10,16 @@
 #include "app/openmp_waiting.h"
 #include "app/output_file.h"
 #include "app/run_device.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/evaluate.h"
+#include "vlmtrain/train/planned_evaluation.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
 
@@ -32,6 +34,7 @@ struct Arguments {
   std::string device = "auto";
   std::string answers;
   int64_t max_new_tokens = 32;
+  std::string batch_size = "auto";
   bool json = false;
 };
 
@@ -49,7 +52,16 @@ void print_table(const train::Evaluation& result) {
     fmt::print("open {:>19} {:>11.1f}% of the words recalled\n", result.open.samples, 100 * result.open.recall());
   }
   fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
+  if (result.left_out > 0) fmt::print("{} samples left out for lack of memory\n", result.left_out);
   if (result.skipped > 0) fmt::print("{} bad samples skipped\n", result.skipped);
+}
+
+Auto<int64_t> batch_size_of(const std::string& text) {
+  if (text == "auto") return {};
+  constexpr int64_t kMost = 1'000'000;
+  const auto size = number_behind("", text);
+  if (size && *size >= 1 && *size <= kMost) return size;
+  throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMost);
 }
 
 ExitCode eval(const Arguments& arguments) {
@@ -62,29 +74,28 @@ ExitCode eval(const Arguments& arguments) {
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
-  const auto records = train::read_records(config.data.eval);
+  config.evaluation = {.samples = {},
+                       .answers = true,
+                       .max_new_tokens = arguments.max_new_tokens,
+                       .batch_size = batch_size_of(arguments.batch_size)};
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
   const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data, config.data.eval));
-  train::refuse_bad_samples(records, *processor, config, config.data.eval);
+  const auto planned = train::plan_evaluation(config, checkpoint, *processor, device);
   const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision));
 
   std::string lines;
-  const auto result = train::evaluate(*model, *processor, records,
-                                      {.device = device,
-                                       .num_workers = config.data.num_workers,
-                                       .max_new_tokens = arguments.max_new_tokens,
-                                       .end_token_ids = models::end_token_ids(checkpoint, *processor),
-                                       .on_bad_sample = config.data.on_bad_sample},
-                                      [&lines](const train::Answer& answer) {
-                                        const bool is_closed = answer.type == train::AnswerType::kClosed;
-                                        lines += io::json_text(nlohmann::ordered_json{{"id", answer.id},
-                                                                                      {"task", answer.task},
-                                                                                      {"closed", is_closed},
-                                                                                      {"expected", answer.expected},
-                                                                                      {"given", answer.given},
-                                                                                      {"question", answer.question}}) +
-                                                 "\n";
-                                      });
+  auto result =
+      train::evaluate(*model, *processor, planned.records, planned.settings, [&lines](const train::Answer& answer) {
+        const bool is_closed = answer.type == train::AnswerType::kClosed;
+        lines += io::json_text(nlohmann::ordered_json{{"id", answer.id},
+                                                      {"task", answer.task},
+                                                      {"closed", is_closed},
+                                                      {"expected", answer.expected},
+                                                      {"given", answer.given},
+                                                      {"question", answer.question}}) +
+                 "\n";
+      });
+  result.skipped += planned.dropped;
   if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);
   if (arguments.json) {
     fmt::print("{}\n", result.to_json());
@@ -101,7 +112,7 @@ Action declare_eval(CLI::App& command) {
   command.add_option("--config", arguments->config, "YAML file; data.eval names the data")->required();
   command
       .add_option("--checkpoint", arguments->checkpoint,
-                  "folder of a checkpoint, a LoRA adapter or a run (its newest checkpoint)")
+                  "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
       ->required()
       ->check(not_empty());
   command.add_option("overrides", arguments->overrides, "key=value, such as data.eval=held_out.json");
@@ -109,6 +120,10 @@ Action declare_eval(CLI::App& command) {
   command.add_option("--answers", arguments->answers, "write every answer to this JSON Lines file");
   command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of an answer")
       ->check(CLI::Range(int64_t{1}, kMostNewTokens))
+      ->capture_default_str();
+  command
+      .add_option("--batch-size", arguments->batch_size,
+                  "samples that are computed at once; auto: the most that fit, up to 32 on a GPU and 16 on the CPU")
       ->capture_default_str();
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   return [arguments] { return eval(*arguments); };

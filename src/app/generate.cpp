@@ -134,7 +134,7 @@ Action declare_generate(CLI::App& command) {
   const auto arguments = std::make_shared<Arguments>();
   command
       .add_option("--checkpoint", arguments->checkpoint,
-                  "folder of a checkpoint, a LoRA adapter or a run (its newest checkpoint)")
+                  "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
       ->required()
       ->check(not_empty());
   command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);

@@ -55,8 +55,9 @@ StepPeaks most_of(const std::vector<StepPeaks>& all) {
   return most;
 }
 
-EvaluationPlan search(const EvaluationRequest& request, const Rehearse& rehearse) {
-  const auto start = std::chrono::steady_clock::now();
+using Clock = std::chrono::steady_clock;
+
+EvaluationPlan search(const EvaluationRequest& request, Clock::time_point start, const Rehearse& rehearse) {
   std::optional<EvaluationPlan> chosen;
   for (EvaluationPlan plan : possible(request)) {
     plan.peaks = most_of(rehearse(batches_of(request, plan)));
@@ -67,7 +68,7 @@ EvaluationPlan search(const EvaluationRequest& request, const Rehearse& rehearse
     chosen = plan;
     if (will_do) break;
   }
-  chosen->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  chosen->seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return *chosen;
 }
 
@@ -83,6 +84,7 @@ nlohmann::ordered_json EvaluationPlan::to_json() const {
 }
 
 EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualCard& card) {
+  const auto start = Clock::now();
   RehearsalProcess process(request.job, card);
   RehearsalRequest asked{
       .choices = request.training.value_or(Choices{}), .steps = {}, .trains = request.training.has_value()};
@@ -97,7 +99,7 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualCa
   asked.evaluations = all;
   const auto peaks = process.rehearse(asked).evaluations;
   size_t next = 0;
-  return search(request, [&](const std::vector<EvaluatedBatch>& batches) {
+  return search(request, start, [&](const std::vector<EvaluatedBatch>& batches) {
     const auto first = peaks.begin() + static_cast<std::ptrdiff_t>(next);
     next += batches.size();
     return std::vector(first, first + std::ssize(batches));
@@ -105,9 +107,10 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualCa
 }
 
 EvaluationPlan plan_evaluation_on_host(const EvaluationRequest& request) {
+  const auto start = Clock::now();
   HostRehearsal rehearsal(request.job, HostRehearsal::Detail::kNone, request.training.has_value());
   if (request.training) rehearsal.step(*request.training, request.training_samples);
-  return search(request, [&](const std::vector<EvaluatedBatch>& batches) {
+  return search(request, start, [&](const std::vector<EvaluatedBatch>& batches) {
     std::vector<StepPeaks> peaks;
     for (const auto& batch : batches) peaks.push_back(rehearsal.evaluate(batch));
     return peaks;

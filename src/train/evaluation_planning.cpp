@@ -2,6 +2,16 @@
 
 namespace vlmtrain::train {
 
+int64_t largest_sample(const std::vector<planner::SampleBatch>& candidates) {
+  int64_t most = 0;
+  for (const auto& batch : candidates) {
+    const data::SampleShape& shape = batch.shapes.front();
+    constexpr int64_t kBytesPerToken = 32;
+    most = std::max(most, shape.tiles * 3 * shape.tile_height * shape.tile_width + kBytesPerToken * shape.tokens);
+  }
+  return most;
+}
+
 planner::EvaluationRequest evaluation_request(const Config& config, const EvaluationSet& set, planner::Job job) {
   const EvaluationOptions& options = config.evaluation;
   return {.job = std::move(job),

@@ -11,6 +11,9 @@ namespace vlmtrain::train {
 inline constexpr int64_t kBatchOnCard = 32;
 inline constexpr int64_t kBatchOnHost = 16;
 
+/// Bytes of the largest sample of these batches once it is decoded.
+int64_t largest_sample(const std::vector<planner::SampleBatch>& candidates);
+
 /// What a configuration asks of the planner for evaluations of `set`; training, and what may be taken, are left open.
 planner::EvaluationRequest evaluation_request(const Config& config, const EvaluationSet& set, planner::Job job);
 

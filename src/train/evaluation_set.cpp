@@ -3,27 +3,21 @@
 #include "train/callbacks/sample_predictions.h"
 #include "train/data_check.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/log.h"
-#include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/worst_case.h"
 #include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {
 
-EvaluationSet::EvaluationSet(const Config& config, const models::Processor& of_training,
+EvaluationSet::EvaluationSet(const Config& config, const models::Processor& processor,
                              const std::filesystem::path& cache)
-    : of_training_(of_training), records_(read_records(config.data.eval)) {
+    : processor_(processor), records_(read_records(config.data.eval)) {
   if (config.evaluation.samples) records_ = spread(records_, *config.evaluation.samples);
-  const auto settings = processor_settings(config.data, config.data.eval);
-  if (settings.image_root != processor_settings(config.data, config.data.train).image_root) {
-    own_processor_ = models::load_processor(config.model.path, settings);
-  }
   look(config, cache);
 }
 
 void EvaluationSet::look(const Config& config, const std::filesystem::path& cache) {
   const auto& file = config.data.eval;
-  const auto outlines = look_at_data(records_, processor(), config, file, cache);
+  const auto outlines = look_at_data(records_, processor_, config, file, cache);
   making_bytes_ = outlines.making_bytes;
   data::Ledger ledger(file, std::ssize(records_));
   data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records_);
@@ -37,6 +31,7 @@ void EvaluationSet::look(const Config& config, const std::filesystem::path& cach
     throw data_error("data.eval: {}: none of the {} samples can be used; the first: {}", file, records_.size(),
                      outlines.problems.empty() ? "it has no records" : outlines.problems.begin()->second.message);
   }
+  dropped_ = std::ssize(outlines.problems);
   records_ = std::move(usable);
 }
 

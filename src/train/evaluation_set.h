@@ -1,7 +1,8 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "vlmtrain/data/outlines.h"
@@ -17,22 +18,24 @@ namespace vlmtrain::train {
 class EvaluationSet {
  public:
   /// Looks at the samples as data.check_at_start says; `cache` as look_at_data(). Throws UserError (kBadData) where one
-  /// is bad and data.on_bad_sample is fail, and where none can be used. `of_training` is data.train's processor, which
-  /// has to outlive this.
-  EvaluationSet(const Config& config, const models::Processor& of_training, const std::filesystem::path& cache);
+  /// is bad and data.on_bad_sample is fail, and where none can be used. `processor` looks for pictures where
+  /// data.eval's are, and has to outlive this.
+  EvaluationSet(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
   const std::vector<io::Record>& records() const { return records_; }
-  const models::Processor& processor() const { return own_processor_ ? *own_processor_ : of_training_; }
-  /// The largest batches of up to `batch_size` samples. REQUIRES: has_shapes().
+  const models::Processor& processor() const { return processor_; }
+  /// Bad samples that are not among the records.
+  int64_t dropped() const { return dropped_; }
+  /// The largest batches of up to `batch_size` samples.
   std::vector<planner::SampleBatch> worst_batches(int64_t batch_size) const;
   int64_t making_bytes() const { return making_bytes_; }
 
  private:
   void look(const Config& config, const std::filesystem::path& cache);
 
-  const models::Processor& of_training_;
-  std::unique_ptr<models::Processor> own_processor_;  // where pictures are looked for elsewhere
+  const models::Processor& processor_;
   std::vector<io::Record> records_;
+  int64_t dropped_ = 0;
   std::vector<std::pair<std::string, data::SampleShape>> measured_;  // of those that were looked at, by id
   int64_t making_bytes_ = 0;
 };

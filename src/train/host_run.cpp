@@ -55,17 +55,6 @@ std::string where_from(const HostLimit& limit) {
                      limit.margin_percent);
 }
 
-/// Bytes of the largest sample once it is decoded.
-int64_t largest_sample(const std::vector<planner::SampleBatch>& candidates) {
-  int64_t most = 0;
-  for (const auto& batch : candidates) {
-    const data::SampleShape& shape = batch.shapes.front();
-    constexpr int64_t kBytesPerToken = 32;
-    most = std::max(most, shape.tiles * 3 * shape.tile_height * shape.tile_width + kBytesPerToken * shape.tokens);
-  }
-  return most;
-}
-
 /// Of two runs of the same thing the resident sets differ by some pages; their limits should not.
 int64_t rounded_up(int64_t bytes) {
   constexpr int64_t kStep = int64_t{32} << 20;

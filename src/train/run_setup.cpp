@@ -46,7 +46,7 @@ RunSetup::RunSetup(const Config& config, at::Device device)
       look_at_data(records, *processor, config, config.data.train, folder / "data_check.jsonl");
   settle_bad_samples(outlines, config, records, ledger, folder / "ledger.json");
   settle_steps(config);
-  if (config.evaluation.are_wanted()) evaluated.emplace(config, *processor, folder / "eval_check.jsonl");
+  if (config.evaluation.are_wanted()) look_at_evaluated(config);
   make_plan(config, device, workload_of(records, outlines, config), outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
   load(config, device);
@@ -165,6 +165,14 @@ void RunSetup::make_plan(const Config& config, at::Device device, planner::Workl
   host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, task_settings, folder,
                                    kept);
   state.host_memory = host->fixed().to_json();
+}
+
+void RunSetup::look_at_evaluated(const Config& config) {
+  const auto settings = processor_settings(config.data, config.data.eval);
+  if (settings.image_root != processor_settings(config.data, config.data.train).image_root) {
+    evaluation_processor = models::load_processor(config.model.path, settings);
+  }
+  evaluated.emplace(config, evaluation_processor ? *evaluation_processor : *processor, folder / "eval_check.jsonl");
 }
 
 void RunSetup::plan_evaluation(const Config& config) {

@@ -35,7 +35,8 @@ struct RunSetup {
   std::filesystem::path folder;
   std::vector<io::Record> records;
   std::unique_ptr<models::Processor> processor;
-  std::optional<EvaluationSet> evaluated;  ///< where the run has evaluations
+  std::unique_ptr<models::Processor> evaluation_processor;  ///< where data.eval's pictures are looked for elsewhere
+  std::optional<EvaluationSet> evaluated;                   ///< where the run has evaluations
   RunCheckpoints checkpoints;
   RunState state;
   bool resumed = false;
@@ -66,6 +67,7 @@ struct RunSetup {
   /// Of the data set before, where that has changed.
   std::string earlier_ledger() const;
   void make_plan(const Config& config, at::Device device, planner::Workload workload, int64_t making_bytes);
+  void look_at_evaluated(const Config& config);
   void plan_evaluation(const Config& config);
   void load(const Config& config, at::Device device);
 

@@ -170,6 +170,31 @@ TEST_F(EvaluationTest, TheBestOneIsTakenOfARunAndEvalSaysTheSameOfIt) {
   EXPECT_GT(json["batch_size"], 0);
 }
 
+TEST_F(EvaluationTest, TheBatchOfEvalIsPlannedUnlessItIsFixed) {
+  const auto eval = [this](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"eval",     "--config", "train.yaml", "--checkpoint",     checkpoint(),
+                                   "--device", "cpu",      "--json",     "--max-new-tokens", "2"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const Result planned = eval({});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_EQ(nlohmann::json::parse(planned.out)["batch_size"], 16);
+  const Result fixed = eval({"--batch-size", "3"});
+  ASSERT_EQ(fixed.exit_code, 0) << fixed.err;
+  EXPECT_EQ(nlohmann::json::parse(fixed.out)["batch_size"], 3);
+  EXPECT_NEAR(nlohmann::json::parse(fixed.out)["loss"].get<double>(),
+              nlohmann::json::parse(planned.out)["loss"].get<double>(), 1e-5);
+  const Result tight = eval({"memory.limit_gb=0.1"});
+  ASSERT_EQ(tight.exit_code, 0) << tight.err;
+  EXPECT_EQ(nlohmann::json::parse(tight.out)["batch_size"], 1);
+  for (const char* wrong : {"0", "-1", "many", "1e3"}) {
+    const Result refused = eval({"--batch-size", wrong});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("--batch-size"));
+  }
+}
+
 TEST_F(EvaluationTest, WhatCannotBeEvaluatedIsRefusedBeforeAnythingIsLoaded) {
   const auto refusal = [this](int exit_code, const std::vector<std::string>& overrides) {
     const Result result = train(overrides);

@@ -63,6 +63,22 @@ constexpr double kTooLittle = -0.05;
 constexpr double kTooMuch = 0.1;
 const auto kIsTrue = testing::AllOf(testing::Gt(kTooLittle), testing::Lt(kTooMuch));
 
+TEST_P(HostRehearsalOfCase, TakesWhatAnEvaluationTakesOnTheCpu) {
+  // There are neither moments nor gradients here, and so buffers are a larger part.
+  const auto kIsNear = testing::AllOf(testing::Gt(-0.1), testing::Lt(0.3));
+  const CaseJob of_case(GetParam());
+  for (const int64_t new_tokens : {0, 20}) {
+    const EvaluatedBatch batch{.samples = of_case.samples, .layout = {}, .max_new_tokens = new_tokens};
+    memory::FaultInjection allocations;
+    allocations.arm({});
+    const RehearsedRun run(of_case.job, at::kCPU, /*trains=*/false);
+    run.evaluate(batch);
+    const auto counted = static_cast<double>(allocations.peak_bytes());
+    HostRehearsal rehearsal(of_case.job, HostRehearsal::Detail::kNone, /*trains=*/false);
+    EXPECT_THAT(static_cast<double>(rehearsal.evaluate(batch).allocated_bytes) / counted - 1, kIsNear) << new_tokens;
+  }
+}
+
 TEST_P(HostRehearsalOfCase, TakesWhatTheCpuTakes) {
   CaseJob of_case(GetParam());
   for (const auto precision : {engine::Precision::kFp32, engine::Precision::kBf16}) {

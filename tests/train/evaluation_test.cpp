@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <set>
+
 #include "parity/case.h"
 #include "planner/user_error.h"
 #include "vlmtrain/data/shape.h"
+#include "vlmtrain/memory/fault_injection.h"
 #include "vlmtrain/train/evaluate.h"
 #include "vlmtrain/train/trainer.h"
 
@@ -122,6 +125,74 @@ TEST_F(EvaluateTest, BadSamplesAreLeftOutWhereThatIsAsked) {
   records_ = {records_[1]};
   EXPECT_THAT(planner::message_of([&] { evaluation(skip); }, ExitCode::kBadData),
               testing::HasSubstr("none of the 1 samples can be used"));
+}
+
+/// Evaluations that run out of memory, told what they tell.
+class EvaluationGuardTest : public EvaluateTest {
+ protected:
+  EvaluationGuardTest() {
+    settings_.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
+      events_.push_back({.kind = kind, .message = message, .ids = std::move(ids)});
+    };
+  }
+
+  /// With the faults, after a first one that loads what is loaded once.
+  Evaluation with(memory::AllocationFaults faults) {
+    events_.clear();
+    allocations_.arm(faults);
+    const auto result = evaluation(settings_);
+    all_ = allocations_.allocations();
+    peak_bytes_ = allocations_.peak_bytes();
+    allocations_.disarm();
+    return result;
+  }
+
+  memory::FaultInjection allocations_;
+  int64_t all_ = 0, peak_bytes_ = 0;  // of the newest evaluation
+  EvaluationSettings settings_{.batch_size = 4, .max_new_tokens = 6};
+  std::vector<report::Event> events_;
+};
+
+TEST_F(EvaluationGuardTest, AFailureAnywhereChangesNoNumber) {
+  const Evaluation whole = with({});
+  const auto expected = answers_;
+  const int64_t all = all_;
+  ASSERT_GT(all, 100);
+  constexpr int64_t kPlaces = 40;
+  for (int64_t i = 0; i < kPlaces; ++i) {
+    SCOPED_TRACE(i);
+    const Evaluation cut = with({.failing_allocation = i * all / kPlaces});
+    EXPECT_EQ(cut.oom_splits, 1);
+    EXPECT_EQ(cut.batch_size, 2);
+    EXPECT_EQ(cut.left_out, 0);
+    EXPECT_NEAR(cut.total.loss(), whole.total.loss(), 1e-6 * whole.total.loss());
+    EXPECT_EQ(cut.total.label_tokens, whole.total.label_tokens);
+    ASSERT_EQ(answers_.size(), expected.size()) << "each sample is counted once";
+    for (size_t k = 0; k < expected.size(); ++k) EXPECT_EQ(answers_[k].given, expected[k].given);
+    ASSERT_EQ(events_.size(), 1U);
+    EXPECT_EQ(events_[0].kind, report::EventKind::kOomSplit);
+    EXPECT_THAT(events_[0].message, testing::HasSubstr("it goes on with batches of 2"));
+  }
+}
+
+TEST_F(EvaluationGuardTest, WhatDoesNotFitAloneIsLeftOutByName) {
+  with({});
+  const int64_t all = peak_bytes_;
+  settings_.batch_size = 1;
+  std::set<std::string> left_out;
+  bool was_partial = false;
+  for (int64_t share = 9; share >= 0; --share) {
+    const Evaluation result = with({.limit_bytes = all * share / 10});
+    EXPECT_EQ(result.total.with_loss + result.left_out, 4);
+    if (result.left_out == 0) continue;
+    was_partial |= result.left_out < 4;
+    ASSERT_FALSE(events_.empty());
+    EXPECT_EQ(events_.back().kind, report::EventKind::kAnomaly);
+    EXPECT_EQ(std::ssize(events_.back().ids), result.left_out);
+    EXPECT_THAT(events_.back().message, testing::HasSubstr(events_.back().ids.front()));
+  }
+  EXPECT_TRUE(was_partial) << "the small samples fit where the large ones do not";
+  EXPECT_EQ(events_.back().ids.size(), 4U) << "nothing fits into nothing, and that is no end";
 }
 
 }  // namespace

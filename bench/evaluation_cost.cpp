@@ -1,0 +1,86 @@
+// What an evaluation takes beside the forward pass of the same samples: prints one JSON line.
+//
+//   evaluation_cost CHECKPOINT DATA.json IMAGES [BATCH] [THREADS]
+//
+// forward_seconds: the hidden states and the loss of batches that are decoded and collated; loss_seconds:
+// train::evaluate without answers, decoding included; answer_seconds: the same with answers of at most 8 tokens. Each
+// is the least of three.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/engine/step.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/evaluate.h"
+
+namespace {
+
+using namespace vlmtrain;
+
+double least_seconds(const std::function<void()>& work) {
+  double least = 1e300;
+  for (int i = 0; i < 3; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return least;
+}
+
+void measure(const char* checkpoint, const char* data, const char* images, size_t batch_size) {
+  const auto records = io::read_dataset(data);
+  models::ProcessorSettings settings_of_samples;
+  settings_of_samples.image_root = images;
+  const auto processor = models::load_processor(checkpoint, settings_of_samples);
+  const auto model = models::load_model(checkpoint, at::kCPU, at::kFloat);
+  std::vector<data::Sample> samples;
+  for (int64_t i = 0; i < std::ssize(records); ++i) samples.push_back(data::make_sample(*processor, records, i));
+  const double forward = least_seconds([&] {
+    const at::NoGradGuard no_gradients;
+    for (std::span rest(samples); !rest.empty(); rest = rest.subspan(std::min(batch_size, rest.size()))) {
+      const auto batch = data::collate(rest.first(std::min(batch_size, rest.size())));
+      engine::loss_of(*model, batch, /*normalizer=*/1, /*loss_chunk_rows=*/1024).item<double>();
+    }
+  });
+  train::EvaluationSettings settings{.batch_size = static_cast<int64_t>(batch_size), .max_new_tokens = 8};
+  settings.answers = false;
+  const double loss = least_seconds([&] { train::evaluate(*model, *processor, records, settings, {}); });
+  settings.answers = true;
+  const double answers = least_seconds([&] { train::evaluate(*model, *processor, records, settings, {}); });
+  fmt::print("{}\n", nlohmann::ordered_json{{"samples", samples.size()},
+                                            {"batch_size", batch_size},
+                                            {"forward_seconds", forward},
+                                            {"loss_seconds", loss},
+                                            {"answer_seconds", answers}}
+                         .dump());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    fmt::print(stderr, "evaluation_cost CHECKPOINT DATA.json IMAGES [BATCH] [THREADS]\n");
+    return 2;
+  }
+  try {
+    if (argc > 5) at::set_num_threads(std::atoi(argv[5]));
+    measure(argv[1], argv[2], argv[3], argc > 4 ? static_cast<size_t>(std::atoi(argv[4])) : 16);
+  } catch (const UserError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+  return 0;
+}

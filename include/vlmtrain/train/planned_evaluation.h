@@ -1,0 +1,28 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/evaluate.h"
+
+namespace vlmtrain::train {
+
+/// What `vlmtrain eval` evaluates, and how.
+struct PlannedEvaluation {
+  std::vector<io::Record> records;
+  int64_t dropped = 0;  ///< bad samples that are not among them
+  EvaluationSettings settings;
+};
+
+/// Of data.eval, with a checkpoint that is not loaded yet. Looks at the samples as data.check_at_start says; rehearses
+/// the largest of them, which says how many fit at once on the device or in the host's memory. A plan that cannot be
+/// made is a warning. Throws UserError (kBadData) as data.on_bad_sample says.
+PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,
+                                  const models::Processor& processor, at::Device device);
+
+}  // namespace vlmtrain::train
