@@ -8,6 +8,7 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/planner/host_plan.h"
+#include "vlmtrain/planner/search.h"
 
 namespace vlmtrain::train {
 
