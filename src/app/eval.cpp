@@ -17,6 +17,7 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/evaluate.h"
 #include "vlmtrain/train/planned_evaluation.h"
@@ -79,6 +80,7 @@ ExitCode eval(const Arguments& arguments) {
                        .max_new_tokens = arguments.max_new_tokens,
                        .batch_size = batch_size_of(arguments.batch_size)};
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
+  train::settle_chat_template_date(config.data, checkpoint);
   const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data, config.data.eval));
   const auto planned = train::plan_evaluation(config, checkpoint, *processor, device);
   const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision));

@@ -36,8 +36,8 @@ void complete(planner::PlanRequest& request, const PlanArguments& arguments, con
 void with_data_set(const PlanArguments& arguments, const train::Config& config, const std::string& model,
                    const planner::TargetCard& card, const std::function<void(const planner::PlanRequest&)>& use) {
   const auto records = train::read_records(config.data.train);
-  const auto processor =
-      models::load_processor(config.model.path, train::processor_settings(config.data, config.data.train));
+  const auto processor = models::load_processor(
+      config.model.path, train::processor_settings(config.data, config.data.train, config.model.adapter));
   auto request = train::plan_request(config, card, train::workload_of(records, *processor, config),
                                      train::task_settings(config, records));
   request.sample_limits = train::sample_limits(records, config, request.workload);

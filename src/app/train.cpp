@@ -7,6 +7,7 @@
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/ranks.h"
 #include "vlmtrain/train/run_files.h"
@@ -44,6 +45,7 @@ ExitCode train(const Arguments& arguments) {
   OptionTable options = train::declare(config);
   options.read(arguments.config, arguments.overrides);
   train::check_run_files(config, arguments.config);
+  train::settle_chat_template_date_of_run(config.data, config.output.dir);
   const auto summary = train::train(config, resolved(config, options), device, arguments.quiet);
   if (arguments.json) {
     fmt::print("{}\n", summary.to_json());

@@ -1,8 +1,24 @@
 #include "vlmtrain/data/options.h"
 
+#include <algorithm>
 #include <optional>
+#include <string_view>
 
 namespace vlmtrain::data {
+
+namespace {
+
+Check<std::string> is_date_or_auto() {
+  return {"auto or a date such as 2026-11-22", [](const std::string& value) {
+            constexpr std::string_view kForm = "0000-00-00";
+            if (value == "auto") return true;
+            return value.size() == kForm.size() && std::ranges::equal(value, kForm, [](char given, char form) {
+                     return form == '-' ? given == '-' : given >= '0' && given <= '9';
+                   });
+          }};
+}
+
+}  // namespace
 
 void declare(OptionTable& table, DataOptions& options) {
   constexpr int64_t kMostWorkers = 1024;
@@ -41,8 +57,14 @@ void declare(OptionTable& table, DataOptions& options) {
             "comes, and a plan is made for 512 samples spread over the data set (docs/data.md).");
   table.add("data.num_workers", options.num_workers, "Threads that decode and tokenize ahead of the training step.",
             std::optional{between<int64_t>(1, kMostWorkers)});
-  table.add("data.chat_template", options.chat_template,
-            "Name of the template that turns a conversation into text. auto: the model family's own.");
+  table.add(
+      "data.chat_template", options.chat_template,
+      "The template that turns a conversation into text (docs/chat-templates.md). auto: the checkpoint's own; where it "
+      "has none, its family's. Else the name of one that the checkpoint or the program has, or a file that ends with "
+      "`.jinja`; saved checkpoints then carry that one.");
+  table.add("data.chat_template_date", options.chat_template_date,
+            "What a template takes for today's date, such as 2026-11-22. auto: the day on which the run begins.",
+            std::optional{is_date_or_auto()});
 }
 
 }  // namespace vlmtrain::data

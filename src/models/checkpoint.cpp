@@ -58,7 +58,11 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
 }
 
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
-  if (is_adapter(folder)) return load_processor(base_of_adapter(folder), settings);
+  if (is_adapter(folder)) {
+    ProcessorSettings of_base = settings;
+    if (of_base.template_folder.empty()) of_base.template_folder = folder;
+    return load_processor(base_of_adapter(folder), of_base);
+  }
   const auto config = read_model_config(folder);
   return from_settings(folder, [&] { return family_of(config, folder).load_processor(config, folder, settings); });
 }

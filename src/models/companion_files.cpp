@@ -2,6 +2,8 @@
 
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models {
 
@@ -22,10 +24,30 @@ constexpr const char* kCompanionFiles[] = {"tokenizer.json",
                                            "generation_config.json",
                                            "image_processor_config.json"};
 
+/// nanoVLM's key.
+constexpr const char* kTemplateInConfig = "lm_chat_template";
+
 }  // namespace
 
 void copy_companion_files(const std::filesystem::path& source, const std::filesystem::path& out) {
   for (const auto& [name, content] : read_companion_files(source)) io::write_file(out / name, content);
+}
+
+void put_chat_template(const std::string& jinja, std::map<std::string, std::string>& files) {
+  files.erase("chat_template.json");
+  files["chat_template.jinja"] = jinja;
+  const auto edit = [&files](const char* name, const auto& change) {
+    const auto file = files.find(name);
+    if (file == files.end()) return;
+    auto json = io::parse_ordered_json(file->second, name);
+    if (json.is_object() && change(json)) file->second = io::json_text(json, 2) + "\n";
+  };
+  edit("tokenizer_config.json", [](auto& json) { return json.erase("chat_template") > 0; });
+  edit("config.json", [&jinja](auto& json) {
+    if (!json.contains(kTemplateInConfig)) return false;
+    json[kTemplateInConfig] = jinja;
+    return true;
+  });
 }
 
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& source) {

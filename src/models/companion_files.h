@@ -10,6 +10,10 @@ namespace vlmtrain::models {
 /// `source` lacks is left out.
 void copy_companion_files(const std::filesystem::path& source, const std::filesystem::path& out);
 
+/// What the files by name become where the model was trained with the chat template `jinja`: whoever loads them takes
+/// that one. A template that stands in config.json is replaced there.
+void put_chat_template(const std::string& jinja, std::map<std::string, std::string>& files);
+
 /// The same files' contents, by name.
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& source);
 

@@ -32,45 +32,43 @@ data::SampleError changed_picture(const io::Record& record) {
                       record.id)};
 }
 
-/// A template whose answers have no end (llava_1_5) is for asking only; the model ends as its tokenizer's texts do.
-std::string_view end_of_turn(const text::ChatTemplate& chat_template) {
-  return chat_template.end_of_turn().empty() ? "</s>" : chat_template.end_of_turn();
-}
-
 }  // namespace
 
-ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, ProcessorSettings settings,
-                                             std::string_view own_template, TileShape tile)
+ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                                             ProcessorSettings settings, TileShape tile)
     : tokenizer_(std::move(tokenizer)),
       settings_(std::move(settings)),
-      template_(&text::ChatTemplate::find(settings_.chat_template == "auto" ? own_template : settings_.chat_template)),
+      template_(std::move(chat_template)),
       tile_(tile),
-      end_of_turn_id_(id_of(tokenizer_, end_of_turn(*template_))) {}
+      end_of_turn_id_(id_of(tokenizer_, template_.end_of_turn())) {}
 
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
-  const auto chat = template_->render(record.turns, /*add_generation_prompt=*/false);
+  const auto chat = render(record, /*as_prompt=*/false);
   return with_pixels(lay_out(record, index, chat), record, chat);
 }
 
 data::Sample ConversationProcessor::process_prompt(const io::Record& record, int64_t index) const {
-  const auto chat = prompt_of(record);
+  const auto chat = render(record, /*as_prompt=*/true);
   return with_pixels(lay_out(record, index, chat), record, chat);
 }
 
 data::Sample ConversationProcessor::outline_prompt(const io::Record& record, int64_t index) const {
-  return lay_out(record, index, prompt_of(record));
+  return lay_out(record, index, render(record, /*as_prompt=*/true));
 }
 
-text::RenderedChat ConversationProcessor::prompt_of(const io::Record& record) const {
-  std::vector<text::Turn> turns = record.turns;
-  if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns.pop_back();
-  text::RenderedChat chat = template_->render(turns, /*add_generation_prompt=*/true);
+text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const try {
+  std::span<const text::Turn> turns = record.turns;
+  if (!as_prompt) return template_.render(turns, /*add_generation_prompt=*/false);
+  if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
+  text::RenderedChat chat = template_.render(turns, /*add_generation_prompt=*/true);
   chat.answers.clear();
   return chat;
+} catch (const UserError& error) {
+  throw data::SampleError("refused by the chat template", fmt::format("sample {}: {}", record.id, error.what()));
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index) const {
-  return lay_out(record, index, template_->render(record.turns, /*add_generation_prompt=*/false));
+  return lay_out(record, index, render(record, /*as_prompt=*/false));
 }
 
 data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t index,
@@ -216,15 +214,20 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const
                                                                            const text::RenderedChat& chat) const {
   std::vector<Medium> media;
   size_t images = 0, videos = 0;
-  for (size_t place = 0;;) {
-    const size_t no_mark = std::string::npos;
-    const size_t image = images < record.images.size() ? chat.text.find(template_->image_text(), place) : no_mark;
-    const size_t video = videos < record.videos.size() ? chat.text.find(text::kVideoMark, place) : no_mark;
-    if (image == no_mark && video == no_mark) return media;
-    const bool is_video = video < image;
-    media.push_back({settings_.image_root / (is_video ? record.videos[videos++] : record.images[images++]), is_video});
-    place = is_video ? video + text::kVideoMark.size() : image + template_->image_text().size();
+  for (const text::MediumPlace& place : chat.media) {
+    const auto& files = place.is_video ? record.videos : record.images;
+    size_t& next = place.is_video ? videos : images;
+    if (next == files.size()) break;  // a mark of no file, which the tokens will show
+    media.push_back({settings_.image_root / files[next++], place.is_video});
   }
+  if (images < record.images.size() || videos < record.videos.size()) {
+    throw data::SampleError(
+        "refused by the chat template",
+        fmt::format("sample {}: {} writes {} of its {} images and videos; put them into user turns, or name another "
+                    "template under data.chat_template",
+                    record.id, template_.source().name, media.size(), record.images.size() + record.videos.size()));
+  }
+  return media;
 }
 
 int64_t id_of(const text::Tokenizer& tokenizer, std::string_view token) {
@@ -243,10 +246,10 @@ void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
 }
 
 EncodedChat encode_expanded(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
-                            std::string_view image_text, std::span<const ImagePlan> images, int64_t image_token_id,
-                            bool add_special_tokens, std::optional<int64_t> video_token_id) {
-  std::vector<Expansion> expansions;
-  for (const auto& image : images) expansions.push_back({image.is_video ? text::kVideoMark : image_text, image.text});
+                            std::span<const ImagePlan> images, int64_t image_token_id, bool add_special_tokens,
+                            std::optional<int64_t> video_token_id) {
+  std::vector<std::string> expansions;
+  for (const auto& image : images) expansions.push_back(image.text);
   const auto expanded = expand_images(chat, expansions);
   auto encoding = tokenizer.encode(expanded.text, add_special_tokens);
   EncodedChat encoded;

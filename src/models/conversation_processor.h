@@ -18,7 +18,7 @@ namespace vlmtrain::models {
 
 /// What one image or video becomes in the model's text and in its tower.
 struct ImagePlan {
-  std::string text;  ///< in the place of the chat template's image text, or of a video's mark
+  std::string text;  ///< in its place in the rendered chat
   int64_t tiles = 1;
   std::optional<int64_t> image_tokens{};  ///< nothing: those of its tiles
   std::optional<data::TileGrid> grid{};   ///< where the tower takes patches of native resolution
@@ -49,6 +49,8 @@ class ConversationProcessor : public Processor {
   data::Sample outline(const io::Record& record, int64_t index) const final;
   const text::Tokenizer& tokenizer() const final { return tokenizer_; }
   int64_t end_of_turn_id() const final { return end_of_turn_id_; }
+  const text::ChatTemplate& chat_template() const final { return template_; }
+  text::RenderedChat render(const io::Record& record, bool as_prompt) const final;
 
  protected:
   /// What a family's tiles are.
@@ -58,8 +60,7 @@ class ConversationProcessor : public Processor {
     std::optional<int64_t> height{};  ///< nothing: as wide as high
   };
 
-  /// `own_template` is the chat template for settings.chat_template auto.
-  ConversationProcessor(text::Tokenizer tokenizer, ProcessorSettings settings, std::string_view own_template,
+  ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings,
                         TileShape tile);
 
   virtual ImagePlan plan(image::ImageSize size) const = 0;
@@ -74,11 +75,7 @@ class ConversationProcessor : public Processor {
   /// data::Sample::position_ids; none unless the model has positions on several axes.
   virtual std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const;
 
-  const text::ChatTemplate& chat_template() const { return *template_; }
-
  private:
-  /// Up to where the next answer begins.
-  text::RenderedChat prompt_of(const io::Record& record) const;
   /// All but the pixels, from the images' sizes.
   data::Sample lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   struct Medium {
@@ -98,7 +95,7 @@ class ConversationProcessor : public Processor {
 
   text::Tokenizer tokenizer_;
   ProcessorSettings settings_;
-  const text::ChatTemplate* template_;
+  text::ChatTemplate template_;
   TileShape tile_;
   int64_t end_of_turn_id_;
 };
@@ -112,8 +109,8 @@ void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
 /// Puts each image's text in its place and tokenizes the whole. `add_special_tokens` as text::Tokenizer::encode.
 /// `video_token_id`: the token of videos' features, where a family has one.
 EncodedChat encode_expanded(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
-                            std::string_view image_text, std::span<const ImagePlan> images, int64_t image_token_id,
-                            bool add_special_tokens, std::optional<int64_t> video_token_id = std::nullopt);
+                            std::span<const ImagePlan> images, int64_t image_token_id, bool add_special_tokens,
+                            std::optional<int64_t> video_token_id = std::nullopt);
 
 /// Reads `folder`/tokenizer.json. Throws UserError (kBadData) that says how to make it where there is only a
 /// tokenizer.model.

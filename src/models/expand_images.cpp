@@ -1,34 +1,31 @@
 #include "models/expand_images.h"
 
-#include <vector>
-
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {
 
-text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const Expansion> expansions) {
+text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const std::string> expansions) {
+  VLMTRAIN_CHECK(expansions.size() <= chat.media.size(), "{} images for {} places in the text", expansions.size(),
+                 chat.media.size());
   text::RenderedChat expanded;
   expanded.answers = chat.answers;
   size_t copied = 0;
-  for (const auto& [mark, expansion] : expansions) {
-    const size_t place = chat.text.find(mark, copied);
-    VLMTRAIN_CHECK(place != std::string::npos, "{} images for fewer places in the text", expansions.size());
-    expanded.text.append(chat.text, copied, place - copied).append(expansion);
-    copied = place + mark.size();
+  for (size_t medium = 0; medium < expansions.size(); ++medium) {
+    const auto& [place, is_video] = chat.media[medium];
+    const std::string& expansion = expansions[medium];
+    expanded.text.append(chat.text, copied, place.begin - copied);
+    const size_t begin = expanded.text.size();
+    expanded.text += expansion;
+    expanded.media.push_back({{begin, expanded.text.size()}, is_video});
+    copied = place.end;
+    const size_t length = place.end - place.begin;
     for (size_t i = 0; i < chat.answers.size(); ++i) {
-      if (chat.answers[i].begin >= copied) expanded.answers[i].begin += expansion.size() - mark.size();
-      if (chat.answers[i].end >= copied) expanded.answers[i].end += expansion.size() - mark.size();
+      if (chat.answers[i].begin >= copied) expanded.answers[i].begin += expansion.size() - length;
+      if (chat.answers[i].end >= copied) expanded.answers[i].end += expansion.size() - length;
     }
   }
   expanded.text.append(chat.text, copied);
   return expanded;
-}
-
-text::RenderedChat expand_images(const text::RenderedChat& chat, std::string_view image_text,
-                                 std::span<const std::string> expansions) {
-  std::vector<Expansion> marked;
-  for (const std::string& expansion : expansions) marked.push_back({image_text, expansion});
-  return expand_images(chat, marked);
 }
 
 }  // namespace vlmtrain::models

@@ -18,6 +18,7 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/nn/lora_adapter.h"
+#include "vlmtrain/text/checkpoint_templates.h"
 
 namespace vlmtrain::models {
 
@@ -89,6 +90,19 @@ std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapt
   return found;
 }
 
+/// The base's, but with the chat template that the adapter was trained with.
+std::map<std::string, std::string> files_of_merged(const std::filesystem::path& adapter,
+                                                   const std::filesystem::path& base) {
+  auto files = read_companion_files(base);
+  files["config.json"] = io::read_file(base / "config.json");
+  const auto of_adapter = text::templates_in(adapter), of_base = text::templates_in(base);
+  const auto trained_with = of_adapter.find("default"), own = of_base.find("default");
+  const bool is_other =
+      trained_with != of_adapter.end() && (own == of_base.end() || own->second.jinja != trained_with->second.jinja);
+  if (is_other) put_chat_template(trained_with->second.jinja, files);
+  return files;
+}
+
 }  // namespace
 
 void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out) {
@@ -129,8 +143,7 @@ void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::
   // What the base lacks and the adapter brings, such as a new projector.
   for (auto& tensor : io::lazily(io::NamedTensors(whole.begin(), whole.end()))) merged.push_back(std::move(tensor));
   io::AtomicDirectory folder(out);
-  io::write_file(folder.path() / "config.json", io::read_file(base / "config.json"));
-  copy_companion_files(base, folder.path());
+  for (const auto& [name, content] : files_of_merged(adapter, base)) io::write_file(folder.path() / name, content);
   io::write_checkpoint_tensors(folder.path(), merged, io::kDefaultShardBytes);
   folder.commit();
 }

@@ -13,6 +13,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/text/checkpoint_templates.h"
 
 namespace vlmtrain::models {
 
@@ -50,9 +51,16 @@ std::string sample_key(const fs::path& folder, const ProcessorSettings& settings
     const auto config = folder / value.get<std::string>() / "config.json";
     if (std::error_code error; fs::is_regular_file(config, error)) hash.add(io::read_file(config));
   }
-  hash.add(fmt::format("{} {} {} {} {} {} {}", settings.image_root.string(), settings.max_length,
+  hash.add(fmt::format("{} {} {} {} {} {} {} {}", settings.image_root.string(), settings.max_length,
                        settings.max_images_per_sample.value_or(-1), settings.image_max_pixels.value_or(-1),
-                       settings.video_fps, settings.video_max_frames, settings.chat_template));
+                       settings.video_fps, settings.video_max_frames, settings.chat_template,
+                       settings.chat_template_date));
+  if (std::error_code error; fs::is_regular_file(settings.chat_template, error)) {
+    hash.add(io::read_file(settings.chat_template));
+  }
+  if (!settings.template_folder.empty()) {
+    for (const auto& [name, source] : text::templates_in(settings.template_folder)) hash.add(name).add(source.jinja);
+  }
   return hash.text();
 }
 

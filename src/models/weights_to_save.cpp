@@ -124,6 +124,10 @@ void BaseWeights::stamp(const fs::path& folder) {
   }
 }
 
+void BaseWeights::put_chat_template(const std::string& jinja) {
+  models::put_chat_template(jinja, files_);
+}
+
 const BaseWeights::Entry* BaseWeights::find(const nn::Parameter& parameter) const {
   if (parameter.goes_with_adapter()) {
     const auto found = adapter_.find(parameter.name);

@@ -1,129 +1,174 @@
 #include "vlmtrain/text/chat_template.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "text/chat_table.h"
-#include "text/image_marks.h"
+#include "text/template_probe.h"
+#include "text/white_space.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::text {
 namespace {
 
-using Table = ChatTemplate::Table;
-
-/// Writes one conversation.
-class Renderer {
- public:
-  explicit Renderer(const Table& table) : table_(table) { chat_.text = table.opening; }
-
-  void system(std::string_view text) {
-    if (table_.system_place == SystemPlace::kInsideUser) {
-      pending_system_ = framed(table_.system, text);
-    } else {
-      chat_.text += framed(table_.system, text);
-    }
+std::string with_media(std::string jinja, std::string_view mark, const std::string& block) {
+  for (size_t at = jinja.find(mark); at != std::string::npos; at = jinja.find(mark, at + block.size())) {
+    jinja.replace(at, mark.size(), block);
   }
-
-  void user(std::string_view text) {
-    chat_.text += opening(table_.user, text);
-    chat_.text += std::exchange(pending_system_, {});
-    chat_.text += replace_marks(text, table_.image_text);
-    chat_.text += table_.user.after;
-  }
-
-  void assistant(std::string_view text) {
-    chat_.text += table_.generation_prompt;
-    const size_t begin = chat_.text.size();
-    chat_.text.append(table_.answer_begin).append(replace_marks(text, table_.image_text)).append(table_.answer_end);
-    chat_.answers.push_back({begin, chat_.text.size()});
-    chat_.text += table_.answer_after;
-  }
-
-  RenderedChat finish(bool add_generation_prompt) {
-    if (add_generation_prompt) chat_.text += table_.generation_prompt;
-    return std::move(chat_);
-  }
-
- private:
-  static std::string_view opening(const Frame& frame, std::string_view text) {
-    return text.starts_with(kImageMark) ? frame.before_image : frame.before;
-  }
-
-  std::string framed(const Frame& frame, std::string_view text) const {
-    return std::string(opening(frame, text)).append(replace_marks(text, table_.image_text)).append(frame.after);
-  }
-
-  const Table& table_;
-  RenderedChat chat_;
-  std::string pending_system_;
-};
-
-std::string arrange_images(const Table& table, std::string_view text) {
-  return table.image_place == ImagePlace::kFirst ? move_marks_to_front(text) : drop_breaks_after_opening_marks(text);
+  return jinja;
 }
 
-void write_turn(Renderer& renderer, const Table& table, std::span<const Turn> turns, size_t index) {
-  const std::string text = arrange_images(table, turns[index].text);
-  const bool is_system = turns[index].role == Role::kSystem;
-  const bool has_place =
-      table.system_place == SystemPlace::kOwnTurn || (index == 0 && turns.size() > 1 && turns[1].role == Role::kUser);
-  if (is_system && !has_place) {
-    throw data_error(
-        "Turn {} is a system turn, and the chat template {} has a place for one only before a first user "
-        "turn; move its text there",
-        index, table.name);
+/// A template of the table, with what the family writes for an image or a video.
+TemplateSource of_family(TemplateSource source, const TemplateSettings& settings) {
+  if (source.end_of_turn.data() == nullptr) return source;
+  if (settings.image.block != kImageMark) {
+    source.jinja = with_media(std::move(source.jinja), kImageMark, settings.image.block);
   }
-  switch (turns[index].role) {
-    case Role::kSystem:
-      renderer.system(text);
-      break;
-    case Role::kUser:
-      renderer.user(text);
-      break;
-    case Role::kAssistant:
-      renderer.assistant(text);
-      break;
+  if (!settings.video.block.empty() && settings.video.block != kVideoMark) {
+    source.jinja = with_media(std::move(source.jinja), kVideoMark, settings.video.block);
   }
+  return source;
 }
 
 }  // namespace
 
-const ChatTemplate& ChatTemplate::find(std::string_view name) {
-  static const std::vector<ChatTemplate> all = [] {
-    std::vector<ChatTemplate> templates;
-    for (const Table& table : chat_tables()) templates.push_back(ChatTemplate(table));
-    return templates;
-  }();
-  std::string known;
-  for (const ChatTemplate& candidate : all) {
-    if (candidate.name() == name) return candidate;
-    known.append(known.empty() ? "" : ", ").append(candidate.name());
+struct ChatTemplate::Impl {
+  Impl(TemplateSource source_, TemplateSettings settings_, const Tokenizer& tokenizer)
+      : source(of_family(std::move(source_), settings_)),
+        settings(std::move(settings_)),
+        jinja(jinja::Template::parse(source.jinja, source.name)),
+        habits(habits_of(jinja, source, settings, tokenizer)) {}
+
+  TemplateSource source;
+  TemplateSettings settings;
+  jinja::Template jinja;
+  TemplateHabits habits;
+};
+
+namespace {
+
+/// Finds what is an answer and what a medium in a rendered text.
+class Reading {
+ public:
+  Reading(jinja::Rendering rendering, const TemplateHabits& habits, const TemplateSettings& settings)
+      : rendering_(std::move(rendering)), habits_(habits), settings_(settings) {}
+
+  RenderedChat chat(std::span<const Turn> turns, bool ends_with_answer) {
+    RenderedChat chat;
+    for (size_t i = 0; i < turns.size(); ++i) {
+      if (turns[i].role != Role::kAssistant) continue;
+      const bool is_last = ends_with_answer && i + 1 == turns.size();
+      for (const Span& span : answer(static_cast<int>(i), is_last)) add(chat.answers, span);
+    }
+    chat.media = media();
+    chat.text = std::move(rendering_.text);
+    return chat;
   }
-  throw usage_error("There is no chat template \"{}\"; there are {}", name, known);
-}
 
-std::vector<std::string_view> ChatTemplate::names() {
-  std::vector<std::string_view> names;
-  for (const Table& table : chat_tables()) names.push_back(table.name);
-  return names;
-}
+ private:
+  std::vector<Span> answer(int turn, bool is_last) {
+    std::vector<Span> spans = spans_of(rendering_, turn);
+    if (spans.empty()) return spans;  // the template leaves this turn out
+    spans.front().begin -= length_of_beginning(spans.front().begin);
+    size_t& end = spans.back().end;
+    const std::string_view behind = std::string_view(rendering_.text).substr(end);
+    const size_t white_space = white_space_at(behind);
+    if (behind.substr(white_space).starts_with(habits_.end_of_turn) && !is_of_a_turn(end + white_space)) {
+      end += white_space + habits_.end_of_turn.size();
+    } else if (is_last) {
+      put_end_of_turn(end, white_space);
+      end += habits_.end_of_turn.size();
+    }
+    return spans;
+  }
 
-std::string_view ChatTemplate::name() const {
-  return table_->name;
+  /// Of the white space directly before `place` that is the model's to write.
+  size_t length_of_beginning(size_t place) const {
+    const std::string& beginning = habits_.answer_begin;
+    if (!std::string_view(rendering_.text).substr(0, place).ends_with(beginning)) return 0;
+    const bool is_own = beginning.empty() || !is_of_a_turn(place - beginning.size());
+    return is_own ? beginning.size() : 0;
+  }
+
+  void put_end_of_turn(size_t place, size_t white_space) {
+    // White space at the very end stands for nothing that follows.
+    const size_t replaced = place + white_space == rendering_.text.size() ? white_space : 0;
+    rendering_.text.replace(place, replaced, habits_.end_of_turn);
+  }
+
+  /// Whether the character at `place` comes from a turn's text.
+  bool is_of_a_turn(size_t place) const {
+    return std::ranges::any_of(rendering_.runs,
+                               [place](const jinja::Run& run) { return run.begin <= place && place < run.end; });
+  }
+
+  static void add(std::vector<Span>& spans, const Span& span) {
+    if (!spans.empty() && spans.back().end == span.begin) {
+      spans.back().end = span.end;
+    } else {
+      spans.push_back(span);
+    }
+  }
+
+  /// Where a turn's text is one string, its marks are in it; else only the template itself writes media.
+  std::vector<MediumPlace> media() const {
+    std::vector<MediumPlace> places;
+    for (size_t at = 0;;) {
+      const size_t image = find(settings_.image.token, at), video = find(settings_.video.token, at);
+      const size_t begin = std::min(image, video);
+      if (begin == std::string::npos) return places;
+      const bool is_video = video < image;
+      const size_t end = begin + (is_video ? settings_.video : settings_.image).token.size();
+      if (!habits_.form.blocks_of_user || !is_of_a_turn(begin)) places.push_back({{begin, end}, is_video});
+      at = end;
+    }
+  }
+
+  size_t find(const std::string& token, size_t from) const {
+    return token.empty() ? std::string::npos : rendering_.text.find(token, from);
+  }
+
+  jinja::Rendering rendering_;
+  const TemplateHabits& habits_;
+  const TemplateSettings& settings_;
+};
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(TemplateSource source, TemplateSettings settings, const Tokenizer& tokenizer)
+    : impl_(std::make_shared<const Impl>(std::move(source), std::move(settings), tokenizer)) {}
+
+const TemplateSource& ChatTemplate::source() const {
+  return impl_->source;
 }
 std::string_view ChatTemplate::end_of_turn() const {
-  return table_->end_of_turn;
+  return impl_->habits.end_of_turn;
 }
-std::string_view ChatTemplate::image_text() const {
-  return table_->image_text;
+bool ChatTemplate::lacks_end_of_turn() const {
+  return impl_->habits.lacks_end_of_turn;
+}
+bool ChatTemplate::writes_start() const {
+  return impl_->habits.writes_start;
+}
+
+std::string ChatTemplate::description() const {
+  std::string text =
+      fmt::format("chat template {}{}; ", impl_->source.name,
+                  impl_->source.is_in_checkpoint ? ", the checkpoint's own"
+                                                 : ", which saved checkpoints carry as chat_template.jinja");
+  text += impl_->habits.lacks_end_of_turn
+              ? fmt::format("it writes nothing after a last answer, so {} is put there", impl_->habits.end_of_turn)
+              : fmt::format("an answer ends with {}", impl_->habits.end_of_turn);
+  for (const std::string& note : impl_->habits.notes) text += "; " + note;
+  return text;
 }
 
 RenderedChat ChatTemplate::render(std::span<const Turn> turns, bool add_generation_prompt) const {
   if (turns.empty()) throw data_error("A conversation has no turns; give it a question and an answer, or drop it");
-  Renderer renderer(*table_);
-  if (turns.front().role != Role::kSystem && !table_->default_system.empty()) renderer.system(table_->default_system);
-  for (size_t i = 0; i < turns.size(); ++i) write_turn(renderer, *table_, turns, i);
-  return renderer.finish(add_generation_prompt);
+  jinja::Rendering rendering =
+      render_messages(impl_->jinja, turns, impl_->habits.form, impl_->settings, add_generation_prompt);
+  return Reading(std::move(rendering), impl_->habits, impl_->settings)
+      .chat(turns, /*ends_with_answer=*/!add_generation_prompt);
 }
 
 }  // namespace vlmtrain::text

@@ -50,7 +50,7 @@ data::Outlines look_at_data(const std::vector<io::Record>& records, const models
     spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
     return outlines_of(records, processor, config, file, {.most_samples = kSamplesForPlan});
   }
-  const auto settings = processor_settings(config.data, file);
+  const auto settings = processor_settings(config.data, file, config.model.adapter);
   data::Outlines outlines =
       outlines_of(records, processor, config, file,
                   {.cache = cache, .processor = cache.empty() ? "" : key_of(config.model.path, settings)});

@@ -36,7 +36,8 @@ std::filesystem::path run_folder(const Config& config) {
 RunSetup::RunSetup(const Config& config, at::Device device)
     : folder(run_folder(config)),
       records(read_records(config.data.train)),
-      processor(models::load_processor(config.model.path, processor_settings(config.data, config.data.train))),
+      processor(models::load_processor(config.model.path,
+                                       processor_settings(config.data, config.data.train, config.model.adapter))),
       checkpoints(folder, config.output.keep, config.output.keep_best),
       ledger(config.data.train, std::ssize(records)),
       tasks(config.training.balance, data::Tasks(records)) {
@@ -195,7 +196,11 @@ void RunSetup::plan_evaluation(const Config& config) {
 void RunSetup::load(const Config& config, at::Device device) {
   const auto newest = checkpoints.newest();
   // A virtual card holds no values.
-  if (!is_rehearsal()) base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
+  if (!is_rehearsal()) {
+    base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
+    const auto& words = processor->chat_template().source();
+    if (!words.is_in_checkpoint) base->put_chat_template(words.jinja);
+  }
   model = load_model(config, device, newest, /*with_values=*/!is_rehearsal());
   std::optional<models::BaseWeights> saved;  // the checkpoint, where more than the model's weights is taken of it
   if (base && newest && !(changes.empty() && state.settled_parts.empty())) {

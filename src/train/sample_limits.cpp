@@ -143,7 +143,8 @@ class LimitedRecords {
 
   /// Those that can be used.
   std::vector<PlacedSample> measure(const data::DataOptions& changed, const std::vector<int64_t>& indices) const {
-    const auto processor = models::load_processor(config_.model.path, processor_settings(changed, config_.data.train));
+    const auto processor = models::load_processor(
+        config_.model.path, processor_settings(changed, config_.data.train, config_.model.adapter));
     std::vector<PlacedSample> placed;
     data::SampleStream stream(
         [&indices, next = size_t{0}]() mutable -> std::optional<int64_t> {

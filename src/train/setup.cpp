@@ -70,14 +70,17 @@ std::vector<io::Record> read_records(const std::filesystem::path& file) {
   return records;
 }
 
-models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file) {
+models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file,
+                                             const std::filesystem::path& adapter) {
   return {.image_root = data.image_root.empty() ? data_file.parent_path() : std::filesystem::path(data.image_root),
           .max_length = data.max_length,
           .max_images_per_sample = data.max_images_per_sample,
           .image_max_pixels = data.image_max_pixels,
           .video_fps = data.video_fps,
           .video_max_frames = data.video_max_frames,
-          .chat_template = data.chat_template};
+          .chat_template = data.chat_template,
+          .chat_template_date = data.chat_template_date == "auto" ? "" : data.chat_template_date,
+          .template_folder = adapter};
 }
 
 data::LoaderSettings loader_settings(const Config& config) {

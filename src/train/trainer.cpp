@@ -185,7 +185,8 @@ class Trainer {
                  run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
                  training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
                  training.global_batch_size / micro, micro);
-    for (const auto& line : {describe_batch_scaling(training), run_.tasks.description()}) {
+    for (const auto& line :
+         {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks.description()}) {
       if (!line.empty()) spdlog::info("{}", line);
     }
   }

@@ -28,7 +28,8 @@ TEST(Labels, RefusesSpansThatOverlap) {
 /// What the labelled tokens say, answer after answer.
 std::string labelled_text(const std::string& kind, const std::string& chat_template, const std::vector<Turn>& turns) {
   const Tokenizer tokenizer = Tokenizer::from_file(data_path(kind + ".tokenizer.json"));
-  const RenderedChat chat = ChatTemplate::find(chat_template).render(turns, false);
+  const ChatTemplate words(template_by_name(chat_template), {}, tokenizer);
+  const RenderedChat chat = words.render(turns, false);
   const Encoding encoding = tokenizer.encode(chat.text, true);
   const std::vector<char> is_answer = answer_tokens(encoding, chat.answers);
   std::vector<int64_t> labelled;

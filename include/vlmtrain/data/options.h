@@ -23,6 +23,7 @@ struct DataOptions {
   bool check_at_start = true;
   int64_t num_workers = 2;
   std::string chat_template = "auto";
+  std::string chat_template_date = "auto";
 };
 
 void declare(OptionTable& table, DataOptions& options);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
@@ -17,7 +18,10 @@ struct ProcessorSettings {
   std::optional<int64_t> image_max_pixels;       ///< nothing: what the checkpoint's own processor allows
   double video_fps = 2.0;                        ///< frames looked at, a second of video
   int64_t video_max_frames = 128;                ///< most frames of a video that are looked at
-  std::string chat_template = "auto";            ///< a name of text::ChatTemplate; auto: the family's own
+  std::string chat_template = "auto";            ///< as text::choose_template
+  std::string chat_template_date;                ///< "2026-11-22", what templates take for today; empty: today
+  /// Whose chat templates are the checkpoint's own; empty: the checkpoint's folder.
+  std::filesystem::path template_folder;
 };
 
 /// What turns conversations with images into a family's samples, and its tokens back into text. Thread-safe.
@@ -27,6 +31,10 @@ class Processor : public data::SampleProcessor {
   virtual data::Sample process_prompt(const io::Record& record, int64_t index) const = 0;
   /// The same as outline(): the tiles have a shape and no pixels. For prompts whose image features are known.
   virtual data::Sample outline_prompt(const io::Record& record, int64_t index) const = 0;
+
+  /// The text before images become tokens; `as_prompt` as process_prompt. Throws data::SampleError.
+  virtual text::RenderedChat render(const io::Record& record, bool as_prompt) const = 0;
+  virtual const text::ChatTemplate& chat_template() const = 0;
 
   virtual const text::Tokenizer& tokenizer() const = 0;
   /// The token that ends an answer.

@@ -38,6 +38,8 @@ class BaseWeights {
   const std::filesystem::path& folder() const { return folder_; }
   /// config.json, tokenizer, processor and template files, by name, as they were at the start.
   const std::map<std::string, std::string>& files() const { return files_; }
+  /// From now on they are those of a model that is trained with this chat template (Jinja), which is not the base's.
+  void put_chat_template(const std::string& jinja);
   /// Where a parameter's values came from; null for what the base does not have.
   const Entry* find(const nn::Parameter& parameter) const;
   /// That most of its elements have.

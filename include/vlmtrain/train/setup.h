@@ -37,7 +37,9 @@ void check_keys(const Config& config);
 std::vector<io::Record> read_records(const std::filesystem::path& file);
 
 /// `data_file` is the file whose folder relative image paths start from, unless data.image_root says otherwise.
-models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file);
+/// `adapter`: one that training goes on with, whose chat template is then the checkpoint's own.
+models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file,
+                                             const std::filesystem::path& adapter = {});
 
 data::LoaderSettings loader_settings(const Config& config);
 /// The adapters of a run: those of model.adapter, or as the section `lora` asks for; nothing where the weights

@@ -25,8 +25,8 @@ void check(const train::Config& config, const Question& question, Section& secti
   const auto records = train::read_records(config.data.train);
   section.facts["samples"] = records.size();
   if (!config.data.eval.empty()) section.facts["eval_samples"] = train::read_records(config.data.eval).size();
-  const auto processor =
-      models::load_processor(config.model.path, train::processor_settings(config.data, config.data.train));
+  const auto processor = models::load_processor(
+      config.model.path, train::processor_settings(config.data, config.data.train, config.model.adapter));
   train::check_start(config, records);
   train::refuse_bad_samples(records, *processor, config, config.data.train, kMostSamples);
   const io::CheckpointTensors weights(config.model.path);

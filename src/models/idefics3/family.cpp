@@ -5,6 +5,7 @@
 #include "models/idefics3/image_tokens.h"
 #include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
+#include "models/load_chat_template.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -42,8 +43,10 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const s
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
   const Config read = read_config(config, folder);
+  text::Tokenizer tokenizer = load_tokenizer(folder);
+  text::ChatTemplate chat_template = load_chat_template(folder, tokenizer, settings, {.fallback = "smolvlm"});
   return std::make_unique<Processor>(read, image_processor(read, folder, settings.image_max_pixels),
-                                     load_tokenizer(folder), settings);
+                                     std::move(tokenizer), std::move(chat_template), settings);
 }
 
 data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,

@@ -5,8 +5,9 @@
 
 namespace vlmtrain::models::idefics3 {
 
-Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, ProcessorSettings settings)
-    : ConversationProcessor(std::move(tokenizer), std::move(settings), "smolvlm",
+Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                     ProcessorSettings settings)
+    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), std::move(settings),
                             {images.settings().tile_size, config.image_tokens_per_tile()}),
       config_(std::move(config)),
       images_(std::move(images)) {
@@ -28,7 +29,7 @@ at::Tensor Processor::tiles_of(const at::Tensor& image) const {
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
-  return encode_expanded(tokenizer(), chat, chat_template().image_text(), images, config_.image_token_id,
+  return encode_expanded(tokenizer(), chat, images, config_.image_token_id,
                          /*add_special_tokens=*/false);
 }
 

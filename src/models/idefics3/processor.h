@@ -9,7 +9,8 @@ namespace vlmtrain::models::idefics3 {
 /// Idefics3Processor of transformers: each image becomes its tiles in the text (models/idefics3/image_text.h).
 class Processor final : public ConversationProcessor {
  public:
-  Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, ProcessorSettings settings);
+  Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+            ProcessorSettings settings);
 
  private:
   ImagePlan plan(image::ImageSize size) const override;

@@ -6,6 +6,7 @@
 #include "models/llava/image_processor.h"
 #include "models/llava/model.h"
 #include "models/llava/processor.h"
+#include "models/load_chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -56,14 +57,30 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
   }
 }
 
+/// How the text models were taught to converse: LLaVA-1.5 as Vicuna, LLaVA-Med as Mistral, LLaVA-Interleave as Qwen.
+std::string_view template_without_own(const LlamaConfig& text) {
+  switch (text.type) {
+    case LlamaType::kLlama:
+      return "llava_v1";
+    case LlamaType::kMistral:
+      return "mistral_instruct";
+    case LlamaType::kQwen2:
+      return "llava_qwen";
+  }
+  throw InternalError("unknown text model");
+}
+
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   check_max_pixels(config, settings.image_max_pixels);
-  return std::make_unique<Processor>(config, image_processor_settings(config, folder), load_tokenizer(folder),
-                                     settings);
+  text::Tokenizer tokenizer = load_tokenizer(folder);
+  text::ChatTemplate chat_template =
+      load_chat_template(folder, tokenizer, settings, {.fallback = template_without_own(config.text)});
+  return std::make_unique<Processor>(config, image_processor_settings(config, folder), std::move(tokenizer),
+                                     std::move(chat_template), settings);
 }
 
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,

@@ -8,19 +8,6 @@ namespace vlmtrain::models::llava {
 
 namespace {
 
-/// How the text models were taught to converse: LLaVA-1.5 as Vicuna, LLaVA-Med as Mistral, LLaVA-Interleave as Qwen.
-std::string_view own_template(const LlamaConfig& text) {
-  switch (text.type) {
-    case LlamaType::kLlama:
-      return "llava_v1";
-    case LlamaType::kMistral:
-      return "mistral_instruct";
-    case LlamaType::kQwen2:
-      return "llava_qwen";
-  }
-  throw InternalError("unknown text model");
-}
-
 std::string repeat(std::string_view text, int64_t times) {
   std::string repeated;
   for (int64_t i = 0; i < times; ++i) repeated += text;
@@ -30,8 +17,8 @@ std::string repeat(std::string_view text, int64_t times) {
 }  // namespace
 
 Processor::Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer,
-                     ProcessorSettings settings)
-    : ConversationProcessor(std::move(tokenizer), std::move(settings), own_template(config.text),
+                     text::ChatTemplate chat_template, ProcessorSettings settings)
+    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), std::move(settings),
                             {config.vision.image_size, config.image_tokens()}),
       config_(std::move(config)),
       images_(std::move(images)) {
@@ -55,21 +42,20 @@ at::Tensor Processor::tiles_of(const at::Tensor& image) const {
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
   if (config_.layout == Layout::kOriginal) return encode_between_images(chat, images.size());
-  return encode_expanded(tokenizer(), chat, chat_template().image_text(), images, *config_.image_token_id,
-                         /*add_special_tokens=*/true);
+  return encode_expanded(tokenizer(), chat, images, *config_.image_token_id,
+                         /*add_special_tokens=*/!chat_template().writes_start());
 }
 
 EncodedChat Processor::encode_between_images(const text::RenderedChat& chat, size_t images) const {
   constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
-  const std::string_view mark = chat_template().image_text();
   // As tokenizer_image_token of LLaVA: each text on its own, the first one with the tokenizer's own start.
   text::Encoding whole;
   EncodedChat encoded;
   size_t begin = 0;
   for (size_t image = 0;; ++image) {
-    const size_t end = image < images ? chat.text.find(mark, begin) : chat.text.size();
-    VLMTRAIN_CHECK(end != std::string::npos, "{} images for fewer places in the text", images);
-    const auto piece = tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin), image == 0);
+    const size_t end = image < images ? chat.media.at(image).span.begin : chat.text.size();
+    const bool add_special_tokens = image == 0 && !chat_template().writes_start();
+    const auto piece = tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin), add_special_tokens);
     whole.ids.insert(whole.ids.end(), piece.ids.begin(), piece.ids.end());
     for (const uint32_t start : piece.starts) whole.starts.push_back(start + static_cast<uint32_t>(begin));
     if (image == images) break;
@@ -78,7 +64,7 @@ EncodedChat Processor::encode_between_images(const text::RenderedChat& chat, siz
       whole.ids.push_back(kAnyToken);
       whole.starts.push_back(static_cast<uint32_t>(end));
     }
-    begin = end + mark.size();
+    begin = chat.media[image].span.end;
   }
   encoded.is_label = text::answer_tokens(whole, chat.answers);
   encoded.token_ids = std::move(whole.ids);

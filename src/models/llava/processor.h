@@ -10,7 +10,8 @@ namespace vlmtrain::models::llava {
 /// tokenizer never sees an image: the texts between images are tokenized one by one, as LLaVA's own code does.
 class Processor final : public ConversationProcessor {
  public:
-  Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, ProcessorSettings settings);
+  Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+            ProcessorSettings settings);
 
  private:
   ImagePlan plan(image::ImageSize size) const override;

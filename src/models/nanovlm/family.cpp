@@ -1,5 +1,6 @@
 #include "models/nanovlm/family.h"
 
+#include "models/load_chat_template.h"
 #include "models/nanovlm/config.h"
 #include "models/nanovlm/image_processor.h"
 #include "models/nanovlm/model.h"
@@ -22,8 +23,15 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const s
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
   const Config read = read_config(config, folder);
-  return std::make_unique<Processor>(read, ImageProcessor(read, settings.image_max_pixels),
-                                     load_tokenizer(read, folder), settings);
+  text::Tokenizer tokenizer = load_tokenizer(read, folder);
+  text::ChatTemplate chat_template =
+      load_chat_template(folder, tokenizer, settings,
+                         {.fallback = read.images_before_text() ? "question_answer" : "chatml",
+                          .after_image = "",
+                          .in_config = read.images_before_text() ? "" : read.chat_template,
+                          .config_key = "lm_chat_template"});
+  return std::make_unique<Processor>(read, ImageProcessor(read, settings.image_max_pixels), std::move(tokenizer),
+                                     std::move(chat_template), settings);
 }
 
 data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,

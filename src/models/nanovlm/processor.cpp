@@ -4,23 +4,6 @@
 
 namespace vlmtrain::models::nanovlm {
 
-namespace {
-
-/// The Jinja of nanoVLM's config, which says what the template chatml says.
-constexpr std::string_view kChatml =
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
-    "'\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-
-std::string_view own_template(const Config& config, const ProcessorSettings& settings) {
-  if (config.images_before_text()) return "question_answer";
-  if (config.chat_template == kChatml || settings.chat_template != "auto") return "chatml";
-  throw data_error(
-      "config.json's lm_chat_template is {}; name the one that the model was trained with under data.chat_template",
-      config.chat_template.empty() ? "not there" : "not nanoVLM's own");
-}
-
-}  // namespace
-
 text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (!std::filesystem::exists(file)) {
@@ -32,8 +15,9 @@ text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path
   return text::Tokenizer::from_file(file, extra_tokens_in_order(folder));
 }
 
-Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, ProcessorSettings settings)
-    : ConversationProcessor(std::move(tokenizer), settings, own_template(config, settings),
+Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                     ProcessorSettings settings)
+    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), std::move(settings),
                             {config.vision.image_size, config.image_tokens_per_tile()}),
       config_(std::move(config)),
       images_(std::move(images)) {
@@ -70,14 +54,14 @@ EncodedChat Processor::encode_at_tokens(const text::RenderedChat& chat, std::spa
   for (size_t i = 0; i < marked.size() && marked.size() > 1; ++i) {
     marked[i].text.insert(0, fmt::format("<image: {}>", i));
   }
-  return encode_expanded(tokenizer(), chat, chat_template().image_text(), marked, image_token_id_,
+  return encode_expanded(tokenizer(), chat, marked, image_token_id_,
                          /*add_special_tokens=*/false);
 }
 
 EncodedChat Processor::encode_behind_images(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
   constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
-  EncodedChat text = encode_expanded(tokenizer(), chat, chat_template().image_text(), images, image_token_id_,
-                                     /*add_special_tokens=*/true);
+  EncodedChat text = encode_expanded(tokenizer(), chat, images, image_token_id_,
+                                     /*add_special_tokens=*/!chat_template().writes_start());
   int64_t features = 0;
   for (const ImagePlan& image : images) features += image.tiles * config_.image_tokens_per_tile();
   text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(features), kAnyToken);

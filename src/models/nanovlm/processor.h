@@ -14,7 +14,8 @@ text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path
 /// than one; in the release v0.1 the features of all images stand before the text.
 class Processor final : public ConversationProcessor {
  public:
-  Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, ProcessorSettings settings);
+  Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+            ProcessorSettings settings);
 
  private:
   ImagePlan plan(image::ImageSize size) const override;

@@ -1,5 +1,6 @@
 #include "models/qwen2_vl/family.h"
 
+#include "models/load_chat_template.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
@@ -18,6 +19,10 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
                                  read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
 }
 
+text::MediumText medium_text(std::string_view pad) {
+  return {.block = fmt::format("<|vision_start|>{}<|vision_end|>", pad), .token = std::string(pad)};
+}
+
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
@@ -28,7 +33,11 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
     throw data_error("{}: image_mean, image_std and rescale_factor of videos differ from those of images",
                      folder.string());
   }
-  return std::make_unique<Processor>(config, images, videos, load_tokenizer(folder), settings);
+  text::Tokenizer tokenizer = load_tokenizer(folder);
+  text::ChatTemplate chat_template =
+      load_chat_template(folder, tokenizer, settings,
+                         {.fallback = "qwen2_vl", .image = medium_text(kImagePad), .video = medium_text(kVideoPad)});
+  return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,

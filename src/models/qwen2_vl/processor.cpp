@@ -9,9 +9,6 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-constexpr std::string_view kImagePad = "<|image_pad|>";
-constexpr std::string_view kVideoPad = "<|video_pad|>";
-
 void check_token(const text::Tokenizer& tokenizer, std::string_view token, std::string_view key, int64_t id) {
   const int64_t found = id_of(tokenizer, token);
   if (found != id) {
@@ -22,8 +19,8 @@ void check_token(const text::Tokenizer& tokenizer, std::string_view token, std::
 }  // namespace
 
 Processor::Processor(Config config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
-                     const ProcessorSettings& settings)
-    : ConversationProcessor(std::move(tokenizer), settings, "qwen2_vl",
+                     text::ChatTemplate chat_template, const ProcessorSettings& settings)
+    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
                             {.side = config.vision.patch_size,
                              .image_tokens = 0,
                              .height = config.vision.temporal_patch_size * config.vision.patch_size}),
@@ -39,9 +36,8 @@ Processor::Processor(Config config, PixelSettings images, VideoSettings videos, 
 
 ImagePlan Processor::plan(data::TileGrid grid, std::string_view pad) const {
   const int64_t tokens = grid.tiles() / config_.vision.patches_per_token();
-  std::string text = "<|vision_start|>";
+  std::string text;
   for (int64_t i = 0; i < tokens; ++i) text += pad;
-  text += "<|vision_end|>";
   return {.text = std::move(text), .tiles = grid.tiles(), .image_tokens = tokens, .grid = grid};
 }
 
@@ -77,8 +73,8 @@ at::Tensor Processor::tiles_of_video(const image::VideoFile& video) const {
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
-  return encode_expanded(tokenizer(), chat, chat_template().image_text(), images, config_.image_token_id,
-                         /*add_special_tokens=*/true, config_.video_token_id);
+  return encode_expanded(tokenizer(), chat, images, config_.image_token_id,
+                         /*add_special_tokens=*/!chat_template().writes_start(), config_.video_token_id);
 }
 
 std::vector<int64_t> Processor::position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const {

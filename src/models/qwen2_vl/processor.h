@@ -7,12 +7,15 @@
 
 namespace vlmtrain::models::qwen2_vl {
 
+inline constexpr std::string_view kImagePad = "<|image_pad|>";
+inline constexpr std::string_view kVideoPad = "<|video_pad|>";
+
 /// Qwen2VLProcessor and Qwen2_5_VLProcessor of transformers: an image becomes as many tokens as it has squares of
 /// merge_size² patches, between <|vision_start|> and <|vision_end|>. So does a video, two frames of which make a patch.
 class Processor final : public ConversationProcessor {
  public:
   Processor(Config config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
-            const ProcessorSettings& settings);
+            text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
  private:
   ImagePlan plan(image::ImageSize size) const override;

@@ -7,6 +7,7 @@ LLaVA's own code (keys mm_*, weights `model.layers…`), its vision tower in a f
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -23,12 +24,8 @@ from transformers.models.llava.image_processing_llava import LlavaImageProcessor
 from checkpoints import randomise, write_json
 from small_tokenizer import CORPUS
 
-# A template must be there for transformers to take chats; the samples' texts come from llava_format.py.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'].upper() + ': ' }}{% for part in message['content'] %}"
-    "{{ '<image>\n' if part['type'] == 'image' else part['text'] }}{% endfor %}{{ ' ' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
-)
+# The samples' texts come from llava_format.py; these templates write the same.
+CHAT_TEMPLATES = {"llama": "llava_v1", "mistral": "mistral_instruct", "qwen2": "llava_qwen"}
 WEIGHT_NAMES = {
     "hub": {
         "model.vision_tower.": "vision_tower.vision_model.",
@@ -159,6 +156,11 @@ def make_image_processor(shape):
     return kind(size={"shortest_edge": side}, crop_size={"height": side, "width": side}, **more)
 
 
+def chat_template(shape):
+    folder = Path(__file__).resolve().parents[3] / "configs" / "chat_templates"
+    return (folder / f"{CHAT_TEMPLATES[shape.text['model_type']]}.jinja").read_text()
+
+
 def make_processor(shape, folder):
     """LlavaProcessor over the tokenizer in the folder."""
     end = "<|im_end|>" if shape.tokenizer == "qwen" else "</s>"
@@ -169,7 +171,7 @@ def make_processor(shape, folder):
         patch_size=shape.vision["patch_size"],
         vision_feature_select_strategy=shape.llava.get("vision_feature_select_strategy", "default"),
         num_additional_image_tokens=1 if shape.vision["model_type"] == "clip_vision_model" else 0,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template(shape),
     )
 
 

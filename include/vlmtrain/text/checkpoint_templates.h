@@ -1,0 +1,28 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "vlmtrain/text/chat_template.h"
+
+namespace vlmtrain::text {
+
+/// The chat templates that a checkpoint's folder has, by name, as transformers finds them: chat_template.jinja with
+/// additional_chat_templates/NAME.jinja, else chat_template.json, else `chat_template` in tokenizer_config.json (a
+/// text, or a list of {name, template}). A single one is "default". Throws UserError (bad data) for files that are
+/// none.
+std::map<std::string, TemplateSource> templates_in(const std::filesystem::path& folder);
+
+/// What data.chat_template says of the checkpoint's `own` templates: "auto" is its default, or where it has none
+/// `fallback` of the table; else a name of its own, a name of the table, or a file that ends with .jinja. Throws
+/// UserError (usage) that lists the names.
+TemplateSource choose_template(const std::string& wanted, const std::map<std::string, TemplateSource>& own,
+                               std::string_view fallback);
+
+/// special_tokens and end_tokens of `settings`: what tokenizer_config.json and special_tokens_map.json name, and the
+/// eos_token_id of generation_config.json and config.json. Files may be missing.
+void read_special_tokens(const std::filesystem::path& folder, const Tokenizer& tokenizer, TemplateSettings& settings);
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/text/chat_template.h"
+#include "vlmtrain/text/checkpoint_templates.h"
+
+namespace vlmtrain::models {
+
+/// What a family says of its chat templates.
+struct FamilyTemplate {
+  std::string_view fallback;  ///< of the table, for a checkpoint without one
+  text::MediumText image{std::string(text::kImageMark), std::string(text::kImageMark)};
+  text::MediumText video{};
+  std::string after_image = "\n";  ///< as TemplateSettings::after_image
+  std::string in_config{};         ///< a template that stands in config.json itself
+  std::string config_key{};        ///< where
+};
+
+/// The chat template that `settings` ask for, of the checkpoint in `folder`.
+text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const text::Tokenizer& tokenizer,
+                                      const ProcessorSettings& settings, const FamilyTemplate& family);
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,205 @@
+#include "text/template_probe.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <optional>
+#include <string_view>
+
+#include "text/white_space.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::text {
+namespace {
+
+const std::array kTwoRounds{Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "First answer."},
+                            Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "Second answer."}};
+
+class Probe {
+ public:
+  Probe(const jinja::Template& jinja, const TemplateSource& source, const TemplateSettings& settings,
+        const Tokenizer& tokenizer)
+      : jinja_(jinja), source_(source), settings_(settings), tokenizer_(tokenizer) {}
+
+  TemplateHabits habits() {
+    find_form();
+    find_form_of_system();
+    find_beginning_of_answers();
+    find_end_of_turn();
+    const std::string start = text_that_starts();
+    found_.writes_start = !start.empty() && render({kTwoRounds.data(), 2}).text.starts_with(start);
+    return std::move(found_);
+  }
+
+ private:
+  jinja::Rendering render(std::span<const Turn> turns, bool add_generation_prompt = false) const {
+    return render_messages(jinja_, turns, found_.form, settings_, add_generation_prompt);
+  }
+
+  /// Blocks for both, since that is how people of vision-language models write messages; else strings.
+  void find_form() {
+    constexpr std::array kForms{ContentForm{true, true, true}, ContentForm{true, true, false},
+                                ContentForm{false, false, false}};
+    std::exception_ptr refusal;
+    for (const ContentForm& form : kForms) {
+      found_.form = form;
+      try {
+        const jinja::Rendering rendering = render(kTwoRounds);
+        if (holds_all(rendering, kTwoRounds.size()) && !shows_blocks(rendering.text)) return;
+      } catch (const UserError&) {
+        refusal = std::current_exception();  // that of the strings, which every template takes
+      }
+    }
+    if (refusal) std::rethrow_exception(refusal);
+    throw data_error(
+        "{}: of a conversation of two questions and answers this chat template does not write the answers; name "
+        "another under data.chat_template",
+        source_.name);
+  }
+
+  static bool holds_all(const jinja::Rendering& rendering, size_t turns) {
+    for (size_t i = 0; i < turns; ++i) {
+      const auto spans = spans_of(rendering, static_cast<int>(i));
+      if (spans.empty() || spans.back().end == spans.front().begin) return false;
+    }
+    return true;
+  }
+
+  /// A template of strings writes a list of blocks as Python or JSON has it.
+  static bool shows_blocks(const std::string& text) {
+    return text.find("{'type'") != std::string::npos || text.find("{\"type\"") != std::string::npos;
+  }
+
+  void find_form_of_system() {
+    const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRounds[0], kTwoRounds[1]};
+    for (const bool blocks : {found_.form.blocks_of_user, false}) {
+      found_.form.blocks_of_system = blocks;
+      try {
+        const jinja::Rendering rendering = render(turns);
+        if (holds_all(rendering, turns.size()) && !shows_blocks(rendering.text)) return;
+      } catch (const UserError&) {
+        continue;  // one that takes no system turn says so where there is one
+      }
+    }
+  }
+
+  void find_beginning_of_answers() {
+    const std::string prompt = render({kTwoRounds.data(), 1}, /*add_generation_prompt=*/true).text;
+    const jinja::Rendering whole = render({kTwoRounds.data(), 2});
+    const std::string before = whole.text.substr(0, spans_of(whole, 1).front().begin);
+    if (!before.starts_with(prompt)) {
+      found_.notes.push_back(
+          fmt::format("it asks with a prompt that ends with \"{}\", and before answers there is \"{}\"", ending(prompt),
+                      ending(before)));
+      return;
+    }
+    const std::string rest = before.substr(prompt.size());
+    if (white_space_at(rest) == rest.size()) {
+      found_.answer_begin = rest;
+    } else {
+      found_.notes.push_back(
+          fmt::format("between its prompt and an answer it writes \"{}\", which is not learnt", excerpt(rest)));
+    }
+  }
+
+  static std::string ending(const std::string& text) {
+    constexpr size_t kShown = 40;
+    return excerpt(text.size() > kShown ? text.substr(text.size() - kShown) : text);
+  }
+
+  void find_end_of_turn() {
+    if (!source_.end_of_turn.empty()) {
+      found_.end_of_turn = source_.end_of_turn;
+      require_token(found_.end_of_turn);
+      return;
+    }
+    const jinja::Rendering whole = render(kTwoRounds);
+    const auto tail_of = [&](int turn, size_t next) {
+      const size_t end = spans_of(whole, turn).back().end;
+      return std::string_view(whole.text).substr(end, next - end);
+    };
+    if (const auto token = token_after(tail_of(3, whole.text.size()), /*any_special=*/true)) {
+      found_.end_of_turn = *token;
+      return;
+    }
+    found_.lacks_end_of_turn = true;
+    const auto between = token_after(tail_of(1, spans_of(whole, 2).front().begin), /*any_special=*/false);
+    if (between) {
+      found_.end_of_turn = *between;
+      return;
+    }
+    for (const std::string& token : settings_.end_tokens) {
+      if (!tokenizer_.token_to_id(token)) continue;
+      found_.end_of_turn = token;
+      return;
+    }
+    throw data_error(
+        "{}: this chat template writes no token after an answer, and no eos_token of the tokenizer is known; write it "
+        "into tokenizer_config.json, or name another template under data.chat_template",
+        source_.name);
+  }
+
+  void require_token(std::string_view token) const {
+    if (tokenizer_.token_to_id(token)) return;
+    throw data_error(
+        "the tokenizer has no token {}, which the chat template {} needs; name another under "
+        "data.chat_template",
+        token, source_.name);
+  }
+
+  /// The token behind white space: one of the model's ends, or where nothing of another turn can follow, any special
+  /// one.
+  std::optional<std::string> token_after(std::string_view tail, bool any_special) const {
+    tail.remove_prefix(white_space_at(tail));
+    for (const std::string& token : settings_.end_tokens) {
+      if (tail.starts_with(token) && tokenizer_.token_to_id(token)) return token;
+    }
+    if (!any_special || tail.empty()) return std::nullopt;
+    const Encoding encoding = tokenizer_.encode(tail);
+    if (encoding.ids.empty() || !tokenizer_.is_special(encoding.ids.front())) return std::nullopt;
+    return std::string(tokenizer_.id_to_token(encoding.ids.front()));
+  }
+
+  std::string text_that_starts() const {
+    for (const auto& [name, token] : settings_.special_tokens) {
+      if (name == "bos_token") return token;
+    }
+    const Encoding added = tokenizer_.encode("", /*add_special_tokens=*/true);
+    return added.ids.empty() ? "" : std::string(tokenizer_.id_to_token(added.ids.front()));
+  }
+
+  const jinja::Template& jinja_;
+  const TemplateSource& source_;
+  const TemplateSettings& settings_;
+  const Tokenizer& tokenizer_;
+  TemplateHabits found_;
+};
+
+}  // namespace
+
+jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const Turn> turns, const ContentForm& form,
+                                 const TemplateSettings& settings, bool add_generation_prompt) {
+  std::vector<std::pair<std::string, jinja::Value>> variables{
+      {"messages", messages_of(turns, form, settings)},
+      {"tools", jinja::Value::none()},
+      {"documents", jinja::Value::none()},
+      {"add_generation_prompt", jinja::Value(add_generation_prompt)}};
+  for (const auto& [name, token] : settings.special_tokens) variables.emplace_back(name, jinja::Value::text(token));
+  return jinja.render(variables, {.now = settings.now});
+}
+
+TemplateHabits habits_of(const jinja::Template& jinja, const TemplateSource& source, const TemplateSettings& settings,
+                         const Tokenizer& tokenizer) {
+  return Probe(jinja, source, settings, tokenizer).habits();
+}
+
+std::vector<Span> spans_of(const jinja::Rendering& rendering, int origin) {
+  std::vector<Span> spans;
+  for (const jinja::Run& run : rendering.runs) {
+    if (run.origin == origin) spans.push_back({run.begin, run.end});
+  }
+  return spans;
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "text/chat_messages.h"
+#include "text/jinja/template.h"
+#include "vlmtrain/text/chat_template.h"
+#include "vlmtrain/text/tokenizer.h"
+
+namespace vlmtrain::text {
+
+/// What a template shows of itself when it renders small conversations.
+struct TemplateHabits {
+  ContentForm form;
+  /// White space between the generation prompt and an answer: the model has to produce it.
+  std::string answer_begin{};
+  std::string end_of_turn{};
+  bool lacks_end_of_turn = false;
+  bool writes_start = false;
+  std::vector<std::string> notes{};  ///< where asking differs from training
+};
+
+/// The variables that every rendering has.
+jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const Turn> turns, const ContentForm& form,
+                                 const TemplateSettings& settings, bool add_generation_prompt);
+
+/// Throws UserError as ChatTemplate's constructor.
+TemplateHabits habits_of(const jinja::Template& jinja, const TemplateSource& source, const TemplateSettings& settings,
+                         const Tokenizer& tokenizer);
+
+/// Where the first characters that come from `origin` begin, and the last ones end; empty: there are none.
+std::vector<Span> spans_of(const jinja::Rendering& rendering, int origin);
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace vlmtrain::text {
+
+/// How many bytes of ASCII white space `text` begins with.
+inline size_t white_space_at(std::string_view text) {
+  const size_t end = text.find_first_not_of(" \t\n\v\f\r");
+  return end == std::string_view::npos ? text.size() : end;
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,121 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "parity/case.h"
+#include "parity/temporary_folder.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/weights_to_save.h"
+
+namespace vlmtrain::parity {
+namespace {
+
+/// A conversation of data/chats.json, and a checkpoint's folder with its template.
+class Chat {
+ public:
+  explicit Chat(const nlohmann::json& json) : json_(json), case_(json.at("case").get<std::string>()) {
+    for (const auto& entry : std::filesystem::directory_iterator(case_.checkpoint())) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with("chat_template")) std::filesystem::copy(entry.path(), folder_.path() / name);
+    }
+    const std::string file = json.at("file"), jinja = json.at("template");
+    io::write_file(folder_.path() / file,
+                   file.ends_with(".json") ? nlohmann::json{{"chat_template", jinja}}.dump() : jinja);
+    if (jinja.find("bos_token") != std::string::npos) {
+      auto config = io::read_json(folder_.path() / "tokenizer_config.json");
+      config["bos_token"] = "<s>";
+      io::write_file(folder_.path() / "tokenizer_config.json", config.dump());
+    }
+  }
+
+  std::string name() const { return json_.at("name").get<std::string>() + ": " + json_.at("turns").dump(); }
+  const std::filesystem::path& folder() const { return folder_.path(); }
+  std::string jinja() const { return json_.at("template"); }
+
+  io::Record record() const {
+    io::Record record;
+    record.id = "chat";
+    record.images = json_.at("images").get<std::vector<std::string>>();
+    if (json_.at("system").is_string()) record.turns.push_back({io::Role::kSystem, json_.at("system")});
+    for (const auto& turn : json_.at("turns")) {
+      const bool asks = record.turns.empty() || record.turns.back().role != io::Role::kUser;
+      record.turns.push_back({asks ? io::Role::kUser : io::Role::kAssistant, turn});
+    }
+    return record;
+  }
+
+  void expect_equal(const models::Processor& processor) const {
+    const auto sample = processor.outline(record(), 0);
+    EXPECT_EQ(sample.token_ids, json_.at("ids").get<std::vector<int64_t>>()) << name();
+    std::vector<int64_t> learnt;
+    for (size_t i = 0; i < sample.token_ids.size(); ++i) {
+      if (sample.is_label[i] != 0) learnt.push_back(sample.token_ids[i]);
+    }
+    EXPECT_EQ(learnt, json_.at("label_ids").get<std::vector<int64_t>>()) << name();
+    const auto& appended = json_.at("appended");
+    EXPECT_EQ(processor.chat_template().lacks_end_of_turn(), appended.is_string()) << name();
+    if (appended.is_string()) {
+      EXPECT_EQ(processor.chat_template().end_of_turn(), appended.get<std::string>());
+    }
+  }
+
+  std::unique_ptr<models::Processor> processor_of(const std::filesystem::path& folder,
+                                                  const std::string& chat_template = "auto") const {
+    auto settings = case_.processor_settings();
+    settings.chat_template = chat_template;
+    return models::load_processor(folder, settings);
+  }
+
+  const Case& origin() const { return case_; }
+
+ private:
+  nlohmann::json json_;
+  Case case_;
+  TemporaryFolder folder_;
+};
+
+nlohmann::json all_chats() {
+  return io::read_json(source_folder() / "tests/parity/data/chats.json");
+}
+
+TEST(ChatParity, TheCheckpointsOwnTemplateGivesTransformersTokens) {
+  size_t chats = 0;
+  for (const auto& json : all_chats()) {
+    const Chat chat(json);
+    const auto processor = chat.processor_of(chat.folder());
+    EXPECT_TRUE(processor->chat_template().source().is_in_checkpoint);
+    chat.expect_equal(*processor);
+    ++chats;
+  }
+  EXPECT_GT(chats, 70U);
+}
+
+/// A template that is given from outside is what the saved checkpoint has from then on.
+TEST(ChatParity, ASavedCheckpointIsReadInTheWordsItWasTrainedIn) {
+  std::string seen;
+  for (const auto& json : all_chats()) {
+    if (json.at("name") == seen) continue;
+    seen = json.at("name");
+    const Chat chat(json);
+    const TemporaryFolder folder;
+    const auto file = folder.path() / "given.jinja";
+    io::write_file(file, chat.jinja());
+    const auto trained = chat.processor_of(chat.origin().checkpoint(), file.string());
+    const auto& words = trained->chat_template().source();
+    models::BaseWeights base(chat.origin().checkpoint());
+    if (!words.is_in_checkpoint) base.put_chat_template(words.jinja);
+    const auto out = folder.path() / "saved";
+    std::filesystem::create_directory(out);
+    models::save_checkpoint(*chat.origin().load_model(), {.base = &base}, out, int64_t{1} << 30);
+    const auto served = chat.processor_of(out);
+    EXPECT_TRUE(served->chat_template().source().is_in_checkpoint) << seen;
+    EXPECT_FALSE(std::filesystem::exists(out / "chat_template.json")) << seen;
+    const auto record = chat.record();
+    EXPECT_EQ(served->outline(record, 0).token_ids, trained->outline(record, 0).token_ids) << seen;
+    EXPECT_EQ(served->outline(record, 0).is_label, trained->outline(record, 0).is_label) << seen;
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::parity
