@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <memory>
@@ -14,14 +15,18 @@
 #include "app/command.h"
 #include "app/new_tokens.h"
 #include "app/run_device.h"
+#include "app/shown_prompt.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/engine/options.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::app {
 
@@ -34,6 +39,11 @@ struct Arguments {
   std::vector<std::string> images;
   std::vector<std::string> videos;
   std::string prompt;
+  std::string system;
+  std::string data;
+  std::string record;
+  std::string chat_template = "auto";
+  bool show_prompt = false;
   std::string device = "auto";
   std::string precision = "fp32";
   int64_t max_new_tokens = 64;
@@ -62,8 +72,44 @@ io::Record record_of(const Arguments& arguments) {
   std::string text = arguments.prompt;
   place_marks(io::kVideoMark, "video", arguments.videos.size(), text);
   place_marks(io::kImageMark, "image", arguments.images.size(), text);
+  if (!arguments.system.empty()) record.turns.push_back({io::Role::kSystem, arguments.system});
   record.turns.push_back({io::Role::kUser, std::move(text)});
   return record;
+}
+
+/// The record of --data that --record names by its id, or by its place from 1.
+io::Record record_of_data(const Arguments& arguments) {
+  auto records = train::read_records(arguments.data);
+  auto found = std::ranges::find(records, arguments.record, &io::Record::id);
+  if (found == records.end()) {
+    const auto place = number_behind("", arguments.record.empty() ? "1" : arguments.record);
+    if (place && *place >= 1 && *place <= std::ssize(records)) found = records.begin() + (*place - 1);
+  }
+  if (found == records.end()) {
+    throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", arguments.record, arguments.data,
+                      records.size());
+  }
+  if (!found->problem.empty()) throw data_error("{}: record {}: {}", arguments.data, found->id, found->problem);
+  return *found;
+}
+
+/// What is asked is typed, or stands in a data file.
+void check_question(const Arguments& arguments) {
+  const bool typed =
+      !arguments.prompt.empty() || !arguments.system.empty() || !arguments.images.empty() || !arguments.videos.empty();
+  if (!arguments.data.empty() && typed) {
+    throw usage_error(
+        "--data: the record has its own texts and pictures; leave out --prompt, --system, --image and "
+        "--video, or --data");
+  }
+  if (arguments.data.empty() && !arguments.record.empty()) throw usage_error("--record: names a record of --data");
+  if (arguments.data.empty() && arguments.prompt.empty()) {
+    throw usage_error("--prompt: give the question, or a file of conversations with --data");
+  }
+  for (const auto& [name, text] :
+       {std::pair{"--prompt", &arguments.prompt}, std::pair{"--system", &arguments.system}}) {
+    if (!is_utf8(*text)) throw usage_error("{}: is not valid UTF-8; check the terminal's encoding", name);
+  }
 }
 
 void check_sampling(const engine::SamplingSettings& sampling) {
@@ -88,16 +134,29 @@ void check_length(const io::Record& record, const models::Processor& processor) 
                     *tokens, kMostPromptTokens, kRemedy);
 }
 
+models::ProcessorSettings settings_for(const Arguments& arguments, const std::filesystem::path& checkpoint) {
+  data::DataOptions options;
+  options.chat_template = arguments.chat_template;
+  train::settle_chat_template_date(options, checkpoint);
+  options.max_length = std::numeric_limits<int64_t>::max();
+  // Typed paths start from the working folder, those of a data file from its own.
+  return train::processor_settings(options, arguments.data);
+}
+
 ExitCode generate(const Arguments& arguments) {
   start_log(/*quiet=*/false);
   check_sampling(arguments.sampling);
-  if (!is_utf8(arguments.prompt)) throw usage_error("--prompt: is not valid UTF-8; check the terminal's encoding");
+  check_question(arguments);
   const at::Device device = open_device(arguments.device);
-  models::ProcessorSettings settings;
-  settings.max_length = std::numeric_limits<int64_t>::max();
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
-  const auto processor = models::load_processor(checkpoint, settings);
-  const io::Record record = record_of(arguments);
+  const auto processor = models::load_processor(checkpoint, settings_for(arguments, checkpoint));
+  const io::Record record = arguments.data.empty() ? record_of(arguments) : record_of_data(arguments);
+  if (arguments.show_prompt) {
+    const bool as_prompt = arguments.data.empty();
+    fmt::print("{}", arguments.json ? shown_prompt_json(*processor, record, as_prompt) + "\n"
+                                    : shown_prompt(*processor, record, as_prompt));
+    return ExitCode::kDone;
+  }
   check_length(record, *processor);
   const auto model =
       models::load_model(checkpoint, device, engine::dtype_of(engine::precision_by_name(arguments.precision).value()));
@@ -140,10 +199,20 @@ Action declare_generate(CLI::App& command) {
   command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);
   command.add_option("--video", arguments->videos, "video file or folder of frames; may be given several times")
       ->check(CLI::ExistingPath);
+  command.add_option("--prompt", arguments->prompt,
+                     "question; <image> and <video> mark the places of images and videos, else they stand first");
+  command.add_option("--system", arguments->system, "system text before the question, where the chat template has one");
+  command.add_option("--data", arguments->data, "file of conversations: ask the last question of a record of it")
+      ->check(CLI::ExistingFile);
+  command.add_option("--record", arguments->record, "the record's id, or its place from 1; the first one if not given");
   command
-      .add_option("--prompt", arguments->prompt,
-                  "question; <image> and <video> mark the places of images and videos, else they stand first")
-      ->required();
+      .add_option("--chat-template", arguments->chat_template,
+                  "auto: the checkpoint's own; else as data.chat_template (docs/chat-templates.md)")
+      ->capture_default_str();
+  command.add_flag(
+      "--show-prompt", arguments->show_prompt,
+      "print what the model reads and stop; of a record of --data as it is trained on, with what is learnt "
+      "marked");
   command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of the answer")
       ->check(CLI::Range(int64_t{1}, kMostNewTokens))
       ->capture_default_str();

@@ -169,7 +169,7 @@ void RunSetup::make_plan(const Config& config, at::Device device, planner::Workl
 }
 
 void RunSetup::look_at_evaluated(const Config& config) {
-  const auto settings = processor_settings(config.data, config.data.eval);
+  const auto settings = processor_settings(config.data, config.data.eval, config.model.adapter);
   if (settings.image_root != processor_settings(config.data, config.data.train).image_root) {
     evaluation_processor = models::load_processor(config.model.path, settings);
   }

@@ -1,0 +1,57 @@
+#include "app/shown_prompt.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json_text.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+data::Sample outline(const models::Processor& processor, const io::Record& record, bool as_prompt) {
+  return as_prompt ? processor.outline_prompt(record, 0) : processor.outline(record, 0);
+}
+
+std::string marked(const text::RenderedChat& chat) {
+  std::string text;
+  size_t shown = 0;
+  for (const text::Span& answer : chat.answers) {
+    text.append(chat.text, shown, answer.begin - shown).append("⟦");
+    text.append(chat.text, answer.begin, answer.end - answer.begin).append("⟧");
+    shown = answer.end;
+  }
+  return text.append(chat.text, shown);
+}
+
+}  // namespace
+
+std::string shown_prompt(const models::Processor& processor, const io::Record& record, bool as_prompt) {
+  const std::string text = marked(processor.render(record, as_prompt));
+  const data::Sample sample = outline(processor, record, as_prompt);
+  return fmt::format("{}\n\n{} tokens, {} of them of images and videos; {} are learnt{}\n{}\n",
+                     isatty(STDOUT_FILENO) == 1 ? printable_lines(text) : text, sample.tokens(),
+                     sample.image_token_positions.size(), sample.label_tokens(),
+                     as_prompt ? ", since this is what is asked" : ", those between ⟦ and ⟧",
+                     processor.chat_template().description());
+}
+
+std::string shown_prompt_json(const models::Processor& processor, const io::Record& record, bool as_prompt) {
+  const text::RenderedChat chat = processor.render(record, as_prompt);
+  const data::Sample sample = outline(processor, record, as_prompt);
+  auto spans = nlohmann::ordered_json::array();
+  for (const text::Span& answer : chat.answers) spans.push_back({answer.begin, answer.end});
+  const text::ChatTemplate& words = processor.chat_template();
+  return io::json_text(
+      nlohmann::ordered_json{{"text", chat.text},
+                             {"label_spans", spans},
+                             {"token_ids", sample.token_ids},
+                             {"is_label", std::vector<int>(sample.is_label.begin(), sample.is_label.end())},
+                             {"image_tokens", sample.image_token_positions.size()},
+                             {"chat_template", words.source().name},
+                             {"end_of_turn", words.end_of_turn()}});
+}
+
+}  // namespace vlmtrain::app
