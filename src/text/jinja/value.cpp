@@ -71,7 +71,7 @@ Value Value::tuple(std::vector<Value> items) {
 Value Value::dict(std::vector<std::pair<std::string, Value>> entries) {
   std::vector<std::pair<Value, Value>> put_entries;
   put_entries.reserve(entries.size());
-  for (auto& [key, value] : entries) put(put_entries, text(std::move(key)), std::move(value));
+  for (auto& entry : entries) put(put_entries, text(std::move(entry.first)), std::move(entry.second));
   return Value(std::make_shared<const Dict>(std::move(put_entries)));
 }
 
