@@ -239,6 +239,8 @@ TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndTheTwinIsExactAgain) {
   EXPECT_LE(measured["reserved_peak_bytes"], plan["memory"]["reserved_peak_bytes"]);
   EXPECT_EQ(measured["allocation_retries"], 0);
   EXPECT_EQ(measured["twin"]["worst_error"], 0);
+  EXPECT_EQ(measured["twin"]["foreseen_steps"], 40);
+  EXPECT_EQ(measured["twin"]["hopeless_steps"], 0);
   EXPECT_EQ(measured["twin"]["late_steps"], 0);
   int evaluated = 0;
   for (const auto& line : step_lines("run/virtual-rtx4090/metrics.jsonl")) {
