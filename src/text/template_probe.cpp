@@ -199,6 +199,9 @@ std::vector<Span> spans_of(const jinja::Rendering& rendering, int origin) {
   for (const jinja::Run& run : rendering.runs) {
     if (run.origin == origin) spans.push_back({run.begin, run.end});
   }
+  // What a template cut away may leave an empty place of its own.
+  const auto is_empty = [](const Span& span) { return span.begin == span.end; };
+  if (!std::ranges::all_of(spans, is_empty)) std::erase_if(spans, is_empty);
   return spans;
 }
 

@@ -220,6 +220,16 @@ TEST(ChatTemplate, OnlyWhatComesFromAnAnswerIsLearnt) {
   EXPECT_EQ(chat.answers[0].begin, chat.text.find("assistant\nYes.") + std::string("assistant\n").size());
 }
 
+TEST(ChatTemplate, WhatIsCutAwayLeavesNoPlaceToLearn) {
+  const ChatTemplate chat_template =
+      own("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% set parts = m['content'].split('|') %}"
+          "{{ parts[0].lstrip() + ' and ' + parts[-1] if parts | length > 1 else m['content'] }}{{ '<|im_end|>\n' }}"
+          "{% endfor %}",
+          "qwen2");
+  const std::vector<Turn> turns{{Role::kUser, "Hello?"}, {Role::kAssistant, "|Yes."}};
+  EXPECT_THAT(answers_of(chat_template.render(turns, false)), ElementsAre("Yes.<|im_end|>"));
+}
+
 TEST(ChatTemplate, AnEmptyAnswerIsItsEndOfTurn) {
   const std::vector<Turn> turns{{Role::kUser, "Hello?"}, {Role::kAssistant, ""}};
   EXPECT_THAT(answers_of(of_table("qwen2_vl").render(turns, false)), ElementsAre("<|im_end|>"));
