@@ -29,8 +29,8 @@ jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const T
 TemplateHabits habits_of(const jinja::Template& jinja, const TemplateSource& source, const TemplateSettings& settings,
                          const Tokenizer& tokenizer);
 
-/// Where the characters that come from `origin` stand, in order; of an empty text the place where it was written. Empty:
-/// the template leaves it out.
+/// Where the characters that come from `origin` stand, in order; of an empty text the place where it was written.
+/// Empty: the template leaves it out.
 std::vector<Span> spans_of(const jinja::Rendering& rendering, int origin);
 
 }  // namespace vlmtrain::text
