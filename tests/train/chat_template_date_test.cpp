@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "io/temporary_folder.h"
+#include "parity/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/models/today.h"
 
@@ -23,20 +23,20 @@ std::string date_after(const std::function<void(data::DataOptions&)>& settle) {
 }
 
 TEST(ChatTemplateDate, OfANewRunIsToday) {
-  const io::TemporaryFolder folder;
+  const parity::TemporaryFolder folder;
   EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date_of_run(data, folder.path()); }), models::today());
   EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date_of_run(data, ""); }), models::today());
 }
 
 TEST(ChatTemplateDate, OfARunThatGoesOnIsTheDayItBegan) {
-  const io::TemporaryFolder folder;
+  const parity::TemporaryFolder folder;
   const auto checkpoint = checkpoint_of(folder.path(), R"({"data.chat_template_date": "2025-02-03"})");
   EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date_of_run(data, folder.path()); }), "2025-02-03");
   EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date(data, checkpoint); }), "2025-02-03");
 }
 
 TEST(ChatTemplateDate, OfAnOlderRunStaysUnsaid) {
-  const io::TemporaryFolder folder;
+  const parity::TemporaryFolder folder;
   checkpoint_of(folder.path(), "{}");
   EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date_of_run(data, folder.path()); }), "auto");
 }
