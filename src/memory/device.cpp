@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "memory/reserved_limit.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
@@ -74,6 +75,7 @@ at::Device open_cuda(const std::string& name, int index) {
   at::globalContext().lazyInitDevice(at::kCUDA);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   if (virtual_card) check_code(name, {.name = describe(device).name, .architecture = architecture_of(device)});
+  note_card_size(device);
   if (std::getenv(kReservedLimitVariable) != nullptr) {
     limit_reserved_bytes(device, std::numeric_limits<int64_t>::max());
   }

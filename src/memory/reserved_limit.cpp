@@ -1,3 +1,5 @@
+#include "memory/reserved_limit.h"
+
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -24,7 +26,8 @@ namespace vlmtrain::memory {
 namespace {
 
 /// What the allocator takes a share of: the size that the card's properties say, not the one that its driver's memory
-/// figures do. It asks once, and so is asked here: a rehearsal's card comes to say more.
+/// figures do. It asks once, when it begins, and so is asked here (note_card_size): a rehearsal's card comes to say
+/// more.
 double bytes_of_properties(int device) {
   static std::mutex mutex;
   static std::map<int, double> known;
@@ -51,6 +54,10 @@ int64_t limit_of_environment() {
 }
 
 }  // namespace
+
+void note_card_size(at::Device device) {
+  if (!device.is_cpu()) bytes_of_properties(device.index());
+}
 
 void limit_reserved_bytes(at::Device device, int64_t bytes) {
   if (device.is_cpu()) return;

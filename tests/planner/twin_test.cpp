@@ -59,6 +59,18 @@ TEST_F(TwinTest, ForeseesWhatARunOfTheSameStepsTakes) {
   }
 }
 
+/// The twin's model lies in more segments than those after which its card says that it has all that can be asked for; a
+/// limit is a share of what it said before.
+TEST_F(TwinTest, ALimitIsAShareOfWhatTheCardSaysAtFirst) {
+  constexpr int64_t kCard = 80'000'000'000;
+  Twin twin(model_.job(), choices_, {.gpu = "h100", .memory_bytes = kUnlimited, .reported_bytes = kCard});
+  twin.announce(twin_step(0, kCard - kCard / 10));
+  const auto foreseen = twin.foresight(0, kPatience);
+  ASSERT_TRUE(foreseen) << twin.failure().value_or("late");
+  EXPECT_TRUE(foreseen->fits);
+  EXPECT_EQ(foreseen->attempts, 1);
+}
+
 TEST_F(TwinTest, CutsOnlyWhatDoesNotFit) {
   Twin twin(model_.job(), choices_, card_);
   twin.announce(twin_step(0));
