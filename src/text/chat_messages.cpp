@@ -22,13 +22,16 @@ const char* name_of(Role role) {
   throw InternalError("unknown role");
 }
 
+jinja::Value kind(const char* type) {
+  return jinja::Value::text(type, kKindOfBlock);
+}
+
 jinja::Value block(const char* type) {
-  return jinja::Value::dict({{"type", jinja::Value::text(type)}});
+  return jinja::Value::dict({{"type", kind(type)}});
 }
 
 jinja::Value text_block(std::string_view text, int origin) {
-  return jinja::Value::dict(
-      {{"type", jinja::Value::text("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
+  return jinja::Value::dict({{"type", kind("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
 }
 
 jinja::Value blocks_of(std::string_view text, int origin) {

@@ -17,6 +17,9 @@ struct ContentForm {
   bool blocks_of(Role role) const;
 };
 
+/// The origin of what says of what kind a block is: a template that writes it has taken the blocks for one text.
+inline constexpr int kKindOfBlock = 1 << 30;
+
 /// The `messages` of a template. The text of turn n has the origin n, images and videos none.
 jinja::Value messages_of(std::span<const Turn> turns, const ContentForm& form, const TemplateSettings& settings);
 

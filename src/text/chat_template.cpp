@@ -58,6 +58,7 @@ class Reading {
     for (size_t i = 0; i < turns.size(); ++i) {
       if (turns[i].role != Role::kAssistant) continue;
       const bool is_last = ends_with_answer && i + 1 == turns.size();
+      refuse_if_repeated(static_cast<int>(i), turns[i].text);
       for (const Span& span : answer(static_cast<int>(i), is_last)) add(chat.answers, span);
     }
     chat.media = media();
@@ -66,17 +67,27 @@ class Reading {
   }
 
  private:
+  /// A template may do so in conversations of other kinds than those that it was tried with.
+  void refuse_if_repeated(int turn, const std::string& text) const {
+    size_t written = 0;
+    for (const Span& span : spans_of(rendering_, turn)) written += span.end - span.begin;
+    if (text.empty() || written < 2 * text.size()) return;
+    throw data_error(
+        "turn {}: the chat template writes this answer more than once, so it cannot be known which is to be "
+        "learnt",
+        turn + 1);
+  }
+
   std::vector<Span> answer(int turn, bool is_last) {
     std::vector<Span> spans = spans_of(rendering_, turn);
     if (spans.empty()) return spans;  // the template leaves this turn out
     spans.front().begin -= length_of_beginning(spans.front().begin);
     size_t& end = spans.back().end;
-    const std::string_view behind = std::string_view(rendering_.text).substr(end);
-    const size_t white_space = white_space_at(behind);
-    if (behind.substr(white_space).starts_with(habits_.end_of_turn) && !is_of_a_turn(end + white_space)) {
-      end += white_space + habits_.end_of_turn.size();
+    const size_t ending = length_of_ending(end);
+    if (ending > 0) {
+      end += ending;
     } else if (is_last) {
-      put_end_of_turn(end, white_space);
+      put_end_of_turn(end);
       end += habits_.end_of_turn.size();
     }
     return spans;
@@ -90,7 +101,23 @@ class Reading {
     return is_own ? beginning.size() : 0;
   }
 
-  void put_end_of_turn(size_t place, size_t white_space) {
+  /// Of what stands at `place`, up to the end of turn; 0: there is none.
+  size_t length_of_ending(size_t place) const {
+    const std::string_view behind = std::string_view(rendering_.text).substr(place);
+    const auto is_written = [&](std::string_view ending) {
+      return behind.starts_with(ending) && !is_of_a_turn(place) && !is_of_a_turn(place + ending.size() - 1);
+    };
+    for (const std::string& ending : habits_.endings) {
+      if (is_written(ending)) return ending.size();
+    }
+    const size_t white_space = white_space_at(behind);
+    const bool is_there = behind.substr(white_space).starts_with(habits_.end_of_turn) &&
+                          is_written(behind.substr(0, white_space + habits_.end_of_turn.size()));
+    return is_there ? white_space + habits_.end_of_turn.size() : 0;
+  }
+
+  void put_end_of_turn(size_t place) {
+    const size_t white_space = white_space_at(std::string_view(rendering_.text).substr(place));
     // White space at the very end stands for nothing that follows.
     const size_t replaced = place + white_space == rendering_.text.size() ? white_space : 0;
     rendering_.text.replace(place, replaced, habits_.end_of_turn);

@@ -46,7 +46,7 @@ class Probe {
       found_.form = form;
       try {
         const jinja::Rendering rendering = render(kTwoRounds);
-        if (holds_all(rendering, kTwoRounds.size()) && !shows_blocks(rendering.text)) return;
+        if (holds_all(rendering, kTwoRounds.size()) && !shows_blocks(rendering)) return;
       } catch (const UserError&) {
         refusal = std::current_exception();  // that of the strings, which every template takes
       }
@@ -66,10 +66,8 @@ class Probe {
     return true;
   }
 
-  /// A template of strings writes a list of blocks as Python or JSON has it.
-  static bool shows_blocks(const std::string& text) {
-    return text.find("{'type'") != std::string::npos || text.find("{\"type\"") != std::string::npos;
-  }
+  /// Where it takes a turn's text for one string, it writes a list of blocks as Python or JSON has it.
+  static bool shows_blocks(const jinja::Rendering& rendering) { return !spans_of(rendering, kKindOfBlock).empty(); }
 
   void find_form_of_system() {
     const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRounds[0], kTwoRounds[1]};
@@ -77,7 +75,7 @@ class Probe {
       found_.form.blocks_of_system = blocks;
       try {
         const jinja::Rendering rendering = render(turns);
-        if (holds_all(rendering, turns.size()) && !shows_blocks(rendering.text)) return;
+        if (holds_all(rendering, turns.size()) && !shows_blocks(rendering)) return;
       } catch (const UserError&) {
         continue;  // one that takes no system turn says so where there is one
       }
@@ -109,30 +107,45 @@ class Probe {
   }
 
   void find_end_of_turn() {
-    if (!source_.end_of_turn.empty()) {
-      found_.end_of_turn = source_.end_of_turn;
-      require_token(found_.end_of_turn);
-      return;
-    }
     const jinja::Rendering whole = render(kTwoRounds);
+    refuse_repeated_answers(whole);
     const auto tail_of = [&](int turn, size_t next) {
       const size_t end = spans_of(whole, turn).back().end;
       return std::string_view(whole.text).substr(end, next - end);
     };
-    if (const auto token = token_after(tail_of(3, whole.text.size()), /*any_special=*/true)) {
-      found_.end_of_turn = *token;
-      return;
+    const std::string_view last = tail_of(3, whole.text.size()), earlier = tail_of(1, spans_of(whole, 2).front().begin);
+    if (const auto token = first_special(last)) {
+      found_.end_of_turn = token->text;
+      found_.endings.emplace_back(last.substr(0, token->end));
     }
-    found_.lacks_end_of_turn = true;
-    const auto between = token_after(tail_of(1, spans_of(whole, 2).front().begin), /*any_special=*/false);
-    if (between) {
-      found_.end_of_turn = *between;
-      return;
+    if (!source_.end_of_turn.empty()) {
+      found_.end_of_turn = source_.end_of_turn;
+      require_token(found_.end_of_turn);
     }
+    if (const auto token = end_of_earlier(earlier)) {
+      found_.endings.emplace_back(earlier.substr(0, token->end));
+      if (found_.end_of_turn.empty()) found_.end_of_turn = token->text;
+    }
+    found_.lacks_end_of_turn = !first_special(last);
+    if (found_.end_of_turn.empty()) found_.end_of_turn = likeliest_end();
+  }
+
+  /// Which of two places would be the answer, nothing says.
+  void refuse_repeated_answers(const jinja::Rendering& whole) const {
+    for (const int turn : {1, 3}) {
+      size_t written = 0;
+      for (const Span& span : spans_of(whole, turn)) written += span.end - span.begin;
+      if (written < 2 * kTwoRounds[static_cast<size_t>(turn)].text.size()) continue;
+      throw data_error(
+          "{}: this chat template writes an answer more than once, so it cannot be known which is to be learnt; name "
+          "another under data.chat_template",
+          source_.name);
+    }
+  }
+
+  std::string likeliest_end() const {
     for (const std::string& token : settings_.end_tokens) {
-      if (!tokenizer_.token_to_id(token)) continue;
-      found_.end_of_turn = token;
-      return;
+      if (tokenizer_.token_to_id(token)) return token;
     }
     throw data_error(
         "{}: this chat template writes no token after an answer, and no eos_token of the tokenizer is known; write it "
@@ -148,17 +161,29 @@ class Probe {
         token, source_.name);
   }
 
-  /// The token behind white space: one of the model's ends, or where nothing of another turn can follow, any special
-  /// one.
-  std::optional<std::string> token_after(std::string_view tail, bool any_special) const {
-    tail.remove_prefix(white_space_at(tail));
-    for (const std::string& token : settings_.end_tokens) {
-      if (tail.starts_with(token) && tokenizer_.token_to_id(token)) return token;
+  struct Token {
+    std::string text;
+    size_t end;  // in what it was looked for in
+  };
+
+  /// The first token that ends texts of the model or is special.
+  std::optional<Token> first_special(std::string_view text) const {
+    const Encoding encoding = tokenizer_.encode(text);
+    for (size_t i = 0; i < encoding.ids.size(); ++i) {
+      const std::string token(tokenizer_.id_to_token(encoding.ids[i]));
+      if (!tokenizer_.is_special(encoding.ids[i]) && std::ranges::count(settings_.end_tokens, token) == 0) continue;
+      const size_t begin = text.find(token, encoding.starts[i]);
+      if (begin != std::string_view::npos) return Token{token, begin + token.size()};
     }
-    if (!any_special || tail.empty()) return std::nullopt;
-    const Encoding encoding = tokenizer_.encode(tail);
-    if (encoding.ids.empty() || !tokenizer_.is_special(encoding.ids.front())) return std::nullopt;
-    return std::string(tokenizer_.id_to_token(encoding.ids.front()));
+    return std::nullopt;
+  }
+
+  /// Behind an answer that another turn follows: a special token may also be that turn's beginning.
+  std::optional<Token> end_of_earlier(std::string_view text) const {
+    const auto token = first_special(text);
+    if (!token || token->end != white_space_at(text) + token->text.size()) return std::nullopt;
+    const bool is_end = token->text == found_.end_of_turn || std::ranges::count(settings_.end_tokens, token->text) > 0;
+    return is_end || first_special(text.substr(token->end)) ? token : std::nullopt;
   }
 
   std::string text_that_starts() const {

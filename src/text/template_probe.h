@@ -16,6 +16,9 @@ struct TemplateHabits {
   /// White space between the generation prompt and an answer: the model has to produce it.
   std::string answer_begin{};
   std::string end_of_turn{};
+  /// What the template writes from an answer to the end of its turn, such as " </s>": behind a last answer, and where
+  /// it is another, behind an earlier one.
+  std::vector<std::string> endings{};
   bool lacks_end_of_turn = false;
   bool writes_start = false;
   std::vector<std::string> notes{};  ///< where asking differs from training

@@ -195,11 +195,13 @@ TEST(ChatTemplate, ATemplateOfStringsGetsImagesInThem) {
 }
 
 TEST(ChatTemplate, ATemplateThatWouldWriteBlocksAsTheyAreGetsStrings) {
-  for (const char* content : {"m.content", "m.content | string"}) {
+  for (const char* content : {"m.content", "m.content | string", "m.content | upper", "m.content | e"}) {
     const ChatTemplate chat_template =
         own(std::string("{% for m in messages %}{{ m.role }}: {{ ") + content + " }}</s>{% endfor %}", "llama2");
-    EXPECT_THAT(chat_template.render({kTwoRounds.data() + 2, 2}, false).text, HasSubstr("Black.")) << content;
-    EXPECT_THAT(chat_template.render({kTwoRounds.data() + 2, 2}, false).text, Not(HasSubstr("type"))) << content;
+    EXPECT_THAT(chat_template.render({kTwoRounds.data() + 2, 2}, false).text, testing::ContainsRegex("B(lack|LACK)\\."))
+        << content;
+    EXPECT_THAT(chat_template.render({kTwoRounds.data() + 2, 2}, false).text, Not(testing::ContainsRegex("type|TYPE")))
+        << content;
   }
 }
 
@@ -218,6 +220,44 @@ TEST(ChatTemplate, OnlyWhatComesFromAnAnswerIsLearnt) {
   const RenderedChat chat = chat_template.render(turns, false);
   EXPECT_THAT(answers_of(chat), ElementsAre("Yes.<|im_end|>", "<think>ah</think> Yes.<|im_end|>"));
   EXPECT_EQ(chat.answers[0].begin, chat.text.find("assistant\nYes.") + std::string("assistant\n").size());
+}
+
+TEST(ChatTemplate, AnAnswerThatIsWrittenTwiceIsRefused) {
+  const std::string turn = "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}";
+  const TemplateSettings tokens{.end_tokens = {"</s>"}};
+  EXPECT_THAT(refusal_of("{% for m in messages %}{{ m['content'] + ';' }}{% endfor %}{% for m in messages %}" + turn +
+                             "{% endfor %}",
+                         tokens),
+              HasSubstr("more than once"));
+  // Only where there are three rounds, which no probe has.
+  const ChatTemplate chat_template =
+      own("{% if messages | length > 4 %}{{ messages[1]['content'] }}{% endif %}"
+          "{% for m in messages %}" +
+              turn + "{% endfor %}",
+          "qwen2");
+  std::vector<Turn> turns = kTwoRounds;
+  EXPECT_NO_THROW(chat_template.render(turns, false));
+  turns.insert(turns.end(), kTwoRounds.begin() + 2, kTwoRounds.end());
+  EXPECT_THROW(chat_template.render(turns, false), UserError);
+}
+
+TEST(ChatTemplate, WhatStandsBetweenAnAnswerAndItsEndIsLearnt) {
+  const ChatTemplate chat_template =
+      own("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
+          "{{ ' (end of answer)' if m['role'] == 'assistant' }}{{ '<|im_end|>\n' }}{% endfor %}",
+          "qwen2");
+  EXPECT_THAT(answers_of(chat_template.render(kTwoRounds, false)),
+              ElementsAre("A cat. (end of answer)<|im_end|>", "Black. (end of answer)<|im_end|>"));
+  EXPECT_FALSE(chat_template.lacks_end_of_turn());
+}
+
+TEST(ChatTemplate, EarlierAnswersMayEndOtherwiseThanTheLast) {
+  const ChatTemplate chat_template =
+      own("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
+          "{{ '<|endoftext|>' if loop.last else '<|im_end|>\n' }}{% endfor %}",
+          "qwen2");
+  EXPECT_THAT(answers_of(chat_template.render(kTwoRounds, false)),
+              ElementsAre("A cat.<|im_end|>", "Black.<|endoftext|>"));
 }
 
 TEST(ChatTemplate, WhatIsCutAwayLeavesNoPlaceToLearn) {
