@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::text {
 namespace {
@@ -18,10 +20,15 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDefault = "default";
 constexpr const char* kTemplateKey = "chat_template";
+constexpr const char* kTemplateFile = "chat_template.json";
 
+/// What is there and cannot be read, such as a link into a cache that lacks the file, is not nothing.
 bool is_file(const fs::path& path) {
   std::error_code error;
-  return fs::is_regular_file(path, error);
+  if (!fs::exists(fs::symlink_status(path, error))) return false;
+  if (fs::is_regular_file(path, error)) return true;
+  const std::string_view kind = fs::exists(path, error) ? kind_if_no_file(path) : "a link to a file that is not there";
+  throw data_error("{}: is {}; a file is wanted here: fetch the checkpoint again", path.string(), kind);
 }
 
 TemplateSource source_of(std::string jinja, std::string name) {
@@ -45,7 +52,8 @@ std::map<std::string, TemplateSource> templates_of_folder(const fs::path& folder
 std::map<std::string, TemplateSource> templates_of_json(const nlohmann::json& json, const fs::path& path) {
   std::map<std::string, TemplateSource> found;
   const std::string source = path.string();
-  const auto value = json.is_object() ? json.value(kTemplateKey, nlohmann::json()) : nlohmann::json();
+  if (!json.is_object()) throw data_error("{}: is {}, no object", source, io::json_excerpt(json));
+  const auto value = json.value(kTemplateKey, nlohmann::json());
   const auto add = [&](const std::string& name, const nlohmann::json& text) {
     if (!text.is_string()) throw data_error("{}: {} \"{}\" is no text", source, kTemplateKey, name);
     const std::string shown = name == kDefault ? source : fmt::format("{} ({})", source, name);
@@ -88,9 +96,12 @@ void add_end_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vecto
 
 std::map<std::string, TemplateSource> templates_in(const fs::path& folder) {
   auto found = templates_of_folder(folder);
-  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
+  for (const char* name : {kTemplateFile, "tokenizer_config.json"}) {
     if (!found.empty()) break;
     if (is_file(folder / name)) found = templates_of_json(io::read_json(folder / name), folder / name);
+    if (found.empty() && name == kTemplateFile && is_file(folder / name)) {
+      throw data_error("{}: has no {}; fetch the file again", (folder / name).string(), kTemplateKey);
+    }
   }
   // One alone is the default whatever its name.
   if (found.size() == 1 && !found.contains(kDefault)) {

@@ -1,6 +1,7 @@
 #include "train/evaluation_in_run.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_words.h"
@@ -12,7 +13,9 @@ namespace {
 
 /// What makes values comparable.
 nlohmann::ordered_json basis_of(const Config& config, const EvaluationSet& set) {
-  return {{"data.eval", config.data.eval},
+  std::error_code error;
+  const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
+  return {{"data.eval", error ? config.data.eval : file.string()},
           {"samples", std::ssize(set.records())},
           {"training.eval_samples", config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
           {"training.best_metric", name_of(config.evaluation.best_metric)}};
@@ -43,7 +46,10 @@ EvaluationInRun::EvaluationInRun(const Config& config, const EvaluationSet& set,
   auto basis = basis_of(config, set);
   if (state_.basis == basis) return;
   if (state_.best_step) {
-    spdlog::info("data.eval, training.eval_samples or training.best_metric changed: the best evaluation begins anew");
+    spdlog::warn(
+        "data.eval, training.eval_samples or training.best_metric changed: the best evaluation begins anew, and "
+        "checkpoints/step-{} is no longer kept as the best; copy it if it is still wanted",
+        *state_.best_step);
   }
   state_ = {
       .basis = std::move(basis), .best_step = {}, .best_value = {}, .without_improvement = 0, .is_due = state_.is_due};

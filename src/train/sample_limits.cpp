@@ -141,6 +141,15 @@ class LimitedRecords {
     return largest_;
   }
 
+  /// Anything but a bad sample, such as memory that runs out, says nothing about the sample.
+  static void pass_over_bad_sample(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const UserError& bad) {
+      if (bad.code() != ExitCode::kBadData) throw;
+    }
+  }
+
   /// Those that can be used.
   std::vector<PlacedSample> measure(const data::DataOptions& changed, const std::vector<int64_t>& indices) const {
     const auto processor = models::load_processor(
@@ -153,7 +162,9 @@ class LimitedRecords {
         [&](int64_t index) { return data::make_outline(*processor, records_, index); },
         {.workers = config_.data.num_workers, .ahead = kAheadOfOne * config_.data.num_workers});
     while (const auto item = stream.next()) {
-      if (!item->error) {
+      if (item->error) {
+        pass_over_bad_sample(item->error);
+      } else {
         placed.push_back({item->sample.index, {item->sample.id, data::shape_of(item->sample)}});
       }
     }

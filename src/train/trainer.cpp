@@ -123,9 +123,11 @@ class Trainer {
 
   void add_evaluations() {
     if (!run_.evaluated) {
-      run_.state.evaluation = {};
+      // What was the best stays so, and its checkpoint: evaluations may be turned on again.
+      run_.state.evaluation.is_due = false;
       return;
     }
+    forget_best_that_is_gone();
     EvaluationSettings settings{.device = device_,
                                 .batch_size = run_.evaluation_plan.batch_size,
                                 .layout = run_.evaluation_plan.layout,
@@ -142,6 +144,16 @@ class Trainer {
     evaluations_.emplace(config_, *run_.evaluated, *run_.model, std::move(settings), /*has_values=*/!is_rehearsal(),
                          run_.state.evaluation);
     run_.checkpoints.link_best(run_.state);
+  }
+
+  /// Someone removed its checkpoint: a later one that is not as good is better than none.
+  void forget_best_that_is_gone() {
+    EvaluationState& evaluation = run_.state.evaluation;
+    if (!config_.output.keep_best || !evaluation.best_step || best_checkpoint(run_.folder)) return;
+    spdlog::warn("the best checkpoint so far, step-{}, is not there any more: the best evaluation begins anew",
+                 *evaluation.best_step);
+    evaluation.best_step.reset();
+    evaluation.best_value.reset();
   }
 
   void add_callbacks(bool quiet) {

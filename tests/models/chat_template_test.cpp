@@ -74,6 +74,23 @@ TEST(ChatTemplateOfCheckpoint, IsLookedForWhereTransformersDoes) {
   EXPECT_EQ(name("auto"), "smolvlm");
 }
 
+TEST(ChatTemplateOfCheckpoint, OneThatCannotBeReadIsNotNone) {
+  const CheckpointCopy copy("mixed_batch");
+  const auto file = copy.path() / "chat_template.jinja";
+  std::filesystem::remove(file);
+  std::filesystem::create_symlink("nowhere", file);
+  EXPECT_THAT(message_of([&] { load_processor(copy.path(), {}); }),
+              AllOf(HasSubstr("chat_template.jinja"), HasSubstr("link")));
+  std::filesystem::remove(file);
+  std::filesystem::create_directory(file);
+  EXPECT_THAT(message_of([&] { load_processor(copy.path(), {}); }), HasSubstr("chat_template.jinja: is a"));
+  std::filesystem::remove(file);
+  for (const char* content : {"[]", "{}"}) {
+    io::write_file(copy.path() / "chat_template.json", content);
+    EXPECT_THAT(message_of([&] { load_processor(copy.path(), {}); }), HasSubstr("chat_template.json: "));
+  }
+}
+
 TEST(ChatTemplateOfCheckpoint, SavedFilesHaveTheOneItWasTrainedWithAndNoOther) {
   const CheckpointCopy copy("mixed_batch");
   std::filesystem::remove(copy.path() / "chat_template.jinja");

@@ -214,6 +214,37 @@ TEST_F(EvaluationInRunTest, AnotherSetOrMetricBeginsAnew) {
   EXPECT_EQ(lines_of("metrics.jsonl").back()["evaluation"]["samples"], 2);
 }
 
+TEST_F(EvaluationInRunTest, TheBestOutlivesAStartWithoutEvaluations) {
+  stand_still();
+  config_.training.max_steps = 2;
+  config_.output.keep = 1;
+  train_well();
+  config_.resume = Resume::kChanged;
+  config_.training.max_steps = 4;
+  config_.evaluation.steps = 0;
+  train_well();
+  EXPECT_TRUE(fs::exists(run_folder() / "checkpoints/step-1"));
+  config_.training.max_steps = 6;
+  config_.evaluation.steps = 1;
+  config_.data.eval = fs::path(config_.data.eval).parent_path() / "." / fs::path(config_.data.eval).filename();
+  EXPECT_EQ(train_well().best_step, 1) << "the same file by another spelling";
+  EXPECT_TRUE(fs::exists(run_folder() / "checkpoints/step-1"));
+}
+
+TEST_F(EvaluationInRunTest, ABestCheckpointThatIsGoneIsNoBest) {
+  stand_still();
+  config_.training.max_steps = 2;
+  train_well();
+  fs::remove_all(run_folder() / "checkpoints/step-1");
+  config_.resume = Resume::kChanged;
+  config_.training.max_steps = 4;
+  const CapturedLog log;
+  const auto summary = train_well();
+  EXPECT_EQ(summary.best_step, 3);
+  EXPECT_TRUE(summary.best_checkpoint);
+  EXPECT_THAT(log.text(), HasSubstr("step-1, is not there any more"));
+}
+
 TEST_F(EvaluationInRunTest, AnEvaluationThatAStopInterruptedIsMadeUp) {
   config_.output.save_steps = 1;
   config_.output.keep = kSteps;
