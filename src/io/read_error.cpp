@@ -8,6 +8,11 @@
 namespace vlmtrain::io {
 
 UserError read_error(const std::filesystem::path& path, int error) {
+  // Nothing is wrong with the file.
+  if (error == ENOMEM || error == EMFILE || error == ENFILE) {
+    return run_error("cannot read {}: {}; raise the process's limits (ulimit -v, ulimit -n), or free what others have",
+                     path.string(), std::generic_category().message(error));
+  }
   const auto remedy = [&]() -> std::string {
     if (error != ENOENT) return "check the path and its permissions";
     if (path.string().starts_with("~")) return "the shell replaces ~ only where a word begins; write the folder out";

@@ -6,7 +6,8 @@
 
 namespace vlmtrain::io {
 
-/// Why a file cannot be read (kBadData), with the remedy. `error` is an errno.
+/// Why a file cannot be read, with the remedy: kBadData, or kFailed where the process may have no more memory or files.
+/// `error` is an errno.
 UserError read_error(const std::filesystem::path& path, int error);
 
 }  // namespace vlmtrain::io
