@@ -108,7 +108,7 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   if (std::ssize(sample.image_token_positions) != features) {
     throw data::SampleError("image tokens in the text",
                             fmt::format("sample {} has {} image tokens in its text for {} image features; take the "
-                                        "text {} out of the conversation",
+                                        "text {}, or the model's own token for images, out of the conversation",
                                         record.id, sample.image_token_positions.size(), features, text::kImageMark));
   }
   sample.position_ids = position_ids(encoded, plans);
@@ -253,7 +253,7 @@ EncodedChat encode_expanded(const text::Tokenizer& tokenizer, const text::Render
   const auto expanded = expand_images(chat, expansions);
   auto encoding = tokenizer.encode(expanded.text, add_special_tokens);
   EncodedChat encoded;
-  encoded.is_label = text::answer_tokens(encoding, expanded.answers);
+  encoded.is_label = text::answer_tokens(encoding, expanded.text, expanded.answers);
   encoded.token_ids = std::move(encoding.ids);
   for (int64_t place = 0; place < std::ssize(encoded.token_ids); ++place) {
     const int64_t token = encoded.token_ids[static_cast<size_t>(place)];

@@ -1,10 +1,23 @@
 #include "vlmtrain/text/labels.h"
 
+#include "text/white_space.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::text {
 
-std::vector<char> answer_tokens(const Encoding& encoding, std::span<const Span> answers) {
+namespace {
+
+/// Where the token behind the i-th one begins; tokens of one character begin at the same byte.
+size_t end_of_token(const Encoding& encoding, size_t i, size_t text_bytes) {
+  for (size_t next = i + 1; next < encoding.starts.size(); ++next) {
+    if (encoding.starts[next] > encoding.starts[i]) return encoding.starts[next];
+  }
+  return text_bytes;
+}
+
+}  // namespace
+
+std::vector<char> answer_tokens(const Encoding& encoding, std::string_view text, std::span<const Span> answers) {
   for (size_t i = 1; i < answers.size(); ++i) {
     VLMTRAIN_CHECK(answers[i - 1].end <= answers[i].begin, "answers {} and {} overlap", i - 1, i);
   }
@@ -12,7 +25,11 @@ std::vector<char> answer_tokens(const Encoding& encoding, std::span<const Span> 
   size_t next = 0;
   for (size_t i = 0; i < encoding.starts.size(); ++i) {
     while (next < answers.size() && answers[next].end <= encoding.starts[i]) ++next;
-    is_answer[i] = next < answers.size() && answers[next].begin <= encoding.starts[i] ? 1 : 0;
+    if (next == answers.size()) break;
+    const size_t start = encoding.starts[i], begin = answers[next].begin;
+    const bool crosses = start < begin && start + white_space_at(text.substr(start)) >= begin &&
+                         end_of_token(encoding, i, text.size()) > begin;
+    is_answer[i] = begin <= start || crosses ? 1 : 0;
   }
   return is_answer;
 }

@@ -13,8 +13,8 @@
 namespace vlmtrain::text {
 namespace {
 
-const std::array kTwoRounds{Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "First answer."},
-                            Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "Second answer."}};
+const std::array kTwoRounds{Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "The first answer."},
+                            Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "The second answer."}};
 
 class Probe {
  public:
@@ -71,15 +71,18 @@ class Probe {
 
   void find_form_of_system() {
     const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRounds[0], kTwoRounds[1]};
+    bool is_refused = false;  // one that takes no system turn says so where there is one
     for (const bool blocks : {found_.form.blocks_of_user, false}) {
       found_.form.blocks_of_system = blocks;
+      is_refused = false;
       try {
         const jinja::Rendering rendering = render(turns);
         if (holds_all(rendering, turns.size()) && !shows_blocks(rendering)) return;
       } catch (const UserError&) {
-        continue;  // one that takes no system turn says so where there is one
+        is_refused = true;
       }
     }
+    if (!is_refused) found_.notes.emplace_back("it leaves system texts out");
   }
 
   void find_beginning_of_answers() {
@@ -91,6 +94,11 @@ class Probe {
           fmt::format("it asks with a prompt that ends with \"{}\", and before answers there is \"{}\"", ending(prompt),
                       ending(before)));
       return;
+    }
+    const auto asked = tokenizer_.encode(prompt).ids, trained = tokenizer_.encode(whole.text).ids;
+    if (asked.size() > trained.size() || !std::equal(asked.begin(), asked.end(), trained.begin())) {
+      found_.notes.emplace_back(
+          "its prompt ends within a token of the trained text, so it is asked in other tokens than it is trained in");
     }
     const std::string rest = before.substr(prompt.size());
     if (white_space_at(rest) == rest.size()) {

@@ -53,7 +53,8 @@ std::string normalized_answer(std::string_view text) {
   constexpr std::array<std::string_view, 11> kNumbers{"none", "one",   "two",   "three", "four", "five",
                                                       "six",  "seven", "eight", "nine",  "ten"};
   std::string normalized;
-  std::istringstream words(without_punctuation(text));
+  const std::string plain = without_punctuation(text);
+  std::istringstream words(plain);
   for (std::string word; words >> word;) {
     if (word == "a" || word == "an" || word == "the") continue;
     if (word == "zero") word = "none";
@@ -62,7 +63,11 @@ std::string normalized_answer(std::string_view text) {
     if (!normalized.empty()) normalized += ' ';
     normalized += word;
   }
-  return normalized;
+  if (!normalized.empty()) return normalized;
+  // The first of several choices, no article.
+  std::istringstream single(plain);
+  std::string word, further;
+  return single >> word && word == "a" && !(single >> further) ? word : normalized;
 }
 
 void ClosedScore::add(std::string_view expected, std::string_view given) {

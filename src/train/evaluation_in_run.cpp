@@ -23,6 +23,7 @@ nlohmann::ordered_json basis_of(const Config& config, const EvaluationSet& set) 
 
 /// Of the metric; nothing where there is none, or it is not finite.
 std::optional<double> value_of(BestMetric metric, const report::EvaluationScore& score) {
+  if (!std::isfinite(score.loss)) return std::nullopt;  // right answers or not, such a model has no weights
   const auto value = metric == BestMetric::kLoss ? std::optional(score.loss) : score.exact_match;
   return value && std::isfinite(*value) ? value : std::nullopt;
 }

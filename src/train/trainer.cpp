@@ -254,6 +254,11 @@ class Trainer {
   }
 
   void refuse_to_end_untrained() const {
+    if (evaluations_ && evaluations_->is_enough() && !run_.state.evaluation.best_value) {
+      throw run_error(
+          "none of the run's evaluations had a loss that is finite, so none of its checkpoints is of use; lower "
+          "training.learning_rate, and start again in another output.dir");
+    }
     if (run_.state.skipped_steps < run_.state.step) return;
     throw run_error(
         "all {} steps of the run were skipped, since loss or gradients were not finite: the weights are those of {}. "

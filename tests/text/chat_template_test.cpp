@@ -308,6 +308,13 @@ TEST(ChatTemplate, SaysWhereAskingDiffersFromTraining) {
           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}",
           "qwen2");
   EXPECT_THAT(chat_template.description(), HasSubstr("assistant\\n<think>\\n"));
+  EXPECT_THAT(chat_template.description(), Not(HasSubstr("system")));
+  const ChatTemplate with_space = own(
+      "{% for m in messages if m['role'] != 'system' %}{{ m['role'] + ': ' + m['content'] + '<|im_end|>' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
+      "qwen2");
+  EXPECT_THAT(with_space.description(),
+              AllOf(HasSubstr("leaves system texts out"), HasSubstr("ends within a token of the trained text")));
   EXPECT_THAT(answers_of(chat_template.render(kTwoRounds, false)), ElementsAre("A cat.<|im_end|>", "Black.<|im_end|>"));
 }
 

@@ -16,13 +16,21 @@ using testing::ElementsAre;
 
 TEST(Labels, TakesTokensThatBeginInAnAnswer) {
   const Encoding encoding{{10, 11, 12, 13, 14, 15}, {0, 2, 5, 5, 8, 9}};
-  EXPECT_THAT(answer_tokens(encoding, std::vector<Span>{{2, 5}, {8, 9}}), ElementsAre(0, 1, 0, 0, 1, 0));
-  EXPECT_THAT(answer_tokens(encoding, std::vector<Span>{{3, 8}}), ElementsAre(0, 0, 1, 1, 0, 0));
-  EXPECT_THAT(answer_tokens(encoding, {}), ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(answer_tokens(encoding, "abcdefghij", std::vector<Span>{{2, 5}, {8, 9}}), ElementsAre(0, 1, 0, 0, 1, 0));
+  EXPECT_THAT(answer_tokens(encoding, "abcdefghij", std::vector<Span>{{3, 8}}), ElementsAre(0, 0, 1, 1, 0, 0));
+  EXPECT_THAT(answer_tokens(encoding, "abcdefghij", {}), ElementsAre(0, 0, 0, 0, 0, 0));
+}
+
+TEST(Labels, ATokenThatTakesInOnlyWhiteSpaceBeforeAnAnswerIsTheAnswers) {
+  // "A:" " Yes" "." where the answer is "Yes."; and "A" ": Yes".
+  EXPECT_THAT(answer_tokens({{1, 2, 3}, {0, 2, 6}}, "A: Yes.", std::vector<Span>{{3, 7}}), ElementsAre(0, 1, 1));
+  EXPECT_THAT(answer_tokens({{1, 2}, {0, 1}}, "A: Yes", std::vector<Span>{{3, 6}}), ElementsAre(0, 0));
+  // White space that is a token of its own is the prompt's.
+  EXPECT_THAT(answer_tokens({{1, 2, 3}, {0, 2, 3}}, "A: Yes", std::vector<Span>{{3, 6}}), ElementsAre(0, 0, 1));
 }
 
 TEST(Labels, RefusesSpansThatOverlap) {
-  EXPECT_THROW(answer_tokens({}, std::vector<Span>{{0, 5}, {4, 6}}), InternalError);
+  EXPECT_THROW(answer_tokens({}, "", std::vector<Span>{{0, 5}, {4, 6}}), InternalError);
 }
 
 /// What the labelled tokens say, answer after answer.
@@ -31,7 +39,7 @@ std::string labelled_text(const std::string& kind, const std::string& chat_templ
   const ChatTemplate words(template_by_name(chat_template), {}, tokenizer);
   const RenderedChat chat = words.render(turns, false);
   const Encoding encoding = tokenizer.encode(chat.text, true);
-  const std::vector<char> is_answer = answer_tokens(encoding, chat.answers);
+  const std::vector<char> is_answer = answer_tokens(encoding, chat.text, chat.answers);
   std::vector<int64_t> labelled;
   for (size_t i = 0; i < is_answer.size(); ++i) {
     if (is_answer[i] != 0) labelled.push_back(encoding.ids[i]);

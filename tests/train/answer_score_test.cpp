@@ -21,6 +21,12 @@ TEST(NormalizedAnswer, IsWhatIsCompared) {
   EXPECT_EQ(normalized_answer(" . the "), "");
 }
 
+TEST(NormalizedAnswer, TheChoiceAIsNoArticle) {
+  EXPECT_EQ(normalized_answer("A"), "a");
+  EXPECT_EQ(normalized_answer(" (a). "), "a");
+  EXPECT_EQ(normalized_answer("a cat"), "cat");
+}
+
 TEST(AnswerTypeOf, IsWhatTheRecordSaysElseYesOrNo) {
   EXPECT_EQ(answer_type_of(record_of("CLOSED", "left")), AnswerType::kClosed);
   EXPECT_EQ(answer_type_of(record_of("Open", "yes")), AnswerType::kOpen);

@@ -200,6 +200,17 @@ TEST_F(EvaluationInRunTest, PatienceEndsTheRunWellAndItsCountGoesOn) {
   EXPECT_EQ(train_well().steps, 9);
 }
 
+TEST_F(EvaluationInRunTest, WhatIsNotFiniteIsNeverTheBestAndNoGoodEnd) {
+  config_.training.learning_rate = 1e30;
+  config_.training.max_grad_norm = 0;
+  config_.evaluation.patience = 2;
+  config_.evaluation.best_metric = BestMetric::kExactMatch;
+  for (int start = 0; start < 2; ++start) {
+    planner::message_of([this] { train_well(); }, ExitCode::kFailed);
+    EXPECT_FALSE(best_checkpoint(run_folder()));
+  }
+}
+
 TEST_F(EvaluationInRunTest, AnotherSetOrMetricBeginsAnew) {
   stand_still();
   config_.training.max_steps = 3;

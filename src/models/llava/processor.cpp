@@ -66,7 +66,7 @@ EncodedChat Processor::encode_between_images(const text::RenderedChat& chat, siz
     }
     begin = chat.media[image].span.end;
   }
-  encoded.is_label = text::answer_tokens(whole, chat.answers);
+  encoded.is_label = text::answer_tokens(whole, chat.text, chat.answers);
   encoded.token_ids = std::move(whole.ids);
   return encoded;
 }
