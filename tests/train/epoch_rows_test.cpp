@@ -74,6 +74,20 @@ TEST_F(EpochRowsTest, AreTheSameOfARunThatGoesOnInTheMiddleOfAnEpoch) {
   EXPECT_EQ(rows(), straight) << "rows behind the checkpoint are dropped, steps before it count";
 }
 
+TEST_F(EpochRowsTest, AreMadeAnewWhateverTheFileHolds) {
+  config_.training.max_steps = 6;
+  train_well();
+  const auto before = rows();
+  std::ofstream(run_folder() / "epochs.jsonl", std::ios::app) << R"({"step": "six"})"
+                                                              << "\nno JSON\n";
+  config_.resume = Resume::kChanged;
+  config_.training.max_steps = 7;
+  train_well();
+  const auto after = rows();
+  ASSERT_THAT(after, SizeIs(2));
+  EXPECT_EQ(after.front(), before.front());
+}
+
 TEST_F(EpochRowsTest, WhatWasBegunIsNoRowOnceTheRunGoesOn) {
   config_.training.max_steps = 6;
   train_well();

@@ -1,5 +1,6 @@
 #include "train/callbacks/epoch_rows.h"
 
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/run_lines.h"
 
@@ -12,7 +13,14 @@ constexpr int64_t kNoStep = -1;
 }  // namespace
 
 EpochRows::EpochRows(const std::filesystem::path& run_folder) : run_folder_(run_folder) {
-  rows_.emplace(run_folder_ / "epochs.jsonl", kNoStep);
+  begin_anew();
+}
+
+/// Whatever the file holds.
+void EpochRows::begin_anew() {
+  const auto path = run_folder_ / "epochs.jsonl";
+  io::write_file(path, "");
+  rows_.emplace(path, kNoStep);
 }
 
 void EpochRows::on_past_step(const nlohmann::json& line) {
@@ -26,7 +34,7 @@ void EpochRows::on_step(const StepReport& step) {
 
 void EpochRows::on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {
   epochs_ = {};
-  rows_.emplace(run_folder_ / "epochs.jsonl", kNoStep);
+  begin_anew();
   report::read_lines(run_folder_ / "metrics.jsonl", [this](const auto& line) { on_past_step(line); });
 }
 

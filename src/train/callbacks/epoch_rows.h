@@ -20,6 +20,8 @@ class EpochRows final : public Callback {
   void on_end(bool well) override;
 
  private:
+  void begin_anew();
+
   std::filesystem::path run_folder_;
   report::RunEpochs epochs_;
   std::optional<report::StepLines> rows_;
