@@ -120,6 +120,7 @@ TemplateSource choose_template(const std::string& wanted, const std::map<std::st
   if (wanted == "auto") {
     if (own.empty()) return template_by_name(fallback);
     std::vector<std::string> names;
+    names.reserve(own.size());
     for (const auto& [name, source] : own) names.push_back(name);
     throw usage_error(
         "data.chat_template: the checkpoint has several chat templates and none that is the default; name "
