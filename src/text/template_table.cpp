@@ -33,6 +33,7 @@ constexpr std::array kTable{
 
 std::vector<std::string_view> template_names() {
   std::vector<std::string_view> names;
+  names.reserve(kTable.size());
   for (const TableEntry& entry : kTable) names.push_back(entry.name);
   return names;
 }
