@@ -12,8 +12,6 @@ namespace vlmtrain::planner {
 
 namespace {
 
-constexpr engine::EvaluationLayout kLeast{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
-
 /// The peaks of each of some batches.
 using Rehearse = std::function<std::vector<StepPeaks>(const std::vector<EvaluatedBatch>&)>;
 
@@ -42,7 +40,7 @@ std::vector<EvaluationPlan> possible(const EvaluationRequest& request) {
       plans.push_back({.batch_size = size});
     }
   }
-  plans.push_back({.batch_size = plans.back().batch_size, .layout = kLeast});
+  plans.push_back({.batch_size = plans.back().batch_size, .layout = engine::kLeastEvaluationLayout});
   return plans;
 }
 

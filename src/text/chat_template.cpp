@@ -69,9 +69,7 @@ class Reading {
  private:
   /// A template may do so in conversations of other kinds than those that it was tried with.
   void refuse_if_repeated(int turn, const std::string& text) const {
-    size_t written = 0;
-    for (const Span& span : spans_of(rendering_, turn)) written += span.end - span.begin;
-    if (text.empty() || written < 2 * text.size()) return;
+    if (!is_repeated(rendering_, turn, text)) return;
     throw data_error(
         "turn {}: the chat template writes this answer more than once, so it cannot be known which is to be "
         "learnt",

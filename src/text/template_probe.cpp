@@ -138,12 +138,9 @@ class Probe {
     if (found_.end_of_turn.empty()) found_.end_of_turn = likeliest_end();
   }
 
-  /// Which of two places would be the answer, nothing says.
   void refuse_repeated_answers(const jinja::Rendering& whole) const {
     for (const int turn : {1, 3}) {
-      size_t written = 0;
-      for (const Span& span : spans_of(whole, turn)) written += span.end - span.begin;
-      if (written < 2 * kTwoRounds[static_cast<size_t>(turn)].text.size()) continue;
+      if (!is_repeated(whole, turn, kTwoRounds[static_cast<size_t>(turn)].text)) continue;
       throw data_error(
           "{}: this chat template writes an answer more than once, so it cannot be known which is to be learnt; name "
           "another under data.chat_template",
@@ -236,6 +233,12 @@ std::vector<Span> spans_of(const jinja::Rendering& rendering, int origin) {
   const auto is_empty = [](const Span& span) { return span.begin == span.end; };
   if (!std::ranges::all_of(spans, is_empty)) std::erase_if(spans, is_empty);
   return spans;
+}
+
+bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text) {
+  size_t written = 0;
+  for (const Span& span : spans_of(rendering, origin)) written += span.end - span.begin;
+  return !text.empty() && written >= 2 * text.size();
 }
 
 }  // namespace vlmtrain::text

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "text/chat_messages.h"
@@ -35,5 +36,8 @@ TemplateHabits habits_of(const jinja::Template& jinja, const TemplateSource& sou
 /// Where the characters that come from `origin` stand, in order; of an empty text the place where it was written.
 /// Empty: the template leaves it out.
 std::vector<Span> spans_of(const jinja::Rendering& rendering, int origin);
+
+/// Whether the `text` of this origin is written more than once: nothing says which place is the turn's.
+bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text);
 
 }  // namespace vlmtrain::text

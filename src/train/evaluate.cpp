@@ -115,8 +115,8 @@ class Evaluator {
              {});
         continue;
       }
-      constexpr engine::EvaluationLayout kLeast{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
-      if (const auto still = try_score(samples.first(1), kLeast)) left_out_.push_back(samples.front().id);
+      if (const auto still = try_score(samples.first(1), engine::kLeastEvaluationLayout))
+        left_out_.push_back(samples.front().id);
       samples = samples.subspan(1);
     }
   }

@@ -16,6 +16,9 @@ struct EvaluationLayout {
   int64_t loss_chunk_rows = 1024;     ///< rows of logits that exist at a time
 };
 
+/// That takes least memory.
+inline constexpr EvaluationLayout kLeastEvaluationLayout{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
+
 /// What a batch is worth, by sample.
 struct BatchScore {
   std::vector<double> losses;                 ///< the sum of the cross-entropy of its label tokens
