@@ -110,6 +110,7 @@ EvaluationPlan plan_evaluation_on_host(const EvaluationRequest& request) {
   if (request.training) rehearsal.step(*request.training, request.training_samples);
   return search(request, start, [&](const std::vector<EvaluatedBatch>& batches) {
     std::vector<StepPeaks> peaks;
+    peaks.reserve(batches.size());
     for (const auto& batch : batches) peaks.push_back(rehearsal.evaluate(batch));
     return peaks;
   });

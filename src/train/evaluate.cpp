@@ -137,7 +137,7 @@ class Evaluator {
       }
       return std::nullopt;
     } catch (const std::exception& error) {
-      const auto shortage = memory::shortage_in(error);
+      auto shortage = memory::shortage_in(error);
       if (!shortage) throw;
       if (shortage->of != memory::Scarce::kDevice) memory::release_pinned(settings_.device);
       memory::release_unused(settings_.device);
