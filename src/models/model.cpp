@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "models/vision_passes.h"
+#include "models/network/vision_passes.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/nn/dropout.h"
 

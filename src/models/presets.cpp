@@ -7,8 +7,8 @@
 #include <map>
 #include <optional>
 
-#include "models/new_folder.h"
-#include "models/weights.h"
+#include "models/checkpoints/new_folder.h"
+#include "models/checkpoints/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/atomic.h"

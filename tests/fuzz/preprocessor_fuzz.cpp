@@ -1,6 +1,6 @@
 #include "fuzz/checkpoint_folder.h"
 #include "fuzz/input.h"
-#include "models/from_settings.h"
+#include "models/checkpoints/from_settings.h"
 #include "models/presets.h"
 #include "models/registry.h"
 #include "vlmtrain/io/json.h"

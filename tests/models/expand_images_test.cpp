@@ -1,4 +1,4 @@
-#include "models/expand_images.h"
+#include "models/processing/expand_images.h"
 
 #include <gtest/gtest.h>
 

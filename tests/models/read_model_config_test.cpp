@@ -1,4 +1,4 @@
-#include "models/read_model_config.h"
+#include "models/checkpoints/read_model_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

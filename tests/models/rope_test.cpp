@@ -1,4 +1,4 @@
-#include "models/llama/rope.h"
+#include "models/network/llama/rope.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>

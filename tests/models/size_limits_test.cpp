@@ -1,4 +1,4 @@
-#include "models/size_limits.h"
+#include "models/checkpoints/size_limits.h"
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -7,9 +7,9 @@
 #include <functional>
 
 #include "io/temporary_folder.h"
-#include "models/conversation_processor.h"
 #include "models/llava/image_processor.h"
 #include "models/presets.h"
+#include "models/processing/conversation_processor.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"

@@ -1,4 +1,4 @@
-#include "models/vision_passes.h"
+#include "models/network/vision_passes.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

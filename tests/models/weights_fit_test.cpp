@@ -1,4 +1,4 @@
-#include "models/weights_fit.h"
+#include "models/checkpoints/weights_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

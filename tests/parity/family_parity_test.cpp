@@ -8,7 +8,7 @@
 #include <array>
 #include <set>
 
-#include "models/preprocessor_config.h"
+#include "models/processing/preprocessor_config.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "parity/exact_values.h"

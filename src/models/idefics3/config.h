@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "models/llama/llama.h"
-#include "models/siglip/siglip.h"
+#include "models/network/llama/llama.h"
+#include "models/network/siglip/siglip.h"
 
 namespace vlmtrain::models::idefics3 {
 

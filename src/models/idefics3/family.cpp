@@ -5,7 +5,7 @@
 #include "models/idefics3/image_tokens.h"
 #include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
-#include "models/load_chat_template.h"
+#include "models/processing/load_chat_template.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {

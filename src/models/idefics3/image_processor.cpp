@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "models/cut_tiles.h"
-#include "models/size_limits.h"
+#include "models/checkpoints/size_limits.h"
+#include "models/processing/cut_tiles.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json_text.h"
 

@@ -1,6 +1,6 @@
 #include "models/idefics3/model.h"
 
-#include "models/pixel_shuffle.h"
+#include "models/network/pixel_shuffle.h"
 
 namespace vlmtrain::models::idefics3 {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "models/idefics3/config.h"
-#include "models/llama/causal_llama.h"
+#include "models/network/llama/causal_llama.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "models/conversation_processor.h"
 #include "models/idefics3/config.h"
 #include "models/idefics3/image_processor.h"
+#include "models/processing/conversation_processor.h"
 
 namespace vlmtrain::models::idefics3 {
 

@@ -1,7 +1,7 @@
 #include "models/llava/config.h"
 
-#include "models/clip/clip.h"
-#include "models/siglip/siglip.h"
+#include "models/network/clip/clip.h"
+#include "models/network/siglip/siglip.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "models/activation.h"
-#include "models/llama/llama.h"
-#include "models/vision_transformer/vision_transformer.h"
+#include "models/network/activation.h"
+#include "models/network/llama/llama.h"
+#include "models/network/vision_transformer/vision_transformer.h"
 
 namespace vlmtrain::models::llava {
 

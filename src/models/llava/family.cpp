@@ -6,7 +6,7 @@
 #include "models/llava/image_processor.h"
 #include "models/llava/model.h"
 #include "models/llava/processor.h"
-#include "models/load_chat_template.h"
+#include "models/processing/load_chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "models/size_limits.h"
+#include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json_text.h"
 

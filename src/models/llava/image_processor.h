@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "models/llava/config.h"
-#include "models/preprocessor_config.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "models/llama/causal_llama.h"
 #include "models/llava/config.h"
 #include "models/llava/weight_names.h"
+#include "models/network/llama/causal_llama.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "models/conversation_processor.h"
 #include "models/llava/config.h"
 #include "models/llava/image_processor.h"
+#include "models/processing/conversation_processor.h"
 
 namespace vlmtrain::models::llava {
 

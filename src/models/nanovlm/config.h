@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "models/llama/llama.h"
-#include "models/vision_transformer/vision_transformer.h"
+#include "models/network/llama/llama.h"
+#include "models/network/vision_transformer/vision_transformer.h"
 
 namespace vlmtrain::models::nanovlm {
 

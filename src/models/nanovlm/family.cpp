@@ -1,10 +1,10 @@
 #include "models/nanovlm/family.h"
 
-#include "models/load_chat_template.h"
 #include "models/nanovlm/config.h"
 #include "models/nanovlm/image_processor.h"
 #include "models/nanovlm/model.h"
 #include "models/nanovlm/processor.h"
+#include "models/processing/load_chat_template.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models::nanovlm {

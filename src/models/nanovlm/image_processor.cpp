@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "models/cut_tiles.h"
+#include "models/processing/cut_tiles.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/resize.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "models/pixel_shuffle.h"
+#include "models/network/pixel_shuffle.h"
 #include "vlmtrain/image/normalize.h"
 
 namespace vlmtrain::models::nanovlm {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "models/llama/causal_llama.h"
 #include "models/nanovlm/config.h"
+#include "models/network/llama/causal_llama.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::nanovlm {

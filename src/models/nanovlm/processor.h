@@ -1,8 +1,8 @@
 #pragma once
 
-#include "models/conversation_processor.h"
 #include "models/nanovlm/config.h"
 #include "models/nanovlm/image_processor.h"
+#include "models/processing/conversation_processor.h"
 
 namespace vlmtrain::models::nanovlm {
 

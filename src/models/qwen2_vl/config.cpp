@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "models/size_limits.h"
+#include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"

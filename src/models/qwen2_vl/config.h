@@ -7,8 +7,8 @@
 #include <optional>
 #include <set>
 
-#include "models/activation.h"
-#include "models/llama/llama.h"
+#include "models/network/activation.h"
+#include "models/network/llama/llama.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

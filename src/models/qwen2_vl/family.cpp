@@ -1,6 +1,6 @@
 #include "models/qwen2_vl/family.h"
 
-#include "models/load_chat_template.h"
+#include "models/processing/load_chat_template.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"

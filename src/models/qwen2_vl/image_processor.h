@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "models/preprocessor_config.h"
+#include "models/processing/preprocessor_config.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/smart_resize.h"
 #include "vlmtrain/data/sample.h"

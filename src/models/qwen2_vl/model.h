@@ -1,6 +1,6 @@
 #pragma once
 
-#include "models/llama/causal_llama.h"
+#include "models/network/llama/causal_llama.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/vision_tower.h"
 #include "models/qwen2_vl/weight_names.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "models/conversation_processor.h"
+#include "models/processing/conversation_processor.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/video_processor.h"

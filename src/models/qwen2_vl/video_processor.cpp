@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/size_limits.h"
+#include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

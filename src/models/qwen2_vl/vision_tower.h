@@ -5,7 +5,7 @@
 #include <optional>
 #include <variant>
 
-#include "models/block_list.h"
+#include "models/network/block_list.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/patch_layout.h"
 #include "vlmtrain/nn/linear.h"

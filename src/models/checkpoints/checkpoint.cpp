@@ -1,0 +1,171 @@
+#include "vlmtrain/models/checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "models/adapters/lora_targets.h"
+#include "models/checkpoints/companion_files.h"
+#include "models/checkpoints/from_settings.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/saved_tensors.h"
+#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/weights.h"
+#include "models/registry.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/rng.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/memory/place.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/weights_to_save.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+const char* dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      throw InternalError("weights of an unknown dtype");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
+                                                 at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
+                                                 nn::Quantization quantization) {
+  const memory::InComponent weights(memory::Component::kWeights);
+  const auto config = read_model_config(folder);
+  auto model = from_settings(folder, [&] {
+    const Family& family = family_of(config, folder);
+    check_elements(family.elements(config, folder), folder);
+    return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization});
+  });
+  check_lora_targets(model->parameters(), folder);
+  return model;
+}
+
+std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
+  if (is_adapter(folder)) {
+    ProcessorSettings of_base = settings;
+    if (of_base.template_folder.empty()) of_base.template_folder = folder;
+    return load_processor(base_of_adapter(folder), of_base);
+  }
+  const auto config = read_model_config(folder);
+  return from_settings(folder, [&] { return family_of(config, folder).load_processor(config, folder, settings); });
+}
+
+void initialize_weights(VisionLanguageModel& model, uint64_t seed) {
+  for (const auto& parameter : own_parameters(model)) draw_initial_values(parameter, seed);
+}
+
+std::vector<nn::Parameter> own_parameters(const VisionLanguageModel& model) {
+  std::vector<nn::Parameter> own;
+  for (const auto& parameter : model.parameters().all()) {
+    if (!parameter.is_adapter) own.push_back(parameter);
+  }
+  return own;
+}
+
+at::Tensor initial_values(const nn::Parameter& parameter, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  const auto& [mean, deviation, is_uniform] = parameter.initial;
+  at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
+  if (deviation == 0) return values.fill_(mean);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(seed, parameter.name));
+  if (is_uniform) return values.uniform_(mean - deviation, mean + deviation, generator);
+  return values.normal_(mean, deviation, generator);
+}
+
+void draw_initial_values(const nn::Parameter& parameter, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  parameter.set_values(initial_values(parameter, seed));
+}
+
+io::NamedTensors weights_of(const VisionLanguageModel& model) {
+  io::NamedTensors weights;
+  for (const auto& parameter : own_parameters(model)) {
+    weights.emplace_back(model.checkpoint_name(parameter.name), parameter.tensor.detach());
+  }
+  return weights;
+}
+
+namespace {
+
+void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
+  if (model.parameters().quantization() == nn::Quantization::kNone) return;
+  throw usage_error(
+      "{}: the weights of the model are quantised (model.quantization), so they are not written as a checkpoint; save "
+      "its adapter, and merge that with the base's own weights (vlmtrain merge)",
+      out.string());
+}
+
+/// The config of a saved checkpoint, with `dtype` in it where there is one.
+std::string saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
+                         std::optional<at::ScalarType> dtype) {
+  auto config = io::parse_ordered_json(content, source);
+  if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype_name(*dtype);
+  model.complete_config(config);
+  return io::json_text(config, 2) + "\n";
+}
+
+}  // namespace
+
+void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
+                     const std::filesystem::path& out, int64_t max_shard_bytes) {
+  refuse_quantized_model(model, out);
+  const auto config = source / "config.json";
+  io::write_file(out / "config.json", saved_config(model, io::read_file(config), config.string(),
+                                                   model.parameters().options().dtype().toScalarType()));
+  copy_companion_files(source, out);
+  auto weights = weights_of(model);
+  model.complete_weights(weights);
+  io::write_checkpoint_tensors(out, weights, max_shard_bytes);
+}
+
+void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t seed) {
+  const auto model = build_model(folder, at::kMeta, at::kFloat);
+  const auto config = folder / "config.json";
+  io::write_file(config, saved_config(*model, io::read_file(config), config.string(), at::kFloat));
+  io::LazyTensors weights;
+  for (const auto& parameter : own_parameters(*model)) {
+    weights.push_back({.name = model->checkpoint_name(parameter.name),
+                       .dtype = at::kFloat,
+                       .shape = parameter.sizes().vec(),
+                       .make = [parameter, seed] { return initial_values(parameter, seed); }});
+  }
+  io::NamedTensors tables;
+  model->complete_weights(tables);
+  for (auto& table : io::lazily(tables)) weights.push_back(std::move(table));
+  io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
+}
+
+void save_checkpoint(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out,
+                     int64_t max_shard_bytes) {
+  refuse_quantized_model(model, out);
+  for (const auto& [name, content] : how.base->files()) {
+    const bool is_config = name == "config.json";
+    io::write_file(out / name, is_config ? saved_config(model, content, name, how.dtype) : content);
+  }
+  auto weights = tensors_to_save(own_parameters(model), how, [&model](const nn::Parameter& parameter) {
+    return model.checkpoint_name(parameter.name);
+  });
+  io::NamedTensors tables;
+  model.complete_weights(tables);
+  for (auto& table : io::lazily(tables)) weights.push_back(std::move(table));
+  io::write_checkpoint_tensors(out, weights, max_shard_bytes);
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,97 @@
+#include "models/checkpoints/read_model_config.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/io/hub_name.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The folder in `parent` with the highest number behind `prefix`.
+std::optional<fs::path> highest_numbered(const fs::path& parent, std::string_view prefix) {
+  std::optional<fs::path> found;
+  int64_t highest = -1;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(parent, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const auto number = number_behind(prefix, entry->path().filename().string());
+    if (!number || *number <= highest) continue;
+    highest = *number;
+    found = entry->path();
+  }
+  return found;
+}
+
+std::optional<fs::path> only_entry(const fs::path& folder) {
+  std::error_code error;
+  const fs::directory_iterator entries(folder, error);
+  if (error || entries == fs::directory_iterator()) return std::nullopt;
+  return entries->path();
+}
+
+std::string instead_of_a_file(const fs::path& file) {
+  if (file.extension() == ".gguf") {
+    return "a GGUF file holds weights for inference; give the folder of the checkpoint that it was made from "
+           "(config.json, *.safetensors)";
+  }
+  return fmt::format("is a file; give the folder that holds it, with config.json and *.safetensors: {}",
+                     file.has_parent_path() ? file.parent_path().string() : ".");
+}
+
+/// What a person took for a checkpoint; nothing where there is no more to say than that config.json is missing.
+std::optional<std::string> what_it_is(const fs::path& folder) {
+  std::error_code error;
+  const fs::file_status status = fs::status(folder, error);
+  if (folder.extension() == ".gguf") return instead_of_a_file(folder);
+  if (status.type() == fs::file_type::not_found) {
+    if (folder.string().starts_with("~")) return std::nullopt;  // the error of reading says why
+    if (!io::is_hub_name(folder.string())) return "there is no such folder; check the path";
+    return fmt::format(
+        "there is no such folder, and nothing is downloaded: `hf download {0} --local-dir {1}` fetches it from the "
+        "Hugging Face Hub, then give {1}",
+        folder.string(), folder.filename().string());
+  }
+  if (status.type() == fs::file_type::regular) return instead_of_a_file(folder);
+  if (const auto newest = highest_numbered(folder / "checkpoints", "step-")) {
+    return fmt::format("is the folder of a run; give its newest checkpoint: {}", newest->string());
+  }
+  if (const auto newest = highest_numbered(folder, "step-")) {
+    return fmt::format("holds the checkpoints of a run; give one of them: {}", newest->string());
+  }
+  if (const auto newest = highest_numbered(folder, "checkpoint-")) {
+    return fmt::format("holds checkpoints of transformers' trainer; give one of them: {}", newest->string());
+  }
+  if (const auto snapshot = only_entry(folder / "snapshots")) {
+    return fmt::format("is the Hub's cache; give the folder in it: {}", snapshot->string());
+  }
+  if (highest_numbered(folder, "global_step")) {
+    return "holds DeepSpeed's partitions; make one checkpoint of them with its zero_to_fp32.py first";
+  }
+  if (status.type() == fs::file_type::directory) {
+    return "holds no config.json; the folder of a checkpoint has one beside *.safetensors and tokenizer.json";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+nlohmann::json read_model_config(const fs::path& folder) {
+  std::error_code error;
+  const fs::path config = folder / "config.json";
+  if (!fs::exists(config, error)) {
+    if (const auto instead = what_it_is(folder)) throw data_error("{}: {}", folder.string(), *instead);
+  }
+  return io::read_json(config);
+}
+
+}  // namespace vlmtrain::models

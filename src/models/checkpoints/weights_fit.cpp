@@ -1,0 +1,21 @@
+#include "models/checkpoints/weights_fit.h"
+
+#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models {
+
+void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::path& folder,
+                       const memory::HostRoom& room) {
+  int64_t bytes = 0;
+  for (const auto& parameter : model.parameters().all()) {
+    if (parameter.tensor.is_cpu()) bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  }
+  if (bytes <= room.bytes) return;
+  throw UserError(ExitCode::kDoesNotFit,
+                  fmt::format("{} does not fit in host memory: its weights take {:.2f} GB, and this process may have "
+                              "{:.2f} GB ({}); ask for more (SLURM's --mem), or compute in 16 bits (bf16)",
+                              folder.string(), in_gigabytes(bytes), in_gigabytes(room.bytes), room.bound));
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,214 @@
+#include "vlmtrain/models/weights_to_save.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "models/adapters/adapter_layout.h"
+#include "models/checkpoints/companion_files.h"
+#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/saved_tensors.h"
+#include "models/checkpoints/weights.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class File>
+BaseWeights::Entry entry_of(std::shared_ptr<const File> file, const std::string& name) {
+  return {.info = file->info(name),
+          .read = [file, name] { return file->tensor(name); },
+          .release = [file, name] { file->release(name); }};
+}
+
+/// Whether trained weights may have the type; an 8-bit one would lose what was learnt.
+bool holds_weights(at::ScalarType dtype) {
+  constexpr std::array kTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  return std::ranges::find(kTypes, dtype) != kTypes.end();
+}
+
+bool is_trained(const nn::Parameter& parameter) {
+  return parameter.tensor.requires_grad();
+}
+
+/// The base's rows, as many as the model has, as load_weights makes them.
+at::Tensor resized(const nn::Parameter& parameter, const at::Tensor& table) {
+  const at::NoGradGuard no_gradients;
+  nn::Parameter rows = parameter;
+  rows.tensor = at::empty(parameter.sizes(), table.options());
+  copy_rows(rows, table);
+  return rows.tensor;
+}
+
+/// Of a parameter that keeps its values; undefined where they are not the base's.
+std::function<at::Tensor()> from_base(const nn::Parameter& parameter, const BaseWeights::Entry* entry) {
+  if (entry == nullptr) return {};
+  if (parameter.sizes() == at::IntArrayRef(entry->info.shape)) return entry->read;
+  if (!differ_in_rows(parameter, entry->info.shape)) return {};
+  return [parameter, read = entry->read] { return resized(parameter, read()); };
+}
+
+}  // namespace
+
+struct BaseWeights::Stamp {
+  fs::path file;
+  uintmax_t bytes = 0;
+  fs::file_time_type written;
+
+  static Stamp of(const fs::path& file) {
+    std::error_code error;
+    return {file, fs::file_size(file, error), fs::last_write_time(file, error)};
+  }
+};
+
+BaseWeights::BaseWeights(fs::path folder, const fs::path& adapter) : folder_(std::move(folder)), dtype_(at::kFloat) {
+  files_ = read_companion_files(folder_);
+  files_["config.json"] = io::read_file(folder_ / "config.json");
+  open_weights();
+  if (!adapter.empty()) open_adapter(adapter);
+}
+
+BaseWeights::~BaseWeights() = default;
+
+void BaseWeights::open_weights() {
+  std::map<fs::path, std::shared_ptr<const io::CheckpointTensors>> opened;
+  const auto open = [&](const fs::path& place) {
+    auto& file = opened[place];
+    if (file == nullptr) {
+      file = std::make_shared<const io::CheckpointTensors>(place);
+      stamp(place);
+    }
+    return file;
+  };
+  open(folder_);
+  // For the names only.
+  const auto model = build_model(folder_, at::kMeta, at::kFloat);
+  std::map<at::ScalarType, int64_t> elements;
+  for (const auto& parameter : own_parameters(*model)) {
+    const auto place = model->weight_elsewhere(parameter.name);
+    const auto file = open(place ? place->folder : folder_);
+    const std::string name = place ? place->name : model->checkpoint_name(parameter.name);
+    if (!file->contains(name)) continue;
+    elements[file->info(name).dtype] += parameter.elements();
+    own_.emplace(parameter.name, entry_of(file, name));
+  }
+  const auto most = std::ranges::max_element(elements, {}, [](const auto& entry) { return entry.second; });
+  if (most != elements.end() && holds_weights(most->first)) dtype_ = most->first;
+}
+
+void BaseWeights::open_adapter(const fs::path& adapter) {
+  const auto file = std::make_shared<const io::SafetensorsFile>(models::open_adapter(adapter));
+  stamp(adapter);
+  for (const auto& name : file->names()) {
+    if (name.starts_with(kAdapterPrefix)) {
+      adapter_.emplace(name.substr(kAdapterPrefix.size()), entry_of(file, name));
+    }
+  }
+}
+
+void BaseWeights::stamp(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") stamps_.push_back(Stamp::of(entry.path()));
+  }
+}
+
+void BaseWeights::put_chat_template(const std::string& jinja) {
+  models::put_chat_template(jinja, files_);
+}
+
+const BaseWeights::Entry* BaseWeights::find(const nn::Parameter& parameter) const {
+  if (parameter.goes_with_adapter()) {
+    const auto found = adapter_.find(parameter.name);
+    if (found != adapter_.end()) return &found->second;
+  }
+  const auto found = own_.find(parameter.name);
+  return found == own_.end() ? nullptr : &found->second;
+}
+
+void BaseWeights::take(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
+  for (const auto& parameter : parameters) {
+    const Entry* const entry = saved.find(parameter);
+    VLMTRAIN_CHECK(entry != nullptr, "{} has no {}", saved.folder_.string(), parameter.name);
+    (parameter.goes_with_adapter() ? adapter_ : own_)[parameter.name] = *entry;
+  }
+}
+
+bool BaseWeights::is_unchanged() const {
+  return std::ranges::all_of(stamps_, [](const Stamp& stamp) {
+    const Stamp now = Stamp::of(stamp.file);
+    return now.bytes == stamp.bytes && now.written == stamp.written;
+  });
+}
+
+at::ScalarType saved_dtype(const nn::Parameter& parameter, const SavedWeights& how) {
+  const BaseWeights::Entry* entry = how.base->find(parameter);
+  const at::ScalarType own = parameter.tensor.scalar_type();
+  if (!is_trained(parameter) && parameter.goes_with_adapter()) return entry ? entry->info.dtype : own;
+  if (how.dtype) return *how.dtype;
+  if (entry == nullptr) return is_trained(parameter) ? how.base->dtype() : own;
+  return !is_trained(parameter) || holds_weights(entry->info.dtype) ? entry->info.dtype : own;
+}
+
+io::LazyTensors tensors_to_save(const std::vector<nn::Parameter>& parameters, const SavedWeights& how,
+                                const std::function<std::string(const nn::Parameter&)>& name_of) {
+  const bool base_is_there = how.base->is_unchanged();
+  bool needs_base = false;
+  io::LazyTensors tensors;
+  for (const nn::Parameter& parameter : parameters) {
+    const at::ScalarType dtype = saved_dtype(parameter, how);
+    io::LazyTensor tensor{
+        .name = name_of(parameter), .dtype = dtype, .shape = parameter.sizes().vec(), .make = {}, .written = {}};
+    const BaseWeights::Entry* entry = how.base->find(parameter);
+    const auto master = how.masters.find(parameter.name);
+    if (is_trained(parameter)) {
+      const at::Tensor values = master != how.masters.end() ? master->second : parameter.tensor.detach();
+      tensor.make = [values, dtype] { return values.cpu().to(dtype); };
+    } else if (const auto read = from_base(parameter, entry); read && base_is_there) {
+      tensor.make = [read, dtype] { return read().to(dtype); };
+      tensor.written = entry->release;
+    } else {
+      needs_base |= static_cast<bool>(read);
+      tensor.make = [parameter, dtype] { return parameter.values().cpu().to(dtype); };
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  if (needs_base) {
+    spdlog::warn(
+        "{}: its weights have changed or are gone since the run began; what is frozen is saved as the model "
+        "has it, in its precision",
+        how.base->folder().string());
+  }
+  return tensors;
+}
+
+void restore_frozen(VisionLanguageModel& model, const fs::path& saved, const BaseWeights& base, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  const io::CheckpointTensors tensors(saved);
+  for (const auto& parameter : own_parameters(model)) {
+    const std::string name = model.checkpoint_name(parameter.name);
+    if (is_trained(parameter) || !tensors.contains(name)) continue;
+    const at::ScalarType dtype = tensors.info(name).dtype;
+    const BaseWeights::Entry* entry = base.find(parameter);
+    if (dtype == (entry ? entry->info.dtype : parameter.tensor.scalar_type())) continue;
+    if (const auto read = from_base(parameter, entry)) {
+      parameter.tensor.detach().copy_(read());
+      entry->release();
+    } else if (entry == nullptr) {
+      draw_initial_values(parameter, seed);
+    }
+  }
+}
+
+}  // namespace vlmtrain::models

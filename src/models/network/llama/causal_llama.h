@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "models/network/llama/llama.h"
+
+namespace vlmtrain::models {
+
+/// A Llama-type text model with its output projection: all of a vision-language model behind the projector.
+class CausalLlama {
+ public:
+  /// `output`: the place of the projection's weight, where config.tie_word_embeddings does not make the embedding it.
+  CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output);
+
+  /// See VisionLanguageModel::hidden_states.
+  at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
+                           const at::Tensor& output_positions, int64_t recomputed_blocks,
+                           nn::KeyValueCache* cache) const;
+
+  const at::Tensor& output_weight() const { return output_weight_; }
+  int64_t blocks() const { return text_.blocks(); }
+
+ private:
+  LlamaModel text_;
+  at::Tensor output_weight_;  // [vocabulary, hidden]
+};
+
+}  // namespace vlmtrain::models

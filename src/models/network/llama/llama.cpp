@@ -1,0 +1,165 @@
+#include "models/network/llama/llama.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/index_copy.h>
+#include <ATen/ops/silu.h>
+
+#include "models/checkpoints/size_limits.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/nn/attention.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// transformers' defaults.
+LlamaConfig defaults_of(const std::string& type, const std::string& source) {
+  if (type == "llama") return {};
+  if (type == "mistral")
+    return {.type = LlamaType::kMistral, .intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
+  if (type == "qwen2")
+    return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .query_key_value_bias = true};
+  throw data_error("{}: text model {} is not supported; llama, mistral and qwen2 are", source, type);
+}
+
+/// Mistral's is a number or null; Qwen2's counts only where `use_sliding_window` is set, and from a block on.
+std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std::string& type,
+                                           const LlamaConfig& config, const std::string& source) {
+  if (type == "mistral") {
+    if (!json.contains("sliding_window")) return config.sliding_window;
+    if (json["sliding_window"].is_null()) return std::nullopt;
+    return size_of(json, "sliding_window", 1, kMostPositions, source);
+  }
+  // What does not count is known for nonsense too.
+  size_of(json, "sliding_window", 1, kMostPositions, source);
+  if (type == "qwen2" && io::get_or<bool>(json, "use_sliding_window", false, source) &&
+      io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.layers) {
+    throw data_error("{}: use_sliding_window is not supported in a Qwen2 text model; set it to false", source);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string& source) {
+  const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
+  LlamaConfig config = defaults_of(type, source);
+  config.vocab_size = size_of(json, "vocab_size", config.vocab_size, kMostTokens, source);
+  config.hidden_size = size_of(json, "hidden_size", config.hidden_size, kWidestLayer, source);
+  config.intermediate_size = size_of(json, "intermediate_size", config.intermediate_size, kWidestLayer, source);
+  config.layers = size_of(json, "num_hidden_layers", config.layers, kMostBlocks, source);
+  config.heads = size_of(json, "num_attention_heads", config.heads, kWidestLayer, source);
+  // null: as many as queries. Absent: transformers' default, which for Llama is the same.
+  const bool own_default = type != "llama" && !json.contains("num_key_value_heads");
+  config.key_value_heads =
+      io::get_or<int64_t>(json, "num_key_value_heads", own_default ? config.key_value_heads : config.heads, source);
+  if (config.key_value_heads < 1 || config.heads % config.key_value_heads != 0) {
+    throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.heads,
+                     config.key_value_heads);
+  }
+  config.head_dim = io::get_or<int64_t>(json, "head_dim", config.hidden_size / config.heads, source);
+  check_size(config.head_dim, "head_dim", kWidestLayer / config.heads, source);
+  if (config.head_dim % 2 != 0) {
+    throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
+  }
+  config.rms_norm_eps = number_of(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsilons, source);
+  size_of(json, "max_position_embeddings", 2048, kMostPositions, source);
+  config.rope = RopeConfig::from_json(json, source);
+  config.sliding_window = read_sliding_window(json, type, config, source);
+  if (type == "llama") {
+    config.query_key_value_bias = config.attention_output_bias =
+        io::get_or<bool>(json, "attention_bias", false, source);
+    config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
+  }
+  config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
+  const auto activation = io::get_or<std::string>(json, "hidden_act", "silu", source);
+  if (activation != "silu") {
+    throw data_error("{}: hidden_act {} is not supported in a {} text model; silu is", source, activation, type);
+  }
+  return config;
+}
+
+double LlamaConfig::elements() const {
+  const double attention = 2.0 * static_cast<double>(heads + key_value_heads) * static_cast<double>(head_dim);
+  const double block = static_cast<double>(hidden_size) * (attention + 3.0 * static_cast<double>(intermediate_size));
+  return static_cast<double>(layers) * block + 2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
+}
+
+LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)
+    : head_dim_(config.head_dim),
+      query_(scope / config.names.attention / "q_proj", config.hidden_size, config.heads * config.head_dim,
+             config.query_key_value_bias),
+      key_(scope / config.names.attention / "k_proj", config.hidden_size, config.key_value_heads * config.head_dim,
+           config.query_key_value_bias),
+      value_(scope / config.names.attention / "v_proj", config.hidden_size, config.key_value_heads * config.head_dim,
+             config.query_key_value_bias),
+      out_(scope / config.names.attention / config.names.attention_output, config.heads * config.head_dim,
+           config.hidden_size, config.attention_output_bias, residual_branch_gain(config.layers)),
+      gate_(scope / "mlp" / "gate_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
+      up_(scope / "mlp" / "up_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
+      down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
+            residual_branch_gain(config.layers)),
+      input_norm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
+      post_attention_norm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {}
+
+at::Tensor LlamaBlock::attend(const at::Tensor& x, const LlamaContext& context) const {
+  const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), -1, head_dim_}); };
+  const at::Tensor query = nn::apply_rotary(split_heads(query_(x)), context.rotary);
+  const at::Tensor key = nn::apply_rotary(split_heads(key_(x)), context.rotary);
+  const at::Tensor value = split_heads(value_(x));
+  const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
+                                                       : nn::attention(query, key, value, context.samples,
+                                                                       /*causal=*/true, context.sliding_window);
+  return out_(attended.flatten(1));
+}
+
+at::Tensor LlamaBlock::feed_forward(const at::Tensor& x) const {
+  return down_(at::silu(gate_(x)) * up_(x));
+}
+
+at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
+  const at::Tensor attended = x + attend(input_norm_(x), context);
+  return attended + feed_forward(post_attention_norm_(attended));
+}
+
+LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)
+    : config_(config),
+      embedding_((scope / config.names.embedding)
+                     .embedding("weight", {config.vocab_size, config.hidden_size},
+                                nn::InitialValues::for_fan_in(config.hidden_size))),
+      rotary_frequencies_(config.rope.frequencies(config.head_dim).to(embedding_.device())),
+      rotary_axes_(config.rope.axes_of_pairs().to(embedding_.device())),
+      blocks_(scope / config.names.blocks, config.layers, config, memory::Component::kLanguage),
+      norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
+
+at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
+  const at::Tensor embedded = at::embedding(embedding_, batch.token_ids);
+  if (!image_features.defined()) return embedded;
+  VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
+                 image_features.size(0), batch.image_positions.numel());
+  return embedded.index_copy(0, batch.image_positions, image_features);
+}
+
+nn::RotaryTable LlamaModel::rotary_table(const at::Tensor& position_ids) const {
+  if (position_ids.dim() == 1) return nn::RotaryTable::of(position_ids, rotary_frequencies_, config_.rope.scale);
+  VLMTRAIN_CHECK(rotary_axes_.numel() > 0, "positions on several axes in a text model that knows one");
+  return nn::RotaryTable::of_axes(position_ids, rotary_axes_, rotary_frequencies_, config_.rope.scale);
+}
+
+at::Tensor LlamaModel::operator()(const at::Tensor& embedded, const at::Tensor& position_ids,
+                                  const nn::Segments& samples, const at::Tensor& output_positions,
+                                  int64_t recomputed_blocks, nn::KeyValueCache* cache) const {
+  const LlamaContext context{samples, rotary_table(position_ids), config_.sliding_window};
+  if (cache != nullptr) cache->append(samples, config_.sliding_window);
+  const at::Tensor hidden = blocks_.run_each(embedded, recomputed_blocks, [&](int64_t block) {
+    LlamaContext own = context;
+    own.cache = cache;
+    own.block = block;
+    return own;
+  });
+  return norm_(hidden.index_select(0, output_positions));
+}
+
+}  // namespace vlmtrain::models

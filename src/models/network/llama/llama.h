@@ -1,0 +1,114 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "models/network/block_list.h"
+#include "models/network/llama/rope.h"
+#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/nn/key_value_cache.h"
+#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/norm.h"
+#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/rotary.h"
+#include "vlmtrain/nn/segments.h"
+
+namespace vlmtrain::models {
+
+enum class LlamaType { kLlama, kMistral, kQwen2 };
+
+/// What a checkpoint calls the modules; the defaults are transformers' names.
+struct LlamaNames {
+  std::string_view embedding = "embed_tokens";
+  std::string_view blocks = "layers";
+  std::string_view attention = "self_attn", attention_output = "o_proj";
+  std::string_view input_norm = "input_layernorm", post_attention_norm = "post_attention_layernorm";
+};
+
+/// The Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped queries, and what is it but for details:
+/// Mistral (Jiang et al. 2023, arXiv 2310.06825) has a sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671)
+/// biases of query, key and value.
+struct LlamaConfig {
+  LlamaType type = LlamaType::kLlama;
+  int64_t vocab_size = 32000;
+  int64_t hidden_size = 4096;
+  int64_t intermediate_size = 11008;
+  int64_t layers = 32;
+  int64_t heads = 32;
+  int64_t key_value_heads = 32;
+  int64_t head_dim = 128;
+  double rms_norm_eps = 1e-6;
+  RopeConfig rope = {};
+  std::optional<int64_t> sliding_window = std::nullopt;  ///< rows that a row sees, itself included
+  bool query_key_value_bias = false;
+  bool attention_output_bias = false;
+  bool mlp_bias = false;
+  bool tie_word_embeddings = false;
+  LlamaNames names = {};
+
+  /// Reads a config whose `model_type` is llama (also where there is none), mistral or qwen2; the defaults are
+  /// transformers' for that type. `source` names the file in errors.
+  static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
+
+  /// About how many parameters it has: those of the matrices, the output projection counted even where it is tied.
+  double elements() const;
+};
+
+/// What every block of a forward pass shares.
+struct LlamaContext {
+  nn::Segments samples;
+  nn::RotaryTable rotary;
+  std::optional<int64_t> sliding_window;
+  nn::KeyValueCache* cache = nullptr;  ///< in generation
+  int64_t block = 0;                   ///< which of the cache's
+};
+
+class LlamaBlock {
+ public:
+  LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config);
+  /// [tokens, hidden] → [tokens, hidden]
+  at::Tensor operator()(const at::Tensor& x, const LlamaContext& context) const;
+
+ private:
+  at::Tensor attend(const at::Tensor& x, const LlamaContext& context) const;
+  at::Tensor feed_forward(const at::Tensor& x) const;
+
+  int64_t head_dim_;
+  nn::Linear query_, key_, value_, out_;
+  nn::Linear gate_, up_, down_;
+  nn::RmsNorm input_norm_, post_attention_norm_;
+};
+
+class LlamaModel {
+ public:
+  LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config);
+
+  /// The batch's tokens [tokens, hidden], its image tokens replaced by `image_features` (undefined: there are none).
+  at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
+  /// Embedded tokens [tokens, hidden] → hidden states after the final norm of the rows `output_positions`.
+  /// `position_ids` as data::MicroBatch::position_ids; with axes only where config.rope has sections. `cache` as
+  /// VisionLanguageModel::hidden_states.
+  at::Tensor operator()(const at::Tensor& embedded, const at::Tensor& position_ids, const nn::Segments& samples,
+                        const at::Tensor& output_positions, int64_t recomputed_blocks,
+                        nn::KeyValueCache* cache = nullptr) const;
+
+  const at::Tensor& embedding_weight() const { return embedding_; }
+  int64_t blocks() const { return blocks_.size(); }
+
+ private:
+  nn::RotaryTable rotary_table(const at::Tensor& position_ids) const;
+
+  LlamaConfig config_;
+  at::Tensor embedding_;           // [vocabulary, hidden]
+  at::Tensor rotary_frequencies_;  // [head_dim / 2]
+  at::Tensor rotary_axes_;         // int64 [head_dim / 2]; empty: one position a token
+  BlockList<LlamaBlock> blocks_;
+  nn::RmsNorm norm_;
+};
+
+}  // namespace vlmtrain::models

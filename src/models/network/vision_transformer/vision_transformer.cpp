@@ -1,0 +1,184 @@
+#include "models/network/vision_transformer/vision_transformer.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/cat.h>
+
+#include "models/checkpoints/size_limits.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/nn/attention.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+using nn::Component;
+using nn::InitialValues;
+using nn::ParameterScope;
+
+/// Random positions have to stand out from patches of variance 1: with the usual 0.02 a small tower learns late where
+/// things are.
+constexpr double kPositionDeviation = 0.5;
+
+/// Which entry of the position table each patch of a full tile takes. Idefics3 finds it by bucketing fractional
+/// coordinates in fp32; the same arithmetic is done here, since rounding can move a patch into its neighbour's bucket.
+at::Tensor bucketed_positions(int64_t side) {
+  const auto fp32 = at::TensorOptions(at::kFloat);
+  const double step = 1.0 / static_cast<double>(side);
+  const at::Tensor boundaries = at::arange(step, 1.0, step, fp32);
+  const at::Tensor coordinates = (at::arange(side, fp32) * static_cast<float>(step)).clamp_max(1.0 - 1e-6);
+  const at::Tensor buckets = at::bucketize(coordinates, boundaries, /*out_int32=*/false, /*right=*/true);
+  return (buckets.unsqueeze(1) * side + buckets.unsqueeze(0)).flatten();
+}
+
+/// Names of SiglipMultiheadAttentionPoolingHead.
+void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig& config) {
+  const int64_t hidden = config.hidden_size;
+  const auto matrix = InitialValues::for_fan_in(hidden);
+  scope.parameter("probe", {1, 1, hidden}, {.mean = 0, .deviation = 1});
+  (scope / "attention").parameter("in_proj_weight", {3 * hidden, hidden}, matrix);
+  (scope / "attention").parameter("in_proj_bias", {3 * hidden}, InitialValues::zeros());
+  nn::Linear(scope / "attention" / "out_proj", hidden, hidden, true);
+  nn::LayerNorm(scope / "layernorm", hidden, config.layer_norm_eps);
+  nn::Linear(scope / "mlp" / "fc1", hidden, config.intermediate_size, true);
+  nn::Linear(scope / "mlp" / "fc2", config.intermediate_size, hidden, true);
+}
+
+std::vector<nn::Linear> query_key_value(const ParameterScope& scope, const VisionTransformerConfig& config) {
+  const int64_t hidden = config.hidden_size;
+  std::vector<nn::Linear> linears;
+  if (config.fused_query_key_value) {
+    linears.emplace_back(scope / "qkv_proj", hidden, 3 * hidden, true);
+  } else {
+    for (const char* name : {"q_proj", "k_proj", "v_proj"}) linears.emplace_back(scope / name, hidden, hidden, true);
+  }
+  return linears;
+}
+
+std::vector<int64_t> position_shape(const VisionTransformerConfig& config) {
+  if (config.batched_positions) return {1, config.rows_per_tile(), config.hidden_size};
+  return {config.rows_per_tile(), config.hidden_size};
+}
+
+}  // namespace
+
+VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json& json,
+                                                           const VisionTransformerConfig& defaults,
+                                                           const std::string& source) {
+  VisionTransformerConfig config = defaults;
+  config.hidden_size = size_of(json, "hidden_size", config.hidden_size, kWidestLayer, source);
+  config.intermediate_size = size_of(json, "intermediate_size", config.intermediate_size, kWidestLayer, source);
+  config.layers = size_of(json, "num_hidden_layers", config.layers, kMostBlocks, source);
+  config.heads = size_of(json, "num_attention_heads", config.heads, kWidestLayer, source);
+  config.image_size = size_of(json, "image_size", config.image_size, kLargestTile, source);
+  config.patch_size = size_of(json, "patch_size", config.patch_size, kLargestTile, source);
+  config.layer_norm_eps = number_of(json, "layer_norm_eps", config.layer_norm_eps, kNormEpsilons, source);
+  const auto activation = io::get_or<std::string>(json, "hidden_act", "", source);
+  if (!activation.empty()) config.activation = activation_of(activation, "hidden_act", source);
+  if (io::get_or<int64_t>(json, "num_channels", 3, source) != 3) {
+    throw data_error("{}: num_channels must be 3", source);
+  }
+  if (config.hidden_size % config.heads != 0) {
+    throw data_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
+                     config.heads);
+  }
+  if (config.image_size < config.patch_size) {
+    throw data_error("{}: image_size {} holds no patch of patch_size {}", source, config.image_size, config.patch_size);
+  }
+  return config;
+}
+
+double VisionTransformerConfig::elements() const {
+  const auto hidden = static_cast<double>(hidden_size);
+  const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(intermediate_size));
+  const double patch = 3.0 * static_cast<double>(patch_size) * static_cast<double>(patch_size);
+  return static_cast<double>(layers) * block + hidden * (patch + static_cast<double>(rows_per_tile()));
+}
+
+VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerConfig& config)
+    : heads_(config.heads),
+      activation_(config.activation),
+      norm1_(scope / config.names.norm1, config.hidden_size, config.layer_norm_eps),
+      norm2_(scope / config.names.norm2, config.hidden_size, config.layer_norm_eps),
+      query_key_value_(query_key_value(scope / config.names.attention, config)),
+      out_(scope / config.names.attention / "out_proj", config.hidden_size, config.hidden_size, true,
+           residual_branch_gain(config.layers)),
+      fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
+      fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
+           residual_branch_gain(config.layers)) {}
+
+at::Tensor VisionBlock::attend(const at::Tensor& x, const nn::Segments& tiles) const {
+  const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), heads_, -1}); };
+  std::vector<at::Tensor> rows;
+  for (const nn::Linear& linear : query_key_value_) rows.push_back(linear(x));
+  if (rows.size() == 1) rows = rows[0].chunk(3, /*dim=*/1);
+  return out_(nn::attention(split_heads(rows[0]), split_heads(rows[1]), split_heads(rows[2]), tiles, /*causal=*/false)
+                  .flatten(1));
+}
+
+at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
+  const at::Tensor attended = x + attend(norm1_(x), tiles);
+  return attended + fc2_(activate(activation_, fc1_(norm2_(attended))));
+}
+
+VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTransformerConfig& config)
+    : config_(config),
+      class_embedding_(config.class_token ? (scope / "embeddings")
+                                                .parameter("class_embedding", {config.hidden_size},
+                                                           {.mean = 0, .deviation = kPositionDeviation})
+                                          : at::Tensor()),
+      patch_weight_((scope / config.names.patch_embedding)
+                        .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
+                                   InitialValues::for_fan_in(3 * config.patch_size * config.patch_size))),
+      patch_bias_(
+          config.patch_bias
+              ? (scope / config.names.patch_embedding).parameter("bias", {config.hidden_size}, InitialValues::zeros())
+              : at::Tensor()),
+      position_(scope.embedding(config.names.position_embedding, position_shape(config),
+                                {.mean = 0, .deviation = kPositionDeviation})),
+      position_ids_(config.positions == PatchPositions::kBucketed
+                        ? bucketed_positions(config.patches_per_side()).to(patch_weight_.device())
+                        : at::Tensor()),
+      norm_before_(config.norm_before
+                       ? std::optional<nn::LayerNorm>(std::in_place, scope / "pre_layrnorm",  // so misspelled in CLIP
+                                                      config.hidden_size, config.layer_norm_eps)
+                       : std::nullopt),
+      blocks_(scope / config.names.blocks, config.feature_blocks.value_or(config.layers), config,
+              memory::Component::kVision),
+      norm_after_((config.feature_blocks ? scope.as(Component::kUnused) : scope) / config.names.norm_after,
+                  config.hidden_size, config.layer_norm_eps) {
+  VLMTRAIN_CHECK(config.positions == PatchPositions::kInOrder || !config.class_token,
+                 "bucketed positions have no place for a class token");
+  const ParameterScope unused = scope.as(Component::kUnused);
+  for (int64_t i = blocks_.size(); i < config.layers; ++i) VisionBlock(unused / config.names.blocks / i, config);
+  if (config.pooling_head) add_pooling_head(unused / "head", config);
+}
+
+at::Tensor VisionTransformer::embed(const at::Tensor& pixels) const {
+  const int64_t tiles = pixels.size(0);
+  const int64_t side = config_.patches_per_side();
+  const int64_t patch = config_.patch_size;
+  // As a convolution without padding does, drops the pixels beyond the last whole patch: 384 is no multiple of 14.
+  const at::Tensor whole = pixels.narrow(2, 0, side * patch).narrow(3, 0, side * patch);
+  const at::Tensor patches = whole.view({tiles, 3, side, patch, side, patch})
+                                 .permute({0, 2, 4, 1, 3, 5})
+                                 .reshape({tiles * side * side, 3 * patch * patch});
+  at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_).view({tiles, side * side, -1});
+  if (config_.class_token) embedded = at::cat({class_embedding_.expand({tiles, 1, -1}), embedded}, 1);
+  const at::Tensor positions = position_ids_.defined() ? position_.index_select(0, position_ids_) : position_;
+  return (embedded + positions).flatten(0, 1);
+}
+
+at::Tensor VisionTransformer::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
+  VLMTRAIN_CHECK(pixels.size(2) == config_.image_size && pixels.size(3) == config_.image_size,
+                 "tiles of {}×{} for a tower of {}", pixels.size(2), pixels.size(3), config_.image_size);
+  const auto tiles = nn::Segments::uniform(pixels.size(0), config_.rows_per_tile(), pixels.device());
+  at::Tensor embedded = embed(pixels);
+  if (norm_before_) embedded = (*norm_before_)(embedded);
+  const at::Tensor features = blocks_.run(embedded, recomputed_blocks, tiles);
+  return config_.feature_blocks ? features : norm_after_(features);
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,276 @@
+#include "models/processing/conversation_processor.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "models/processing/expand_images.h"
+#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/memory/host.h"
+#include "vlmtrain/text/labels.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// What `read` gives; its error is one of the record that names the image.
+template <class Read>
+auto read_medium(const io::Record& record, bool is_video, const Read& read) {
+  try {
+    return read();
+  } catch (const UserError& error) {
+    throw data::SampleError(is_video ? "unusable video" : "unreadable image",
+                            fmt::format("sample {}: {}", record.id, error.what()));
+  }
+}
+
+data::SampleError changed_picture(const io::Record& record) {
+  return {"unreadable image",
+          fmt::format("sample {}: a picture changed its size while it was read; leave the data alone during a run",
+                      record.id)};
+}
+
+}  // namespace
+
+ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                                             ProcessorSettings settings, TileShape tile)
+    : tokenizer_(std::move(tokenizer)),
+      settings_(std::move(settings)),
+      template_(std::move(chat_template)),
+      tile_(tile),
+      end_of_turn_id_(id_of(tokenizer_, template_.end_of_turn())) {}
+
+data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
+  const auto chat = render(record, /*as_prompt=*/false);
+  return with_pixels(lay_out(record, index, chat), record, chat);
+}
+
+data::Sample ConversationProcessor::process_prompt(const io::Record& record, int64_t index) const {
+  const auto chat = render(record, /*as_prompt=*/true);
+  return with_pixels(lay_out(record, index, chat), record, chat);
+}
+
+data::Sample ConversationProcessor::outline_prompt(const io::Record& record, int64_t index) const {
+  return lay_out(record, index, render(record, /*as_prompt=*/true));
+}
+
+text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const try {
+  std::span<const text::Turn> turns = record.turns;
+  if (!as_prompt) return template_.render(turns, /*add_generation_prompt=*/false);
+  if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
+  text::RenderedChat chat = template_.render(turns, /*add_generation_prompt=*/true);
+  chat.answers.clear();
+  return chat;
+} catch (const UserError& error) {
+  throw data::SampleError("refused by the chat template", fmt::format("sample {}: {}", record.id, error.what()));
+}
+
+data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index) const {
+  return lay_out(record, index, render(record, /*as_prompt=*/false));
+}
+
+data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t index,
+                                            const text::RenderedChat& chat) const {
+  check_media(record);
+  std::vector<ImagePlan> plans;
+  for (const Medium& medium : media_of(record, chat)) {
+    plans.push_back(read_medium(record, medium.is_video, [&] { return plan_of(medium); }));
+  }
+  EncodedChat encoded = encode(chat, plans);
+
+  data::Sample sample;
+  int64_t tiles = 0, features = 0;
+  for (const ImagePlan& image : plans) {
+    tiles += image.tiles;
+    // Resized pictures lie beside their tiles, and are hardly larger.
+    constexpr int64_t kResized = 3;
+    sample.making_bytes = std::max(sample.making_bytes, image.making_bytes + kResized * image.tiles * tile_bytes());
+    features += image.image_tokens.value_or(image.tiles * tile_.image_tokens);
+    if (image.grid) sample.grids.push_back(*image.grid);
+    if (image.is_video) ++sample.videos;
+    sample.video_frames += image.frames;
+  }
+  sample.index = index;
+  sample.id = record.id;
+  sample.task = record.task;
+  sample.images = std::ssize(plans);
+  sample.is_label = encoded.is_label;
+  sample.token_ids = encoded.token_ids;
+  sample.image_token_positions = encoded.image_token_positions;
+  if (sample.tokens() > settings_.max_length) {
+    throw data::SampleError(
+        "too long", fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shrink the images "
+                                "with data.image_max_pixels",
+                                record.id, sample.tokens(), settings_.max_length));
+  }
+  if (std::ssize(sample.image_token_positions) != features) {
+    throw data::SampleError("image tokens in the text",
+                            fmt::format("sample {} has {} image tokens in its text for {} image features; take the "
+                                        "text {}, or the model's own token for images, out of the conversation",
+                                        record.id, sample.image_token_positions.size(), features, text::kImageMark));
+  }
+  sample.position_ids = position_ids(encoded, plans);
+  if (tiles > 0) {
+    sample.tiles = at::empty({tiles, kPlanes, tile_.height.value_or(tile_.side), tile_.side},
+                             at::TensorOptions(at::kByte).device(at::kMeta));
+  }
+  return sample;
+}
+
+int64_t ConversationProcessor::tile_bytes() const {
+  return kPlanes * tile_.height.value_or(tile_.side) * tile_.side;
+}
+
+int64_t check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes) {
+  const int64_t most = host_bytes / 4;
+  constexpr int64_t kOfRgb = 3;
+  const int64_t of_frame = kOfRgb * size.height * size.width;
+  const int64_t of_last = image::decoding_bytes(size);
+  if (of_last <= most && frames - 1 <= (most - of_last) / std::max<int64_t>(of_frame, 1)) {
+    return of_last + (frames - 1) * of_frame;
+  }
+  throw data_error(
+      "{}{} x {} pixels take {} while they are decoded, and no more than a quarter of this process's {} may go to it; "
+      "shrink the {}",
+      frames > 1 ? fmt::format("{} frames of ", frames) : "", size.width, size.height,
+      format_bytes(of_last + (frames - 1) * of_frame), format_bytes(host_bytes), frames > 1 ? "video" : "picture");
+}
+
+ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
+  static const int64_t host_bytes = memory::host_limit_bytes();
+  try {
+    if (!medium.is_video) {
+      const image::ImageSize size = image::read_image_size(medium.file);
+      const int64_t decoding = check_decoding(size, 1, host_bytes);
+      ImagePlan picture = plan(size);
+      picture.making_bytes = decoding;
+      return picture;
+    }
+    const image::VideoInfo info = image::VideoFile(medium.file).info();
+    ImagePlan video = plan_video(info);
+    video.making_bytes = check_decoding(info.size, video.frames, host_bytes);
+    video.is_video = true;
+    return video;
+  } catch (const UserError& error) {
+    const std::string name = medium.file.string(), message = error.what();
+    throw data_error("{}{}", message.find(name) == std::string::npos ? name + ": " : "", message);
+  }
+}
+
+at::Tensor ConversationProcessor::tiles_of(const Medium& medium) const {
+  if (medium.is_video) return tiles_of_video(image::VideoFile(medium.file));
+  return tiles_of(image::decode_image_file(medium.file));
+}
+
+ImagePlan ConversationProcessor::plan_video(const image::VideoInfo& /*info*/) const {
+  throw InternalError("a plan of a video in a family that takes none");
+}
+
+at::Tensor ConversationProcessor::tiles_of_video(const image::VideoFile& /*video*/) const {
+  throw InternalError("tiles of a video in a family that takes none");
+}
+
+std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*chat*/,
+                                                         std::span<const ImagePlan> /*images*/) const {
+  return {};
+}
+
+data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record,
+                                                const text::RenderedChat& chat) const {
+  if (!sample.tiles.defined()) return sample;
+  at::Tensor pixels = at::empty(sample.tiles.sizes(), at::kByte);
+  int64_t filled = 0;
+  for (const Medium& medium : media_of(record, chat)) {
+    const at::Tensor tiles = read_medium(record, medium.is_video, [&] { return tiles_of(medium); });
+    if (tiles.sizes().slice(1) != pixels.sizes().slice(1) || tiles.size(0) > pixels.size(0) - filled) {
+      throw changed_picture(record);
+    }
+    pixels.narrow(0, filled, tiles.size(0)).copy_(tiles);
+    filled += tiles.size(0);
+  }
+  if (filled != pixels.size(0)) throw changed_picture(record);
+  sample.tiles = std::move(pixels);
+  return sample;
+}
+
+void ConversationProcessor::check_media(const io::Record& record) const {
+  if (!record.videos.empty() && !takes_videos()) {
+    throw data::SampleError("video for a family without",
+                            fmt::format("sample {} has a video ({}), and this family takes no videos; drop the sample "
+                                        "or take a model of another family",
+                                        record.id, excerpt(record.videos.front())));
+  }
+  const auto limit = settings_.max_images_per_sample;
+  if (limit && std::ssize(record.images) > *limit) {
+    throw data::SampleError("too many images",
+                            fmt::format("sample {} has {} images, more than data.max_images_per_sample={}", record.id,
+                                        record.images.size(), *limit));
+  }
+}
+
+std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const io::Record& record,
+                                                                           const text::RenderedChat& chat) const {
+  std::vector<Medium> media;
+  size_t images = 0, videos = 0;
+  for (const text::MediumPlace& place : chat.media) {
+    const auto& files = place.is_video ? record.videos : record.images;
+    size_t& next = place.is_video ? videos : images;
+    if (next == files.size()) break;  // a mark of no file, which the tokens will show
+    media.push_back({settings_.image_root / files[next++], place.is_video});
+  }
+  if (images < record.images.size() || videos < record.videos.size()) {
+    throw data::SampleError(
+        "refused by the chat template",
+        fmt::format("sample {}: {} writes {} of its {} images and videos; put them into user turns, or name another "
+                    "template under data.chat_template",
+                    record.id, template_.source().name, media.size(), record.images.size() + record.videos.size()));
+  }
+  return media;
+}
+
+int64_t id_of(const text::Tokenizer& tokenizer, std::string_view token) {
+  const auto id = tokenizer.token_to_id(token);
+  if (!id) throw data_error("the tokenizer has no token {}, which the chat template needs", token);
+  return *id;
+}
+
+void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
+  if (tokenizer.vocab_size() > vocab_size) {
+    throw data_error(
+        "tokenizer.json has {} tokens and config.json's vocab_size is {}; the embedding is too small; set "
+        "vocab_size to {} and model.resize_embeddings=true, which adds rows",
+        tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size());
+  }
+}
+
+EncodedChat encode_expanded(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
+                            std::span<const ImagePlan> images, int64_t image_token_id, bool add_special_tokens,
+                            std::optional<int64_t> video_token_id) {
+  std::vector<std::string> expansions;
+  for (const auto& image : images) expansions.push_back(image.text);
+  const auto expanded = expand_images(chat, expansions);
+  auto encoding = tokenizer.encode(expanded.text, add_special_tokens);
+  EncodedChat encoded;
+  encoded.is_label = text::answer_tokens(encoding, expanded.text, expanded.answers);
+  encoded.token_ids = std::move(encoding.ids);
+  for (int64_t place = 0; place < std::ssize(encoded.token_ids); ++place) {
+    const int64_t token = encoded.token_ids[static_cast<size_t>(place)];
+    if (token == image_token_id || token == video_token_id) encoded.image_token_positions.push_back(place);
+  }
+  return encoded;
+}
+
+text::Tokenizer load_tokenizer(const std::filesystem::path& folder) {
+  const auto file = folder / "tokenizer.json";
+  if (!std::filesystem::exists(file) && std::filesystem::exists(folder / "tokenizer.model")) {
+    throw data_error(
+        "{} has a tokenizer.model but no tokenizer.json, which is what is read; make it with transformers: "
+        "AutoTokenizer.from_pretrained(\"{}\", use_fast=True).save_pretrained(\"{}\")",
+        folder.string(), folder.string(), folder.string());
+  }
+  return text::Tokenizer::from_file(file);
+}
+
+}  // namespace vlmtrain::models

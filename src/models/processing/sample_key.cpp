@@ -1,0 +1,67 @@
+#include "vlmtrain/models/sample_key.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "models/checkpoints/read_model_config.h"
+#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/text/checkpoint_templates.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Any file but the weights may be one of a family's processor: which, only the family knows.
+bool may_matter(const fs::directory_entry& entry) {
+  constexpr std::array<std::string_view, 4> kEndings{".json", ".jinja", ".txt", ".model"};
+  const std::string name = entry.path().filename().string();
+  return entry.is_regular_file() && !name.ends_with(".index.json") &&
+         std::ranges::any_of(kEndings, [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+void add_folder(ContentHash& hash, const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (may_matter(entry)) files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  for (const auto& file : files) hash.add(file.filename().native()).add(io::read_file(file));
+}
+
+}  // namespace
+
+std::string sample_key(const fs::path& folder, const ProcessorSettings& settings) {
+  if (is_adapter(folder)) return sample_key(base_of_adapter(folder), settings);
+  ContentHash hash;
+  add_folder(hash, folder);
+  // A tower that lies in a folder of its own may say how large its pictures are.
+  const nlohmann::json model_config = read_model_config(folder);
+  for (const auto& [key, value] : model_config.items()) {
+    if (!value.is_string() || value.get_ref<const std::string&>().empty()) continue;
+    const auto config = folder / value.get<std::string>() / "config.json";
+    if (std::error_code error; fs::is_regular_file(config, error)) hash.add(io::read_file(config));
+  }
+  hash.add(fmt::format("{} {} {} {} {} {} {} {}", settings.image_root.string(), settings.max_length,
+                       settings.max_images_per_sample.value_or(-1), settings.image_max_pixels.value_or(-1),
+                       settings.video_fps, settings.video_max_frames, settings.chat_template,
+                       settings.chat_template_date));
+  if (std::error_code error; fs::is_regular_file(settings.chat_template, error)) {
+    hash.add(io::read_file(settings.chat_template));
+  }
+  if (!settings.template_folder.empty()) {
+    for (const auto& [name, source] : text::templates_in(settings.template_folder)) hash.add(name).add(source.jinja);
+  }
+  return hash.text();
+}
+
+}  // namespace vlmtrain::models
