@@ -1,19 +1,32 @@
 #include "vlmtrain/nn/recompute.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/dropout.h"
 
 namespace vlmtrain::nn {
 
 namespace {
 
+using torch::autograd::AccumulateGrad;
 using torch::autograd::AutogradContext;
+using torch::autograd::Edge;
+using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 thread_local bool in_first_run = false;
@@ -36,6 +49,52 @@ struct Block : torch::CustomClassHolder {
   DropoutUnits dropout_units = DropoutScope::current();
 };
 
+bool requires_gradient(const at::Tensor& tensor) {
+  return tensor.requires_grad();
+}
+
+[[noreturn]] void refuse(const std::string& captured) {
+  throw InternalError(fmt::format(
+      "nn::recompute: the block reads {}, which requires gradients and is neither its input nor one of its "
+      "parameters, so that its gradient would be lost; name it in `parameters`, detach it, or add it to the "
+      "hidden states outside of the block (models::BlockAddition)",
+      captured));
+}
+
+/// Whether a tensor that requires gradients came into a graph from outside shows at the graph's end: a path that does
+/// not end in `wanted` ends in a leaf, or passes a node that was made before this object.
+class CaptureCheck {
+ public:
+  void operator()(const at::Tensor& output, const variable_list& wanted) const {
+    std::unordered_set<Edge> ends;
+    for (const auto& tensor : wanted) ends.insert(torch::autograd::impl::gradient_edge(tensor));
+    std::unordered_set<const Node*> seen;
+    std::vector<Edge> to_visit{torch::autograd::impl::gradient_edge(output)};
+    while (!to_visit.empty()) {
+      const Edge edge = std::move(to_visit.back());
+      to_visit.pop_back();
+      if (!edge.is_valid() || ends.contains(edge)) continue;
+      const Node& node = *edge.function;
+      if (const auto* leaf = dynamic_cast<const AccumulateGrad*>(&node)) {
+        refuse(fmt::format("a tensor [{}]", fmt::join(leaf->variable.sizes(), ", ")));
+      }
+      if (was_made_before(node)) refuse(fmt::format("a result of {}", node.name()));
+      if (seen.insert(&node).second) {
+        to_visit.insert(to_visit.end(), node.next_edges().begin(), node.next_edges().end());
+      }
+    }
+  }
+
+ private:
+  /// Each thread counts its own nodes, and a backward pass on a card runs in a thread of its own.
+  bool was_made_before(const Node& node) const {
+    return node.thread_id() != thread_ || node.sequence_nr() < first_node_;
+  }
+
+  uint64_t thread_ = at::RecordFunction::currentThreadId();
+  uint64_t first_node_ = at::sequence_number::peek();
+};
+
 struct Recompute : torch::autograd::Function<Recompute> {
   static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<Block>& block, const at::Tensor& input,
                             at::TensorList parameters) {
@@ -52,6 +111,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     const bool input_needs_gradient = inputs[0].requires_grad();
     inputs[0] = inputs[0].detach().set_requires_grad(input_needs_gradient);
 
+    const CaptureCheck check_captured;
     at::Tensor output;
     {
       const at::AutoGradMode with_gradients(true);
@@ -59,9 +119,8 @@ struct Recompute : torch::autograd::Function<Recompute> {
       output = block->run(inputs[0]);
     }
     variable_list wanted;
-    for (const auto& input : inputs) {
-      if (input.requires_grad()) wanted.push_back(input);
-    }
+    std::ranges::copy_if(inputs, std::back_inserter(wanted), requires_gradient);
+    check_captured(output, wanted);
     const variable_list found = torch::autograd::grad({output}, wanted, output_gradients, /*retain_graph=*/false,
                                                       /*create_graph=*/false, /*allow_unused=*/true);
     variable_list gradients{at::Tensor()};  // of the block itself
@@ -75,7 +134,15 @@ struct Recompute : torch::autograd::Function<Recompute> {
 
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters) {
+  VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
+                 "a parameter of a recomputed block that is a result of others");
   const FirstRun first_run(gradients_wanted());
+  if (!requires_gradient(input) && std::ranges::none_of(parameters, requires_gradient)) {
+    // Keeps nothing as it is, and no backward pass would come by to find what was captured.
+    at::Tensor output = block(input);
+    if (output.requires_grad()) refuse("a tensor");
+    return output;
+  }
   return Recompute::apply(c10::make_intrusive<Block>(block), input, at::TensorList(parameters));
 }
 

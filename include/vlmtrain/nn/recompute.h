@@ -11,8 +11,9 @@ namespace vlmtrain::nn {
 /// DropoutScope of the first run (Chen et al. 2016, arXiv 1604.06174). Loss and gradients are the same as without.
 ///
 /// `parameters` are all tensors that the block reads and that may require gradients; they are inputs of the autograd
-/// node like `input`, so that hooks and gradient synchronisation see them once. The block must give the same operations
-/// in both runs, draw nothing at random but by nn::unit_dropout, and outlive the backward pass.
+/// node like `input`, so that hooks and gradient synchronisation see them once; they are leaves. Another tensor that
+/// requires gradients is refused with an InternalError, in the backward pass at the latest. The block must give the
+/// same operations in both runs, draw nothing at random but by nn::unit_dropout, and outlive the backward pass.
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters);
 
