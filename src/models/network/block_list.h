@@ -3,12 +3,14 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/nn/parameters.h"
 #include "vlmtrain/nn/recompute.h"
@@ -20,6 +22,25 @@ namespace vlmtrain::models {
 inline double residual_branch_gain(int64_t blocks) {
   return 1.0 / std::sqrt(2.0 * static_cast<double>(blocks));
 }
+
+/// Rows that are added to the hidden states behind a block, outside of its recomputation (Meng et al. 2024, arXiv
+/// 2406.04334: DeepStack).
+struct BlockAddition {
+  int64_t block = 0;
+  at::Tensor rows;      ///< int64 [n], each once
+  at::Tensor features;  ///< [n, hidden]; gradients reach it
+};
+
+/// What is done with the hidden states between the blocks.
+struct BetweenBlocks {
+  std::vector<int64_t> wanted{};  ///< blocks whose output is handed out, before anything is added to it
+  std::vector<BlockAddition> additions{};
+};
+
+struct BlockOutputs {
+  at::Tensor last{};                 ///< [rows, hidden]
+  std::vector<at::Tensor> wanted{};  ///< [rows, hidden] for each of BetweenBlocks::wanted
+};
 
 /// The blocks of a tower, which recomputation is applied to from outside: a block only says how it maps its input.
 template <class Block>
@@ -39,13 +60,18 @@ class BlockList {
   /// Runs block after block; the first `recomputed` of them keep only their input. `context` (segments, rotary tables)
   /// is copied into the nodes of the backward pass.
   template <class Context>
-  at::Tensor run(at::Tensor hidden, int64_t recomputed, const Context& context) const {
-    return run_each(std::move(hidden), recomputed, [&](int64_t) -> const Context& { return context; });
+  BlockOutputs run(at::Tensor hidden, int64_t recomputed, const Context& context,
+                   const BetweenBlocks& between = {}) const {
+    return run_each(
+        std::move(hidden), recomputed, [&](int64_t) -> const Context& { return context; }, between);
   }
 
   /// The same with a context for each block: `context_of`(index of the block).
   template <class ContextOf>
-  at::Tensor run_each(at::Tensor hidden, int64_t recomputed, const ContextOf& context_of) const {
+  BlockOutputs run_each(at::Tensor hidden, int64_t recomputed, const ContextOf& context_of,
+                        const BetweenBlocks& between = {}) const {
+    check(between);
+    BlockOutputs outputs{.wanted = std::vector<at::Tensor>(between.wanted.size())};
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];
       const auto run_block = [block = entry.block.get(), context = context_of(i), i,
@@ -55,13 +81,27 @@ class BlockList {
       };
       const bool recomputes = i < recomputed && c10::GradMode::is_enabled();
       hidden = recomputes ? nn::recompute(run_block, hidden, entry.parameters) : run_block(hidden);
+      for (size_t place = 0; place < between.wanted.size(); ++place) {
+        if (between.wanted[place] == i) outputs.wanted[place] = hidden;
+      }
+      for (const auto& addition : between.additions) {
+        if (addition.block == i) hidden = hidden.index_add(0, addition.rows, addition.features);
+      }
     }
-    return hidden;
+    outputs.last = std::move(hidden);
+    return outputs;
   }
 
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
 
  private:
+  void check(const BetweenBlocks& between) const {
+    const auto exists = [this](int64_t block) { return block >= 0 && block < size(); };
+    VLMTRAIN_CHECK(std::ranges::all_of(between.wanted, exists) &&
+                       std::ranges::all_of(between.additions, exists, &BlockAddition::block),
+                   "hidden states behind a block that is none of {}", size());
+  }
+
   struct Entry {
     std::unique_ptr<Block> block;
     std::vector<at::Tensor> parameters;

@@ -88,9 +88,10 @@ at::Tensor VisionTower::operator()(const at::Tensor& pixels, const PatchLayout& 
   const VisionContext frames{nn::Segments::from_lengths(layout.frame_patches, device), rotary};
   const VisionContext windows{nn::Segments::from_lengths(layout.window_patches, device), rotary};
   const at::Tensor embedded = nn::linear(pixels.flatten(1), patch_weight_.flatten(1), {});
-  return blocks_.run_each(embedded, recomputed_blocks, [&](int64_t block) -> const VisionContext& {
+  const auto context_of = [&](int64_t block) -> const VisionContext& {
     return config_.has_windows(block) ? windows : frames;
-  });
+  };
+  return blocks_.run_each(embedded, recomputed_blocks, context_of).last;
 }
 
 PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config)

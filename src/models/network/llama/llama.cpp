@@ -153,12 +153,13 @@ at::Tensor LlamaModel::operator()(const at::Tensor& embedded, const at::Tensor& 
                                   int64_t recomputed_blocks, nn::KeyValueCache* cache) const {
   const LlamaContext context{samples, rotary_table(position_ids), config_.sliding_window};
   if (cache != nullptr) cache->append(samples, config_.sliding_window);
-  const at::Tensor hidden = blocks_.run_each(embedded, recomputed_blocks, [&](int64_t block) {
+  const auto context_of = [&](int64_t block) {
     LlamaContext own = context;
     own.cache = cache;
     own.block = block;
     return own;
-  });
+  };
+  const at::Tensor hidden = blocks_.run_each(embedded, recomputed_blocks, context_of).last;
   return norm_(hidden.index_select(0, output_positions));
 }
 

@@ -177,7 +177,7 @@ at::Tensor VisionTransformer::operator()(const at::Tensor& pixels, int64_t recom
   const auto tiles = nn::Segments::uniform(pixels.size(0), config_.rows_per_tile(), pixels.device());
   at::Tensor embedded = embed(pixels);
   if (norm_before_) embedded = (*norm_before_)(embedded);
-  const at::Tensor features = blocks_.run(embedded, recomputed_blocks, tiles);
+  const at::Tensor features = blocks_.run(embedded, recomputed_blocks, tiles).last;
   return config_.feature_blocks ? features : norm_after_(features);
 }
 
