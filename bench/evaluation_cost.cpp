@@ -3,8 +3,8 @@
 //   evaluation_cost CHECKPOINT DATA.json IMAGES [BATCH] [THREADS]
 //
 // forward_seconds: the hidden states and the loss of batches that are decoded and collated; loss_seconds:
-// train::evaluate without answers, decoding included; answer_seconds: the same with answers of at most 8 tokens. Each
-// is the least of three.
+// evaluation::evaluate without answers, decoding included; answer_seconds: the same with answers of at most 8 tokens.
+// Each is the least of three.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -22,9 +22,9 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/step.h"
+#include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/train/evaluate.h"
 
 namespace {
 
@@ -55,11 +55,11 @@ void measure(const char* checkpoint, const char* data, const char* images, size_
       engine::loss_of(*model, batch, /*normalizer=*/1, /*loss_chunk_rows=*/1024).item<double>();
     }
   });
-  train::EvaluationSettings settings{.batch_size = static_cast<int64_t>(batch_size), .max_new_tokens = 8};
+  evaluation::EvaluationSettings settings{.batch_size = static_cast<int64_t>(batch_size), .max_new_tokens = 8};
   settings.answers = false;
-  const double loss = least_seconds([&] { train::evaluate(*model, *processor, records, settings, {}); });
+  const double loss = least_seconds([&] { evaluation::evaluate(*model, *processor, records, settings, {}); });
   settings.answers = true;
-  const double answers = least_seconds([&] { train::evaluate(*model, *processor, records, settings, {}); });
+  const double answers = least_seconds([&] { evaluation::evaluate(*model, *processor, records, settings, {}); });
   fmt::print("{}\n", nlohmann::ordered_json{{"samples", samples.size()},
                                             {"batch_size", batch_size},
                                             {"forward_seconds", forward},

@@ -8,7 +8,7 @@ import subprocess
 
 from . import candidates, draw, named, rewrite
 
-PROGRAMS = {"train": "train_tests", "planner": "planner_tests", "engine": "engine_tests"}
+PROGRAMS = {"train": "train_tests", "evaluation": "evaluation_tests", "planner": "planner_tests", "engine": "engine_tests"}
 
 
 def configure(root, build, *more):

@@ -10,7 +10,7 @@ import clang.cindex as cindex
 from clang.cindex import CursorKind as Kind
 from clang.cindex import TypeKind
 
-PARTS = ("train", "planner", "engine")
+PARTS = ("train", "evaluation", "planner", "engine")
 
 OPERATORS = {
     "<": ("<=", ">="), "<=": ("<", ">"), ">": (">=", "<="), ">=": (">", "<"), "==": ("!=",), "!=": ("==",),

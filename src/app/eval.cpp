@@ -13,13 +13,13 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/evaluate.h"
 #include "vlmtrain/train/planned_evaluation.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
@@ -39,9 +39,9 @@ struct Arguments {
   bool json = false;
 };
 
-void print_table(const train::Evaluation& result) {
+void print_table(const evaluation::Evaluation& result) {
   fmt::print("{:<16} {:>8} {:>12}\n", "task", "samples", "exact match");
-  const auto row = [](const std::string& name, const train::TaskScore& score) {
+  const auto row = [](const std::string& name, const evaluation::TaskScore& score) {
     fmt::print("{:<16} {:>8} {:>11.1f}%\n", name, score.samples, 100 * score.exact_match());
   };
   for (const auto& [task, score] : result.by_task) row(task, score);
@@ -86,17 +86,17 @@ ExitCode eval(const Arguments& arguments) {
   const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision));
 
   std::string lines;
-  auto result =
-      train::evaluate(*model, *processor, planned.records, planned.settings, [&lines](const train::Answer& answer) {
-        const bool is_closed = answer.type == train::AnswerType::kClosed;
-        lines += io::json_text(nlohmann::ordered_json{{"id", answer.id},
-                                                      {"task", answer.task},
-                                                      {"closed", is_closed},
-                                                      {"expected", answer.expected},
-                                                      {"given", answer.given},
-                                                      {"question", answer.question}}) +
-                 "\n";
-      });
+  auto result = evaluation::evaluate(*model, *processor, planned.records, planned.settings,
+                                     [&lines](const evaluation::Answer& answer) {
+                                       const bool is_closed = answer.type == evaluation::AnswerType::kClosed;
+                                       lines += io::json_text(nlohmann::ordered_json{{"id", answer.id},
+                                                                                     {"task", answer.task},
+                                                                                     {"closed", is_closed},
+                                                                                     {"expected", answer.expected},
+                                                                                     {"given", answer.given},
+                                                                                     {"question", answer.question}}) +
+                                                "\n";
+                                     });
   result.skipped += planned.dropped;
   if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);
   if (arguments.json) {

@@ -11,7 +11,7 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/sample_key.h"
 #include "vlmtrain/report/progress.h"
-#include "vlmtrain/train/evaluate.h"
+#include "vlmtrain/train/check_start.h"
 #include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {

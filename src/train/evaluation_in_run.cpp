@@ -36,8 +36,8 @@ std::string words_of(BestMetric metric, double value) {
 }  // namespace
 
 EvaluationInRun::EvaluationInRun(const Config& config, const EvaluationSet& set,
-                                 const models::VisionLanguageModel& model, EvaluationSettings settings, bool has_values,
-                                 EvaluationState& state)
+                                 const models::VisionLanguageModel& model, evaluation::EvaluationSettings settings,
+                                 bool has_values, EvaluationState& state)
     : options_(config.evaluation),
       set_(set),
       model_(model),
@@ -64,7 +64,8 @@ bool EvaluationInRun::is_due(int64_t step, double epochs_before, double epochs_a
 
 std::optional<report::EvaluationMetrics> EvaluationInRun::after(int64_t step) {
   state_.is_due = true;
-  const Evaluation evaluation = evaluate(model_, set_.processor(), set_.records(), settings_, /*on_answer=*/{});
+  const evaluation::Evaluation evaluation =
+      evaluation::evaluate(model_, set_.processor(), set_.records(), settings_, /*on_answer=*/{});
   settings_.batch_size = evaluation.batch_size;
   if (!evaluation.is_whole) return std::nullopt;
   state_.is_due = false;

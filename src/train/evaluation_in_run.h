@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "train/evaluation_set.h"
+#include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/evaluate.h"
 #include "vlmtrain/train/run_checkpoint.h"
 
 namespace vlmtrain::train {
@@ -26,7 +26,7 @@ class EvaluationInRun {
   /// `settings` is how a batch is computed; `set`, `model` and `state` have to outlive it. A state of another data set
   /// or metric begins anew. `has_values`: false on a virtual card, where nothing is better than anything.
   EvaluationInRun(const Config& config, const EvaluationSet& set, const models::VisionLanguageModel& model,
-                  EvaluationSettings settings, bool has_values, EvaluationState& state);
+                  evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state);
 
   /// Whether one follows the step that is done by now. `epochs_before` and `epochs_after` it; `is_last` of the run.
   bool is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const;
@@ -50,7 +50,7 @@ class EvaluationInRun {
   const EvaluationOptions& options_;
   const EvaluationSet& set_;
   const models::VisionLanguageModel& model_;
-  EvaluationSettings settings_;
+  evaluation::EvaluationSettings settings_;
   bool has_values_;
   EvaluationState& state_;
   std::optional<report::EvaluationMetrics> newest_;  // of this process

@@ -49,11 +49,12 @@ class EvaluationInRunTest : public SmallRunTest {
   }
 
   /// What `vlmtrain eval` says of a checkpoint of the run.
-  Evaluation evaluation_of(const fs::path& checkpoint) const {
+  evaluation::Evaluation evaluation_of(const fs::path& checkpoint) const {
     const auto processor = models::load_processor(checkpoint, processor_settings(config_.data, config_.data.eval));
     const auto model = models::load_model(checkpoint, at::kCPU, engine::dtype_of(config_.training.precision));
-    return evaluate(*model, *processor, read_records(config_.data.eval),
-                    {.max_new_tokens = 4, .end_token_ids = models::end_token_ids(checkpoint, *processor)}, {});
+    return evaluation::evaluate(*model, *processor, read_records(config_.data.eval),
+                                {.max_new_tokens = 4, .end_token_ids = models::end_token_ids(checkpoint, *processor)},
+                                {});
   }
 
   /// With a learning rate that takes the model nowhere, so that each evaluation gives the same.

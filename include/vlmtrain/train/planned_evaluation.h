@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <vector>
 
+#include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/evaluate.h"
 
 namespace vlmtrain::train {
 
@@ -16,7 +16,7 @@ namespace vlmtrain::train {
 struct PlannedEvaluation {
   std::vector<io::Record> records;
   int64_t dropped = 0;  ///< bad samples that are not among them
-  EvaluationSettings settings;
+  evaluation::EvaluationSettings settings;
 };
 
 /// Of data.eval, with a checkpoint that is not loaded yet. Looks at the samples as data.check_at_start says; rehearses

@@ -7,7 +7,6 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/check_start.h"
-#include "vlmtrain/train/evaluate.h"
 #include "vlmtrain/train/run_files.h"
 #include "vlmtrain/train/setup.h"
 

@@ -94,7 +94,7 @@ void SamplePredictions::answer(int64_t step) {
 bool SamplePredictions::answer_next(int64_t step) {
   next_ %= records_.size();
   const io::Record& record = records_[next_];
-  const auto on_answer = [&](const Answer& answer) {
+  const auto on_answer = [&](const evaluation::Answer& answer) {
     callbacks_.prediction({.step = step,
                            .id = answer.id,
                            .task = answer.task,
@@ -106,7 +106,7 @@ bool SamplePredictions::answer_next(int64_t step) {
   answered_step_ = step;
   const auto start = Clock::now();
   try {
-    if (evaluate(model_, processor_, {record}, settings_, on_answer).left_out > 0) return false;
+    if (evaluation::evaluate(model_, processor_, {record}, settings_, on_answer).left_out > 0) return false;
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kBadData) throw;
     // The log says why it cannot be used.

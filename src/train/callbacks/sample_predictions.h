@@ -8,9 +8,9 @@
 
 #include "train/callbacks/callback.h"
 #include "train/callbacks/callback_list.h"
+#include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/report/prediction.h"
-#include "vlmtrain/train/evaluate.h"
 
 namespace vlmtrain::train {
 
@@ -51,7 +51,7 @@ class SamplePredictions final : public Callback {
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
   double share_;
-  EvaluationSettings settings_;
+  evaluation::EvaluationSettings settings_;
   CallbackList& callbacks_;
   std::unordered_map<std::string, std::vector<std::string>> thumbnails_;  // by record
 

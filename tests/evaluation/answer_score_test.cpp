@@ -1,8 +1,8 @@
-#include "vlmtrain/train/answer_score.h"
+#include "vlmtrain/evaluation/answer_score.h"
 
 #include <gtest/gtest.h>
 
-namespace vlmtrain::train {
+namespace vlmtrain::evaluation {
 namespace {
 
 io::Record record_of(std::string answer_type, std::string answer) {
@@ -62,4 +62,4 @@ TEST(OpenScore, CountsWordsAsLlavaMedDoes) {
 }
 
 }  // namespace
-}  // namespace vlmtrain::train
+}  // namespace vlmtrain::evaluation

@@ -1,3 +1,5 @@
+#include "vlmtrain/evaluation/evaluate.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -8,10 +10,8 @@
 #include "planner/user_error.h"
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/memory/fault_injection.h"
-#include "vlmtrain/train/evaluate.h"
-#include "vlmtrain/train/trainer.h"
 
-namespace vlmtrain::train {
+namespace vlmtrain::evaluation {
 namespace {
 
 TEST(EvaluationTest, IsOneLineOfJson) {
@@ -32,29 +32,6 @@ TEST(EvaluationTest, IsOneLineOfJson) {
 TEST(EvaluationTest, NoSampleIsNoMatch) {
   EXPECT_EQ(TaskScore{}.exact_match(), 0);
   EXPECT_EQ(nlohmann::json::parse(Evaluation{}.to_json())["by_task"].dump(), "{}");
-}
-
-TEST(TrainingSummaryTest, ARunThatDidNoStepHasNoLoss) {
-  TrainingSummary summary;
-  summary.steps = 3;
-  summary.checkpoint = "run/checkpoints/step-3";
-  EXPECT_EQ(summary.to_json(),
-            R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3",)"
-            R"("reserved_peak_bytes":0,"planned_peak_bytes":null,"skipped_steps":0,"callback_seconds":0.0,)"
-            R"("early_stopped":false,"best_metric":null,"best_step":null,"best_value":null,"best_checkpoint":null,)"
-            R"("last_evaluation":null})");
-  summary.last_loss = 1.5;
-  EXPECT_EQ(nlohmann::json::parse(summary.to_json())["last_loss"], 1.5);
-}
-
-TEST(TrainingSummaryTest, ARunOnAGpuTellsItsPeakBesideThePlannedOne) {
-  TrainingSummary summary;
-  summary.reserved_peak_bytes = 5'000'000'000;
-  summary.planned_peak_bytes = 5'100'000'000;
-  const auto json = nlohmann::json::parse(summary.to_json());
-  EXPECT_EQ(json["reserved_peak_bytes"], 5'000'000'000);
-  EXPECT_EQ(json["planned_peak_bytes"], 5'100'000'000);
-  EXPECT_TRUE(json["checkpoint"].is_null()) << "on a virtual card there is none";
 }
 
 /// A small model, and what it answers to four records.
@@ -196,4 +173,4 @@ TEST_F(EvaluationGuardTest, WhatDoesNotFitAloneIsLeftOutByName) {
 }
 
 }  // namespace
-}  // namespace vlmtrain::train
+}  // namespace vlmtrain::evaluation

@@ -1,4 +1,4 @@
-#include "vlmtrain/train/answer_score.h"
+#include "vlmtrain/evaluation/answer_score.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <map>
 #include <sstream>
 
-namespace vlmtrain::train {
+namespace vlmtrain::evaluation {
 
 namespace {
 
@@ -91,4 +91,4 @@ void OpenScore::add(std::string_view expected, std::string_view given) {
   f1_sum += 2 * precision * recall / (precision + recall);
 }
 
-}  // namespace vlmtrain::train
+}  // namespace vlmtrain::evaluation

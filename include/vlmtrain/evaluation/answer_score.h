@@ -6,7 +6,7 @@
 
 #include "vlmtrain/io/dataset_file.h"
 
-namespace vlmtrain::train {
+namespace vlmtrain::evaluation {
 
 // Scores of visual question answering, as LLaVA-Med reports them (https://github.com/microsoft/LLaVA-Med,
 // llava/eval/run_eval.py): closed questions, which yes or no answers, by accuracy, open ones by the words they recall.
@@ -47,4 +47,4 @@ struct OpenScore {
   double mean(double sum) const { return samples > 0 ? sum / static_cast<double>(samples) : 0; }
 };
 
-}  // namespace vlmtrain::train
+}  // namespace vlmtrain::evaluation

@@ -1,4 +1,4 @@
-#include "vlmtrain/train/evaluate.h"
+#include "vlmtrain/evaluation/evaluate.h"
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@
 #include "vlmtrain/memory/recovery.h"
 #include "vlmtrain/memory/shortage.h"
 
-namespace vlmtrain::train {
+namespace vlmtrain::evaluation {
 
 namespace {
 
@@ -266,4 +266,4 @@ Evaluation evaluate(const models::VisionLanguageModel& model, const models::Proc
   return Evaluator(model, processor, records, settings, on_answer).run();
 }
 
-}  // namespace vlmtrain::train
+}  // namespace vlmtrain::evaluation

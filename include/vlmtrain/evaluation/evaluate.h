@@ -3,7 +3,6 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -11,15 +10,14 @@
 
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/engine/evaluation.h"
+#include "vlmtrain/evaluation/answer_score.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
-#include "vlmtrain/train/answer_score.h"
-#include "vlmtrain/train/config.h"
 
-namespace vlmtrain::train {
+namespace vlmtrain::evaluation {
 
 struct EvaluationSettings {
   at::Device device = at::kCPU;
@@ -76,14 +74,8 @@ struct Answer {
   AnswerType type = AnswerType::kOpen;
 };
 
-/// Before an evaluation that is not to skip bad samples: looks at all of `file` first, as data.check_at_start says.
-/// Throws UserError (kBadData) that says how many are bad and names the first.
-/// `most_samples`: of so many only, spread over the data set; 0: of all.
-void refuse_bad_samples(const std::vector<io::Record>& records, const models::Processor& processor,
-                        const Config& config, const std::filesystem::path& file, int64_t most_samples = 0);
-
 /// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after
-/// white space at both ends is dropped; closed and open ones as train/answer_score.h says. A batch's pictures are
+/// white space at both ends is dropped; closed and open ones as evaluation/answer_score.h says. A batch's pictures are
 /// decoded and pass the vision tower once. `on_answer` sees each answer, in the data set's order.
 ///
 /// Where memory runs out, of the device or of the host, caches are emptied and the batch is halved, from there on; a
@@ -94,4 +86,4 @@ Evaluation evaluate(const models::VisionLanguageModel& model, const models::Proc
                     const std::vector<io::Record>& records, const EvaluationSettings& settings,
                     const std::function<void(const Answer&)>& on_answer);
 
-}  // namespace vlmtrain::train
+}  // namespace vlmtrain::evaluation
