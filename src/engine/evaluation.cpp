@@ -13,8 +13,9 @@ namespace {
 
 /// fp32 [samples]. `batch.label_tasks` are the places of the labels' samples.
 at::Tensor losses_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
-                     const at::Tensor& image_features, int64_t loss_chunk_rows, at::Device device) {
-  const at::Tensor hidden = model.hidden_states(batch, image_features, batch.label_positions, /*cache=*/nullptr);
+                     const models::ImageFeatures& image_features, int64_t loss_chunk_rows, at::Device device) {
+  const at::Tensor hidden =
+      model.hidden_states(batch, image_features, {.positions = batch.label_positions}, /*cache=*/nullptr).hidden;
   const at::Tensor places = at::arange(batch.samples, at::TensorOptions(at::kLong).device(device)).unsqueeze(1);
   const at::Tensor sums = at::zeros({batch.samples, 2}, at::TensorOptions(at::kFloat).device(device));
   // Weights that are trained have their gradient computed with the loss, whether or not anybody wants it.
@@ -39,11 +40,11 @@ BatchScore evaluate_batch(const models::VisionLanguageModel& model, std::vector<
   const at::NoGradGuard no_gradients;
   for (size_t i = 0; i < samples.size(); ++i) samples[i].task_number = static_cast<int64_t>(i);
   BatchScore score;
-  at::Tensor features;
+  models::ImageFeatures features;
   {
     const auto batch = data::collate(samples, /*with_tasks=*/true).to(generation.device);
     samples.clear();
-    features = model.all_image_features({batch.tiles, batch.grids}, layout.vision_tiles_per_pass);
+    features = model.all_image_features({batch.tiles, batch.grids}, layout.vision_tiles_per_pass, /*with_dense=*/false);
     score.losses = read(losses_of(model, batch, features, layout.loss_chunk_rows, generation.device));
   }
   if (!prompts.empty()) score.answers = generate(model, std::move(prompts), features, generation);

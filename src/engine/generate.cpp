@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -23,7 +22,7 @@ namespace {
 struct Sequence {
   size_t place;  // in the result
   data::Sample sample;
-  at::Tensor image_features;  // [image tokens, hidden]; undefined without images
+  models::ImageFeatures image_features;
   int64_t next_position;
   RandomStream random;
 
@@ -44,7 +43,8 @@ int64_t position_after(const data::Sample& prompt) {
   return prompt.position_ids.empty() ? prompt.tokens() : std::ranges::max(prompt.position_ids) + 1;
 }
 
-std::vector<Sequence> start(std::vector<data::Sample> prompts, const at::Tensor& image_features, uint64_t seed) {
+std::vector<Sequence> start(std::vector<data::Sample> prompts, const models::ImageFeatures& image_features,
+                            uint64_t seed) {
   std::vector<Sequence> sequences;
   int64_t first_feature = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -52,9 +52,9 @@ std::vector<Sequence> start(std::vector<data::Sample> prompts, const at::Tensor&
     const int64_t position = position_after(prompt);
     prompt.tiles.reset();
     prompt.grids.clear();
-    at::Tensor features;
+    models::ImageFeatures features;
     if (const auto count = std::ssize(prompt.image_token_positions); count > 0) {
-      features = image_features.narrow(0, first_feature, count);
+      features = image_features.narrow(first_feature, count);
       first_feature += count;
     }
     sequences.push_back(
@@ -69,12 +69,10 @@ data::MicroBatch whole_sequences(std::span<const Sequence> sequences, at::Device
   return data::collate(samples).to(device);
 }
 
-at::Tensor features_of(std::span<const Sequence> sequences) {
-  std::vector<at::Tensor> features;
-  for (const auto& sequence : sequences) {
-    if (sequence.image_features.defined()) features.push_back(sequence.image_features);
-  }
-  return features.empty() ? at::Tensor() : at::cat(features);
+models::ImageFeatures features_of(std::span<const Sequence> sequences) {
+  std::vector<models::ImageFeatures> features;
+  for (const auto& sequence : sequences) features.push_back(sequence.image_features);
+  return models::ImageFeatures::join(features);
 }
 
 /// The last token of each sequence.
@@ -104,9 +102,9 @@ at::Tensor next_logits(const models::VisionLanguageModel& model, std::span<const
   const bool is_whole = is_first_step || cache == nullptr;
   const auto batch = is_whole ? whole_sequences(sequences, device) : newest_tokens(sequences, device);
   const at::Tensor last_rows = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1;
-  const at::Tensor hidden =
-      model.hidden_states(batch, is_whole ? features_of(sequences) : at::Tensor(), last_rows, cache);
-  return nn::matmul_transposed(hidden, model.output_weight()).to(at::kFloat);
+  const auto output = model.hidden_states(batch, is_whole ? features_of(sequences) : models::ImageFeatures(),
+                                          {.positions = last_rows}, cache);
+  return nn::matmul_transposed(output.hidden, model.output_weight()).to(at::kFloat);
 }
 
 at::Tensor uniform_numbers(std::span<Sequence> sequences) {
@@ -143,7 +141,7 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
                                            const GenerateSettings& settings) {
   if (prompts.empty()) return {};
   const at::NoGradGuard no_gradients;
-  at::Tensor features;
+  models::ImageFeatures features;
   {
     const auto batch = data::collate(prompts).to(settings.device);
     features = model.all_image_features({batch.tiles, batch.grids});
@@ -152,7 +150,8 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
 }
 
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
-                                           const at::Tensor& image_features, const GenerateSettings& settings) {
+                                           const models::ImageFeatures& image_features,
+                                           const GenerateSettings& settings) {
   const at::NoGradGuard no_gradients;
   check(settings.sampling);
   std::vector<std::vector<int64_t>> answers(prompts.size());

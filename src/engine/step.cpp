@@ -80,7 +80,7 @@ class Accumulation {
     if (optimizer_ != nullptr) optimizer_->set_task(only_task_of(samples));
     const auto batch = on_device(data::collate(samples, settings_.tasks.apart()), settings_.device);
     const at::Tensor loss =
-        loss_from(model_.forward(batch, batch.label_positions), model_, batch,
+        loss_from(model_.forward(batch, {.positions = batch.label_positions}).hidden, model_, batch,
                   static_cast<double>(result_.label_tokens), settings_.loss_chunk_rows, tasks_ ? &*tasks_ : nullptr);
     // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
     if (loss.requires_grad()) loss.backward(loss_scale_);
@@ -152,13 +152,8 @@ UpdateHalfDone::UpdateHalfDone(const memory::Shortage& shortage)
 
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
                    int64_t loss_chunk_rows) {
-  return loss_from(model.forward(batch, batch.label_positions), model, batch, normalizer, loss_chunk_rows);
-}
-
-at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
-                   const at::Tensor& image_features, double normalizer, int64_t loss_chunk_rows) {
-  const at::Tensor hidden = model.hidden_states(batch, image_features, batch.label_positions, /*cache=*/nullptr);
-  return loss_from(hidden, model, batch, normalizer, loss_chunk_rows);
+  return loss_from(model.forward(batch, {.positions = batch.label_positions}).hidden, model, batch, normalizer,
+                   loss_chunk_rows);
 }
 
 StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,

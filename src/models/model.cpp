@@ -1,6 +1,5 @@
 #include "vlmtrain/models/model.h"
 
-#include <ATen/ops/cat.h>
 #include <nlohmann/json.hpp>
 
 #include <vector>
@@ -14,26 +13,30 @@ namespace vlmtrain::models {
 using memory::Component;
 using memory::InComponent;
 
-at::Tensor VisionLanguageModel::all_image_features(const VisionInput& vision) const {
-  return all_image_features(vision, vision_tiles_per_pass_);
+ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision, bool with_dense) const {
+  return all_image_features(vision, vision_tiles_per_pass_, with_dense);
 }
 
-at::Tensor VisionLanguageModel::all_image_features(const VisionInput& vision, int64_t tiles_per_pass) const {
+ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision, int64_t tiles_per_pass,
+                                                      bool with_dense) const {
   if (!vision.tiles.defined()) return {};
   const InComponent component(Component::kVision);
-  std::vector<at::Tensor> passes;
+  std::vector<ImageFeatures> passes;
   for (const auto& pass : vision_passes(vision, tiles_per_pass)) {
     const nn::DropoutScope dropout(pass.units);
-    passes.push_back(image_features(pass));
+    passes.push_back(image_features(pass, with_dense));
   }
-  return passes.size() == 1 ? passes.front() : at::cat(passes);
+  return passes.size() == 1 ? passes.front() : ImageFeatures::join(passes);
 }
 
-at::Tensor VisionLanguageModel::forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const {
-  const at::Tensor features = all_image_features({batch.tiles, batch.grids, batch.tile_units});
+ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const OutputRequest& request) const {
+  const ImageFeatures features =
+      all_image_features({batch.tiles, batch.grids, batch.tile_units}, request.dense_features);
   const InComponent language(Component::kLanguage);
   const nn::DropoutScope dropout(batch.sample_units);
-  return hidden_states(batch, features, output_positions, /*cache=*/nullptr);
+  ModelOutput output = hidden_states(batch, features, request, /*cache=*/nullptr);
+  output.dense_features = features.dense;
+  return output;
 }
 
 std::optional<WeightPlace> VisionLanguageModel::weight_elsewhere(const std::string& /*parameter*/) const {

@@ -80,7 +80,7 @@ TEST_F(Generate, AnyOfTheEndTokensEndsAnAnswer) {
 TEST_F(Generate, KnownImageFeaturesGiveTheSameAnswers) {
   const auto all = prompts();
   const auto batch = data::collate(all);
-  const at::Tensor features = model_->all_image_features({batch.tiles, batch.grids});
+  const auto features = model_->all_image_features({batch.tiles, batch.grids});
   EXPECT_EQ(generate(*model_, all, features, {.max_new_tokens = 6}), generate(*model_, all, {.max_new_tokens = 6}));
 }
 
@@ -114,11 +114,11 @@ TEST_F(Generate, APenaltyKeepsAnswersFromRepeatingThemselves) {
 class NotingModel final : public models::VisionLanguageModel {
  public:
   NotingModel() : VisionLanguageModel({}), weight_(at::zeros({5, 2})) {}
-  at::Tensor image_features(const models::VisionInput&) const override { return {}; }
-  at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor&, const at::Tensor& output_positions,
-                           nn::KeyValueCache*) const override {
+  models::ImageFeatures image_features(const models::VisionInput&, bool) const override { return {}; }
+  models::ModelOutput hidden_states(const data::MicroBatch& batch, const models::ImageFeatures&,
+                                    const models::OutputRequest& request, nn::KeyValueCache*) const override {
     positions.push_back(batch.position_ids);
-    return at::zeros({output_positions.numel(), 2});
+    return {.hidden = at::zeros({request.positions.numel(), 2})};
   }
   const at::Tensor& output_weight() const override { return weight_; }
   int64_t vision_blocks() const override { return 0; }

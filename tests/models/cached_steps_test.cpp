@@ -33,7 +33,7 @@ TEST_P(CachedSteps, GiveTheLogitsOfThePassOverTheWhole) {
   const parity::Case reference(GetParam());
   const auto model = reference.load_model();
   const auto samples = reference.samples();
-  const auto logits = [&](const at::Tensor& hidden) { return at::mm(hidden, model->output_weight().t()); };
+  const auto logits = [&](const ModelOutput& output) { return at::mm(output.hidden, model->output_weight().t()); };
   constexpr int64_t kSteps = 12;
 
   std::vector<data::Sample> prompts;
@@ -43,7 +43,7 @@ TEST_P(CachedSteps, GiveTheLogitsOfThePassOverTheWhole) {
     const auto whole = data::collate(std::span(&sample, 1));
     const int64_t prompt = sample.tokens() - kSteps;
     ASSERT_TRUE(sample.image_token_positions.empty() || sample.image_token_positions.back() < prompt);
-    wanted.push_back(logits(model->forward(whole, at::arange(prompt - 1, sample.tokens(), at::kLong))));
+    wanted.push_back(logits(model->forward(whole, {.positions = at::arange(prompt - 1, sample.tokens(), at::kLong)})));
     prompts.push_back(beginning(sample, prompt));
     capacities.push_back(sample.tokens());
   }
@@ -57,8 +57,9 @@ TEST_P(CachedSteps, GiveTheLogitsOfThePassOverTheWhole) {
     }
   };
   const auto batch = data::collate(prompts);
-  expect_row(0, logits(model->hidden_states(batch, model->all_image_features({batch.tiles, batch.grids}),
-                                            batch.segments.offsets.slice(0, 1).to(at::kLong) - 1, &cache)));
+  expect_row(0,
+             logits(model->hidden_states(batch, model->all_image_features({batch.tiles, batch.grids}),
+                                         {.positions = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1}, &cache)));
   for (int64_t step = 0; step < kSteps; ++step) {
     data::MicroBatch newest;
     std::vector<at::Tensor> tokens, positions;
@@ -75,7 +76,8 @@ TEST_P(CachedSteps, GiveTheLogitsOfThePassOverTheWhole) {
     }
     newest.position_ids = at::cat(positions, -1);
     newest.segments = nn::Segments::uniform(std::ssize(samples), 1, at::kCPU);
-    expect_row(step + 1, logits(model->hidden_states(newest, {}, at::arange(std::ssize(samples), at::kLong), &cache)));
+    expect_row(step + 1, logits(model->hidden_states(
+                             newest, {}, {.positions = at::arange(std::ssize(samples), at::kLong)}, &cache)));
   }
 }
 

@@ -199,7 +199,8 @@ TEST(BuildModel, DropsThePixelsBeyondTheLastWholePatch) {
   const auto tiles = copy.origin().samples().at(0).tiles.narrow(0, 0, 2);
   const auto larger = at::ones({2, 3, 37, 37}, at::kByte);
   larger.narrow(2, 0, 32).narrow(3, 0, 32).copy_(tiles);
-  EXPECT_TRUE(at::equal(wide->image_features({larger, {}}), copy.origin().load_model()->image_features({tiles, {}})));
+  EXPECT_TRUE(at::equal(wide->all_image_features({larger, {}}).features,
+                        copy.origin().load_model()->all_image_features({tiles, {}}).features));
 }
 
 TEST(SaveCheckpoint, WritesTheTypeIntoTheConfig) {

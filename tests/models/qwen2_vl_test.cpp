@@ -302,9 +302,9 @@ TEST(Qwen2VlModel, SeesFramesInPassesAsAtOnce) {
   const parity::Case origin("qwen2_5_vl_video");
   const auto model = origin.load_model();
   const auto batch = data::collate(origin.samples());
-  const at::Tensor at_once = model->forward(batch, batch.label_positions);
+  const at::Tensor at_once = model->forward(batch, {.positions = batch.label_positions}).hidden;
   model->set_vision_tiles_per_pass(30);
-  EXPECT_TRUE(at::allclose(model->forward(batch, batch.label_positions), at_once, 1e-5, 1e-5));
+  EXPECT_TRUE(at::allclose(model->forward(batch, {.positions = batch.label_positions}).hidden, at_once, 1e-5, 1e-5));
 }
 
 TEST(Qwen2VlModel, MergerIsTheProjector) {

@@ -28,7 +28,8 @@ class ExactValues {
   /// `model` is in float64.
   ExactValues(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) {
     const auto batch = data::collate(samples);
-    const at::Tensor logits = at::matmul(model.forward(batch, batch.label_positions), model.output_weight().t());
+    const auto output = model.forward(batch, {.positions = batch.label_positions});
+    const at::Tensor logits = at::matmul(output.hidden, model.output_weight().t());
     const at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
     loss.backward();
     logits_ = logits.detach();

@@ -121,7 +121,8 @@ TEST_P(FamilyParity, LogitsOfThePackedBatch) {
   const at::NoGradGuard no_gradients;
   const auto model = case_.load_model();
   const auto batch = data::collate(samples_);
-  const at::Tensor logits = at::mm(model->forward(batch, batch.label_positions), model->output_weight().t());
+  const at::Tensor logits =
+      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));

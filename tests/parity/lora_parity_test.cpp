@@ -115,7 +115,8 @@ TEST_P(LoraParity, Logits) {
   const at::NoGradGuard no_gradients;
   const auto model = case_.load();
   const auto batch = data::collate(samples_);
-  const at::Tensor logits = at::mm(model->forward(batch, batch.label_positions), model->output_weight().t());
+  const at::Tensor logits =
+      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
@@ -234,9 +235,10 @@ TEST_P(LoraParity, MergedWeightsAreThoseOfPeft) {
   const auto batch = data::collate(samples_);
   const auto plain = models::load_model(folder.path() / "merged", at::kCPU, at::kFloat);
   EXPECT_FALSE(plain->parameters().lora().has_value());
-  const at::Tensor found = plain->forward(batch, batch.label_positions);
-  const at::Tensor wanted =
-      models::load_model(folder.path(), at::kCPU, at::kFloat)->forward(batch, batch.label_positions);
+  const at::Tensor found = plain->forward(batch, {.positions = batch.label_positions}).hidden;
+  const at::Tensor wanted = models::load_model(folder.path(), at::kCPU, at::kFloat)
+                                ->forward(batch, {.positions = batch.label_positions})
+                                .hidden;
   deviations_.expect_at_most(1e-5, relative_difference(found, wanted), "hidden states of the merged model", GetParam());
 }
 
@@ -245,8 +247,8 @@ TEST_P(LoraParity, AFreshAdapterChangesNothing) {
   const auto model = case_.build(case_.settings());
   models::initialize_adapter(*model, /*seed=*/3);
   const auto batch = data::collate(samples_);
-  const at::Tensor found = model->forward(batch, batch.label_positions);
-  const at::Tensor wanted = case_.base().load_model()->forward(batch, batch.label_positions);
+  const at::Tensor found = model->forward(batch, {.positions = batch.label_positions}).hidden;
+  const at::Tensor wanted = case_.base().load_model()->forward(batch, {.positions = batch.label_positions}).hidden;
   deviations_.expect_at_most(case_.settings().use_dora ? 2e-6 : 0, relative_difference(found, wanted),
                              "hidden states with a fresh adapter", GetParam());
 }

@@ -141,7 +141,8 @@ TEST_P(QuantizedLora, Logits) {
   const at::NoGradGuard no_gradients;
   const auto model = load();
   const auto batch = data::collate(samples_);
-  const at::Tensor logits = at::mm(model->forward(batch, batch.label_positions), model->output_weight().t());
+  const at::Tensor logits =
+      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));

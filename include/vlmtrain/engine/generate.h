@@ -30,9 +30,9 @@ struct GenerateSettings {
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
                                            const GenerateSettings& settings);
 
-/// The same with the vision features of all prompts known: [image tokens, hidden], in order; undefined without images.
-/// Tiles are not looked at.
+/// The same with the vision features of all prompts known, in order. Tiles are not looked at.
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
-                                           const at::Tensor& image_features, const GenerateSettings& settings);
+                                           const models::ImageFeatures& image_features,
+                                           const GenerateSettings& settings);
 
 }  // namespace vlmtrain::engine

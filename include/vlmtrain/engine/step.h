@@ -98,8 +98,4 @@ StepResult optimizer_step(models::VisionLanguageModel& model, AdamW& optimizer, 
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
                    int64_t loss_chunk_rows);
 
-/// The same where the batch's image features are known (VisionLanguageModel::all_image_features).
-at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
-                   const at::Tensor& image_features, double normalizer, int64_t loss_chunk_rows);
-
 }  // namespace vlmtrain::engine

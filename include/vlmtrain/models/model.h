@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/models/model_output.h"
 #include "vlmtrain/nn/key_value_cache.h"
 #include "vlmtrain/nn/parameters.h"
 
@@ -46,14 +47,14 @@ class VisionLanguageModel {
   VisionLanguageModel(const VisionLanguageModel&) = delete;
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
 
-  /// Vision tower and projector: → [image tokens, hidden], in the order of the tiles.
-  virtual at::Tensor image_features(const VisionInput& vision) const = 0;
+  /// Vision tower and projector. A family that cannot give dense features says so with an InternalError.
+  virtual ImageFeatures image_features(const VisionInput& vision, bool with_dense) const = 0;
 
-  /// The hidden states, after the final norm, of the rows `output_positions` (int64 [n]) of the packed stream: [n,
-  /// hidden]. `image_features` take the rows batch.image_positions; undefined for a batch without images.
-  /// `cache`: null, or in generation what it holds of the batch's sequences; it takes in the batch.
-  virtual at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                                   const at::Tensor& output_positions, nn::KeyValueCache* cache) const = 0;
+  /// The text model's part of what is wanted of the packed stream. `image_features` take the rows
+  /// batch.image_positions; without any for a batch without images. `cache`: null, or in generation what it holds of
+  /// the batch's sequences; it takes in the batch.
+  virtual ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
 
   /// The projection to the vocabulary, [vocabulary, hidden]; logits are hidden · weightᵀ.
   virtual const at::Tensor& output_weight() const = 0;
@@ -72,12 +73,12 @@ class VisionLanguageModel {
   virtual void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const;
 
   /// image_features() of all tiles, with at most vision_tiles_per_pass() of them in the tower at a time, but never less
-  /// than one frame of a grid; undefined where there are no tiles.
-  at::Tensor all_image_features(const VisionInput& vision) const;
+  /// than one frame of a grid; none where there are no tiles.
+  ImageFeatures all_image_features(const VisionInput& vision, bool with_dense = false) const;
   /// The same with another number of tiles at a time; 0: all.
-  at::Tensor all_image_features(const VisionInput& vision, int64_t tiles_per_pass) const;
+  ImageFeatures all_image_features(const VisionInput& vision, int64_t tiles_per_pass, bool with_dense) const;
   /// all_image_features() and hidden_states() of a batch.
-  at::Tensor forward(const data::MicroBatch& batch, const at::Tensor& output_positions) const;
+  ModelOutput forward(const data::MicroBatch& batch, const OutputRequest& request) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }
   nn::ParameterStore& parameters() { return parameters_; }

@@ -18,15 +18,16 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.text_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-at::Tensor Model::image_features(const VisionInput& vision) const {
+ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
   const at::Tensor pixels = image::normalize_pixels(vision.tiles, normalization_);
   const at::Tensor patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
-  return projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor));
+  return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
+          .dense = with_dense ? patches : at::Tensor()};
 }
 
-at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                                const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, output_positions, recompute().language, cache);
+ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.hidden_states(batch, image_features, request, recompute().language, cache);
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -12,9 +12,9 @@ class Model final : public VisionLanguageModel {
  public:
   Model(Config config, image::Normalization normalization, nn::ParameterSettings settings);
 
-  at::Tensor image_features(const VisionInput& vision) const override;
-  at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                           const at::Tensor& output_positions, nn::KeyValueCache* cache) const override;
+  ImageFeatures image_features(const VisionInput& vision, bool with_dense) const override;
+  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                            const OutputRequest& request, nn::KeyValueCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }

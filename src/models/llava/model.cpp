@@ -38,19 +38,19 @@ Model::Model(Config config, WeightNames names, bool tower_is_apart, image::Norma
       text_(scope(parameters(), Component::kLanguageModel, module_names(config_.layout).language_model), config_.text,
             scope(parameters(), Component::kLanguageModel, module_names(config_.layout).output)) {}
 
-at::Tensor Model::image_features(const VisionInput& vision) const {
+ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
   const at::Tensor pixels = image::normalize_pixels(vision.tiles, normalization_);
   at::Tensor features = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
   if (config_.drop_first_row) {
     const int64_t rows = config_.vision.rows_per_tile();
     features = features.view({-1, rows, features.size(1)}).narrow(1, 1, rows - 1).flatten(0, 1);
   }
-  return projector_(features);
+  return {.features = projector_(features), .dense = with_dense ? features : at::Tensor()};
 }
 
-at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                                const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, output_positions, recompute().language, cache);
+ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.hidden_states(batch, image_features, request, recompute().language, cache);
 }
 
 std::optional<WeightPlace> Model::weight_elsewhere(const std::string& parameter) const {

@@ -34,15 +34,16 @@ Model::Model(Config config, const std::vector<std::string>& tensors, nn::Paramet
       text_(ParameterScope(parameters(), Component::kLanguageModel, "decoder"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "decoder.head")) {}
 
-at::Tensor Model::image_features(const VisionInput& vision) const {
+ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
   const at::Tensor pixels = image::normalize_pixels(vision.tiles, kToUnitRange);
   const at::Tensor patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
-  return projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor));
+  return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
+          .dense = with_dense ? patches : at::Tensor()};
 }
 
-at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                                const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, output_positions, recompute().language, cache);
+ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.hidden_states(batch, image_features, request, recompute().language, cache);
 }
 
 std::string Model::checkpoint_name(const std::string& parameter) const {

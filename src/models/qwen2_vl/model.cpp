@@ -19,7 +19,7 @@ Model::Model(Config config, WeightNames names, image::Normalization normalizatio
       text_(ParameterScope(parameters(), Component::kLanguageModel, "model.language_model"), config_.text,
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
-at::Tensor Model::image_features(const VisionInput& vision) const {
+ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
   const auto layout = PatchLayout::of(vision.grids, config_.vision);
   VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.tiles.size(0), "{} patches in grids for {} tiles",
                  layout.positions.size() / 2, vision.tiles.size(0));
@@ -28,14 +28,21 @@ at::Tensor Model::image_features(const VisionInput& vision) const {
   const at::Tensor tiles =
       has_windows ? vision.tiles.index_select(0, host_indices(layout.patch_order, device)) : vision.tiles;
   const at::Tensor pixels = image::normalize_pixels(tiles, normalization_);
+  at::Tensor patches;
   const at::Tensor features =
-      merger_(tower_(pixels.to(parameters().options().dtype().toScalarType()), layout, recompute().vision));
-  return has_windows ? features.index_select(0, host_indices(layout.token_places, device)) : features;
+      merger_(patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), layout, recompute().vision));
+  if (!with_dense) patches.reset();
+  const auto in_order = [&](const at::Tensor& by_token) {
+    return has_windows ? by_token.index_select(0, host_indices(layout.token_places, device)) : by_token;
+  };
+  ImageFeatures found{.features = in_order(features)};
+  if (with_dense) found.dense = in_order(patches.view({features.size(0), -1})).view_as(patches);
+  return found;
 }
 
-at::Tensor Model::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                                const at::Tensor& output_positions, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, output_positions, recompute().language, cache);
+ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                 const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.hidden_states(batch, image_features, request, recompute().language, cache);
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -9,11 +9,4 @@ CausalLlama::CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& con
                                                                    nn::InitialValues::for_fan_in(config.hidden_size))) {
 }
 
-at::Tensor CausalLlama::hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                                      const at::Tensor& output_positions, int64_t recomputed_blocks,
-                                      nn::KeyValueCache* cache) const {
-  return text_(text_.embed(batch, image_features), batch.position_ids, batch.segments, output_positions,
-               recomputed_blocks, cache);
-}
-
 }  // namespace vlmtrain::models

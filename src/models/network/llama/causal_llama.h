@@ -15,9 +15,10 @@ class CausalLlama {
   CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output);
 
   /// See VisionLanguageModel::hidden_states.
-  at::Tensor hidden_states(const data::MicroBatch& batch, const at::Tensor& image_features,
-                           const at::Tensor& output_positions, int64_t recomputed_blocks,
-                           nn::KeyValueCache* cache) const;
+  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                            const OutputRequest& request, int64_t recomputed_blocks, nn::KeyValueCache* cache) const {
+    return text_(batch, image_features, request, recomputed_blocks, cache);
+  }
 
   const at::Tensor& output_weight() const { return output_weight_; }
   int64_t blocks() const { return text_.blocks(); }

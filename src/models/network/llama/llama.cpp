@@ -5,6 +5,9 @@
 #include <ATen/ops/index_copy.h>
 #include <ATen/ops/silu.h>
 
+#include <iterator>
+#include <utility>
+
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -148,19 +151,24 @@ nn::RotaryTable LlamaModel::rotary_table(const at::Tensor& position_ids) const {
   return nn::RotaryTable::of_axes(position_ids, rotary_axes_, rotary_frequencies_, config_.rope.scale);
 }
 
-at::Tensor LlamaModel::operator()(const at::Tensor& embedded, const at::Tensor& position_ids,
-                                  const nn::Segments& samples, const at::Tensor& output_positions,
-                                  int64_t recomputed_blocks, nn::KeyValueCache* cache) const {
-  const LlamaContext context{samples, rotary_table(position_ids), config_.sliding_window};
-  if (cache != nullptr) cache->append(samples, config_.sliding_window);
+ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                   const OutputRequest& request, int64_t recomputed_blocks,
+                                   nn::KeyValueCache* cache) const {
+  const at::Tensor embedded = embed(batch, image_features.features);
+  const LlamaContext context{batch.segments, rotary_table(batch.position_ids), config_.sliding_window};
+  if (cache != nullptr) cache->append(batch.segments, config_.sliding_window);
   const auto context_of = [&](int64_t block) {
     LlamaContext own = context;
     own.cache = cache;
     own.block = block;
     return own;
   };
-  const at::Tensor hidden = blocks_.run_each(embedded, recomputed_blocks, context_of).last;
-  return norm_(hidden.index_select(0, output_positions));
+  BetweenBlocks between{.wanted = request.text_blocks};
+  for (const auto& added : image_features.behind_text_blocks) {
+    between.additions.push_back({std::ssize(between.additions), batch.image_positions, added});
+  }
+  BlockOutputs outputs = blocks_.run_each(embedded, recomputed_blocks, context_of, between);
+  return {.hidden = norm_(outputs.last.index_select(0, request.positions)), .text_blocks = std::move(outputs.wanted)};
 }
 
 }  // namespace vlmtrain::models

@@ -11,6 +11,7 @@
 #include "models/network/block_list.h"
 #include "models/network/llama/rope.h"
 #include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/models/model_output.h"
 #include "vlmtrain/nn/key_value_cache.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/norm.h"
@@ -88,19 +89,16 @@ class LlamaModel {
  public:
   LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config);
 
-  /// The batch's tokens [tokens, hidden], its image tokens replaced by `image_features` (undefined: there are none).
-  at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
-  /// Embedded tokens [tokens, hidden] → hidden states after the final norm of the rows `output_positions`.
-  /// `position_ids` as data::MicroBatch::position_ids; with axes only where config.rope has sections. `cache` as
-  /// VisionLanguageModel::hidden_states.
-  at::Tensor operator()(const at::Tensor& embedded, const at::Tensor& position_ids, const nn::Segments& samples,
-                        const at::Tensor& output_positions, int64_t recomputed_blocks,
-                        nn::KeyValueCache* cache = nullptr) const;
+  /// See VisionLanguageModel::hidden_states. `batch.position_ids` have axes only where config.rope has sections.
+  ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                         const OutputRequest& request, int64_t recomputed_blocks, nn::KeyValueCache* cache) const;
 
   const at::Tensor& embedding_weight() const { return embedding_; }
   int64_t blocks() const { return blocks_.size(); }
 
  private:
+  /// The batch's tokens [tokens, hidden], those of images replaced by `image_features`.
+  at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
   nn::RotaryTable rotary_table(const at::Tensor& position_ids) const;
 
   LlamaConfig config_;
