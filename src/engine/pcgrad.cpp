@@ -1,24 +1,79 @@
 #include "vlmtrain/engine/pcgrad.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/memory/copy.h"
+#include "vlmtrain/memory/place.h"
 
 namespace vlmtrain::engine {
 
 namespace {
 
-/// Tensors begin where the allocator would let them begin.
-constexpr int64_t kAlignment = 128;
 /// Elements of each task that are multiplied at a time.
 constexpr int64_t kPiece = int64_t{1} << 22;
+/// Copies are fastest to and from places like this.
+constexpr int64_t kCopyAlignment = 128;
+
+/// What of a tensor lies where, if all are laid end to end.
+struct Extent {
+  size_t number;
+  int64_t first, end;
+};
+
+std::vector<Extent> end_to_end(const GradientSums& sums) {
+  std::vector<Extent> extents;
+  int64_t first = 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    extents.push_back({i, first, first + sums.elements(i)});
+    first = (extents.back().end + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
+  }
+  return extents;
+}
+
+/// Copies what of the sums lies from `first` on into `piece` [groups, elements]; the rest is 0.
+void gather(const GradientSums& sums, const std::vector<Extent>& extents, int64_t first, const at::Tensor& piece) {
+  std::vector<at::Tensor> to, from;
+  for (const auto& extent : extents) {
+    const int64_t start = std::max(first, extent.first);
+    const int64_t count = std::min(first + piece.size(1), extent.end) - start;
+    for (int64_t group = 0; group < sums.groups() && count > 0; ++group) {
+      if (!sums.received(extent.number, group)) continue;
+      to.push_back(piece.select(0, group).narrow(0, start - first, count));
+      from.push_back(sums.sum(extent.number, group).view(-1).narrow(0, start - extent.first, count));
+    }
+  }
+  piece.zero_();
+  if (!to.empty()) at::_foreach_copy_(to, from);
+}
+
+/// g_i · g_j, fp64 [groups, groups]. Summed in the store's order, so that it does not depend on how sums are stored.
+at::Tensor products_of(const GradientSums& sums) {
+  const int64_t groups = sums.groups();
+  const auto extents = end_to_end(sums);
+  const int64_t end = (extents.back().end + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
+  const at::Tensor upper = at::zeros({groups, groups}, sums.options().dtype(at::kDouble));
+  const at::Tensor room = at::empty({groups * std::min(kPiece, end)}, sums.options());
+  for (int64_t first = 0; first < end; first += kPiece) {
+    const int64_t elements = std::min(kPiece, end - first);
+    const at::Tensor piece = room.narrow(0, 0, groups * elements).view({groups, elements});
+    gather(sums, extents, first, piece);
+    for (int64_t group = 0; group < groups; ++group) {
+      const at::Tensor others = piece.narrow(0, group, groups - group);
+      upper.select(0, group).narrow(0, group, groups - group).add_((others * piece.select(0, group)).sum(1));
+    }
+  }
+  return upper + upper.triu(1).t();
+}
 
 }  // namespace
 
@@ -48,42 +103,12 @@ at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& ord
   return made_of.sum(0);
 }
 
-TaskGradients::TaskGradients(int64_t tasks, const std::vector<int64_t>& elements, const at::TensorOptions& options)
-    : elements_(elements) {
-  int64_t end = 0;
-  for (const int64_t count : elements) {
-    first_.push_back(end);
-    end += (count + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  buffer_ = at::zeros({tasks, end}, options.dtype(at::kFloat));
-}
-
-at::Tensor TaskGradients::of(int64_t task, size_t tensor) const {
-  return buffer_.select(0, task).narrow(0, first_.at(tensor), elements_.at(tensor));
-}
-
-at::Tensor TaskGradients::products() const {
-  const at::Tensor upper = at::zeros({tasks(), tasks()}, buffer_.options().dtype(at::kDouble));
-  for (int64_t first = 0; first < buffer_.size(1); first += kPiece) {
-    const at::Tensor piece = buffer_.narrow(1, first, std::min(kPiece, buffer_.size(1) - first));
-    for (int64_t task = 0; task < tasks(); ++task) {
-      const at::Tensor others = piece.narrow(0, task, tasks() - task);
-      upper.select(0, task).narrow(0, task, tasks() - task).add_((others * piece.select(0, task)).sum(1));
-    }
-  }
-  return upper + upper.triu(1).t();
-}
-
-void TaskGradients::resolve_conflicts(uint64_t seed) {
-  const at::Tensor orders = memory::copy_to_device(pcgrad_orders(tasks(), seed), buffer_.device());
-  const at::Tensor factors = pcgrad_coefficients(products(), orders).to(at::kFloat);
-  const at::Tensor sum = buffer_.select(0, 0);
-  sum.mul_(factors.select(0, 0));
-  for (int64_t task = 1; task < tasks(); ++task) sum.addcmul_(buffer_.select(0, task), factors.select(0, task));
-}
-
-void TaskGradients::set_to_zero() {
-  buffer_.zero_();
+void resolve_conflicts(GradientSums& sums, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  const memory::InComponent optimizer(memory::Component::kOptimizer);
+  const at::Tensor found = products_of(sums);
+  const at::Tensor orders = memory::copy_to_device(pcgrad_orders(sums.groups(), seed), found.device());
+  sums.combine(pcgrad_coefficients(found, orders).to(at::kFloat));
 }
 
 }  // namespace vlmtrain::engine

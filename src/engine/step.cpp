@@ -11,6 +11,7 @@
 #include "engine/backward_thread.h"
 #include "engine/task_sums.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/engine/pcgrad.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/memory/shortage.h"
 #include "vlmtrain/nn/fused_loss.h"
@@ -49,10 +50,10 @@ std::vector<int64_t> micro_batches_of(const StepSettings& settings, int64_t samp
 /// Forward and backward passes of a step, one micro-batch after another.
 class Accumulation {
  public:
-  /// `optimizer`: whose gradients are to be kept apart by task, or null.
+  /// `sums`: of the step's gradients; null where they stay with the parameters.
   Accumulation(const models::VisionLanguageModel& model, const StepSettings& settings, const at::Tensor& loss_scale,
-               AdamW* optimizer)
-      : model_(model), settings_(settings), loss_scale_(loss_scale), optimizer_(optimizer) {}
+               GradientSums* sums)
+      : model_(model), settings_(settings), loss_scale_(loss_scale), sums_(sums) {}
 
   StepResult over(std::span<const data::Sample> samples) {
     for (const auto& sample : samples) result_.label_tokens += sample.label_tokens();
@@ -63,10 +64,12 @@ class Accumulation {
       if (settings_.tasks.apart()) tasks_.emplace(settings_.tasks, model_.output_weight().size(1), settings_.device);
       size_t first = 0;
       for (const int64_t size : micro_batches_of(settings_, std::ssize(samples))) {
+        if (sums_ != nullptr && first + static_cast<size_t>(size) == samples.size()) sums_->begin_last_pass();
         add(samples.subspan(first, static_cast<size_t>(size)));
         first += static_cast<size_t>(size);
       }
       VLMTRAIN_CHECK(first == samples.size(), "micro-batches of {} samples for {}", first, samples.size());
+      if (sums_ != nullptr) sums_->finish();
       if (tasks_) result_.task_numbers = tasks_->numbers();
     } catch (const std::exception& error) {
       wait_for_backward_thread(settings_.device);
@@ -77,7 +80,7 @@ class Accumulation {
 
  private:
   void add(std::span<const data::Sample> samples) {
-    if (optimizer_ != nullptr) optimizer_->set_task(only_task_of(samples));
+    if (sums_ != nullptr && settings_.tasks.resolve_conflicts) sums_->receive_for(only_task_of(samples));
     const auto batch = on_device(data::collate(samples, settings_.tasks.apart()), settings_.device);
     const at::Tensor loss =
         loss_from(model_.forward(batch, {.positions = batch.label_positions}).hidden, model_, batch,
@@ -102,7 +105,7 @@ class Accumulation {
   const models::VisionLanguageModel& model_;
   const StepSettings& settings_;
   const at::Tensor& loss_scale_;
-  AdamW* optimizer_;
+  GradientSums* sums_;
   std::optional<TaskSums> tasks_;
   StepResult result_;
 };
@@ -113,16 +116,15 @@ at::Tensor numbers_of(const StepResult& result) {
   return result.task_numbers.defined() ? at::cat({numbers, result.task_numbers}) : numbers;
 }
 
-StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
+StepResult optimizer_step(const models::VisionLanguageModel& model, GradientSums& sums, AdamW& optimizer,
                           std::span<const data::Sample> samples, const RatesSource& rates,
                           const StepSettings& settings) {
-  const bool apart = settings.tasks.resolve_conflicts;
   const at::Tensor loss_scale = optimizer.loss_scale();
-  StepResult result = Accumulation(model, settings, loss_scale, apart ? &optimizer : nullptr).over(samples);
+  StepResult result = Accumulation(model, settings, loss_scale, &sums).over(samples);
   const LearningRates chosen = rates();
   PreparedUpdate update;
   try {
-    if (apart) optimizer.resolve_conflicts(settings.tasks.seed);
+    if (settings.tasks.resolve_conflicts) resolve_conflicts(sums, settings.tasks.seed);
     update = optimizer.prepare(result.loss);
     result.grad_norm = update.grad_norm;
     result.skipped = update.skipped;
@@ -158,26 +160,26 @@ at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBa
 
 StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,
                                 const StepSettings& settings, const at::Tensor& loss_scale) {
-  return Accumulation(model, settings, loss_scale, /*optimizer=*/nullptr).over(samples);
+  return Accumulation(model, settings, loss_scale, /*sums=*/nullptr).over(samples);
 }
 
-StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
+StepResult optimizer_step(const models::VisionLanguageModel& model, GradientSums& sums, AdamW& optimizer,
                           std::span<const data::Sample> samples, const LearningRates& rates,
                           const StepSettings& settings) {
   return optimizer_step(
-      model, optimizer, samples, [&rates] { return rates; }, settings);
+      model, sums, optimizer, samples, [&rates] { return rates; }, settings);
 }
 
-StepResult optimizer_step(models::VisionLanguageModel& model, AdamW& optimizer, std::span<const data::Sample> samples,
-                          const RatesSource& rates, const StepLayout& layout, at::Device device,
-                          const TaskSettings& tasks) {
+StepResult optimizer_step(models::VisionLanguageModel& model, GradientSums& sums, AdamW& optimizer,
+                          std::span<const data::Sample> samples, const RatesSource& rates, const StepLayout& layout,
+                          at::Device device, const TaskSettings& tasks) {
   model.set_recompute(layout.recompute);
   model.set_vision_tiles_per_pass(layout.vision_tiles_per_pass);
   const StepSettings settings{.device = device,
                               .loss_chunk_rows = layout.loss_chunk_rows,
                               .micro_batches = layout.micro_batches,
                               .tasks = tasks};
-  return optimizer_step(model, optimizer, samples, rates, settings);
+  return optimizer_step(model, sums, optimizer, samples, rates, settings);
 }
 
 }  // namespace vlmtrain::engine

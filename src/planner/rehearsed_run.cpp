@@ -27,17 +27,18 @@ RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
   models::freeze(*model_, job.frozen);
   std::optional<engine::LossScaleSettings> loss_scale;
   if (job.precision == engine::Precision::kFp16) loss_scale.emplace();
-  optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(),
-                                               engine::AdamWSettings{.max_grad_norm = job.max_grad_norm,
-                                                                     .loss_scale = loss_scale,
-                                                                     .states = job.optimizer_states,
-                                                                     .separate_tasks = job.tasks.separate()});
+  sums_ = std::make_unique<engine::GradientSums>(model_->parameters(), job.tasks.groups());
+  optimizer_ = std::make_unique<engine::AdamW>(
+      model_->parameters(), *sums_,
+      engine::AdamWSettings{
+          .max_grad_norm = job.max_grad_norm, .loss_scale = loss_scale, .states = job.optimizer_states});
 }
 
 void RehearsedRun::step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout) {
   try {
     const auto result = engine::optimizer_step(
-        *model_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_, tasks_);
+        *model_, *sums_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_,
+        tasks_);
     scalars_.emplace(result.numbers);
   } catch (const engine::StepOutOfMemory& error) {
     if (error.scarce() == memory::Scarce::kHost) throw rehearsal_lacks_memory(error.what());

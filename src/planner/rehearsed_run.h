@@ -27,7 +27,7 @@ class RehearsedRun {
   /// What an evaluation does between two steps: a part of the batch, then all of it, since sizes that change fragment
   /// memory. Answers never end.
   void evaluate(const EvaluatedBatch& batch) const;
-  void drop_gradients() { optimizer_->drop_gradients(); }
+  void drop_gradients() { sums_->drop(); }
 
   const models::VisionLanguageModel& model() const { return *model_; }
   const engine::AdamW& optimizer() const { return *optimizer_; }
@@ -36,6 +36,7 @@ class RehearsedRun {
   at::Device device_;
   engine::TaskSettings tasks_;
   std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::GradientSums> sums_;
   std::unique_ptr<engine::AdamW> optimizer_;
   std::optional<engine::AsyncScalars> scalars_;  // of a step, until the next one
 };

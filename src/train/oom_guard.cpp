@@ -21,9 +21,9 @@ UserError device_is_full(const std::string& reason) {
 
 }  // namespace
 
-OomGuard::OomGuard(models::VisionLanguageModel& model, engine::AdamW& optimizer, at::Device device,
-                   OnFailure on_failure)
-    : model_(model), optimizer_(optimizer), device_(device), on_failure_(std::move(on_failure)) {}
+OomGuard::OomGuard(models::VisionLanguageModel& model, engine::GradientSums& sums, engine::AdamW& optimizer,
+                   at::Device device, OnFailure on_failure)
+    : model_(model), sums_(sums), optimizer_(optimizer), device_(device), on_failure_(std::move(on_failure)) {}
 
 GuardedStep OomGuard::step(std::span<const data::Sample> samples, const engine::StepLayout& layout, uint64_t seed,
                            const engine::RatesSource& rates, const engine::TaskSettings& tasks) {
@@ -33,7 +33,7 @@ GuardedStep OomGuard::step(std::span<const data::Sample> samples, const engine::
     at::Generator generator = at::globalContext().defaultGenerator(device_);
     generator.set_current_seed(seed);
     try {
-      done.result = engine::optimizer_step(model_, optimizer_, samples, rates, done.layout, device_, tasks);
+      done.result = engine::optimizer_step(model_, sums_, optimizer_, samples, rates, done.layout, device_, tasks);
       return done;
     } catch (const engine::StepOutOfMemory& error) {
       recover(error.scarce());
@@ -43,21 +43,10 @@ GuardedStep OomGuard::step(std::span<const data::Sample> samples, const engine::
   }
 }
 
-/// The failed attempt's tensors are gone by now, but for the gradients that the optimizer holds. To drop these takes a
-/// kernel, and the driver may have no room for its code either.
+/// The failed attempt's tensors are gone by now, but for the gradients that the parameters hold.
 void OomGuard::recover(memory::Scarce scarce) {
   if (scarce != memory::Scarce::kDevice) memory::release_pinned(device_);
-  for (const bool is_first : {true, false}) {
-    memory::release_unused(device_);
-    try {
-      optimizer_.drop_gradients();
-      break;
-    } catch (const std::exception& error) {
-      const auto shortage = memory::shortage_in(error);
-      if (!shortage) throw;
-      if (!is_first) throw device_is_full(shortage->reason);
-    }
-  }
+  sums_.drop();
   memory::release_unused(device_);
 }
 

@@ -43,7 +43,8 @@ class OomGuard {
   /// Hears of each failed attempt that is followed by another.
   using OnFailure = std::function<void(const std::string& reason, const engine::StepLayout& next)>;
 
-  OomGuard(models::VisionLanguageModel& model, engine::AdamW& optimizer, at::Device device, OnFailure on_failure);
+  OomGuard(models::VisionLanguageModel& model, engine::GradientSums& sums, engine::AdamW& optimizer, at::Device device,
+           OnFailure on_failure);
 
   /// `seed` is of the step's random stream. Throws SampleDoesNotFit, UserError (kDoesNotFit) where the optimizer's own
   /// memory does not suffice, and UserError (kFailed) where the device has no memory for anything any more.
@@ -61,6 +62,7 @@ class OomGuard {
                                  Taken& taken) const;
 
   models::VisionLanguageModel& model_;
+  engine::GradientSums& sums_;
   engine::AdamW& optimizer_;
   at::Device device_;
   OnFailure on_failure_;

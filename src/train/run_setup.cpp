@@ -218,9 +218,8 @@ void RunSetup::load(const Config& config, at::Device device) {
   }
   choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
   choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());
-  engine::AdamWSettings settings = adamw_settings(config.training);
-  settings.separate_tasks = tasks.initial_settings().separate();
-  optimizer = std::make_unique<engine::AdamW>(model->parameters(), settings);
+  sums = std::make_unique<engine::GradientSums>(model->parameters(), tasks.initial_settings().groups());
+  optimizer = std::make_unique<engine::AdamW>(model->parameters(), *sums, adamw_settings(config.training));
   if (!newest) return;
   if (changes.empty()) {
     load_optimizer(*newest, *optimizer);

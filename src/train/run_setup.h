@@ -50,6 +50,7 @@ struct RunSetup {
   planner::EvaluationPlan evaluation_plan;  ///< where the run has evaluations
   planner::Choices choices;
   std::unique_ptr<models::VisionLanguageModel> model;
+  std::unique_ptr<engine::GradientSums> sums;
   std::unique_ptr<engine::AdamW> optimizer;
   std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual card
 

@@ -210,7 +210,7 @@ class Trainer {
     if (run_.host) settings.bytes_ahead = run_.host->bytes_ahead();
     data::Loader loader(run_.records, *run_.processor, settings, run_.state.cursor, run_.ledger);
     UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1, run_.total_steps);
-    OomGuard guard(*run_.model, *run_.optimizer, device_,
+    OomGuard guard(*run_.model, *run_.sums, *run_.optimizer, device_,
                    [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
     if (run_.resumed && stop_signal() == 0) callbacks_.resume(run_.state.step);
     // What loading left behind is not what a step leaves behind.

@@ -51,7 +51,8 @@ class TrialRun {
     models::initialize_weights(*model_, kTrialSeed);
     engine::AdamWSettings optimizer;
     if (settings.precision == engine::Precision::kFp16) optimizer.loss_scale.emplace();
-    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), optimizer);
+    sums_ = std::make_unique<engine::GradientSums>(model_->parameters());
+    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), *sums_, optimizer);
     samples_ = trial_samples(settings.model, model_->output_weight().size(0));
   }
 
@@ -61,17 +62,17 @@ class TrialRun {
     const double divisor = scale.defined() ? scale.item<double>() : 1;
     std::map<std::string, at::Tensor> gradients;
     for (const auto& parameter : model_->parameters().all()) {
-      const at::Tensor gradient = optimizer_->gradient(parameter.name);
+      const at::Tensor gradient = sums_->sum(parameter.name);
       if (gradient.defined()) gradients[parameter.name] = gradient.cpu().to(at::kFloat) / divisor;
     }
-    optimizer_->drop_gradients();
+    sums_->drop();
     return gradients;
   }
 
   /// Waits for it.
   double step() {
     const engine::LearningRates rates{kTrialRate, kTrialRate, kTrialRate};
-    return engine::optimizer_step(*model_, *optimizer_, samples_, rates, step_settings()).loss.item<double>();
+    return engine::optimizer_step(*model_, *sums_, *optimizer_, samples_, rates, step_settings()).loss.item<double>();
   }
 
  private:
@@ -79,6 +80,7 @@ class TrialRun {
 
   at::Device device_;
   std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::GradientSums> sums_;
   std::unique_ptr<engine::AdamW> optimizer_;
   std::vector<data::Sample> samples_;
 };

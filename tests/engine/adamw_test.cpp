@@ -76,7 +76,7 @@ TEST_P(AdamWFormula, IsFollowedOverSeveralSteps) {
   at::manual_seed(1);
   Parameters parameters;
   ReferenceAdamW reference(parameters, GetParam().settings);
-  AdamW optimizer(parameters.store(), GetParam().settings);
+  SummingAdamW optimizer(parameters.store(), GetParam().settings);
   for (uint64_t step = 0; step < 6; ++step) {
     const LearningRates rates{1e-2 * static_cast<double>(step + 1), 3e-2, 1e-1};
     const auto gradients = random_gradients(parameters, step, step % 2 == 0 ? 2.0 : 0.05);
@@ -102,7 +102,7 @@ TEST(AdamW, DecaysMatricesOnly) {
   Parameters parameters;
   const at::Tensor matrix = parameters.tensor("projector.matrix").detach().clone();
   const at::Tensor vector = parameters.tensor("projector.vector").detach().clone();
-  AdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+  SummingAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
   for (const char* name : {"projector.matrix", "projector.vector"})
     add_gradient(parameters.tensor(name), at::zeros_like(parameters.tensor(name).detach()));
   optimizer.step({.projector = 0.1});
@@ -113,7 +113,7 @@ TEST(AdamW, DecaysMatricesOnly) {
 TEST(AdamW, LearningRateIsThatOfTheComponent) {
   Parameters parameters, start;
   start.copy_from(parameters);
-  AdamW optimizer(parameters.store(), {.max_grad_norm = 0});
+  SummingAdamW optimizer(parameters.store(), {.max_grad_norm = 0});
   for (const auto& parameter : parameters.store().all())
     add_gradient(parameter.tensor, at::ones(parameter.tensor.sizes()));
   optimizer.step({.vision_tower = 0.0, .projector = 0.01, .language_model = 0.1});
@@ -128,9 +128,9 @@ TEST(AdamW, ParameterWithoutGradientStaysAsItIs) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Parameters parameters(dtype), start(dtype);
     start.copy_from(parameters);
-    AdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+    SummingAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
     add_gradient(parameters.tensor("language.matrix"), at::ones({3, 5}));
-    EXPECT_FALSE(optimizer.gradient("vision.matrix").defined());
+    EXPECT_FALSE(optimizer.sums.sum("vision.matrix").defined());
     optimizer.step({0.1, 0.1, 0.1});
     for (const auto& parameter : parameters.store().all()) {
       const bool is_same = at::equal(parameter.tensor.detach(), start.tensor(parameter.name).detach());
@@ -151,7 +151,7 @@ TEST(AdamW, ParameterWithoutGradientStaysAsItIs) {
 TEST(AdamW, AStepWithoutAnyGradientMovesNothing) {
   Parameters parameters, start;
   start.copy_from(parameters);
-  AdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+  SummingAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
   EXPECT_EQ(optimizer.step({0.1, 0.1, 0.1}).item<double>(), 0.0);
   for (const auto& parameter : parameters.store().all()) {
     EXPECT_TRUE(at::equal(parameter.tensor.detach(), start.tensor(parameter.name).detach())) << parameter.name;
@@ -162,35 +162,35 @@ TEST(AdamW, FrozenParametersAreNotTaken) {
   Parameters parameters;
   for (const auto& parameter : parameters.store().all())
     parameter.tensor.set_requires_grad(parameter.component == Component::kProjector);
-  const AdamW optimizer(parameters.store(), {});
+  const SummingAdamW optimizer(parameters.store(), {});
   EXPECT_EQ(optimizer.trained_elements(), 3 * 5 + 7);
   EXPECT_EQ(optimizer.state().size(), 1U + 2 * 2);
-  EXPECT_THROW(optimizer.gradient("vision.matrix"), InternalError);
+  EXPECT_THROW(optimizer.sums.sum("vision.matrix"), InternalError);
 }
 
 TEST(AdamW, DroppedGradientsDoNotCount) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Parameters parameters(dtype);
-    AdamW optimizer(parameters.store(), {});
+    SummingAdamW optimizer(parameters.store(), {});
     const auto& vector = parameters.tensor("vision.vector");
     add_gradient(vector, at::ones({7}) * 100);
-    optimizer.drop_gradients();
-    EXPECT_FALSE(optimizer.gradient("vision.vector").defined());
+    optimizer.sums.drop();
+    EXPECT_FALSE(optimizer.sums.sum("vision.vector").defined());
     add_gradient(vector, at::ones({7}));
-    EXPECT_TRUE(at::equal(optimizer.gradient("vision.vector"), at::ones({7})));
+    EXPECT_TRUE(at::equal(optimizer.sums.sum("vision.vector"), at::ones({7})));
   }
 }
 
 TEST(AdamWWith16BitWeights, GradientsOfMicroBatchesAddUpInFp32) {
   Parameters parameters(at::kBFloat16);
-  AdamW optimizer(parameters.store(), {});
+  SummingAdamW optimizer(parameters.store(), {});
   const auto& vector = parameters.tensor("language.vector");
   // bf16 has 8 significant bits: 256 + 1 is 256 again, however often.
   add_gradient(vector, at::ones({7}) * 256);
   for (int i = 0; i < 9; ++i) add_gradient(vector, at::ones({7}));
   EXPECT_FALSE(vector.grad().defined()) << "the 16-bit gradient is kept beside its sum";
-  EXPECT_EQ(optimizer.gradient("language.vector").scalar_type(), at::kFloat);
-  EXPECT_TRUE(at::equal(optimizer.gradient("language.vector"), at::ones({7}) * 265));
+  EXPECT_EQ(optimizer.sums.sum("language.vector").scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(optimizer.sums.sum("language.vector"), at::ones({7}) * 265));
   EXPECT_FLOAT_EQ(optimizer.step({0, 0, 0}).item<float>(), 265.0F * std::sqrt(7.0F));
 }
 
@@ -199,7 +199,7 @@ TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
   Parameters parameters(at::kBFloat16);
   const AdamWSettings settings{.weight_decay = 0.1};
   ReferenceAdamW reference(parameters, settings);
-  AdamW optimizer(parameters.store(), settings);
+  SummingAdamW optimizer(parameters.store(), settings);
   const LearningRates rates{1e-4, 1e-4, 1e-4};  // below a bf16 weight's precision: the weights alone would never move
   for (uint64_t step = 0; step < 8; ++step) {
     auto gradients = random_gradients(parameters, step, 1.0);
@@ -220,7 +220,7 @@ TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
 
 TEST(AdamWWith16BitWeights, AWeightOutlivesItsOptimizer) {
   Parameters parameters(at::kBFloat16);
-  { const AdamW optimizer(parameters.store(), {}); }
+  { const SummingAdamW optimizer(parameters.store(), {}); }
   add_gradient(parameters.tensor("vision.vector"), at::ones({7}));
   EXPECT_TRUE(parameters.tensor("vision.vector").grad().defined()) << "the hook of the optimizer is still there";
 }
@@ -246,14 +246,14 @@ TEST_P(AdamWState, ResumedRunGoesOnToTheBit) {
     }
   };
   Parameters parameters(GetParam()), resumed(GetParam());
-  AdamW optimizer(parameters.store(), settings);
+  SummingAdamW optimizer(parameters.store(), settings);
   run(parameters, optimizer, 0, 3);
   // A checkpoint holds the weights in the model's type and this state.
   resumed.copy_from(parameters);
   const auto saved = copy_of(optimizer);
   run(parameters, optimizer, 3, 6);
 
-  AdamW second(resumed.store(), settings);
+  SummingAdamW second(resumed.store(), settings);
   second.load_state(saved, "a checkpoint");
   run(resumed, second, 3, 6);
   for (const auto& parameter : parameters.store().all())
@@ -264,7 +264,7 @@ TEST_P(AdamWState, ResumedRunGoesOnToTheBit) {
 
 TEST_P(AdamWState, WrongOneIsRefusedByName) {
   Parameters parameters(GetParam());
-  AdamW optimizer(parameters.store(), {});
+  SummingAdamW optimizer(parameters.store(), {});
   const auto right = copy_of(optimizer);
   const auto message = [&](const std::map<std::string, at::Tensor>& state) -> std::string {
     try {
@@ -300,11 +300,11 @@ TEST_P(AdamWState, OfARunThatGoesOnChangedGoesOnWhereItFits) {
   };
   Parameters first(GetParam());
   freeze(first, "vision", true);
-  AdamW optimizer(first.store(), {});
+  SummingAdamW optimizer(first.store(), {});
   for (uint64_t step = 0; step < 3; ++step) {
     add(first, step);
     // The projector's matrix gets none in the last step, so counts of steps differ.
-    if (step == 2) optimizer.drop_gradients();
+    if (step == 2) optimizer.sums.drop();
     if (step == 2) add_gradient(first.tensor("language.vector"), at::ones({7}));
     optimizer.step(rates);
   }
@@ -314,7 +314,7 @@ TEST_P(AdamWState, OfARunThatGoesOnChangedGoesOnWhereItFits) {
   Parameters second(GetParam());
   second.copy_from(first);
   freeze(second, "projector", true);
-  AdamW changed(second.store(), {});
+  SummingAdamW changed(second.store(), {});
   const CarriedStates carried = changed.carry_state(second.store(), saved, "run/step-3");
   EXPECT_EQ(carried.carried, 2);
   EXPECT_EQ(carried.anew, 2);
@@ -337,11 +337,11 @@ TEST_P(AdamWState, OfARunThatGoesOnChangedGoesOnWhereItFits) {
 
 TEST_P(AdamWState, OfOtherTypesOrWithAnotherCountStartsAnewOrIsRefused) {
   Parameters parameters(GetParam(), /*large=*/true);
-  AdamW optimizer(parameters.store(), {});
+  SummingAdamW optimizer(parameters.store(), {});
   add_gradients(parameters, random_gradients(parameters, 0, 0.1));
   optimizer.step({1e-2, 1e-2, 1e-2});
   auto saved = copy_of(optimizer);
-  AdamW compressed(parameters.store(), {.states = OptimizerStates::k8Bit});
+  AdamW compressed(parameters.store(), optimizer.sums, {.states = OptimizerStates::k8Bit});
   const CarriedStates carried = compressed.carry_state(parameters.store(), saved, "run/step-1");
   EXPECT_EQ(carried.carried, 6) << "the small ones, which are in fp32 always";
   EXPECT_EQ(carried.anew, 6);
@@ -362,7 +362,7 @@ TEST_P(AdamWState, OfOtherTypesOrWithAnotherCountStartsAnewOrIsRefused) {
 TEST(AdamWCarried, MastersAreCarriedIntoAnotherPrecision) {
   Parameters wide(at::kFloat), narrow(at::kBFloat16);
   narrow.copy_from(wide);
-  AdamW of_wide(wide.store(), {}), of_narrow(narrow.store(), {});
+  SummingAdamW of_wide(wide.store(), {}), of_narrow(narrow.store(), {});
   std::map<std::string, at::Tensor> saved;
   for (const auto& [name, tensor] : of_wide.state()) saved.emplace(name, tensor.clone());
   for (const auto& [name, master] : of_wide.masters()) saved.emplace("master." + name, master.clone());
@@ -373,10 +373,10 @@ TEST(AdamWCarried, MastersAreCarriedIntoAnotherPrecision) {
 TEST(AdamWCarried, ALossScaleGoesOnUnlessItIsFixed) {
   const auto scale_after = [](const LossScaleSettings& settings) {
     Parameters parameters;
-    AdamW before(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 128}});
+    SummingAdamW before(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 128}});
     std::map<std::string, at::Tensor> saved;
     for (const auto& [name, tensor] : before.state()) saved.emplace(name, tensor.clone());
-    AdamW after(parameters.store(), {.loss_scale = settings});
+    AdamW after(parameters.store(), before.sums, {.loss_scale = settings});
     after.carry_state(parameters.store(), saved, "run/step-0");
     return after.loss_scale().item<double>();
   };

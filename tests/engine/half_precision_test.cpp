@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/results_by_task.h"
+#include "engine/summing_adamw.h"
 #include "parity/case.h"
 #include "vlmtrain/engine/step.h"
 
@@ -29,7 +30,7 @@ Computed compute(const std::string& name, at::ScalarType dtype, models::Recomput
   model->set_recompute(recompute);
   AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = LossScaleSettings{};
-  AdamW optimizer(model->parameters(), settings);
+  SummingAdamW optimizer(model->parameters(), settings);
   auto samples = reference.samples();
   for (size_t i = 0; tasks.apart() && i < samples.size(); ++i) {
     samples[i].task_number = static_cast<int64_t>(i) % tasks.count;
@@ -41,7 +42,7 @@ Computed compute(const std::string& name, at::ScalarType dtype, models::Recomput
   const double scale = optimizer.loss_scale().defined() ? optimizer.loss_scale().item<double>() : 1.0;
   for (const auto& parameter : model->parameters().all()) {
     if (!parameter.tensor.requires_grad()) continue;
-    const at::Tensor gradient = optimizer.gradient(parameter.name);
+    const at::Tensor gradient = optimizer.sums.sum(parameter.name);
     if (gradient.defined()) computed.gradients[parameter.name] = gradient / scale;
   }
   return computed;

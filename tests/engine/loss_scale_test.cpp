@@ -35,8 +35,8 @@ TEST(LossScale, StaysWhereItIsFixed) {
 TEST(LossScale, ChangesNeitherNormNorUpdate) {
   Parameters scaled, plain;
   plain.copy_from(scaled);
-  AdamW with(scaled.store(), {.loss_scale = LossScaleSettings{.initial = 4096}});
-  AdamW without(plain.store(), {});
+  SummingAdamW with(scaled.store(), {.loss_scale = LossScaleSettings{.initial = 4096}});
+  SummingAdamW without(plain.store(), {});
   for (uint64_t step = 0; step < 4; ++step) {
     const double size = step % 2 == 0 ? 3.0 : 0.01;  // clipped and not
     add_gradients(scaled, random_gradients(scaled, step, size * 4096));
@@ -52,7 +52,7 @@ TEST(LossScale, ChangesNeitherNormNorUpdate) {
 
 TEST(LossScale, FollowsTheOptimizersOverflows) {
   Parameters parameters(at::kHalf);
-  AdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 65536, .growth_steps = 2}});
+  SummingAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 65536, .growth_steps = 2}});
   const auto step = [&](double gradient) {
     add_gradient(parameters.tensor("language.vector"), at::full({7}, gradient));
     optimizer.step({});
@@ -66,7 +66,7 @@ TEST(LossScale, FollowsTheOptimizersOverflows) {
 
 TEST(LossScale, OfTheStepIsThatBeforeItsUpdate) {
   Parameters parameters(at::kHalf);
-  AdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 16}});
+  SummingAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.initial = 16}});
   const auto update = optimizer.prepare(at::scalar_tensor(std::numeric_limits<double>::infinity()));
   optimizer.apply(update, {});
   EXPECT_EQ(update.loss_scale.item<double>(), 16);
@@ -76,7 +76,7 @@ TEST(LossScale, OfTheStepIsThatBeforeItsUpdate) {
 TEST(LossScale, IsPartOfTheOptimizersState) {
   Parameters parameters(at::kHalf), others(at::kHalf);
   const AdamWSettings settings{.loss_scale = LossScaleSettings{.initial = 16, .growth_steps = 2}};
-  AdamW optimizer(parameters.store(), settings), resumed(others.store(), settings);
+  SummingAdamW optimizer(parameters.store(), settings), resumed(others.store(), settings);
   optimizer.step({});
   std::map<std::string, at::Tensor> saved;
   for (const auto& [name, tensor] : optimizer.state()) saved[name] = tensor.clone();

@@ -69,7 +69,8 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
   const nn::ParameterScope scope(store, nn::Component::kProjector, "steps");
   const at::Tensor weight = scope.parameter("weight", {start.size(0) / 32, 32}, nn::InitialValues::zeros());
   weight.detach().view(-1).copy_(start);
-  AdamW optimizer(store, {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .states = OptimizerStates::k8Bit});
+  SummingAdamW optimizer(store,
+                         {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .states = OptimizerStates::k8Bit});
   for (int step = 0; step < 5; ++step) {
     add_gradient(weight, reference(fmt::format("steps.gradient.{}", step)).view(weight.sizes()));
     optimizer.step({.projector = 1e-2});
@@ -99,7 +100,8 @@ TEST(OptimizerStates, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
   scope.embedding("embedding", {64, 64}, nn::InitialValues::ones());
   const auto dtypes = [&store](OptimizerStates states) {
     std::map<std::string, at::ScalarType> found;
-    for (const auto& [name, tensor] : AdamW(store, {.states = states}).state()) found[name] = tensor.scalar_type();
+    for (const auto& [name, tensor] : SummingAdamW(store, {.states = states}).state())
+      found[name] = tensor.scalar_type();
     return found;
   };
   const auto eight_bit = dtypes(OptimizerStates::k8Bit);
@@ -120,10 +122,10 @@ TEST(OptimizerStates, OfAnotherKindAreRefused) {
   scope.parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments of the same shape, whatever holds them
   std::map<std::string, at::Tensor> saved;
   {
-    const AdamW fp32(store, {});
+    const SummingAdamW fp32(store, {});
     for (const auto& [name, tensor] : fp32.state()) saved[name] = tensor.clone();
   }
-  AdamW optimizer(store, {.states = OptimizerStates::kBf16});
+  SummingAdamW optimizer(store, {.states = OptimizerStates::kBf16});
   saved["updates"] = at::zeros({}, at::kLong);
   try {
     optimizer.load_state(saved, "run/step-3");
@@ -204,7 +206,7 @@ TEST(Bf16States, DecayThoughAStepIsLessThanTheirPrecision) {
   const nn::ParameterScope scope(store, nn::Component::kProjector, "model");
   const at::Tensor weight = scope.parameter("weight", {64, 64}, nn::InitialValues::ones());
   weight.detach().zero_();
-  AdamW optimizer(store, {.max_grad_norm = 0, .states = OptimizerStates::kBf16});
+  SummingAdamW optimizer(store, {.max_grad_norm = 0, .states = OptimizerStates::kBf16});
   add_gradient(weight, at::full({64, 64}, 1.0));
   optimizer.step({});
   constexpr int kSteps = 300;
@@ -222,7 +224,7 @@ TEST(Bf16States, AreRoundedByTheSeed) {
   const auto state_after_steps = [](uint64_t seed) {
     at::manual_seed(3);
     Parameters parameters(at::kFloat, /*large=*/true);
-    AdamW optimizer(parameters.store(), {.states = OptimizerStates::kBf16, .seed = seed});
+    SummingAdamW optimizer(parameters.store(), {.states = OptimizerStates::kBf16, .seed = seed});
     for (uint64_t step = 0; step < 2; ++step) {
       add_gradients(parameters, random_gradients(parameters, step, 1.0));
       optimizer.step({});

@@ -15,6 +15,9 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/small_parameters.h"
 
@@ -120,43 +123,57 @@ TEST(PcGrad, OrdersArePermutationsOfTheOthersAndDependOnTheSeed) {
   EXPECT_GT(seen.size(), 15U);
 }
 
-/// Tensors of sizes that leave gaps in the buffer.
-TEST(TaskGradients, ResolveOverAllTensorsTogether) {
+/// Tensors of sizes that leave gaps between them.
+TEST(PcGrad, IsOverAllTensorsTogether) {
   at::manual_seed(3);
-  const std::vector<int64_t> elements{7, 128, 300};
-  TaskGradients gradients(3, elements, at::kCPU);
-  std::vector<at::Tensor> all;
-  for (int64_t task = 0; task < 3; ++task) {
-    std::vector<at::Tensor> own;
-    for (size_t i = 0; i < elements.size(); ++i) {
-      own.push_back(at::randn({elements[i]}) - 0.1 * static_cast<double>(task));
-      gradients.of(task, i).add_(own.back());
+  const std::vector<std::pair<std::string, int64_t>> tensors{{"a", 7}, {"b", 128}, {"c", 300}};
+  nn::ParameterStore store(at::TensorOptions(at::kFloat));
+  const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
+  for (const auto& [name, elements] : tensors) scope.parameter(name, {elements}, nn::InitialValues::zeros());
+  GradientSums sums(store, 3);
+  for (int step = 0; step < 2; ++step) {  // the second does not see the first
+    std::vector<at::Tensor> all;
+    for (int64_t task = 0; task < 3; ++task) {
+      sums.receive_for(task);
+      std::vector<at::Tensor> own;
+      for (const auto& parameter : store.all()) {
+        // In the second step a tensor has no gradient of one task, and another none of any.
+        const bool is_missing = step == 1 && (parameter.name == "model.b" ? task == 0 : parameter.name == "model.a");
+        const double direction = task == 2 ? -1 : 1;
+        own.push_back(at::randn(parameter.tensor.sizes()) * direction - 0.1 * direction * static_cast<double>(task));
+        if (is_missing) own.back().zero_();
+        if (!is_missing) add_gradient(parameter.tensor, own.back());
+      }
+      all.push_back(at::cat(own).to(at::kDouble));
     }
-    all.push_back(at::cat(own).to(at::kDouble));
+    resolve_conflicts(sums, 9);
+    const auto wanted = by_the_paper(at::stack(all), pcgrad_orders(3, 9));
+    EXPECT_GT((wanted - at::stack(all).sum(0)).abs().max().item<double>(), 1e-3) << "no conflict";
+    int64_t first = 0;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto of_tensor = wanted.narrow(0, first, tensors[i].second);
+      first += tensors[i].second;
+      ASSERT_EQ(sums.received(i), step == 0 || i > 0);
+      if (!sums.received(i)) continue;
+      EXPECT_LT((sums.sum(i) - of_tensor).abs().max().item<double>(), 1e-6) << step << ", " << i;
+    }
+    sums.drop();
   }
-  all[2] = -all[2];
-  for (size_t i = 0; i < elements.size(); ++i) gradients.of(2, i).neg_();
-  gradients.resolve_conflicts(9);
-  const auto wanted = by_the_paper(at::stack(all), pcgrad_orders(3, 9));
-  const auto found = at::cat({gradients.of(0, 0), gradients.of(0, 1), gradients.of(0, 2)});
-  EXPECT_LT((found - wanted).abs().max().item<double>(), 1e-6);
-  gradients.set_to_zero();
-  for (int64_t task = 0; task < 3; ++task) EXPECT_EQ(gradients.of(task, 2).abs().sum().item<double>(), 0);
 }
 
 /// AdamW with gradients apart, against one that is given the resolved gradient.
 TEST(SeparateTasks, TheStepIsThatOfTheResolvedGradient) {
   Parameters apart, together;
   together.copy_from(apart);
-  AdamW optimizer(apart.store(), {.separate_tasks = 2});
-  AdamW reference(together.store(), {});
+  SummingAdamW optimizer(apart.store(), {}, /*groups=*/2);
+  SummingAdamW reference(together.store(), {});
   const LearningRates rates{1e-2, 1e-2, 1e-2};
   for (uint64_t step = 0; step < 3; ++step) {
     std::vector<std::map<std::string, at::Tensor>> gradients{random_gradients(apart, 2 * step, 1.0),
                                                              random_gradients(apart, 2 * step + 1, 1.0)};
     for (auto& [name, gradient] : gradients[1]) gradient = gradient - gradients[0].at(name);
     for (const int64_t task : {1, 0}) {
-      optimizer.set_task(task);
+      optimizer.sums.receive_for(task);
       add_gradients(apart, gradients[static_cast<size_t>(task)]);
     }
     std::vector<at::Tensor> flat;
@@ -172,12 +189,12 @@ TEST(SeparateTasks, TheStepIsThatOfTheResolvedGradient) {
       add_gradient(together.tensor(name), resolved.narrow(0, first, gradient.numel()).view(gradient.sizes()));
       first += gradient.numel();
     }
-    optimizer.resolve_conflicts(step);
+    resolve_conflicts(optimizer.sums, step);
     EXPECT_NEAR(optimizer.step(rates).item<double>(), reference.step(rates).item<double>(), 1e-5);
     for (const auto& parameter : apart.store().all()) {
       EXPECT_LT((parameter.tensor - together.tensor(parameter.name)).abs().max().item<double>(), 1e-5)
           << parameter.name;
-      EXPECT_FALSE(optimizer.gradient(parameter.name).defined());
+      EXPECT_FALSE(optimizer.sums.sum(parameter.name).defined());
     }
   }
 }
@@ -185,24 +202,24 @@ TEST(SeparateTasks, TheStepIsThatOfTheResolvedGradient) {
 TEST(SeparateTasks, AStepThatIsDroppedLeavesNoTaskBehind) {
   Parameters parameters, others;
   others.copy_from(parameters);
-  AdamW optimizer(parameters.store(), {.separate_tasks = 2});
-  AdamW fresh(others.store(), {.separate_tasks = 2});
+  SummingAdamW optimizer(parameters.store(), {}, /*groups=*/2);
+  SummingAdamW fresh(others.store(), {}, /*groups=*/2);
   for (const int64_t task : {0, 1}) {
-    optimizer.set_task(task);
+    optimizer.sums.receive_for(task);
     add_gradients(parameters, random_gradients(parameters, 7, 100.0));
   }
-  optimizer.drop_gradients();
+  optimizer.sums.drop();
   for (const int64_t task : {0, 1}) {
-    optimizer.set_task(task);
-    fresh.set_task(task);
+    optimizer.sums.receive_for(task);
+    fresh.sums.receive_for(task);
     const auto gradients = random_gradients(parameters, static_cast<uint64_t>(task), 1.0);
     add_gradients(parameters, gradients);
     add_gradients(others, gradients);
   }
-  optimizer.resolve_conflicts(0);
-  fresh.resolve_conflicts(0);
+  resolve_conflicts(optimizer.sums, 0);
+  resolve_conflicts(fresh.sums, 0);
   for (const auto& parameter : parameters.store().all()) {
-    EXPECT_TRUE(at::equal(optimizer.gradient(parameter.name), fresh.gradient(parameter.name))) << parameter.name;
+    EXPECT_TRUE(at::equal(optimizer.sums.sum(parameter.name), fresh.sums.sum(parameter.name))) << parameter.name;
   }
 }
 

@@ -45,13 +45,13 @@ class Update : public testing::TestWithParam<Kind> {
 
   static constexpr bool kLarge = true;
   Parameters parameters_{GetParam().dtype, kLarge};
-  AdamW optimizer_{parameters_.store(), GetParam().settings};
+  SummingAdamW optimizer_{parameters_.store(), GetParam().settings};
 };
 
 TEST_P(Update, HalvesAreAStep) {
   Parameters others(GetParam().dtype, kLarge);
   others.copy_from(parameters_);
-  AdamW other(others.store(), GetParam().settings);
+  SummingAdamW other(others.store(), GetParam().settings);
   for (uint64_t step = 0; step < 3; ++step) {
     add(step);
     add_gradients(others, random_gradients(others, step, scale()));
@@ -71,13 +71,13 @@ TEST_P(Update, PreparingChangesNothing) {
   optimizer_.step(kRates);
   const auto before = everything(parameters_, optimizer_);
   add(1);
-  const at::Tensor gradient = optimizer_.gradient("vision.matrix").clone();
+  const at::Tensor gradient = optimizer_.sums.sum("vision.matrix").clone();
   optimizer_.prepare(at::scalar_tensor(0.5));
   const auto update = optimizer_.prepare(at::scalar_tensor(0.5));
   for (const auto& [name, tensor] : everything(parameters_, optimizer_)) {
     EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
   }
-  EXPECT_TRUE(at::equal(optimizer_.gradient("vision.matrix"), gradient));
+  EXPECT_TRUE(at::equal(optimizer_.sums.sum("vision.matrix"), gradient));
   optimizer_.apply(update, kRates);
   EXPECT_FALSE(at::equal(parameters_.tensor("vision.matrix").detach(), before.at("vision.matrix")));
 }
@@ -92,7 +92,7 @@ TEST_P(Update, GoesOnFromASavedStateToTheBit) {
   };
   for (uint64_t number = 0; number < 3; ++number) step(parameters_, optimizer_, number);
   others.copy_from(parameters_);
-  AdamW other(others.store(), GetParam().settings);
+  SummingAdamW other(others.store(), GetParam().settings);
   other.load_state(state_of(optimizer_), "a checkpoint");
   for (uint64_t number = 3; number < 6; ++number) {
     step(parameters_, optimizer_, number);
@@ -130,13 +130,13 @@ TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
         if (counts_skipped_steps(name)) continue;
         EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
       }
-      EXPECT_FALSE(optimizer_.gradient("vision.matrix").defined()) << "gradients of a skipped step are dropped";
+      EXPECT_FALSE(optimizer_.sums.sum("vision.matrix").defined()) << "gradients of a skipped step are dropped";
     }
   }
   // The next step is as if there had been none between.
   Parameters others(GetParam().dtype, kLarge);
   for (const auto& parameter : others.store().all()) parameter.tensor.detach().copy_(before.at(parameter.name));
-  AdamW other(others.store(), GetParam().settings);
+  SummingAdamW other(others.store(), GetParam().settings);
   std::map<std::string, at::Tensor> state;
   for (const auto& [name, tensor] : optimizer_.state()) {
     state[name] = (name == "updates" ? tensor : before.at(name)).clone();
@@ -169,10 +169,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(DroppingGradients, TakesWhatAFailedBackwardPassLeft) {
   Parameters parameters;
-  AdamW optimizer(parameters.store(), {});
+  SummingAdamW optimizer(parameters.store(), {});
   const at::Tensor& vector = parameters.tensor("vision.vector");
   vector.mutable_grad() = at::full({7}, 1.0);
-  optimizer.drop_gradients();
+  optimizer.sums.drop();
   EXPECT_FALSE(vector.grad().defined());
 }
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/summing_adamw.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/engine/optimizer.h"
 
 namespace vlmtrain::engine {
 

@@ -11,6 +11,7 @@
 
 #include "engine/batch_of_eight.h"
 #include "engine/results_by_task.h"
+#include "engine/summing_adamw.h"
 #include "parity/deviations.h"
 #include "vlmtrain/engine/pcgrad.h"
 #include "vlmtrain/engine/step.h"
@@ -52,10 +53,10 @@ class TaskStepTest : public testing::Test {
   std::map<std::string, at::Tensor> weights_after(const std::vector<int64_t>& micro_batches, StepResult* result) const {
     const auto model = parity::Case("mixed_batch").load_model();
     // So large an epsilon makes the update proportional to the gradient.
-    AdamW optimizer(model->parameters(), {.epsilon = 1e3, .max_grad_norm = 0, .separate_tasks = kTasks});
+    SummingAdamW optimizer(model->parameters(), {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
     TaskSettings tasks{.count = kTasks, .weights = {0.5, 1, 2}, .gradient_norms = true, .resolve_conflicts = true};
     tasks.seed = 4;
-    *result = optimizer_step(*model, optimizer, samples_, LearningRates{1e6, 1e6, 1e6},
+    *result = optimizer_step(*model, optimizer.sums, optimizer, samples_, LearningRates{1e6, 1e6, 1e6},
                              {.micro_batches = micro_batches, .tasks = tasks});
     std::map<std::string, at::Tensor> weights;
     for (const auto& parameter : model->parameters().all()) weights[parameter.name] = parameter.tensor.detach().clone();

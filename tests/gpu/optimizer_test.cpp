@@ -47,7 +47,8 @@ class Weights {
 std::map<std::string, at::Tensor> after_three_steps(at::Device device, at::ScalarType dtype,
                                                     engine::OptimizerStates states) {
   Weights weights(device, dtype);
-  engine::AdamW optimizer(weights.store(), {.weight_decay = 0.1, .states = states});
+  engine::GradientSums sums(weights.store());
+  engine::AdamW optimizer(weights.store(), sums, {.weight_decay = 0.1, .states = states});
   for (int step = 0; step < 3; ++step) {
     weights.add_gradients(step);
     optimizer.step({1e-2, 1e-2, 1e-2});

@@ -22,14 +22,15 @@ TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   models::load_weights(*model, reference.checkpoint());
   engine::AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = engine::LossScaleSettings{.initial = 1024};
-  engine::AdamW optimizer(model->parameters(), settings);
+  engine::GradientSums sums(model->parameters());
+  engine::AdamW optimizer(model->parameters(), sums, settings);
   const double rate = fault_is_planted() ? 0 : 1e-3;
   const engine::LearningRates rates{rate, rate, rate};
   const auto samples = reference.samples();
   std::vector<double> losses;
   for (int step = 0; step < 10; ++step) {
     const auto result =
-        engine::optimizer_step(*model, optimizer, samples, rates, {.device = device_, .micro_batch_size = 2});
+        engine::optimizer_step(*model, sums, optimizer, samples, rates, {.device = device_, .micro_batch_size = 2});
     losses.push_back(result.loss.item<double>());
   }
   EXPECT_LT(losses.back(), 0.9 * losses.front());

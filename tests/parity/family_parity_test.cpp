@@ -151,16 +151,18 @@ TEST_P(FamilyParity, LossAndGradientsOfOneSampleAtATime) {
 TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const auto description = case_.description();
   const auto model = case_.load_model();
-  engine::AdamW optimizer(model->parameters(), {.beta1 = description.at("adam_betas").at(0),
-                                                .beta2 = description.at("adam_betas").at(1),
-                                                .epsilon = description.at("adam_epsilon"),
-                                                .weight_decay = description.at("weight_decay"),
-                                                .max_grad_norm = description.at("max_grad_norm")});
+  engine::GradientSums sums(model->parameters());
+  engine::AdamW optimizer(model->parameters(), sums,
+                          {.beta1 = description.at("adam_betas").at(0),
+                           .beta2 = description.at("adam_betas").at(1),
+                           .epsilon = description.at("adam_epsilon"),
+                           .weight_decay = description.at("weight_decay"),
+                           .max_grad_norm = description.at("max_grad_norm")});
   const double rate = description.at("learning_rate");
   const double precision_of_norm =
       ExactValues(*case_.load_model(at::kDouble), samples_).precision_of_norm(expected_, "gradient.");
   for (int64_t step = 0; step < description.at("steps"); ++step) {
-    const auto result = engine::optimizer_step(*model, optimizer, samples_, {rate, rate, rate}, all_at_once());
+    const auto result = engine::optimizer_step(*model, sums, optimizer, samples_, {rate, rate, rate}, all_at_once());
     const auto place = fmt::format("{}, step {}", GetParam(), step);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("step_losses")[step]),
                                "loss of a step", place);

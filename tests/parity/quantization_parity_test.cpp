@@ -165,15 +165,17 @@ TEST_P(QuantizedLora, LossAndGradientsWithEveryBlockRecomputed) {
 
 TEST_P(QuantizedLora, FiveStepsOfAdamW) {
   const auto model = load();
-  engine::AdamW optimizer(model->parameters(), {.weight_decay = description_.at("weight_decay"),
-                                                .max_grad_norm = description_.at("max_grad_norm")});
+  engine::GradientSums sums(model->parameters());
+  engine::AdamW optimizer(
+      model->parameters(), sums,
+      {.weight_decay = description_.at("weight_decay"), .max_grad_norm = description_.at("max_grad_norm")});
   const double rate = description_.at("learning_rate");
   const at::Tensor losses = expected_.tensor("step_losses");
   const at::Tensor norms = expected_.tensor("step_grad_norms");
   const double precision_of_norm =
       ExactValues(*load(at::kDouble), samples_).precision_of_norm(expected_, "gradient.base_model.model.");
   for (int64_t step = 0; step < losses.size(0); ++step) {
-    const auto result = engine::optimizer_step(*model, optimizer, samples_, {rate, rate, rate},
+    const auto result = engine::optimizer_step(*model, sums, optimizer, samples_, {rate, rate, rate},
                                                {.micro_batch_size = std::ssize(samples_)});
     const auto place = fmt::format("{}, step {}", GetParam(), step);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, losses[step]), "loss of a step", place);

@@ -49,7 +49,7 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
   EXPECT_EQ(arrived.tasks.count, 3);
   EXPECT_EQ(arrived.tasks.weights, job.tasks.weights);
   EXPECT_TRUE(arrived.tasks.gradient_norms);
-  EXPECT_EQ(arrived.tasks.separate(), 3);
+  EXPECT_EQ(arrived.tasks.groups(), 3);
   ASSERT_TRUE(arrived.lora);
   EXPECT_EQ(arrived.lora->rank, 4);
   EXPECT_EQ(arrived.lora->alpha, 32);

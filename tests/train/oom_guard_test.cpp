@@ -40,10 +40,10 @@ class SmallTraining {
         models::build_model(reference.checkpoint(), at::kCPU, at::kFloat, nn::LoraSettings{.rank = 4, .dropout = 0.1});
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/1);
-    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(),
-                                                 engine::AdamWSettings{.separate_tasks = tasks_.separate()});
+    sums_ = std::make_unique<engine::GradientSums>(model_->parameters(), tasks_.groups());
+    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), *sums_, engine::AdamWSettings{});
     guard_ = std::make_unique<OomGuard>(
-        *model_, *optimizer_, at::kCPU,
+        *model_, *sums_, *optimizer_, at::kCPU,
         [this](const std::string&, const engine::StepLayout& next) { tried_.push_back(next); });
     layout_.micro_batches = engine::equal_micro_batches(std::ssize(samples_), micro_batch_size);
   }
@@ -73,15 +73,16 @@ class SmallTraining {
  private:
   void copy_gradients() {
     gradients_.clear();
-    if (tasks_.separate() > 0) return;  // there are several of each
+    if (tasks_.groups() > 1) return;  // there are several of each
     for (const auto& parameter : model_->parameters().all()) {
-      if (parameter.is_adapter) gradients_[parameter.name] = optimizer_->gradient(parameter.name).clone();
+      if (parameter.is_adapter) gradients_[parameter.name] = sums_->sum(parameter.name).clone();
     }
   }
 
   engine::TaskSettings tasks_;
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::GradientSums> sums_;
   std::unique_ptr<engine::AdamW> optimizer_;
   std::unique_ptr<OomGuard> guard_;
   engine::StepLayout layout_;

@@ -79,11 +79,11 @@ BalanceOptions resolving_conflicts() {
 TEST(TaskSettings, SayWhatTheConfigurationAsksFor) {
   EXPECT_EQ(task_settings({}, kTasks).count, 2);
   EXPECT_THAT(task_settings({}, kTasks).weights, IsEmpty());
-  EXPECT_EQ(task_settings({}, kTasks).separate(), 0);
+  EXPECT_EQ(task_settings({}, kTasks).groups(), 1);
   const auto gradnorm = task_settings(weighted(TaskWeighting::kGradNorm), kTasks);
   EXPECT_THAT(gradnorm.weights, ElementsAre(1, 1));
   EXPECT_TRUE(gradnorm.gradient_norms);
-  EXPECT_EQ(task_settings(resolving_conflicts(), kTasks).separate(), 2);
+  EXPECT_EQ(task_settings(resolving_conflicts(), kTasks).groups(), 2);
   EXPECT_FALSE(task_settings({}, tasks_of({"", ""})).apart());
 }
 

@@ -22,10 +22,11 @@ TEST(OomGuardTest, DoesAStepAgainOnACardThatIsTooSmall) {
   SmallRun run({.micro_batch_size = 8, .repeats = 2});
   const at::Device device = memory::open_device("cuda");
   std::vector<int64_t> next_micro_batches;
-  OomGuard guard(run.model(), run.optimizer(), device, [&](const std::string& reason, const engine::StepLayout& next) {
-    EXPECT_NE(reason.find("out of memory"), std::string::npos) << reason;
-    next_micro_batches.push_back(std::ssize(next.micro_batches));
-  });
+  OomGuard guard(run.model(), run.sums(), run.optimizer(), device,
+                 [&](const std::string& reason, const engine::StepLayout& next) {
+                   EXPECT_NE(reason.find("out of memory"), std::string::npos) << reason;
+                   next_micro_batches.push_back(std::ssize(next.micro_batches));
+                 });
   engine::StepLayout layout;
   layout.micro_batches = {std::ssize(run.samples())};
   const auto step = [&] {
@@ -79,7 +80,7 @@ class FaultyCardTest : public testing::Test {
   engine::StepLayout layout_;
   std::vector<engine::StepLayout> tried_;
   std::string reason_;
-  OomGuard guard_{run_.model(), run_.optimizer(), device_,
+  OomGuard guard_{run_.model(), run_.sums(), run_.optimizer(), device_,
                   [this](const std::string& reason, const engine::StepLayout& next) {
                     reason_ = reason;
                     tried_.push_back(next);
@@ -113,25 +114,21 @@ TEST_F(FaultyCardTest, ALaunchThatFindsNoMemoryIsDoneAgainUntilWeightsChange) {
   EXPECT_GT(half_done, 0);
 }
 
-/// What comes after a launch that failed: gradients are dropped, which takes a kernel, or the step is begun again.
-TEST_F(FaultyCardTest, WhatMakesRoomMayFindNoMemoryEither) {
+/// What makes room launches nothing that could fail too: the launch that fails next is the first of the step that is
+/// done again.
+TEST_F(FaultyCardTest, MakingRoomTakesNoKernel) {
   card().reset();
   step();
   const uint64_t launches = counters().launches;
-  int64_t once = 0;
-  int64_t half_done = 0;
+  int64_t twice = 0;
   for (uint64_t place = 0; place < launches; place += 1 + launches / 40) {
     card().fail_calls(vgpu::Fallible::kLaunch, place, 2);
-    try {
-      const GuardedStep done = step();
-      EXPECT_LE(done.failed_attempts, 2) << place;
-      once += done.failed_attempts == 1 ? 1 : 0;
-    } catch (const engine::UpdateHalfDone&) {
-      ++half_done;
-    }
+    EXPECT_EQ(step().failed_attempts, 2) << place;
+    ++twice;
   }
-  EXPECT_GT(once, 10) << "gradients were dropped at the second attempt";
-  EXPECT_GT(half_done, 0);
+  EXPECT_GT(twice, 30);
+  card().fail_calls(vgpu::Fallible::kLaunch, launches - 1, 2);
+  EXPECT_THROW(step(), engine::UpdateHalfDone);
 }
 
 TEST_F(FaultyCardTest, ADriverThatFindsNoMemoryTwiceGetsSmallerMicroBatches) {

@@ -50,16 +50,18 @@ class SmallRun {
     if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();
-    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(),
-                                                 engine::AdamWSettings{.weight_decay = 0.1,
-                                                                       .loss_scale = loss_scale,
-                                                                       .states = settings.states,
-                                                                       .separate_tasks = settings.tasks.separate()});
+    sums_ = std::make_unique<engine::GradientSums>(model_->parameters(), settings.tasks.groups());
+    optimizer_ = std::make_unique<engine::AdamW>(
+        model_->parameters(), *sums_,
+        engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .states = settings.states});
   }
 
-  engine::StepResult step() { return engine::optimizer_step(*model_, *optimizer_, samples_, kRates, settings_); }
+  engine::StepResult step() {
+    return engine::optimizer_step(*model_, *sums_, *optimizer_, samples_, kRates, settings_);
+  }
 
   models::VisionLanguageModel& model() { return *model_; }
+  engine::GradientSums& sums() { return *sums_; }
   engine::AdamW& optimizer() { return *optimizer_; }
   const std::vector<data::Sample>& samples() const { return samples_; }
 
@@ -84,6 +86,7 @@ class SmallRun {
   engine::StepSettings settings_;
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::GradientSums> sums_;
   std::unique_ptr<engine::AdamW> optimizer_;
 };
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/engine/gradient_sums.h"
 #include "vlmtrain/engine/loss_scale.h"
 #include "vlmtrain/engine/optimizer_states.h"
-#include "vlmtrain/engine/pcgrad.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::engine {
@@ -34,8 +34,7 @@ struct AdamWSettings {
   double max_grad_norm = 1.0;  ///< 0: no clipping
   std::optional<LossScaleSettings> loss_scale = std::nullopt;
   OptimizerStates states = OptimizerStates::kFp32;
-  uint64_t seed = 0;           ///< of the stochastic rounding of bf16 states
-  int64_t separate_tasks = 0;  ///< that gradients are summed apart for (engine/pcgrad.h); below 2: none
+  uint64_t seed = 0;  ///< of the stochastic rounding of bf16 states
 };
 
 /// Of the trained tensors of a run that goes on with other settings.
@@ -69,16 +68,13 @@ struct PreparedUpdate {
   std::vector<at::Tensor> weights, masters;   ///< 16-bit weights to be refreshed, and where from
 };
 
-/// AdamW on fp32 master weights, with gradients that add up in fp32 over the micro-batches of a step.
-///
-/// A hook on each parameter adds its gradient to the fp32 sum as soon as the backward pass has made it, and frees it.
-/// With fp32 weights the parameter is its own master. All memory of the optimizer, sums included, is allocated by the
-/// constructor: gradients that live from one micro-batch to the next would lie between the activations and fragment the
-/// device's memory. Not thread-safe.
+/// AdamW on fp32 master weights. With fp32 weights the parameter is its own master. All memory that lives on is
+/// allocated by the constructor. Not thread-safe.
 class AdamW {
  public:
   /// Takes the parameters of `store` that require gradients, as they are: weights must be loaded before.
-  AdamW(const nn::ParameterStore& store, AdamWSettings settings);
+  /// `sums`: of the same parameters; they must outlive this, and group 0 is what a step is made of.
+  AdamW(const nn::ParameterStore& store, GradientSums& sums, AdamWSettings settings);
   ~AdamW();
   AdamW(const AdamW&) = delete;
   AdamW& operator=(const AdamW&) = delete;
@@ -90,7 +86,7 @@ class AdamW {
   /// only) will stay as it is, its moments and its weight decay included; the norm is 0 where none got one.
   PreparedUpdate prepare(const at::Tensor& loss) const;
 
-  /// The second half: moves the weights, drops the gradients and updates the loss scale. Allocates no memory for
+  /// The second half: moves the weights, drops the sums and updates the loss scale. Allocates no memory for
   /// tensors, on device or host. A skipped step changes no weight, no moment and no count of steps.
   /// REQUIRES: no gradient was added since prepare().
   void apply(const PreparedUpdate& update, const LearningRates& rates);
@@ -98,22 +94,8 @@ class AdamW {
   /// Both halves. Returns the norm.
   at::Tensor step(const LearningRates& rates);
 
-  /// Gradients are of this task from now on. REQUIRES: one of separate_tasks.
-  void set_task(int64_t task);
-
-  /// Makes one gradient of those of the tasks (PCGrad), before prepare(). `seed`: of the orders in which they are
-  /// compared. REQUIRES: separate_tasks of at least 2.
-  void resolve_conflicts(uint64_t seed);
-
-  /// Drops the gradients of a step that is not done, or failed midway. Where it throws, it can be called again.
-  void drop_gradients();
-
   /// fp32 scalar by which the loss is to be multiplied before the backward pass; undefined without one.
   at::Tensor loss_scale() const;
-
-  /// fp32 sum of a parameter's gradients so far, with separate_tasks of those of task 0; undefined if it has none. For
-  /// tests and for gradient synchronisation.
-  at::Tensor gradient(const std::string& name) const;
 
   /// Everything a resumed run needs, by name: `steps` (fp32 [parameters], steps done by each), the loss scale's state,
   /// and `first_moment.NAME`, `second_moment.NAME`, `master.NAME` (the last only with 16-bit weights). Compressed
@@ -145,8 +127,6 @@ class AdamW {
 
  private:
   struct Entry;
-  struct GradientSum;
-  class AddToSum;
   /// The tensors that have a learning rate and a weight decay in common, and compressed moments.
   struct CompressedGroup {
     nn::Component component;
@@ -158,16 +138,13 @@ class AdamW {
   void make_compressed_groups(const at::TensorOptions& options);
   void add_groups(PreparedUpdate& update) const;
   void add_chunks(PreparedUpdate& update) const;
-  void make_task_gradients(const nn::ParameterStore& store);
-  GradientSum task_gradients(size_t entry, at::IntArrayRef sizes) const;
   void refresh_weights();
 
+  GradientSums& sums_;
   AdamWSettings settings_;
   std::optional<LossScale> loss_scale_;
-  std::unique_ptr<TaskGradients> task_gradients_;  // null without separate_tasks
-  std::shared_ptr<int64_t> task_;                  // that gradients are of
-  std::vector<Entry> entries_;
-  at::Tensor steps_;  // fp32 [entries]; each entry holds a view of its own
+  std::vector<Entry> entries_;  // as in sums_
+  at::Tensor steps_;            // fp32 [entries]; each entry holds a view of its own
   std::unique_ptr<ChunkRoom> room_;
   std::vector<CompressedGroup> compressed_;
   at::Tensor updates_;  // int64 scalar on the host

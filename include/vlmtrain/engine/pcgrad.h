@@ -3,7 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <vector>
+
+#include "vlmtrain/engine/gradient_sums.h"
 
 namespace vlmtrain::engine {
 
@@ -18,27 +19,8 @@ at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed);
 /// that is zero is in nobody's way.
 at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders);
 
-/// The gradients of some tasks beside each other, in one buffer [tasks, elements] of fp32. Nothing is read back.
-class TaskGradients {
- public:
-  /// `elements` of each tensor.
-  TaskGradients(int64_t tasks, const std::vector<int64_t>& elements, const at::TensorOptions& options);
-
-  int64_t tasks() const { return buffer_.size(0); }
-
-  /// The task's gradient of a tensor, fp32 [elements], in the buffer.
-  at::Tensor of(int64_t task, size_t tensor) const;
-
-  /// PCGrad over all tensors together; the result stands in the place of task 0.
-  void resolve_conflicts(uint64_t seed);
-
-  void set_to_zero();
-
- private:
-  at::Tensor products() const;
-
-  at::Tensor buffer_;
-  std::vector<int64_t> elements_, first_;  // of each tensor
-};
+/// PCGrad over all tensors together, of gradients whose groups are tasks: the result stands in the place of group 0.
+/// Nothing is read back. `seed`: of the orders in which they are compared.
+void resolve_conflicts(GradientSums& sums, uint64_t seed);
 
 }  // namespace vlmtrain::engine

@@ -82,7 +82,8 @@ StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::s
                                 const StepSettings& settings, const at::Tensor& loss_scale = {});
 
 /// accumulate_gradients, then the optimizer's step. Throws StepOutOfMemory.
-StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optimizer,
+/// `optimizer` is that of `sums`.
+StepResult optimizer_step(const models::VisionLanguageModel& model, GradientSums& sums, AdamW& optimizer,
                           std::span<const data::Sample> samples, const LearningRates& rates,
                           const StepSettings& settings);
 
@@ -90,9 +91,9 @@ StepResult optimizer_step(const models::VisionLanguageModel& model, AdamW& optim
 using RatesSource = std::function<LearningRates()>;
 
 /// The same as `layout` has it, which the model then keeps.
-StepResult optimizer_step(models::VisionLanguageModel& model, AdamW& optimizer, std::span<const data::Sample> samples,
-                          const RatesSource& rates, const StepLayout& layout, at::Device device,
-                          const TaskSettings& tasks = {});
+StepResult optimizer_step(models::VisionLanguageModel& model, GradientSums& sums, AdamW& optimizer,
+                          std::span<const data::Sample> samples, const RatesSource& rates, const StepLayout& layout,
+                          at::Device device, const TaskSettings& tasks = {});
 
 /// Loss of a micro-batch that is already on the device, divided by `normalizer` label tokens.
 at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,

@@ -14,13 +14,13 @@ struct TaskSettings {
   std::vector<double> weights = {};  ///< of each task's label tokens in the loss; empty: 1
   bool gradient_norms = false;       ///< for GradNorm
   /// Gradients are summed by task, and conflicts between them are resolved by PCGrad. Micro-batches must hold samples
-  /// of one task each, and the optimizer must have room for their sums (AdamWSettings::separate_tasks).
+  /// of one task each, and their sums must be apart (groups()).
   bool resolve_conflicts = false;
   uint64_t seed = 0;  ///< of the step, for the orders that PCGrad draws
 
   bool apart() const { return count > 1; }
-  /// That AdamWSettings::separate_tasks must be.
-  int64_t separate() const { return resolve_conflicts ? count : 0; }
+  /// That GradientSums must have.
+  int64_t groups() const { return resolve_conflicts ? count : 1; }
 };
 
 struct TaskCounts {

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/nn/parameters.h"
+
+namespace vlmtrain::engine {
+
+/// fp32 sums of the gradients of a step, over its micro-batches, of all parameters that require gradients.
+///
+/// A hook on each parameter takes its gradient as soon as the backward pass has made it, and frees it: the first one of
+/// a step is copied, the later ones are added, so that nothing has to be set to zero between steps. All memory is
+/// allocated by the constructor: gradients that live from one micro-batch to the next would lie between the activations
+/// and fragment the device's memory.
+///
+/// The sums lie in flat buckets, in the order in which a backward pass makes them: the last parameters first. With
+/// several groups there is a set of buckets for each, for gradients that are to be told apart (engine/pcgrad.h).
+/// Not thread-safe; backward passes may run on the device's autograd thread, one after another.
+class GradientSums {
+ public:
+  /// REQUIRES: at most one of a parameter at a time.
+  explicit GradientSums(const nn::ParameterStore& store, int64_t groups = 1);
+  ~GradientSums();
+  GradientSums(const GradientSums&) = delete;
+  GradientSums& operator=(const GradientSums&) = delete;
+
+  int64_t groups() const { return flat_.size(0); }
+  /// Parameters that require gradients; i below is their number in the store's order.
+  size_t size() const { return entries_.size(); }
+  int64_t elements(size_t i) const { return entries_[i].parameter.numel(); }
+  at::TensorOptions options() const { return flat_.options(); }
+
+  /// Gradients are of this group from now on; before the first call, of group 0.
+  void receive_for(int64_t group);
+
+  /// Whether there was a gradient in this step.
+  bool received(size_t i, int64_t group = 0) const;
+  /// In the parameter's shape; not a copy. REQUIRES: received.
+  at::Tensor sum(size_t i, int64_t group = 0) const;
+  /// Of group 0, by the parameter's name; undefined if there was no gradient.
+  at::Tensor sum(const std::string& name) const;
+
+  /// fp32 scalar: the norm of all sums of group 0 together; 0 where there are none.
+  at::Tensor norm() const;
+
+  /// The sums of group 0 become Σ_g factors[g] · those of group g, where a group that received nothing has zeros.
+  /// `factors`: fp32 [groups], on the device.
+  void combine(const at::Tensor& factors);
+
+  /// Forgets what was received, also what a backward pass that failed has left behind. Launches nothing.
+  void drop();
+
+  /// What adds the sums of several processes up: gets each bucket of each step once, a flat fp32 tensor that it changes
+  /// in place, on the thread of the backward pass. Buckets come in the same order in every process: that of the
+  /// backward pass.
+  using Reduce = std::function<void(const at::Tensor& bucket)>;
+  void reduce_with(Reduce reduce);
+  /// The last micro-batch of the step begins: a bucket is handed over as soon as this backward pass has made all of its
+  /// gradients and those before it have been. With several groups none is before finish().
+  void begin_last_pass();
+  /// The step's backward passes are done: hands over the buckets that are left. Parameters without a gradient have
+  /// zeros there: another process may have one. They are not `received` by that.
+  void finish();
+
+ private:
+  struct Entry {
+    std::string name;
+    at::Tensor parameter;
+    size_t bucket = 0;
+    std::vector<at::Tensor> sums{};  // by group: views of flat_
+    std::vector<bool> received{};    // by group
+    bool in_last_pass = false;
+  };
+  struct Bucket {
+    int64_t first = 0, elements = 0;  // in a row of flat_
+    std::vector<size_t> entries{};
+    size_t missing = 0;  // in the last pass
+  };
+  class Hook;
+
+  void lay_out();
+  void receive(size_t i);
+  void hand_over(size_t bucket, int64_t group);
+  void clear_missing(const Bucket& bucket, int64_t group) const;
+
+  std::vector<Entry> entries_;
+  std::vector<Bucket> buckets_;
+  at::Tensor flat_;  // [groups, elements]; buckets lie end to end
+  int64_t group_ = 0;
+  Reduce reduce_;
+  bool is_last_pass_ = false;
+  size_t handed_over_ = 0;  // buckets of this step
+};
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,62 @@
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "engine/compressed_states.h"
+#include "engine/optimizer_entry.h"
+
+namespace vlmtrain::engine {
+
+void AdamW::make_compressed_groups(const at::TensorOptions& options) {
+  std::map<std::pair<nn::Component, bool>, std::vector<size_t>> entries;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].is_compressed()) entries[{entries_[i].component, entries_[i].decays}].push_back(i);
+  }
+  int64_t most_blocks = 0;
+  std::vector<std::vector<int64_t>> elements;
+  for (const auto& [key, members] : entries) {
+    int64_t blocks = 0;
+    auto& sizes = elements.emplace_back();
+    for (const size_t entry : members) {
+      sizes.push_back(entries_[entry].master.numel());
+      blocks += CompressedStates::blocks_of(sizes.back());
+    }
+    most_blocks = std::max(most_blocks, blocks);
+  }
+  room_ = std::make_unique<ChunkRoom>(settings_.states, most_blocks, options);
+  for (const auto& [key, members] : entries) {
+    auto states = std::make_unique<CompressedStates>(elements[compressed_.size()], settings_.states, *room_, options);
+    compressed_.push_back({key.first, key.second, members, std::move(states)});
+  }
+  if (settings_.states == OptimizerStates::kBf16) updates_ = at::zeros({}, at::kLong);
+}
+
+void AdamW::add_chunks(PreparedUpdate& update) const {
+  for (const auto& compressed : compressed_) {
+    std::vector<bool> received;
+    for (const size_t entry : compressed.entries) received.push_back(sums_.received(entry));
+    for (auto& chunk : compressed.states->chunks(received)) {
+      PreparedUpdate::Group group{.component = compressed.component, .decays = compressed.decays};
+      for (const auto& piece : chunk.pieces) {
+        const size_t number = compressed.entries[piece.tensor];
+        const Entry& entry = entries_[number];
+        const auto part = [&piece](const at::Tensor& whole) {
+          return whole.view(-1).narrow(0, piece.first, piece.count);
+        };
+        group.masters.push_back(part(entry.master));
+        group.gradients.push_back(part(sums_.sum(number)));
+        group.first_moments.push_back(compressed.states->first_values(piece));
+        group.second_moments.push_back(compressed.states->second_values(piece));
+        group.steps.push_back(entry.steps);
+      }
+      group.states = compressed.states.get();
+      group.chunk = std::make_shared<const Chunk>(std::move(chunk));
+      update.groups.push_back(std::move(group));
+    }
+  }
+}
+
+}  // namespace vlmtrain::engine

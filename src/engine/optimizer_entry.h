@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "vlmtrain/engine/optimizer.h"
+
+namespace vlmtrain::engine {
+
+/// What AdamW holds of a parameter.
+struct AdamW::Entry {
+  std::string name;
+  nn::Component component;
+  bool decays;
+  at::Tensor weight;          // what the model computes with
+  at::Tensor master;          // fp32; the same storage as `weight` if that is fp32
+  at::Tensor first_moment{};  // fp32; undefined where it is compressed
+  at::Tensor second_moment{};
+  at::Tensor steps{};  // fp32 scalar
+
+  bool is_compressed() const { return !first_moment.defined(); }
+  bool has_master() const { return weight.scalar_type() != at::kFloat; }
+};
+
+}  // namespace vlmtrain::engine
