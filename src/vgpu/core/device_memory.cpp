@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "vgpu/core/card.h"
 #include "vgpu/core/faults.h"
 #include "vgpu/core/immortal.h"
 #include "vgpu/core/report.h"
+#include "vgpu/core/trace.h"
 
 namespace vlmtrain::vgpu {
 
@@ -76,12 +78,14 @@ bool DeviceMemory::fits(uint64_t bytes) {
 
 void DeviceMemory::take(uint64_t bytes) {
   ++allocations_;
+  trace().add({"take memory", std::to_string(bytes)});
   used_bytes_ += bytes;
   used_peak_bytes_ = std::max(used_peak_bytes_, used_bytes_);
 }
 
 void DeviceMemory::give_back(uint64_t bytes) {
   ++frees_;
+  trace().add({"give memory back", std::to_string(bytes)});
   used_bytes_ -= bytes;
 }
 

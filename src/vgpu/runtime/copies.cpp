@@ -3,10 +3,12 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <string>
 
 #include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
 #include "vgpu/core/device_memory.h"
+#include "vgpu/core/trace.h"
 #include "vgpu/runtime/error.h"
 #include "vgpu/runtime/host_memory.h"
 
@@ -15,6 +17,7 @@ using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::host_memory;
 using vlmtrain::vgpu::state_of_device;
+using vlmtrain::vgpu::trace;
 
 namespace {
 
@@ -44,12 +47,15 @@ void perform(const Copy& copy) {
   const bool from_device = device_memory().contains(copy.from);
   if (to_device && from_device) {
     counts().device_to_device.add(bytes);
+    trace().add({"copy on the device", std::to_string(bytes)});
   } else if (to_device) {
     const bool pinned = host_memory().is_pinned(copy.from);
     (pinned ? counts().host_to_device_pinned : counts().host_to_device_pageable).add(bytes);
+    trace().add({pinned ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
   } else if (from_device) {
     const bool pinned = host_memory().is_pinned(copy.to);
     (pinned ? counts().device_to_host_pinned : counts().device_to_host_pageable).add(bytes);
+    trace().add({pinned ? "copy to pinned memory" : "copy to pageable memory", std::to_string(bytes)});
     for (size_t i = 0; i < copy.rows; ++i) std::memset(row(copy, i), 0, copy.width);
   } else {
     for (size_t i = 0; i < copy.rows; ++i) std::memmove(row(copy, i), source_row(copy, i), copy.width);
@@ -58,6 +64,7 @@ void perform(const Copy& copy) {
 
 cudaError_t fill(void* to, int value, size_t bytes) {
   ++counts().fills;
+  trace().add({"fill", std::to_string(bytes)});
   if (!device_memory().contains(to)) std::memset(to, value, bytes);
   return state_of_device();
 }

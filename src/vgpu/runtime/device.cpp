@@ -10,6 +10,7 @@
 #include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
 #include "vgpu/core/device_memory.h"
+#include "vgpu/core/trace.h"
 #include "vgpu/runtime/error.h"
 
 using vlmtrain::vgpu::card;
@@ -19,6 +20,7 @@ using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::fail;
 using vlmtrain::vgpu::state_of_device;
+using vlmtrain::vgpu::trace;
 
 namespace {
 
@@ -128,6 +130,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
 
 cudaError_t cudaDeviceSynchronize() {
   ++counts().device_synchronizations;
+  trace().add({"wait for the device"});
   device_clock().wait();
   return state_of_device();
 }

@@ -14,6 +14,7 @@
 #include "vgpu/core/count.h"
 #include "vgpu/core/faults.h"
 #include "vgpu/core/report.h"
+#include "vgpu/core/trace.h"
 #include "vgpu/runtime/error.h"
 #include "vgpu/runtime/kernel_registry.h"
 
@@ -93,6 +94,9 @@ cudaError_t start(const void* host_function, const Launch& launch) {
   device_clock().queue();
   ++counts().launches;
   ++kernel->launches;
+  if (trace().is_on()) {
+    trace().add({"launch", text(launch.grid), text(launch.block), std::to_string(launch.shared_bytes), kernel->name});
+  }
   return cudaSuccess;
 }
 

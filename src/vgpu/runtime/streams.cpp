@@ -12,12 +12,14 @@
 #include "vgpu/core/clock.h"
 #include "vgpu/core/count.h"
 #include "vgpu/core/immortal.h"
+#include "vgpu/core/trace.h"
 #include "vgpu/runtime/error.h"
 
 using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::DeviceClock;
 using vlmtrain::vgpu::state_of_device;
+using vlmtrain::vgpu::trace;
 
 namespace {
 
@@ -105,6 +107,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
   ++counts().stream_synchronizations;
+  trace().add({"wait for a stream"});
   device_clock().wait();
   return state_of_device();
 }
@@ -165,6 +168,7 @@ cudaError_t cudaEventQuery(cudaEvent_t) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++counts().event_synchronizations;
+  trace().add({"wait for an event"});
   recorded_events().wait_for(event);
   return state_of_device();
 }
