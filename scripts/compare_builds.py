@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Whether two builds of vlmtrain do the same: losses and weights to the bit, plans, memory and launches.
+
+    python3 scripts/compare_builds.py OLD_VLMTRAIN NEW_VLMTRAIN --out DIR [--only REGEX] [--jobs N]
+
+Runs short trainings on the CPU, plans for several cards and trainings on virtual cards with both, on the same inputs, which it
+makes in DIR/inputs: tiny checkpoints (`vlmtrain init`) and drawn pictures. What came out of a case is DIR/old/CASE.json and
+DIR/new/CASE.json, all of it but times and the host's memory; the two must be equal. Prints a table, a case a row, and what
+differs behind it (in full in DIR/differences.txt); exit code 1 where anything does. DIR/old may stand for OLD_VLMTRAIN in a later
+call with the same DIR: what the old build did there is then taken as it is.
+
+Launches need builds whose virtual cards know VLMTRAIN_VGPU_TRACE (docs/virtual-gpu.md).
+"""
+
+import argparse
+import concurrent.futures
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "compare_builds"))
+
+import cases  # noqa: E402
+import differences  # noqa: E402
+import material  # noqa: E402
+import runs  # noqa: E402
+
+FAILED = "failed"
+SHOWN = 3  # differences of a case in the table
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path, help="an executable, or DIR/old of an earlier call")
+    parser.add_argument("new", type=Path, help="an executable")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names have this in them")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and end")
+    return parser.parse_args()
+
+
+def outcome_file(folder, case):
+    return folder / f"{case.name.replace('/', '-')}.json"
+
+
+def compared(old, new):
+    """That a case did not run on both sides is no equality."""
+    failed = [f"the {name} build failed: {outcome[FAILED]}" for name, outcome in (("old", old), ("new", new)) if FAILED in outcome]
+    return failed or differences.between(old, new)
+
+
+def side(name, vlmtrain, out):
+    """What computes a case's outcome on this side."""
+    folder = out / name
+    if vlmtrain.is_dir():
+        return lambda case: json.loads(outcome_file(vlmtrain, case).read_text())
+    program = runs.Program(vlmtrain.resolve(), folder)
+
+    def outcome(case):
+        try:
+            found = json.loads(json.dumps(case.outcome(program)))
+        except runs.Failed as error:
+            found = {FAILED: str(error)}
+        outcome_file(folder, case).write_text(json.dumps(found, indent=1) + "\n")
+        return found
+
+    return outcome
+
+
+def main():
+    given = arguments()
+    chosen = [case for case in cases.all_cases() if re.search(given.only, case.name)]
+    if given.list or not chosen:
+        print("\n".join(case.name for case in chosen) or f"no case has {given.only} in its name")
+        return 0 if chosen else 2
+    began = time.monotonic()
+    out = given.out.resolve()
+    material.make((given.new if given.old.is_dir() else given.old).resolve(), out / "inputs")
+    sides = [side("old", given.old, out), side("new", given.new, out)]
+    print("| case | |\n|---|---|", flush=True)
+    differing, report = 0, []
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        futures = [(case, [pool.submit(one, case) for one in sides]) for case in chosen]
+        for case, (old, new) in futures:
+            found = compared(old.result(), new.result())
+            differing += bool(found)
+            report += [f"{case.name}: {line}" for line in found]
+            more = f"; … and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            print(f"| {case.name} | {'; '.join(found[:SHOWN]) + more if found else 'equal'} |", flush=True)
+    (out / "differences.txt").write_text("".join(line + "\n" for line in report))
+    print(f"\n{len(chosen) - differing} of {len(chosen)} cases equal, {differing} not, in {time.monotonic() - began:.0f} s")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""What differs between two outcomes: nested dictionaries, lists and values, as JSON has them."""
+
+
+def between(old, new, place=""):
+    """A sentence for each value that differs, with its place. Numbers are equal or not: there is no tolerance."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [line for key in [*old, *(key for key in new if key not in old)]
+                for line in of_key(old, new, key, f"{place}.{key}" if place else str(key))]
+    if isinstance(old, list) and isinstance(new, list):
+        lines = [f"{place} has {len(old)} and {len(new)} entries"] if len(old) != len(new) else []
+        return lines + [line for i, pair in enumerate(zip(old, new)) for line in between(*pair, f"{place}[{i}]")]
+    return [] if type(old) is type(new) and old == new else [f"{place} {short(old)} → {short(new)}"]
+
+
+def of_key(old, new, key, place):
+    if key not in new:
+        return [f"{place} is gone (was {short(old[key])})"]
+    if key not in old:
+        return [f"{place} is new ({short(new[key])})"]
+    return between(old[key], new[key], place)
+
+
+def short(value):
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "…"

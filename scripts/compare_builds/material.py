@@ -1,0 +1,68 @@
+"""What the cases train on: tiny checkpoints of all families that have one, drawn pictures, conversations. Made once in a folder."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "first_gpu_hour"))
+
+import inputs  # noqa: E402
+
+PRESETS = ("smolvlm-tiny", "llava-tiny", "qwen2.5-vl-tiny", "nanovlm-tiny")
+TASKS = ("colour", "count", "place")
+SIZES = ((64, 64), (120, 72), (56, 140), (200, 160))
+FRAMES = 4
+SEED = 5
+
+
+def make(vlmtrain, folder):
+    """Checkpoints are made by `vlmtrain`, one of the two builds; that both make the same is a case of its own."""
+    if (folder / "done").exists():
+        return
+    for preset in PRESETS:
+        inputs.clear(folder / preset)
+        subprocess.run([vlmtrain, "init", "--preset", preset, "--out", folder / preset, "--seed", str(SEED)], check=True, capture_output=True)
+    write_data(folder / "data")
+    (folder / "done").touch()
+
+
+def write_data(folder):
+    """mixed.json: 48 samples of no to two pictures and answers of 2 to 120 words, in three tasks; single.json: 24 with one picture
+    and one task; videos.json: 12 with pictures, videos or both; held_out.json: 8 with short answers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, (width, height) in enumerate(SIZES):
+        inputs.write_waves(folder / f"{i}.png", width, height, i)
+    for video in range(2):
+        (folder / f"video-{video}").mkdir(exist_ok=True)
+        for frame in range(FRAMES):
+            inputs.write_waves(folder / f"video-{video}" / f"{frame}.png", 84, 56 + 28 * video, 10 * video + frame)
+    source = random.Random(SEED)
+
+    def pictures(count):
+        return [f"{source.randrange(len(SIZES))}.png" for _ in range(count)]
+
+    def words(most):
+        return min(most, max(2, int(source.lognormvariate(3, 1))))
+
+    write_records(folder / "mixed.json", [(pictures(i % 3), [], TASKS[i * i % 3], words(120)) for i in range(48)])
+    write_records(folder / "single.json", [(pictures(1), [], None, words(40)) for _ in range(24)])
+    write_records(folder / "videos.json",
+                  [(pictures(i % 2), [f"video-{i % 2}"] if i % 3 else [], None, words(40)) for i in range(12)])
+    write_records(folder / "held_out.json", [(pictures(i % 2), [], TASKS[i % 3], 3) for i in range(8)])
+
+
+def write_records(path, samples):
+    records = []
+    for i, (pictures, videos, task, words) in enumerate(samples):
+        marks = "<image>\n" * len(pictures) + "<video>\n" * len(videos)
+        record = {"id": f"{path.stem}-{i}", "image": pictures,
+                  "conversations": [{"from": "human", "value": marks + inputs.text(i, 3 + i % 7) + "?"},
+                                    {"from": "gpt", "value": inputs.text(1000 + i, words)}]}
+        if videos:
+            record["video"] = videos
+        if task:
+            record["task"] = task
+        records.append(record)
+    path.write_text(json.dumps(records))

@@ -1,0 +1,156 @@
+"""One build at work: runs it, and says what came out, less what may differ from run to run (times, the host's memory)."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import time
+
+INPUTS = "../../inputs"  # as a case's folder sees them: the same words in both builds' files
+TIMEOUT_SECONDS = 300
+
+# Measured, not computed. Predicted times of plans (step_seconds) are computed, and compared.
+MEASURED = {"cpu_seconds", "data_wait_seconds", "host_bytes", "host_mean_bytes", "host_peak_bytes", "plan_seconds", "rehearsal_seconds",
+            "resident_peak_bytes", "samples_per_second", "seconds", "time", "waited_seconds"}
+MEASURED_IN_RUNS = MEASURED | {"step_seconds", "tokens_per_second"}
+
+
+class Failed(Exception):
+    """A program ended otherwise than it had to, so that there is nothing to compare."""
+
+
+class Program:
+    """An executable, and the folder in which its cases run, each in a folder of its own."""
+
+    def __init__(self, vlmtrain, folder):
+        self.vlmtrain, self.folder = vlmtrain, folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def fresh_folder(self, name):
+        folder = self.folder / name.replace("/", "-")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def run(self, folder, words, expected=(0,), environment=None, stop_after=None):
+        """Its exit code, one of `expected`, and stdout. On one thread: how sums are split among threads is not what is compared.
+        `stop_after`: SIGTERM once that file has so many lines."""
+        process = subprocess.Popen([str(word) for word in [self.vlmtrain, *words]], cwd=folder, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=(folder / "stderr.txt").open("a"), text=True,
+                                   errors="replace", env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **(environment or {})})
+        try:
+            if stop_after:
+                stop(process, *stop_after)
+            out, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        if process.returncode not in expected:
+            said = (folder / "stderr.txt").read_text().strip().splitlines() or ["nothing was said"]
+            raise Failed(f"exit code {process.returncode}: {said[-1]}")
+        return process.returncode, out
+
+
+def stop(process, path, lines):
+    while process.poll() is None and (not path.exists() or path.read_bytes().count(b"\n") < lines):
+        time.sleep(0.002)
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+
+
+def without(value, keys):
+    if isinstance(value, dict):
+        return {key: without(entry, keys) for key, entry in value.items() if key not in keys}
+    return [without(entry, keys) for entry in value] if isinstance(value, list) else value
+
+
+def json_lines(path, keys=frozenset()):
+    return [without(json.loads(line), keys) for line in path.read_text().splitlines()] if path.exists() else None
+
+
+def json_file(path, keys=frozenset()):
+    return without(json.loads(path.read_text()), keys) if path.exists() else None
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def tensors(path):
+    """Of each tensor: type, shape and a digest of its bytes."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    return {name: [entry["dtype"], entry["shape"], digest(data[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]])]
+            for name, entry in header.items()}
+
+
+def checkpoint(folder):
+    """Its tensors one by one, and every other file as a whole."""
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir() or path.is_symlink():
+            continue
+        if path.suffix == ".safetensors":
+            files[name] = tensors(path)
+        elif name == "trainer_state/state.json":
+            files[name] = json_file(path, MEASURED_IN_RUNS)
+        else:
+            files[name] = digest(path.read_bytes())
+    return files
+
+
+def last_checkpoint(run):
+    found = sorted((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    return {"checkpoints": [path.name for path in found], "last": checkpoint(found[-1])} if found else None
+
+
+def run_files(run):
+    """All that a run left: each step's figures, events, answers, samples, the plan, the last checkpoint."""
+    config = run / "config.yaml"
+    return {
+        "metrics": json_lines(run / "metrics.jsonl", MEASURED_IN_RUNS),
+        "epochs": json_lines(run / "epochs.jsonl", MEASURED_IN_RUNS),
+        "events": json_lines(run / "events.jsonl", MEASURED_IN_RUNS),
+        "predictions": json_lines(run / "predictions.jsonl", MEASURED_IN_RUNS),
+        "samples": json_lines(run / "samples.jsonl"),
+        "ledger": json_file(run / "ledger.json"),
+        "plan": json_file(run / "plan.json", MEASURED),
+        "config": config.read_text() if config.exists() else None,
+        "weights": last_checkpoint(run),
+    }
+
+
+def trace(path):
+    """What a virtual card was asked to do: how often what, and a digest of the whole in its order."""
+    if not path.exists():
+        return None
+    lines = path.read_text().splitlines()
+    counts = {}
+    for line in lines:
+        what = readable(line)
+        counts[what] = counts.get(what, 0) + 1
+    return {"lines": len(lines), "in_order": digest(path.read_bytes()), "launches": sum(line.startswith("launch ") for line in lines),
+            "counts": dict(sorted(counts.items()))}
+
+
+def readable(line):
+    """A trace's line without its sizes; of a kernel the identifiers of its mangled name, and a digest that tells its siblings apart."""
+    if not line.startswith("launch "):
+        return re.sub(r"[ 0-9]+$", "", line)
+    mangled = line.rsplit(" ", 1)[1]
+    names, at = [], 0
+    while match := re.compile(r"\d+").search(mangled, at):
+        end = match.end() + int(match.group())
+        word = mangled[match.end():end]
+        at = end if re.fullmatch(r"[A-Za-z_]\w*", word) and len(word) == int(match.group()) else match.end()
+        if at == end and word not in ("at", "native", "c10", "detail", "_GLOBAL__N_") and not word.startswith("_GLOBAL__"):
+            names.append(word)
+    return f"launch {' '.join(dict.fromkeys(names))[:90]} {digest(mangled.encode())[:6]}"
