@@ -70,7 +70,7 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, bool
            {"mode", planner::name_of(request.mode)},
            {"global_batch_size", request.workload.global_batch_size},
            {"images", shape.images},
-           {"tiles", shape.tiles},
+           {"tiles", shape.pixel_rows},
            {"tokens", shape.tokens},
            {"label_tokens", shape.label_tokens},
            {"recompute", request.fixed.recompute.text},
@@ -80,9 +80,9 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, bool
 /// A sample that is nowhere larger than `worst`.
 data::SampleShape smaller_sample(Random& random, const data::SampleShape& worst) {
   data::SampleShape shape = worst;
-  if (worst.tiles > 0) {
-    const auto tiles = static_cast<double>(random.between(1, worst.tiles));
-    shape = data::with_share_of_pixels(worst, tiles / static_cast<double>(worst.tiles));
+  if (worst.pixel_rows > 0) {
+    const auto tiles = static_cast<double>(random.between(1, worst.pixel_rows));
+    shape = data::with_share_of_pixels(worst, tiles / static_cast<double>(worst.pixel_rows));
   }
   const int64_t text = random.between(2, worst.tokens - worst.image_tokens);
   shape.label_tokens = random.between(1, std::min(worst.label_tokens, text - 1));

@@ -240,7 +240,7 @@ std::vector<planner::Choices> typed_choices(Random& random, const planner::PlanR
     };
     (with(values), ...);
   };
-  const int64_t tiles = std::max<int64_t>(2, plan.worst.shapes.front().tiles);
+  const int64_t tiles = std::max<int64_t>(2, plan.worst.shapes.front().pixel_rows);
   around(&planner::Choices::recompute, models::RecomputeBlocks{}, models::RecomputeBlocks{all.vision, 0},
          models::RecomputeBlocks{0, all.language}, models::RecomputeBlocks{all.vision, all.language - 1},
          models::RecomputeBlocks{all.vision - 1, all.language});

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -21,10 +22,10 @@ at::Tensor to_tensor(const std::vector<int64_t>& values) {
   return tensor;
 }
 
-int64_t tiles_of(const std::vector<TileGrid>& grids) {
-  int64_t tiles = 0;
-  for (const TileGrid& grid : grids) tiles += grid.tiles();
-  return tiles;
+int64_t patches_of(const std::vector<PatchGrid>& grids) {
+  int64_t patches = 0;
+  for (const PatchGrid& grid : grids) patches += grid.patches();
+  return patches;
 }
 
 void check_shapes(const Sample& sample) {
@@ -32,41 +33,43 @@ void check_shapes(const Sample& sample) {
                  sample.is_label.size(), sample.tokens());
   VLMTRAIN_CHECK(sample.is_label.empty() || sample.is_label.front() == 0,
                  "sample {}: its first token is a label, which nothing could predict", sample.id);
-  VLMTRAIN_CHECK(!sample.tiles.defined() || !sample.image_token_positions.empty(),
-                 "sample {}: tiles, but no image tokens", sample.id);
-  VLMTRAIN_CHECK(sample.grids.empty() || !sample.tiles.defined() || tiles_of(sample.grids) == sample.tiles.size(0),
-                 "sample {}: grids of {} tiles, but {} tiles", sample.id, tiles_of(sample.grids), sample.tiles.size(0));
+  VLMTRAIN_CHECK(!sample.pixel_values.defined() || !sample.image_token_positions.empty(),
+                 "sample {}: pixels, but no image tokens", sample.id);
+  VLMTRAIN_CHECK(
+      sample.grids.empty() || !sample.pixel_values.defined() || patches_of(sample.grids) == sample.pixel_values.size(0),
+      "sample {}: grids of {} patches, but {} rows of pixels", sample.id, patches_of(sample.grids),
+      sample.pixel_values.size(0));
   VLMTRAIN_CHECK(sample.position_ids.empty() || std::ssize(sample.position_ids) == kPositionAxes * sample.tokens(),
                  "sample {}: {} positions for {} tokens", sample.id, sample.position_ids.size(), sample.tokens());
 }
 
-/// Each tile or frame draws for itself, since a vision pass may end behind it.
-void add_tile_units(const Sample& sample, std::vector<nn::DropoutUnit>& units) {
-  if (!sample.tiles.defined()) return;
+/// Each row or frame draws for itself, since a vision pass may end behind it.
+void add_pixel_units(const Sample& sample, std::vector<nn::DropoutUnit>& units) {
+  if (!sample.pixel_values.defined()) return;
   uint64_t number = 0;
-  const auto add = [&](int64_t tiles) {
-    units.push_back({.seed = stream_seed(sample.seed, "tile", {number++}), .share = tiles});
+  const auto add = [&](int64_t rows) {
+    units.push_back({.seed = stream_seed(sample.seed, "tile", {number++}), .share = rows});
   };
   if (sample.grids.empty()) {
-    for (int64_t tile = 0; tile < sample.tiles.size(0); ++tile) add(1);
+    for (int64_t row = 0; row < sample.pixel_values.size(0); ++row) add(1);
   }
-  for (const TileGrid& grid : sample.grids) {
-    for (int64_t frame = 0; frame < grid.frames; ++frame) add(grid.tiles_per_frame());
+  for (const PatchGrid& grid : sample.grids) {
+    for (int64_t frame = 0; frame < grid.frames; ++frame) add(grid.patches_per_frame());
   }
 }
 
-at::Tensor join_tiles(std::span<const Sample> samples) {
-  std::vector<at::Tensor> tiles;
+at::Tensor join_pixels(std::span<const Sample> samples) {
+  std::vector<at::Tensor> pixels;
   for (const Sample& sample : samples) {
-    if (!sample.tiles.defined()) continue;
-    VLMTRAIN_CHECK(sample.tiles.dim() == 4 && sample.tiles.scalar_type() == at::kByte,
-                   "sample {}: tiles of {} dimensions", sample.id, sample.tiles.dim());
-    VLMTRAIN_CHECK(tiles.empty() || sample.tiles.sizes().slice(1) == tiles.front().sizes().slice(1),
-                   "sample {}: tiles of {}x{} beside {}x{}", sample.id, sample.tiles.size(2), sample.tiles.size(3),
-                   tiles.front().size(2), tiles.front().size(3));
-    tiles.push_back(sample.tiles);
+    if (!sample.pixel_values.defined()) continue;
+    const at::Tensor& own = sample.pixel_values;
+    VLMTRAIN_CHECK(pixels.empty() || PixelRow::of(own) == PixelRow::of(pixels.front()),
+                   "sample {}: pixels {} [{}] beside {} [{}]", sample.id, c10::toString(own.scalar_type()),
+                   fmt::join(own.sizes(), ", "), c10::toString(pixels.front().scalar_type()),
+                   fmt::join(pixels.front().sizes(), ", "));
+    pixels.push_back(own);
   }
-  return tiles.empty() ? at::Tensor() : at::cat(tiles);
+  return pixels.empty() ? at::Tensor() : at::cat(pixels);
 }
 
 /// [tokens], or [kPositionAxes, tokens] if a sample asks for it.
@@ -91,7 +94,7 @@ at::Tensor join_positions(std::span<const Sample> samples) {
 
 at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) return tensor;
-  // Tiles that have a shape only, as in a rehearsal.
+  // Pixels that have a shape only, as in a rehearsal.
   if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
   return memory::copy_to_device(tensor, device);
 }
@@ -101,7 +104,7 @@ at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
 MicroBatch MicroBatch::to(at::Device device) const {
   MicroBatch moved = *this;
   for (at::Tensor* tensor : {&moved.token_ids, &moved.position_ids, &moved.segments.offsets, &moved.image_positions,
-                             &moved.tiles, &moved.label_positions, &moved.labels, &moved.label_tasks}) {
+                             &moved.pixel_values, &moved.label_positions, &moved.labels, &moved.label_tasks}) {
     *tensor = copy_to(*tensor, device);
   }
   return moved;
@@ -131,16 +134,17 @@ MicroBatch collate(std::span<const Sample> samples, bool with_tasks) {
     batch.grids.insert(batch.grids.end(), sample.grids.begin(), sample.grids.end());
     batch.images += sample.images;
     batch.sample_units.push_back({.seed = sample.seed, .share = sample.tokens()});
-    add_tile_units(sample, batch.tile_units);
+    add_pixel_units(sample, batch.pixel_units);
   }
   batch.samples = std::ssize(samples);
   batch.token_ids = to_tensor(token_ids);
   batch.position_ids = join_positions(samples);
   batch.segments = nn::Segments::from_lengths(std::move(lengths), at::kCPU);
   batch.image_positions = to_tensor(image_positions);
-  batch.tiles = join_tiles(samples);
-  VLMTRAIN_CHECK(batch.grids.empty() || !batch.tiles.defined() || tiles_of(batch.grids) == batch.tiles.size(0),
-                 "tiles with grids beside tiles without");
+  batch.pixel_values = join_pixels(samples);
+  VLMTRAIN_CHECK(
+      batch.grids.empty() || !batch.pixel_values.defined() || patches_of(batch.grids) == batch.pixel_values.size(0),
+      "pixels with grids beside pixels without");
   batch.label_positions = to_tensor(label_positions);
   batch.labels = to_tensor(labels);
   if (with_tasks) batch.label_tasks = to_tensor(label_tasks);

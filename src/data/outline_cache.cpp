@@ -50,26 +50,39 @@ void add_file(ContentHash& hash, const fs::path& file) {
   }
 }
 
+/// What is not bytes of three colours on a plane says so at the end.
 Json numbers_of(const CachedShape& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
   for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
-  return Json::array({cached.fingerprint, shape.tokens, shape.label_tokens, shape.image_tokens, shape.images,
-                      shape.tiles, shape.tile_height, shape.tile_width, shape.videos, shape.video_frames,
-                      cached.making_bytes, std::move(grids)});
+  Json numbers = Json::array({cached.fingerprint, shape.tokens, shape.label_tokens, shape.image_tokens, shape.images,
+                              shape.pixel_rows, shape.row.height, shape.row.width, shape.videos, shape.video_frames,
+                              cached.making_bytes, std::move(grids)});
+  const PixelRow& row = shape.row;
+  if (shape.volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
+    numbers.push_back({row.dtype, row.channels, row.depth, shape.volumes});
+  }
+  return numbers;
 }
 
 CachedShape shape_from(const Json& numbers) {
   CachedShape cached{.fingerprint = numbers.at(0), .shape = {}};
   SampleShape& shape = cached.shape;
   int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.images,
-                             &shape.tiles,        &shape.tile_height,  &shape.tile_width,   &shape.videos,
+                             &shape.pixel_rows,   &shape.row.height,   &shape.row.width,    &shape.videos,
                              &shape.video_frames, &cached.making_bytes};
   size_t place = 1;
   for (int64_t* field : fields) *field = numbers.at(place++);
   const Json& grids = numbers.at(place);
   for (size_t grid = 0; grid < grids.size(); grid += 3) {
     shape.grids.push_back({grids.at(grid), grids.at(grid + 1), grids.at(grid + 2)});
+  }
+  if (numbers.size() > ++place) {
+    const Json& other = numbers.at(place);
+    shape.row.dtype = other.at(0);
+    shape.row.channels = other.at(1);
+    shape.row.depth = other.at(2);
+    shape.volumes = other.at(3);
   }
   return cached;
 }

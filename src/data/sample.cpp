@@ -27,12 +27,39 @@ Sample checked(const std::vector<io::Record>& records, int64_t index, const Make
 
 }  // namespace
 
+PixelRow PixelRow::of(const at::Tensor& pixels) {
+  const int64_t axes = pixels.dim();
+  VLMTRAIN_CHECK(axes == 4 || axes == 5, "pixels of {} dimensions", axes);
+  return {.dtype = pixels.scalar_type(),
+          .channels = pixels.size(1),
+          .depth = axes == 5 ? pixels.size(2) : 0,
+          .height = pixels.size(-2),
+          .width = pixels.size(-1)};
+}
+
+std::vector<int64_t> PixelRow::sizes(int64_t rows) const {
+  if (depth == 0) return {rows, channels, height, width};
+  return {rows, channels, depth, height, width};
+}
+
+int64_t PixelRow::bytes() const {
+  const auto of_value = static_cast<int64_t>(c10::elementSize(dtype));
+  return of_value * channels * std::max<int64_t>(depth, 1) * height * width;
+}
+
+void Sample::count(MediumKind kind, int64_t frames) {
+  ++images;
+  if (kind == MediumKind::kVideo) ++videos;
+  if (kind == MediumKind::kVolume) ++volumes;
+  video_frames += frames;
+}
+
 int64_t Sample::label_tokens() const {
   return std::count(is_label.begin(), is_label.end(), 1);
 }
 
 int64_t Sample::bytes() const {
-  const size_t pixels = tiles.defined() && !tiles.is_meta() ? tiles.nbytes() : 0;
+  const size_t pixels = pixel_values.defined() && !pixel_values.is_meta() ? pixel_values.nbytes() : 0;
   const size_t numbers = (token_ids.size() + image_token_positions.size() + position_ids.size()) * sizeof(int64_t);
   return static_cast<int64_t>(pixels + numbers + is_label.size());
 }

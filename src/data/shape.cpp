@@ -1,6 +1,7 @@
 #include "vlmtrain/data/shape.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,46 +18,46 @@ SampleShape shape_of(const Sample& sample) {
                     .image_tokens = std::ssize(sample.image_token_positions),
                     .images = sample.images,
                     .videos = sample.videos,
-                    .video_frames = sample.video_frames};
-  if (sample.tiles.defined()) {
-    shape.tiles = sample.tiles.size(0);
-    shape.tile_height = sample.tiles.size(2);
-    shape.tile_width = sample.tiles.size(3);
+                    .video_frames = sample.video_frames,
+                    .volumes = sample.volumes};
+  if (sample.pixel_values.defined()) {
+    shape.pixel_rows = sample.pixel_values.size(0);
+    shape.row = PixelRow::of(sample.pixel_values);
     shape.grids = sample.grids;
   }
   return shape;
 }
 
 std::string media_words(const SampleShape& shape) {
-  const int64_t pictures = shape.images - shape.videos;
-  std::string text;
-  if (pictures > 0) text = counted(pictures, "image");
+  const int64_t pictures = shape.images - shape.videos - shape.volumes;
+  std::vector<std::string> kinds;
+  if (pictures > 0) kinds.push_back(counted(pictures, "image"));
   if (shape.videos > 0) {
-    text += fmt::format("{}{} of {}", text.empty() ? "" : " and ", counted(shape.videos, "video"),
-                        counted(shape.video_frames, "frame"));
+    kinds.push_back(fmt::format("{} of {}", counted(shape.videos, "video"), counted(shape.video_frames, "frame")));
   }
-  return text.empty() ? "no image" : text;
+  if (shape.volumes > 0) kinds.push_back(counted(shape.volumes, "volume"));
+  return kinds.empty() ? "no image" : fmt::format("{}", fmt::join(kinds, " and "));
 }
 
 SampleShape with_share_of_pixels(SampleShape shape, double share) {
-  if (shape.tiles == 0) return shape;
+  if (shape.pixel_rows == 0) return shape;
   const auto part = [share](int64_t count) {
     return std::max<int64_t>(std::llround(static_cast<double>(count) * share), 1);
   };
   const int64_t text = shape.tokens - shape.image_tokens;
   if (shape.grids.empty()) {
-    const int64_t tokens_per_tile = shape.image_tokens / shape.tiles;
-    shape.tiles = part(shape.tiles);
-    shape.image_tokens = shape.tiles * tokens_per_tile;
+    const int64_t tokens_per_row = shape.image_tokens / shape.pixel_rows;
+    shape.pixel_rows = part(shape.pixel_rows);
+    shape.image_tokens = shape.pixel_rows * tokens_per_row;
   } else {
-    const int64_t tiles_per_token = shape.tiles / shape.image_tokens;
-    const int64_t side = std::llround(std::sqrt(static_cast<double>(tiles_per_token)));
-    shape.tiles = 0;
-    for (TileGrid& grid : shape.grids) {
+    const int64_t patches_per_token = shape.pixel_rows / shape.image_tokens;
+    const int64_t side = std::llround(std::sqrt(static_cast<double>(patches_per_token)));
+    shape.pixel_rows = 0;
+    for (PatchGrid& grid : shape.grids) {
       grid.rows = part(grid.rows / side) * side;
-      shape.tiles += grid.tiles();
+      shape.pixel_rows += grid.patches();
     }
-    shape.image_tokens = shape.tiles / tiles_per_token;
+    shape.image_tokens = shape.pixel_rows / patches_per_token;
   }
   shape.tokens = shape.image_tokens + text;
   return shape;
@@ -75,11 +76,12 @@ Sample sample_of(const SampleShape& shape) {
   sample.images = shape.images;
   sample.videos = shape.videos;
   sample.video_frames = shape.video_frames;
+  sample.volumes = shape.volumes;
   sample.grids = shape.grids;
   if (!shape.grids.empty()) sample.position_ids.assign(static_cast<size_t>(kPositionAxes * shape.tokens), 0);
-  if (shape.tiles > 0) {
-    sample.tiles = at::empty({shape.tiles, 3, shape.tile_height, shape.tile_width},
-                             at::TensorOptions(at::kByte).device(at::kMeta));
+  if (shape.pixel_rows > 0) {
+    sample.pixel_values =
+        at::empty(shape.row.sizes(shape.pixel_rows), at::TensorOptions(shape.row.dtype).device(at::kMeta));
   }
   return sample;
 }

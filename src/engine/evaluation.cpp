@@ -44,7 +44,8 @@ BatchScore evaluate_batch(const models::VisionLanguageModel& model, std::vector<
   {
     const auto batch = data::collate(samples, /*with_tasks=*/true).to(generation.device);
     samples.clear();
-    features = model.all_image_features({batch.tiles, batch.grids}, layout.vision_tiles_per_pass, /*with_dense=*/false);
+    features =
+        model.all_image_features({batch.pixel_values, batch.grids}, layout.vision_tiles_per_pass, /*with_dense=*/false);
     score.losses = read(losses_of(model, batch, features, layout.loss_chunk_rows, generation.device));
   }
   if (!prompts.empty()) score.answers = generate(model, std::move(prompts), features, generation);

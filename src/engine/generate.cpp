@@ -50,7 +50,7 @@ std::vector<Sequence> start(std::vector<data::Sample> prompts, const models::Ima
   for (size_t i = 0; i < prompts.size(); ++i) {
     data::Sample& prompt = prompts[i];
     const int64_t position = position_after(prompt);
-    prompt.tiles.reset();
+    prompt.pixel_values.reset();
     prompt.grids.clear();
     models::ImageFeatures features;
     if (const auto count = std::ssize(prompt.image_token_positions); count > 0) {
@@ -144,7 +144,7 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
   models::ImageFeatures features;
   {
     const auto batch = data::collate(prompts).to(settings.device);
-    features = model.all_image_features({batch.tiles, batch.grids});
+    features = model.all_image_features({batch.pixel_values, batch.grids});
   }
   return generate(model, std::move(prompts), features, settings);
 }

@@ -20,12 +20,12 @@ at::Tensor per_channel(const std::array<double, 3>& values, double rescale_facto
 
 }  // namespace
 
-at::Tensor normalize_pixels(const at::Tensor& tiles, const Normalization& normalization) {
-  VLMTRAIN_CHECK(tiles.scalar_type() == at::kByte && tiles.dim() == 4 && tiles.size(1) == 3,
+at::Tensor normalize_pixels(const at::Tensor& pixels, const Normalization& normalization) {
+  VLMTRAIN_CHECK(pixels.scalar_type() == at::kByte && pixels.dim() == 4 && pixels.size(1) == 3,
                  "pixels to normalise are uint8 [n, 3, height, width]");
-  at::Tensor result = tiles.to(at::kFloat);
-  result.sub_(per_channel(normalization.mean, normalization.rescale_factor, tiles.device()));
-  result.div_(per_channel(normalization.std, normalization.rescale_factor, tiles.device()));
+  at::Tensor result = pixels.to(at::kFloat);
+  result.sub_(per_channel(normalization.mean, normalization.rescale_factor, pixels.device()));
+  result.div_(per_channel(normalization.std, normalization.rescale_factor, pixels.device()));
   return result;
 }
 

@@ -17,12 +17,12 @@ ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision,
   return all_image_features(vision, vision_tiles_per_pass_, with_dense);
 }
 
-ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision, int64_t tiles_per_pass,
+ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision, int64_t rows_per_pass,
                                                       bool with_dense) const {
-  if (!vision.tiles.defined()) return {};
+  if (!vision.pixel_values.defined()) return {};
   const InComponent component(Component::kVision);
   std::vector<ImageFeatures> passes;
-  for (const auto& pass : vision_passes(vision, tiles_per_pass)) {
+  for (const auto& pass : vision_passes(vision, rows_per_pass)) {
     const nn::DropoutScope dropout(pass.units);
     passes.push_back(image_features(pass, with_dense));
   }
@@ -31,7 +31,7 @@ ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision,
 
 ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const OutputRequest& request) const {
   const ImageFeatures features =
-      all_image_features({batch.tiles, batch.grids, batch.tile_units}, request.dense_features);
+      all_image_features({batch.pixel_values, batch.grids, batch.pixel_units}, request.dense_features);
   const InComponent language(Component::kLanguage);
   const nn::DropoutScope dropout(batch.sample_units);
   ModelOutput output = hidden_states(batch, features, request, /*cache=*/nullptr);

@@ -17,7 +17,7 @@ std::vector<Choices> frugal_choices(const FixedChoices& fixed, const Workload& w
                   .expandable_segments = fixed.expandable_segments};
   std::vector<Choices> list{choices};
   const bool has_tiles = std::any_of(workload.candidates.begin(), workload.candidates.end(),
-                                     [](const SampleBatch& batch) { return batch.shapes.front().tiles > 0; });
+                                     [](const SampleBatch& batch) { return batch.shapes.front().pixel_rows > 0; });
   if (has_tiles && !fixed.vision_tiles_per_pass) {
     choices.vision_tiles_per_pass = 1;
     list.push_back(choices);

@@ -67,7 +67,7 @@ std::optional<HostStep> HostSearch::find_recomputing() {
 }
 
 Choices HostSearch::recomputing(int64_t blocks) const {
-  const int64_t vision = tiles() > 0 ? std::min(blocks, all_blocks_.vision) : 0;
+  const int64_t vision = pixel_rows() > 0 ? std::min(blocks, all_blocks_.vision) : 0;
   return choices_at(micro_batch_sizes().front(), {vision, std::min(blocks - vision, all_blocks_.language)});
 }
 
@@ -89,7 +89,7 @@ HostStep HostSearch::least() {
   if (fits(least)) return least;
   if (!fixed.loss_chunk_rows) choices.loss_chunk_rows = kSmallLossChunk;
   if (fits_with(choices) || fixed.vision_tiles_per_pass) return least;
-  for (int64_t left = tiles() * choices.micro_batch_size; left > 1;) {
+  for (int64_t left = pixel_rows() * choices.micro_batch_size; left > 1;) {
     left = (left + 1) / 2;
     choices.vision_tiles_per_pass = left;
     if (fits_with(choices)) return least;
@@ -113,9 +113,9 @@ Choices HostSearch::choices_at(int64_t size, const models::RecomputeBlocks& reco
           .expandable_segments = fixed.expandable_segments};
 }
 
-int64_t HostSearch::tiles() const {
+int64_t HostSearch::pixel_rows() const {
   int64_t most = 0;
-  for (const auto& batch : workload_.candidates) most = std::max(most, batch.shapes.front().tiles);
+  for (const auto& batch : workload_.candidates) most = std::max(most, batch.shapes.front().pixel_rows);
   return most;
 }
 

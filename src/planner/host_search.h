@@ -47,7 +47,7 @@ class HostSearch {
   Choices recomputing(int64_t blocks) const;
   Choices choices_at(int64_t size, const models::RecomputeBlocks& recompute) const;
   std::vector<int64_t> micro_batch_sizes() const;
-  int64_t tiles() const;
+  int64_t pixel_rows() const;
   int64_t all_blocks() const { return all_blocks_.vision + all_blocks_.language; }
   bool fits(const HostStep& step) const { return step.peak_bytes <= settings_.limit_bytes; }
 

@@ -126,7 +126,7 @@ void OptionSearch::probe() {
     return tried_.probe(changed, Tried::Wanted::kPeaks);
   };
   blocks_ = {.vision = detail.vision_blocks, .language = detail.language_blocks};
-  const bool has_images = tried_.worst().shapes.front().tiles > 0;
+  const bool has_images = tried_.worst().shapes.front().pixel_rows > 0;
   if (has_images && detail.vision_blocks > 0) probes.vision = recomputing({detail.vision_blocks, 0});
   if (detail.language_blocks > 0) probes.language = recomputing({0, detail.language_blocks});
   // Two samples of which one takes more than half of all are not rehearsed; no card would hold them.
@@ -236,7 +236,7 @@ std::optional<Option> OptionSearch::find_with_smaller_passes() {
 
 std::vector<Choices> OptionSearch::ever_smaller_passes() const {
   std::vector<Choices> list{choices_at(sizes_.front(), order_.size() - 1)};
-  const int64_t tiles = tried_.worst().shapes.front().tiles * sizes_.front();
+  const int64_t tiles = tried_.worst().shapes.front().pixel_rows * sizes_.front();
   const int64_t most_passes = fixed_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMostVisionPasses);
   for (int64_t passes = 1; passes <= most_passes; passes *= 2) list.push_back(smallest(passes, kSmallLossChunkRows));
   list.push_back(smallest(most_passes, kVerySmallLossChunkRows));
@@ -247,7 +247,7 @@ std::vector<Choices> OptionSearch::ever_smaller_passes() const {
 Choices OptionSearch::smallest(int64_t vision_passes, int64_t loss_chunk_rows) const {
   Choices choices = choices_at(sizes_.front(), order_.size() - 1);
   if (fixed_.recompute.is_auto()) choices.recompute = blocks_;
-  const int64_t tiles = tried_.worst().shapes.front().tiles * choices.micro_batch_size;
+  const int64_t tiles = tried_.worst().shapes.front().pixel_rows * choices.micro_batch_size;
   if (!fixed_.vision_tiles_per_pass && vision_passes > 1) {
     choices.vision_tiles_per_pass = (tiles + vision_passes - 1) / vision_passes;
   }

@@ -57,7 +57,7 @@ nlohmann::ordered_json planned_json(const PlannedStep& step) {
           {"vision_tiles_per_pass", step.choices.vision_tiles_per_pass},
           {"loss_chunk_rows", step.choices.loss_chunk_rows},
           {"tokens_per_sample", largest.tokens},
-          {"tiles_per_sample", largest.tiles},
+          {"tiles_per_sample", largest.pixel_rows},
           {"images_per_sample", largest.images - largest.videos},
           {"videos_per_sample", largest.videos},
           {"video_frames_per_sample", largest.video_frames},

@@ -5,9 +5,10 @@
 namespace vlmtrain {
 
 namespace data {
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TileGrid, frames, rows, columns)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, images, tiles, tile_height,
-                                   tile_width, grids, videos, video_frames)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRow, dtype, channels, depth, height, width)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, images, pixel_rows, row, grids,
+                                   videos, video_frames, volumes)
 }  // namespace data
 
 namespace memory {

@@ -23,7 +23,7 @@ UserError beyond_all_cards(const SampleBatch& batch, const Choices& choices) {
           "{} ({} tokens, {} in {} tiles{}) needs more than {} GB, more than any card has; take fewer or smaller "
           "images{}",
           is_one ? "a sample" : fmt::format("a micro-batch of {} such samples", choices.micro_batch_size), shape.tokens,
-          data::media_words(shape), shape.tiles, batch.first_id.empty() ? "" : ", " + batch.first_id,
+          data::media_words(shape), shape.pixel_rows, batch.first_id.empty() ? "" : ", " + batch.first_id,
           kUnlimitedBytes / 1'000'000'000, is_one ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
 }
 

@@ -31,13 +31,13 @@ std::vector<SampleBatch> worst_batches(std::vector<MeasuredSample> samples, int6
     if (!known) batches.push_back(std::move(batch));
   };
   add(largest_by(samples, global_batch_size, [](const data::SampleShape& shape) {
-    return std::tuple(shape.tokens, shape.tiles, shape.label_tokens);
+    return std::tuple(shape.tokens, shape.pixel_rows, shape.label_tokens);
   }));
   add(largest_by(samples, global_batch_size, [](const data::SampleShape& shape) {
-    return std::tuple(shape.tiles * shape.tile_height * shape.tile_width, shape.tokens, shape.label_tokens);
+    return std::tuple(shape.pixel_rows * shape.row.bytes(), shape.tokens, shape.label_tokens);
   }));
   add(largest_by(samples, global_batch_size, [](const data::SampleShape& shape) {
-    return std::tuple(shape.label_tokens, shape.tokens, shape.tiles);
+    return std::tuple(shape.label_tokens, shape.tokens, shape.pixel_rows);
   }));
   return batches;
 }

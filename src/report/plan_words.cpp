@@ -49,9 +49,9 @@ std::string sample_words(const planner::SampleBatch& worst) {
   }
   text += fmt::format(", {} learnt; {}", grouped(shape.label_tokens), data::media_words(shape));
   if (shape.images > 0) {
-    text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", counted(shape.tiles, "tile"),
-                                                                    shape.tile_width, shape.tile_height)
-                                                      : grouped(shape.tiles) + " patches");
+    text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", counted(shape.pixel_rows, "tile"),
+                                                                    shape.row.width, shape.row.height)
+                                                      : grouped(shape.pixel_rows) + " patches");
   }
   return text;
 }
@@ -129,8 +129,9 @@ std::string vision_pass_words(const planner::Plan& plan) {
     return tiles == 0 ? "all tiles in one vision pass" : fmt::format("{} a vision pass", counted(tiles, "tile"));
   }
   if (tiles == 0) return "all patches in one vision pass";
-  const bool one_by_one = std::all_of(shape.grids.begin(), shape.grids.end(),
-                                      [tiles](const data::TileGrid& grid) { return grid.tiles_per_frame() >= tiles; });
+  const bool one_by_one = std::all_of(shape.grids.begin(), shape.grids.end(), [tiles](const data::PatchGrid& grid) {
+    return grid.patches_per_frame() >= tiles;
+  });
   return one_by_one ? "one picture a vision pass" : fmt::format("{} patches a vision pass", grouped(tiles));
 }
 

@@ -39,11 +39,11 @@ int64_t most(const planner::Workload& workload, const Size& size) {
 int64_t pixels_of(const data::SampleShape& shape) {
   if (shape.images == 0) return 0;
   if (shape.grids.empty()) {
-    return (shape.tiles + shape.images - 1) / shape.images * shape.tile_height * shape.tile_width;
+    return (shape.pixel_rows + shape.images - 1) / shape.images * shape.row.height * shape.row.width;
   }
-  int64_t tiles = 0;
-  for (const auto& grid : shape.grids) tiles = std::max(tiles, grid.tiles_per_frame());
-  return tiles * shape.tile_width * shape.tile_width;
+  int64_t patches = 0;
+  for (const auto& grid : shape.grids) patches = std::max(patches, grid.patches_per_frame());
+  return patches * shape.row.width * shape.row.width;
 }
 
 int64_t tokens_of(const data::SampleShape& shape) {
@@ -51,7 +51,7 @@ int64_t tokens_of(const data::SampleShape& shape) {
 }
 
 int64_t pictures_of(const data::SampleShape& shape) {
-  return std::max<int64_t>(1, shape.images - shape.videos);
+  return std::max<int64_t>(1, shape.images - shape.videos - shape.volumes);
 }
 
 /// The records under changed settings. What is measured first are those that are the largest without.
@@ -133,7 +133,7 @@ class LimitedRecords {
       for (auto sample = sorted.begin(); sample != sorted.begin() + count; ++sample) chosen.insert(sample->index);
     };
     add([](const data::SampleShape& shape) { return shape.tokens; });
-    add([](const data::SampleShape& shape) { return shape.tiles; });
+    add([](const data::SampleShape& shape) { return shape.pixel_rows; });
     add([](const data::SampleShape& shape) { return shape.label_tokens; });
     add([](const data::SampleShape& shape) { return shape.images; });
     add([](const data::SampleShape& shape) { return shape.tokens - shape.image_tokens; });
@@ -185,9 +185,9 @@ int64_t most_pixels(const planner::Workload& workload) {
 
 int64_t pixel_unit(const planner::Workload& workload) {
   return most(workload, [](const data::SampleShape& shape) {
-    if (shape.grids.empty()) return shape.tile_height * shape.tile_width;
-    const int64_t tiles_per_token = shape.image_tokens > 0 ? shape.tiles / shape.image_tokens : 1;
-    return tiles_per_token * shape.tile_width * shape.tile_width;
+    if (shape.grids.empty()) return shape.row.height * shape.row.width;
+    const int64_t patches_per_token = shape.image_tokens > 0 ? shape.pixel_rows / shape.image_tokens : 1;
+    return patches_per_token * shape.row.width * shape.row.width;
   });
 }
 

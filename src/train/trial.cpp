@@ -32,10 +32,11 @@ std::vector<data::Sample> trial_samples(const std::filesystem::path& model, int6
     data::Sample sample = data::sample_of(shape);
     RandomStream random(stream_seed(kTrialSeed, "trial", {static_cast<uint64_t>(index)}));
     for (int64_t& id : sample.token_ids) id = static_cast<int64_t>(random.below(static_cast<uint64_t>(vocabulary)));
-    if (sample.tiles.defined()) {
-      sample.tiles = at::empty(sample.tiles.sizes(), at::kByte);
-      std::generate_n(sample.tiles.data_ptr<uint8_t>(), sample.tiles.numel(),
+    if (sample.pixel_values.defined()) {
+      const at::Tensor bytes = at::empty(sample.pixel_values.sizes(), at::kByte);
+      std::generate_n(bytes.data_ptr<uint8_t>(), bytes.numel(),
                       [&] { return static_cast<uint8_t>(random.below(256)); });
+      sample.pixel_values = bytes.to(sample.pixel_values.scalar_type());
     }
     samples.push_back(std::move(sample));
   }

@@ -28,7 +28,7 @@ Sample image_sample(int64_t tiles, int fill, int64_t size = 4) {
   Sample sample = text_sample({9, 9, 50, 51}, {0, 0, 0, 1});
   sample.id = "image";
   sample.image_token_positions = {0, 1};
-  sample.tiles = at::full({tiles, 3, size, size}, fill, at::kByte);
+  sample.pixel_values = at::full({tiles, 3, size, size}, fill, at::kByte);
   sample.images = 1;
   return sample;
 }
@@ -62,16 +62,33 @@ TEST(Collate, ImagePositionsSkipSamplesWithoutImages) {
   EXPECT_EQ(values(batch.image_positions), (std::vector<int64_t>{3, 4, 9, 10}));
   EXPECT_EQ(values(batch.token_ids.index_select(0, batch.image_positions)), (std::vector<int64_t>{9, 9, 9, 9}));
   EXPECT_EQ(batch.images, 2);
-  ASSERT_EQ(batch.tiles.sizes(), (std::vector<int64_t>{3, 3, 4, 4}));
-  EXPECT_TRUE(at::equal(batch.tiles, at::cat({samples[1].tiles, samples[3].tiles})));
+  ASSERT_EQ(batch.pixel_values.sizes(), (std::vector<int64_t>{3, 3, 4, 4}));
+  EXPECT_TRUE(at::equal(batch.pixel_values, at::cat({samples[1].pixel_values, samples[3].pixel_values})));
+}
+
+TEST(Collate, VolumesKeepTheirTypeAndAxes) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kShort}) {
+    Sample volume = text_sample({9, 9, 50, 51}, {0, 0, 0, 1});
+    volume.image_token_positions = {0, 1};
+    volume.pixel_values = at::full({1, 1, 3, 5, 4}, 7, dtype);
+    volume.count(MediumKind::kVolume);
+    const MicroBatch batch = collate(std::vector{volume, volume}).to(at::kCPU);
+    EXPECT_TRUE(at::equal(batch.pixel_values, at::full({2, 1, 3, 5, 4}, 7, dtype)));
+    EXPECT_EQ(batch.images, 2);
+    EXPECT_EQ(batch.pixel_units.size(), 2U);
+    EXPECT_THROW(collate(std::vector{volume, image_sample(1, 7)}), InternalError);
+    Sample of_bytes = volume;
+    of_bytes.pixel_values = volume.pixel_values.to(at::kByte);
+    EXPECT_THROW(collate(std::vector{volume, of_bytes}), InternalError);
+  }
 }
 
 TEST(Collate, WithoutImagesThereAreNoTiles) {
   const MicroBatch batch = collate(std::vector{text_sample({1, 2}, {0, 1})});
-  EXPECT_FALSE(batch.tiles.defined());
+  EXPECT_FALSE(batch.pixel_values.defined());
   EXPECT_EQ(batch.image_positions.numel(), 0);
   const MicroBatch moved = batch.to(at::kCPU);
-  EXPECT_FALSE(moved.tiles.defined());
+  EXPECT_FALSE(moved.pixel_values.defined());
   EXPECT_TRUE(at::equal(moved.token_ids, batch.token_ids));
   EXPECT_EQ(moved.tokens(), 2);
 }
@@ -92,14 +109,14 @@ TEST(Collate, UnitsOfDropoutGoWithTheSample) {
   frames.seed = 7;
   const MicroBatch of_tiles = collate(std::vector{text, tiles, text});
   EXPECT_EQ(of_tiles.sample_units, (std::vector<nn::DropoutUnit>{{5, 3}, {6, 4}, {5, 3}}));
-  EXPECT_EQ(shares(of_tiles.tile_units), (std::vector<int64_t>{1, 1}));
-  EXPECT_NE(of_tiles.tile_units[0].seed, of_tiles.tile_units[1].seed);
-  EXPECT_EQ(collate(std::vector{tiles}).tile_units, of_tiles.tile_units);
+  EXPECT_EQ(shares(of_tiles.pixel_units), (std::vector<int64_t>{1, 1}));
+  EXPECT_NE(of_tiles.pixel_units[0].seed, of_tiles.pixel_units[1].seed);
+  EXPECT_EQ(collate(std::vector{tiles}).pixel_units, of_tiles.pixel_units);
 
   const MicroBatch of_frames = collate(std::vector{text, frames});
-  EXPECT_EQ(shares(of_frames.tile_units), (std::vector<int64_t>{4, 4, 2}));
+  EXPECT_EQ(shares(of_frames.pixel_units), (std::vector<int64_t>{4, 4, 2}));
   frames.seed = 8;
-  EXPECT_NE(collate(std::vector{frames}).tile_units[2].seed, of_frames.tile_units[2].seed);
+  EXPECT_NE(collate(std::vector{frames}).pixel_units[2].seed, of_frames.pixel_units[2].seed);
 }
 
 TEST(Collate, BrokenSamplesAreBugs) {
@@ -115,9 +132,9 @@ TEST(Collate, BrokenSamplesAreBugs) {
 TEST(Collate, TilesMayBeLeftOutOnceTheFeaturesAreKnown) {
   Sample without_tiles = image_sample(1, 7);
   const auto places = without_tiles.image_token_positions.size();
-  without_tiles.tiles = at::Tensor();
+  without_tiles.pixel_values = at::Tensor();
   const MicroBatch batch = collate(std::vector{without_tiles});
-  EXPECT_FALSE(batch.tiles.defined());
+  EXPECT_FALSE(batch.pixel_values.defined());
   EXPECT_EQ(batch.image_positions.numel(), static_cast<int64_t>(places));
 }
 

@@ -145,7 +145,7 @@ TEST(SampleStream, AtenStaysOnTheWorkersThread) {
 
 Sample of_bytes(int64_t bytes) {
   Sample sample;
-  sample.tiles = at::ones({1, bytes}, at::kByte);
+  sample.pixel_values = at::ones({1, bytes}, at::kByte);
   return sample;
 }
 

@@ -11,9 +11,8 @@ SampleShape native_shape() {
           .label_tokens = 4,
           .image_tokens = 20,
           .images = 2,
-          .tiles = 80,
-          .tile_height = 28,
-          .tile_width = 14,
+          .pixel_rows = 80,
+          .row = {.height = 28, .width = 14},
           .grids = {{1, 6, 8}, {2, 4, 4}}};
 }
 
@@ -23,11 +22,43 @@ TEST(SampleShape, OfASampleMadeFromItIsTheSame) {
   with_video.videos = 1;
   with_video.video_frames = 4;
   EXPECT_EQ(shape_of(sample_of(with_video)), with_video);
-  const SampleShape tiles{
-      .tokens = 20, .label_tokens = 3, .image_tokens = 8, .images = 1, .tiles = 2, .tile_height = 4, .tile_width = 4};
+  const SampleShape tiles{.tokens = 20,
+                          .label_tokens = 3,
+                          .image_tokens = 8,
+                          .images = 1,
+                          .pixel_rows = 2,
+                          .row = {.height = 4, .width = 4}};
   EXPECT_EQ(shape_of(sample_of(tiles)), tiles);
   EXPECT_TRUE(sample_of(tiles).position_ids.empty());
   EXPECT_EQ(sample_of(native_shape()).position_ids.size(), 90);
+}
+
+TEST(SampleShape, OfAVolumeKeepsItsTypeAndAxes) {
+  SampleShape volumes{.tokens = 20,
+                      .label_tokens = 3,
+                      .image_tokens = 8,
+                      .images = 2,
+                      .pixel_rows = 2,
+                      .row = {.dtype = at::kShort, .channels = 1, .depth = 6, .height = 5, .width = 4},
+                      .volumes = 2};
+  const Sample sample = sample_of(volumes);
+  EXPECT_EQ(sample.pixel_values.scalar_type(), at::kShort);
+  EXPECT_EQ(sample.pixel_values.sizes(), (at::IntArrayRef{2, 1, 6, 5, 4}));
+  EXPECT_EQ(sample.pixel_values.nbytes(), 2U * 6 * 5 * 4 * 2);
+  EXPECT_EQ(volumes.row.bytes(), 6 * 5 * 4 * 2);
+  EXPECT_EQ(shape_of(sample), volumes);
+  EXPECT_EQ(media_words(volumes), "2 volumes");
+  volumes.images = 3;
+  EXPECT_EQ(media_words(volumes), "1 image and 2 volumes");
+}
+
+TEST(SampleShape, CountsMediaByTheirKind) {
+  Sample sample;
+  sample.count(MediumKind::kPicture);
+  sample.count(MediumKind::kVideo, 4);
+  sample.count(MediumKind::kVolume);
+  sample.count(MediumKind::kVideo, 3);
+  EXPECT_EQ(media_words(shape_of(sample)), "1 image and 2 videos of 7 frames and 1 volume");
 }
 
 TEST(MediaWords, TellVideosFromImages) {
@@ -44,20 +75,24 @@ TEST(MediaWords, TellVideosFromImages) {
 }
 
 TEST(WithShareOfPixels, TakesWholeTiles) {
-  const SampleShape tiles{
-      .tokens = 50, .label_tokens = 3, .image_tokens = 40, .images = 2, .tiles = 10, .tile_height = 4, .tile_width = 4};
+  const SampleShape tiles{.tokens = 50,
+                          .label_tokens = 3,
+                          .image_tokens = 40,
+                          .images = 2,
+                          .pixel_rows = 10,
+                          .row = {.height = 4, .width = 4}};
   const auto fewer = with_share_of_pixels(tiles, 0.31);
-  EXPECT_EQ(fewer.tiles, 3);
+  EXPECT_EQ(fewer.pixel_rows, 3);
   EXPECT_EQ(fewer.image_tokens, 12);
   EXPECT_EQ(fewer.tokens, 22);
-  EXPECT_EQ(with_share_of_pixels(tiles, 0.001).tiles, 1);
+  EXPECT_EQ(with_share_of_pixels(tiles, 0.001).pixel_rows, 1);
   EXPECT_EQ(with_share_of_pixels(tiles, 1), tiles);
 }
 
 TEST(WithShareOfPixels, TakesRowsOfAGridThatFillTokens) {
   const auto half = with_share_of_pixels(native_shape(), 0.5);
-  EXPECT_EQ(half.grids, (std::vector<TileGrid>{{1, 4, 8}, {2, 2, 4}}));
-  EXPECT_EQ(half.tiles, 48);
+  EXPECT_EQ(half.grids, (std::vector<PatchGrid>{{1, 4, 8}, {2, 2, 4}}));
+  EXPECT_EQ(half.pixel_rows, 48);
   EXPECT_EQ(half.image_tokens, 12);
   EXPECT_EQ(half.tokens, 22);
   EXPECT_EQ(with_share_of_pixels(native_shape(), 1), native_shape());

@@ -80,7 +80,7 @@ TEST_F(Generate, AnyOfTheEndTokensEndsAnAnswer) {
 TEST_F(Generate, KnownImageFeaturesGiveTheSameAnswers) {
   const auto all = prompts();
   const auto batch = data::collate(all);
-  const auto features = model_->all_image_features({batch.tiles, batch.grids});
+  const auto features = model_->all_image_features({batch.pixel_values, batch.grids});
   EXPECT_EQ(generate(*model_, all, features, {.max_new_tokens = 6}), generate(*model_, all, {.max_new_tokens = 6}));
 }
 

@@ -58,7 +58,7 @@ TEST_P(CachedSteps, GiveTheLogitsOfThePassOverTheWhole) {
   };
   const auto batch = data::collate(prompts);
   expect_row(0,
-             logits(model->hidden_states(batch, model->all_image_features({batch.tiles, batch.grids}),
+             logits(model->hidden_states(batch, model->all_image_features({batch.pixel_values, batch.grids}),
                                          {.positions = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1}, &cache)));
   for (int64_t step = 0; step < kSteps; ++step) {
     data::MicroBatch newest;

@@ -196,7 +196,7 @@ TEST(BuildModel, DropsThePixelsBeyondTheLastWholePatch) {
   copy.edit("config.json", [](auto& config) { config["vision_config"]["image_size"] = 37; });
   const auto wide = build_model(copy.path(), at::kCPU, at::kFloat);
   load_weights(*wide, copy.path());
-  const auto tiles = copy.origin().samples().at(0).tiles.narrow(0, 0, 2);
+  const auto tiles = copy.origin().samples().at(0).pixel_values.narrow(0, 0, 2);
   const auto larger = at::ones({2, 3, 37, 37}, at::kByte);
   larger.narrow(2, 0, 32).narrow(3, 0, 32).copy_(tiles);
   EXPECT_TRUE(at::equal(wide->all_image_features({larger, {}}).features,

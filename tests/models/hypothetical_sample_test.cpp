@@ -79,7 +79,7 @@ TEST_F(HypotheticalSampleTest, CountsThePiecesOfMarkersThatAreNoTokens) {
   std::filesystem::remove(copy_.path() / "tokenizer.json");
   const HypotheticalSample sample{.image_width = 96, .image_height = 64};
   const SampleShape known = shape_of(copy_.path(), sample);
-  ASSERT_EQ(known.tiles, 7);
+  ASSERT_EQ(known.pixel_rows, 7);
   EXPECT_EQ(known.tokens, 256 + 7 * (4 + 2) + 1 + 2);  // the last mark, two ends of rows
   io::write_file(copy_.path() / "added_tokens.json", R"({"<fake_token_around_image>": 1, "<row_2_col_3>": 2})");
   // <row_1_col_1> has nine pieces, <global-img> five.
@@ -94,9 +94,8 @@ TEST_F(HypotheticalSampleTest, WithoutSplittingAnImageIsOneTile) {
                                                                 .label_tokens = 64,
                                                                 .image_tokens = 8,
                                                                 .images = 2,
-                                                                .tiles = 2,
-                                                                .tile_height = 32,
-                                                                .tile_width = 32}));
+                                                                .pixel_rows = 2,
+                                                                .row = {.height = 32, .width = 32}}));
 }
 
 TEST_F(HypotheticalSampleTest, FilesThatContradictEachOtherAreRefused) {

@@ -97,7 +97,7 @@ TEST_F(Idefics3Processor, FewerPixelsMakeTheSampleShorter) {
   const auto shrunk = processor()->process(two, 3);
   EXPECT_LT(shrunk.tokens(), whole.tokens());
   EXPECT_EQ(shrunk.label_tokens(), whole.label_tokens());
-  EXPECT_EQ(std::ssize(shrunk.image_token_positions), shrunk.tiles.size(0) * 4);
+  EXPECT_EQ(std::ssize(shrunk.image_token_positions), shrunk.pixel_values.size(0) * 4);
 }
 
 TEST_F(Idefics3Processor, MoreImagesThanTheLimitAreRefused) {
@@ -155,9 +155,9 @@ TEST_F(Idefics3Processor, OutlineIsTheSampleWithoutItsPixels) {
       EXPECT_EQ(outline.is_label, sample.is_label);
       EXPECT_EQ(outline.image_token_positions, sample.image_token_positions);
       EXPECT_EQ(std::tie(outline.index, outline.id, outline.task), std::tie(sample.index, sample.id, sample.task));
-      ASSERT_EQ(outline.tiles.defined(), sample.images > 0);
-      EXPECT_TRUE(!outline.tiles.defined() || outline.tiles.is_meta());
-      EXPECT_TRUE(!sample.tiles.defined() || sample.tiles.is_cpu());
+      ASSERT_EQ(outline.pixel_values.defined(), sample.images > 0);
+      EXPECT_TRUE(!outline.pixel_values.defined() || outline.pixel_values.is_meta());
+      EXPECT_TRUE(!sample.pixel_values.defined() || sample.pixel_values.is_cpu());
       images.insert(sample.images);
     }
     EXPECT_EQ(images, (std::set<int64_t>{0, 1, 2}));

@@ -237,9 +237,9 @@ TEST_P(LlavaCase, HypotheticalSampleHasTheShapeOfARealOne) {
   const auto hypothetical = shape_of(case_.checkpoint(), {.images = 1});
   EXPECT_EQ(hypothetical.image_tokens, one.image_tokens);
   EXPECT_EQ(hypothetical.tokens, 256 + one.image_tokens);
-  EXPECT_EQ(hypothetical.tiles, 1);
-  EXPECT_EQ(hypothetical.tile_height, one.tile_height);
-  EXPECT_EQ(hypothetical.tile_width, one.tile_width);
+  EXPECT_EQ(hypothetical.pixel_rows, 1);
+  EXPECT_EQ(hypothetical.row.height, one.row.height);
+  EXPECT_EQ(hypothetical.row.width, one.row.width);
   EXPECT_EQ(two.image_tokens, 2 * one.image_tokens);
 }
 

@@ -43,7 +43,7 @@ class FeaturesBehindTextBlocks : public testing::Test {
 
   Result run(int64_t recomputed, const std::vector<at::Tensor>& added) {
     model_->set_recompute({0, recomputed});
-    ImageFeatures features = model_->all_image_features({batch_.tiles, batch_.grids});
+    ImageFeatures features = model_->all_image_features({batch_.pixel_values, batch_.grids});
     features.behind_text_blocks = added;
     const OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .text_blocks = {0, 1}};
     Result result{model_->hidden_states(batch_, features, request, /*cache=*/nullptr), {}};

@@ -71,7 +71,7 @@ TEST(NanovlmImageProcessor, OnlyTheWholePictureIsNotToTheBit) {
   for (size_t i = 0; i < samples.size(); ++i) {
     const auto prefix = fmt::format("sample.{}.unrounded_", i);
     if (!expected.contains(prefix + "tiles")) continue;
-    const at::Tensor tiles = samples[i].tiles.index_select(0, expected.tensor(prefix + "tiles"));
+    const at::Tensor tiles = samples[i].pixel_values.index_select(0, expected.tensor(prefix + "tiles"));
     const at::Tensor off = image::normalize_pixels(tiles, to_unit_range) - expected.tensor(prefix + "pixels");
     EXPECT_LE(off.abs().max().item<float>(), 0.50001 / 255);
     compared += tiles.size(0);
@@ -213,7 +213,7 @@ TEST(Nanovlm, WithoutALongestSideAPictureIsItsImageTokensAlone) {
   copy.edit("config.json", [](auto& config) { config.erase("max_img_size"); });
   const auto processor = load_processor(copy.path(), copy.origin().processor_settings());
   const auto sample = data::make_sample(*processor, copy.origin().records(), 1);
-  EXPECT_EQ(sample.tiles.sizes(), (at::IntArrayRef{1, 3, 32, 32}));
+  EXPECT_EQ(sample.pixel_values.sizes(), (at::IntArrayRef{1, 3, 32, 32}));
   ASSERT_EQ(sample.image_token_positions.size(), 4U);
   const int64_t first = sample.image_token_positions.front();
   EXPECT_EQ(sample.image_token_positions.back(), first + 3);
@@ -222,7 +222,7 @@ TEST(Nanovlm, WithoutALongestSideAPictureIsItsImageTokensAlone) {
             "<|im_start|>user\n");
   const auto shape = shape_of(copy.path(), {.images = 1, .text_tokens = 99});
   EXPECT_EQ(shape.tokens, 99 + 4);
-  EXPECT_EQ(shape.tiles, 1);
+  EXPECT_EQ(shape.pixel_rows, 1);
 }
 
 TEST(Nanovlm, ASampleIsNotLongerThanItsPositions) {
@@ -269,8 +269,8 @@ TEST_P(NanovlmCheckpoint, AHypotheticalSampleHasTheSizeOfARealOne) {
   const int64_t text = sample.tokens() - std::ssize(sample.image_token_positions);
   const auto shape = shape_of(copy.path(), {.images = 1, .image_width = 70, .image_height = 53, .text_tokens = 99});
   EXPECT_EQ(shape.image_tokens, std::ssize(sample.image_token_positions));
-  EXPECT_EQ(shape.tiles, sample.tiles.size(0));
-  const int64_t markers = std::string(GetParam()) == "nanovlm_images_first" ? 0 : shape.tiles;
+  EXPECT_EQ(shape.pixel_rows, sample.pixel_values.size(0));
+  const int64_t markers = std::string(GetParam()) == "nanovlm_images_first" ? 0 : shape.pixel_rows;
   EXPECT_EQ(shape.tokens - 99, shape.image_tokens + markers);
   EXPECT_GT(text, markers);
 }

@@ -142,7 +142,7 @@ TEST_P(PublishedPreset, HasThePublishedNumberOfParameters) {
 
 TEST_P(PublishedPreset, CutsAndMarksAnImageAsTheCheckpointDoes) {
   const auto shape = shape_of(folder_.path(), {.images = 1, .image_width = 1024, .image_height = 768});
-  EXPECT_EQ(shape.tiles, 13);
+  EXPECT_EQ(shape.pixel_rows, 13);
   EXPECT_EQ(shape.image_tokens, 13 * GetParam().tokens_per_tile);
   EXPECT_EQ(shape.tokens - 256, GetParam().tokens);
   const auto config = io::read_json(folder_.path() / "config.json");
@@ -210,10 +210,10 @@ TEST_P(PublishedLlava, HasTheNumberOfParametersOfItsParts) {
 TEST_P(PublishedLlava, MakesAnyImage576Tokens) {
   for (const auto& [width, height] : {std::pair{1024, 768}, {10, 3000}}) {
     const auto shape = shape_of(folder_.path(), {.images = 2, .image_width = width, .image_height = height});
-    EXPECT_EQ(shape.tiles, 2);
+    EXPECT_EQ(shape.pixel_rows, 2);
     EXPECT_EQ(shape.image_tokens, 2 * 576);
     EXPECT_EQ(shape.tokens, 256 + 2 * 576);
-    EXPECT_EQ(shape.tile_height, 336);
+    EXPECT_EQ(shape.row.height, 336);
   }
 }
 
@@ -250,7 +250,7 @@ TEST_P(PublishedNanovlm, HasTheNumberOfParametersOfItsParts) {
 
 TEST_P(PublishedNanovlm, CutsAnImageAsNanovlmDoes) {
   const auto shape = shape_of(folder_.path(), {.images = 1, .image_width = 1024, .image_height = 768});
-  EXPECT_EQ(shape.tiles, GetParam().tiles);
+  EXPECT_EQ(shape.pixel_rows, GetParam().tiles);
   EXPECT_EQ(shape.image_tokens, GetParam().image_tokens);
   EXPECT_EQ(shape.tokens - 256, GetParam().tokens);
 }
@@ -283,12 +283,12 @@ TEST_P(PublishedQwen, HasThePublishedNumberOfParameters) {
 
 TEST_P(PublishedQwen, TakesAnImageInItsOwnResolution) {
   const auto shape = shape_of(folder_.path(), {.images = 2, .image_width = 1024, .image_height = 768});
-  const data::TileGrid grid{1, 54, 74};  // 1036 x 756 pixels, the nearest multiples of 28
-  EXPECT_EQ(shape.grids, (std::vector<data::TileGrid>{grid, grid}));
+  const data::PatchGrid grid{1, 54, 74};  // 1036 x 756 pixels, the nearest multiples of 28
+  EXPECT_EQ(shape.grids, (std::vector<data::PatchGrid>{grid, grid}));
   EXPECT_EQ(shape.image_tokens, 2 * 27 * 37);
   EXPECT_EQ(shape.tokens, 2 * (27 * 37 + 2) + 256);
-  EXPECT_EQ(shape.tile_height, 28);
-  EXPECT_EQ(shape.tile_width, 14);
+  EXPECT_EQ(shape.row.height, 28);
+  EXPECT_EQ(shape.row.width, 14);
 }
 
 INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen,

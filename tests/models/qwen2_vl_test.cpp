@@ -21,7 +21,7 @@
 namespace vlmtrain::models::qwen2_vl {
 namespace {
 
-using data::TileGrid;
+using data::PatchGrid;
 using io::message_of;
 using nlohmann::json;
 using testing::AllOf;
@@ -57,8 +57,8 @@ std::vector<int64_t> by_axis_in_order(const json& pairs, const std::vector<int64
   return axes;
 }
 
-std::vector<TileGrid> grids_of(const json& grids) {
-  std::vector<TileGrid> result;
+std::vector<PatchGrid> grids_of(const json& grids) {
+  std::vector<PatchGrid> result;
   for (const json& grid : grids) result.push_back({grid.at(0), grid.at(1), grid.at(2)});
   return result;
 }
@@ -89,8 +89,8 @@ TEST(PatchLayout, WithoutWindowsIsInOrder) {
 }
 
 TEST(PatchLayout, RefusesGridsThatDoNotFillTokens) {
-  EXPECT_THROW(PatchLayout::of(std::vector<TileGrid>{{1, 5, 8}}, VisionConfig{}), InternalError);
-  EXPECT_THROW(PatchLayout::of(std::vector<TileGrid>{{1, 4, 7}}, VisionConfig{}), InternalError);
+  EXPECT_THROW(PatchLayout::of(std::vector<PatchGrid>{{1, 5, 8}}, VisionConfig{}), InternalError);
+  EXPECT_THROW(PatchLayout::of(std::vector<PatchGrid>{{1, 4, 7}}, VisionConfig{}), InternalError);
 }
 
 TEST(PositionIds, AreThoseOfTransformers) {
@@ -102,12 +102,12 @@ TEST(PositionIds, AreThoseOfTransformers) {
       tokens += texts[i].get<int64_t>();
       if (i == sample.at("spans").size()) break;
       const json& span = sample["spans"].at(i);
-      const TileGrid grid = grids_of(json::array({span.at(0)})).front();
+      const PatchGrid grid = grids_of(json::array({span.at(0)})).front();
       const float step = span.at(1).is_null() ? 1.0F
                                               : static_cast<float>(sample.at("tokens_per_second").get<int64_t>()) *
                                                     span.at(1).get<float>();
       spans.push_back({tokens, grid, step});
-      tokens += grid.tiles();
+      tokens += grid.patches();
     }
     EXPECT_EQ(position_ids(tokens, spans), sample.at("position_ids")) << sample.at("spans");
   }
@@ -147,7 +147,7 @@ TEST(PatchesOf, LieTokenByTokenWithTheFramesOfAPatchOneAboveTheOther) {
   const at::Tensor frames = at::arange(2 * 3 * 4 * 8, at::kByte).view({2, 3, 4, 8});
   const at::Tensor patches = patches_of(frames, settings, vision);
   ASSERT_EQ(patches.sizes(), (std::vector<int64_t>{2 * 4, 3, 4, 2}));
-  EXPECT_EQ(grid_of(2, {4, 8}, settings, vision), (TileGrid{1, 2, 4}));
+  EXPECT_EQ(grid_of(2, {4, 8}, settings, vision), (PatchGrid{1, 2, 4}));
   for (int64_t patch = 0; patch < 8; ++patch) {
     const int64_t row = patch / 2 % 2, column = patch / 4 * 2 + patch % 2;
     for (int64_t frame = 0; frame < 2; ++frame) {
@@ -164,7 +164,7 @@ TEST(PatchesOf, RepeatTheLastFrame) {
   const at::Tensor frames = at::arange(3 * 3 * 4 * 4, at::kByte).view({3, 3, 4, 4});
   const at::Tensor patches = patches_of(frames, settings, vision);
   EXPECT_EQ(patches.size(0), 8);
-  EXPECT_EQ(grid_of(3, {4, 4}, settings, vision), (TileGrid{2, 2, 2}));
+  EXPECT_EQ(grid_of(3, {4, 4}, settings, vision), (PatchGrid{2, 2, 2}));
   EXPECT_TRUE(at::equal(patches.narrow(0, 4, 4).narrow(2, 0, 2), patches.narrow(0, 4, 4).narrow(2, 2, 2)));
 }
 
@@ -290,12 +290,12 @@ TEST(Qwen2VlProcessor, MaxPixelsLimitImages) {
   const parity::Case origin("qwen2_5_vl_windows");
   const HypotheticalSample large{.images = 2, .image_width = 1024, .image_height = 768};
   const auto shape = shape_of(origin.checkpoint(), large);
-  EXPECT_EQ(shape.grids, (std::vector<TileGrid>{{1, 10, 14}, {1, 10, 14}}));  // 40 x 56 of at most 2,560 pixels
+  EXPECT_EQ(shape.grids, (std::vector<PatchGrid>{{1, 10, 14}, {1, 10, 14}}));  // 40 x 56 of at most 2,560 pixels
   EXPECT_EQ(shape.image_tokens, 2 * 35);
   EXPECT_EQ(shape.tokens, 2 * (35 + 2) + large.text_tokens);
   HypotheticalSample limited = large;
   limited.image_max_pixels = 200;  // less than the 256 that pictures are enlarged to
-  EXPECT_EQ(shape_of(origin.checkpoint(), limited).grids.front(), (TileGrid{1, 2, 4}));
+  EXPECT_EQ(shape_of(origin.checkpoint(), limited).grids.front(), (PatchGrid{1, 2, 4}));
 }
 
 TEST(Qwen2VlModel, SeesFramesInPassesAsAtOnce) {
@@ -330,14 +330,14 @@ TEST(Qwen2VlProcessor, TakesFramesOfVideosAsSettingsSay) {
   const auto grid_with = [&](const models::ProcessorSettings& changed) {
     return load_processor(origin.checkpoint(), changed)->outline(records.front(), 0).grids.front();
   };
-  EXPECT_EQ(grid_with(settings), (TileGrid{3, 4, 6}));  // of 10 frames 6, since the checkpoint's max_frames is 7
+  EXPECT_EQ(grid_with(settings), (PatchGrid{3, 4, 6}));  // of 10 frames 6, since the checkpoint's max_frames is 7
   const auto sample = load_processor(origin.checkpoint(), settings)->outline(records.front(), 0);
   EXPECT_EQ(sample.videos, 1);
   EXPECT_EQ(sample.video_frames, 6);
   settings.video_max_frames = 4;
-  EXPECT_EQ(grid_with(settings), (TileGrid{2, 4, 6}));
+  EXPECT_EQ(grid_with(settings), (PatchGrid{2, 4, 6}));
   settings.image_max_pixels = 200;
-  EXPECT_EQ(grid_with(settings), (TileGrid{2, 2, 4}));
+  EXPECT_EQ(grid_with(settings), (PatchGrid{2, 2, 4}));
 }
 
 }  // namespace

@@ -8,17 +8,17 @@
 namespace vlmtrain::models {
 namespace {
 
-using data::TileGrid;
+using data::PatchGrid;
 
 /// Tiles of one pixel a channel, so many.
-VisionInput input(int64_t tiles, std::vector<TileGrid> grids = {}) {
+VisionInput input(int64_t tiles, std::vector<PatchGrid> grids = {}) {
   return {at::arange(tiles, at::kByte).view({-1, 1, 1, 1}).expand({-1, 3, 1, 1}), std::move(grids)};
 }
 
 void expect_all_tiles(const VisionInput& whole, const std::vector<VisionInput>& passes) {
   std::vector<at::Tensor> tiles;
-  for (const auto& pass : passes) tiles.push_back(pass.tiles);
-  EXPECT_TRUE(at::equal(at::cat(tiles), whole.tiles));
+  for (const auto& pass : passes) tiles.push_back(pass.pixel_values);
+  EXPECT_TRUE(at::equal(at::cat(tiles), whole.pixel_values));
 }
 
 TEST(VisionPasses, OneWhereAllFits) {
@@ -29,7 +29,7 @@ TEST(VisionPasses, OneWhereAllFits) {
 TEST(VisionPasses, CutsBetweenTiles) {
   const auto passes = vision_passes(input(7), 3);
   ASSERT_EQ(passes.size(), 3);
-  EXPECT_EQ(passes[2].tiles.size(0), 1);
+  EXPECT_EQ(passes[2].pixel_values.size(0), 1);
   expect_all_tiles(input(7), passes);
 }
 
@@ -37,10 +37,10 @@ TEST(VisionPasses, CutsGridsBetweenFramesOnly) {
   const auto whole = input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
   const auto passes = vision_passes(whole, 9);
   ASSERT_EQ(passes.size(), 4);
-  EXPECT_EQ(passes[0].grids, (std::vector<TileGrid>{{1, 2, 4}}));
-  EXPECT_EQ(passes[1].grids, (std::vector<TileGrid>{{2, 2, 2}}));
-  EXPECT_EQ(passes[2].grids, (std::vector<TileGrid>{{2, 2, 2}}));
-  EXPECT_EQ(passes[3].grids, (std::vector<TileGrid>{{1, 1, 2}}));
+  EXPECT_EQ(passes[0].grids, (std::vector<PatchGrid>{{1, 2, 4}}));
+  EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{2, 2, 2}}));
+  EXPECT_EQ(passes[2].grids, (std::vector<PatchGrid>{{2, 2, 2}}));
+  EXPECT_EQ(passes[3].grids, (std::vector<PatchGrid>{{1, 1, 2}}));
   expect_all_tiles(whole, passes);
 }
 
@@ -48,9 +48,9 @@ TEST(VisionPasses, FillsAPassWithFramesOfSeveralGrids) {
   const auto whole = input(26, {{1, 2, 4}, {4, 2, 2}, {1, 1, 2}});
   const auto passes = vision_passes(whole, 12);
   ASSERT_EQ(passes.size(), 3);
-  EXPECT_EQ(passes[0].grids, (std::vector<TileGrid>{{1, 2, 4}, {1, 2, 2}}));
-  EXPECT_EQ(passes[1].grids, (std::vector<TileGrid>{{3, 2, 2}}));
-  EXPECT_EQ(passes[2].grids, (std::vector<TileGrid>{{1, 1, 2}}));
+  EXPECT_EQ(passes[0].grids, (std::vector<PatchGrid>{{1, 2, 4}, {1, 2, 2}}));
+  EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{3, 2, 2}}));
+  EXPECT_EQ(passes[2].grids, (std::vector<PatchGrid>{{1, 1, 2}}));
   expect_all_tiles(whole, passes);
 }
 
@@ -73,7 +73,7 @@ TEST(VisionPasses, TakesAFrameThatIsLargerThanAPass) {
   const auto whole = input(24, {{3, 2, 4}});
   const auto passes = vision_passes(whole, 3);
   ASSERT_EQ(passes.size(), 3);
-  EXPECT_EQ(passes[1].grids, (std::vector<TileGrid>{{1, 2, 4}}));
+  EXPECT_EQ(passes[1].grids, (std::vector<PatchGrid>{{1, 2, 4}}));
   expect_all_tiles(whole, passes);
 }
 

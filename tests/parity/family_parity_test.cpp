@@ -109,9 +109,9 @@ TEST_P(FamilyParity, PixelValuesAreEqualToTheBit) {
   const auto normalization = normalization_of(case_);
   for (size_t i = 0; i < samples_.size(); ++i) {
     const auto name = fmt::format("sample.{}.pixel_values", i);
-    ASSERT_EQ(samples_[i].tiles.defined(), expected_.contains(name)) << i;
-    if (!samples_[i].tiles.defined()) continue;
-    const at::Tensor pixels = image::normalize_pixels(samples_[i].tiles, normalization);
+    ASSERT_EQ(samples_[i].pixel_values.defined(), expected_.contains(name)) << i;
+    if (!samples_[i].pixel_values.defined()) continue;
+    const at::Tensor pixels = image::normalize_pixels(samples_[i].pixel_values, normalization);
     EXPECT_TRUE(at::equal(pixels, expected_.tensor(name))) << i;
   }
 }

@@ -23,9 +23,8 @@ data::SampleShape shape() {
           .label_tokens = 64,
           .image_tokens = 832,
           .images = 2,
-          .tiles = 13,
-          .tile_height = 512,
-          .tile_width = 384};
+          .pixel_rows = 13,
+          .row = {.height = 512, .width = 384}};
 }
 
 TEST(ProtocolTest, AJobArrivesAsItIs) {

@@ -464,7 +464,7 @@ TEST_F(CostTest, OperationsOfTheVisionTowerFollowFromItsSizes) {
   const double layers = vision["num_hidden_layers"];
   const double patches_a_side = vision["image_size"].get<double>() / vision["patch_size"].get<double>();
   const double patches = patches_a_side * patches_a_side;
-  const auto tiles = static_cast<double>(shape_.tiles);
+  const auto tiles = static_cast<double>(shape_.pixel_rows);
   const double weights = 4 * hidden * hidden + 2 * hidden * vision["intermediate_size"].get<double>();
   EXPECT_EQ(outcome.costs->vision_blocks_forward.product_operations, 2 * tiles * patches * layers * weights);
   EXPECT_EQ(outcome.costs->vision_blocks_forward.attention_operations, 4 * tiles * patches * patches * hidden * layers);

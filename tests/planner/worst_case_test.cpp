@@ -20,9 +20,8 @@ MeasuredSample sample(const std::string& id, int64_t tokens, int64_t tiles, int6
            .label_tokens = label_tokens,
            .image_tokens = tiles,
            .images = tiles > 0 ? 1 : 0,
-           .tiles = tiles,
-           .tile_height = tiles > 0 ? 64 : 0,
-           .tile_width = tiles > 0 ? 64 : 0}};
+           .pixel_rows = tiles,
+           .row = {.height = tiles > 0 ? 64 : 0, .width = tiles > 0 ? 64 : 0}}};
 }
 
 std::vector<int64_t> tokens_of(const SampleBatch& batch) {
@@ -73,7 +72,7 @@ TEST(WorstBatchesTest, OfEqualSamplesTheFirstByIdIsNamed) {
 
 TEST(WorstBatchesTest, LargerTilesWeighMore) {
   MeasuredSample few_large = sample("large", 10, 3, 1);
-  few_large.shape.tile_height = few_large.shape.tile_width = 512;
+  few_large.shape.row.height = few_large.shape.row.width = 512;
   const auto batches = worst_batches({sample("many", 20, 9, 5), few_large}, 1);
   ASSERT_THAT(batches, SizeIs(2));
   EXPECT_EQ(batches[1].first_id, "large");
@@ -104,7 +103,7 @@ TEST(WorstBatchesTest, NoOtherBatchHasMore) {
       EXPECT_EQ(found, most);
     };
     expect_most(&data::SampleShape::tokens);
-    expect_most(&data::SampleShape::tiles);
+    expect_most(&data::SampleShape::pixel_rows);
     expect_most(&data::SampleShape::label_tokens);
   }
 }

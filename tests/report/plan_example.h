@@ -28,9 +28,8 @@ inline planner::Plan example_plan() {
                             .label_tokens = 64,
                             .image_tokens = 2106,
                             .images = 2,
-                            .tiles = 26,
-                            .tile_height = 384,
-                            .tile_width = 512}},
+                            .pixel_rows = 26,
+                            .row = {.height = 384, .width = 512}}},
                 .first_id = {}};
   plan.chosen = {.choices = {.micro_batch_size = 2, .recompute = {.vision = 9, .language = 0}},
                  .peaks = {.allocated_bytes = 19'000 * kMB, .reserved_bytes = 20'000 * kMB},

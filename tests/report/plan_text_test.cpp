@@ -90,7 +90,7 @@ TEST(PlanTextTest, AVideoIsAVideo) {
   shape.videos = 1;
   shape.video_frames = 16;
   shape.grids = {{8, 20, 24}};
-  shape.tiles = 3840;
+  shape.pixel_rows = 3840;
   EXPECT_THAT(plan_text(plan, {.width = 100}),
               HasSubstr("2,622 tokens (2,106 of videos), 64 learnt; 1 video of 16 frames in 3,840 patches"));
   shape.images = 3;

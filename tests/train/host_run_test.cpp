@@ -73,9 +73,8 @@ TEST(HostRunTest, ARunGoesOnWithWhatItHad) {
                                 .label_tokens = 10,
                                 .image_tokens = 8,
                                 .images = 1,
-                                .tiles = 2,
-                                .tile_height = 32,
-                                .tile_width = 32};
+                                .pixel_rows = 2,
+                                .row = {.height = 32, .width = 32}};
   const HostChoices kept{.choices = {.micro_batch_size = 2,
                                      .recompute = {.vision = 1, .language = 0},
                                      .vision_tiles_per_pass = 1,

@@ -14,8 +14,8 @@ planner::Workload workload_with(data::SampleShape shape) {
 }
 
 TEST(SampleLimitsTest, CountThePixelsOfTiles) {
-  const auto workload =
-      workload_with({.tokens = 90, .image_tokens = 40, .images = 2, .tiles = 9, .tile_height = 10, .tile_width = 20});
+  const auto workload = workload_with(
+      {.tokens = 90, .image_tokens = 40, .images = 2, .pixel_rows = 9, .row = {.height = 10, .width = 20}});
   EXPECT_EQ(most_pixels(workload), 5 * 200) << "one of the two images has five tiles or more";
   EXPECT_EQ(pixel_unit(workload), 200);
   EXPECT_EQ(least_pixels(workload), 200);
@@ -26,9 +26,8 @@ TEST(SampleLimitsTest, CountThePixelsOfNativeResolution) {
   data::SampleShape shape{.tokens = 90,
                           .image_tokens = 12,
                           .images = 2,
-                          .tiles = 48,
-                          .tile_height = 1,
-                          .tile_width = 14,
+                          .pixel_rows = 48,
+                          .row = {.height = 1, .width = 14},
                           .grids = {{.rows = 4, .columns = 8}, {.rows = 4, .columns = 4}}};
   const auto workload = workload_with(shape);
   EXPECT_EQ(most_pixels(workload), 4 * 8 * 14 * 14);

@@ -16,17 +16,17 @@ namespace vlmtrain::data {
 /// Some samples end to end, without padding. Everything that depends on values (where image features go, which tokens
 /// are labels) is computed here on the host, so that the step reads nothing back from the device.
 struct MicroBatch {
-  at::Tensor token_ids;         ///< int64 [tokens]
-  at::Tensor position_ids;      ///< int64 [tokens], place within the own sample, or [kPositionAxes, tokens]
-  nn::Segments segments;        ///< one a sample
-  at::Tensor image_positions;   ///< int64 [image tokens], rows of token_ids that take the vision features, in order
-  at::Tensor tiles;             ///< uint8 [tiles, 3, height, width]; undefined if no sample has tiles
-  std::vector<TileGrid> grids;  ///< of the tiles, in order; on the host. Empty: each tile is seen alone
-  at::Tensor label_positions;   ///< int64 [labels], rows whose hidden state predicts the label
-  at::Tensor labels;            ///< int64 [labels], the token that follows that row
-  at::Tensor label_tasks;       ///< int64 [labels], the task_number of the label's sample; undefined where not wanted
+  at::Tensor token_ids;          ///< int64 [tokens]
+  at::Tensor position_ids;       ///< int64 [tokens], place within the own sample, or [kPositionAxes, tokens]
+  nn::Segments segments;         ///< one a sample
+  at::Tensor image_positions;    ///< int64 [image tokens], rows of token_ids that take the vision features, in order
+  at::Tensor pixel_values;       ///< as Sample::pixel_values, of all; undefined if no sample has any
+  std::vector<PatchGrid> grids;  ///< of rows that are patches, in order; on the host. Empty: each row is seen alone
+  at::Tensor label_positions;    ///< int64 [labels], rows whose hidden state predicts the label
+  at::Tensor labels;             ///< int64 [labels], the token that follows that row
+  at::Tensor label_tasks;        ///< int64 [labels], the task_number of the label's sample; undefined where not wanted
   std::vector<nn::DropoutUnit> sample_units;  ///< the samples, by tokens
-  std::vector<nn::DropoutUnit> tile_units;    ///< the frames of the grids, by tiles; without grids the tiles
+  std::vector<nn::DropoutUnit> pixel_units;   ///< the frames of the grids, by patches; else the rows of pixels
   int64_t samples = 0;
   int64_t images = 0;
 
@@ -37,7 +37,7 @@ struct MicroBatch {
   MicroBatch to(at::Device device) const;
 };
 
-/// REQUIRES: at least one sample; tiles of one size; all tiles with grids or none.
+/// REQUIRES: at least one sample; pixel rows of one type and shape; all with grids or none.
 MicroBatch collate(std::span<const Sample> samples, bool with_tasks = false);
 
 }  // namespace vlmtrain::data

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <string>
@@ -12,17 +13,35 @@
 
 namespace vlmtrain::data {
 
-/// How the tiles of one image or video lie in models of native resolution, whose tiles are patches: frame by frame,
-/// each of rows · columns patches in the family's own order. Tiles of one frame see each other, those of different
-/// frames do not.
-struct TileGrid {
+enum class MediumKind { kPicture, kVideo, kVolume };
+
+/// What a row of Sample::pixel_values is, which the model's family decides: a tile (a crop of a picture that is seen
+/// alone), a patch of a picture in its own resolution, a volume.
+struct PixelRow {
+  at::ScalarType dtype = at::kByte;
+  int64_t channels = 3;
+  int64_t depth = 0;  ///< 0: rows have no such axis
+  int64_t height = 0;
+  int64_t width = 0;
+
+  /// Of `pixels` [rows, channels, height, width] or [rows, channels, depth, height, width].
+  static PixelRow of(const at::Tensor& pixels);
+  /// The sizes of so many.
+  std::vector<int64_t> sizes(int64_t rows) const;
+  int64_t bytes() const;
+  bool operator==(const PixelRow&) const = default;
+};
+
+/// How the patches of one picture or video lie in models of native resolution: frame by frame, each of rows · columns
+/// patches in the family's own order. Patches of one frame see each other, those of different frames do not.
+struct PatchGrid {
   int64_t frames = 1;
   int64_t rows = 0;
   int64_t columns = 0;
 
-  int64_t tiles_per_frame() const { return rows * columns; }
-  int64_t tiles() const { return frames * tiles_per_frame(); }
-  bool operator==(const TileGrid&) const = default;
+  int64_t patches_per_frame() const { return rows * columns; }
+  int64_t patches() const { return frames * patches_per_frame(); }
+  bool operator==(const PatchGrid&) const = default;
 };
 
 /// Time, height and width, where a model has a position for each.
@@ -38,16 +57,20 @@ struct Sample {
   std::vector<int64_t> token_ids;              ///< [tokens]
   std::vector<char> is_label;                  ///< [tokens], 1 where the model has to produce the token
   std::vector<int64_t> image_token_positions;  ///< ascending places in token_ids that take the vision features
-  at::Tensor tiles;             ///< uint8 [tiles, 3, height, width]; undefined without images, or once the features are
-                                ///< known; on the meta device, a shape without pixels, in a rehearsal
-  std::vector<TileGrid> grids;  ///< of the tiles, one an image or video; empty: each tile is seen alone
+  /// [rows, channels, height, width] or [rows, channels, depth, height, width], as PixelRow; undefined without media,
+  /// or once the features are known; on the meta device, a shape without pixels, in a rehearsal.
+  at::Tensor pixel_values;
+  std::vector<PatchGrid> grids;       ///< of rows that are patches, one a picture or video; empty: each is seen alone
   std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; empty: 0, 1, 2 … on every axis
-  int64_t images = 0;                 ///< and videos
+  int64_t images = 0;                 ///< media of all kinds
   int64_t videos = 0;                 ///< of these
-  int64_t video_frames = 0;           ///< of all of them together, as many as are looked at
-  /// Most of the host's memory that reading its pixels takes beside them: of the picture or video that takes most.
+  int64_t volumes = 0;                ///< of these
+  int64_t video_frames = 0;           ///< of all videos together, as many as are looked at
+  /// Most of the host's memory that reading its pixels takes beside them: of the medium that takes most.
   int64_t making_bytes = 0;
 
+  /// One more medium.
+  void count(MediumKind kind, int64_t frames = 0);
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;
   /// What it takes of the host's memory: pixels and tokens.
@@ -75,9 +98,9 @@ class SampleProcessor {
   /// where the record cannot be used.
   virtual Sample process(const io::Record& record, int64_t index) const = 0;
 
-  /// As process(), but of the images only the size is read, from their headers: the tiles have a shape and no pixels
-  /// (meta device). For planning: some reads of a few bytes an image instead of decoding it. A picture whose header is
-  /// whole and whose pixels are not (cut off, corrupt) passes here and is an error there.
+  /// As process(), but of the images only the size is read, from their headers: pixel_values have a shape and no
+  /// values (meta device). For planning: some reads of a few bytes an image instead of decoding it. A picture whose
+  /// header is whole and whose pixels are not (cut off, corrupt) passes here and is an error there.
   virtual Sample outline(const io::Record& record, int64_t index) const = 0;
 };
 

@@ -18,8 +18,8 @@ struct Normalization {
 /// (x - mean/rescale_factor) / (std/rescale_factor) in float32, with the roundings of transformers' torchvision
 /// backend, which folds the rescaling into mean and std: bit-equal to its `pixel_values`.
 ///
-/// `tiles` is uint8 [n, 3, height, width] on any device; the result is float32 of the same shape on that device.
+/// `pixels` is uint8 [n, 3, height, width] on any device; the result is float32 of the same shape on that device.
 /// Nothing is copied between host and device.
-at::Tensor normalize_pixels(const at::Tensor& tiles, const Normalization& normalization);
+at::Tensor normalize_pixels(const at::Tensor& pixels, const Normalization& normalization);
 
 }  // namespace vlmtrain::image

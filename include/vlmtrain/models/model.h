@@ -33,9 +33,9 @@ struct WeightPlace {
 
 /// What a vision tower sees in one pass.
 struct VisionInput {
-  at::Tensor tiles;                         ///< uint8 [tiles, 3, height, width]
-  std::vector<data::TileGrid> grids;        ///< as data::MicroBatch::grids, on the host
-  std::vector<nn::DropoutUnit> units = {};  ///< as data::MicroBatch::tile_units; empty: nothing is dropped
+  at::Tensor pixel_values;                  ///< as data::MicroBatch::pixel_values, of the family's type and shape
+  std::vector<data::PatchGrid> grids;       ///< as data::MicroBatch::grids, on the host
+  std::vector<nn::DropoutUnit> units = {};  ///< as data::MicroBatch::pixel_units; empty: nothing is dropped
 };
 
 /// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the
@@ -72,11 +72,11 @@ class VisionLanguageModel {
   /// Adds to the tensors of a saved checkpoint what it has beside the parameters: tables that are computed.
   virtual void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const;
 
-  /// image_features() of all tiles, with at most vision_tiles_per_pass() of them in the tower at a time, but never less
-  /// than one frame of a grid; none where there are no tiles.
+  /// image_features() of all rows of pixels, with at most vision_tiles_per_pass() of them in the tower at a time, but
+  /// never less than one frame of a grid; none where there are no pixels.
   ImageFeatures all_image_features(const VisionInput& vision, bool with_dense = false) const;
-  /// The same with another number of tiles at a time; 0: all.
-  ImageFeatures all_image_features(const VisionInput& vision, int64_t tiles_per_pass, bool with_dense) const;
+  /// The same with another number of rows at a time; 0: all.
+  ImageFeatures all_image_features(const VisionInput& vision, int64_t rows_per_pass, bool with_dense) const;
   /// all_image_features() and hidden_states() of a batch.
   ModelOutput forward(const data::MicroBatch& batch, const OutputRequest& request) const;
 

@@ -29,7 +29,7 @@ class Processor : public data::SampleProcessor {
  public:
   /// The conversation up to where its next answer begins: no labels, no end. A last assistant turn is left out.
   virtual data::Sample process_prompt(const io::Record& record, int64_t index) const = 0;
-  /// The same as outline(): the tiles have a shape and no pixels. For prompts whose image features are known.
+  /// The same as outline(): pixel_values have a shape and no values. For prompts whose image features are known.
   virtual data::Sample outline_prompt(const io::Record& record, int64_t index) const = 0;
 
   /// The text before images become tokens; `as_prompt` as process_prompt. Throws data::SampleError.

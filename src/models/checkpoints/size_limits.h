@@ -14,7 +14,7 @@ namespace vlmtrain::models {
 inline constexpr int64_t kMostBlocks = 10'000;
 inline constexpr int64_t kWidestLayer = 1 << 22;             ///< features of a layer, hidden or in between
 inline constexpr int64_t kMostTokens = 1 << 26;              ///< of a vocabulary
-inline constexpr int64_t kLargestTile = 1 << 14;             ///< pixels on a side
+inline constexpr int64_t kLargestSide = 1 << 14;             ///< pixels on a side
 inline constexpr int64_t kMostPositions = int64_t{1} << 40;  ///< of a sequence, and of a window of it
 inline constexpr int64_t kMostElements = int64_t{1} << 43;   ///< of a model, 8.8 trillion
 

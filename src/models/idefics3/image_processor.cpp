@@ -68,7 +68,7 @@ int64_t longest_edge(const PreprocessorConfig& config, std::string_view key, int
   if (found == nullptr) return fallback;
   const bool understood = found->is_object() && found->size() == 1 && found->contains("longest_edge") &&
                           found->at("longest_edge").is_number_integer() && found->at("longest_edge") > 0 &&
-                          found->at("longest_edge") <= kLargestTile;
+                          found->at("longest_edge") <= kLargestSide;
   if (!understood) {
     throw data_error("{}: {} is {}; only {{\"longest_edge\": PIXELS}} is supported", config.name(), key,
                      io::json_excerpt(*found));

@@ -8,7 +8,8 @@ namespace vlmtrain::models::idefics3 {
 Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
                      ProcessorSettings settings)
     : ConversationProcessor(std::move(tokenizer), std::move(chat_template), std::move(settings),
-                            {images.settings().tile_size, config.image_tokens_per_tile()}),
+                            {{.height = images.settings().tile_size, .width = images.settings().tile_size},
+                             config.image_tokens_per_tile()}),
       config_(std::move(config)),
       images_(std::move(images)) {
   const int64_t image_token = id_of(this->tokenizer(), text::kImageMark);
@@ -24,7 +25,7 @@ ImagePlan Processor::plan(image::ImageSize size) const {
   return {image_text(grid, config_.image_tokens_per_tile()), grid.tiles()};
 }
 
-at::Tensor Processor::tiles_of(const at::Tensor& image) const {
+at::Tensor Processor::pixels_of(const at::Tensor& image) const {
   return images_.process(image).tiles;
 }
 

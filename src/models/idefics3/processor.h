@@ -14,7 +14,7 @@ class Processor final : public ConversationProcessor {
 
  private:
   ImagePlan plan(image::ImageSize size) const override;
-  at::Tensor tiles_of(const at::Tensor& image) const override;
+  at::Tensor pixels_of(const at::Tensor& image) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
 
   Config config_;

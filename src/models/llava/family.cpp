@@ -92,9 +92,8 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
   return {.tokens = config.image_tokens(),
           .image_tokens = config.image_tokens(),
           .images = 1,
-          .tiles = 1,
-          .tile_height = config.vision.image_size,
-          .tile_width = config.vision.image_size};
+          .pixel_rows = 1,
+          .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
 double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {

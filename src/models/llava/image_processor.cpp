@@ -27,7 +27,7 @@ constexpr Triple kHalf{0.5, 0.5, 0.5};
 }
 
 bool is_pixels(const json& value) {
-  return value.is_number_integer() && value > 0 && value <= kLargestTile;
+  return value.is_number_integer() && value > 0 && value <= kLargestSide;
 }
 
 /// `height` and `width`, or one number for both.

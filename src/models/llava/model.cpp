@@ -39,7 +39,7 @@ Model::Model(Config config, WeightNames names, bool tower_is_apart, image::Norma
             scope(parameters(), Component::kLanguageModel, module_names(config_.layout).output)) {}
 
 ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
-  const at::Tensor pixels = image::normalize_pixels(vision.tiles, normalization_);
+  const at::Tensor pixels = image::normalize_pixels(vision.pixel_values, normalization_);
   at::Tensor features = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
   if (config_.drop_first_row) {
     const int64_t rows = config_.vision.rows_per_tile();

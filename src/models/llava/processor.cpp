@@ -18,8 +18,9 @@ std::string repeat(std::string_view text, int64_t times) {
 
 Processor::Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer,
                      text::ChatTemplate chat_template, ProcessorSettings settings)
-    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), std::move(settings),
-                            {config.vision.image_size, config.image_tokens()}),
+    : ConversationProcessor(
+          std::move(tokenizer), std::move(chat_template), std::move(settings),
+          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens()}),
       config_(std::move(config)),
       images_(std::move(images)) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
@@ -36,7 +37,7 @@ ImagePlan Processor::plan(image::ImageSize size) const {
   return {repeat(text::kImageMark, config_.image_tokens()), 1};
 }
 
-at::Tensor Processor::tiles_of(const at::Tensor& image) const {
+at::Tensor Processor::pixels_of(const at::Tensor& image) const {
   return prepare_image(image, images_).unsqueeze(0);
 }
 

@@ -175,7 +175,7 @@ Config Config::from_json(const json& json_config, const std::string& source) {
   config.chat_template = io::get_or<std::string>(json_config, "lm_chat_template", "", source);
   config.resize_to_max_side = io::get_or<bool>(json_config, "resize_to_max_side_len", false, source);
   if (json_config.contains("max_img_size")) {
-    config.max_image_size = size_of(json_config, "max_img_size", 0, kLargestTile, source);
+    config.max_image_size = size_of(json_config, "max_img_size", 0, kLargestSide, source);
   }
   if (json_config.contains("vlm_extra_tokens")) {
     const json& tokens = json_config["vlm_extra_tokens"];

@@ -42,9 +42,8 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
   return {.tokens = count_image_text(read, grid),
           .image_tokens = grid.tiles() * read.image_tokens_per_tile(),
           .images = 1,
-          .tiles = grid.tiles(),
-          .tile_height = side,
-          .tile_width = side};
+          .pixel_rows = grid.tiles(),
+          .row = {.height = side, .width = side}};
 }
 
 double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {

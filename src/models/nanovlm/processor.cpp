@@ -17,8 +17,9 @@ text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path
 
 Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
                      ProcessorSettings settings)
-    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), std::move(settings),
-                            {config.vision.image_size, config.image_tokens_per_tile()}),
+    : ConversationProcessor(
+          std::move(tokenizer), std::move(chat_template), std::move(settings),
+          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens_per_tile()}),
       config_(std::move(config)),
       images_(std::move(images)) {
   if (!config_.images_before_text()) {
@@ -32,7 +33,7 @@ ImagePlan Processor::plan(image::ImageSize size) const {
   return {config_.images_before_text() ? "" : image_text(config_, grid), grid.tiles()};
 }
 
-at::Tensor Processor::tiles_of(const at::Tensor& image) const {
+at::Tensor Processor::pixels_of(const at::Tensor& image) const {
   return images_.process(image);
 }
 
@@ -63,7 +64,7 @@ EncodedChat Processor::encode_behind_images(const text::RenderedChat& chat, std:
   EncodedChat text = encode_expanded(tokenizer(), chat, images, image_token_id_,
                                      /*add_special_tokens=*/!chat_template().writes_start());
   int64_t features = 0;
-  for (const ImagePlan& image : images) features += image.tiles * config_.image_tokens_per_tile();
+  for (const ImagePlan& image : images) features += image.pixel_rows * config_.image_tokens_per_tile();
   text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(features), kAnyToken);
   text.is_label.insert(text.is_label.begin(), static_cast<size_t>(features), 0);
   for (int64_t place = 0; place < features; ++place) text.image_token_positions.push_back(place);

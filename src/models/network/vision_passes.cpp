@@ -7,49 +7,49 @@ namespace vlmtrain::models {
 namespace {
 
 struct GridPass {
-  std::vector<data::TileGrid> grids;
-  int64_t tiles = 0;
+  std::vector<data::PatchGrid> grids;
+  int64_t patches = 0;
 };
 
-std::vector<GridPass> grid_passes(const std::vector<data::TileGrid>& grids, int64_t tiles_per_pass) {
+std::vector<GridPass> grid_passes(const std::vector<data::PatchGrid>& grids, int64_t rows_per_pass) {
   std::vector<GridPass> passes(1);
   for (const auto& grid : grids) {
-    const int64_t frame = grid.tiles_per_frame();
+    const int64_t frame = grid.patches_per_frame();
     for (int64_t left = grid.frames; left > 0;) {
-      if (passes.back().tiles > 0 && passes.back().tiles + frame > tiles_per_pass) passes.emplace_back();
-      const int64_t room = (tiles_per_pass - passes.back().tiles) / frame;
+      if (passes.back().patches > 0 && passes.back().patches + frame > rows_per_pass) passes.emplace_back();
+      const int64_t room = (rows_per_pass - passes.back().patches) / frame;
       const int64_t frames = std::clamp<int64_t>(room, 1, left);
       passes.back().grids.push_back({frames, grid.rows, grid.columns});
-      passes.back().tiles += frames * frame;
+      passes.back().patches += frames * frame;
       left -= frames;
     }
   }
   return passes;
 }
 
-/// Gives each pass the units of its tiles; no pass cuts one.
+/// Gives each pass the units of its rows; no pass cuts one.
 void share_out(const std::vector<nn::DropoutUnit>& units, std::vector<VisionInput>& passes) {
   auto unit = units.begin();
   for (auto& pass : passes) {
-    for (int64_t tiles = pass.tiles.size(0); tiles > 0 && unit != units.end(); ++unit) {
+    for (int64_t rows = pass.pixel_values.size(0); rows > 0 && unit != units.end(); ++unit) {
       pass.units.push_back(*unit);
-      tiles -= unit->share;
+      rows -= unit->share;
     }
   }
 }
 
 }  // namespace
 
-std::vector<VisionInput> vision_passes(const VisionInput& vision, int64_t tiles_per_pass) {
-  if (tiles_per_pass == 0 || vision.tiles.size(0) <= tiles_per_pass) return {vision};
+std::vector<VisionInput> vision_passes(const VisionInput& vision, int64_t rows_per_pass) {
+  if (rows_per_pass == 0 || vision.pixel_values.size(0) <= rows_per_pass) return {vision};
   std::vector<VisionInput> passes;
   if (vision.grids.empty()) {
-    for (const auto& tiles : vision.tiles.split(tiles_per_pass)) passes.push_back({tiles, {}});
+    for (const auto& rows : vision.pixel_values.split(rows_per_pass)) passes.push_back({rows, {}});
   } else {
     int64_t first = 0;
-    for (auto& pass : grid_passes(vision.grids, tiles_per_pass)) {
-      passes.push_back({vision.tiles.narrow(0, first, pass.tiles), std::move(pass.grids)});
-      first += pass.tiles;
+    for (auto& pass : grid_passes(vision.grids, rows_per_pass)) {
+      passes.push_back({vision.pixel_values.narrow(0, first, pass.patches), std::move(pass.grids)});
+      first += pass.patches;
     }
   }
   share_out(vision.units, passes);

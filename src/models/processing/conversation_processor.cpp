@@ -17,11 +17,11 @@ namespace {
 
 /// What `read` gives; its error is one of the record that names the image.
 template <class Read>
-auto read_medium(const io::Record& record, bool is_video, const Read& read) {
+auto read_medium(const io::Record& record, data::MediumKind kind, const Read& read) {
   try {
     return read();
   } catch (const UserError& error) {
-    throw data::SampleError(is_video ? "unusable video" : "unreadable image",
+    throw data::SampleError(kind == data::MediumKind::kVideo ? "unusable video" : "unreadable image",
                             fmt::format("sample {}: {}", record.id, error.what()));
   }
 }
@@ -35,11 +35,11 @@ data::SampleError changed_picture(const io::Record& record) {
 }  // namespace
 
 ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-                                             ProcessorSettings settings, TileShape tile)
+                                             ProcessorSettings settings, TowerInput input)
     : tokenizer_(std::move(tokenizer)),
       settings_(std::move(settings)),
       template_(std::move(chat_template)),
-      tile_(tile),
+      input_(input),
       end_of_turn_id_(id_of(tokenizer_, template_.end_of_turn())) {}
 
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
@@ -76,26 +76,25 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   check_media(record);
   std::vector<ImagePlan> plans;
   for (const Medium& medium : media_of(record, chat)) {
-    plans.push_back(read_medium(record, medium.is_video, [&] { return plan_of(medium); }));
+    plans.push_back(read_medium(record, medium.kind, [&] { return plan_of(medium); }));
   }
   EncodedChat encoded = encode(chat, plans);
 
   data::Sample sample;
-  int64_t tiles = 0, features = 0;
+  int64_t rows = 0, features = 0;
   for (const ImagePlan& image : plans) {
-    tiles += image.tiles;
-    // Resized pictures lie beside their tiles, and are hardly larger.
+    rows += image.pixel_rows;
+    // Resized pictures lie beside their rows, and are hardly larger.
     constexpr int64_t kResized = 3;
-    sample.making_bytes = std::max(sample.making_bytes, image.making_bytes + kResized * image.tiles * tile_bytes());
-    features += image.image_tokens.value_or(image.tiles * tile_.image_tokens);
+    sample.making_bytes =
+        std::max(sample.making_bytes, image.making_bytes + kResized * image.pixel_rows * input_.row.bytes());
+    features += image.image_tokens.value_or(image.pixel_rows * input_.image_tokens);
     if (image.grid) sample.grids.push_back(*image.grid);
-    if (image.is_video) ++sample.videos;
-    sample.video_frames += image.frames;
+    sample.count(image.kind, image.frames);
   }
   sample.index = index;
   sample.id = record.id;
   sample.task = record.task;
-  sample.images = std::ssize(plans);
   sample.is_label = encoded.is_label;
   sample.token_ids = encoded.token_ids;
   sample.image_token_positions = encoded.image_token_positions;
@@ -112,15 +111,10 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
                                         record.id, sample.image_token_positions.size(), features, text::kImageMark));
   }
   sample.position_ids = position_ids(encoded, plans);
-  if (tiles > 0) {
-    sample.tiles = at::empty({tiles, kPlanes, tile_.height.value_or(tile_.side), tile_.side},
-                             at::TensorOptions(at::kByte).device(at::kMeta));
+  if (rows > 0) {
+    sample.pixel_values = at::empty(input_.row.sizes(rows), at::TensorOptions(input_.row.dtype).device(at::kMeta));
   }
   return sample;
-}
-
-int64_t ConversationProcessor::tile_bytes() const {
-  return kPlanes * tile_.height.value_or(tile_.side) * tile_.side;
 }
 
 int64_t check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes) {
@@ -141,7 +135,7 @@ int64_t check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes
 ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
   static const int64_t host_bytes = memory::host_limit_bytes();
   try {
-    if (!medium.is_video) {
+    if (medium.kind == data::MediumKind::kPicture) {
       const image::ImageSize size = image::read_image_size(medium.file);
       const int64_t decoding = check_decoding(size, 1, host_bytes);
       ImagePlan picture = plan(size);
@@ -151,7 +145,7 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
     const image::VideoInfo info = image::VideoFile(medium.file).info();
     ImagePlan video = plan_video(info);
     video.making_bytes = check_decoding(info.size, video.frames, host_bytes);
-    video.is_video = true;
+    video.kind = medium.kind;
     return video;
   } catch (const UserError& error) {
     const std::string name = medium.file.string(), message = error.what();
@@ -159,17 +153,17 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
   }
 }
 
-at::Tensor ConversationProcessor::tiles_of(const Medium& medium) const {
-  if (medium.is_video) return tiles_of_video(image::VideoFile(medium.file));
-  return tiles_of(image::decode_image_file(medium.file));
+at::Tensor ConversationProcessor::pixels_of(const Medium& medium) const {
+  if (medium.kind == data::MediumKind::kVideo) return pixels_of_video(image::VideoFile(medium.file));
+  return pixels_of(image::decode_image_file(medium.file));
 }
 
 ImagePlan ConversationProcessor::plan_video(const image::VideoInfo& /*info*/) const {
   throw InternalError("a plan of a video in a family that takes none");
 }
 
-at::Tensor ConversationProcessor::tiles_of_video(const image::VideoFile& /*video*/) const {
-  throw InternalError("tiles of a video in a family that takes none");
+at::Tensor ConversationProcessor::pixels_of_video(const image::VideoFile& /*video*/) const {
+  throw InternalError("pixels of a video in a family that takes none");
 }
 
 std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*chat*/,
@@ -179,19 +173,19 @@ std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*ch
 
 data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record,
                                                 const text::RenderedChat& chat) const {
-  if (!sample.tiles.defined()) return sample;
-  at::Tensor pixels = at::empty(sample.tiles.sizes(), at::kByte);
+  if (!sample.pixel_values.defined()) return sample;
+  at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
   int64_t filled = 0;
   for (const Medium& medium : media_of(record, chat)) {
-    const at::Tensor tiles = read_medium(record, medium.is_video, [&] { return tiles_of(medium); });
-    if (tiles.sizes().slice(1) != pixels.sizes().slice(1) || tiles.size(0) > pixels.size(0) - filled) {
+    const at::Tensor own = read_medium(record, medium.kind, [&] { return pixels_of(medium); });
+    if (own.sizes().slice(1) != pixels.sizes().slice(1) || own.size(0) > pixels.size(0) - filled) {
       throw changed_picture(record);
     }
-    pixels.narrow(0, filled, tiles.size(0)).copy_(tiles);
-    filled += tiles.size(0);
+    pixels.narrow(0, filled, own.size(0)).copy_(own);
+    filled += own.size(0);
   }
   if (filled != pixels.size(0)) throw changed_picture(record);
-  sample.tiles = std::move(pixels);
+  sample.pixel_values = std::move(pixels);
   return sample;
 }
 
@@ -218,7 +212,8 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const
     const auto& files = place.is_video ? record.videos : record.images;
     size_t& next = place.is_video ? videos : images;
     if (next == files.size()) break;  // a mark of no file, which the tokens will show
-    media.push_back({settings_.image_root / files[next++], place.is_video});
+    media.push_back(
+        {settings_.image_root / files[next++], place.is_video ? data::MediumKind::kVideo : data::MediumKind::kPicture});
   }
   if (images < record.images.size() || videos < record.videos.size()) {
     throw data::SampleError(

@@ -16,14 +16,14 @@
 
 namespace vlmtrain::models {
 
-/// What one image or video becomes in the model's text and in its tower.
+/// What one medium becomes in the model's text and in its tower.
 struct ImagePlan {
   std::string text;  ///< in its place in the rendered chat
-  int64_t tiles = 1;
-  std::optional<int64_t> image_tokens{};  ///< nothing: those of its tiles
-  std::optional<data::TileGrid> grid{};   ///< where the tower takes patches of native resolution
+  int64_t pixel_rows = 1;
+  std::optional<int64_t> image_tokens{};  ///< nothing: those of its rows
+  std::optional<data::PatchGrid> grid{};  ///< where the tower takes patches of native resolution
   float time_step = 1;                    ///< positions from one frame of a video to the next
-  bool is_video = false;
+  data::MediumKind kind = data::MediumKind::kPicture;
   int64_t frames = 0;        ///< of a video, as many as are looked at
   int64_t making_bytes = 0;  ///< as Sample::making_bytes
 };
@@ -53,25 +53,24 @@ class ConversationProcessor : public Processor {
   text::RenderedChat render(const io::Record& record, bool as_prompt) const final;
 
  protected:
-  /// What a family's tiles are.
-  struct TileShape {
-    int64_t side;                     ///< pixels
-    int64_t image_tokens;             ///< of each, where the ImagePlan does not say how many it has
-    std::optional<int64_t> height{};  ///< nothing: as wide as high
+  /// What a family's tower takes.
+  struct TowerInput {
+    data::PixelRow row;
+    int64_t image_tokens = 0;  ///< of each row, where the ImagePlan does not say how many it has
   };
 
   ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings,
-                        TileShape tile);
+                        TowerInput input);
 
   virtual ImagePlan plan(image::ImageSize size) const = 0;
-  /// uint8 [plan(size of image).tiles, 3, height, side]
-  virtual at::Tensor tiles_of(const at::Tensor& image) const = 0;
+  /// Of the decoded picture: rows as TowerInput says, as many as plan() of its size.
+  virtual at::Tensor pixels_of(const at::Tensor& image) const = 0;
   /// `images`: of images and videos, in the order of their marks.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
   /// The same of a video, of a family that takes them; of another, a record with one is refused.
   virtual bool takes_videos() const { return false; }
   virtual ImagePlan plan_video(const image::VideoInfo& info) const;
-  virtual at::Tensor tiles_of_video(const image::VideoFile& video) const;
+  virtual at::Tensor pixels_of_video(const image::VideoFile& video) const;
   /// data::Sample::position_ids; none unless the model has positions on several axes.
   virtual std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const;
 
@@ -80,23 +79,20 @@ class ConversationProcessor : public Processor {
   data::Sample lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   struct Medium {
     std::filesystem::path file;
-    bool is_video = false;
+    data::MediumKind kind;
   };
   /// Images and videos in the order of their marks in the rendered chat.
   std::vector<Medium> media_of(const io::Record& record, const text::RenderedChat& chat) const;
   /// From sizes alone; an error names the file.
   ImagePlan plan_of(const Medium& medium) const;
-  at::Tensor tiles_of(const Medium& medium) const;
+  at::Tensor pixels_of(const Medium& medium) const;
   data::Sample with_pixels(data::Sample outline, const io::Record& record, const text::RenderedChat& chat) const;
   void check_media(const io::Record& record) const;
-  int64_t tile_bytes() const;
-
-  static constexpr int64_t kPlanes = 3;
 
   text::Tokenizer tokenizer_;
   ProcessorSettings settings_;
   text::ChatTemplate template_;
-  TileShape tile_;
+  TowerInput input_;
   int64_t end_of_turn_id_;
 };
 

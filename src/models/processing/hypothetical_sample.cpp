@@ -45,7 +45,8 @@ data::SampleShape shape_of(const std::filesystem::path& folder, const Hypothetic
     shape = from_settings(folder, [&] { return family.image_shape(config, folder, size, sample.image_max_pixels); });
     const auto one = shape.grids;
     for (int64_t i = 1; i < sample.images; ++i) shape.grids.insert(shape.grids.end(), one.begin(), one.end());
-    for (int64_t* count : {&shape.tokens, &shape.image_tokens, &shape.images, &shape.tiles}) *count *= sample.images;
+    for (int64_t* count : {&shape.tokens, &shape.image_tokens, &shape.images, &shape.pixel_rows})
+      *count *= sample.images;
   }
   shape.tokens += sample.text_tokens;
   shape.label_tokens = sample.label_tokens;

@@ -71,10 +71,10 @@ void check_sizes(const VisionConfig& vision, const std::string& source) {
   check_size(vision.intermediate_size, "intermediate_size", kWidestLayer, source);
   check_size(vision.blocks, "depth", kMostBlocks, source);
   check_size(vision.heads, "num_heads", kWidestLayer, source);
-  check_size(vision.patch_size, "patch_size", kLargestTile, source);
+  check_size(vision.patch_size, "patch_size", kLargestSide, source);
   check_size(vision.temporal_patch_size, "temporal_patch_size", kMostBlocks, source);
   check_size(vision.merge_size, "spatial_merge_size", kMostBlocks, source);
-  check_size(vision.pixels_per_token_side(), "patch_size times spatial_merge_size", kLargestTile, source);
+  check_size(vision.pixels_per_token_side(), "patch_size times spatial_merge_size", kLargestSide, source);
   if (vision.hidden_size % vision.heads != 0 || vision.hidden_size / vision.heads % 4 != 0) {
     throw data_error("{}: {} features for {} heads; a head has a multiple of 4, to be rotated along two axes", source,
                      vision.hidden_size, vision.heads);
@@ -86,9 +86,9 @@ VisionConfig read_common(const json& vision, const std::string& source) {
   VisionConfig config;
   config.blocks = io::get_or<int64_t>(vision, "depth", config.blocks, source);
   config.heads = io::get_or<int64_t>(vision, "num_heads", config.heads, source);
-  config.patch_size = size_of(vision, "patch_size", config.patch_size, kLargestTile, source);
+  config.patch_size = size_of(vision, "patch_size", config.patch_size, kLargestSide, source);
   config.temporal_patch_size = io::get_or<int64_t>(vision, "temporal_patch_size", config.temporal_patch_size, source);
-  config.merge_size = size_of(vision, "spatial_merge_size", config.merge_size, kLargestTile, source);
+  config.merge_size = size_of(vision, "spatial_merge_size", config.merge_size, kLargestSide, source);
   if (io::get_or<int64_t>(vision, "in_channels", 3, source) != 3) {
     throw data_error("{}: in_channels must be 3", source);
   }

@@ -44,14 +44,13 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
                               image::ImageSize size, std::optional<int64_t> max_pixels) {
   constexpr int64_t kMarks = 2;  // <|vision_start|> and <|vision_end|>
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
-  const data::TileGrid grid = grid_of(1, size, read_image_settings(folder, vision, max_pixels), vision);
-  const int64_t tokens = grid.tiles() / vision.patches_per_token();
+  const data::PatchGrid grid = grid_of(1, size, read_image_settings(folder, vision, max_pixels), vision);
+  const int64_t tokens = grid.patches() / vision.patches_per_token();
   return {.tokens = tokens + kMarks,
           .image_tokens = tokens,
           .images = 1,
-          .tiles = grid.tiles(),
-          .tile_height = vision.temporal_patch_size * vision.patch_size,
-          .tile_width = vision.patch_size,
+          .pixel_rows = grid.patches(),
+          .row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size},
           .grids = {grid}};
 }
 

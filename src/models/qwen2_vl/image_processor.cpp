@@ -106,7 +106,7 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
   return settings;
 }
 
-data::TileGrid grid_of(int64_t frames, ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
+data::PatchGrid grid_of(int64_t frames, ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
   const ImageSize resized = resized_size(size, settings, vision);
   const int64_t frames_per_patch = vision.temporal_patch_size;
   return {.frames = (frames + frames_per_patch - 1) / frames_per_patch,

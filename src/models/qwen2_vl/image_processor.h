@@ -40,8 +40,8 @@ PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels);
 const std::set<std::string_view>& pixel_keys();
 
 /// The patches of `frames` frames of this size, the last one repeated until they fill temporal patches.
-data::TileGrid grid_of(int64_t frames, image::ImageSize size, const PixelSettings& settings,
-                       const VisionConfig& vision);
+data::PatchGrid grid_of(int64_t frames, image::ImageSize size, const PixelSettings& settings,
+                        const VisionConfig& vision);
 
 /// Frames uint8 [frames, 3, height, width] to uint8 [patches, 3, temporal_patch_size · patch_size, patch_size] of
 /// grid_of() them: the frames of a patch one above the other. Patches lie frame by frame, token by token. To the bit as

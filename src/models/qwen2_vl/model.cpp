@@ -21,13 +21,13 @@ Model::Model(Config config, WeightNames names, image::Normalization normalizatio
 
 ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
   const auto layout = PatchLayout::of(vision.grids, config_.vision);
-  VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.tiles.size(0), "{} patches in grids for {} tiles",
-                 layout.positions.size() / 2, vision.tiles.size(0));
-  const auto device = vision.tiles.device();
+  VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0), "{} patches in grids for {} rows",
+                 layout.positions.size() / 2, vision.pixel_values.size(0));
+  const auto device = vision.pixel_values.device();
   const bool has_windows = !layout.patch_order.empty();
-  const at::Tensor tiles =
-      has_windows ? vision.tiles.index_select(0, host_indices(layout.patch_order, device)) : vision.tiles;
-  const at::Tensor pixels = image::normalize_pixels(tiles, normalization_);
+  const at::Tensor in_windows =
+      has_windows ? vision.pixel_values.index_select(0, host_indices(layout.patch_order, device)) : vision.pixel_values;
+  const at::Tensor pixels = image::normalize_pixels(in_windows, normalization_);
   at::Tensor patches;
   const at::Tensor features =
       merger_(patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), layout, recompute().vision));

@@ -11,7 +11,7 @@ namespace {
 /// Visits the tokens of one frame in the tower's order.
 class FrameWalk {
  public:
-  FrameWalk(PatchLayout& layout, const data::TileGrid& grid, const VisionConfig& config)
+  FrameWalk(PatchLayout& layout, const data::PatchGrid& grid, const VisionConfig& config)
       : layout_(layout),
         config_(config),
         rows_(grid.rows / config.merge_size),
@@ -71,17 +71,17 @@ std::vector<int64_t> by_axis(const std::vector<int64_t>& pairs) {
 
 }  // namespace
 
-PatchLayout PatchLayout::of(std::span<const data::TileGrid> grids, const VisionConfig& config) {
+PatchLayout PatchLayout::of(std::span<const data::PatchGrid> grids, const VisionConfig& config) {
   PatchLayout layout;
   int64_t first_token = 0;
-  for (const data::TileGrid& grid : grids) {
+  for (const data::PatchGrid& grid : grids) {
     VLMTRAIN_CHECK(grid.rows % config.merge_size == 0 && grid.columns % config.merge_size == 0,
                    "a grid of {} x {} patches, of which {} x {} make a token", grid.rows, grid.columns,
                    config.merge_size, config.merge_size);
     FrameWalk frame(layout, grid, config);
     for (int64_t i = 0; i < grid.frames; ++i) {
       config.window_tokens ? frame.by_windows(first_token) : frame.in_order();
-      layout.frame_patches.push_back(grid.tiles_per_frame());
+      layout.frame_patches.push_back(grid.patches_per_frame());
       first_token += frame.tokens();
     }
   }

@@ -21,7 +21,7 @@ struct PatchLayout {
   std::vector<int64_t> window_patches;  ///< of each window; empty where the tower has none
 
   /// REQUIRES: rows and columns are multiples of merge_size.
-  static PatchLayout of(std::span<const data::TileGrid> grids, const VisionConfig& config);
+  static PatchLayout of(std::span<const data::PatchGrid> grids, const VisionConfig& config);
 };
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -11,8 +11,8 @@ namespace vlmtrain::models::qwen2_vl {
 /// An image or video among a sample's tokens.
 struct VisionSpan {
   int64_t first_token;
-  data::TileGrid grid;  ///< of tokens, not of patches
-  float time_step = 1;  ///< positions from one frame to the next
+  data::PatchGrid grid;  ///< of tokens, not of patches
+  float time_step = 1;   ///< positions from one frame to the next
 };
 
 /// data::Sample::position_ids: text advances all axes alike; the tokens of an image have their frame, row and column

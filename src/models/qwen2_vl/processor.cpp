@@ -21,9 +21,8 @@ void check_token(const text::Tokenizer& tokenizer, std::string_view token, std::
 Processor::Processor(Config config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
                      text::ChatTemplate chat_template, const ProcessorSettings& settings)
     : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
-                            {.side = config.vision.patch_size,
-                             .image_tokens = 0,
-                             .height = config.vision.temporal_patch_size * config.vision.patch_size}),
+                            {{.height = config.vision.temporal_patch_size * config.vision.patch_size,
+                              .width = config.vision.patch_size}}),
       config_(std::move(config)),
       images_(std::move(images)),
       videos_(std::move(videos)),
@@ -34,18 +33,18 @@ Processor::Processor(Config config, PixelSettings images, VideoSettings videos, 
   check_token(this->tokenizer(), kVideoPad, "video_token_id", config_.video_token_id);
 }
 
-ImagePlan Processor::plan(data::TileGrid grid, std::string_view pad) const {
-  const int64_t tokens = grid.tiles() / config_.vision.patches_per_token();
+ImagePlan Processor::plan(data::PatchGrid grid, std::string_view pad) const {
+  const int64_t tokens = grid.patches() / config_.vision.patches_per_token();
   std::string text;
   for (int64_t i = 0; i < tokens; ++i) text += pad;
-  return {.text = std::move(text), .tiles = grid.tiles(), .image_tokens = tokens, .grid = grid};
+  return {.text = std::move(text), .pixel_rows = grid.patches(), .image_tokens = tokens, .grid = grid};
 }
 
 ImagePlan Processor::plan(image::ImageSize size) const {
   return plan(grid_of(1, size, images_, config_.vision), kImagePad);
 }
 
-at::Tensor Processor::tiles_of(const at::Tensor& image) const {
+at::Tensor Processor::pixels_of(const at::Tensor& image) const {
   return patches_of(image.unsqueeze(0), images_, config_.vision);
 }
 
@@ -67,7 +66,7 @@ ImagePlan Processor::plan_video(const image::VideoInfo& info) const {
   return video;
 }
 
-at::Tensor Processor::tiles_of_video(const image::VideoFile& video) const {
+at::Tensor Processor::pixels_of_video(const image::VideoFile& video) const {
   const auto frames = frames_of(video.info());
   return patches_of(video.read(frames), videos_.pixels_of(std::ssize(frames), config_.vision), config_.vision);
 }
@@ -82,9 +81,9 @@ std::vector<int64_t> Processor::position_ids(const EncodedChat& chat, std::span<
   size_t first = 0;
   for (const ImagePlan& image : images) {
     const int64_t merge = config_.vision.merge_size;
-    const data::TileGrid tokens{image.grid->frames, image.grid->rows / merge, image.grid->columns / merge};
+    const data::PatchGrid tokens{image.grid->frames, image.grid->rows / merge, image.grid->columns / merge};
     spans.push_back({chat.image_token_positions.at(first), tokens, image.time_step});
-    first += static_cast<size_t>(tokens.tiles());
+    first += static_cast<size_t>(tokens.patches());
   }
   return qwen2_vl::position_ids(std::ssize(chat.token_ids), spans);
 }

@@ -19,15 +19,15 @@ class Processor final : public ConversationProcessor {
 
  private:
   ImagePlan plan(image::ImageSize size) const override;
-  at::Tensor tiles_of(const at::Tensor& image) const override;
+  at::Tensor pixels_of(const at::Tensor& image) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
   std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const override;
 
   bool takes_videos() const override { return true; }
   ImagePlan plan_video(const image::VideoInfo& info) const override;
-  at::Tensor tiles_of_video(const image::VideoFile& video) const override;
+  at::Tensor pixels_of_video(const image::VideoFile& video) const override;
 
-  ImagePlan plan(data::TileGrid grid, std::string_view pad) const;
+  ImagePlan plan(data::PatchGrid grid, std::string_view pad) const;
   /// Frames a second of the video; of one that does not say: as many as are wanted.
   double fps_of(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : wanted_fps_; }
   std::vector<int64_t> frames_of(const image::VideoInfo& info) const;

@@ -72,8 +72,8 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
   config.intermediate_size = size_of(json, "intermediate_size", config.intermediate_size, kWidestLayer, source);
   config.layers = size_of(json, "num_hidden_layers", config.layers, kMostBlocks, source);
   config.heads = size_of(json, "num_attention_heads", config.heads, kWidestLayer, source);
-  config.image_size = size_of(json, "image_size", config.image_size, kLargestTile, source);
-  config.patch_size = size_of(json, "patch_size", config.patch_size, kLargestTile, source);
+  config.image_size = size_of(json, "image_size", config.image_size, kLargestSide, source);
+  config.patch_size = size_of(json, "patch_size", config.patch_size, kLargestSide, source);
   config.layer_norm_eps = number_of(json, "layer_norm_eps", config.layer_norm_eps, kNormEpsilons, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "", source);
   if (!activation.empty()) config.activation = activation_of(activation, "hidden_act", source);

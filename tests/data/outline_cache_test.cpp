@@ -1,0 +1,39 @@
+#include "data/outline_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "vlmtrain/io/file.h"
+
+namespace vlmtrain::data {
+namespace {
+
+using OutlineCache = io::TemporaryFolderTest;
+
+TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
+  const auto file = folder() / "data_check.jsonl";
+  const SampleShape tiles{.tokens = 20,
+                          .label_tokens = 3,
+                          .image_tokens = 8,
+                          .images = 1,
+                          .pixel_rows = 2,
+                          .row = {.height = 40, .width = 50}};
+  SampleShape volume = tiles;
+  volume.row = {.dtype = at::kFloat, .channels = 1, .depth = 6, .height = 40, .width = 50};
+  volume.volumes = 1;
+  const CachedShapes shapes{CachedShape{.fingerprint = 7, .shape = tiles, .making_bytes = 9}, std::nullopt,
+                            CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5}};
+  write_outline_cache(file, "key", shapes);
+
+  const CachedShapes read = read_outline_cache(file, "key");
+  ASSERT_EQ(read.size(), 3);
+  EXPECT_EQ(read[0]->shape, tiles);
+  EXPECT_FALSE(read[1]);
+  EXPECT_EQ(read[2]->shape, volume);
+  EXPECT_EQ(read[2]->making_bytes, 5);
+  // Pictures are written as they were before there were volumes.
+  EXPECT_NE(io::read_file(file).find("\n[7,20,3,8,1,2,40,50,0,0,9,[]]\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vlmtrain::data
