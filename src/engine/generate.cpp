@@ -11,6 +11,7 @@
 
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/memory/copy.h"
 #include "vlmtrain/nn/key_value_cache.h"
 #include "vlmtrain/nn/matmul.h"
 
@@ -87,7 +88,7 @@ data::MicroBatch newest_tokens(std::span<const Sequence> sequences, at::Device d
     token[count + i] = sequence.next_position - 1;
     has_axes |= !sequence.sample.position_ids.empty();
   }
-  const at::Tensor moved = tokens.to(device);
+  const at::Tensor moved = memory::copy_to_device(tokens, device);
   data::MicroBatch batch;
   batch.token_ids = moved[0];
   batch.position_ids = has_axes ? moved[1].expand({data::kPositionAxes, count}) : moved[1];
@@ -120,9 +121,10 @@ std::vector<int64_t> choose(at::Tensor logits, std::span<Sequence> sequences, co
     for (const auto& sequence : sequences) occurred.push_back(sequence.sample.token_ids);
     logits = penalize_repetition(logits, occurred, settings.repetition_penalty);
   }
-  const at::Tensor chosen = settings.temperature == 0 ? logits.argmax(1)
-                                                      : draw_tokens(sampling_logits(logits, settings),
-                                                                    uniform_numbers(sequences).to(logits.device()));
+  const at::Tensor chosen = settings.temperature == 0
+                                ? logits.argmax(1)
+                                : draw_tokens(sampling_logits(logits, settings),
+                                              memory::copy_to_device(uniform_numbers(sequences), logits.device()));
   if (chosen.is_meta()) return std::vector<int64_t>(sequences.size());  // a rehearsal has no values
   const at::Tensor tokens = chosen.to(at::kCPU);
   return {tokens.const_data_ptr<int64_t>(), tokens.const_data_ptr<int64_t>() + tokens.numel()};

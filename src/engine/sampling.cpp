@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/copy.h"
 
 namespace vlmtrain::engine {
 
@@ -58,7 +59,7 @@ void check(const SamplingSettings& settings) {
 
 at::Tensor penalize_repetition(const at::Tensor& logits, std::span<const std::vector<int64_t>> occurred,
                                double penalty) {
-  const at::Tensor tokens = as_rows(occurred).to(logits.device());
+  const at::Tensor tokens = memory::copy_to_device(as_rows(occurred), logits.device());
   const at::Tensor own = logits.gather(1, tokens);
   return logits.scatter(1, tokens, at::where(own < 0, own * penalty, own / penalty));
 }

@@ -6,7 +6,6 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/repeat_interleave.h>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/copy.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::nn {
@@ -169,12 +169,6 @@ at::Tensor cuda_memory_efficient_to_slots(const at::Tensor& query, const at::Ten
   return output.view({-1, group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
 }
 
-at::Tensor int32_on(at::Device device, const std::vector<int64_t>& values) {
-  const at::Tensor host = at::empty({std::ssize(values)}, at::kInt);
-  std::copy(values.begin(), values.end(), host.mutable_data_ptr<int32_t>());
-  return host.to(device, /*non_blocking=*/true);
-}
-
 }  // namespace
 
 KeySlots KeySlots::of(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
@@ -184,8 +178,8 @@ KeySlots KeySlots::of(std::vector<int64_t> starts, std::vector<int64_t> lengths,
   slots.max_length = *std::ranges::max_element(lengths);
   auto bounds = starts;
   bounds.push_back(starts.back() + lengths.back());
-  slots.device_starts = int32_on(device, bounds);
-  slots.device_lengths = int32_on(device, lengths);
+  slots.device_starts = memory::copy_to_device(bounds, device, at::kInt);
+  slots.device_lengths = memory::copy_to_device(lengths, device, at::kInt);
   slots.query_offsets = at::arange(std::ssize(bounds), at::TensorOptions(at::kInt).device(device));
   slots.starts = std::move(starts);
   slots.lengths = std::move(lengths);

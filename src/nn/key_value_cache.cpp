@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/copy.h"
 
 namespace vlmtrain::nn {
 
@@ -36,7 +37,7 @@ void KeyValueCache::append(const Segments& rows, std::optional<int64_t> window) 
     starts.push_back(slot.start + slot.used - seen);
     lengths.push_back(seen);
   }
-  places_ = places.to(device_, /*non_blocking=*/true);
+  places_ = memory::copy_to_device(places, device_);
   appended_ = rows;
   window_ = window;
   if (!is_prompt_) key_slots_ = KeySlots::of(std::move(starts), std::move(lengths), device_);

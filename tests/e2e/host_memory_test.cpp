@@ -1,4 +1,5 @@
 #include "e2e/command.h"
+#include "memory/control_groups.h"
 
 namespace vlmtrain::e2e {
 namespace {
@@ -249,21 +250,18 @@ TEST_F(HostMemoryUnderShell, TheLimitOfAddressSpaceBoundsARun) {
 class OwnControlGroup {
  public:
   OwnControlGroup() {
-    std::ifstream file("/proc/self/cgroup");
-    for (std::string line; std::getline(file, line) && folder_.empty();) {
-      const std::string path = line.substr(line.rfind(':') + 1);
-      const bool version1 = line.find(":memory:") != std::string::npos;
-      if (!version1 && !line.starts_with("0::")) continue;
-      const std::string mount = version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
-      const std::filesystem::path made = mount + path + "/vlmtrain-test-" + std::to_string(getpid());
+    auto groups = memory::control_groups("/", "memory");
+    std::ranges::reverse(groups);  // its own first
+    for (const auto& group : groups) {
+      const auto made = group.path / ("vlmtrain-test-" + std::to_string(getpid()));
       std::error_code error;
       if (!std::filesystem::create_directory(made, error) || error) continue;
-      folder_ = made;
-      limit_file_ = made / (version1 ? "memory.limit_in_bytes" : "memory.max");
-      if (!std::filesystem::exists(limit_file_)) {
-        std::filesystem::remove(made, error);
-        folder_.clear();
+      limit_file_ = made / (group.unified ? "memory.max" : "memory.limit_in_bytes");
+      if (std::filesystem::exists(limit_file_)) {
+        folder_ = made;
+        break;
       }
+      std::filesystem::remove(made, error);
     }
   }
   ~OwnControlGroup() {

@@ -1,7 +1,7 @@
 #include "models/qwen2_vl/model.h"
 
-#include "models/qwen2_vl/host_indices.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/copy.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
@@ -26,14 +26,15 @@ ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) 
   const auto device = vision.pixel_values.device();
   const bool has_windows = !layout.patch_order.empty();
   const at::Tensor in_windows =
-      has_windows ? vision.pixel_values.index_select(0, host_indices(layout.patch_order, device)) : vision.pixel_values;
+      has_windows ? vision.pixel_values.index_select(0, memory::copy_to_device(layout.patch_order, device))
+                  : vision.pixel_values;
   const at::Tensor pixels = image::normalize_pixels(in_windows, normalization_);
   at::Tensor patches;
   const at::Tensor features =
       merger_(patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), layout, recompute().vision));
   if (!with_dense) patches.reset();
   const auto in_order = [&](const at::Tensor& by_token) {
-    return has_windows ? by_token.index_select(0, host_indices(layout.token_places, device)) : by_token;
+    return has_windows ? by_token.index_select(0, memory::copy_to_device(layout.token_places, device)) : by_token;
   };
   ImageFeatures found{.features = in_order(features)};
   if (with_dense) found.dense = in_order(patches.view({features.size(0), -1})).view_as(patches);

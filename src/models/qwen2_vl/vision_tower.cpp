@@ -7,7 +7,7 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 
-#include "models/qwen2_vl/host_indices.h"
+#include "vlmtrain/memory/copy.h"
 #include "vlmtrain/nn/attention.h"
 
 namespace vlmtrain::models::qwen2_vl {
@@ -83,7 +83,7 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
 at::Tensor VisionTower::operator()(const at::Tensor& pixels, const PatchLayout& layout,
                                    int64_t recomputed_blocks) const {
   const auto device = pixels.device();
-  const at::Tensor positions = host_indices(layout.positions, device).view({2, -1});
+  const at::Tensor positions = memory::copy_to_device(layout.positions, device).view({2, -1});
   const auto rotary = nn::RotaryTable::of_axes(positions, rotary_axes_, rotary_frequencies_);
   const VisionContext frames{nn::Segments::from_lengths(layout.frame_patches, device), rotary};
   const VisionContext windows{nn::Segments::from_lengths(layout.window_patches, device), rotary};
