@@ -78,21 +78,36 @@ std::optional<std::string> token_text(const nlohmann::json& value) {
   return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;
 }
 
+/// What a template says does not hang on a slip in these files; who generates answers is told of it.
+std::vector<int64_t> ids_if_well_formed(const nlohmann::json& config, const fs::path& file) {
+  try {
+    return eos_token_ids(config, file.string());
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
 void add_end_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vector<std::string>& tokens) {
   if (!is_file(file)) return;
   const auto json = io::read_json(file);
   for (const auto* part : {&json, json.is_object() && json.contains("text_config") ? &json["text_config"] : nullptr}) {
-    if (part == nullptr || !part->is_object() || !part->contains("eos_token_id")) continue;
-    const auto& ids = (*part)["eos_token_id"];
-    for (const auto& id : ids.is_array() ? ids : nlohmann::json::array({ids})) {
-      if (!id.is_number_integer()) continue;
-      std::string token(tokenizer.id_to_token(id.get<int64_t>()));
+    if (part == nullptr) continue;
+    for (const int64_t id : ids_if_well_formed(*part, file)) {
+      std::string token(tokenizer.id_to_token(id));
       if (!token.empty() && std::ranges::count(tokens, token) == 0) tokens.push_back(std::move(token));
     }
   }
 }
 
 }  // namespace
+
+std::vector<int64_t> eos_token_ids(const nlohmann::json& config, const std::string& source) {
+  const char* const key = "eos_token_id";
+  const bool has_it = config.is_object() && config.contains(key) && !config[key].is_null();
+  if (has_it && config[key].is_array()) return io::get<std::vector<int64_t>>(config, key, source);
+  if (config.is_object() && !has_it) return {};
+  return {io::get<int64_t>(config, key, source)};
+}
 
 std::map<std::string, TemplateSource> templates_in(const fs::path& folder) {
   auto found = templates_of_folder(folder);

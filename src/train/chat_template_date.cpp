@@ -1,7 +1,7 @@
 #include "vlmtrain/train/chat_template_date.h"
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/models/today.h"
+#include "vlmtrain/base/today.h"
 #include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"
 
@@ -13,7 +13,7 @@ void settle_chat_template_date(data::DataOptions& data, const std::optional<fs::
   if (data.chat_template_date != "auto") return;
   std::error_code error;
   if (!checkpoint || !fs::exists(*checkpoint / "trainer_state" / "state.json", error)) {
-    data.chat_template_date = models::today();
+    data.chat_template_date = today();
     return;
   }
   const std::string date = text_in(load_run_state(*checkpoint).fingerprint, "data.chat_template_date");

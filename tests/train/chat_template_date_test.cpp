@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "parity/temporary_folder.h"
+#include "vlmtrain/base/today.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/models/today.h"
 
 namespace vlmtrain::train {
 namespace {
@@ -24,8 +24,8 @@ std::string date_after(const std::function<void(data::DataOptions&)>& settle) {
 
 TEST(ChatTemplateDate, OfANewRunIsToday) {
   const parity::TemporaryFolder folder;
-  EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date_of_run(data, folder.path()); }), models::today());
-  EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date_of_run(data, ""); }), models::today());
+  EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date_of_run(data, folder.path()); }), today());
+  EXPECT_EQ(date_after([&](auto& data) { settle_chat_template_date_of_run(data, ""); }), today());
 }
 
 TEST(ChatTemplateDate, OfARunThatGoesOnIsTheDayItBegan) {

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "vlmtrain/text/chat_template.h"
 
@@ -24,5 +28,9 @@ TemplateSource choose_template(const std::string& wanted, const std::map<std::st
 /// special_tokens and end_tokens of `settings`: what tokenizer_config.json and special_tokens_map.json name, and the
 /// eos_token_id of generation_config.json and config.json. Files may be missing.
 void read_special_tokens(const std::filesystem::path& folder, const Tokenizer& tokenizer, TemplateSettings& settings);
+
+/// The eos_token_id of a config.json or generation_config.json, called `source`: one number or a list of them; none
+/// where it is absent or null. Throws UserError (kBadData) where it is something else.
+std::vector<int64_t> eos_token_ids(const nlohmann::json& config, const std::string& source);
 
 }  // namespace vlmtrain::text

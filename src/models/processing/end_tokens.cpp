@@ -4,6 +4,7 @@
 
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/text/checkpoint_templates.h"
 
 namespace vlmtrain::models {
 
@@ -12,15 +13,7 @@ std::vector<int64_t> end_token_ids(const std::filesystem::path& folder, const Pr
   std::vector<int64_t> ids{processor.end_of_turn_id()};
   const auto file = folder / "generation_config.json";
   if (!std::filesystem::exists(file)) return ids;
-  const auto config = io::read_json(file);
-  const char* const key = "eos_token_id";
-  std::vector<int64_t> listed;
-  if (config.is_object() && config.contains(key) && config[key].is_array()) {
-    listed = io::get<std::vector<int64_t>>(config, key, file.string());
-  } else {
-    listed = {io::get_or<int64_t>(config, key, ids.front(), file.string())};
-  }
-  for (const int64_t id : listed) {
+  for (const int64_t id : text::eos_token_ids(io::read_json(file), file.string())) {
     if (std::ranges::count(ids, id) == 0) ids.push_back(id);
   }
   return ids;

@@ -1,6 +1,6 @@
 #include "models/processing/load_chat_template.h"
 
-#include "vlmtrain/models/today.h"
+#include "vlmtrain/base/today.h"
 
 namespace vlmtrain::models {
 

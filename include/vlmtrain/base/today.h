@@ -2,9 +2,9 @@
 
 #include <string>
 
-namespace vlmtrain::models {
+namespace vlmtrain {
 
 /// The date here, as "2026-11-22".
 std::string today();
 
-}  // namespace vlmtrain::models
+}  // namespace vlmtrain

@@ -1,10 +1,10 @@
-#include "vlmtrain/models/today.h"
+#include "vlmtrain/base/today.h"
 
 #include <fmt/format.h>
 
 #include <ctime>
 
-namespace vlmtrain::models {
+namespace vlmtrain {
 
 std::string today() {
   const std::time_t now = std::time(nullptr);
@@ -14,4 +14,4 @@ std::string today() {
   return fmt::format("{:04}-{:02}-{:02}", date.tm_year + kFirstYear, date.tm_mon + 1, date.tm_mday);
 }
 
-}  // namespace vlmtrain::models
+}  // namespace vlmtrain
