@@ -25,7 +25,7 @@
 #include "app/planned.h"
 #include "app/temporary_folder.h"
 #include "planner/option_search.h"
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
 #include "random_jobs.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
@@ -268,10 +268,10 @@ struct Summary {
 
 void hold_against_choices(Random& random, const planner::PlanRequest& request, const planner::Plan& plan,
                           nlohmann::ordered_json& line, Summary& summary) {
-  planner::Tried tried(request.job, request.card, request.workload, plan.limit.limit_bytes);
+  planner::RehearsedOptions rehearsed(request.job, request.card, request.workload, plan.limit.limit_bytes);
   auto less = nlohmann::ordered_json::array();
   for (const auto& choices : typed_choices(random, request, plan)) {
-    const auto bytes = tried.reserved_bytes(request.job, choices, request.workload.candidates);
+    const auto bytes = rehearsed.reserved_bytes(request.job, choices, request.workload.candidates);
     ++summary.choices;
     if (!bytes || *bytes >= plan.chosen.peaks.reserved_bytes) continue;
     const int64_t difference = plan.chosen.peaks.reserved_bytes - *bytes;

@@ -25,12 +25,12 @@ std::vector<Choices> frugal_choices(const FixedChoices& fixed, const Workload& w
   return list;
 }
 
-std::optional<int64_t> least_reserved(Tried& tried, const Job& job, const Workload& workload,
+std::optional<int64_t> least_reserved(RehearsedOptions& rehearsed, const Job& job, const Workload& workload,
                                       const std::vector<Choices>& frugal, int64_t limit_bytes, double hopeless_bytes) {
   std::optional<int64_t> least;
   for (const Choices& choices : frugal) {
     if (least && static_cast<double>(*least) > hopeless_bytes) break;
-    const auto bytes = tried.reserved_bytes(job, choices, workload.candidates);
+    const auto bytes = rehearsed.reserved_bytes(job, choices, workload.candidates);
     if (bytes && (!least || *bytes < *least)) least = bytes;
     if (least && *least <= limit_bytes) break;
   }

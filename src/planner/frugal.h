@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
@@ -17,7 +17,7 @@ std::vector<Choices> frugal_choices(const FixedChoices& fixed, const Workload& w
 /// The least that these reserve of a job, as rehearsed: of the first that is within `limit_bytes`, or of all. Ends
 /// early where what was found is above `hopeless_bytes`: tiles one by one are many launches, so a rehearsal takes long.
 /// Nothing if it is more than any card has.
-std::optional<int64_t> least_reserved(Tried& tried, const Job& job, const Workload& workload,
+std::optional<int64_t> least_reserved(RehearsedOptions& rehearsed, const Job& job, const Workload& workload,
                                       const std::vector<Choices>& frugal, int64_t limit_bytes, double hopeless_bytes);
 
 /// The smallest micro-batch that a person leaves the planner.

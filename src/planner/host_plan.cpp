@@ -28,15 +28,15 @@ const CommandWords& words_of_a_run() {
 }
 
 /// Changes of a plan for the CPU, rehearsed on the meta device. Bytes are those of tensors.
-class HostTrial final : public Trial {
+class HostRemedyRehearsal final : public RemedyRehearsal {
  public:
   /// The arguments must outlive it.
-  HostTrial(const HostPlanRequest& request, HostPlan& plan)
-      : Trial({.job = request.job,
-               .workload = request.workload,
-               .fixed = request.fixed,
-               .sample_limits = request.sample_limits,
-               .words = words_of_a_run()}),
+  HostRemedyRehearsal(const HostPlanRequest& request, HostPlan& plan)
+      : RemedyRehearsal({.job = request.job,
+                         .workload = request.workload,
+                         .fixed = request.fixed,
+                         .sample_limits = request.sample_limits,
+                         .words = words_of_a_run()}),
         request_(request),
         plan_(plan) {}
 
@@ -104,8 +104,8 @@ class HostTrial final : public Trial {
 };
 
 std::vector<Suggestion> remedies_on_host(const HostPlanRequest& request, HostPlan& plan) {
-  HostTrial trial(request, plan);
-  auto suggestions = remedies_of(trial, plan.needed_bytes(), plan.detail);
+  HostRemedyRehearsal rehearsal(request, plan);
+  auto suggestions = remedies_of(rehearsal, plan.needed_bytes(), plan.detail);
   say_what_is_enough(suggestions);
   return suggestions;
 }

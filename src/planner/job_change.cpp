@@ -9,7 +9,7 @@ namespace vlmtrain::planner {
 namespace {
 
 /// As a configuration makes them: what is frozen gets no adapters.
-nn::LoraSettings adapters(const Trial::Asked& asked) {
+nn::LoraSettings adapters(const RemedyRehearsal::Asked& asked) {
   nn::LoraSettings settings{.rank = asked.words.adapter_rank};
   const models::FrozenParts& frozen = asked.job.frozen;
   if (frozen.vision_tower) settings.left_out.push_back(nn::Component::kVisionTower);
@@ -19,7 +19,7 @@ nn::LoraSettings adapters(const Trial::Asked& asked) {
 }
 
 /// LoRA where the job has none. False: it has.
-bool train_adapters(const Trial::Asked& asked, JobChange& change) {
+bool train_adapters(const RemedyRehearsal::Asked& asked, JobChange& change) {
   if (change.job.lora) return false;
   change.job.lora = adapters(asked);
   change.arguments = words_of(asked.words.adapters, asked.words.adapter_rank);
@@ -36,7 +36,7 @@ bool hold_in(nn::Quantization quantization, JobChange& change) {
   return true;
 }
 
-bool compute_in_16_bits(const Trial::Asked& asked, JobChange& change) {
+bool compute_in_16_bits(const RemedyRehearsal::Asked& asked, JobChange& change) {
   if (change.job.precision != engine::Precision::kFp32) return false;
   change.job.precision = asked.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16;
   change.arguments.push_back("training.precision=" + engine::name_of(change.job.precision));
@@ -66,7 +66,7 @@ bool freeze_vision_tower(JobChange& change) {
 
 /// Those of `list` that change something.
 template <class... Apply>
-std::vector<JobChange> changes(const Trial::Asked& asked, const Apply&... apply) {
+std::vector<JobChange> changes(const RemedyRehearsal::Asked& asked, const Apply&... apply) {
   std::vector<JobChange> list;
   const auto add = [&](const auto& one) {
     JobChange change{.arguments = {}, .meaning = {}, .job = asked.job};
@@ -78,18 +78,18 @@ std::vector<JobChange> changes(const Trial::Asked& asked, const Apply&... apply)
 
 }  // namespace
 
-std::vector<JobChange> numeric_changes(const Trial::Asked& asked) {
+std::vector<JobChange> numeric_changes(const RemedyRehearsal::Asked& asked) {
   return changes(
       asked, [&](JobChange& change) { return compute_in_16_bits(asked, change); }, shrink_optimizer_states,
       [](JobChange& change) { return hold_in(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return hold_in(nn::Quantization::kNf4, change); });
 }
 
-std::vector<JobChange> training_changes(const Trial::Asked& asked) {
+std::vector<JobChange> training_changes(const RemedyRehearsal::Asked& asked) {
   return changes(asked, freeze_vision_tower, [&](JobChange& change) { return train_adapters(asked, change); });
 }
 
-std::vector<JobChange> smallest_job(const Trial::Asked& asked) {
+std::vector<JobChange> smallest_job(const RemedyRehearsal::Asked& asked) {
   return changes(asked, [&](JobChange& change) {
     const bool adapters = train_adapters(asked, change);
     const bool quantized = hold_in(nn::Quantization::kNf4, change);

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/trial.h"
+#include "planner/remedy_rehearsal.h"
 
 namespace vlmtrain::planner {
 
@@ -16,10 +16,10 @@ struct JobChange {
 
 /// What changes numbers by rounding only or in the optimizer: the precision, the optimizer's states, the frozen
 /// weights.
-std::vector<JobChange> numeric_changes(const Trial::Asked& asked);
+std::vector<JobChange> numeric_changes(const RemedyRehearsal::Asked& asked);
 /// What trains fewer parameters. Never so few that nothing is left.
-std::vector<JobChange> training_changes(const Trial::Asked& asked);
+std::vector<JobChange> training_changes(const RemedyRehearsal::Asked& asked);
 /// What takes least memory of all that still trains adapters in every part; nothing if the job is that already.
-std::vector<JobChange> smallest_job(const Trial::Asked& asked);
+std::vector<JobChange> smallest_job(const RemedyRehearsal::Asked& asked);
 
 }  // namespace vlmtrain::planner

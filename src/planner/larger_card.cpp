@@ -8,7 +8,7 @@
 
 #include "planner/arguments.h"
 #include "planner/frugal.h"
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
 
 namespace vlmtrain::planner {
 
@@ -46,9 +46,9 @@ std::vector<Candidate> known_cards(const PlanRequest& request) {
 /// The least that the plan reserves on another card.
 int64_t least_on(const TargetCard& card, const PlanRequest& request, const Plan& plan, int64_t limit_bytes) {
   const RehearsalDetail& detail = plan.detail;
-  Tried tried(request.job, card, request.workload, limit_bytes);
+  RehearsedOptions rehearsed(request.job, card, request.workload, limit_bytes);
   const auto frugal = frugal_choices(request.fixed, request.workload, {detail.vision_blocks, detail.language_blocks});
-  const auto least = least_reserved(tried, request.job, request.workload, frugal, limit_bytes,
+  const auto least = least_reserved(rehearsed, request.job, request.workload, frugal, limit_bytes,
                                     std::numeric_limits<double>::infinity());
   return least.value_or(std::numeric_limits<int64_t>::max());
 }

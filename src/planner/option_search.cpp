@@ -35,8 +35,9 @@ std::vector<int64_t> divisors(int64_t number) {
   return small;
 }
 
-OptionSearch::OptionSearch(Tried& tried, const Workload& workload, const FixedChoices& fixed, int64_t limit_bytes)
-    : tried_(tried), workload_(workload), fixed_(fixed), limit_bytes_(limit_bytes) {
+OptionSearch::OptionSearch(RehearsedOptions& rehearsed, const Workload& workload, const FixedChoices& fixed,
+                           int64_t limit_bytes)
+    : rehearsed_(rehearsed), workload_(workload), fixed_(fixed), limit_bytes_(limit_bytes) {
   sizes_ = fixed.micro_batch_size ? std::vector{*fixed.micro_batch_size} : divisors(workload.samples_per_rank());
 }
 
@@ -64,17 +65,17 @@ std::optional<Option> OptionSearch::find() {
 Option OptionSearch::least() {
   if (least_) return *least_;
   // Of equals the first: rows and tiles are not taken one by one where that saves nothing.
-  tried_.rehearse(smallest(1, choices_at_defaults().loss_chunk_rows));
+  rehearsed_.rehearse(smallest(1, choices_at_defaults().loss_chunk_rows));
   for (const Choices& choices : frugal_choices(fixed_, workload_, blocks_)) {
-    tried_.rehearse(choices);
-    const memory::Component most = tried_.outcome_of(choices, /*with_timeline=*/false).detail->peak.place.component;
+    rehearsed_.rehearse(choices);
+    const memory::Component most = rehearsed_.outcome_of(choices, /*with_timeline=*/false).detail->peak.place.component;
     // A tower's last block goes from its forward into its backward pass: kept, it may take less than its input and
     // itself.
     if (fixed_.recompute.is_auto()) rehearse_with_last_block_kept(choices, most);
     // Other passes of the tower, which many tiles make slow to rehearse, change nothing where it does not take most.
     if (most != memory::Component::kVision) break;
   }
-  for (const Option* known : tried_.all()) {
+  for (const Option* known : rehearsed_.all()) {
     if (!is_allowed(known->choices)) continue;
     if (!least_ || known->peaks.reserved_bytes < least_->peaks.reserved_bytes) least_ = *known;
   }
@@ -86,10 +87,10 @@ void OptionSearch::rehearse_with_last_block_kept(Choices choices, memory::Compon
   int64_t& blocks = is_vision ? choices.recompute.vision : choices.recompute.language;
   if (blocks == 0) return;
   --blocks;
-  tried_.rehearse(choices);
+  rehearsed_.rehearse(choices);
 }
 
-/// Whether a person has fixed nothing else; `tried_` may know plans of another search.
+/// Whether a person has fixed nothing else; `rehearsed_` may know plans of another search.
 bool OptionSearch::is_allowed(const Choices& choices) const {
   const auto keeps = [](const std::optional<int64_t>& wanted, int64_t chosen) { return !wanted || *wanted == chosen; };
   return keeps(fixed_.micro_batch_size, choices.micro_batch_size) &&
@@ -114,7 +115,7 @@ void OptionSearch::probe() {
   Choices choices = choices_at_defaults();
   choices.micro_batch_size = 1;
   Probes probes;
-  probes.one = tried_.probe(choices, Tried::Wanted::kCostsAndDetail);
+  probes.one = rehearsed_.probe(choices, RehearsedOptions::Wanted::kCostsAndDetail);
   const RehearsalDetail& detail = *probes.one.detail;
   for (const auto component :
        {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
@@ -123,10 +124,10 @@ void OptionSearch::probe() {
   const auto recomputing = [&](models::RecomputeBlocks blocks) {
     Choices changed = choices;
     changed.recompute = blocks;
-    return tried_.probe(changed, Tried::Wanted::kPeaks);
+    return rehearsed_.probe(changed, RehearsedOptions::Wanted::kPeaks);
   };
   blocks_ = {.vision = detail.vision_blocks, .language = detail.language_blocks};
-  const bool has_images = tried_.worst().shapes.front().pixel_rows > 0;
+  const bool has_images = rehearsed_.worst().shapes.front().pixel_rows > 0;
   if (has_images && detail.vision_blocks > 0) probes.vision = recomputing({detail.vision_blocks, 0});
   if (detail.language_blocks > 0) probes.language = recomputing({0, detail.language_blocks});
   // Two samples of which one takes more than half of all are not rehearsed; no card would hold them.
@@ -134,7 +135,7 @@ void OptionSearch::probe() {
   if (is_beyond_all_cards && !fixed_.micro_batch_size) sizes_.resize(1);
   if (workload_.samples_per_rank() > 1 && !is_beyond_all_cards) {
     choices.micro_batch_size = 2;
-    probes.two = tried_.probe(choices, Tried::Wanted::kCosts);
+    probes.two = rehearsed_.probe(choices, RehearsedOptions::Wanted::kCosts);
   }
   estimate_.emplace(probes);
   order_ = estimate_->recompute_order();
@@ -159,7 +160,7 @@ Choices OptionSearch::choices_at(int64_t size, size_t level) const {
 }
 
 int64_t OptionSearch::expected_bytes(const Choices& choices) const {
-  if (const Option* known = tried_.find(choices)) return known->peaks.reserved_bytes;
+  if (const Option* known = rehearsed_.find(choices)) return known->peaks.reserved_bytes;
   return estimate_->reserved_bytes(choices.micro_batch_size, choices.recompute);
 }
 
@@ -172,7 +173,7 @@ std::optional<size_t> OptionSearch::least_level(int64_t size) const {
 }
 
 double OptionSearch::expected_seconds(const Choices& choices) const {
-  if (const Option* known = tried_.find(choices)) return known->step_seconds;
+  if (const Option* known = rehearsed_.find(choices)) return known->step_seconds;
   const int64_t whole_micro_batches = workload_.samples_per_rank() / choices.micro_batch_size;
   const auto micro_batches = static_cast<double>(whole_micro_batches);
   return micro_batches * estimate_->micro_batch_seconds(choices.micro_batch_size, choices.recompute) +
@@ -202,12 +203,12 @@ std::optional<Choices> OptionSearch::least_untried() const {
   const Choices choices = choices_at(sizes_.front(), order_.size() - 1);
   const bool hopeless =
       static_cast<double>(expected_bytes(choices)) > kLikelyTooLarge * static_cast<double>(limit_bytes_);
-  if (hopeless || standing_bytes_ > limit_bytes_ || tried_.find(choices) != nullptr) return std::nullopt;
+  if (hopeless || standing_bytes_ > limit_bytes_ || rehearsed_.find(choices) != nullptr) return std::nullopt;
   return choices;
 }
 
 Option OptionSearch::rehearse(const Choices& choices) {
-  const Option option = tried_.rehearse(choices);
+  const Option option = rehearsed_.rehearse(choices);
   estimate_->learn(choices.micro_batch_size, choices.recompute, option.peaks.reserved_bytes);
   return option;
 }
@@ -228,7 +229,7 @@ std::optional<Option> OptionSearch::find_with_smaller_passes() {
   const Option most_frugal = least();
   if (!most_frugal.fits) return std::nullopt;
   for (const Choices& choices : ever_smaller_passes()) {
-    const Option option = tried_.rehearse(choices);
+    const Option option = rehearsed_.rehearse(choices);
     if (option.fits) return option;
   }
   return most_frugal;
@@ -236,7 +237,7 @@ std::optional<Option> OptionSearch::find_with_smaller_passes() {
 
 std::vector<Choices> OptionSearch::ever_smaller_passes() const {
   std::vector<Choices> list{choices_at(sizes_.front(), order_.size() - 1)};
-  const int64_t tiles = tried_.worst().shapes.front().pixel_rows * sizes_.front();
+  const int64_t tiles = rehearsed_.worst().shapes.front().pixel_rows * sizes_.front();
   const int64_t most_passes = fixed_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMostVisionPasses);
   for (int64_t passes = 1; passes <= most_passes; passes *= 2) list.push_back(smallest(passes, kSmallLossChunkRows));
   list.push_back(smallest(most_passes, kVerySmallLossChunkRows));
@@ -247,7 +248,7 @@ std::vector<Choices> OptionSearch::ever_smaller_passes() const {
 Choices OptionSearch::smallest(int64_t vision_passes, int64_t loss_chunk_rows) const {
   Choices choices = choices_at(sizes_.front(), order_.size() - 1);
   if (fixed_.recompute.is_auto()) choices.recompute = blocks_;
-  const int64_t tiles = tried_.worst().shapes.front().pixel_rows * choices.micro_batch_size;
+  const int64_t tiles = rehearsed_.worst().shapes.front().pixel_rows * choices.micro_batch_size;
   if (!fixed_.vision_tiles_per_pass && vision_passes > 1) {
     choices.vision_tiles_per_pass = (tiles + vision_passes - 1) / vision_passes;
   }
@@ -256,12 +257,12 @@ Choices OptionSearch::smallest(int64_t vision_passes, int64_t loss_chunk_rows) c
 }
 
 Option OptionSearch::known_or_estimated(const Choices& choices) const {
-  if (const Option* known = tried_.find(choices)) return *known;
+  if (const Option* known = rehearsed_.find(choices)) return *known;
   // Nothing needs less than the least, whatever the straight lines say.
   const int64_t bytes = std::max(expected_bytes(choices), least_ ? least_->peaks.reserved_bytes : 0);
   Option option{.choices = choices, .peaks = {0, bytes}};
   option.step_seconds = expected_seconds(choices);
-  option.tokens_per_second = tried_.tokens_per_step(tried_.worst()) / option.step_seconds;
+  option.tokens_per_second = rehearsed_.tokens_per_step(rehearsed_.worst()) / option.step_seconds;
   option.fits = option.peaks.reserved_bytes <= limit_bytes_;
   return option;
 }

@@ -4,18 +4,18 @@
 #include <vector>
 
 #include "planner/estimate.h"
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
 #include "vlmtrain/planner/search.h"
 
 namespace vlmtrain::planner {
 
 std::vector<int64_t> divisors(int64_t number);  ///< ascending
 
-/// The search for one set of fixed choices, with the batches that `tried` holds.
+/// The search for one set of fixed choices, with the batches that its plans must hold.
 class OptionSearch {
  public:
-  /// `tried` and `workload` must outlive the search.
-  OptionSearch(Tried& tried, const Workload& workload, const FixedChoices& fixed, int64_t limit_bytes);
+  /// `rehearsed` and `workload` must outlive the search.
+  OptionSearch(RehearsedOptions& rehearsed, const Workload& workload, const FixedChoices& fixed, int64_t limit_bytes);
 
   /// The fastest option that fits, rehearsed in full; nothing if none does.
   std::optional<Option> find();
@@ -47,7 +47,7 @@ class OptionSearch {
   void rehearse_with_last_block_kept(Choices choices, memory::Component tower);
   Option known_or_estimated(const Choices& choices) const;
 
-  Tried& tried_;
+  RehearsedOptions& rehearsed_;
   const Workload& workload_;
   FixedChoices fixed_;
   int64_t limit_bytes_;

@@ -37,10 +37,10 @@ std::vector<Relaxation> relaxations(const FixedChoices& fixed) {
 }
 
 /// The plan where these choices are the planner's; nothing if it does not fit.
-std::optional<Suggestion> freed(const std::vector<Relaxation>& relaxed, Trial& trial) {
-  FixedChoices fixed = trial.asked().fixed;
+std::optional<Suggestion> freed(const std::vector<Relaxation>& relaxed, RemedyRehearsal& rehearsal) {
+  FixedChoices fixed = rehearsal.asked().fixed;
   for (const auto& relaxation : relaxed) relaxation.free(fixed);
-  const auto found = trial.plan_with(fixed);
+  const auto found = rehearsal.plan_with(fixed);
   if (!found) return std::nullopt;
   Suggestion suggestion{.arguments = {},
                         .note = "changes no result beyond rounding",
@@ -55,17 +55,17 @@ std::optional<Suggestion> freed(const std::vector<Relaxation>& relaxed, Trial& t
 }
 
 /// What keeps most of what a person fixed: one choice less, or if that does not do, ever more.
-std::vector<Suggestion> less_fixed(const std::vector<Relaxation>& all, Trial& trial) {
+std::vector<Suggestion> less_fixed(const std::vector<Relaxation>& all, RemedyRehearsal& rehearsal) {
   std::vector<Suggestion> suggestions;
   std::vector<Relaxation> together;
   for (const auto& one : all) {
-    if (auto suggestion = freed({one}, trial)) suggestions.push_back(std::move(*suggestion));
+    if (auto suggestion = freed({one}, rehearsal)) suggestions.push_back(std::move(*suggestion));
   }
   for (const auto& one : all) {
     together.push_back(one);
     if (!suggestions.empty()) break;
     if (together.size() == 1) continue;
-    if (auto suggestion = freed(together, trial)) suggestions.push_back(std::move(*suggestion));
+    if (auto suggestion = freed(together, rehearsal)) suggestions.push_back(std::move(*suggestion));
   }
   return suggestions;
 }
@@ -77,23 +77,23 @@ void append(std::vector<Suggestion>& list, std::vector<Suggestion> more) {
 /// Other jobs and other samples, with choices of which some may be fixed.
 class Changes {
  public:
-  Changes(Trial& trial, const FixedChoices& fixed) : trial_(trial), fixed_(fixed) {}
+  Changes(RemedyRehearsal& rehearsal, const FixedChoices& fixed) : rehearsal_(rehearsal), fixed_(fixed) {}
 
   /// `least_bytes`: with nothing changed. `samples_may_do`: what no sample is part of fits.
   std::vector<Suggestion> single(int64_t least_bytes, bool samples_may_do) {
-    auto suggestions = fitting(numeric_changes(trial_.asked()));
-    if (samples_may_do) append(suggestions, smaller_samples(trial_.asked().job, least_bytes));
-    append(suggestions, fitting(training_changes(trial_.asked())));
+    auto suggestions = fitting(numeric_changes(rehearsal_.asked()));
+    if (samples_may_do) append(suggestions, smaller_samples(rehearsal_.asked().job, least_bytes));
+    append(suggestions, fitting(training_changes(rehearsal_.asked())));
     return suggestions;
   }
 
   /// Where no single change does: the smallest job, and that with smaller samples.
   std::vector<Suggestion> several() {
-    const auto smallest = smallest_job(trial_.asked());
+    const auto smallest = smallest_job(rehearsal_.asked());
     auto suggestions = fitting(smallest);
     if (!suggestions.empty()) return suggestions;
     for (const auto& change : smallest) {
-      const auto bytes = trial_.least_bytes(change.job, trial_.asked().workload, fixed_);
+      const auto bytes = rehearsal_.least_bytes(change.job, rehearsal_.asked().workload, fixed_);
       if (!bytes) continue;
       for (auto& smaller : smaller_samples(change.job, *bytes)) {
         smaller.arguments.insert(smaller.arguments.begin(), change.arguments.begin(), change.arguments.end());
@@ -109,12 +109,12 @@ class Changes {
   std::vector<Suggestion> fitting(const std::vector<JobChange>& changes) {
     std::vector<Suggestion> suggestions;
     for (const auto& change : changes) {
-      const auto bytes = trial_.least_bytes(change.job, trial_.asked().workload, fixed_);
-      if (!trial_.fits(bytes)) continue;
+      const auto bytes = rehearsal_.least_bytes(change.job, rehearsal_.asked().workload, fixed_);
+      if (!rehearsal_.fits(bytes)) continue;
       suggestions.push_back({.arguments = change.arguments,
                              .note = change.meaning,
                              .makes_it_fit = true,
-                             .total_bytes = trial_.total_bytes(*bytes)});
+                             .total_bytes = rehearsal_.total_bytes(*bytes)});
     }
     return suggestions;
   }
@@ -122,15 +122,15 @@ class Changes {
   /// Lower limits of the samples with which a job fits that takes so much without them.
   std::vector<Suggestion> smaller_samples(const Job& job, int64_t without_bytes) {
     std::vector<Suggestion> suggestions;
-    for (const auto& limit : trial_.asked().sample_limits) {
-      if (auto suggestion = lower(limit, job, fixed_, without_bytes, trial_)) {
+    for (const auto& limit : rehearsal_.asked().sample_limits) {
+      if (auto suggestion = lower(limit, job, fixed_, without_bytes, rehearsal_)) {
         suggestions.push_back(std::move(*suggestion));
       }
     }
     return suggestions;
   }
 
-  Trial& trial_;
+  RemedyRehearsal& rehearsal_;
   const FixedChoices& fixed_;
 };
 
@@ -152,22 +152,22 @@ void put_in_front(const std::vector<Relaxation>& relaxed, std::vector<Suggestion
 
 }  // namespace
 
-std::vector<Suggestion> remedies_of(Trial& trial, int64_t least_bytes, const RehearsalDetail& detail) {
-  const auto& asked = trial.asked();
-  const bool samples_may_do = standing_bytes(detail) <= trial.limit_bytes();
+std::vector<Suggestion> remedies_of(RemedyRehearsal& rehearsal, int64_t least_bytes, const RehearsalDetail& detail) {
+  const auto& asked = rehearsal.asked();
+  const bool samples_may_do = standing_bytes(detail) <= rehearsal.limit_bytes();
   const auto all = relaxations(asked.fixed);
-  auto suggestions = less_fixed(all, trial);
+  auto suggestions = less_fixed(all, rehearsal);
   // What is fixed is in the way where a change needs it undone too.
   const bool may_undo_all = !all.empty() && suggestions.empty();
   FixedChoices nothing_fixed = asked.fixed;
   for (const auto& relaxation : all) relaxation.free(nothing_fixed);
 
-  append(suggestions, trial.more_memory());
-  Changes as_fixed(trial, asked.fixed);
-  Changes with_all_undone(trial, nothing_fixed);
+  append(suggestions, rehearsal.more_memory());
+  Changes as_fixed(rehearsal, asked.fixed);
+  Changes with_all_undone(rehearsal, nothing_fixed);
   auto changes = as_fixed.single(least_bytes, samples_may_do);
   if (changes.empty() && may_undo_all) {
-    const auto least = trial.least_bytes(asked.job, asked.workload, nothing_fixed);
+    const auto least = rehearsal.least_bytes(asked.job, asked.workload, nothing_fixed);
     changes = with_all_undone.single(least.value_or(least_bytes), samples_may_do);
     put_in_front(all, changes);
   }

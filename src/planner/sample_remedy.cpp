@@ -27,13 +27,13 @@ struct Point {
 
 class LimitSearch {
  public:
-  LimitSearch(const SampleLimit& limit, const Job& job, const FixedChoices& fixed, Trial& trial)
-      : limit_(limit), job_(job), fixed_(fixed), trial_(trial), least_(limit.least()) {}
+  LimitSearch(const SampleLimit& limit, const Job& job, const FixedChoices& fixed, RemedyRehearsal& rehearsal)
+      : limit_(limit), job_(job), fixed_(fixed), rehearsal_(rehearsal), least_(limit.least()) {}
 
   std::optional<Suggestion> find(int64_t without_bytes) {
     if (limit_.now <= least_) return std::nullopt;
     auto lowest = try_number(least_, /*all=*/false);
-    if (!lowest || !trial_.fits(lowest->bytes)) return std::nullopt;
+    if (!lowest || !rehearsal_.fits(lowest->bytes)) return std::nullopt;
     Point fitting = *lowest;
     Point failing{limit_.now, without_bytes};
     for (int guess = 0; guess < kMostNumbers; ++guess) {
@@ -41,7 +41,7 @@ class LimitSearch {
       if (number <= fitting.number || number >= failing.number) break;
       const auto point = try_number(number, /*all=*/false);
       if (!point) break;
-      (trial_.fits(point->bytes) ? fitting : failing) = *point;
+      (rehearsal_.fits(point->bytes) ? fitting : failing) = *point;
       const auto way = static_cast<double>(failing.number - fitting.number);
       if (way <= kNearEnough * static_cast<double>(failing.number)) break;
     }
@@ -56,7 +56,7 @@ class LimitSearch {
     if (!limited || 2 * limited->left_out > limited->samples) return std::nullopt;
     left_out_ = limited->left_out;
     samples_ = limited->samples;
-    const auto bytes = trial_.least_bytes(job_, limited->workload, fixed_);
+    const auto bytes = rehearsal_.least_bytes(job_, limited->workload, fixed_);
     if (!bytes) return std::nullopt;
     return Point{number, *bytes};
   }
@@ -65,7 +65,7 @@ class LimitSearch {
   int64_t between(const Point& fitting, const Point& failing) const {
     const double way = static_cast<double>(failing.number - fitting.number);
     const double rise = static_cast<double>(failing.bytes - fitting.bytes);
-    const double room = static_cast<double>(trial_.limit_bytes() - fitting.bytes);
+    const double room = static_cast<double>(rehearsal_.limit_bytes() - fitting.bytes);
     const double share = rise > 0 ? std::clamp(kCaution * room / rise, 0.1, 0.9) : 0.5;
     return whole(fitting.number + static_cast<int64_t>(way * share));
   }
@@ -75,7 +75,7 @@ class LimitSearch {
     for (int retreat = 0; retreat < kMostRetreats; ++retreat) {
       const auto point = try_number(number, /*all=*/true);
       if (!point) return std::nullopt;
-      if (trial_.fits(point->bytes)) return suggestion(*point);
+      if (rehearsal_.fits(point->bytes)) return suggestion(*point);
       if (number == least_) break;
       number = whole(static_cast<int64_t>(kRetreat * static_cast<double>(number)));
     }
@@ -89,13 +89,13 @@ class LimitSearch {
     return {.arguments = words_of(limit_.form, point.number),
             .note = std::move(note),
             .makes_it_fit = true,
-            .total_bytes = trial_.total_bytes(point.bytes)};
+            .total_bytes = rehearsal_.total_bytes(point.bytes)};
   }
 
   const SampleLimit& limit_;
   const Job& job_;
   const FixedChoices& fixed_;
-  Trial& trial_;
+  RemedyRehearsal& rehearsal_;
   int64_t least_;
   int64_t left_out_ = 0;  // with the number that was tried last
   int64_t samples_ = 0;
@@ -104,8 +104,8 @@ class LimitSearch {
 }  // namespace
 
 std::optional<Suggestion> lower(const SampleLimit& limit, const Job& job, const FixedChoices& fixed,
-                                int64_t without_bytes, Trial& trial) {
-  return LimitSearch(limit, job, fixed, trial).find(without_bytes);
+                                int64_t without_bytes, RemedyRehearsal& rehearsal) {
+  return LimitSearch(limit, job, fixed, rehearsal).find(without_bytes);
 }
 
 }  // namespace vlmtrain::planner

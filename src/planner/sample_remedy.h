@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "planner/trial.h"
+#include "planner/remedy_rehearsal.h"
 
 namespace vlmtrain::planner {
 
@@ -10,6 +10,6 @@ namespace vlmtrain::planner {
 /// Nothing if it does not fit with the lowest, or if that leaves out more samples than it keeps. `without_bytes`: what
 /// the job takes without the limit, which does not fit.
 std::optional<Suggestion> lower(const SampleLimit& limit, const Job& job, const FixedChoices& fixed,
-                                int64_t without_bytes, Trial& trial);
+                                int64_t without_bytes, RemedyRehearsal& rehearsal);
 
 }  // namespace vlmtrain::planner

@@ -35,11 +35,12 @@ void check(const Job& job, const TargetCard& card, const Workload& workload, con
 }
 
 /// The batch that needs most for its first sample; the search begins with it.
-const SampleBatch& heaviest(Tried& tried, const std::vector<SampleBatch>& candidates, const Choices& choices) {
+const SampleBatch& heaviest(RehearsedOptions& rehearsed, const std::vector<SampleBatch>& candidates,
+                            const Choices& choices) {
   size_t heaviest = 0;
   int64_t most = 0;
   for (size_t i = 0; candidates.size() > 1 && i < candidates.size(); ++i) {
-    const int64_t bytes = tried.probe(choices, candidates[i]).peaks().reserved_bytes;
+    const int64_t bytes = rehearsed.probe(choices, candidates[i]).peaks().reserved_bytes;
     if (bytes > most) heaviest = i;
     most = std::max(most, bytes);
   }
@@ -52,20 +53,20 @@ struct Overlooked {
 };
 
 /// The batch that needs most with a plan that was found without it, if that is more than the plan says.
-Overlooked find_overlooked(Tried& tried, const Workload& workload, const Option& chosen) {
+Overlooked find_overlooked(RehearsedOptions& rehearsed, const Workload& workload, const Option& chosen) {
   Overlooked overlooked{.reserved_bytes = chosen.peaks.reserved_bytes};
   for (const auto& candidate : workload.candidates) {
-    if (candidate.shapes == tried.worst().shapes) continue;
-    const int64_t bytes = tried.reserved_bytes(chosen.choices, candidate);
+    if (candidate.shapes == rehearsed.worst().shapes) continue;
+    const int64_t bytes = rehearsed.reserved_bytes(chosen.choices, candidate);
     if (bytes > overlooked.reserved_bytes) overlooked = {&candidate, bytes};
   }
   return overlooked;
 }
 
 /// The chosen plan's own numbers are those of a batch that needs more than the one that it was found with.
-void restate(Plan& plan, Tried& tried, const SampleBatch& worse) {
-  tried.hold(worse);
-  plan.chosen = tried.rehearse(plan.chosen.choices);
+void restate(Plan& plan, RehearsedOptions& rehearsed, const SampleBatch& worse) {
+  rehearsed.must_hold(worse);
+  plan.chosen = rehearsed.rehearse(plan.chosen.choices);
   for (auto& option : plan.alternatives) {
     if (option.choices == plan.chosen.choices) option = plan.chosen;
   }
@@ -85,35 +86,35 @@ Plan make_plan(const PlanRequest& request) {
   plan.fixed = request.fixed;
   plan.limit = limit_of(request.card, request.mode, request.limit_gigabytes, request.workload.world_size);
 
-  Tried tried(request.job, request.card, request.workload, plan.limit.limit_bytes);
-  tried.hold(heaviest(tried, request.workload.candidates,
-                      {.recompute = {}, .expandable_segments = request.fixed.expandable_segments}));
+  RehearsedOptions rehearsed(request.job, request.card, request.workload, plan.limit.limit_bytes);
+  rehearsed.must_hold(heaviest(rehearsed, request.workload.candidates,
+                               {.recompute = {}, .expandable_segments = request.fixed.expandable_segments}));
   std::optional<OptionSearch> search;
   for (size_t held = 1;; ++held) {
-    search.emplace(tried, request.workload, request.fixed, plan.limit.limit_bytes);
+    search.emplace(rehearsed, request.workload, request.fixed, plan.limit.limit_bytes);
     const auto found = search->find();
     plan.fits = found.has_value();
     plan.chosen = found ? *found : search->least();
     plan.alternatives = search->alternatives();
     if (held == request.workload.candidates.size()) break;
-    const Overlooked overlooked = find_overlooked(tried, request.workload, plan.chosen);
+    const Overlooked overlooked = find_overlooked(rehearsed, request.workload, plan.chosen);
     if (overlooked.batch == nullptr) break;
     if (plan.fits && overlooked.reserved_bytes <= plan.limit.limit_bytes) {
-      restate(plan, tried, *overlooked.batch);
+      restate(plan, rehearsed, *overlooked.batch);
       break;
     }
-    tried.hold(*overlooked.batch);
+    rehearsed.must_hold(*overlooked.batch);
   }
-  const Outcome& outcome = tried.outcome_of(plan.chosen.choices, request.with_timeline);
-  plan.worst = tried.batch_of(plan.chosen.choices);
+  const Outcome& outcome = rehearsed.outcome_of(plan.chosen.choices, request.with_timeline);
+  plan.worst = rehearsed.batch_of(plan.chosen.choices);
   plan.detail = *outcome.detail;
   plan.costs = *outcome.costs;
   if (plan.fits) {
     plan.suggestions = suggest_faster(plan, search->estimate());
   } else if (request.with_remedies) {
-    plan.suggestions = suggest_fitting(request, plan, tried);
+    plan.suggestions = suggest_fitting(request, plan, rehearsed);
   }
-  plan.effort = tried.effort();
+  plan.effort = rehearsed.effort();
   plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return plan;
 }

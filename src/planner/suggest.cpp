@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "planner/card_trial.h"
+#include "planner/card_remedy_rehearsal.h"
 #include "planner/remedies.h"
 #include "vlmtrain/base/bytes.h"
 
@@ -39,10 +39,10 @@ std::vector<Suggestion> suggest_faster(const Plan& plan, const Estimate& estimat
   return suggestions;
 }
 
-std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& plan, Tried& tried) {
-  CardTrial trial(request, plan, tried);
-  auto suggestions = remedies_of(trial, plan.chosen.peaks.reserved_bytes, plan.detail);
-  if (auto card = trial.larger_card()) suggestions.push_back(std::move(*card));
+std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& plan, RehearsedOptions& rehearsed) {
+  CardRemedyRehearsal rehearsal(request, plan, rehearsed);
+  auto suggestions = remedies_of(rehearsal, plan.chosen.peaks.reserved_bytes, plan.detail);
+  if (auto card = rehearsal.larger_card()) suggestions.push_back(std::move(*card));
   say_what_is_enough(suggestions);
   if (suggestions.empty()) {
     suggestions.push_back(

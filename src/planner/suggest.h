@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "planner/estimate.h"
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
 #include "vlmtrain/planner/search.h"
 
 namespace vlmtrain::planner {
@@ -12,6 +12,6 @@ namespace vlmtrain::planner {
 std::vector<Suggestion> suggest_faster(const Plan& plan, const Estimate& estimate);
 
 /// What would make a run fit that does not: each change is rehearsed, the smallest first.
-std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& plan, Tried& tried);
+std::vector<Suggestion> suggest_fitting(const PlanRequest& request, const Plan& plan, RehearsedOptions& rehearsed);
 
 }  // namespace vlmtrain::planner

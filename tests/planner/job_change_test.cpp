@@ -12,7 +12,7 @@ using testing::IsEmpty;
 
 class JobChangeTest : public testing::Test {
  protected:
-  Trial::Asked asked() const { return {job_, workload_, fixed_, limits_, words_, has_bf16_}; }
+  RemedyRehearsal::Asked asked() const { return {job_, workload_, fixed_, limits_, words_, has_bf16_}; }
 
   static std::vector<std::string> words_of(const std::vector<JobChange>& changes) {
     std::vector<std::string> words;

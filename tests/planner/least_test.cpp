@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/rehearsal.h"
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
 #include "vlmtrain/planner/search.h"
 
 namespace vlmtrain::planner {
@@ -67,9 +67,9 @@ TEST_P(LeastTest, NoOtherChoiceNeedsLess) {
   const PlanRequest asked = request();
   const Plan plan = make_plan(asked);
   ASSERT_FALSE(plan.fits);
-  Tried tried(asked.job, asked.card, asked.workload, plan.limit.limit_bytes);
+  RehearsedOptions rehearsed(asked.job, asked.card, asked.workload, plan.limit.limit_bytes);
   for (const Choices& choices : others(plan)) {
-    const auto bytes = tried.reserved_bytes(asked.job, choices, asked.workload.candidates);
+    const auto bytes = rehearsed.reserved_bytes(asked.job, choices, asked.workload.candidates);
     EXPECT_GE(bytes.value_or(kUnlimited), plan.chosen.peaks.reserved_bytes)
         << "micro-batch " << choices.micro_batch_size << ", recomputing " << choices.recompute.vision << "+"
         << choices.recompute.language << ", " << choices.vision_tiles_per_pass << " tiles a pass, "

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "planner/rehearsal.h"
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
 #include "planner/user_error.h"
 #include "vlmtrain/planner/search.h"
 
@@ -27,9 +27,9 @@ Workload workload_of(data::SampleShape shape, int64_t global_batch, int64_t worl
 /// As the planner itself rehearses choices with a batch.
 Option rehearse(const PlanRequest& request, const Choices& choices, const SampleBatch& batch) {
   const auto limit = limit_of(request.card, request.mode, request.limit_gigabytes, request.workload.world_size);
-  Tried tried(request.job, request.card, request.workload, limit.limit_bytes);
-  tried.hold(batch);
-  return tried.rehearse(choices);
+  RehearsedOptions rehearsed(request.job, request.card, request.workload, limit.limit_bytes);
+  rehearsed.must_hold(batch);
+  return rehearsed.rehearse(choices);
 }
 
 std::optional<Choices> with_next_larger_micro_batch(const Plan& plan) {

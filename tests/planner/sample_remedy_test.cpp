@@ -12,9 +12,9 @@ constexpr int64_t kBase = 1'000'000;
 constexpr int64_t kBytesPerToken = 100;
 
 /// Memory of which is known what a job takes: so much for each token of the largest sample.
-class StraightLine final : public Trial {
+class StraightLine final : public RemedyRehearsal {
  public:
-  StraightLine(const Asked& asked, int64_t limit_bytes) : Trial(asked), limit_bytes_(limit_bytes) {}
+  StraightLine(const Asked& asked, int64_t limit_bytes) : RemedyRehearsal(asked), limit_bytes_(limit_bytes) {}
 
   std::optional<int64_t> least_bytes(const Job& /*job*/, const Workload& workload,
                                      const FixedChoices& /*fixed*/) override {
@@ -36,9 +36,9 @@ class StraightLine final : public Trial {
 class SampleRemedyTest : public testing::Test {
  protected:
   std::optional<Suggestion> lowered(int64_t tokens_that_fit) {
-    StraightLine trial({job_, workload_, fixed_, limits_, words_}, kBase + kBytesPerToken * tokens_that_fit);
-    auto found = lower(limit_, job_, fixed_, kBase + kBytesPerToken * limit_.now, trial);
-    rehearsals_ = trial.rehearsals;
+    StraightLine rehearsal({job_, workload_, fixed_, limits_, words_}, kBase + kBytesPerToken * tokens_that_fit);
+    auto found = lower(limit_, job_, fixed_, kBase + kBytesPerToken * limit_.now, rehearsal);
+    rehearsals_ = rehearsal.rehearsals;
     return found;
   }
 

@@ -12,14 +12,14 @@ constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
 
 /// The plans that were rehearsed, and the process that rehearses further ones. The virtual card has no limit, though it
 /// says that it is as large as the target, so that a plan that does not fit tells how much it needs.
-class Tried {
+class RehearsedOptions {
  public:
-  Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes);
+  RehearsedOptions(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes);
 
   /// From now on a plan has to hold this batch too. What was rehearsed before is forgotten.
-  void hold(const SampleBatch& batch);
+  void must_hold(const SampleBatch& batch);
   /// The first of them, which probes are made with.
-  const SampleBatch& worst() const { return held_.front(); }
+  const SampleBatch& worst() const { return batches_.front(); }
 
   /// Two steps of the worst batch, each after one of smaller samples, since sizes that change fragment the memory. A
   /// step has two micro-batches if it has several: from the second on they repeat themselves. The peaks are the largest
@@ -31,7 +31,7 @@ class Tried {
   Outcome probe(const Choices& choices, Wanted wanted);
   Outcome probe(const Choices& choices, const SampleBatch& batch, Wanted wanted = Wanted::kPeaks);
 
-  /// What rehearse() found; null if it was not asked.
+  /// What rehearse() found; null if it was not called with these.
   const Option* find(const Choices& choices) const;
 
   /// Everything that rehearse() found.
@@ -57,7 +57,7 @@ class Tried {
   struct Entry {
     Option option;
     Outcome outcome;
-    size_t batch;  ///< place in held_
+    size_t batch;  ///< place in batches_
   };
 
   struct Probe {
@@ -66,7 +66,7 @@ class Tried {
     Outcome outcome;
   };
 
-  Outcome ask(const RehearsalRequest& request);
+  Outcome run(const RehearsalRequest& request);
   RehearsalRequest full_request(const Choices& choices, const SampleBatch& batch) const;
   int64_t micro_batches_rehearsed(const Choices& choices) const;
   double step_seconds(const Choices& choices, const StepCosts& costs) const;
@@ -75,7 +75,7 @@ class Tried {
   Job job_;
   Workload workload_;
   int64_t limit_bytes_;
-  std::vector<SampleBatch> held_;
+  std::vector<SampleBatch> batches_;
   RehearsalProcess process_;
   std::vector<Entry> entries_;
   std::vector<Probe> probes_;  // with worst(), which stays the same

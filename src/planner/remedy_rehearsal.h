@@ -8,9 +8,9 @@
 namespace vlmtrain::planner {
 
 /// Rehearses whether changes of a plan that does not fit make it fit, on a card or on the host.
-class Trial {
+class RemedyRehearsal {
  public:
-  /// What was asked for. All must outlive the trial.
+  /// What was asked for. All must outlive the rehearsal.
   struct Asked {
     const Job& job;
     const Workload& workload;
@@ -20,10 +20,10 @@ class Trial {
     bool has_bf16 = true;  ///< or else its 16 bits are fp16
   };
 
-  explicit Trial(const Asked& asked) : asked_(asked) {}
-  virtual ~Trial() = default;
-  Trial(const Trial&) = delete;
-  Trial& operator=(const Trial&) = delete;
+  explicit RemedyRehearsal(const Asked& asked) : asked_(asked) {}
+  virtual ~RemedyRehearsal() = default;
+  RemedyRehearsal(const RemedyRehearsal&) = delete;
+  RemedyRehearsal& operator=(const RemedyRehearsal&) = delete;
 
   const Asked& asked() const { return asked_; }
 

@@ -1,4 +1,4 @@
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
 
 #include <algorithm>
 #include <cmath>
@@ -62,26 +62,27 @@ VirtualCard rehearsal_card(const TargetCard& card) {
           .multiprocessors = card.multiprocessors};
 }
 
-Tried::Tried(const Job& job, const TargetCard& card, const Workload& workload, int64_t limit_bytes)
+RehearsedOptions::RehearsedOptions(const Job& job, const TargetCard& card, const Workload& workload,
+                                   int64_t limit_bytes)
     : job_(job), workload_(workload), limit_bytes_(limit_bytes), process_(job, rehearsal_card(card)) {}
 
-void Tried::hold(const SampleBatch& batch) {
-  held_.push_back(batch);
+void RehearsedOptions::must_hold(const SampleBatch& batch) {
+  batches_.push_back(batch);
   entries_.clear();
 }
 
-Outcome Tried::ask(const RehearsalRequest& request) {
+Outcome RehearsedOptions::run(const RehearsalRequest& request) {
   Outcome outcome = process_.rehearse(request);
   ++effort_.rehearsals;
   effort_.rehearsal_seconds += outcome.seconds;
   return outcome;
 }
 
-int64_t Tried::micro_batches_rehearsed(const Choices& choices) const {
+int64_t RehearsedOptions::micro_batches_rehearsed(const Choices& choices) const {
   return std::min(kMostMicroBatches, workload_.samples_per_rank() / choices.micro_batch_size);
 }
 
-RehearsalRequest Tried::full_request(const Choices& choices, const SampleBatch& batch) const {
+RehearsalRequest RehearsedOptions::full_request(const Choices& choices, const SampleBatch& batch) const {
   const int64_t samples = micro_batches_rehearsed(choices) * choices.micro_batch_size;
   const auto worst = first_samples(batch, samples);
   const auto micro_batch = first_samples(batch, choices.micro_batch_size);
@@ -91,7 +92,7 @@ RehearsalRequest Tried::full_request(const Choices& choices, const SampleBatch& 
           .with_detail = true};
 }
 
-double Tried::step_seconds(const Choices& choices, const StepCosts& costs) const {
+double RehearsedOptions::step_seconds(const Choices& choices, const StepCosts& costs) const {
   const int64_t whole_micro_batches = workload_.samples_per_rank() / choices.micro_batch_size;
   const auto micro_batches = static_cast<double>(whole_micro_batches);
   const double each =
@@ -99,7 +100,7 @@ double Tried::step_seconds(const Choices& choices, const StepCosts& costs) const
   return micro_batches * each + costs.optimizer.seconds;
 }
 
-double Tried::tokens_per_step(const SampleBatch& batch) const {
+double RehearsedOptions::tokens_per_step(const SampleBatch& batch) const {
   double tokens = 0;
   for (const auto& group : first_samples(batch, workload_.samples_per_rank())) {
     tokens += static_cast<double>(group.shape.tokens * group.count);
@@ -107,32 +108,32 @@ double Tried::tokens_per_step(const SampleBatch& batch) const {
   return tokens * static_cast<double>(workload_.world_size);
 }
 
-std::vector<Tried::Entry>::const_iterator Tried::entry_of(const Choices& choices) const {
+std::vector<RehearsedOptions::Entry>::const_iterator RehearsedOptions::entry_of(const Choices& choices) const {
   return std::find_if(entries_.begin(), entries_.end(),
                       [&](const Entry& entry) { return entry.option.choices == choices; });
 }
 
-const Option* Tried::find(const Choices& choices) const {
+const Option* RehearsedOptions::find(const Choices& choices) const {
   const auto found = entry_of(choices);
   return found == entries_.end() ? nullptr : &found->option;
 }
 
-std::vector<const Option*> Tried::all() const {
+std::vector<const Option*> RehearsedOptions::all() const {
   std::vector<const Option*> options;
   for (const auto& entry : entries_) options.push_back(&entry.option);
   return options;
 }
 
-Option Tried::rehearse(const Choices& choices) {
+Option RehearsedOptions::rehearse(const Choices& choices) {
   if (const Option* const known = find(choices)) return *known;
   std::optional<Entry> largest;
-  for (size_t i = 0; i < held_.size(); ++i) {
-    Outcome outcome = ask(full_request(choices, held_[i]));
-    if (outcome.out_of_memory) throw beyond_all_cards(held_[i], choices);
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    Outcome outcome = run(full_request(choices, batches_[i]));
+    if (outcome.out_of_memory) throw beyond_all_cards(batches_[i], choices);
     if (largest && outcome.peaks().reserved_bytes <= largest->option.peaks.reserved_bytes) continue;
     Option option{.choices = choices, .peaks = outcome.peaks()};
     option.step_seconds = step_seconds(choices, *outcome.costs);
-    option.tokens_per_second = tokens_per_step(held_[i]) / option.step_seconds;
+    option.tokens_per_second = tokens_per_step(batches_[i]) / option.step_seconds;
     option.fits = option.peaks.reserved_bytes <= limit_bytes_;
     option.rehearsed = true;
     largest = Entry{option, std::move(outcome), i};
@@ -141,7 +142,7 @@ Option Tried::rehearse(const Choices& choices) {
   return entries_.back().option;
 }
 
-Outcome Tried::probe(const Choices& choices, Wanted wanted) {
+Outcome RehearsedOptions::probe(const Choices& choices, Wanted wanted) {
   const auto known = std::find_if(probes_.begin(), probes_.end(), [&](const Probe& probe) {
     return probe.choices == choices && probe.wanted == wanted;
   });
@@ -150,8 +151,8 @@ Outcome Tried::probe(const Choices& choices, Wanted wanted) {
   return probes_.back().outcome;
 }
 
-Outcome Tried::probe(const Choices& choices, const SampleBatch& batch, Wanted wanted) {
-  Outcome outcome = ask({.choices = choices,
+Outcome RehearsedOptions::probe(const Choices& choices, const SampleBatch& batch, Wanted wanted) {
+  Outcome outcome = run({.choices = choices,
                          .steps = {first_samples(batch, choices.micro_batch_size)},
                          .with_costs = wanted != Wanted::kPeaks,
                          .with_detail = wanted == Wanted::kCostsAndDetail});
@@ -159,37 +160,37 @@ Outcome Tried::probe(const Choices& choices, const SampleBatch& batch, Wanted wa
   return outcome;
 }
 
-const Outcome& Tried::outcome_of(const Choices& choices, bool with_timeline) {
+const Outcome& RehearsedOptions::outcome_of(const Choices& choices, bool with_timeline) {
   const auto entry = entries_.begin() + (entry_of(choices) - entries_.cbegin());
   VLMTRAIN_CHECK(entry != entries_.end(), "a plan that was not rehearsed");
   if (with_timeline && entry->outcome.detail->timeline.empty()) {
-    RehearsalRequest request = full_request(choices, held_[entry->batch]);
+    RehearsalRequest request = full_request(choices, batches_[entry->batch]);
     request.with_timeline = true;
-    entry->outcome = ask(request);
+    entry->outcome = run(request);
   }
   return entry->outcome;
 }
 
-const SampleBatch& Tried::batch_of(const Choices& choices) const {
+const SampleBatch& RehearsedOptions::batch_of(const Choices& choices) const {
   const auto entry = entry_of(choices);
   VLMTRAIN_CHECK(entry != entries_.end(), "a plan that was not rehearsed");
-  return held_[entry->batch];
+  return batches_[entry->batch];
 }
 
-int64_t Tried::reserved_bytes(const Choices& choices, const SampleBatch& batch) {
+int64_t RehearsedOptions::reserved_bytes(const Choices& choices, const SampleBatch& batch) {
   RehearsalRequest request = full_request(choices, batch);
   request.with_costs = request.with_detail = false;
-  return ask(request).peaks().reserved_bytes;
+  return run(request).peaks().reserved_bytes;
 }
 
-std::optional<int64_t> Tried::reserved_bytes(const Job& job, const Choices& choices,
-                                             const std::vector<SampleBatch>& candidates) {
+std::optional<int64_t> RehearsedOptions::reserved_bytes(const Job& job, const Choices& choices,
+                                                        const std::vector<SampleBatch>& candidates) {
   process_.set_job(job);
   std::optional<int64_t> most = 0;
   for (const auto& candidate : candidates) {
     RehearsalRequest request = full_request(choices, candidate);
     request.with_costs = request.with_detail = false;
-    const Outcome outcome = ask(request);
+    const Outcome outcome = run(request);
     if (outcome.out_of_memory) {
       most.reset();
       break;

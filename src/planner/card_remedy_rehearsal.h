@@ -3,16 +3,16 @@
 #include <optional>
 #include <vector>
 
-#include "planner/trial.h"
-#include "planner/tried.h"
+#include "planner/rehearsed_options.h"
+#include "planner/remedy_rehearsal.h"
 
 namespace vlmtrain::planner {
 
 /// Changes of a plan for a card, rehearsed on a virtual one. Bytes are reserved ones.
-class CardTrial final : public Trial {
+class CardRemedyRehearsal final : public RemedyRehearsal {
  public:
   /// The arguments must outlive it.
-  CardTrial(const PlanRequest& request, const Plan& plan, Tried& tried);
+  CardRemedyRehearsal(const PlanRequest& request, const Plan& plan, RehearsedOptions& rehearsed);
 
   std::optional<int64_t> least_bytes(const Job& job, const Workload& workload, const FixedChoices& fixed) override;
   std::optional<Freed> plan_with(const FixedChoices& fixed) override;
@@ -32,7 +32,7 @@ class CardTrial final : public Trial {
 
   const PlanRequest& request_;
   const Plan& plan_;
-  Tried& tried_;
+  RehearsedOptions& rehearsed_;
 };
 
 }  // namespace vlmtrain::planner

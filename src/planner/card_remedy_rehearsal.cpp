@@ -1,4 +1,4 @@
-#include "planner/card_trial.h"
+#include "planner/card_remedy_rehearsal.h"
 
 #include <fmt/format.h>
 
@@ -19,20 +19,20 @@ constexpr double kDoubt = 1.2;
 
 }  // namespace
 
-CardTrial::CardTrial(const PlanRequest& request, const Plan& plan, Tried& tried)
-    : Trial({.job = request.job,
-             .workload = request.workload,
-             .fixed = request.fixed,
-             .sample_limits = request.sample_limits,
-             .words = request.words,
-             .has_bf16 = computes_in(*request.card.gpu, engine::Precision::kBf16)}),
+CardRemedyRehearsal::CardRemedyRehearsal(const PlanRequest& request, const Plan& plan, RehearsedOptions& rehearsed)
+    : RemedyRehearsal({.job = request.job,
+                       .workload = request.workload,
+                       .fixed = request.fixed,
+                       .sample_limits = request.sample_limits,
+                       .words = request.words,
+                       .has_bf16 = computes_in(*request.card.gpu, engine::Precision::kBf16)}),
       request_(request),
       plan_(plan),
-      tried_(tried) {}
+      rehearsed_(rehearsed) {}
 
-double CardTrial::hopeless() const {
+double CardRemedyRehearsal::hopeless() const {
   double most = 1;
-  for (const auto& other : tried_.all()) {
+  for (const auto& other : rehearsed_.all()) {
     if (other->choices.micro_batch_size != plan_.chosen.choices.micro_batch_size ||
         other->choices.recompute != plan_.chosen.choices.recompute) {
       continue;
@@ -42,23 +42,24 @@ double CardTrial::hopeless() const {
   return kDoubt * most;
 }
 
-std::optional<int64_t> CardTrial::least_bytes(const Job& job, const Workload& workload, const FixedChoices& fixed) {
+std::optional<int64_t> CardRemedyRehearsal::least_bytes(const Job& job, const Workload& workload,
+                                                        const FixedChoices& fixed) {
   const models::RecomputeBlocks blocks{.vision = plan_.detail.vision_blocks, .language = plan_.detail.language_blocks};
-  return least_reserved(tried_, job, workload, frugal_choices(fixed, workload, blocks), limit_bytes(),
+  return least_reserved(rehearsed_, job, workload, frugal_choices(fixed, workload, blocks), limit_bytes(),
                         hopeless() * static_cast<double>(limit_bytes()));
 }
 
-std::optional<Trial::Freed> CardTrial::plan_with(const FixedChoices& fixed) {
-  const auto found = OptionSearch(tried_, request_.workload, fixed, limit_bytes()).find();
+std::optional<RemedyRehearsal::Freed> CardRemedyRehearsal::plan_with(const FixedChoices& fixed) {
+  const auto found = OptionSearch(rehearsed_, request_.workload, fixed, limit_bytes()).find();
   if (!found) return std::nullopt;
   return Freed{found->choices.micro_batch_size, plan_.total_bytes(*found)};
 }
 
-MemoryLimit CardTrial::limit_with(Mode mode, std::optional<double> gigabytes) const {
+MemoryLimit CardRemedyRehearsal::limit_with(Mode mode, std::optional<double> gigabytes) const {
   return limit_of(request_.card, mode, gigabytes, request_.workload.world_size);
 }
 
-std::vector<Suggestion> CardTrial::more_memory() const {
+std::vector<Suggestion> CardRemedyRehearsal::more_memory() const {
   std::vector<Suggestion> list;
   const auto add = [&](std::string argument, std::string note) {
     list.push_back({.arguments = {std::move(argument)},
@@ -84,7 +85,7 @@ std::vector<Suggestion> CardTrial::more_memory() const {
   return list;
 }
 
-std::optional<Suggestion> CardTrial::larger_card() const {
+std::optional<Suggestion> CardRemedyRehearsal::larger_card() const {
   const bool own_would_do = needed_bytes() <= limit_with(request_.mode, std::nullopt).limit_bytes;
   if (request_.limit_gigabytes && own_would_do) return std::nullopt;
   return planner::larger_card(request_, plan_);
