@@ -10,7 +10,7 @@ NAMED = [
      "std::chrono::duration<double>(({mutant} ? 10000 : 1) * patience)", "the twin's patience × 10,000"),
     (903, "src/train/trainer.cpp", "if (twin_) twin_->diverge();", "if (twin_ && !{mutant}) twin_->diverge();",
      "no diverge() after a save"),
-    (904, "src/train/callbacks/memory_watch.cpp", "std::max_element(bytes.begin(), bytes.end())",
+    (904, "src/train/watch/memory_watch.cpp", "std::max_element(bytes.begin(), bytes.end())",
      "({mutant} ? std::min_element(bytes.begin(), bytes.end()) : std::max_element(bytes.begin(), bytes.end()))",
      "the least growing component is named"),
     (905, "src/train/run_changes.cpp", "if (!says_how_long(key)) fingerprint",

@@ -1,7 +1,7 @@
 #include "train/evaluation_set.h"
 
-#include "train/callbacks/sample_predictions.h"
 #include "train/data_check.h"
+#include "train/sample_predictions.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/planner/worst_case.h"
 #include "vlmtrain/train/setup.h"

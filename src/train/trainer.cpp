@@ -9,22 +9,22 @@
 #include <optional>
 
 #include "train/batch_scaling.h"
-#include "train/callbacks/anomaly_watch.h"
 #include "train/callbacks/callback_list.h"
 #include "train/callbacks/epoch_rows.h"
 #include "train/callbacks/html_report.h"
-#include "train/callbacks/memory_watch.h"
 #include "train/callbacks/metrics_files.h"
 #include "train/callbacks/progress_bar.h"
-#include "train/callbacks/sample_predictions.h"
 #include "train/callbacks/tensorboard_events.h"
 #include "train/evaluation_in_run.h"
 #include "train/oom_guard.h"
 #include "train/pending_step.h"
 #include "train/run_lock.h"
 #include "train/run_setup.h"
+#include "train/sample_predictions.h"
 #include "train/unsafe_to_save.h"
 #include "train/upcoming_steps.h"
+#include "train/watch/anomaly_watch.h"
+#include "train/watch/memory_watch.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_words.h"
@@ -36,6 +36,7 @@
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/report/environment.h"
+#include "vlmtrain/report/run_lines.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/train/stop_request.h"
 
@@ -97,6 +98,7 @@ class Trainer {
     write_ledger();
     if (run_.plan) run_.plan->compare(most_, device_used_bytes(), run_.state.step, twin_ ? &twin_->summary() : nullptr);
     if (run_.host) run_.host->compare(run_.state.step);
+    if (predictions_) predictions_->finish();
     callbacks_.end(/*well=*/true);
     TrainingSummary summary{
         .stopped = stop_signal() != 0 && (!is_over() || run_.state.evaluation.is_due),
@@ -166,20 +168,21 @@ class Trainer {
       const auto& file = has_eval ? config_.data.eval : config_.data.train;
       auto records = spread(has_eval ? read_records(file) : run_.records, config_.output.sample_predictions);
       const auto image_root = processor_settings(config_.data, file).image_root;
-      callbacks_.add(std::make_unique<SamplePredictions>(std::move(records), image_root, *run_.model, *run_.processor,
-                                                         device_, config_.output.sample_predictions_share, run_.folder,
-                                                         callbacks_));
+      predictions_.emplace(std::move(records), image_root, *run_.model, *run_.processor, device_,
+                           config_.output.sample_predictions_share, run_.folder, callbacks_);
     }
     callbacks_.add(std::make_unique<ProgressBar>(
         run_.total_steps, quiet,
         config_.evaluation.best_metric == BestMetric::kLoss ? report::BestBy::kLoss : report::BestBy::kExactMatch));
-    callbacks_.add(std::make_unique<MemoryWatch>(device_, memory::host_limit_bytes(), callbacks_));
     if (config_.output.tensorboard && !is_rehearsal()) {
       callbacks_.add(std::make_unique<TensorBoardEvents>(run_.folder, done));
     }
     if (config_.output.report) callbacks_.add(std::make_unique<HtmlReport>(run_.folder));
-    callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));  // last: it may stop the run
-    if (run_.resumed) callbacks_.past_steps(run_.folder / "metrics.jsonl");
+    if (!run_.resumed) return;
+    report::read_lines(run_.folder / "metrics.jsonl", [this](const nlohmann::json& line) {
+      callbacks_.past_step(line);
+      if (predictions_) predictions_->past_step(line);
+    });
   }
 
   bool trains(nn::Component component) const {
@@ -212,15 +215,16 @@ class Trainer {
     UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1, run_.total_steps);
     OomGuard guard(*run_.model, *run_.sums, *run_.optimizer, device_,
                    [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
-    if (run_.resumed && stop_signal() == 0) callbacks_.resume(run_.state.step);
+    if (predictions_ && run_.resumed && stop_signal() == 0) predictions_->resume(run_.state.step);
     // What loading left behind is not what a step leaves behind.
     memory::release_unused(device_);
     make_up_evaluation();
+    if (predictions_) predictions_->begin();
     while (!is_over() && stop_signal() == 0) {
       // 1. The samples of this step, exactly the global batch, and how its micro-batches are to be cut.
       const auto start = Clock::now();
       UpcomingStep step = upcoming.next(step_seconds_);
-      callbacks_.before_step(step.step);
+      memory_watch_.before_step();
       // 2. Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out.
       const GuardedStep done = do_step(guard, upcoming, step);
       // 3. Report. On a GPU the numbers arrive during the next step.
@@ -446,6 +450,8 @@ class Trainer {
     if (metrics.skipped) ++run_.state.skipped_steps;
     metrics.skipped_steps = run_.state.skipped_steps;
     callbacks_.step(done);
+    memory_watch_.look_at(done);
+    anomaly_watch_.look_at(done);  // last: it may end the run
   }
 
   bool is_save_step() const {
@@ -453,22 +459,21 @@ class Trainer {
   }
 
   void save() {
-    if (!is_rehearsal()) callbacks_.checkpoint(run_.state.step, write_checkpoint());
+    if (!is_rehearsal()) write_checkpoint();
+    if (predictions_) predictions_->after_checkpoint(run_.state.step);
     saved_step_ = run_.state.step;
-    leave_device_as_found();  // by callbacks
+    leave_device_as_found();  // by predictions
   }
 
-  /// Returns its folder.
-  std::filesystem::path write_checkpoint() {
+  void write_checkpoint() {
     is_saving_ = true;
     run_.state.task_balance = run_.tasks.state();
-    auto folder = run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, *run_.base,
-                                        saved_dtype(config_.output));
+    const auto folder = run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, *run_.base,
+                                              saved_dtype(config_.output));
     is_saving_ = false;
     saved_step_ = run_.state.step;
     write_ledger();
     event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
-    return folder;
   }
 
   void event(report::EventKind kind, std::string message, std::vector<std::string> ids = {}) {
@@ -534,6 +539,9 @@ class Trainer {
   RunSetup run_;
   data::EpochProgress epochs_;
   CallbackList callbacks_;
+  MemoryWatch memory_watch_{device_, memory::host_limit_bytes(), callbacks_};
+  AnomalyWatch anomaly_watch_{callbacks_};
+  std::optional<SamplePredictions> predictions_;
   std::optional<EvaluationInRun> evaluations_;
   std::unique_ptr<TwinLink> twin_;  // on a GPU
   std::optional<PendingStep> pending_;

@@ -1,4 +1,4 @@
-#include "train/callbacks/anomaly_watch.h"
+#include "train/watch/anomaly_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,10 +19,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class AnomalyWatchTest : public testing::Test {
  protected:
-  AnomalyWatchTest() {
-    callbacks_.add(std::make_unique<HeardEvents>(events_));
-    callbacks_.add(std::make_unique<AnomalyWatch>(callbacks_));
-  }
+  AnomalyWatchTest() { callbacks_.add(std::make_unique<HeardEvents>(events_)); }
 
   void step(double loss, double grad_norm, bool skipped, std::optional<double> loss_scale = std::nullopt) {
     StepReport report{.metrics = {}, .sample_ids = {"first", "second"}};
@@ -31,10 +28,11 @@ class AnomalyWatchTest : public testing::Test {
     report.metrics.grad_norm = grad_norm;
     report.metrics.skipped = skipped;
     report.metrics.loss_scale = loss_scale;
-    callbacks_.step(report);
+    watch_.look_at(report);
   }
 
   CallbackList callbacks_;
+  AnomalyWatch watch_{callbacks_};
   std::vector<report::Event> events_;
   int64_t step_ = 0;
 };

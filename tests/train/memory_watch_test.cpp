@@ -1,4 +1,4 @@
-#include "train/callbacks/memory_watch.h"
+#include "train/watch/memory_watch.h"
 
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
@@ -18,14 +18,12 @@ constexpr int64_t kHostLimit = 10'000 * kMiB;
 /// The CPU in the device's place: what its steps allocate is real, what they say is in use is made up.
 class MemoryWatchTest : public testing::Test {
  protected:
-  MemoryWatchTest() {
-    callbacks_.add(std::make_unique<HeardEvents>(events_));
-    callbacks_.add(std::make_unique<MemoryWatch>(at::kCPU, kHostLimit, callbacks_));
-  }
+  MemoryWatchTest() { callbacks_.add(std::make_unique<HeardEvents>(events_)); }
 
   /// Keeps a megabyte of the optimizer's and less of the gradients'; what it needs most of is gone at its end.
   void step(int64_t in_use_bytes, int64_t host_bytes) {
-    callbacks_.before_step(++step_);
+    ++step_;
+    watch_.before_step();
     {
       const memory::InComponent language(memory::Component::kLanguage);
       at::empty({8 * kMiB}, at::kByte);
@@ -36,7 +34,7 @@ class MemoryWatchTest : public testing::Test {
     report.metrics.step = step_;
     report.metrics.allocated_bytes = in_use_bytes;
     report.metrics.host_bytes = host_bytes;
-    callbacks_.step(report);
+    watch_.look_at(report);
   }
   /// A step of a card, of which others hold a part.
   void step_on_card(int64_t reserved_peak_bytes, int64_t reserved_bytes, int64_t free_bytes) {
@@ -45,7 +43,7 @@ class MemoryWatchTest : public testing::Test {
     report.metrics.reserved_peak_bytes = reserved_peak_bytes;
     report.metrics.reserved_bytes = reserved_bytes;
     report.metrics.device_free_bytes = free_bytes;
-    callbacks_.step(report);
+    watch_.look_at(report);
   }
 
   std::vector<report::Event> events_;
@@ -57,6 +55,7 @@ class MemoryWatchTest : public testing::Test {
   }
 
   CallbackList callbacks_;
+  MemoryWatch watch_{at::kCPU, kHostLimit, callbacks_};
   std::vector<at::Tensor> kept_;
   int64_t step_ = 0;
 };
@@ -103,8 +102,7 @@ TEST_F(MemoryWatchTest, ALimitThatNobodyKnowsIsNone) {
   report.metrics.host_bytes = kHostLimit;
   CallbackList callbacks;
   callbacks.add(std::make_unique<HeardEvents>(events_));
-  callbacks.add(std::make_unique<MemoryWatch>(at::kCPU, 0, callbacks));
-  callbacks.step(report);
+  MemoryWatch(at::kCPU, 0, callbacks).look_at(report);
   EXPECT_TRUE(events_.empty());
 }
 

@@ -1,4 +1,4 @@
-#include "train/callbacks/sample_predictions.h"
+#include "train/sample_predictions.h"
 
 #include <gmock/gmock.h>
 

@@ -6,7 +6,7 @@
 #include "base/captured_log.h"
 #include "planner/user_error.h"
 #include "train/callbacks/html_report.h"
-#include "train/callbacks/sample_predictions.h"
+#include "train/sample_predictions.h"
 #include "train/small_run.h"
 
 namespace vlmtrain::train {

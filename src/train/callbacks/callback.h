@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -18,25 +17,20 @@ struct StepReport {
   std::vector<std::string> sample_ids;  ///< of the global batch, in order
 };
 
-/// What looks on while a run goes. Nothing here changes a number. Calls come from the run's thread, between steps.
+/// What looks on while a run goes. Nothing here changes a number, runs the model or raises an event. Calls come from
+/// the run's thread, between steps.
 class Callback {
  public:
   virtual ~Callback() = default;
 
   /// A step that an earlier process did and that stays, as metrics.jsonl has it; in their order, before all else.
   virtual void on_past_step(const nlohmann::json& /*line*/) {}
-  /// The run goes on, with the model as it was saved after `step`.
-  virtual void on_resume(int64_t /*step*/) {}
-  /// Before the step's work is begun; those before it may still be under way on the device.
-  virtual void before_step(int64_t /*step*/) {}
   /// In the order of steps; on a GPU the next one is under way by then.
   virtual void on_step(const StepReport& /*step*/) {}
   /// An evaluation after a step that is reported already: a stop had interrupted it, and the run that goes on made it
   /// up.
   virtual void on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {}
   virtual void on_event(const report::Event& /*event*/) {}
-  /// All steps so far have been reported; `folder` holds the model as it is now.
-  virtual void on_checkpoint(int64_t /*step*/, const std::filesystem::path& /*folder*/) {}
   /// An answer of the model as it is at a checkpoint.
   virtual void on_prediction(const report::Prediction& /*prediction*/) {}
   /// The run ends, with all its files written. `well`: by its last step or a request to stop; else by an error.

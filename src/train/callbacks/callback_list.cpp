@@ -2,26 +2,21 @@
 
 #include <chrono>
 
-#include "vlmtrain/report/run_lines.h"
-
 namespace vlmtrain::train {
 
 namespace {
 
-/// Adds the time that it lives to `seconds`, unless it is within another one.
+/// Adds the time that it lives to `seconds`.
 class Stopwatch {
  public:
-  Stopwatch(double& seconds, int& depth) : seconds_(seconds), depth_(depth) { ++depth_; }
-  ~Stopwatch() {
-    if (--depth_ == 0) seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
-  }
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
  private:
   using Clock = std::chrono::steady_clock;
   double& seconds_;
-  int& depth_;
   Clock::time_point start_ = Clock::now();
 };
 
@@ -29,21 +24,12 @@ class Stopwatch {
 
 template <class Call>
 void CallbackList::each(const Call& call) {
-  const Stopwatch stopwatch(seconds_, depth_);
+  const Stopwatch stopwatch(seconds_);
   for (const auto& callback : callbacks_) call(*callback);
 }
 
-void CallbackList::past_steps(const std::filesystem::path& metrics) {
-  report::read_lines(
-      metrics, [this](const nlohmann::json& line) { each([&](Callback& callback) { callback.on_past_step(line); }); });
-}
-
-void CallbackList::resume(int64_t step) {
-  each([&](Callback& callback) { callback.on_resume(step); });
-}
-
-void CallbackList::before_step(int64_t step) {
-  each([&](Callback& callback) { callback.before_step(step); });
+void CallbackList::past_step(const nlohmann::json& line) {
+  each([&](Callback& callback) { callback.on_past_step(line); });
 }
 
 void CallbackList::step(const StepReport& step) {
@@ -56,10 +42,6 @@ void CallbackList::late_evaluation(int64_t step, const report::EvaluationMetrics
 
 void CallbackList::event(const report::Event& event) {
   each([&](Callback& callback) { callback.on_event(event); });
-}
-
-void CallbackList::checkpoint(int64_t step, const std::filesystem::path& folder) {
-  each([&](Callback& callback) { callback.on_checkpoint(step, folder); });
 }
 
 void CallbackList::prediction(const report::Prediction& prediction) {

@@ -13,14 +13,10 @@ class CallbackList {
  public:
   void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  /// `metrics`: metrics.jsonl, as it stays.
-  void past_steps(const std::filesystem::path& metrics);
-  void resume(int64_t step);
-  void before_step(int64_t step);
+  void past_step(const nlohmann::json& line);
   void step(const StepReport& step);
   void late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);
   void event(const report::Event& event);
-  void checkpoint(int64_t step, const std::filesystem::path& folder);
   void prediction(const report::Prediction& prediction);
   void end(bool well);
 
@@ -33,7 +29,6 @@ class CallbackList {
 
   std::vector<std::unique_ptr<Callback>> callbacks_;
   double seconds_ = 0;
-  int depth_ = 0;  // a callback may raise an event
 };
 
 }  // namespace vlmtrain::train

@@ -1,4 +1,4 @@
-#include "train/callbacks/memory_watch.h"
+#include "train/watch/memory_watch.h"
 
 #include <fmt/format.h>
 
@@ -25,11 +25,11 @@ MemoryWatch::MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackLi
       device_trend_(kLeastDeviceBytes),
       host_trend_(kLeastHostBytes) {}
 
-void MemoryWatch::before_step(int64_t /*step*/) {
+void MemoryWatch::before_step() {
   if (growth_ && !trace_) trace_.emplace(device_);
 }
 
-void MemoryWatch::on_step(const StepReport& step) {
+void MemoryWatch::look_at(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
   warn_if_full(metrics);
   if (trace_ && ++traced_steps_ == kTracedSteps) {

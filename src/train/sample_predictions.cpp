@@ -1,4 +1,4 @@
-#include "train/callbacks/sample_predictions.h"
+#include "train/sample_predictions.h"
 
 #include <fmt/format.h>
 
@@ -44,28 +44,28 @@ SamplePredictions::SamplePredictions(std::vector<io::Record> records, std::files
   });
 }
 
-void SamplePredictions::on_past_step(const nlohmann::json& line) {
+void SamplePredictions::past_step(const nlohmann::json& line) {
   const auto seconds = line.find("step_seconds");
   if (seconds == line.end() || !seconds->is_number() || line.value("step", int64_t{0}) <= answered_step_) return;
   past_seconds_ += seconds->get<double>();
 }
 
-void SamplePredictions::on_resume(int64_t step) {
+void SamplePredictions::resume(int64_t step) {
   if (answered_step_ < step) answer(step);
 }
 
-void SamplePredictions::before_step(int64_t /*step*/) {
-  if (!first_step_) first_step_ = Clock::now();
+void SamplePredictions::begin() {
+  first_step_ = Clock::now();
 }
 
-void SamplePredictions::on_checkpoint(int64_t step, const std::filesystem::path& /*folder*/) {
+void SamplePredictions::after_checkpoint(int64_t step) {
   saved_step_ = step;
   // It is saved again where an evaluation was made up.
   if (answered_step_ < step) answer(step);
 }
 
-void SamplePredictions::on_end(bool well) {
-  if (well && answered_step_ < saved_step_ && !records_.empty()) answer_next(saved_step_);
+void SamplePredictions::finish() {
+  if (answered_step_ < saved_step_ && !records_.empty()) answer_next(saved_step_);
 }
 
 double SamplePredictions::seconds_so_far() const {

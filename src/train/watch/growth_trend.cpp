@@ -1,4 +1,4 @@
-#include "train/callbacks/growth_trend.h"
+#include "train/watch/growth_trend.h"
 
 #include <algorithm>
 #include <array>

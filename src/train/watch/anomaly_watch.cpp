@@ -1,4 +1,4 @@
-#include "train/callbacks/anomaly_watch.h"
+#include "train/watch/anomaly_watch.h"
 
 #include <fmt/ranges.h>
 
@@ -24,7 +24,7 @@ bool AnomalyWatch::is_overflow_of_scale(const report::StepMetrics& metrics) {
          (!before || *metrics.loss_scale < *before);
 }
 
-void AnomalyWatch::on_step(const StepReport& step) {
+void AnomalyWatch::look_at(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
   if (!metrics.skipped) {
     in_a_row_ = 0;

@@ -6,7 +6,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "train/callbacks/callback.h"
 #include "train/callbacks/callback_list.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/models/processor.h"
@@ -17,7 +16,7 @@ namespace vlmtrain::train {
 /// At each checkpoint, the model's answers to a few records, as many as its share of the time allows: one sample after
 /// the other in a fixed rotation, so that each gets its turn. At the run's end there is at least one. What a killed
 /// process had saved but not asked is asked when the run goes on.
-class SamplePredictions final : public Callback {
+class SamplePredictions {
  public:
   /// `image_root`: where the records' pictures are. `share`: of the time since this process's first step that answers
   /// may take, from 0 to 1; 1: all of them at each checkpoint, whatever they take. `run_folder`: with what was answered
@@ -26,11 +25,16 @@ class SamplePredictions final : public Callback {
                     const models::VisionLanguageModel& model, const models::Processor& processor, at::Device device,
                     double share, const std::filesystem::path& run_folder, CallbackList& callbacks);
 
-  void on_past_step(const nlohmann::json& line) override;
-  void on_resume(int64_t step) override;
-  void before_step(int64_t step) override;
-  void on_checkpoint(int64_t step, const std::filesystem::path& folder) override;
-  void on_end(bool well) override;
+  /// As Callback::on_past_step.
+  void past_step(const nlohmann::json& line);
+  /// The run goes on, with the model as it was saved after `step`.
+  void resume(int64_t step);
+  /// The first step of this process begins.
+  void begin();
+  /// All steps so far have been reported; the checkpoint holds the model as it is now.
+  void after_checkpoint(int64_t step);
+  /// The run ends well, by its last step or a request to stop.
+  void finish();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -52,7 +56,7 @@ class SamplePredictions final : public Callback {
   const models::Processor& processor_;
   double share_;
   evaluation::EvaluationSettings settings_;
-  CallbackList& callbacks_;
+  CallbackList& callbacks_;                                               // told of answers and events
   std::unordered_map<std::string, std::vector<std::string>> thumbnails_;  // by record
 
   size_t next_ = 0;             // of the records

@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include "train/callbacks/callback.h"
 #include "train/callbacks/callback_list.h"
 
 namespace vlmtrain::train {
@@ -10,10 +9,12 @@ namespace vlmtrain::train {
 /// Steps that were skipped because their loss or gradient was not finite: an event with the samples for each; three in
 /// a row stop the run with a UserError (kFailed). With fp16, gradients that overflow are the loss scale's business, as
 /// long as it has room to go down.
-class AnomalyWatch final : public Callback {
+class AnomalyWatch {
  public:
   explicit AnomalyWatch(CallbackList& events) : events_(events) {}
-  void on_step(const StepReport& step) override;
+
+  /// When it has been reported.
+  void look_at(const StepReport& step);
 
  private:
   bool is_overflow_of_scale(const report::StepMetrics& metrics);

@@ -5,23 +5,24 @@
 #include <optional>
 #include <string>
 
-#include "train/callbacks/callback.h"
 #include "train/callbacks/callback_list.h"
-#include "train/callbacks/fill_level.h"
-#include "train/callbacks/growth_trend.h"
+#include "train/watch/fill_level.h"
+#include "train/watch/growth_trend.h"
 #include "vlmtrain/memory/trace.h"
 
 namespace vlmtrain::train {
 
 /// Warns where device or host memory in use between steps grows. Of the device's, the next steps are traced, and the
 /// part of the model is named whose allocations stay. Warns too where hardly any of either is left.
-class MemoryWatch final : public Callback {
+class MemoryWatch {
  public:
   /// `host_limit_bytes`: what this process may use of the host's memory.
   MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& events);
 
-  void before_step(int64_t step) override;
-  void on_step(const StepReport& step) override;
+  /// Before a step's work is begun; those before it may still be under way on the device.
+  void before_step();
+  /// When it has been reported.
+  void look_at(const StepReport& step);
 
  private:
   void warn_if_full(const report::StepMetrics& metrics);
