@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/zeros.h>
@@ -21,55 +22,50 @@ namespace {
 
 /// Elements of each task that are multiplied at a time.
 constexpr int64_t kPiece = int64_t{1} << 22;
-/// Copies are fastest to and from places like this.
-constexpr int64_t kCopyAlignment = 128;
+/// Kernels are fastest where tensors begin like this.
+constexpr int64_t kProductAlignment = 128;
 
-/// What of a tensor lies where, if all are laid end to end.
-struct Extent {
-  size_t number;
-  int64_t first, end;
-};
-
-std::vector<Extent> end_to_end(const GradientSums& sums) {
-  std::vector<Extent> extents;
-  int64_t first = 0;
+/// Where each sum begins if all are laid end to end, and where the last one ends.
+std::vector<int64_t> end_to_end(const GradientSums& sums) {
+  std::vector<int64_t> places{0};
   for (size_t i = 0; i < sums.size(); ++i) {
-    extents.push_back({i, first, first + sums.elements(i)});
-    first = (extents.back().end + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
+    places.push_back(places.back() +
+                     (sums.elements(i) + kProductAlignment - 1) / kProductAlignment * kProductAlignment);
   }
-  return extents;
+  return places;
 }
 
-/// Copies what of the sums lies from `first` on into `piece` [groups, elements]; the rest is 0.
-void gather(const GradientSums& sums, const std::vector<Extent>& extents, int64_t first, const at::Tensor& piece) {
-  std::vector<at::Tensor> to, from;
-  for (const auto& extent : extents) {
-    const int64_t start = std::max(first, extent.first);
-    const int64_t count = std::min(first + piece.size(1), extent.end) - start;
-    for (int64_t group = 0; group < sums.groups() && count > 0; ++group) {
-      if (!sums.received(extent.number, group)) continue;
-      to.push_back(piece.select(0, group).narrow(0, start - first, count));
-      from.push_back(sums.sum(extent.number, group).view(-1).narrow(0, start - extent.first, count));
+/// The products of a group's gradient, element by element, with its own and those of the groups behind it, of what lies
+/// from `first` on in all tensors laid end to end: into `products` [groups from this one on, elements].
+void multiply(const GradientSums& sums, const std::vector<int64_t>& places, int64_t first, int64_t group,
+              const at::Tensor& products) {
+  std::vector<at::Tensor> found, own, others;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const int64_t start = std::max(first, places[i]);
+    const int64_t count = std::min(first + products.size(1), places[i] + sums.elements(i)) - start;
+    if (count <= 0 || !sums.received(i, group)) continue;
+    for (int64_t other = group; other < sums.groups(); ++other) {
+      if (!sums.received(i, other)) continue;
+      found.push_back(products.select(0, other - group).narrow(0, start - first, count));
+      own.push_back(sums.sum(i, group).view(-1).narrow(0, start - places[i], count));
+      others.push_back(sums.sum(i, other).view(-1).narrow(0, start - places[i], count));
     }
   }
-  piece.zero_();
-  if (!to.empty()) at::_foreach_copy_(to, from);
+  if (found.empty()) return;
+  at::_foreach_copy_(found, others);
+  at::_foreach_mul_(found, own);
 }
 
-/// g_i · g_j, fp64 [groups, groups]. Summed in the store's order, so that it does not depend on how sums are stored.
+/// g_i · g_j, fp64 [groups, groups]. Added up in the store's order, so that it does not depend on how sums are stored.
 at::Tensor products_of(const GradientSums& sums) {
   const int64_t groups = sums.groups();
-  const auto extents = end_to_end(sums);
-  const int64_t end = (extents.back().end + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
+  const auto places = end_to_end(sums);
   const at::Tensor upper = at::zeros({groups, groups}, sums.options().dtype(at::kDouble));
-  const at::Tensor room = at::empty({groups * std::min(kPiece, end)}, sums.options());
-  for (int64_t first = 0; first < end; first += kPiece) {
-    const int64_t elements = std::min(kPiece, end - first);
-    const at::Tensor piece = room.narrow(0, 0, groups * elements).view({groups, elements});
-    gather(sums, extents, first, piece);
+  for (int64_t first = 0; first < places.back(); first += kPiece) {
     for (int64_t group = 0; group < groups; ++group) {
-      const at::Tensor others = piece.narrow(0, group, groups - group);
-      upper.select(0, group).narrow(0, group, groups - group).add_((others * piece.select(0, group)).sum(1));
+      const at::Tensor products = at::zeros({groups - group, std::min(kPiece, places.back() - first)}, sums.options());
+      multiply(sums, places, first, group, products);
+      upper.select(0, group).narrow(0, group, groups - group).add_(products.sum(1));
     }
   }
   return upper + upper.triu(1).t();
