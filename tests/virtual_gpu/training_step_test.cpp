@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
         StepCase{"bf16_frozen_tower", {.frozen_tower = true}, 377},
         StepCase{"bf16_tasks", {.tasks = {.count = 2}}, 541},
         StepCase{"bf16_gradnorm", {.tasks = {.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true}}, 556},
-        StepCase{"bf16_pcgrad", {.repeats = 2, .tasks = {.count = 3, .resolve_conflicts = true}}, 1355},
+        StepCase{"bf16_pcgrad", {.repeats = 2, .tasks = {.count = 3, .resolve_conflicts = true}}, 1363},
         StepCase{"bf16_one_micro_batch", {.micro_batch_size = 4}, 341},
         StepCase{"bf16_untied_tiles", {.parity_case = "full_heads_untied_tiles", .repeats = 4}, 594},
         StepCase{
