@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from material import PRESETS, SEED
-from runs import INPUTS, MEASURED, checkpoint, digest, run_files, trace, without
+from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, digest, run_files, trace, without
 
 # Four steps of four samples in two micro-batches; all that depends on time or on the machine's memory is fixed.
 TRAINING = {
@@ -116,9 +116,9 @@ def write_config(path, settings):
     path.write_text("".join(f"{section}:\n{''.join(lines)}" for section, lines in sections.items()))
 
 
-def summary(out):
+def summary(out, measured=MEASURED):
     """What `--json` printed; the exit code has to do where it was nothing."""
-    return without(json.loads(out), MEASURED) if out.strip() else None
+    return without(json.loads(out), measured) if out.strip() else None
 
 
 def train(program, folder, preset, settings, device="cpu", **how):
@@ -193,7 +193,8 @@ def use(preset):
         answered = program.run(folder, ["generate", "--checkpoint", model, "--image", f"{INPUTS}/data/1.png", "--prompt", "what colour is it?",
                                         "--device", "cpu", "--json"])
         answers = folder / "answers.jsonl"
-        return {"exit codes": [evaluated[0], answered[0]], "evaluation": summary(evaluated[1]), "answer": summary(answered[1]),
+        return {"exit codes": [evaluated[0], answered[0]], "evaluation": summary(evaluated[1], MEASURED_IN_RUNS),
+                "answer": summary(answered[1], MEASURED_IN_RUNS),
                 "answers": answers.read_text() if answers.exists() else None}
     return Case(name, outcome)
 
