@@ -38,8 +38,8 @@ void with_data_set(const PlanArguments& arguments, const train::Config& config, 
   const auto records = train::read_records(config.data.train);
   const auto processor = models::load_processor(
       config.model.path, train::processor_settings(config.data, config.data.train, config.model.adapter));
-  auto request = train::plan_request(config, card, train::workload_of(records, *processor, config),
-                                     train::task_settings(config, records));
+  auto request = train::plan_request(config, train::job_of(config, train::task_settings(config, records)), card,
+                                     train::workload_of(records, *processor, config));
   request.sample_limits = train::sample_limits(records, config, request.workload);
   complete(request, arguments, model);
   use(request);
@@ -49,7 +49,7 @@ void with_described_samples(const PlanArguments& arguments, const train::Config&
                             const planner::TargetCard& card,
                             const std::function<void(const planner::PlanRequest&)>& use) {
   const DescribedSamples samples(arguments, config);
-  auto request = train::plan_request(config, card, samples.workload());
+  auto request = train::plan_request(config, train::job_of(config), card, samples.workload());
   request.sample_limits = samples.limits();
   complete(request, arguments, model);
   use(request);

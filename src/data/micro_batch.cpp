@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@
 
 namespace vlmtrain::data {
 namespace {
+
+using Samples = std::vector<std::reference_wrapper<const Sample>>;
 
 at::Tensor to_tensor(const std::vector<int64_t>& values) {
   at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
@@ -58,7 +61,7 @@ void add_pixel_units(const Sample& sample, std::vector<nn::DropoutUnit>& units) 
   }
 }
 
-at::Tensor join_pixels(std::span<const Sample> samples) {
+at::Tensor join_pixels(const Samples& samples) {
   std::vector<at::Tensor> pixels;
   for (const Sample& sample : samples) {
     if (!sample.pixel_values.defined()) continue;
@@ -73,7 +76,7 @@ at::Tensor join_pixels(std::span<const Sample> samples) {
 }
 
 /// [tokens], or [kPositionAxes, tokens] if a sample asks for it.
-at::Tensor join_positions(std::span<const Sample> samples) {
+at::Tensor join_positions(const Samples& samples) {
   const bool has_axes = std::ranges::any_of(samples, [](const Sample& sample) { return !sample.position_ids.empty(); });
   std::vector<int64_t> positions;
   for (int64_t axis = 0; axis < (has_axes ? kPositionAxes : 1); ++axis) {
@@ -99,18 +102,7 @@ at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
   return memory::copy_to_device(tensor, device);
 }
 
-}  // namespace
-
-MicroBatch MicroBatch::to(at::Device device) const {
-  MicroBatch moved = *this;
-  for (at::Tensor* tensor : {&moved.token_ids, &moved.position_ids, &moved.segments.offsets, &moved.image_positions,
-                             &moved.pixel_values, &moved.label_positions, &moved.labels, &moved.label_tasks}) {
-    *tensor = copy_to(*tensor, device);
-  }
-  return moved;
-}
-
-MicroBatch collate(std::span<const Sample> samples, bool with_tasks) {
+MicroBatch collate(const Samples& samples, bool with_tasks) {
   VLMTRAIN_CHECK(!samples.empty(), "a micro-batch without samples");
   MicroBatch batch;
   std::vector<int64_t> lengths;
@@ -149,6 +141,28 @@ MicroBatch collate(std::span<const Sample> samples, bool with_tasks) {
   batch.labels = to_tensor(labels);
   if (with_tasks) batch.label_tasks = to_tensor(label_tasks);
   return batch;
+}
+
+}  // namespace
+
+MicroBatch MicroBatch::to(at::Device device) const {
+  MicroBatch moved = *this;
+  for (at::Tensor* tensor : {&moved.token_ids, &moved.position_ids, &moved.segments.offsets, &moved.image_positions,
+                             &moved.pixel_values, &moved.label_positions, &moved.labels, &moved.label_tasks}) {
+    *tensor = copy_to(*tensor, device);
+  }
+  return moved;
+}
+
+MicroBatch collate(std::span<const Sample> samples, bool with_tasks) {
+  return collate(Samples(samples.begin(), samples.end()), with_tasks);
+}
+
+MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> places, bool with_tasks) {
+  Samples chosen;
+  chosen.reserve(places.size());
+  for (const int64_t place : places) chosen.emplace_back(samples[static_cast<size_t>(place)]);
+  return collate(chosen, with_tasks);
 }
 
 }  // namespace vlmtrain::data

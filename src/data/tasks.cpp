@@ -38,17 +38,4 @@ void Tasks::number(std::vector<Sample>& samples) const {
   for (auto& sample : samples) sample.task_number = number_of(sample.task);
 }
 
-void sort_by_task(std::vector<Sample>& samples) {
-  std::ranges::stable_sort(samples, {}, &Sample::task_number);
-}
-
-std::vector<int64_t> runs_of_tasks(const std::vector<Sample>& samples) {
-  std::vector<int64_t> runs;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    if (i == 0 || samples[i].task_number != samples[i - 1].task_number) runs.push_back(0);
-    ++runs.back();
-  }
-  return runs;
-}
-
 }  // namespace vlmtrain::data

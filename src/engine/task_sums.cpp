@@ -32,6 +32,11 @@ nn::LossByTask TaskSums::of(const at::Tensor& label_tasks) const {
           .scale_gradients = scale_gradients_};
 }
 
+std::vector<at::Tensor> TaskSums::sums() const {
+  if (!scale_gradients_.defined()) return {sums_};
+  return {sums_, scale_gradients_};
+}
+
 at::Tensor TaskSums::numbers() const {
   if (!scale_gradients_.defined()) return sums_.flatten();
   return at::cat({sums_, at::linalg_vector_norm(scale_gradients_, 2, at::IntArrayRef{1}, /*keepdim=*/true)}, 1)

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "vlmtrain/engine/tasks.h"
 #include "vlmtrain/nn/fused_loss.h"
@@ -18,6 +19,9 @@ class TaskSums {
 
   /// For the loss of a micro-batch whose labels are of these tasks, int64 [labels].
   nn::LossByTask of(const at::Tensor& label_tasks) const;
+
+  /// What adds up over processes: what numbers() is made of.
+  std::vector<at::Tensor> sums() const;
 
   /// fp32 [tasks · 2], or [tasks · 3] with gradient norms; task_results() reads them.
   at::Tensor numbers() const;

@@ -86,7 +86,7 @@ Outcome HostRehearsal::step(const Choices& choices, const std::vector<SampleGrou
   const int64_t small_bytes = memory_.small_live_bytes();
   {
     const ConversionsCounted conversions;
-    run_.step(samples, layout_of(choices, samples));
+    run_.step(samples, layout_of(choices, shapes_of(samples)));
   }
   Outcome outcome;
   const int64_t kept_bytes = memory_.small_peak_bytes() - small_bytes;
@@ -95,7 +95,7 @@ Outcome HostRehearsal::step(const Choices& choices, const std::vector<SampleGrou
                                    .vision_blocks = run_.model().vision_blocks(),
                                    .language_blocks = run_.model().language_blocks(),
                                    .total_elements = run_.model().parameters().total_elements(),
-                                   .trained_elements = run_.optimizer().trained_elements(),
+                                   .trained_elements = run_.training().optimizer.trained_elements(),
                                    .timeline = {}};
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;

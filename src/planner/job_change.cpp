@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "planner/arguments.h"
 
 namespace vlmtrain::planner {
@@ -38,16 +40,18 @@ bool hold_in(nn::Quantization quantization, JobChange& change) {
 
 bool compute_in_16_bits(const RemedyRehearsal::Asked& asked, JobChange& change) {
   if (change.job.precision != engine::Precision::kFp32) return false;
-  change.job.precision = asked.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16;
+  change.job =
+      with_precision(std::move(change.job), asked.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
   change.arguments.push_back("training.precision=" + engine::name_of(change.job.precision));
   change.meaning = "computes in 16 bits";
   return true;
 }
 
 bool shrink_optimizer_states(JobChange& change) {
-  if (change.job.optimizer_states == engine::OptimizerStates::k8Bit) return false;
-  change.job.optimizer_states = engine::OptimizerStates::k8Bit;
-  change.arguments.push_back("training.optimizer_states=" + engine::name_of(change.job.optimizer_states));
+  engine::OptimizerStates& states = change.job.optimizer.states;
+  if (states == engine::OptimizerStates::k8Bit) return false;
+  states = engine::OptimizerStates::k8Bit;
+  change.arguments.push_back("training.optimizer_states=" + engine::name_of(states));
   change.meaning = "holds the optimizer's moments in 8 bits";
   return true;
 }

@@ -45,7 +45,7 @@ nlohmann::ordered_json planned_json(const PlannedStep& step) {
   return {{"fits", step.fits},
           {"model", step.model},
           {"precision", engine::name_of(step.job.precision)},
-          {"optimizer_states", engine::name_of(step.job.optimizer_states)},
+          {"optimizer_states", engine::name_of(step.job.optimizer.states)},
           {"finetune", step.job.lora ? "lora" : "full"},
           {"quantization", nn::name_of(step.job.quantization)},
           {"micro_batch_size", step.choices.micro_batch_size},

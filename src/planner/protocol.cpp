@@ -4,6 +4,20 @@
 
 namespace vlmtrain {
 
+namespace {
+
+template <class T>
+nlohmann::json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+template <class T>
+std::optional<T> if_not_null(const nlohmann::json& json) {
+  return json.is_null() ? std::nullopt : std::optional{json.get<T>()};
+}
+
+}  // namespace
+
 namespace data {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRow, dtype, channels, depth, height, width)
@@ -24,7 +38,32 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
 namespace engine {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskSettings, count, weights, gradient_norms, resolve_conflicts, seed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationLayout, vision_tiles_per_pass, loss_chunk_rows)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, micro_batches, recompute, vision_tiles_per_pass, loss_chunk_rows)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectiveSettings, tasks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSettings, initial, dynamic, growth_steps)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cut, order, sizes, unit)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, cut, recompute, vision_tiles_per_pass, loss_chunk_rows)
+
+void to_json(nlohmann::json& json, const AdamWSettings& settings) {
+  json = {{"beta1", settings.beta1},
+          {"beta2", settings.beta2},
+          {"epsilon", settings.epsilon},
+          {"weight_decay", settings.weight_decay},
+          {"max_grad_norm", settings.max_grad_norm},
+          {"loss_scale", or_null(settings.loss_scale)},
+          {"states", settings.states},
+          {"seed", settings.seed}};
+}
+
+void from_json(const nlohmann::json& json, AdamWSettings& settings) {
+  json.at("beta1").get_to(settings.beta1);
+  json.at("beta2").get_to(settings.beta2);
+  json.at("epsilon").get_to(settings.epsilon);
+  json.at("weight_decay").get_to(settings.weight_decay);
+  json.at("max_grad_norm").get_to(settings.max_grad_norm);
+  settings.loss_scale = if_not_null<LossScaleSettings>(json.at("loss_scale"));
+  json.at("states").get_to(settings.states);
+  json.at("seed").get_to(settings.seed);
+}
 }  // namespace engine
 
 namespace nn {
@@ -35,16 +74,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoraSettings, rank, alpha, dropout, use_rslor
 namespace planner {
 
 namespace {
-
-template <class T>
-nlohmann::json or_null(const std::optional<T>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json();
-}
-
-template <class T>
-std::optional<T> if_not_null(const nlohmann::json& json) {
-  return json.is_null() ? std::nullopt : std::optional{json.get<T>()};
-}
 
 /// JSON is UTF-8 and a path any bytes: each stands as the character of its number.
 std::string path_as_text(const std::filesystem::path& path) {
@@ -95,27 +124,21 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RehearsalDetail, peak, vision_blocks, languag
                                    trained_elements, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {{"model", path_as_text(job.model)},
-          {"precision", job.precision},
-          {"optimizer_states", job.optimizer_states},
-          {"frozen", job.frozen},
-          {"lora", or_null(job.lora)},
-          {"quantization", job.quantization},
-          {"max_grad_norm", job.max_grad_norm},
-          {"tasks", job.tasks}};
+  json = {{"model", path_as_text(job.model)}, {"precision", job.precision},       {"frozen", job.frozen},
+          {"lora", or_null(job.lora)},        {"quantization", job.quantization}, {"optimizer", job.optimizer},
+          {"objective", job.objective}};
   if (job.lora) json["lora"]["adapter"] = path_as_text(job.lora->adapter);
 }
 
 void from_json(const nlohmann::json& json, Job& job) {
   job.model = text_as_path(json.at("model").get<std::string>());
   json.at("precision").get_to(job.precision);
-  json.at("optimizer_states").get_to(job.optimizer_states);
   json.at("frozen").get_to(job.frozen);
   job.lora = if_not_null<nn::LoraSettings>(json.at("lora"));
   if (job.lora) job.lora->adapter = text_as_path(json["lora"].at("adapter").get<std::string>());
   json.at("quantization").get_to(job.quantization);
-  json.at("max_grad_norm").get_to(job.max_grad_norm);
-  json.at("tasks").get_to(job.tasks);
+  json.at("optimizer").get_to(job.optimizer);
+  json.at("objective").get_to(job.objective);
 }
 
 void to_json(nlohmann::json& json, const RehearsalRequest& request) {

@@ -66,7 +66,7 @@ class Rehearser {
         recorder.emplace(memory::with_multiprocessors(card, memory::describe(device_).multiprocessors),
                          engine::dtype_of(job_.precision));
       }
-      run.step(samples, layout_of(request_.choices, samples));
+      run.step(samples, layout_of(request_.choices, shapes_of(samples)));
       if (recorder) outcome_.costs = recorder->costs();
       const auto memory = memory::device_memory(device_);
       outcome_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
@@ -85,7 +85,7 @@ class Rehearser {
                                       .vision_blocks = run.model().vision_blocks(),
                                       .language_blocks = run.model().language_blocks(),
                                       .total_elements = run.model().parameters().total_elements(),
-                                      .trained_elements = run.optimizer().trained_elements(),
+                                      .trained_elements = run.training().optimizer.trained_elements(),
                                       .timeline = {}};
     if (request_.with_timeline) outcome_.detail->timeline = timeline_of(trace_->events(), last_step);
   }
@@ -117,12 +117,15 @@ void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape) {
   }
 }
 
-engine::StepLayout layout_of(const Choices& choices, int64_t samples) {
-  return layout_of(choices, std::vector{samples});
+std::vector<data::SampleShape> shapes_of(const std::vector<SampleGroup>& groups) {
+  std::vector<data::SampleShape> shapes;
+  for (const auto& group : groups) shapes.insert(shapes.end(), static_cast<size_t>(group.count), group.shape);
+  return shapes;
 }
 
-engine::StepLayout layout_of(const Choices& choices, const std::vector<int64_t>& runs) {
-  return {.micro_batches = engine::micro_batches_of_runs(runs, choices.micro_batch_size),
+engine::StepLayout layout_of(const Choices& choices, std::span<const data::SampleShape> shapes,
+                             const engine::CutRule& rule) {
+  return {.cut = engine::equal_cut(std::ssize(shapes), choices.micro_batch_size, rule),
           .recompute = choices.recompute,
           .vision_tiles_per_pass = choices.vision_tiles_per_pass,
           .loss_chunk_rows = choices.loss_chunk_rows};

@@ -20,25 +20,16 @@ std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
 }  // namespace
 
 RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
-    : device_(device),
-      tasks_(job.tasks),
-      model_(models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization)) {
+    : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
   if (!trains) return;
-  models::freeze(*model_, job.frozen);
-  std::optional<engine::LossScaleSettings> loss_scale;
-  if (job.precision == engine::Precision::kFp16) loss_scale.emplace();
-  sums_ = std::make_unique<engine::GradientSums>(model_->parameters(), job.tasks.groups());
-  optimizer_ = std::make_unique<engine::AdamW>(
-      model_->parameters(), *sums_,
-      engine::AdamWSettings{
-          .max_grad_norm = job.max_grad_norm, .loss_scale = loss_scale, .states = job.optimizer_states});
+  training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups());
 }
 
-void RehearsedRun::step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout) {
+void RehearsedRun::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
   try {
-    const auto result = engine::optimizer_step(
-        *model_, *sums_, *optimizer_, samples_of(samples), [] { return engine::LearningRates{}; }, layout, device_,
-        tasks_);
+    const auto samples = samples_of(groups);
+    const auto result =
+        engine::optimizer_step(*training_, engine::step_input(*objective_, samples), layout, engine::LearningRates{});
     scalars_.emplace(result.numbers);
   } catch (const engine::StepOutOfMemory& error) {
     if (error.scarce() == memory::Scarce::kHost) throw rehearsal_lacks_memory(error.what());
@@ -74,10 +65,20 @@ UserError rehearsal_lacks_memory(const std::string& reason) {
                    reason);
 }
 
-engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples) {
-  int64_t count = 0;
-  for (const auto& group : samples) count += group.count;
-  return layout_of(choices, count);
+Job with_precision(Job job, engine::Precision precision) {
+  job.precision = precision;
+  if (precision != engine::Precision::kFp16) {
+    job.optimizer.loss_scale.reset();
+  } else if (!job.optimizer.loss_scale) {
+    job.optimizer.loss_scale.emplace();
+  }
+  return job;
+}
+
+std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
+  auto model = models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization);
+  models::freeze(*model, job.frozen);
+  return model;
 }
 
 }  // namespace vlmtrain::planner

@@ -7,8 +7,9 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/objective.h"
 #include "vlmtrain/engine/step_layout.h"
+#include "vlmtrain/engine/training.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/planner/rehearsal.h"
 
@@ -27,24 +28,21 @@ class RehearsedRun {
   /// What an evaluation does between two steps: a part of the batch, then all of it, since sizes that change fragment
   /// memory. Answers never end.
   void evaluate(const EvaluatedBatch& batch) const;
-  void drop_gradients() { sums_->drop(); }
+  void drop_gradients() { training_->sums.drop(); }
 
   const models::VisionLanguageModel& model() const { return *model_; }
-  const engine::AdamW& optimizer() const { return *optimizer_; }
+  /// REQUIRES: it trains.
+  const engine::Training& training() const { return *training_; }
 
  private:
   at::Device device_;
-  engine::TaskSettings tasks_;
+  std::unique_ptr<const engine::Objective> objective_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::GradientSums> sums_;
-  std::unique_ptr<engine::AdamW> optimizer_;
+  std::unique_ptr<engine::Training> training_;
   std::optional<engine::AsyncScalars> scalars_;  // of a step, until the next one
 };
 
 /// For what a rehearsal cannot do for lack of the host's memory.
 UserError rehearsal_lacks_memory(const std::string& reason);
-
-/// The layout that a plan gives a step of these samples.
-engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples);
 
 }  // namespace vlmtrain::planner

@@ -29,7 +29,7 @@ std::string model_words(const planner::Plan& plan) {
                                   ? "all trained"
                                   : fmt::format("{} trained", number_words(detail.trained_elements));
   const bool quantized = plan.job.quantization != nn::Quantization::kNone;
-  const engine::OptimizerStates states = plan.job.optimizer_states;
+  const engine::OptimizerStates states = plan.job.optimizer.states;
   return fmt::format(
       "{}, {} parameters, {}{}, {}{}{}", printable(plan.model), number_words(detail.total_elements), trained,
       frozen.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen, ", ")), engine::name_of(plan.job.precision),

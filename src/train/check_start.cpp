@@ -14,7 +14,7 @@ void check_start(const Config& config, const std::vector<io::Record>& records) {
   task_settings(config.training.balance, data::Tasks(records));
   const auto newest = newest_checkpoint(run_folder(config));
   if (newest) resume_from(*newest, config, run_fingerprint(config, std::ssize(records)));
-  load_model(config, at::kMeta, newest, /*with_values=*/false);
+  load_model(config, job_of(config), at::kMeta, newest, /*with_values=*/false);
 }
 
 }  // namespace vlmtrain::train

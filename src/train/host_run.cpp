@@ -116,7 +116,7 @@ HostChoices HostChoices::of_json(const nlohmann::ordered_json& json, const std::
 }
 
 HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
-                 int64_t making_bytes, const engine::TaskSettings& tasks, std::filesystem::path run_folder,
+                 int64_t making_bytes, const planner::Job& job, std::filesystem::path run_folder,
                  const std::optional<HostChoices>& kept)
     : run_folder_(std::move(run_folder)) {
   memory::give_back_large_blocks();
@@ -129,7 +129,7 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
   const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);
   bytes_ahead_ = limit.ahead_bytes;
 
-  const planner::PlanRequest asked = plan_request(config, /*card=*/{}, std::move(workload), tasks);
+  const planner::PlanRequest asked = plan_request(config, job, /*card=*/{}, std::move(workload));
   const HostPlanRequest request{.model = asked.model,
                                 .job = asked.job,
                                 .mode = asked.mode,

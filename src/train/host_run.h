@@ -34,7 +34,7 @@ class HostRun {
   /// run's checkpoint says, if there is one. Throws UserError (kDoesNotFit), which says what would
   /// fit. A plan that fails for reasons of its own does not stop a run: choices() are then cautious ones.
   HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
-          int64_t making_bytes, const engine::TaskSettings& tasks, std::filesystem::path run_folder,
+          int64_t making_bytes, const planner::Job& job, std::filesystem::path run_folder,
           const std::optional<HostChoices>& kept);
 
   /// What the run does and its checkpoints keep.

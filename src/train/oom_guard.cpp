@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/recovery.h"
 
 namespace vlmtrain::train {
+
+using engine::Verdict;
+using memory::Scarce;
 
 namespace {
 
@@ -21,32 +23,58 @@ UserError device_is_full(const std::string& reason) {
 
 }  // namespace
 
-OomGuard::OomGuard(models::VisionLanguageModel& model, engine::GradientSums& sums, engine::AdamW& optimizer,
-                   at::Device device, OnFailure on_failure)
-    : model_(model), sums_(sums), optimizer_(optimizer), device_(device), on_failure_(std::move(on_failure)) {}
+OomGuard::OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus,
+                   OnFailure on_failure)
+    : training_(training), device_(device), consensus_(consensus), on_failure_(std::move(on_failure)) {}
 
-GuardedStep OomGuard::step(std::span<const data::Sample> samples, const engine::StepLayout& layout, uint64_t seed,
-                           const engine::RatesSource& rates, const engine::TaskSettings& tasks) {
-  GuardedStep done{.result = {}, .layout = layout, .failed_attempts = 0};
+DoneStep OomGuard::step(const engine::Objective& objective, std::span<const data::Sample> samples,
+                        const engine::StepLayout& layout, uint64_t seed, const RatesSource& rates) {
+  const engine::StepInput input{
+      .objective = objective, .samples = samples, .normalizers = consensus_.sum(objective.normalizers(samples))};
+  DoneStep done{.result = {}, .layout = layout};
   Taken taken;
   for (;; ++done.failed_attempts) {
     at::Generator generator = at::globalContext().defaultGenerator(device_);
     generator.set_current_seed(seed);
+    const Attempt own = attempt(input, rates, done);
+    if (own.is_done) return done;
+    recover(own.failure ? own.failure->scarce() : Scarce::kDevice);
+    std::optional<SampleDoesNotFit> hopeless;
     try {
-      done.result = engine::optimizer_step(model_, sums_, optimizer_, samples, rates, done.layout, device_, tasks);
-      return done;
-    } catch (const engine::StepOutOfMemory& error) {
-      recover(error.scarce());
-      done.layout = next_layout(done.layout, error, taken);
-      on_failure_(error.what(), done.layout);
+      if (own.failure) done.layout = next_layout(done.layout, *own.failure, taken);
+    } catch (const SampleDoesNotFit& error) {
+      hopeless = error;
     }
+    if (consensus_.worst(hopeless ? Verdict::kLeaveOut : Verdict::kFine) == Verdict::kLeaveOut) {
+      throw hopeless ? *hopeless : SampleDoesNotFit(std::nullopt, Scarce::kDevice, "another process's sample");
+    }
+    on_failure_(own.failure ? own.failure->what() : "in another process", done.layout);
   }
 }
 
-/// The failed attempt's tensors are gone by now, but for the gradients that the parameters hold.
+OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const RatesSource& rates, DoneStep& done) {
+  engine::Step step(training_, input, consensus_);
+  Attempt own;
+  const auto goes_well = [&](const auto& phase) {
+    try {
+      phase();
+    } catch (const engine::StepOutOfMemory& error) {
+      own.failure = error;
+    }
+    return consensus_.worst(own.failure ? Verdict::kRedoSmaller : Verdict::kFine) == Verdict::kFine;
+  };
+  if (!goes_well([&] { step.accumulate(done.layout); })) return own;
+  const engine::LearningRates chosen = rates();
+  if (!goes_well([&] { step.prepare(); })) return own;
+  done.result = step.apply(chosen);
+  own.is_done = true;
+  return own;
+}
+
+/// The failed attempt's tensors are gone by now, but for the gradient sums.
 void OomGuard::recover(memory::Scarce scarce) {
-  if (scarce != memory::Scarce::kDevice) memory::release_pinned(device_);
-  sums_.drop();
+  if (scarce != Scarce::kDevice) memory::release_pinned(device_);
+  training_.sums.drop();
   memory::release_unused(device_);
 }
 
@@ -54,13 +82,15 @@ engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const
                                          Taken& taken) const {
   if (error.scarce() == memory::Scarce::kDriver && !std::exchange(taken.emptied, true)) return failed;
   if (!std::exchange(taken.halved, true)) {
-    if (const auto cut = engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Cut::kAllAsLarge)) {
+    if (const auto cut =
+            engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Division::kAllAsLarge)) {
       return *cut;
     }
   }
-  const models::RecomputeBlocks all_blocks{model_.vision_blocks(), model_.language_blocks()};
+  const models::RecomputeBlocks all_blocks{training_.model.vision_blocks(), training_.model.language_blocks()};
   if (const auto least = engine::with_least_memory(failed, all_blocks)) return *least;
-  if (const auto singles = engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Cut::kSingles)) {
+  if (const auto singles =
+          engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Division::kSingles)) {
     return *singles;
   }
   if (const auto failure = device_.is_cpu() ? std::nullopt : memory::failure_of(device_)) {
@@ -73,7 +103,7 @@ engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const
                     "model (lora.rank, model.freeze_…)",
                     memory::name_of(error.scarce()), error.what()));
   }
-  throw SampleDoesNotFit(failed.first_sample(error.micro_batch()), error.scarce(), error.what());
+  throw SampleDoesNotFit(failed.cut.micro_batch(error.micro_batch()).front(), error.scarce(), error.what());
 }
 
 }  // namespace vlmtrain::train

@@ -2,38 +2,47 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 
 #include "vlmtrain/engine/step.h"
+#include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::train {
 
 /// A step that is done, and how.
-struct GuardedStep {
+struct DoneStep {
   engine::StepResult result;
   engine::StepLayout layout;  ///< of the attempt that went through
   int64_t failed_attempts = 0;
+  memory::DeviceMemory memory = {};  ///< as it was left, with the peaks since they were last reset
 };
 
 /// A sample that does not fit even alone, with everything recomputed.
 class SampleDoesNotFit : public std::runtime_error {
  public:
-  SampleDoesNotFit(int64_t place, memory::Scarce scarce, const std::string& reason)
+  SampleDoesNotFit(std::optional<int64_t> place, memory::Scarce scarce, const std::string& reason)
       : std::runtime_error(reason), place_(place), scarce_(scarce) {}
-  /// In the samples of the step.
-  int64_t place() const { return place_; }
+  /// In the samples of the step; nothing where it is another process's.
+  std::optional<int64_t> place() const { return place_; }
   memory::Scarce scarce() const { return scarce_; }
 
  private:
-  int64_t place_;
+  std::optional<int64_t> place_;
   memory::Scarce scarce_;
 };
+
+/// Asked for a step's learning rates once its gradients are there.
+using RatesSource = std::function<engine::LearningRates()>;
 
 /// Does optimizer steps, and does a step over again, whole, where memory did not suffice, of the device or of the host:
 /// gradients are dropped, caches emptied, the random state is what it was, and micro-batches are smaller. No weight had
 /// changed, the loss is divided by the same label tokens, so the result is the same.
+///
+/// Where several processes train together, an attempt that failed in one of them is done again in all; those where it
+/// went well do it as they did.
 ///
 /// The levels: 0. as it was, once, where the driver lacked memory that the emptied cache may have been; 1.
 /// micro-batches as large as the failed one are cut in two; 2. everything is recomputed, vision passes and loss chunks
@@ -43,13 +52,12 @@ class OomGuard {
   /// Hears of each failed attempt that is followed by another.
   using OnFailure = std::function<void(const std::string& reason, const engine::StepLayout& next)>;
 
-  OomGuard(models::VisionLanguageModel& model, engine::GradientSums& sums, engine::AdamW& optimizer, at::Device device,
-           OnFailure on_failure);
+  OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus, OnFailure on_failure);
 
   /// `seed` is of the step's random stream. Throws SampleDoesNotFit, UserError (kDoesNotFit) where the optimizer's own
   /// memory does not suffice, and UserError (kFailed) where the device has no memory for anything any more.
-  GuardedStep step(std::span<const data::Sample> samples, const engine::StepLayout& layout, uint64_t seed,
-                   const engine::RatesSource& rates, const engine::TaskSettings& tasks = {});
+  DoneStep step(const engine::Objective& objective, std::span<const data::Sample> samples,
+                const engine::StepLayout& layout, uint64_t seed, const RatesSource& rates);
 
  private:
   /// Levels of this step that were taken.
@@ -57,14 +65,19 @@ class OomGuard {
     bool emptied = false;
     bool halved = false;
   };
+  /// How an attempt of this process ended, and of which failure.
+  struct Attempt {
+    bool is_done = false;  ///< in all processes
+    std::optional<engine::StepOutOfMemory> failure = {};
+  };
+  Attempt attempt(const engine::StepInput& input, const RatesSource& rates, DoneStep& done);
   void recover(memory::Scarce scarce);
   engine::StepLayout next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
                                  Taken& taken) const;
 
-  models::VisionLanguageModel& model_;
-  engine::GradientSums& sums_;
-  engine::AdamW& optimizer_;
+  engine::Training& training_;
   at::Device device_;
+  const engine::Consensus& consensus_;
   OnFailure on_failure_;
 };
 

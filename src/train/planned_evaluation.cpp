@@ -14,7 +14,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-planner::Job job_of(const Config& config, const std::filesystem::path& checkpoint) {
+planner::Job evaluated_job(const Config& config, const std::filesystem::path& checkpoint) {
   planner::Job job;
   job.model = checkpoint;
   job.precision = config.training.precision;
@@ -62,7 +62,7 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
                                          .on_bad_sample = config.data.on_bad_sample}};
   planned.settings.batch_size = config.evaluation.batch_size.value_or(planned.settings.batch_size);
   try {
-    auto request = evaluation_request(config, set, job_of(config, checkpoint));
+    auto request = evaluation_request(config, set, evaluated_job(config, checkpoint));
     const auto plan = device.is_cpu() ? plan_on_host(config, std::move(request), set.making_bytes())
                                       : plan_on_card(config, std::move(request), device);
     planned.settings.batch_size = plan.batch_size;

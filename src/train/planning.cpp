@@ -9,17 +9,20 @@
 
 namespace vlmtrain::train {
 
-planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload,
-                                  const engine::TaskSettings& tasks) {
+planner::Job job_of(const Config& config, const engine::TaskSettings& tasks) {
   return {.model = config.model.path,
-          .job = {.model = config.model.path,
-                  .precision = config.training.precision,
-                  .optimizer_states = config.training.optimizer_states,
-                  .frozen = frozen_parts(config.model),
-                  .lora = lora_settings(config),
-                  .quantization = quantization(config),
-                  .max_grad_norm = config.training.max_grad_norm,
-                  .tasks = tasks},
+          .precision = config.training.precision,
+          .frozen = frozen_parts(config.model),
+          .lora = lora_settings(config),
+          .quantization = quantization(config),
+          .optimizer = adamw_settings(config.training),
+          .objective = {.tasks = tasks}};
+}
+
+planner::PlanRequest plan_request(const Config& config, planner::Job job, planner::TargetCard card,
+                                  planner::Workload workload) {
+  return {.model = config.model.path,
+          .job = std::move(job),
           .card = std::move(card),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,

@@ -29,10 +29,9 @@ planner::Plan plan_or_say_why(const planner::PlanRequest& request) {
 }  // namespace
 
 RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload workload,
-                 std::vector<planner::SampleLimit> limits, const engine::TaskSettings& tasks,
-                 std::filesystem::path run_folder)
+                 std::vector<planner::SampleLimit> limits, const planner::Job& job, std::filesystem::path run_folder)
     : device_(device), run_folder_(std::move(run_folder)) {
-  auto request = plan_request(config, planner::card_of_device(memory::describe(device)), std::move(workload), tasks);
+  auto request = plan_request(config, job, planner::card_of_device(memory::describe(device)), std::move(workload));
   request.sample_limits = std::move(limits);
   auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, plan_or_say_why);
   plan_ = std::move(plan);

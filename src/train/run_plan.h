@@ -29,7 +29,7 @@ class RunPlan {
   /// allocator as the plan needs it.
   /// `limits` are of the samples, for what the refusal says.
   RunPlan(const Config& config, at::Device device, planner::Workload workload, std::vector<planner::SampleLimit> limits,
-          const engine::TaskSettings& tasks, std::filesystem::path run_folder);
+          const planner::Job& job, std::filesystem::path run_folder);
 
   const planner::Choices& choices() const { return plan_.chosen.choices; }
   const planner::StepPeaks& peaks() const { return plan_.chosen.peaks; }

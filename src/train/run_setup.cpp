@@ -48,9 +48,10 @@ RunSetup::RunSetup(const Config& config, at::Device device)
   settle_bad_samples(outlines, config, records, ledger, folder / "ledger.json");
   settle_steps(config);
   if (config.evaluation.are_wanted()) look_at_evaluated(config);
-  make_plan(config, device, workload_of(records, outlines, config), outlines.making_bytes);
+  const planner::Job job = job_of(config, tasks.initial_settings());
+  make_plan(config, device, job, workload_of(records, outlines, config), outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
-  load(config, device);
+  load(config, device, job);
 }
 
 void RunSetup::find_newest(const Config& config) {
@@ -103,18 +104,18 @@ bool RunSetup::has_other_course() const {
 
 void RunSetup::settle_steps(const Config& config) {
   const int64_t usable = ledger.samples() - ledger.count(data::SampleStatus::kDropped);
-  const auto& training = config.training;
-  if (!resumed) state.total_steps = train::total_steps(training, usable);
+  const auto& options = config.training;
+  if (!resumed) state.total_steps = train::total_steps(options, usable);
   if (!changes.empty()) {
-    const double epochs = data::EpochProgress(ledger, static_cast<uint64_t>(training.seed)).at(state.cursor);
-    state.total_steps = total_steps_after(state.step, epochs, training, usable);
+    const double epochs = data::EpochProgress(ledger, static_cast<uint64_t>(options.seed)).at(state.cursor);
+    state.total_steps = total_steps_after(state.step, epochs, options, usable);
     if (*state.total_steps <= state.step) {
       throw usage_error(
           "{}: the run there has done {} steps, and training.{} asks for no more, so there is nothing left for what "
           "has changed; raise it",
           checkpoints.newest()->string(), state.step,
-          training.max_steps ? fmt::format("max_steps={}", *training.max_steps)
-                             : fmt::format("epochs={}", training.epochs));
+          options.max_steps ? fmt::format("max_steps={}", *options.max_steps)
+                            : fmt::format("epochs={}", options.epochs));
     }
     state.changed_at = state.step;
     if (has_other_course()) {
@@ -122,10 +123,10 @@ void RunSetup::settle_steps(const Config& config) {
       state.schedule_start = {.step = from_here ? state.step : 0, .skipped_steps = from_here ? state.skipped_steps : 0};
     }
   }
-  total_steps = state.total_steps.value_or(train::total_steps(training, std::ssize(records)));
-  schedule.shape = training.lr_scheduler;
+  total_steps = state.total_steps.value_or(train::total_steps(options, std::ssize(records)));
+  schedule.shape = options.lr_scheduler;
   schedule.total_steps = total_steps - state.schedule_start.step;
-  schedule.warmup_steps = std::llround(training.warmup_ratio * static_cast<double>(schedule.total_steps));
+  schedule.warmup_steps = std::llround(options.warmup_ratio * static_cast<double>(schedule.total_steps));
 }
 
 double RunSetup::schedule_factor() const {
@@ -149,12 +150,12 @@ std::string RunSetup::describe_changes(const Config& config) const {
                             learning_rates(config.training, schedule_factor()).language_model, total_steps);
 }
 
-void RunSetup::make_plan(const Config& config, at::Device device, planner::Workload workload, int64_t making_bytes) {
-  const auto task_settings = tasks.initial_settings();
+void RunSetup::make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
+                         int64_t making_bytes) {
   auto limits = sample_limits(records, config, workload);
   if (!device.is_cpu()) {
     try {
-      plan.emplace(config, device, std::move(workload), std::move(limits), task_settings, folder);
+      plan.emplace(config, device, std::move(workload), std::move(limits), job, folder);
     } catch (const PlanningFailed& failure) {
       go_on_without_plan(config, device, failure, folder);
     }
@@ -163,8 +164,7 @@ void RunSetup::make_plan(const Config& config, at::Device device, planner::Workl
   std::optional<HostChoices> kept;
   if (!state.host_memory.is_null() && changes.empty())
     kept = HostChoices::of_json(state.host_memory, checkpoints.newest()->string());
-  host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, task_settings, folder,
-                                   kept);
+  host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, job, folder, kept);
   state.host_memory = host->fixed().to_json();
 }
 
@@ -193,7 +193,7 @@ void RunSetup::plan_evaluation(const Config& config) {
                evaluation_plan.fits ? "" : "; the largest may not fit, and is cut or left out then");
 }
 
-void RunSetup::load(const Config& config, at::Device device) {
+void RunSetup::load(const Config& config, at::Device device, const planner::Job& job) {
   const auto newest = checkpoints.newest();
   // A virtual card holds no values.
   if (!is_rehearsal()) {
@@ -201,7 +201,7 @@ void RunSetup::load(const Config& config, at::Device device) {
     const auto& words = processor->chat_template().source();
     if (!words.is_in_checkpoint) base->put_chat_template(words.jinja);
   }
-  model = load_model(config, device, newest, /*with_values=*/!is_rehearsal());
+  model = load_model(config, job, device, newest, /*with_values=*/!is_rehearsal());
   std::optional<models::BaseWeights> saved;  // the checkpoint, where more than the model's weights is taken of it
   if (base && newest && !(changes.empty() && state.settled_parts.empty())) {
     const bool has_lora = model->parameters().lora().has_value();
@@ -218,13 +218,13 @@ void RunSetup::load(const Config& config, at::Device device) {
   }
   choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
   choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());
-  sums = std::make_unique<engine::GradientSums>(model->parameters(), tasks.initial_settings().groups());
-  optimizer = std::make_unique<engine::AdamW>(model->parameters(), *sums, adamw_settings(config.training));
+  training = std::make_unique<engine::Training>(*model, job.optimizer,
+                                                engine::make_objective(job.objective)->gradient_groups());
   if (!newest) return;
   if (changes.empty()) {
-    load_optimizer(*newest, *optimizer);
+    load_optimizer(*newest, training->optimizer);
   } else {
-    carried_ = carry_optimizer(*newest, *saved, model->parameters(), *optimizer);
+    carried_ = carry_optimizer(*newest, *saved, model->parameters(), training->optimizer);
     tasks_go_on_ = tasks.knows(has_other_samples() ? nlohmann::ordered_json() : state.task_balance);
   }
   if (tasks_go_on_) tasks.restore(state.task_balance, newest->string());

@@ -10,8 +10,8 @@
 #include "train/run_plan.h"
 #include "train/task_balance.h"
 #include "vlmtrain/data/ledger.h"
-#include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/schedule.h"
+#include "vlmtrain/engine/training.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
@@ -50,8 +50,7 @@ struct RunSetup {
   planner::EvaluationPlan evaluation_plan;  ///< where the run has evaluations
   planner::Choices choices;
   std::unique_ptr<models::VisionLanguageModel> model;
-  std::unique_ptr<engine::GradientSums> sums;
-  std::unique_ptr<engine::AdamW> optimizer;
+  std::unique_ptr<engine::Training> training;
   std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual card
 
   /// What the learning rates of the next step are multiplied by.
@@ -67,10 +66,11 @@ struct RunSetup {
   bool has_other_course() const;
   /// Of the data set before, where that has changed.
   std::string earlier_ledger() const;
-  void make_plan(const Config& config, at::Device device, planner::Workload workload, int64_t making_bytes);
+  void make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
+                 int64_t making_bytes);
   void look_at_evaluated(const Config& config);
   void plan_evaluation(const Config& config);
-  void load(const Config& config, at::Device device);
+  void load(const Config& config, at::Device device, const planner::Job& job);
 
   nlohmann::ordered_json before_;  // the checkpoint's fingerprint
   engine::CarriedStates carried_;  // where settings were changed

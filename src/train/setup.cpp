@@ -176,14 +176,16 @@ models::FrozenParts frozen_parts(const ModelOptions& options) {
 
 namespace {
 
-void freeze(models::VisionLanguageModel& model, const ModelOptions& options) {
-  if (!models::freeze(model, frozen_parts(options))) {
+/// REQUIRES: what is frozen is.
+void check_trained(const models::VisionLanguageModel& model) {
+  const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
+  if (std::ranges::none_of(model.parameters().all(), is_trained)) {
     throw usage_error(
         "model.freeze_vision_tower, model.freeze_projector and model.freeze_language_model leave nothing to train; set "
         "one of them to false");
   }
   for (const auto& parameter : model.parameters().all()) {
-    if (!parameter.in_modules_to_save || parameter.tensor.requires_grad()) continue;
+    if (!parameter.in_modules_to_save || is_trained(parameter)) continue;
     throw usage_error(
         "lora.modules_to_save has {} trained, and model.freeze_… keeps its part of the model as it is; take one of the "
         "two out",
@@ -202,14 +204,15 @@ void check_keys(const Config& config) {
   micro_batch_size(config.training);
 }
 
-std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
+std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, planner::Job job, at::Device device,
                                                         const std::optional<std::filesystem::path>& newest,
                                                         bool with_values) {
-  const auto lora = lora_settings(config, newest.value_or(""));
-  const std::filesystem::path weights = newest && !lora ? *newest : std::filesystem::path(config.model.path);
-  auto model =
-      models::build_model(weights, device, engine::dtype_of(config.training.precision), lora, quantization(config));
-  freeze(*model, config.model);
+  job.lora = lora_settings(config, newest.value_or(""));
+  if (newest && !job.lora) job.model = *newest;
+  const auto& lora = job.lora;
+  const std::filesystem::path& weights = job.model;
+  auto model = planner::build_model(job, device);
+  check_trained(*model);
   if (!with_values) return model;
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const bool is_start = newest == std::nullopt;

@@ -81,23 +81,21 @@ TaskBalance::TaskBalance(const engine::BalanceOptions& options, const data::Task
   }
 }
 
-void TaskBalance::prepare(std::vector<data::Sample>& samples) const {
-  if (!settings_.apart()) return;
-  tasks_.number(samples);
-  if (settings_.resolve_conflicts) data::sort_by_task(samples);
+void TaskBalance::number(std::vector<data::Sample>& samples) const {
+  if (settings_.apart()) tasks_.number(samples);
 }
 
-std::vector<int64_t> TaskBalance::runs_of(const std::vector<data::Sample>& samples) const {
-  return settings_.resolve_conflicts ? data::runs_of_tasks(samples) : std::vector{std::ssize(samples)};
+engine::CutRule TaskBalance::cut_rule(const std::vector<data::Sample>& samples) const {
+  return engine::CrossEntropy(settings_).cut_rule(samples);
 }
 
-engine::TaskSettings TaskBalance::settings(int64_t step, uint64_t step_seed) {
+std::shared_ptr<const engine::CrossEntropy> TaskBalance::objective(int64_t step, uint64_t step_seed) {
   for (; !observations_.empty() && observations_.front().step <= step - 2; observations_.pop_front()) {
     gradnorm_->update(observations_.front().results, observations_.front().weights);
   }
   if (gradnorm_) settings_.weights = gradnorm_->weights();
   settings_.seed = step_seed;
-  return settings_;
+  return std::make_shared<const engine::CrossEntropy>(settings_);
 }
 
 void TaskBalance::learn(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,

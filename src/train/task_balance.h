@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "vlmtrain/data/tasks.h"
+#include "vlmtrain/engine/cross_entropy.h"
 #include "vlmtrain/engine/gradnorm.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/train/config.h"
@@ -25,18 +27,19 @@ class TaskBalance {
  public:
   TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks);
 
-  /// Numbers the samples of a step and, where micro-batches are of one task each, brings these together.
-  void prepare(std::vector<data::Sample>& samples) const;
-  /// Samples that a micro-batch may be made of, one run after another.
-  std::vector<int64_t> runs_of(const std::vector<data::Sample>& samples) const;
+  /// Numbers the samples of a step.
+  void number(std::vector<data::Sample>& samples) const;
 
   /// As the configuration has them. REQUIRES: no step was begun.
   const engine::TaskSettings& initial_settings() const { return settings_; }
+  /// What cuts of a step follow from: weights do not matter for it.
+  engine::CutRule cut_rule(const std::vector<data::Sample>& samples) const;
 
   /// Of a step, from 1. REQUIRES: learn() has been told of all but at most one step before it.
-  engine::TaskSettings settings(int64_t step, uint64_t step_seed);
+  std::shared_ptr<const engine::CrossEntropy> objective(int64_t step, uint64_t step_seed);
 
-  /// Takes note of a step that is done, in order, and enters its tasks into `metrics`.
+  /// Takes note of a step that is done, in order, and enters its tasks into `metrics`. `weights`: that it was done
+  /// with.
   void learn(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
              report::StepMetrics& metrics);
 

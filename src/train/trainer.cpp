@@ -16,13 +16,12 @@
 #include "train/callbacks/progress_bar.h"
 #include "train/callbacks/tensorboard_events.h"
 #include "train/evaluation_in_run.h"
-#include "train/oom_guard.h"
-#include "train/pending_step.h"
+#include "train/pending_report.h"
 #include "train/run_lock.h"
 #include "train/run_setup.h"
 #include "train/sample_predictions.h"
+#include "train/step_runner.h"
 #include "train/unsafe_to_save.h"
-#include "train/upcoming_steps.h"
 #include "train/watch/anomaly_watch.h"
 #include "train/watch/memory_watch.h"
 #include "vlmtrain/base/error.h"
@@ -81,11 +80,6 @@ class Trainer {
             fmt::format("going on after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
     }
     if (!run_.changes.empty()) event(report::EventKind::kChanged, run_.describe_changes(config));
-    if (run_.plan && config.memory.twin) {
-      twin_ = std::make_unique<TwinLink>(
-          run_.plan->twin_settings(), device,
-          [this](report::EventKind kind, const std::string& message) { event(kind, message); });
-    }
   }
 
   TrainingSummary train() {
@@ -96,7 +90,7 @@ class Trainer {
       throw;
     }
     write_ledger();
-    if (run_.plan) run_.plan->compare(most_, device_used_bytes(), run_.state.step, twin_ ? &twin_->summary() : nullptr);
+    if (run_.plan) run_.plan->compare(most_, device_used_bytes(), run_.state.step, runner_->twin_summary());
     if (run_.host) run_.host->compare(run_.state.step);
     if (predictions_) predictions_->finish();
     callbacks_.end(/*well=*/true);
@@ -130,15 +124,14 @@ class Trainer {
       return;
     }
     forget_best_that_is_gone();
-    evaluation::EvaluationSettings settings{
-        .device = device_,
-        .batch_size = run_.evaluation_plan.batch_size,
-        .layout = run_.evaluation_plan.layout,
-        .num_workers = config_.data.num_workers,
-        .answers = config_.evaluation.answers,
-        .max_new_tokens = config_.evaluation.max_new_tokens,
-        .end_token_ids = models::end_token_ids(config_.model.path, run_.evaluated->processor()),
-        .on_bad_sample = config_.data.on_bad_sample};
+    EvaluationSettings settings{.device = device_,
+                                .batch_size = run_.evaluation_plan.batch_size,
+                                .layout = run_.evaluation_plan.layout,
+                                .num_workers = config_.data.num_workers,
+                                .answers = config_.evaluation.answers,
+                                .max_new_tokens = config_.evaluation.max_new_tokens,
+                                .end_token_ids = models::end_token_ids(config_.model.path, run_.evaluated->processor()),
+                                .on_bad_sample = config_.data.on_bad_sample};
     if (run_.host) settings.bytes_ahead = run_.host->evaluation_bytes_ahead();
     settings.is_to_stop = [] { return stop_signal() != 0; };
     settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
@@ -196,7 +189,8 @@ class Trainer {
     const int64_t micro = run_.choices.micro_batch_size;
     spdlog::info("model {}: {} parameters, {} trained, in {} on {}", config_.model.path,
                  number_words(run_.model->parameters().total_elements()),
-                 number_words(run_.optimizer->trained_elements()), engine::name_of(training.precision), device_.str());
+                 number_words(run_.training->optimizer.trained_elements()), engine::name_of(training.precision),
+                 device_.str());
     spdlog::info("data {}: {} usable samples; {} steps of {}{} samples, in {} micro-batches of {}", config_.data.train,
                  run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
                  training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
@@ -209,26 +203,27 @@ class Trainer {
 
   void loop() {
     stop_between_steps();
-    data::LoaderSettings settings = loader_settings(config_);
-    if (run_.host) settings.bytes_ahead = run_.host->bytes_ahead();
-    data::Loader loader(run_.records, *run_.processor, settings, run_.state.cursor, run_.ledger);
-    UpcomingSteps upcoming(loader, run_.choices, run_.tasks, twin_.get(), run_.state.step + 1, run_.total_steps);
-    OomGuard guard(*run_.model, *run_.sums, *run_.optimizer, device_,
-                   [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); });
-    if (predictions_ && run_.resumed && stop_signal() == 0) predictions_->resume(run_.state.step);
+    runner_.emplace(config_, run_, device_, consensus_,
+                    [this](report::EventKind kind, std::string message, std::vector<std::string> ids) {
+                      event(kind, std::move(message), std::move(ids));
+                    });
+    if (predictions_ && run_.resumed && !is_to_stop()) predictions_->resume(run_.state.step);
     // What loading left behind is not what a step leaves behind.
     memory::release_unused(device_);
     make_up_evaluation();
     if (predictions_) predictions_->begin();
-    while (!is_over() && stop_signal() == 0) {
+    while (!is_over() && !is_to_stop()) {
       // 1. The samples of this step, exactly the global batch, and how its micro-batches are to be cut.
       const auto start = Clock::now();
-      UpcomingStep step = upcoming.next(step_seconds_);
+      PlannedStep step = runner_->next(step_seconds_);
       memory_watch_.before_step();
       // 2. Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out.
-      const GuardedStep done = do_step(guard, upcoming, step);
+      const uint64_t step_seed = stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
+      const auto objective = run_.tasks.objective(step.step, step_seed);
+      const DoneStep done = runner_->run(step, *objective, step_seed, [this, &step] { return rates_of(step); });
       // 3. Report. On a GPU the numbers arrive during the next step.
-      take_note(done, step);
+      take_note(step, done, objective);
+      runner_->settle(step, done);
       const double seconds = seconds_since(start);
       pending_->report.metrics.step_seconds = seconds;
       // The first step loads kernels: no measure of a step.
@@ -298,100 +293,32 @@ class Trainer {
       const auto host_limit = run_.host ? run_.host->guard_of_evaluation() : nullptr;
       return evaluations_->after(run_.state.step);
     }();
-    const auto memory = memory::device_memory(device_);
-    most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
-    most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
-    leave_device_as_found();
+    raise_peaks(memory::device_memory(device_));
+    runner_->leave_device_as_found();
     return evaluation;
   }
 
-  /// After what used the device and no twin knows of.
-  void leave_device_as_found() {
-    if (device_.is_cpu()) return;
-    memory::release_unused(device_);
-    if (twin_) twin_->diverge();
-  }
+  /// By all processes, or by none.
+  bool is_to_stop() const { return consensus_.any(stop_signal() != 0); }
 
   bool is_over() { return has_done_its_steps() || (evaluations_ && evaluations_->is_enough()); }
 
-  GuardedStep do_step(OomGuard& guard, UpcomingSteps& upcoming, UpcomingStep& step) {
-    if (!step.foreseen.fits) warn_of(step);
-    if (step.foreseen.release_first) memory::release_unused(device_);
-    memory::reset_peaks(device_);
-    const uint64_t step_seed = stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
-    // The step before is known by then, and with it whether the schedule has moved on.
-    const auto rates = [this, &step] {
-      finish_pending();
-      rates_ = learning_rates(config_.training,
-                              run_.schedule_factor() * step_factor(config_.training, tokens_of(step.batch.samples)));
-      return rates_;
-    };
-    task_settings_ = run_.tasks.settings(step.step, step_seed);
-    const auto host_limit = run_.host ? run_.host->guard() : nullptr;
-    for (;;) {
-      try {
-        return guard.step(step.batch.samples, step.foreseen.layout, step_seed, rates, task_settings_);
-      } catch (const SampleDoesNotFit& error) {
-        leave_out(upcoming, step, error);
-      }
-    }
+  /// Asked once the gradients are there: the step before is known by then, and with it whether the schedule has moved
+  /// on.
+  engine::LearningRates rates_of(const PlannedStep& step) {
+    finish_pending();
+    rates_ = learning_rates(config_.training,
+                            run_.schedule_factor() * step_factor(config_.training, tokens_of(step.batch.samples)));
+    return rates_;
   }
 
-  /// The twin says that the step does not fit however it is cut. It is tried in the smallest pieces: what it has to fit
-  /// into is the plan's limit, below the card's.
-  void warn_of(const UpcomingStep& step) {
-    std::vector<std::string> ids;
-    if (step.foreseen.sample_that_does_not) {
-      ids.push_back(step.batch.samples.at(static_cast<size_t>(*step.foreseen.sample_that_does_not)).id);
-    }
-    event(report::EventKind::kTwin,
-          fmt::format("step {}: {} is foreseen not to fit within the plan's limit less the twin's margin, even alone "
-                      "and with everything recomputed; it is tried, with an empty cache",
-                      step.step, ids.empty() ? "it" : "sample " + ids.front()),
-          ids);
-  }
-
-  /// Drops a sample that does not fit, or stops the run over it.
-  void leave_out(UpcomingSteps& upcoming, UpcomingStep& step, const SampleDoesNotFit& error) {
-    const auto sample = step.batch.samples.begin() + error.place();
-    const std::string message =
-        fmt::format("sample {}: does not fit into {}, even alone and with everything recomputed ({})", sample->id,
-                    memory::name_of(error.scarce()), error.what());
-    constexpr const char* kReason = "does not fit into memory";
-    if (config_.data.on_bad_sample == data::BadSamplePolicy::kFail) {
-      run_.ledger.mark_failed(sample->index, sample->id, kReason, message);
-      throw UserError(ExitCode::kDoesNotFit,
-                      message +
-                          "; make it smaller (data.image_max_pixels, data.max_length), take it out, or go on "
-                          "without such samples: data.on_bad_sample=skip");
-    }
-    run_.ledger.mark_dropped(sample->index, sample->id, kReason, message);
-    event(report::EventKind::kAnomaly, message + "; it is left out, and the next one of the order takes its place",
-          {sample->id});
-    if (run_.ledger.count(data::SampleStatus::kDropped) == run_.ledger.samples()) {
-      throw UserError(ExitCode::kDoesNotFit,
-                      fmt::format("step {}: none of the samples fits into the device's memory; make them smaller "
-                                  "(data.image_max_pixels, data.max_length)",
-                                  step.step));
-    }
-    upcoming.replace(step, error.place());
-  }
-
-  void on_failure(const std::string& reason, const engine::StepLayout& next) {
-    event(report::EventKind::kOomSplit,
-          fmt::format("step {}: memory ran out ({}); the step is done again in {} micro-batches", run_.state.step + 1,
-                      reason, next.micro_batches.size()));
-    if (twin_) twin_->raise_margin();
-  }
-
-  void take_note(const GuardedStep& done, const UpcomingStep& step) {
+  void take_note(const PlannedStep& step, const DoneStep& done,
+                 const std::shared_ptr<const engine::CrossEntropy>& objective) {
     const double epochs_before = epochs_.at(run_.state.cursor);
     ++run_.state.step;
     run_.state.cursor = step.batch.next;
     for (const auto& sample : step.batch.samples) run_.ledger.mark_used(sample.index);
-    const auto memory = memory::device_memory(device_);
-    pending_.emplace(done, step, memory, device_);
-    pending_->task_weights = task_settings_.weights;
+    pending_.emplace(step, done, objective, device_);
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.total_steps;
     metrics.epoch = epochs_.at(run_.state.cursor);
@@ -401,41 +328,26 @@ class Trainer {
     if (trains_vision_tower_) metrics.vision_learning_rate = rates_.vision_tower;
     if (trains_projector_) metrics.projector_learning_rate = rates_.projector;
     if (run_.plan) {
-      const auto& predicted = step.foreseen.peaks ? *step.foreseen.peaks : run_.plan->peaks();
+      const auto& predicted = step.plan.peaks ? *step.plan.peaks : run_.plan->peaks();
       metrics.predicted_allocated_peak_bytes = predicted.allocated_bytes;
       metrics.predicted_peak_bytes = predicted.reserved_bytes;
     }
-    most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
-    most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
+    raise_peaks(done.memory);
     if (const auto free = metrics.device_free_bytes) {
       device_least_free_bytes_ = std::min(device_least_free_bytes_.value_or(*free), *free);
     }
-    if (twin_) twin_->compare(step.step, step.foreseen, memory, done.failed_attempts == 0);
-    empty_fragmented_cache(memory);
   }
 
-  /// Before the next step, where much of what is reserved was of no use even at the peak.
-  void empty_fragmented_cache(const memory::DeviceMemory& memory) {
-    const auto reserved = static_cast<double>(memory.reserved_peak_bytes);
-    const auto unused = static_cast<double>(memory.reserved_peak_bytes - memory.allocated_peak_bytes);
-    if (unused <= config_.memory.empty_cache_above * reserved) return;
-    if (run_.state.step < next_emptying_) return;
-    next_emptying_ = run_.state.step + kStepsBetweenEmptyings;
-    event(report::EventKind::kCacheEmptied,
-          fmt::format("step {}: {:.0f} % of the reserved memory was not allocated at its peak; the cache is emptied",
-                      run_.state.step, 100 * unused / reserved));
-    if (twin_) {
-      twin_->ask_for_release();
-    } else {
-      memory::release_unused(device_);
-    }
+  void raise_peaks(const memory::DeviceMemory& memory) {
+    most_.allocated_peak_bytes = std::max(most_.allocated_peak_bytes, memory.allocated_peak_bytes);
+    most_.reserved_peak_bytes = std::max(most_.reserved_peak_bytes, memory.reserved_peak_bytes);
   }
 
   /// Waits for the numbers of the step before and hands them on.
   void finish_pending() {
     if (!pending_) return;
     pending_->read();
-    run_.tasks.learn(pending_->tasks, pending_->task_weights, pending_->report.metrics);
+    run_.tasks.learn(pending_->tasks, pending_->task_weights(), pending_->report.metrics);
     StepReport done = std::move(pending_->report);
     pending_.reset();
     report::StepMetrics& metrics = done.metrics;
@@ -462,14 +374,14 @@ class Trainer {
     if (!is_rehearsal()) write_checkpoint();
     if (predictions_) predictions_->after_checkpoint(run_.state.step);
     saved_step_ = run_.state.step;
-    leave_device_as_found();  // by predictions
+    runner_->leave_device_as_found();  // by predictions
   }
 
   void write_checkpoint() {
     is_saving_ = true;
     run_.state.task_balance = run_.tasks.state();
-    const auto folder = run_.checkpoints.save(run_.state, *run_.model, *run_.optimizer, run_.ledger, *run_.base,
-                                              saved_dtype(config_.output));
+    const auto folder = run_.checkpoints.save(run_.state, *run_.model, run_.training->optimizer, run_.ledger,
+                                              *run_.base, saved_dtype(config_.output));
     is_saving_ = false;
     saved_step_ = run_.state.step;
     write_ledger();
@@ -499,7 +411,7 @@ class Trainer {
       // What a callback throws does not concern what is saved; a step whose numbers cannot be had stays pending.
     }
     const std::string reason = unsafe_to_save(error, {.is_saving = is_saving_,
-                                                      .weights_are_whole = run_.optimizer->is_whole(),
+                                                      .weights_are_whole = run_.training->optimizer.is_whole(),
                                                       .numbers_are_lost = pending_.has_value()});
     if (!reason.empty()) {
       spdlog::warn("the steps since the last checkpoint are not saved: {}", reason);
@@ -532,8 +444,6 @@ class Trainer {
 
   uint64_t seed() const { return static_cast<uint64_t>(config_.training.seed); }
 
-  static constexpr int64_t kStepsBetweenEmptyings = 100;
-
   const Config& config_;
   at::Device device_;
   RunSetup run_;
@@ -543,15 +453,14 @@ class Trainer {
   AnomalyWatch anomaly_watch_{callbacks_};
   std::optional<SamplePredictions> predictions_;
   std::optional<EvaluationInRun> evaluations_;
-  std::unique_ptr<TwinLink> twin_;  // on a GPU
-  std::optional<PendingStep> pending_;
+  const engine::Consensus consensus_;
+  std::optional<StepRunner> runner_;
+  std::optional<PendingReport> pending_;
   const bool trains_vision_tower_ = trains(nn::Component::kVisionTower);
   const bool trains_projector_ = trains(nn::Component::kProjector);
-  engine::LearningRates rates_;         // of the newest step
-  engine::TaskSettings task_settings_;  // of the newest step
+  engine::LearningRates rates_;  // of the newest step
   int64_t saved_step_;
   bool is_saving_ = false;  // stays so where that failed
-  int64_t next_emptying_ = 0;
   int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;
   memory::DeviceMemory most_;                       // peaks over all steps

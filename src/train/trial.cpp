@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/engine/cross_entropy.h"
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/planner/rehearsal.h"
 
 namespace vlmtrain::train {
 
@@ -46,43 +48,42 @@ std::vector<data::Sample> trial_samples(const std::filesystem::path& model, int6
 /// A model and its optimizer, as a run has them.
 class TrialRun {
  public:
-  explicit TrialRun(const TrialSettings& settings)
-      : device_(settings.device),
-        model_(models::build_model(settings.model, settings.device, engine::dtype_of(settings.precision))) {
+  explicit TrialRun(const TrialSettings& settings) {
+    const auto job = planner::with_precision({.model = settings.model}, settings.precision);
+    model_ = planner::build_model(job, settings.device);
     models::initialize_weights(*model_, kTrialSeed);
-    engine::AdamWSettings optimizer;
-    if (settings.precision == engine::Precision::kFp16) optimizer.loss_scale.emplace();
-    sums_ = std::make_unique<engine::GradientSums>(model_->parameters());
-    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), *sums_, optimizer);
+    training_ = std::make_unique<engine::Training>(*model_, job.optimizer);
     samples_ = trial_samples(settings.model, model_->output_weight().size(0));
   }
 
   std::map<std::string, at::Tensor> gradients() {
-    const at::Tensor scale = optimizer_->loss_scale();
-    engine::accumulate_gradients(*model_, samples_, step_settings(), scale);
+    const at::Tensor scale = training_->optimizer.loss_scale();
+    engine::accumulate(*model_, input(), kLayout, scale, &training_->sums);
     const double divisor = scale.defined() ? scale.item<double>() : 1;
     std::map<std::string, at::Tensor> gradients;
     for (const auto& parameter : model_->parameters().all()) {
-      const at::Tensor gradient = sums_->sum(parameter.name);
+      const at::Tensor gradient = training_->sums.sum(parameter.name);
       if (gradient.defined()) gradients[parameter.name] = gradient.cpu().to(at::kFloat) / divisor;
     }
-    sums_->drop();
+    training_->sums.drop();
     return gradients;
   }
 
   /// Waits for it.
   double step() {
     const engine::LearningRates rates{kTrialRate, kTrialRate, kTrialRate};
-    return engine::optimizer_step(*model_, *sums_, *optimizer_, samples_, rates, step_settings()).loss.item<double>();
+    return engine::optimizer_step(*training_, input(), kLayout, rates).loss.item<double>();
   }
 
  private:
-  engine::StepSettings step_settings() const { return {.device = device_, .micro_batch_size = kTrialMicroBatch}; }
+  engine::StepInput input() const { return engine::step_input(objective_, samples_); }
 
-  at::Device device_;
+  inline static const engine::StepLayout kLayout{.cut = engine::equal_cut(kTrialSamples, kTrialMicroBatch),
+                                                 .recompute = {}};
+
+  const engine::CrossEntropy objective_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::GradientSums> sums_;
-  std::unique_ptr<engine::AdamW> optimizer_;
+  std::unique_ptr<engine::Training> training_;
   std::vector<data::Sample> samples_;
 };
 

@@ -8,7 +8,6 @@
 
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/shape.h"
 
 namespace vlmtrain::train {
 
@@ -20,9 +19,9 @@ constexpr double kLockstepPatienceSeconds = 120;
 constexpr int64_t kMostLateInARow = 10;
 constexpr int64_t kSettledStep = 10;
 
-std::vector<planner::SampleGroup> groups_of(const std::vector<data::Sample>& samples) {
+std::vector<planner::SampleGroup> groups_of(const std::vector<data::SampleShape>& shapes) {
   std::vector<planner::SampleGroup> groups;
-  for (const auto& sample : samples) planner::add_sample(groups, data::shape_of(sample));
+  for (const auto& shape : shapes) planner::add_sample(groups, shape);
   return groups;
 }
 
@@ -37,7 +36,7 @@ TwinLink::TwinLink(TwinSettings settings, at::Device device, OnEvent on_event)
   }
 }
 
-void TwinLink::announce(int64_t step, const std::vector<data::Sample>& samples, const engine::StepLayout& layout) {
+void TwinLink::announce(int64_t step, const std::vector<data::SampleShape>& samples, const engine::StepLayout& layout) {
   if (is_lost()) return;
   last_announced_ = step;
   if (release_next_) releases_.insert(step);
@@ -49,8 +48,8 @@ void TwinLink::announce(int64_t step, const std::vector<data::Sample>& samples, 
   release_next_ = false;
 }
 
-ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, double step_seconds) {
-  ForeseenStep foreseen{.layout = planned, .release_first = releases_.erase(step) > 0, .peaks = {}};
+StepPlan TwinLink::await(int64_t step, const engine::StepLayout& planned, double step_seconds) {
+  StepPlan foreseen{.layout = planned, .release_first = releases_.erase(step) > 0, .peaks = {}};
   if (is_lost()) return foreseen;
   const auto start = std::chrono::steady_clock::now();
   const double patience =
@@ -76,7 +75,7 @@ ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, do
     ++summary_.cut_steps;
     on_event_(report::EventKind::kForeseenSplit,
               fmt::format("step {}: would not have fitted; {} micro-batches instead of {}{}", step,
-                          foreseen.layout.micro_batches.size(), planned.micro_batches.size(),
+                          foreseen.layout.cut.micro_batches(), planned.cut.micro_batches(),
                           foreseen.layout.recompute != planned.recompute ? ", everything recomputed" : ""));
   } else if (foreseen.release_first) {
     on_event_(report::EventKind::kCacheEmptied, fmt::format("step {}: begins with an empty cache", step));
@@ -86,22 +85,21 @@ ForeseenStep TwinLink::await(int64_t step, const engine::StepLayout& planned, do
 
 /// The plan's limit is not the card's: the step may go well all the same. If it does not, the guard says whose fault it
 /// is.
-ForeseenStep TwinLink::hopeless(const planner::Foresight& answer) {
+StepPlan TwinLink::hopeless(const planner::Foresight& answer) {
   ++summary_.hopeless_steps;
-  ForeseenStep foreseen{.layout = answer.layout, .release_first = answer.release_first, .peaks = {}, .fits = false};
+  StepPlan foreseen{.layout = answer.layout, .release_first = answer.release_first, .peaks = {}, .fits = false};
   if (answer.done) {
     foreseen.peaks = answer.peaks;
   } else {
     diverge();  // the twin's step ended where the run's goes on
     if (answer.failed_micro_batch >= 0) {
-      foreseen.sample_that_does_not = answer.layout.first_sample(answer.failed_micro_batch);
+      foreseen.sample_that_does_not = answer.layout.cut.micro_batch(answer.failed_micro_batch).front();
     }
   }
   return foreseen;
 }
 
-void TwinLink::compare(int64_t step, const ForeseenStep& foreseen, const memory::DeviceMemory& measured,
-                       bool as_foreseen) {
+void TwinLink::compare(int64_t step, const StepPlan& foreseen, const memory::DeviceMemory& measured, bool as_foreseen) {
   if (!as_foreseen) diverge();
   // What went well although it was given up had more room than the twin's limit leaves.
   if (as_foreseen && !foreseen.fits && !foreseen.peaks) margin_.went_well(0);

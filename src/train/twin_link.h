@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "train/step_plan.h"
 #include "train/twin_margin.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/shape.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/twin.h"
 #include "vlmtrain/report/event.h"
@@ -26,17 +27,6 @@ struct TwinSettings {
   int64_t limit_bytes = 0;  ///< what the plan lets the allocator reserve
   /// The run is on a virtual card that takes no time: it waits for each answer instead of going on without.
   bool waits = false;
-};
-
-/// How a step is to be done, as far as the twin knows.
-struct ForeseenStep {
-  engine::StepLayout layout;
-  bool release_first = false;  ///< memory::release_unused() before the step
-  std::optional<planner::StepPeaks> peaks;
-  bool fits = true;  ///< false: however it is cut, so that it may fail; `layout` takes least
-  /// Where it does not: the place of the sample that fails even alone; nothing if that is the optimizer or nobody
-  /// knows.
-  std::optional<int64_t> sample_that_does_not = std::nullopt;
 };
 
 /// What the twin was worth over a run.
@@ -60,13 +50,13 @@ class TwinLink {
 
   TwinLink(TwinSettings settings, at::Device device, OnEvent on_event);
 
-  void announce(int64_t step, const std::vector<data::Sample>& samples, const engine::StepLayout& layout);
+  void announce(int64_t step, const std::vector<data::SampleShape>& samples, const engine::StepLayout& layout);
 
   /// Waits at most 1 % of a step's time. Without an answer: `planned`.
-  ForeseenStep await(int64_t step, const engine::StepLayout& planned, double step_seconds);
+  StepPlan await(int64_t step, const engine::StepLayout& planned, double step_seconds);
 
   /// `measured` are the peaks of the step; `as_foreseen`: it was done as await() said.
-  void compare(int64_t step, const ForeseenStep& foreseen, const memory::DeviceMemory& measured, bool as_foreseen);
+  void compare(int64_t step, const StepPlan& foreseen, const memory::DeviceMemory& measured, bool as_foreseen);
 
   /// The next announced step is to begin with an empty cache.
   void ask_for_release() { release_next_ = true; }
@@ -83,7 +73,7 @@ class TwinLink {
  private:
   bool is_lost();
   int64_t limit_now() const;
-  ForeseenStep hopeless(const planner::Foresight& answer);
+  StepPlan hopeless(const planner::Foresight& answer);
 
   TwinSettings settings_;
   at::Device device_;

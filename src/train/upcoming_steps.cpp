@@ -8,8 +8,15 @@ namespace {
 
 constexpr int64_t kAhead = 2;
 
-void do_as_planned(UpcomingStep& step) {
-  step.foreseen = {.layout = step.planned, .release_first = step.foreseen.release_first, .peaks = {}};
+void do_as_planned(PlannedStep& step) {
+  step.plan = {.layout = step.layout, .release_first = step.plan.release_first};
+}
+
+std::vector<data::SampleShape> shapes_of(const data::GlobalBatch& batch) {
+  std::vector<data::SampleShape> shapes;
+  shapes.reserve(batch.samples.size());
+  for (const auto& sample : batch.samples) shapes.push_back(data::shape_of(sample));
+  return shapes;
 }
 
 }  // namespace
@@ -18,38 +25,39 @@ UpcomingSteps::UpcomingSteps(data::Loader& loader, const planner::Choices& choic
                              TwinLink* twin, int64_t first_step, int64_t last_step)
     : loader_(loader), choices_(choices), tasks_(tasks), twin_(twin), next_step_(first_step), last_step_(last_step) {}
 
-UpcomingStep UpcomingSteps::next(double step_seconds) {
+PlannedStep UpcomingSteps::next(double step_seconds) {
   const double waited = draw();
   Drawn drawn = std::move(drawn_.front());
   drawn_.pop_front();
   if (drawn.error) std::rethrow_exception(drawn.error);
-  UpcomingStep step{.step = next_step_++,
-                    .batch = std::move(drawn.batch),
-                    .planned = drawn.planned,
-                    .foreseen = {.layout = std::move(drawn.planned), .release_first = false, .peaks = {}},
-                    .data_wait_seconds = waited};
+  PlannedStep step{.step = next_step_++,
+                   .batch = std::move(drawn.batch),
+                   .layout = drawn.layout,
+                   .plan = {.layout = std::move(drawn.layout)},
+                   .data_wait_seconds = waited};
   if (twin_ == nullptr) return step;
-  step.foreseen = twin_->await(step.step, step.planned, step_seconds);
+  step.plan = twin_->await(step.step, step.layout, step_seconds);
   if (step.step <= outdated_) do_as_planned(step);
   return step;
 }
 
-void UpcomingSteps::replace(UpcomingStep& step, int64_t place) {
+void UpcomingSteps::replace(PlannedStep& step, int64_t place) {
   for (; !drawn_.empty(); drawn_.pop_back()) {
     if (drawn_.back().error) std::rethrow_exception(drawn_.back().error);
     loader_.put_back(std::move(drawn_.back().batch));
   }
   step.batch.samples.erase(step.batch.samples.begin() + place);
   loader_.fill(step.batch);
-  step.planned = lay_out(step.batch);
+  step.layout = lay_out(step.batch, shapes_of(step.batch));
   do_as_planned(step);
   outdated_ = announced_;
   if (twin_ != nullptr) twin_->diverge();
 }
 
-engine::StepLayout UpcomingSteps::lay_out(data::GlobalBatch& batch) const {
-  tasks_.prepare(batch.samples);
-  return planner::layout_of(choices_, tasks_.runs_of(batch.samples));
+engine::StepLayout UpcomingSteps::lay_out(data::GlobalBatch& batch,
+                                          const std::vector<data::SampleShape>& shapes) const {
+  tasks_.number(batch.samples);
+  return planner::layout_of(choices_, shapes, tasks_.cut_rule(batch.samples));
 }
 
 double UpcomingSteps::draw() {
@@ -65,10 +73,11 @@ double UpcomingSteps::draw() {
       break;
     }
     waited += drawn.batch.wait_seconds;
-    drawn.planned = lay_out(drawn.batch);
+    drawn.shapes = shapes_of(drawn.batch);
+    drawn.layout = lay_out(drawn.batch, drawn.shapes);
     const int64_t step = next_step_ + std::ssize(drawn_) - 1;
     if (twin_ == nullptr || step <= announced_) continue;
-    twin_->announce(step, drawn.batch.samples, drawn.planned);
+    twin_->announce(step, drawn.shapes, drawn.layout);
     announced_ = step;
   }
   return waited;

@@ -4,20 +4,12 @@
 #include <deque>
 #include <exception>
 
+#include "train/step_plan.h"
 #include "train/task_balance.h"
 #include "train/twin_link.h"
 #include "vlmtrain/data/loader.h"
 
 namespace vlmtrain::train {
-
-/// A step that is about to be done.
-struct UpcomingStep {
-  int64_t step = 0;  ///< from 1
-  data::GlobalBatch batch;
-  engine::StepLayout planned;
-  ForeseenStep foreseen;
-  double data_wait_seconds = 0;  ///< for loader threads, while this step was made ready
-};
 
 /// Draws the batches of a run, with a twin some steps ahead of their turn, so that it can rehearse them.
 class UpcomingSteps {
@@ -27,23 +19,24 @@ class UpcomingSteps {
                 int64_t first_step, int64_t last_step);
 
   /// The next step. `step_seconds`: what the steps so far took. Rethrows what the loader threw, in its turn.
-  UpcomingStep next(double step_seconds);
+  PlannedStep next(double step_seconds);
 
   /// Takes a sample out of the step that next() gave last and puts the next usable sample of the order in its place;
   /// the following steps begin behind that one. The step is then done as planned, whatever was foreseen, and so are
   /// those that a twin has been told of already. Rethrows what the loader threw.
-  void replace(UpcomingStep& step, int64_t place);
+  void replace(PlannedStep& step, int64_t place);
 
  private:
   struct Drawn {
     data::GlobalBatch batch;
-    engine::StepLayout planned;
+    std::vector<data::SampleShape> shapes;
+    engine::StepLayout layout;
     std::exception_ptr error;
   };
 
   /// Returns how long it waited for the loader.
   double draw();
-  engine::StepLayout lay_out(data::GlobalBatch& batch) const;
+  engine::StepLayout lay_out(data::GlobalBatch& batch, const std::vector<data::SampleShape>& shapes) const;
 
   data::Loader& loader_;
   planner::Choices choices_;

@@ -50,17 +50,6 @@ TEST(Tasks, RecordsThatNameNoneAreOneTask) {
   EXPECT_THAT(Tasks(records_of({"", ""})).names(), ElementsAre("none"));
 }
 
-TEST(Tasks, SortingKeepsTheOrderWithinATask) {
-  auto samples = samples_of({"b", "a", "b", "a", "c"});
-  Tasks(records_of({"a", "b", "c"})).number(samples);
-  sort_by_task(samples);
-  std::vector<int64_t> order;
-  for (const auto& sample : samples) order.push_back(sample.index);
-  EXPECT_THAT(order, ElementsAre(1, 3, 0, 2, 4));
-  EXPECT_THAT(runs_of_tasks(samples), ElementsAre(2, 2, 1));
-  EXPECT_THAT(runs_of_tasks({}), testing::IsEmpty());
-}
-
 TEST(Tasks, AMicroBatchHasTheTaskOfEachLabelWhereItIsWanted) {
   auto samples = samples_of({"b", "a", "b"});
   Tasks(records_of({"a", "b"})).number(samples);

@@ -6,8 +6,8 @@
 
 #include "engine/batch_of_eight.h"
 #include "engine/gradients.h"
+#include "engine/small_step.h"
 #include "parity/deviations.h"
-#include "vlmtrain/engine/step.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -18,10 +18,10 @@ using parity::relative_difference;
 
 class Accumulation : public testing::Test {
  protected:
-  Gradients gradients(const StepSettings& settings, models::RecomputeBlocks recompute = {}) {
+  Gradients gradients(const SmallStep& step, models::RecomputeBlocks recompute = {}) {
     const auto model = parity::Case("mixed_batch").load_model();
     model->set_recompute(recompute);
-    Gradients found{accumulate_gradients(*model, samples_, settings).loss.item<double>(), {}};
+    Gradients found{accumulate_gradients(*model, samples_, step).loss.item<double>(), {}};
     for (const auto& parameter : model->parameters().all()) found.by_name[parameter.name] = parameter.tensor.grad();
     return found;
   }
@@ -77,10 +77,11 @@ TEST_F(Accumulation, LossIsTheMeanOverTheLabelTokensOfAll) {
   double total = 0;
   int64_t labels = 0;
   const auto model = parity::Case("mixed_batch").load_model();
+  const CrossEntropy objective;
   for (const auto& sample : samples_) {
-    const auto batch = data::collate({&sample, 1});
-    total += loss_of(*model, batch, 1.0, 1024).item<double>();
-    labels += batch.label_tokens();
+    const StepInput alone{.objective = objective, .samples = {&sample, 1}, .normalizers = {1.0}};
+    total += accumulate(*model, alone, {.cut = equal_cut(1, 1), .recompute = {}}).result.loss.item<double>();
+    labels += sample.label_tokens();
   }
   EXPECT_NEAR(gradients({.micro_batch_size = 4}).loss, total / static_cast<double>(labels), 2e-6);
 }

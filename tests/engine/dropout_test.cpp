@@ -7,14 +7,14 @@
 
 #include "engine/batch_of_eight.h"
 #include "engine/gradients.h"
+#include "engine/small_step.h"
 #include "parity/deviations.h"
-#include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::engine {
 namespace {
 
-struct Cut {
+struct Way {
   int64_t micro_batch_size = 1;
   int64_t vision_tiles_per_pass = 0;
   models::RecomputeBlocks recompute = {};
@@ -52,12 +52,12 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
   int64_t all() const { return std::ssize(samples_); }
 
   /// Loss and gradients of the adapters on all Linears, with dropout.
-  Gradients gradients(const Cut& cut) {
-    model_->set_recompute(cut.recompute);
-    model_->set_vision_tiles_per_pass(cut.vision_tiles_per_pass);
+  Gradients gradients(const Way& way) {
+    model_->set_recompute(way.recompute);
+    model_->set_vision_tiles_per_pass(way.vision_tiles_per_pass);
     Gradients found;
     found.loss =
-        accumulate_gradients(*model_, samples_, {.micro_batch_size = cut.micro_batch_size}).loss.item<double>();
+        accumulate_gradients(*model_, samples_, {.micro_batch_size = way.micro_batch_size}).loss.item<double>();
     for (const auto& parameter : model_->parameters().all()) {
       if (!parameter.is_adapter) continue;
       found.by_name[parameter.name] = parameter.tensor.grad();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/results_by_task.h"
+#include "engine/small_step.h"
 #include "engine/summing_adamw.h"
 #include "parity/case.h"
 #include "vlmtrain/engine/step.h"

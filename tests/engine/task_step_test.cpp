@@ -11,10 +11,9 @@
 
 #include "engine/batch_of_eight.h"
 #include "engine/results_by_task.h"
-#include "engine/summing_adamw.h"
+#include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "vlmtrain/engine/pcgrad.h"
-#include "vlmtrain/engine/step.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -42,9 +41,9 @@ struct Done {
 
 class TaskStepTest : public testing::Test {
  protected:
-  Done accumulate(const std::vector<data::Sample>& samples, const StepSettings& settings) const {
+  Done accumulate(const std::vector<data::Sample>& samples, const SmallStep& step) const {
     const auto model = parity::Case("mixed_batch").load_model();
-    Done done{accumulate_gradients(*model, samples, settings), {}};
+    Done done{accumulate_gradients(*model, samples, step), {}};
     for (const auto& parameter : model->parameters().all()) done.gradients[parameter.name] = parameter.tensor.grad();
     return done;
   }
@@ -53,11 +52,11 @@ class TaskStepTest : public testing::Test {
   std::map<std::string, at::Tensor> weights_after(const std::vector<int64_t>& micro_batches, StepResult* result) const {
     const auto model = parity::Case("mixed_batch").load_model();
     // So large an epsilon makes the update proportional to the gradient.
-    SummingAdamW optimizer(model->parameters(), {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
+    Training training(*model, {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
     TaskSettings tasks{.count = kTasks, .weights = {0.5, 1, 2}, .gradient_norms = true, .resolve_conflicts = true};
     tasks.seed = 4;
-    *result = optimizer_step(*model, optimizer.sums, optimizer, samples_, LearningRates{1e6, 1e6, 1e6},
-                             {.micro_batches = micro_batches, .tasks = tasks});
+    *result = optimizer_step(training, samples_, LearningRates{1e6, 1e6, 1e6},
+                             {.tasks = tasks, .micro_batches = micro_batches});
     std::map<std::string, at::Tensor> weights;
     for (const auto& parameter : model->parameters().all()) weights[parameter.name] = parameter.tensor.detach().clone();
     return weights;
@@ -81,7 +80,7 @@ TEST_F(TaskStepTest, LossesByTaskAddUpToTheLoss) {
   const auto plain = accumulate(samples_, {.micro_batch_size = 3});
   EXPECT_EQ(done.result.loss.item<double>(), plain.result.loss.item<double>());
   EXPECT_TRUE(plain.result.tasks.empty());
-  EXPECT_FALSE(plain.result.task_numbers.defined());
+  EXPECT_FALSE(plain.result.objective_numbers.defined());
   double sum = 0;
   for (const auto& task : done.tasks()) {
     EXPECT_GE(task.accuracy, 0);
@@ -185,11 +184,6 @@ TEST_F(TaskStepTest, TheStepIsOfTheResolvedGradients) {
 TEST_F(TaskStepTest, AMicroBatchOfTwoTasksCannotBeToldApart) {
   StepResult result;
   EXPECT_THROW(weights_after({4, 4}, &result), InternalError);
-}
-
-TEST(MicroBatchesOfRuns, AreOfOneRunEach) {
-  EXPECT_EQ(micro_batches_of_runs({3, 4, 1}, 2), (std::vector<int64_t>{2, 1, 2, 2, 1}));
-  EXPECT_EQ(micro_batches_of_runs({8}, 4), equal_micro_batches(8, 4));
 }
 
 }  // namespace

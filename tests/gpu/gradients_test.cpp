@@ -12,9 +12,9 @@
 #include <string>
 #include <tuple>
 
+#include "engine/small_step.h"
 #include "gpu/card.h"
 #include "parity/case.h"
-#include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::gpu {
@@ -58,7 +58,7 @@ Result result_on(at::Device device, const parity::Case& reference, const Way& wa
   const at::Tensor loss_scale = at::full({}, scale, at::TensorOptions(at::kFloat).device(device));
   const auto samples = reference.samples();
   const auto step = engine::accumulate_gradients(
-      *model, samples, {.device = device, .micro_batch_size = way.micro_batch_size}, loss_scale);
+      *model, samples, {.micro_batch_size = way.micro_batch_size}, loss_scale);
   Result result{.loss = step.loss.item<double>()};
   for (const auto& parameter : model->parameters().all()) {
     if (!parameter.tensor.grad().defined() || parity::has_zero_true_gradient(parameter.name)) continue;

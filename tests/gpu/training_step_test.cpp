@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/small_step.h"
 #include "gpu/card.h"
 #include "parity/case.h"
-#include "vlmtrain/engine/step.h"
 
 namespace vlmtrain::gpu {
 namespace {
@@ -22,15 +22,14 @@ TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   models::load_weights(*model, reference.checkpoint());
   engine::AdamWSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = engine::LossScaleSettings{.initial = 1024};
-  engine::GradientSums sums(model->parameters());
-  engine::AdamW optimizer(model->parameters(), sums, settings);
+  engine::Training training(*model, settings);
   const double rate = fault_is_planted() ? 0 : 1e-3;
   const engine::LearningRates rates{rate, rate, rate};
   const auto samples = reference.samples();
   std::vector<double> losses;
   for (int step = 0; step < 10; ++step) {
     const auto result =
-        engine::optimizer_step(*model, sums, optimizer, samples, rates, {.device = device_, .micro_batch_size = 2});
+        engine::optimizer_step(training, samples, rates, {.micro_batch_size = 2});
     losses.push_back(result.loss.item<double>());
   }
   EXPECT_LT(losses.back(), 0.9 * losses.front());

@@ -8,6 +8,7 @@
 #include <array>
 #include <set>
 
+#include "engine/small_step.h"
 #include "models/processing/preprocessor_config.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
@@ -15,7 +16,6 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/generate.h"
-#include "vlmtrain/engine/step.h"
 #include "vlmtrain/io/file.h"
 
 namespace vlmtrain::parity {
@@ -48,9 +48,9 @@ class FamilyParity : public testing::TestWithParam<std::string> {
  protected:
   void TearDown() override { deviations_.report(); }
 
-  engine::StepSettings all_at_once() const { return {.micro_batch_size = std::ssize(samples_)}; }
+  engine::SmallStep all_at_once() const { return {.micro_batch_size = std::ssize(samples_)}; }
 
-  void check_gradients(const models::VisionLanguageModel& model, const engine::StepSettings& settings) {
+  void check_gradients(models::VisionLanguageModel& model, const engine::SmallStep& settings) {
     const auto result = engine::accumulate_gradients(model, samples_, settings);
     const ExactValues exact(*case_.load_model(at::kDouble), samples_);
     expect_as_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
@@ -151,9 +151,7 @@ TEST_P(FamilyParity, LossAndGradientsOfOneSampleAtATime) {
 TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const auto description = case_.description();
   const auto model = case_.load_model();
-  engine::GradientSums sums(model->parameters());
-  engine::AdamW optimizer(model->parameters(), sums,
-                          {.beta1 = description.at("adam_betas").at(0),
+  engine::Training training(*model, {.beta1 = description.at("adam_betas").at(0),
                            .beta2 = description.at("adam_betas").at(1),
                            .epsilon = description.at("adam_epsilon"),
                            .weight_decay = description.at("weight_decay"),
@@ -162,7 +160,7 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const double precision_of_norm =
       ExactValues(*case_.load_model(at::kDouble), samples_).precision_of_norm(expected_, "gradient.");
   for (int64_t step = 0; step < description.at("steps"); ++step) {
-    const auto result = engine::optimizer_step(*model, sums, optimizer, samples_, {rate, rate, rate}, all_at_once());
+    const auto result = engine::optimizer_step(training, samples_, {rate, rate, rate}, all_at_once());
     const auto place = fmt::format("{}, step {}", GetParam(), step);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, expected_.tensor("step_losses")[step]),
                                "loss of a step", place);

@@ -7,11 +7,11 @@
 #include <map>
 #include <vector>
 
+#include "engine/small_step.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "parity/exact_values.h"
 #include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/nn/codebook.h"
 #include "vlmtrain/nn/quantization.h"
@@ -103,7 +103,7 @@ class QuantizedLora : public testing::TestWithParam<std::string> {
     return model;
   }
 
-  void check_gradients(const models::VisionLanguageModel& model, int64_t micro_batch_size) {
+  void check_gradients(models::VisionLanguageModel& model, int64_t micro_batch_size) {
     const auto result = engine::accumulate_gradients(model, samples_, {.micro_batch_size = micro_batch_size});
     const ExactValues exact(*load(at::kDouble), samples_);
     expect_as_exact(deviations_, result.loss, expected_.tensor("loss"), exact.loss(), "loss", GetParam());
@@ -165,17 +165,14 @@ TEST_P(QuantizedLora, LossAndGradientsWithEveryBlockRecomputed) {
 
 TEST_P(QuantizedLora, FiveStepsOfAdamW) {
   const auto model = load();
-  engine::GradientSums sums(model->parameters());
-  engine::AdamW optimizer(
-      model->parameters(), sums,
-      {.weight_decay = description_.at("weight_decay"), .max_grad_norm = description_.at("max_grad_norm")});
+  engine::Training training(*model, {.weight_decay = description_.at("weight_decay"), .max_grad_norm = description_.at("max_grad_norm")});
   const double rate = description_.at("learning_rate");
   const at::Tensor losses = expected_.tensor("step_losses");
   const at::Tensor norms = expected_.tensor("step_grad_norms");
   const double precision_of_norm =
       ExactValues(*load(at::kDouble), samples_).precision_of_norm(expected_, "gradient.base_model.model.");
   for (int64_t step = 0; step < losses.size(0); ++step) {
-    const auto result = engine::optimizer_step(*model, sums, optimizer, samples_, {rate, rate, rate},
+    const auto result = engine::optimizer_step(training, samples_, {rate, rate, rate},
                                                {.micro_batch_size = std::ssize(samples_)});
     const auto place = fmt::format("{}, step {}", GetParam(), step);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, losses[step]), "loss of a step", place);

@@ -30,25 +30,40 @@ data::SampleShape shape() {
 TEST(ProtocolTest, AJobArrivesAsItIs) {
   const Job job{.model = "/models/a folder with \"quotes\" and ü",
                 .precision = engine::Precision::kFp16,
-                .optimizer_states = engine::OptimizerStates::k8Bit,
                 .frozen = {.vision_tower = true, .projector = false, .language_model = true},
                 .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
                 .quantization = nn::Quantization::kInt8,
-                .max_grad_norm = 0.25,
-                .tasks = {.count = 3, .weights = {1, 2, 0.5}, .gradient_norms = true, .resolve_conflicts = true}};
+                .optimizer = {.beta2 = 0.95,
+                              .weight_decay = 0.1,
+                              .max_grad_norm = 0.25,
+                              .loss_scale = engine::LossScaleSettings{.initial = 8, .dynamic = false},
+                              .states = engine::OptimizerStates::k8Bit,
+                              .seed = uint64_t{1} << 63},
+                .objective = {.tasks = {.count = 3,
+                                        .weights = {1, 2, 0.5},
+                                        .gradient_norms = true,
+                                        .resolve_conflicts = true}}};
   const Job arrived = sent(job);
   EXPECT_EQ(arrived.model, job.model);
   EXPECT_EQ(arrived.precision, job.precision);
-  EXPECT_EQ(arrived.optimizer_states, job.optimizer_states);
+  EXPECT_EQ(arrived.optimizer.states, job.optimizer.states);
+  EXPECT_EQ(arrived.optimizer.beta2, 0.95);
+  EXPECT_EQ(arrived.optimizer.weight_decay, 0.1);
+  EXPECT_EQ(arrived.optimizer.seed, job.optimizer.seed);
+  ASSERT_TRUE(arrived.optimizer.loss_scale);
+  EXPECT_EQ(arrived.optimizer.loss_scale->initial, 8);
+  EXPECT_FALSE(arrived.optimizer.loss_scale->dynamic);
+  EXPECT_FALSE(sent(Job{}).optimizer.loss_scale);
   EXPECT_TRUE(arrived.frozen.vision_tower);
   EXPECT_FALSE(arrived.frozen.projector);
   EXPECT_TRUE(arrived.frozen.language_model);
   EXPECT_EQ(arrived.quantization, nn::Quantization::kInt8);
-  EXPECT_EQ(arrived.max_grad_norm, 0.25);
-  EXPECT_EQ(arrived.tasks.count, 3);
-  EXPECT_EQ(arrived.tasks.weights, job.tasks.weights);
-  EXPECT_TRUE(arrived.tasks.gradient_norms);
-  EXPECT_EQ(arrived.tasks.groups(), 3);
+  EXPECT_EQ(arrived.optimizer.max_grad_norm, 0.25);
+  const engine::TaskSettings& tasks = arrived.objective.tasks;
+  EXPECT_EQ(tasks.count, 3);
+  EXPECT_EQ(tasks.weights, job.objective.tasks.weights);
+  EXPECT_TRUE(tasks.gradient_norms);
+  EXPECT_TRUE(tasks.resolve_conflicts);
   ASSERT_TRUE(arrived.lora);
   EXPECT_EQ(arrived.lora->rank, 4);
   EXPECT_EQ(arrived.lora->alpha, 32);

@@ -1,9 +1,9 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include "engine/small_step.h"
 #include "planner/host_kernels.h"
 #include "planner/protocol.h"
-#include "vlmtrain/engine/step.h"
 #include "vlmtrain/memory/meta_memory.h"
 #include "vlmtrain/nn/linear.h"
 
@@ -66,9 +66,9 @@ int64_t bytes_before_the_tower(at::ScalarType dtype) {
 
   describe_cpu_kernels();
   const memory::MetaMemory memory;
-  const VolumeModel model(group.shape.row, memory);
+  VolumeModel model(group.shape.row, memory);
   const std::vector<data::Sample> samples(static_cast<size_t>(group.count), data::sample_of(group.shape));
-  engine::accumulate_gradients(model, samples, {.device = at::kMeta, .micro_batch_size = kVolumeSamples});
+  engine::accumulate_gradients(model, samples, {.micro_batch_size = kVolumeSamples});
   EXPECT_EQ(model.seen, group.shape.row);
   EXPECT_EQ(model.rows, kVolumeSamples * kVolumes);
   return model.live_bytes;

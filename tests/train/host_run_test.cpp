@@ -8,6 +8,7 @@
 #include "planner/user_error.h"
 #include "train/plan_or_split.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/train/planning.h"
 
 namespace vlmtrain::train {
 namespace {
@@ -25,7 +26,7 @@ Config config() {
 HostRun run_of(const Config& config, const data::SampleShape& shape, const std::filesystem::path& folder,
                const std::optional<HostChoices>& kept = {}) {
   planner::Workload workload{.candidates = {{.shapes = {shape}, .first_id = "one"}}, .global_batch_size = 4};
-  return {config, std::move(workload), {}, /*making_bytes=*/0, {}, folder, kept};
+  return {config, std::move(workload), {}, /*making_bytes=*/0, job_of(config), folder, kept};
 }
 
 /// A shape that no sample can have: its rehearsal fails, and not for lack of memory.

@@ -12,8 +12,8 @@
 #include <functional>
 #include <thread>
 
+#include "engine/small_step.h"
 #include "parity/case.h"
-#include "vlmtrain/engine/step.h"
 
 namespace vlmtrain::train {
 namespace {

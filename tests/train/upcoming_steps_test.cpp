@@ -17,7 +17,7 @@ class UpcomingStepsTest : public testing::Test {
 
   UpcomingSteps steps(TwinLink* twin) { return {loader_, choices_, tasks_, twin, 1, 8}; }
 
-  void replace(UpcomingSteps& upcoming, UpcomingStep& step, int64_t place) {
+  void replace(UpcomingSteps& upcoming, PlannedStep& step, int64_t place) {
     const int64_t lost = step.batch.samples[static_cast<size_t>(place)].index;
     ledger_.mark_dropped(lost, "s", "does not fit into memory", "is too large");
     upcoming.replace(step, place);
@@ -42,7 +42,7 @@ TEST_F(UpcomingStepsTest, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
   std::vector<int64_t> drawn;
   int64_t lost = -1;
   for (int64_t number = 1; number <= 8; ++number) {
-    UpcomingStep step = upcoming.next(0);
+    PlannedStep step = upcoming.next(0);
     EXPECT_EQ(step.step, number);
     if (number == 2) {
       lost = step.batch.samples[2].index;
@@ -50,8 +50,8 @@ TEST_F(UpcomingStepsTest, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
     }
     ASSERT_EQ(step.batch.samples.size(), 4U) << "step " << number;
     EXPECT_EQ(step.batch.label_tokens, 4);
-    EXPECT_EQ(step.foreseen.layout, step.planned);
-    EXPECT_EQ(step.planned.micro_batches, (std::vector<int64_t>{2, 2}));
+    EXPECT_EQ(step.plan.layout, step.layout);
+    EXPECT_EQ(step.layout.cut.sizes, (std::vector<int64_t>{2, 2}));
     for (const auto& sample : step.batch.samples) drawn.push_back(sample.index);
   }
   std::vector<int64_t> wanted;
@@ -77,16 +77,16 @@ TEST_F(UpcomingStepsTest, ATwinThatWasToldOfOtherSamplesIsNotBelieved) {
                 at::kCPU, [](report::EventKind, const std::string&) {});
   UpcomingSteps upcoming = steps(&twin);
   for (int64_t number = 1; number <= 8; ++number) {
-    UpcomingStep step = upcoming.next(0);
+    PlannedStep step = upcoming.next(0);
     const bool is_outdated = number > kReplaced && number <= kReplaced + 2;
-    EXPECT_EQ(step.foreseen.peaks.has_value(), !is_outdated) << number;
-    EXPECT_EQ(step.foreseen.release_first, number == kReplaced + 3) << number;
+    EXPECT_EQ(step.plan.peaks.has_value(), !is_outdated) << number;
+    EXPECT_EQ(step.plan.release_first, number == kReplaced + 3) << number;
     if (number == kReplaced) {
       replace(upcoming, step, 1);
-      EXPECT_FALSE(step.foreseen.peaks) << "it is another step now";
+      EXPECT_FALSE(step.plan.peaks) << "it is another step now";
     }
     EXPECT_EQ(step.batch.samples.size(), 4U) << number;
-    EXPECT_EQ(step.foreseen.layout, step.planned) << number;
+    EXPECT_EQ(step.plan.layout, step.layout) << number;
   }
   EXPECT_EQ(twin.summary().steps, 8) << "it answered each time";
 }
@@ -115,7 +115,7 @@ TEST(UpcomingStepsWithABadSampleTest, TheErrorIsNotLostWhereASampleIsReplaced) {
                  .waits = true},
                 at::kCPU, [](report::EventKind, const std::string&) {});
   UpcomingSteps upcoming(loader, choices, tasks, &twin, 1, 8);
-  UpcomingStep first = upcoming.next(0);
+  PlannedStep first = upcoming.next(0);
   EXPECT_THROW(upcoming.replace(first, 0), UserError);
 }
 

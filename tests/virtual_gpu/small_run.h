@@ -7,10 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/small_step.h"
 #include "parity/case.h"
-#include "vlmtrain/data/tasks.h"
-#include "vlmtrain/engine/optimizer.h"
-#include "vlmtrain/engine/step.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/models/adapter.h"
 
@@ -34,60 +32,49 @@ struct SmallRunSettings {
 class SmallRun {
  public:
   explicit SmallRun(const SmallRunSettings& settings)
-      : settings_{.device = memory::open_device("cuda"),
-                  .micro_batch_size = settings.micro_batch_size,
-                  .tasks = settings.tasks} {
+      : step_{.micro_batch_size = settings.micro_batch_size, .tasks = settings.tasks} {
+    const at::Device device = memory::open_device("cuda");
     const parity::Case reference(settings.parity_case);
     for (int64_t i = 0; i < settings.repeats; ++i) {
       for (auto& sample : reference.samples()) samples_.push_back(std::move(sample));
     }
-    if (settings.tasks.apart()) assign_tasks(settings.tasks);
-    model_ = models::build_model(reference.checkpoint(), settings_.device, settings.dtype, settings.lora,
-                                 settings.quantization);
+    for (size_t i = 0; settings.tasks.apart() && i < samples_.size(); ++i) {
+      samples_[i].task_number = static_cast<int64_t>(i) % settings.tasks.count;
+    }
+    model_ = models::build_model(reference.checkpoint(), device, settings.dtype, settings.lora, settings.quantization);
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/0);
     if (settings.frozen_tower) models::freeze(*model_, {.vision_tower = true});
     if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();
-    sums_ = std::make_unique<engine::GradientSums>(model_->parameters(), settings.tasks.groups());
-    optimizer_ = std::make_unique<engine::AdamW>(
-        model_->parameters(), *sums_,
-        engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .states = settings.states});
+    training_ = std::make_unique<engine::Training>(
+        *model_, engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .states = settings.states},
+        engine::CrossEntropy(settings.tasks).gradient_groups());
   }
 
-  engine::StepResult step() {
-    return engine::optimizer_step(*model_, *sums_, *optimizer_, samples_, kRates, settings_);
-  }
+  engine::StepResult step() { return engine::optimizer_step(*training_, samples_, kRates, step_); }
 
   models::VisionLanguageModel& model() { return *model_; }
-  engine::GradientSums& sums() { return *sums_; }
-  engine::AdamW& optimizer() { return *optimizer_; }
+  engine::Training& training() { return *training_; }
   const std::vector<data::Sample>& samples() const { return samples_; }
 
   /// All of a step but its last half.
   engine::PreparedUpdate prepare() {
-    const auto result = engine::accumulate_gradients(*model_, samples_, settings_, optimizer_->loss_scale());
-    return optimizer_->prepare(result.loss);
+    const auto result = engine::accumulate_gradients(*model_, samples_, step_, training_->optimizer.loss_scale(),
+                                                     &training_->sums);
+    return training_->optimizer.prepare(result.loss);
   }
 
-  void apply(const engine::PreparedUpdate& update) { optimizer_->apply(update, kRates); }
+  void apply(const engine::PreparedUpdate& update) { training_->optimizer.apply(update, kRates); }
 
  private:
-  void assign_tasks(const engine::TaskSettings& tasks) {
-    for (size_t i = 0; i < samples_.size(); ++i) samples_[i].task_number = static_cast<int64_t>(i) % tasks.count;
-    if (!tasks.resolve_conflicts) return;
-    data::sort_by_task(samples_);
-    settings_.micro_batches = engine::micro_batches_of_runs(data::runs_of_tasks(samples_), settings_.micro_batch_size);
-  }
-
   static constexpr engine::LearningRates kRates{1e-4, 1e-4, 1e-4};
 
-  engine::StepSettings settings_;
+  engine::SmallStep step_;
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::GradientSums> sums_;
-  std::unique_ptr<engine::AdamW> optimizer_;
+  std::unique_ptr<engine::Training> training_;
 };
 
 }  // namespace vlmtrain

@@ -40,4 +40,7 @@ struct MicroBatch {
 /// REQUIRES: at least one sample; pixel rows of one type and shape; all with grids or none.
 MicroBatch collate(std::span<const Sample> samples, bool with_tasks = false);
 
+/// The same of the samples at these places, in their order.
+MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> places, bool with_tasks = false);
+
 }  // namespace vlmtrain::data

@@ -32,10 +32,4 @@ class Tasks {
   std::vector<int64_t> samples_;
 };
 
-/// Brings samples of one task together, in the order of the tasks and else as they were.
-void sort_by_task(std::vector<Sample>& samples);
-
-/// How many samples there are of each run of neighbours of one task.
-std::vector<int64_t> runs_of_tasks(const std::vector<Sample>& samples);
-
 }  // namespace vlmtrain::data

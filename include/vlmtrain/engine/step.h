@@ -1,21 +1,20 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/engine/consensus.h"
+#include "vlmtrain/engine/objective.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/step_layout.h"
-#include "vlmtrain/engine/tasks.h"
+#include "vlmtrain/engine/training.h"
 #include "vlmtrain/memory/shortage.h"
 #include "vlmtrain/models/model.h"
 
@@ -23,32 +22,23 @@ namespace vlmtrain::engine {
 
 /// What an optimizer step did. The tensors are on the device: reading them waits for it.
 struct StepResult {
-  at::Tensor loss;  ///< fp32 scalar, mean over the label tokens of the global batch, with the weights of their tasks
+  at::Tensor loss;  ///< fp32 scalar of the global batch, as the objective normalises it
   /// Of an optimizer step; undefined without one.
   at::Tensor grad_norm;   ///< fp32 scalar, before clipping
   at::Tensor skipped;     ///< fp32 scalar: 1 where loss or norm is not finite, so that nothing was moved; else 0
   at::Tensor loss_scale;  ///< fp32 scalar, what the loss was multiplied by; undefined without a loss scale
-  /// All of these in one tensor, for engine::AsyncScalars: fp32 [4], loss_scale 0 where there is none, followed by
-  /// task_numbers. Made before the first weight was changed, so that nothing can fail after that.
+  /// All of these in one tensor, for engine::AsyncScalars: fp32 [4], loss_scale 0 where there is none, followed by the
+  /// objective's own. Made before the first weight was changed, so that nothing can fail after that.
   at::Tensor numbers;
-  /// How many numbers stand before those of the tasks.
+  /// How many numbers stand before the objective's.
   static constexpr size_t kNumbers = 4;
-  /// By task, where TaskSettings::apart(); else empty and undefined.
-  std::vector<TaskCounts> tasks;
-  at::Tensor task_numbers;  ///< fp32; task_results() reads them
+  at::Tensor objective_numbers;   ///< StepLoss::numbers()
+  std::vector<TaskCounts> tasks;  ///< Objective::counts()
   int64_t tokens = 0;
   int64_t label_tokens = 0;
   int64_t images = 0;
   int64_t samples = 0;
   int64_t micro_batches = 0;
-};
-
-struct StepSettings {
-  at::Device device = at::kCPU;
-  int64_t micro_batch_size = 1;
-  int64_t loss_chunk_rows = 1024;           ///< rows of logits that exist at a time
-  std::vector<int64_t> micro_batches = {};  ///< as StepLayout::micro_batches; empty: all of micro_batch_size
-  TaskSettings tasks = {};
 };
 
 /// Memory, of the device or of the host, did not suffice for a step. No weight has changed, gradients of the step may
@@ -73,30 +63,54 @@ class UpdateHalfDone : public UserError {
   explicit UpdateHalfDone(const memory::Shortage& shortage);
 };
 
-/// Forward and backward passes over `samples` in micro-batches. The loss of each is divided by the label tokens of all,
-/// so that the gradients add up to those of one large batch, wherever it is cut.
-/// The gradients are those of the loss times `loss_scale`, an fp32 scalar on the device; undefined: 1.
-/// Throws StepOutOfMemory. REQUIRES: at least one sample; each has a label token. Gradients of tasks are not kept apart
-/// here.
-StepResult accumulate_gradients(const models::VisionLanguageModel& model, std::span<const data::Sample> samples,
-                                const StepSettings& settings, const at::Tensor& loss_scale = {});
+/// Samples of a step and what they are trained by.
+struct StepInput {
+  const Objective& objective;
+  std::span<const data::Sample> samples;  ///< at least one
+  Normalizers normalizers;                ///< of the samples of all processes
+};
 
-/// accumulate_gradients, then the optimizer's step. Throws StepOutOfMemory.
-/// `optimizer` is that of `sums`.
-StepResult optimizer_step(const models::VisionLanguageModel& model, GradientSums& sums, AdamW& optimizer,
-                          std::span<const data::Sample> samples, const LearningRates& rates,
-                          const StepSettings& settings);
+/// The input of a step of one process.
+StepInput step_input(const Objective& objective, std::span<const data::Sample> samples);
 
-/// Asked once the gradients are there.
-using RatesSource = std::function<LearningRates()>;
+/// The passes of a step: its loss and what was counted, and what the objective has summed up.
+struct Accumulated {
+  StepResult result;
+  std::unique_ptr<StepLoss> loss;
+};
 
-/// The same as `layout` has it, which the model then keeps.
-StepResult optimizer_step(models::VisionLanguageModel& model, GradientSums& sums, AdamW& optimizer,
-                          std::span<const data::Sample> samples, const RatesSource& rates, const StepLayout& layout,
-                          at::Device device, const TaskSettings& tasks = {});
+/// Forward and backward passes over the samples, cut and recomputed as `layout` says, which the model then keeps. The
+/// gradients are those of the loss times `loss_scale`, an fp32 scalar on the device (undefined: 1); they add up in the
+/// sums' group of each micro-batch, or, without sums, in the parameters' own. Throws StepOutOfMemory.
+Accumulated accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
+                       const at::Tensor& loss_scale = {}, GradientSums* sums = nullptr);
 
-/// Loss of a micro-batch that is already on the device, divided by `normalizer` label tokens.
-at::Tensor loss_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, double normalizer,
-                   int64_t loss_chunk_rows);
+/// One attempt at an optimizer step, phase by phase. Until apply() nothing has changed but gradients and random state:
+/// an attempt that fails is followed by GradientSums::drop() and another one.
+class Step {
+ public:
+  /// All must outlive it.
+  Step(Training& training, const StepInput& input, const Consensus& consensus)
+      : training_(training), input_(input), consensus_(consensus) {}
+
+  /// The passes. Throws StepOutOfMemory.
+  void accumulate(const StepLayout& layout);
+  /// Adds up over all processes, and allocates all that the update takes. REQUIRES: accumulate() went well in all of
+  /// them. Throws StepOutOfMemory.
+  void prepare();
+  /// Moves the weights. REQUIRES: prepare() went well in all processes. Throws UpdateHalfDone.
+  StepResult apply(const LearningRates& rates);
+
+ private:
+  Training& training_;
+  const StepInput& input_;
+  const Consensus& consensus_;
+  Accumulated accumulated_;
+  PreparedUpdate update_;
+};
+
+/// All phases of a step of one process. Throws StepOutOfMemory, UpdateHalfDone.
+StepResult optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
+                          const LearningRates& rates);
 
 }  // namespace vlmtrain::engine

@@ -13,14 +13,12 @@ struct TaskSettings {
   int64_t count = 0;                 ///< of the run; below 2: samples are not told apart
   std::vector<double> weights = {};  ///< of each task's label tokens in the loss; empty: 1
   bool gradient_norms = false;       ///< for GradNorm
-  /// Gradients are summed by task, and conflicts between them are resolved by PCGrad. Micro-batches must hold samples
-  /// of one task each, and their sums must be apart (groups()).
+  /// Gradients are summed by task, and conflicts between them are resolved by PCGrad. Micro-batches hold samples of one
+  /// task each then.
   bool resolve_conflicts = false;
   uint64_t seed = 0;  ///< of the step, for the orders that PCGrad draws
 
   bool apart() const { return count > 1; }
-  /// That GradientSums must have.
-  int64_t groups() const { return resolve_conflicts ? count : 1; }
 };
 
 struct TaskCounts {

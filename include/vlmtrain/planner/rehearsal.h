@@ -4,17 +4,19 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/engine/evaluation.h"
+#include "vlmtrain/engine/objective.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/options.h"
 #include "vlmtrain/engine/step_layout.h"
-#include "vlmtrain/engine/tasks.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/lora_settings.h"
@@ -26,13 +28,18 @@ namespace vlmtrain::planner {
 struct Job {
   std::filesystem::path model;  ///< folder with config.json and the processor's settings; weights are not read
   engine::Precision precision = engine::Precision::kBf16;
-  engine::OptimizerStates optimizer_states = engine::OptimizerStates::kFp32;
-  models::FrozenParts frozen;
-  std::optional<nn::LoraSettings> lora;  ///< nothing: the weights themselves are trained
+  models::FrozenParts frozen = {};
+  std::optional<nn::LoraSettings> lora = std::nullopt;  ///< nothing: the weights themselves are trained
   nn::Quantization quantization = nn::Quantization::kNone;
-  double max_grad_norm = 1.0;       ///< 0: no clipping
-  engine::TaskSettings tasks = {};  ///< rehearsed samples are all of the first
+  engine::AdamWSettings optimizer = {};      ///< with a loss scale if, and only if, the precision is fp16
+  engine::ObjectiveSettings objective = {};  ///< rehearsed samples are all of the first task
 };
+
+/// The same in another precision.
+Job with_precision(Job job, engine::Precision precision);
+
+/// The job's model on the device, frozen as the job says, without values. Throws UserError.
+std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device);
 
 /// What a plan decides: none of it changes loss or gradients beyond rounding.
 struct Choices {
@@ -45,10 +52,10 @@ struct Choices {
   bool operator==(const Choices&) const = default;
 };
 
-/// What they are for a step of so many samples.
-engine::StepLayout layout_of(const Choices& choices, int64_t samples);
-/// The same where samples of one task are together; `runs` are the samples of each.
-engine::StepLayout layout_of(const Choices& choices, const std::vector<int64_t>& runs);
+/// What they are for a step of samples of these shapes, which are cut as `rule` allows: into micro-batches of as many
+/// samples each.
+engine::StepLayout layout_of(const Choices& choices, std::span<const data::SampleShape> shapes,
+                             const engine::CutRule& rule = {});
 
 /// `count` samples of one shape.
 struct SampleGroup {
@@ -58,6 +65,9 @@ struct SampleGroup {
 
 /// Adds a sample behind those of `groups`.
 void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape);
+
+/// One after another.
+std::vector<data::SampleShape> shapes_of(const std::vector<SampleGroup>& groups);
 
 /// A batch of an evaluation.
 struct EvaluatedBatch {

@@ -10,9 +10,12 @@
 
 namespace vlmtrain::train {
 
-/// What a configuration asks of the planner; `tasks` are those of the samples, if they are known.
-planner::PlanRequest plan_request(const Config& config, planner::TargetCard card, planner::Workload workload,
-                                  const engine::TaskSettings& tasks = {});
+/// What a run trains and how, for its rehearsals and for itself; `tasks` are those of the samples, if they are known.
+planner::Job job_of(const Config& config, const engine::TaskSettings& tasks = {});
+
+/// What a configuration asks of the planner for this job, which is its own.
+planner::PlanRequest plan_request(const Config& config, planner::Job job, planner::TargetCard card,
+                                  planner::Workload workload);
 
 /// What the tasks of `records` mean for a run. Throws UserError (kUsage) where the configuration asks for what they do
 /// not allow.

@@ -13,6 +13,7 @@
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
+#include "vlmtrain/planner/rehearsal.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {
@@ -50,9 +51,9 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
 /// model.quantization; refused without LoRA.
 nn::Quantization quantization(const Config& config);
 
-/// The run's model, frozen in part as the configuration says, with its weights: as the newest checkpoint has them, or
-/// at the start; or without any values.
-std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, at::Device device,
+/// The job's model, frozen in part as it says, with its weights: as the newest checkpoint has them, or at the start; or
+/// without any values.
+std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, planner::Job job, at::Device device,
                                                         const std::optional<std::filesystem::path>& newest,
                                                         bool with_values);
 /// output.dtype; nothing for auto.

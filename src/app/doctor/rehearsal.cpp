@@ -13,9 +13,7 @@ namespace vlmtrain::app {
 RehearsedSteps rehearse_steps(const std::filesystem::path& model, engine::Precision precision,
                               const planner::VirtualCard& card, double seconds) {
   constexpr int64_t kSteps = 4;
-  planner::Job job;
-  job.model = model;
-  job.precision = precision;
+  const auto job = planner::with_precision({.model = model}, precision);
   const planner::SampleGroup samples{.shape = models::shape_of(model, {.text_tokens = 96, .label_tokens = 32}),
                                      .count = 4};
   planner::RehearsalRequest request;

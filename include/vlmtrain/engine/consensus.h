@@ -1,0 +1,40 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace vlmtrain::engine {
+
+/// How an attempt at a step, or a phase of it, ended.
+enum class Verdict {
+  kFine,
+  kRedoSmaller,  ///< memory did not suffice
+  kLeaveOut,     ///< nor for a sample alone
+};
+
+/// What the processes of a run agree on. This one is of a run of one process, which always does. Where there are
+/// several, all make the same calls in the same order, and each call gives all of them the same.
+///
+/// That a step is skipped needs no call: each process finds it in the norm and the loss, which are those of all.
+class Consensus {
+ public:
+  Consensus() = default;
+  virtual ~Consensus() = default;
+  Consensus(const Consensus&) = delete;
+  Consensus& operator=(const Consensus&) = delete;
+
+  /// The worst of all.
+  virtual Verdict worst(Verdict own) const { return own; }
+  /// Whether any process says so: that it was asked to stop.
+  virtual bool any(bool own) const { return own; }
+  /// Term by term: what the loss of a step is divided by.
+  virtual std::vector<double> sum(std::vector<double> own) const { return own; }
+  /// Adds up in place, on the device and without waiting for it: gradients, and what a step sums up beside them.
+  virtual void add_up(const at::Tensor& /*own*/) const {}
+  /// All that any process names, ascending: samples of the data set that are left out.
+  virtual std::vector<int64_t> together(std::vector<int64_t> own) const { return own; }
+};
+
+}  // namespace vlmtrain::engine
