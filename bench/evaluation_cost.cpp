@@ -21,7 +21,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/cross_entropy.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -48,11 +48,12 @@ void measure(const char* checkpoint, const char* data, const char* images, size_
   const auto model = models::load_model(checkpoint, at::kCPU, at::kFloat);
   std::vector<data::Sample> samples;
   for (int64_t i = 0; i < std::ssize(records); ++i) samples.push_back(data::make_sample(*processor, records, i));
+  const engine::CrossEntropy objective;
   const double forward = least_seconds([&] {
     const at::NoGradGuard no_gradients;
     for (std::span rest(samples); !rest.empty(); rest = rest.subspan(std::min(batch_size, rest.size()))) {
       const auto batch = data::collate(rest.first(std::min(batch_size, rest.size())));
-      engine::loss_of(*model, batch, /*normalizer=*/1, /*loss_chunk_rows=*/1024).item<double>();
+      objective.begin(*model, /*normalizers=*/{1.0}, /*layout=*/{})->of(batch).item<double>();
     }
   });
   evaluation::EvaluationSettings settings{.batch_size = static_cast<int64_t>(batch_size), .max_new_tokens = 8};

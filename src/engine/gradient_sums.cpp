@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -185,6 +186,23 @@ void GradientSums::finish() {
     for (size_t bucket = handed_over_; bucket < buckets_.size(); ++bucket) hand_over(bucket, group);
   }
   handed_over_ = buckets_.size();
+}
+
+std::vector<int64_t> GradientSums::received_places() const {
+  std::vector<int64_t> places;
+  for (int64_t group = 0; group < groups(); ++group) {
+    for (size_t i = 0; i < size(); ++i) {
+      if (received(i, group)) places.push_back(group * std::ssize(entries_) + static_cast<int64_t>(i));
+    }
+  }
+  return places;
+}
+
+void GradientSums::count_as_received(const std::vector<int64_t>& places) {
+  for (const int64_t place : places) {
+    const auto [group, i] = std::div(place, std::ssize(entries_));
+    entries_[static_cast<size_t>(i)].received.at(static_cast<size_t>(group)) = true;
+  }
 }
 
 void GradientSums::hand_over(size_t bucket, int64_t group) {

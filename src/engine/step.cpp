@@ -128,6 +128,7 @@ void Step::prepare() {
   StepResult& result = accumulated_.result;
   try {
     training_.sums.finish();
+    training_.sums.count_as_received(consensus_.together(training_.sums.received_places()));
     consensus_.add_up(result.loss);
     for (const auto& sum : accumulated_.loss->sums()) consensus_.add_up(sum);
     result.objective_numbers = accumulated_.loss->numbers();

@@ -16,7 +16,7 @@
 
 #include "engine/batch_of_eight.h"
 #include "engine/small_parameters.h"
-#include "vlmtrain/engine/step.h"
+#include "engine/small_step.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -267,10 +267,9 @@ TEST(GradientSums, OfAModelsStepAreHandedOverOnceAndWhole) {
       const auto model = parity::Case("mixed_batch").load_model();
       model->set_recompute({model->vision_blocks(), model->language_blocks()});
       model->set_vision_tiles_per_pass(1);
-      SummingAdamW optimizer(model->parameters(), {});
-      if (recorded != nullptr) record(optimizer.sums, *recorded);
-      const auto result = optimizer_step(*model, optimizer.sums, optimizer, batch_of_eight(), kRates,
-                                         {.micro_batch_size = micro_batch_size});
+      Training training(*model, {});
+      if (recorded != nullptr) record(training.sums, *recorded);
+      const auto result = optimizer_step(training, batch_of_eight(), kRates, {.micro_batch_size = micro_batch_size});
       return result.grad_norm.item<float>();
     };
     Recorded recorded;

@@ -82,7 +82,7 @@ TEST_P(HostRehearsalOfCase, TakesWhatAnEvaluationTakesOnTheCpu) {
 TEST_P(HostRehearsalOfCase, TakesWhatTheCpuTakes) {
   CaseJob of_case(GetParam());
   for (const auto precision : {engine::Precision::kFp32, engine::Precision::kBf16}) {
-    of_case.job.precision = precision;
+    of_case.job = with_precision(of_case.job, precision);
     for (const int64_t blocks : {0, 100}) {
       Choices choices{.micro_batch_size = 8, .recompute = {blocks, blocks}};
       EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue)
@@ -105,7 +105,7 @@ TEST(HostRehearsalTest, TakesWhatTheCpuTakesWithAdaptersAndCompressedMoments) {
   of_case.job.lora.reset();
   of_case.job.quantization = nn::Quantization::kNone;
   for (const auto states : {engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
-    of_case.job.optimizer_states = states;
+    of_case.job.optimizer.states = states;
     EXPECT_THAT(error_of(of_case.job, choices, of_case.samples), kIsTrue);
   }
 }
@@ -212,7 +212,7 @@ bool apply(const Suggestion& suggestion, HostPlanRequest& request) {
     } else if (key == "training.micro_batch_size") {
       request.fixed.micro_batch_size = value == "auto" ? std::nullopt : std::optional{std::stoll(value)};
     } else if (key == "training.optimizer_states") {
-      request.job.optimizer_states = engine::OptimizerStates::k8Bit;
+      request.job.optimizer.states = engine::OptimizerStates::k8Bit;
     } else if (key == "model.freeze_vision_tower") {
       request.job.frozen.vision_tower = true;
     } else if (key == "lora.rank") {

@@ -46,13 +46,13 @@ TEST_F(JobChangeTest, LessIsTrainedAsLongAsSomethingIs) {
 
 TEST_F(JobChangeTest, NumbersAreHeldInFewerBits) {
   EXPECT_THAT(words_of(numeric_changes(asked())), ElementsAre("training.optimizer_states=8bit"));
-  job_.optimizer_states = engine::OptimizerStates::k8Bit;
+  job_.optimizer.states = engine::OptimizerStates::k8Bit;
   EXPECT_THAT(numeric_changes(asked()), IsEmpty());
-  job_.precision = engine::Precision::kFp32;
+  job_ = with_precision(job_, engine::Precision::kFp32);
   EXPECT_THAT(words_of(numeric_changes(asked())), ElementsAre("training.precision=bf16"));
   has_bf16_ = false;
   EXPECT_THAT(words_of(numeric_changes(asked())), ElementsAre("training.precision=fp16"));
-  job_.precision = engine::Precision::kFp16;
+  job_ = with_precision(job_, engine::Precision::kFp16);
   job_.lora = nn::LoraSettings{.rank = 4};
   EXPECT_THAT(words_of(numeric_changes(asked())), ElementsAre("model.quantization=int8", "model.quantization=nf4"));
   job_.quantization = nn::Quantization::kInt8;

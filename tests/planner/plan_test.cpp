@@ -96,9 +96,9 @@ TEST_F(TinyPlanTest, ACardThatDoesNotComputeInBf16IsRefused) {
   PlanRequest old_card = request(4);
   old_card.card = card_by_name("t4");
   EXPECT_THAT(message_of([&] { make_plan(old_card); }), AllOf(HasSubstr("Tesla T4"), HasSubstr("precision=fp32")));
-  old_card.job.precision = engine::Precision::kFp32;
+  old_card.job = with_precision(old_card.job, engine::Precision::kFp32);
   EXPECT_TRUE(make_plan(old_card).fits);
-  old_card.job.precision = engine::Precision::kFp16;
+  old_card.job = with_precision(old_card.job, engine::Precision::kFp16);
   EXPECT_TRUE(make_plan(old_card).fits);
 }
 
@@ -388,7 +388,7 @@ bool apply(const std::vector<std::string>& arguments, PlanRequest& request) {
     } else if (key == "memory.limit_gb") {
       request.limit_gigabytes = is_auto ? std::nullopt : std::optional{std::stod(value)};
     } else if (key == "training.optimizer_states" && value == "8bit") {
-      request.job.optimizer_states = engine::OptimizerStates::k8Bit;
+      request.job.optimizer.states = engine::OptimizerStates::k8Bit;
     } else if (key == "model.freeze_vision_tower" && value == "true") {
       request.job.frozen.vision_tower = true;
       if (request.job.lora) request.job.lora->left_out.push_back(nn::Component::kVisionTower);

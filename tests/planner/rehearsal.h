@@ -41,6 +41,11 @@ class PresetFolder {
   parity::TemporaryFolder folder_;
 };
 
+/// The plan's layout of these samples.
+inline engine::StepLayout layout_of(const Choices& choices, const std::vector<SampleGroup>& samples) {
+  return layout_of(choices, shapes_of(samples));
+}
+
 inline int64_t bytes_of(const memory::ComponentBytes& bytes, memory::Component component) {
   return bytes[static_cast<size_t>(component)];
 }

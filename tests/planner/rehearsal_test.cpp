@@ -169,9 +169,9 @@ class ComponentsTest : public RehearsalTest, public testing::WithParamInterface<
 
 TEST_P(ComponentsTest, TakeTheirElements) {
   Job job = model_.job();
-  job.precision = GetParam().precision;
+  job = with_precision(job, GetParam().precision);
   job.frozen = GetParam().frozen;
-  job.optimizer_states = GetParam().states;
+  job.optimizer.states = GetParam().states;
   const bool has_masters = job.precision != engine::Precision::kFp32;
   const Outcome outcome = rehearse(job, micro_batches_of(1), 1);
   const RehearsalDetail& detail = *outcome.detail;
@@ -187,7 +187,7 @@ TEST_P(ComponentsTest, TakeTheirElements) {
     ++tensors;
     if (!parameter.tensor.requires_grad()) continue;
     trained += parameter.tensor.numel();
-    moments += bytes_of_moments(parameter, job.optimizer_states);
+    moments += bytes_of_moments(parameter, job.optimizer.states);
   }
   EXPECT_EQ(detail.total_elements, total);
   EXPECT_EQ(detail.trained_elements, trained);
@@ -202,7 +202,7 @@ TEST_P(ComponentsTest, TakeTheirElements) {
   expect_close(Component::kWeights, total * (has_masters ? 2 : 4), tensors);
   expect_close(Component::kGradients, trained * 4, tensors);
   // Two moments, and masters where the weights have 16 bits. While it steps it takes a little for the norm.
-  if (job.optimizer_states != engine::OptimizerStates::kFp32) moments += room_of_chunks(job.optimizer_states);
+  if (job.optimizer.states != engine::OptimizerStates::kFp32) moments += room_of_chunks(job.optimizer.states);
   expect_close(Component::kOptimizer, trained * (has_masters ? 4 : 0) + moments, 4 * tensors);
 }
 
@@ -223,7 +223,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(RehearsalTest, GradientsOfTasksApartTakeTheirSumsBesideEachOther) {
   Job job = model_.job();
   const Outcome together = rehearse(job, micro_batches_of(1), 2);
-  job.tasks = {.count = 3, .weights = {1, 1, 1}, .gradient_norms = true, .resolve_conflicts = true};
+  job.objective.tasks = {.count = 3, .weights = {1, 1, 1}, .gradient_norms = true, .resolve_conflicts = true};
   const Outcome apart = rehearse(job, micro_batches_of(1), 2);
   const int64_t one = together.detail->trained_elements * 4;
   const int64_t taken = most_of(*apart.detail, Component::kGradients);
@@ -491,7 +491,7 @@ TEST_F(CostTest, AreNoNumbersThatCannotBe) {
 TEST_F(CostTest, FewerBitsAreFasterOnTheSameCard) {
   const auto seconds = [&](engine::Precision precision) {
     Job job = model_.job();
-    job.precision = precision;
+    job = with_precision(job, precision);
     return rehearse(job, micro_batches_of(2), 2).costs->language_blocks_forward.seconds;
   };
   const double bf16 = seconds(engine::Precision::kBf16);

@@ -32,7 +32,7 @@ class TwinTest : public testing::Test {
   TwinStep twin_step(int64_t step, int64_t limit_bytes = kUnlimited) const {
     return {.step = step,
             .samples = steps_[static_cast<size_t>(step)],
-            .layout = layout_of(choices_, kSamples),
+            .layout = layout_of(choices_, steps_[static_cast<size_t>(step)]),
             .release_first = false,
             .limit_bytes = limit_bytes};
   }
@@ -53,7 +53,7 @@ TEST_F(TwinTest, ForeseesWhatARunOfTheSameStepsTakes) {
     ASSERT_TRUE(foreseen) << twin.failure().value_or("late");
     EXPECT_TRUE(foreseen->fits);
     EXPECT_EQ(foreseen->attempts, 1);
-    EXPECT_EQ(foreseen->layout, layout_of(choices_, kSamples));
+    EXPECT_EQ(foreseen->layout, twin_step(step).layout);
     EXPECT_EQ(foreseen->peaks.allocated_bytes, run.steps[static_cast<size_t>(step)].allocated_bytes) << step;
     EXPECT_EQ(foreseen->peaks.reserved_bytes, run.steps[static_cast<size_t>(step)].reserved_bytes) << step;
   }
@@ -93,7 +93,7 @@ TEST_F(TwinTest, CutsOnlyWhatDoesNotFit) {
   ASSERT_TRUE(cut);
   EXPECT_TRUE(cut->release_first);
   EXPECT_GT(cut->attempts, 1);
-  EXPECT_THAT(cut->layout.micro_batches, testing::ElementsAre(2, 1, 1));
+  EXPECT_THAT(cut->layout.cut.sizes, testing::ElementsAre(2, 1, 1));
 }
 
 /// A margin lowers the twin's limit, not the run's. Near its limit an allocator empties its cache in the middle of a
@@ -104,11 +104,7 @@ TEST(TwinNearItsLimitTest, ForeseesWhatARunWithMoreRoomTakes) {
   const Choices choices = micro_batches_of(8);
   std::mt19937 random(6);
   const auto mixed_step = [&](int64_t number, int64_t limit_bytes) {
-    TwinStep step{.step = number,
-                  .samples = {},
-                  .layout = layout_of(choices, 16),
-                  .release_first = false,
-                  .limit_bytes = limit_bytes};
+    TwinStep step{.step = number, .samples = {}, .layout = {}, .release_first = false, .limit_bytes = limit_bytes};
     for (int64_t sample = 0; sample < 16; ++sample) {
       step.samples.push_back({model.shape({.images = static_cast<int64_t>(random() % 5),
                                            .image_width = 300 + static_cast<int64_t>(random() % 700),
@@ -116,6 +112,7 @@ TEST(TwinNearItsLimitTest, ForeseesWhatARunWithMoreRoomTakes) {
                                            .text_tokens = 70 + static_cast<int64_t>(random() % 400)}),
                               1});
     }
+    step.layout = layout_of(choices, step.samples);
     return step;
   };
   Twin twin(model.job(), choices, card);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engine/batch_of_eight.h"
+#include "vlmtrain/engine/cross_entropy.h"
 #include "vlmtrain/memory/fault_injection.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -24,28 +25,30 @@ using Gradients = std::map<std::string, at::Tensor>;
 constexpr uint64_t kSeed = 5;
 constexpr int64_t kFaultPoints = 50;
 constexpr int64_t kFollowingSteps = 20;
+const engine::Consensus kAlone;
 
 /// Adapters with dropout on all Linears of a small model, trained in fp32 on eight unequal samples.
 class SmallTraining {
  public:
   /// With `tasks` the first and the second half of the samples are a task each.
-  explicit SmallTraining(int64_t micro_batch_size = 4, engine::TaskSettings tasks = {}) : tasks_(std::move(tasks)) {
+  explicit SmallTraining(int64_t micro_batch_size = 4, const engine::TaskSettings& tasks = {},
+                         const engine::Consensus& consensus = kAlone)
+      : objective_(tasks) {
     const parity::Case reference("mixed_batch");
     samples_ = engine::batch_of_eight();
     for (size_t i = 0; i < samples_.size(); ++i) {
       samples_[i].seed = 100 + i;
-      samples_[i].task_number = tasks_.apart() && 2 * i >= samples_.size() ? 1 : 0;
+      samples_[i].task_number = objective_.tasks().apart() && 2 * i >= samples_.size() ? 1 : 0;
     }
     model_ =
         models::build_model(reference.checkpoint(), at::kCPU, at::kFloat, nn::LoraSettings{.rank = 4, .dropout = 0.1});
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/1);
-    sums_ = std::make_unique<engine::GradientSums>(model_->parameters(), tasks_.groups());
-    optimizer_ = std::make_unique<engine::AdamW>(model_->parameters(), *sums_, engine::AdamWSettings{});
+    training_ = std::make_unique<engine::Training>(*model_, engine::AdamWSettings{}, objective_.gradient_groups());
     guard_ = std::make_unique<OomGuard>(
-        *model_, *sums_, *optimizer_, at::kCPU,
+        *training_, at::kCPU, consensus,
         [this](const std::string&, const engine::StepLayout& next) { tried_.push_back(next); });
-    layout_.micro_batches = engine::equal_micro_batches(std::ssize(samples_), micro_batch_size);
+    layout_.cut = engine::equal_cut(std::ssize(samples_), micro_batch_size, objective_.cut_rule(samples_));
   }
 
   double step() {
@@ -53,7 +56,7 @@ class SmallTraining {
       std::jthread([this] { copy_gradients(); });  // another thread's allocations do not count
       return engine::LearningRates{1e-3, 1e-3, 1e-3};
     };
-    done_ = guard_->step(samples_, layout_, kSeed, rates, tasks_);
+    done_ = guard_->step(objective_, samples_, layout_, kSeed, rates);
     return done_.result.loss.item<double>();
   }
 
@@ -65,7 +68,7 @@ class SmallTraining {
 
   /// The step's gradients, as they were before the optimizer's step.
   const Gradients& gradients() const { return gradients_; }
-  const GuardedStep& done() const { return done_; }
+  const DoneStep& done() const { return done_; }
   /// Layouts that followed a failure.
   const std::vector<engine::StepLayout>& tried() const { return tried_; }
   std::vector<data::Sample>& samples() { return samples_; }
@@ -73,21 +76,20 @@ class SmallTraining {
  private:
   void copy_gradients() {
     gradients_.clear();
-    if (tasks_.groups() > 1) return;  // there are several of each
+    if (objective_.gradient_groups() > 1) return;  // there are several of each
     for (const auto& parameter : model_->parameters().all()) {
-      if (parameter.is_adapter) gradients_[parameter.name] = sums_->sum(parameter.name).clone();
+      if (parameter.is_adapter) gradients_[parameter.name] = training_->sums.sum(parameter.name).clone();
     }
   }
 
-  engine::TaskSettings tasks_;
+  const engine::CrossEntropy objective_;
   std::vector<data::Sample> samples_;
   std::unique_ptr<models::VisionLanguageModel> model_;
-  std::unique_ptr<engine::GradientSums> sums_;
-  std::unique_ptr<engine::AdamW> optimizer_;
+  std::unique_ptr<engine::Training> training_;
   std::unique_ptr<OomGuard> guard_;
   engine::StepLayout layout_;
   Gradients gradients_;
-  GuardedStep done_;
+  DoneStep done_;
   std::vector<engine::StepLayout> tried_;
 };
 
@@ -208,6 +210,55 @@ TEST_F(OomGuardTest, LossesAreTheSameWithWhateverMemoryThereIs) {
   EXPECT_GE(attempts.size(), 4U);
 }
 
+/// One of two processes, where memory ran out in the other one, in a phase of the first attempt.
+class OneOfTwo : public engine::Consensus {
+ public:
+  explicit OneOfTwo(int64_t failing_call) : left_(failing_call) {}
+  engine::Verdict worst(engine::Verdict own) const override {
+    return left_-- == 0 ? std::max(own, engine::Verdict::kRedoSmaller) : own;
+  }
+
+ private:
+  mutable int64_t left_;
+};
+
+TEST_F(OomGuardTest, AStepThatFailedInAnotherProcessIsDoneAgainAsItWas) {
+  SmallTraining alone;
+  const auto wanted = alone.steps(2);
+  for (const int64_t call : {0, 1}) {  // after the passes; after the update was prepared
+    const OneOfTwo consensus(call);
+    SmallTraining training(4, {}, consensus);
+    EXPECT_EQ(training.step(), wanted[0]) << call;
+    EXPECT_EQ(training.done().failed_attempts, 1);
+    ASSERT_EQ(training.tried().size(), 1U);
+    EXPECT_EQ(training.tried()[0], training.done().layout) << "no smaller than before";
+    EXPECT_EQ(training.step(), wanted[1]) << call;
+    EXPECT_EQ(training.done().failed_attempts, 0);
+  }
+}
+
+/// Says that the other process has a sample that does not fit, whenever it is asked how the next attempt is to be.
+class HopelessElsewhere : public engine::Consensus {
+ public:
+  engine::Verdict worst(engine::Verdict own) const override {
+    return ++calls_ == 1 ? engine::Verdict::kRedoSmaller : std::max(own, engine::Verdict::kLeaveOut);
+  }
+
+ private:
+  mutable int64_t calls_ = 0;
+};
+
+TEST_F(OomGuardTest, ASampleThatDoesNotFitElsewhereEndsTheStepHereToo) {
+  const HopelessElsewhere consensus;
+  SmallTraining training(4, {}, consensus);
+  try {
+    training.step();
+    FAIL();
+  } catch (const SampleDoesNotFit& error) {
+    EXPECT_FALSE(error.place()) << "it is none of this process";
+  }
+}
+
 TEST_F(OomGuardTest, GoesFromHalvesToRecomputationToSingles) {
   SmallTraining training(4);
   training.step();
@@ -216,11 +267,11 @@ TEST_F(OomGuardTest, GoesFromHalvesToRecomputationToSingles) {
   EXPECT_THROW(training.step(), SampleDoesNotFit);
   faults_.disarm();
   ASSERT_EQ(training.tried().size(), 3U);
-  EXPECT_THAT(training.tried()[0].micro_batches, testing::ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(training.tried()[0].cut.sizes, testing::ElementsAre(2, 2, 2, 2));
   EXPECT_EQ(training.tried()[0].recompute.language, 0);
-  EXPECT_THAT(training.tried()[1].micro_batches, testing::ElementsAre(2, 2, 2, 2));
+  EXPECT_THAT(training.tried()[1].cut.sizes, testing::ElementsAre(2, 2, 2, 2));
   EXPECT_GT(training.tried()[1].recompute.language, 0);
-  EXPECT_THAT(training.tried()[2].micro_batches, testing::ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(training.tried()[2].cut.sizes, testing::ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
 }
 
 TEST_F(OomGuardTest, NamesTheSampleThatDoesNotFitAlone) {

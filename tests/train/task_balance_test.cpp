@@ -79,11 +79,11 @@ BalanceOptions resolving_conflicts() {
 TEST(TaskSettings, SayWhatTheConfigurationAsksFor) {
   EXPECT_EQ(task_settings({}, kTasks).count, 2);
   EXPECT_THAT(task_settings({}, kTasks).weights, IsEmpty());
-  EXPECT_EQ(task_settings({}, kTasks).groups(), 1);
+  EXPECT_FALSE(task_settings({}, kTasks).resolve_conflicts);
   const auto gradnorm = task_settings(weighted(TaskWeighting::kGradNorm), kTasks);
   EXPECT_THAT(gradnorm.weights, ElementsAre(1, 1));
   EXPECT_TRUE(gradnorm.gradient_norms);
-  EXPECT_EQ(task_settings(resolving_conflicts(), kTasks).groups(), 2);
+  EXPECT_TRUE(task_settings(resolving_conflicts(), kTasks).resolve_conflicts);
   EXPECT_FALSE(task_settings({}, tasks_of({"", ""})).apart());
 }
 
@@ -122,7 +122,7 @@ TEST(TaskBalance, EntersTheTasksIntoTheMetrics) {
   report::StepMetrics metrics;
   auto of_step = results(3, 0);
   of_step[1].counts = {0, 0};
-  balance.learn(of_step, balance.settings(1, 0).weights, metrics);
+  balance.learn(of_step, balance.objective(1, 0)->tasks().weights, metrics);
   ASSERT_EQ(metrics.tasks.size(), 1U) << "a task that is not in the step is not in its line";
   const auto& task = metrics.tasks.at("caption");
   EXPECT_EQ(task.loss, 3);
@@ -137,8 +137,8 @@ TEST(TaskBalance, WeightsFollowFromAllStepsButTheLast) {
   TaskBalance early(kGradNorm, kTasks), late(kGradNorm, kTasks);
   std::optional<std::pair<int64_t, engine::TaskSettings>> pending;
   for (int64_t step = 1; step <= 6; ++step) {
-    const auto settings = early.settings(step, 0);
-    EXPECT_EQ(late.settings(step, 0).weights, settings.weights) << "step " << step;
+    const engine::TaskSettings settings = early.objective(step, 0)->tasks();
+    EXPECT_EQ(late.objective(step, 0)->tasks().weights, settings.weights) << "step " << step;
     const bool is_first = settings.weights == std::vector<double>{1, 1};
     EXPECT_EQ(is_first, step <= 2);
     learn(early, step, settings, 2.0 + static_cast<double>(step));
@@ -149,8 +149,8 @@ TEST(TaskBalance, WeightsFollowFromAllStepsButTheLast) {
 
 TEST(TaskBalance, ASkippedStepTeachesNothing) {
   TaskBalance balance(kGradNorm, kTasks);
-  learn(balance, 1, balance.settings(1, 0), 5, /*skipped=*/true);
-  EXPECT_THAT(balance.settings(3, 0).weights, ElementsAre(1, 1));
+  learn(balance, 1, balance.objective(1, 0)->tasks(), 5, /*skipped=*/true);
+  EXPECT_THAT(balance.objective(3, 0)->tasks().weights, ElementsAre(1, 1));
 }
 
 TEST(TaskBalance, GoesOnFromItsStateBitForBit) {
@@ -158,7 +158,7 @@ TEST(TaskBalance, GoesOnFromItsStateBitForBit) {
   nlohmann::ordered_json state;
   std::vector<std::vector<double>> wanted;
   for (int64_t step = 1; step <= 8; ++step) {
-    const auto settings = whole.settings(step, 0);
+    const engine::TaskSettings settings = whole.objective(step, 0)->tasks();
     wanted.push_back(settings.weights);
     learn(whole, step, settings, 1.0 + 1.0 / static_cast<double>(step));
     if (step == 4) state = nlohmann::ordered_json::parse(whole.state().dump());
@@ -166,7 +166,7 @@ TEST(TaskBalance, GoesOnFromItsStateBitForBit) {
   TaskBalance resumed(kGradNorm, kTasks);
   resumed.restore(state, "step-4");
   for (int64_t step = 5; step <= 8; ++step) {
-    const auto settings = resumed.settings(step, 0);
+    const engine::TaskSettings settings = resumed.objective(step, 0)->tasks();
     EXPECT_EQ(settings.weights, wanted[static_cast<size_t>(step - 1)]) << "step " << step;
     learn(resumed, step, settings, 1.0 + 1.0 / static_cast<double>(step));
   }

@@ -35,15 +35,15 @@ class TwinLinkTest : public testing::Test {
 
   void announce(TwinLink& link, int64_t step, int64_t images = 2) const {
     const auto shape = model_.shape({.images = images, .image_width = 600, .image_height = 400});
-    link.announce(step, std::vector(kSamples, data::sample_of(shape)), planned());
+    link.announce(step, std::vector(kSamples, shape), planned());
   }
 
-  engine::StepLayout planned() const { return planner::layout_of(choices_, kSamples); }
-  ForeseenStep await(TwinLink& link, int64_t step, double step_seconds = kPatient) const {
+  engine::StepLayout planned() const { return planner::layout_of(choices_, std::vector<data::SampleShape>(kSamples)); }
+  StepPlan await(TwinLink& link, int64_t step, double step_seconds = kPatient) const {
     return link.await(step, planned(), step_seconds);
   }
 
-  static memory::DeviceMemory measured(const ForeseenStep& foreseen, int64_t more_bytes = 0) {
+  static memory::DeviceMemory measured(const StepPlan& foreseen, int64_t more_bytes = 0) {
     return {.allocated_peak_bytes = foreseen.peaks->allocated_bytes,
             .reserved_peak_bytes = foreseen.peaks->reserved_bytes + more_bytes};
   }
@@ -56,19 +56,19 @@ class TwinLinkTest : public testing::Test {
 TEST_F(TwinLinkTest, AfterALateAnswerBothEmptyTheirCachesAndAreAlikeAgain) {
   const auto twin = link();
   for (const int64_t step : {10, 11, 12}) announce(*twin, step);
-  const ForeseenStep late = await(*twin, 10, kImpatient);  // its process is not even up
+  const StepPlan late = await(*twin, 10, kImpatient);  // its process is not even up
   EXPECT_FALSE(late.peaks);
   EXPECT_EQ(late.layout, planned());
   EXPECT_EQ(twin->summary().late_steps, 1);
   for (const int64_t step : {11, 12}) {
-    const ForeseenStep foreseen = await(*twin, step);
+    const StepPlan foreseen = await(*twin, step);
     ASSERT_TRUE(foreseen.peaks) << step;
     EXPECT_FALSE(foreseen.release_first) << step;
     twin->compare(step, foreseen, measured(foreseen, 100 * kMiB), /*as_foreseen=*/true);
   }
   EXPECT_EQ(twin->summary().worst_error, 0) << "they may differ until then";
   announce(*twin, 13);
-  const ForeseenStep alike = await(*twin, 13);
+  const StepPlan alike = await(*twin, 13);
   ASSERT_TRUE(alike.peaks);
   EXPECT_TRUE(alike.release_first);
   twin->compare(13, alike, measured(alike, kMiB), /*as_foreseen=*/true);
@@ -79,12 +79,12 @@ TEST_F(TwinLinkTest, AfterALateAnswerBothEmptyTheirCachesAndAreAlikeAgain) {
 TEST_F(TwinLinkTest, WhatTheRunDidByItselfIsNotCompared) {
   const auto twin = link();
   for (const int64_t step : {10, 11, 12}) announce(*twin, step);
-  const ForeseenStep first = await(*twin, 10);
+  const StepPlan first = await(*twin, 10);
   ASSERT_TRUE(first.peaks);
   twin->compare(10, first, measured(first), /*as_foreseen=*/true);
   twin->diverge();
   for (const int64_t step : {11, 12}) {
-    const ForeseenStep foreseen = await(*twin, step);
+    const StepPlan foreseen = await(*twin, step);
     ASSERT_TRUE(foreseen.peaks);
     EXPECT_FALSE(foreseen.release_first) << "announced before";
     twin->compare(step, foreseen, measured(foreseen, 100 * kMiB), /*as_foreseen=*/true);
@@ -116,7 +116,7 @@ TEST_F(TwinLinkTest, ATwinThatHasEndedIsDoneWithout) {
   EXPECT_FALSE(await(twin, 1).peaks) << "it answers only by ending";
   for (const int64_t step : {2, 3}) {
     announce(twin, step);
-    const ForeseenStep foreseen = await(twin, step);
+    const StepPlan foreseen = await(twin, step);
     EXPECT_FALSE(foreseen.peaks);
     EXPECT_EQ(foreseen.layout, planned());
   }
@@ -138,12 +138,12 @@ TEST_F(TwinLinkTest, TenStepsBehindTheRunGoesOnWithoutIt) {
 TEST_F(TwinLinkTest, SaysWhichSampleFitsInNoWay) {
   const auto twin = link(8 * kMiB);
   announce(*twin, 1);
-  const ForeseenStep foreseen = await(*twin, 1);
+  const StepPlan foreseen = await(*twin, 1);
   EXPECT_FALSE(foreseen.fits);
   EXPECT_FALSE(foreseen.peaks);
   EXPECT_TRUE(foreseen.release_first);
   EXPECT_EQ(foreseen.sample_that_does_not, 0);
-  EXPECT_EQ(foreseen.layout.micro_batches.front(), 1);
+  EXPECT_EQ(foreseen.layout.cut.sizes.front(), 1);
   EXPECT_EQ(twin->summary().hopeless_steps, 1);
   announce(*twin, 2);
   EXPECT_TRUE(await(*twin, 2).release_first) << "the twin did not do step 1 as the run did";
@@ -156,7 +156,7 @@ TEST_F(TwinLinkTest, AMissLowersTheLimitForAWhile) {
     const auto ample = link();
     for (const int64_t step : {1, 2, 3}) {
       announce(*ample, step);
-      const ForeseenStep foreseen = await(*ample, step);
+      const StepPlan foreseen = await(*ample, step);
       ASSERT_TRUE(foreseen.peaks);
       needed = std::max(needed, foreseen.peaks->reserved_bytes);
     }
@@ -164,7 +164,7 @@ TEST_F(TwinLinkTest, AMissLowersTheLimitForAWhile) {
   const auto twin = link(needed);
   const auto is_cut = [&](int64_t step) {
     announce(*twin, step);
-    const ForeseenStep foreseen = await(*twin, step);
+    const StepPlan foreseen = await(*twin, step);
     twin->compare(step, foreseen, foreseen.peaks ? measured(foreseen) : memory::DeviceMemory{}, /*as_foreseen=*/true);
     return foreseen.layout != planned();
   };

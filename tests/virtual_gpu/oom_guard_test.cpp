@@ -22,15 +22,18 @@ TEST(OomGuardTest, DoesAStepAgainOnACardThatIsTooSmall) {
   SmallRun run({.micro_batch_size = 8, .repeats = 2});
   const at::Device device = memory::open_device("cuda");
   std::vector<int64_t> next_micro_batches;
-  OomGuard guard(run.model(), run.sums(), run.optimizer(), device,
-                 [&](const std::string& reason, const engine::StepLayout& next) {
-                   EXPECT_NE(reason.find("out of memory"), std::string::npos) << reason;
-                   next_micro_batches.push_back(std::ssize(next.micro_batches));
-                 });
+  const engine::CrossEntropy objective;
+  const engine::Consensus alone;
+  OomGuard guard(run.training(), device, alone, [&](const std::string& reason, const engine::StepLayout& next) {
+    EXPECT_NE(reason.find("out of memory"), std::string::npos) << reason;
+    next_micro_batches.push_back(next.cut.micro_batches());
+  });
   engine::StepLayout layout;
-  layout.micro_batches = {std::ssize(run.samples())};
+  layout.cut = engine::cut_in_order({std::ssize(run.samples())});
   const auto step = [&] {
-    return guard.step(run.samples(), layout, /*seed=*/1, [] { return engine::LearningRates{1e-4, 1e-4, 1e-4}; });
+    return guard.step(objective, run.samples(), layout, /*seed=*/1, [] {
+      return engine::LearningRates{1e-4, 1e-4, 1e-4};
+    });
   };
   ASSERT_EQ(step().failed_attempts, 0);
 
@@ -59,7 +62,7 @@ TEST(OomGuardTest, DoesAStepAgainOnACardThatIsTooSmall) {
 class FaultyCardTest : public testing::Test {
  protected:
   FaultyCardTest() {
-    layout_.micro_batches = {4, 4};
+    layout_.cut = engine::cut_in_order({4, 4});
     step();
     step();
   }
@@ -70,9 +73,11 @@ class FaultyCardTest : public testing::Test {
     }
   }
 
-  GuardedStep step() {
+  DoneStep step() {
     tried_.clear();
-    return guard_.step(run_.samples(), layout_, /*seed=*/1, [] { return engine::LearningRates{1e-4, 1e-4, 1e-4}; });
+    return guard_.step(objective_, run_.samples(), layout_, /*seed=*/1, [] {
+      return engine::LearningRates{1e-4, 1e-4, 1e-4};
+    });
   }
 
   SmallRun run_{{.micro_batch_size = 4, .repeats = 2}};
@@ -80,8 +85,9 @@ class FaultyCardTest : public testing::Test {
   engine::StepLayout layout_;
   std::vector<engine::StepLayout> tried_;
   std::string reason_;
-  OomGuard guard_{run_.model(), run_.sums(), run_.optimizer(), device_,
-                  [this](const std::string& reason, const engine::StepLayout& next) {
+  const engine::CrossEntropy objective_;
+  const engine::Consensus alone_;
+  OomGuard guard_{run_.training(), device_, alone_, [this](const std::string& reason, const engine::StepLayout& next) {
                     reason_ = reason;
                     tried_.push_back(next);
                   }};
@@ -98,7 +104,7 @@ TEST_F(FaultyCardTest, ALaunchThatFindsNoMemoryIsDoneAgainUntilWeightsChange) {
   for (uint64_t place = 0; place < launches; place += 1 + launches / 60) {
     card().fail_calls(vgpu::Fallible::kLaunch, place, 1);
     try {
-      const GuardedStep done = step();
+      const DoneStep done = step();
       EXPECT_EQ(done.failed_attempts, 1) << place;
       EXPECT_EQ(done.layout, layout_) << "an emptied cache is all that a driver needs";
       EXPECT_EQ(reason_, "CUDA error: out of memory");
@@ -133,9 +139,9 @@ TEST_F(FaultyCardTest, MakingRoomTakesNoKernel) {
 
 TEST_F(FaultyCardTest, ADriverThatFindsNoMemoryTwiceGetsSmallerMicroBatches) {
   card().fail_calls(vgpu::Fallible::kLaunch, 0, 2);
-  const GuardedStep done = step();
+  const DoneStep done = step();
   EXPECT_EQ(done.failed_attempts, 2);
-  EXPECT_EQ(done.layout.micro_batches, (std::vector<int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(done.layout.cut.sizes, (std::vector<int64_t>{2, 2, 2, 2}));
 }
 
 TEST_F(FaultyCardTest, ADeviceThatFailsForGoodIsNotTriedForEver) {
@@ -165,7 +171,7 @@ TEST_F(FaultyCardTest, WithoutPinnedMemoryCopiesWait) {
   memory::release_pinned(device_);
   card().reset();
   card().fail_calls(vgpu::Fallible::kHostAllocation, 0, uint64_t{1} << 40);
-  const GuardedStep done = step();
+  const DoneStep done = step();
   EXPECT_EQ(done.failed_attempts, 0);
   EXPECT_GT(counters().host_to_device_pageable.calls, 0U);
   EXPECT_EQ(counters().host_allocations, 0U);
@@ -177,7 +183,7 @@ TEST_F(FaultyCardTest, WithoutPinnedMemoryCopiesWait) {
 TEST_F(FaultyCardTest, AFullCardIsOutOfMemoryToo) {
   memory::release_unused(device_);
   card().fail_calls(vgpu::Fallible::kDeviceAllocation, 0, 4);
-  const GuardedStep done = step();
+  const DoneStep done = step();
   EXPECT_GT(done.failed_attempts, 0);
   EXPECT_NE(reason_.find("CUDA out of memory"), std::string::npos) << reason_;
 }

@@ -33,7 +33,7 @@ class Consensus {
   virtual std::vector<double> sum(std::vector<double> own) const { return own; }
   /// Adds up in place, on the device and without waiting for it: gradients, and what a step sums up beside them.
   virtual void add_up(const at::Tensor& /*own*/) const {}
-  /// All that any process names, ascending: samples of the data set that are left out.
+  /// All that any process names, ascending: samples of the data set that are left out, parameters with a gradient.
   virtual std::vector<int64_t> together(std::vector<int64_t> own) const { return own; }
 };
 

@@ -64,8 +64,13 @@ class GradientSums {
   /// gradients and those before it have been. With several groups none is before finish().
   void begin_last_pass();
   /// The step's backward passes are done: hands over the buckets that are left. Parameters without a gradient have
-  /// zeros there: another process may have one. They are not `received` by that.
+  /// zeros there: another process may have one.
   void finish();
+
+  /// What was received: group · size() + i, ascending.
+  std::vector<int64_t> received_places() const;
+  /// Of several processes: what another one received counts as received here. REQUIRES: after finish().
+  void count_as_received(const std::vector<int64_t>& places);
 
  private:
   struct Entry {
