@@ -18,10 +18,10 @@
 #include "train/evaluation_in_run.h"
 #include "train/pending_report.h"
 #include "train/run_lock.h"
+#include "train/run_saver.h"
 #include "train/run_setup.h"
 #include "train/sample_predictions.h"
 #include "train/step_runner.h"
-#include "train/unsafe_to_save.h"
 #include "train/watch/anomaly_watch.h"
 #include "train/watch/memory_watch.h"
 #include "vlmtrain/base/error.h"
@@ -30,7 +30,6 @@
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/epoch_progress.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/end_tokens.h"
@@ -67,11 +66,7 @@ std::string reason_of(const std::exception& error) {
 class Trainer {
  public:
   Trainer(const Config& config, at::Device device, bool quiet)
-      : config_(config),
-        device_(device),
-        run_(config, device),
-        epochs_(run_.ledger, seed()),
-        saved_step_(run_.resumed ? run_.state.step : -1) {
+      : config_(config), device_(device), run_(config, device), epochs_(run_.ledger, seed()) {
     add_callbacks(quiet);
     add_evaluations();
     log_run();
@@ -89,7 +84,7 @@ class Trainer {
       end_after(error);
       throw;
     }
-    write_ledger();
+    saver_.write_ledger();
     if (run_.plan) run_.plan->compare(most_, device_used_bytes(), run_.state.step, runner_->twin_summary());
     if (run_.host) run_.host->compare(run_.state.step);
     if (predictions_) predictions_->finish();
@@ -239,7 +234,7 @@ class Trainer {
     }
     finish_pending();
     const bool has_begun = run_.state.step > 0;
-    if (has_begun && saved_step_ != run_.state.step) save();
+    if (has_begun && !saver_.is_saved()) save();
     if (stop_signal() != 0) {
       event(report::EventKind::kStopped,
             fmt::format("stopped by signal {} after step {}", stop_signal(), run_.state.step));
@@ -372,21 +367,9 @@ class Trainer {
   }
 
   void save() {
-    if (!is_rehearsal()) write_checkpoint();
+    saver_.save();
     if (predictions_) predictions_->after_checkpoint(run_.state.step);
-    saved_step_ = run_.state.step;
     runner_->leave_device_as_found();  // by predictions
-  }
-
-  void write_checkpoint() {
-    is_saving_ = true;
-    run_.state.task_balance = run_.tasks.state();
-    const auto folder = run_.checkpoints.save(run_.state, *run_.model, run_.training->optimizer, run_.ledger,
-                                              *run_.base, saved_dtype(config_.output));
-    is_saving_ = false;
-    saved_step_ = run_.state.step;
-    write_ledger();
-    event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
   }
 
   void event(report::EventKind kind, std::string message, std::vector<std::string> ids = {}) {
@@ -399,44 +382,21 @@ class Trainer {
     return memory::describe(device_).total_bytes - *device_least_free_bytes_;
   }
 
-  void write_ledger() const {
-    io::write_file(run_.folder / "ledger.json", io::json_text(run_.ledger.to_json(), 2) + "\n");
-  }
-
-  /// A run that fails keeps the steps that are done.
-  void save_before_the_end(const std::exception& error) {
-    if (is_rehearsal() || run_.state.step == 0 || saved_step_ == run_.state.step) return;
+  /// Of the last step, where they cannot be had any more. What a watcher throws does not concern what is saved.
+  bool numbers_are_lost() {
     try {
-      if (!is_saving_) finish_pending();
+      finish_pending();
     } catch (const std::exception&) {
-      // What a callback throws does not concern what is saved; a step whose numbers cannot be had stays pending.
     }
-    const std::string reason = unsafe_to_save(error, {.is_saving = is_saving_,
-                                                      .weights_are_whole = run_.training->optimizer.is_whole(),
-                                                      .numbers_are_lost = pending_.has_value()});
-    if (!reason.empty()) {
-      spdlog::warn("the steps since the last checkpoint are not saved: {}", reason);
-      return;
-    }
-    try {
-      write_checkpoint();
-    } catch (const std::exception& another) {
-      spdlog::warn("while step {} was saved: {}", run_.state.step, another.what());
-    }
-    if (saved_step_ == run_.state.step) {
-      spdlog::warn("what was done up to step {} is saved ({}); the same command goes on from there", run_.state.step,
-                   run_.checkpoints.newest()->string());
-    } else {
-      spdlog::warn("the steps since the last checkpoint could not be saved");
-    }
+    return pending_.has_value();
   }
 
   // What stopped the run, such as a full disk, may also be in the way here; it is the error to report.
   void end_after(const std::exception& error) {
-    save_before_the_end(error);
+    saver_.save_before_the_end(error, [this] { return numbers_are_lost(); });
     try {
       event(report::EventKind::kFailed, reason_of(error));
-      write_ledger();
+      saver_.write_ledger();
       callbacks_.end(/*well=*/false);
     } catch (const std::exception& another) {
       spdlog::warn("the run's last words were not written: {}", another.what());
@@ -454,14 +414,15 @@ class Trainer {
   AnomalyWatch anomaly_watch_{callbacks_};
   std::optional<SamplePredictions> predictions_;
   std::optional<EvaluationInRun> evaluations_;
+  RunSaver saver_{config_, run_, [this](const std::filesystem::path& folder) {
+                    event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
+                  }};
   const engine::Consensus consensus_;
   std::optional<StepRunner> runner_;
   std::optional<PendingReport> pending_;
   const bool trains_vision_tower_ = trains(nn::Component::kVisionTower);
   const bool trains_projector_ = trains(nn::Component::kProjector);
   engine::LearningRates rates_;  // of the newest step
-  int64_t saved_step_;
-  bool is_saving_ = false;  // stays so where that failed
   int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;
   memory::DeviceMemory most_;                       // peaks over all steps
@@ -485,26 +446,6 @@ void create_folder(const std::filesystem::path& folder) {
 }
 
 }  // namespace
-
-std::string TrainingSummary::to_json() const {
-  nlohmann::ordered_json json{{"stopped", stopped}, {"steps", steps}, {"last_loss", nullptr}, {"checkpoint", nullptr}};
-  if (last_loss) json["last_loss"] = *last_loss;
-  if (checkpoint) json["checkpoint"] = checkpoint->string();
-  json["reserved_peak_bytes"] = reserved_peak_bytes;
-  json["planned_peak_bytes"] = nullptr;
-  if (planned_peak_bytes) json["planned_peak_bytes"] = *planned_peak_bytes;
-  json["skipped_steps"] = skipped_steps;
-  json["callback_seconds"] = callback_seconds;
-  json["early_stopped"] = early_stopped;
-  json["best_metric"] = best_metric.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(best_metric);
-  json["best_step"] = best_step ? nlohmann::ordered_json(*best_step) : nlohmann::ordered_json();
-  json["best_value"] = best_value ? nlohmann::ordered_json(*best_value) : nlohmann::ordered_json();
-  json["best_checkpoint"] = nullptr;
-  if (best_checkpoint) json["best_checkpoint"] = best_checkpoint->string();
-  json["last_evaluation"] = nullptr;
-  if (last_evaluation) json["last_evaluation"] = nlohmann::ordered_json::parse(last_evaluation->to_json());
-  return io::json_text(json);
-}
 
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {
   check_keys(config);
