@@ -53,7 +53,7 @@ class Objective {
   Objective(const Objective&) = delete;
   Objective& operator=(const Objective&) = delete;
 
-  /// Of these samples; a step's are the sums over all processes. Throws InternalError where there is nothing to learn.
+  /// Of these samples; a step's are the sums over all processes.
   virtual Normalizers normalizers(std::span<const data::Sample> samples) const = 0;
   /// What no cut of these samples may do.
   virtual CutRule cut_rule(std::span<const data::Sample> /*samples*/) const { return {}; }
@@ -62,8 +62,8 @@ class Objective {
   virtual data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> places) const {
     return data::collate(samples, places);
   }
-  /// Begins a step. All memory that its sums take is allocated here. `model` must outlive it and is cut into chunks and
-  /// passes as `layout` says.
+  /// Begins a step. All memory that its sums take is allocated here. `model` must outlive it; of `layout` the loss takes
+  /// its chunks. Throws InternalError where there is nothing to divide by.
   virtual std::unique_ptr<StepLoss> begin(const models::VisionLanguageModel& model, const Normalizers& normalizers,
                                           const StepLayout& layout) const = 0;
 
