@@ -57,8 +57,8 @@ Result result_on(at::Device device, const parity::Case& reference, const Way& wa
   const double scale = way.dtype == at::kHalf ? 1024 : 1;
   const at::Tensor loss_scale = at::full({}, scale, at::TensorOptions(at::kFloat).device(device));
   const auto samples = reference.samples();
-  const auto step = engine::accumulate_gradients(
-      *model, samples, {.micro_batch_size = way.micro_batch_size}, loss_scale);
+  const auto step =
+      engine::accumulate_gradients(*model, samples, {.micro_batch_size = way.micro_batch_size}, loss_scale);
   Result result{.loss = step.loss.item<double>()};
   for (const auto& parameter : model->parameters().all()) {
     if (!parameter.tensor.grad().defined() || parity::has_zero_true_gradient(parameter.name)) continue;

@@ -152,10 +152,10 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const auto description = case_.description();
   const auto model = case_.load_model();
   engine::Training training(*model, {.beta1 = description.at("adam_betas").at(0),
-                           .beta2 = description.at("adam_betas").at(1),
-                           .epsilon = description.at("adam_epsilon"),
-                           .weight_decay = description.at("weight_decay"),
-                           .max_grad_norm = description.at("max_grad_norm")});
+                                     .beta2 = description.at("adam_betas").at(1),
+                                     .epsilon = description.at("adam_epsilon"),
+                                     .weight_decay = description.at("weight_decay"),
+                                     .max_grad_norm = description.at("max_grad_norm")});
   const double rate = description.at("learning_rate");
   const double precision_of_norm =
       ExactValues(*case_.load_model(at::kDouble), samples_).precision_of_norm(expected_, "gradient.");

@@ -165,15 +165,16 @@ TEST_P(QuantizedLora, LossAndGradientsWithEveryBlockRecomputed) {
 
 TEST_P(QuantizedLora, FiveStepsOfAdamW) {
   const auto model = load();
-  engine::Training training(*model, {.weight_decay = description_.at("weight_decay"), .max_grad_norm = description_.at("max_grad_norm")});
+  engine::Training training(
+      *model, {.weight_decay = description_.at("weight_decay"), .max_grad_norm = description_.at("max_grad_norm")});
   const double rate = description_.at("learning_rate");
   const at::Tensor losses = expected_.tensor("step_losses");
   const at::Tensor norms = expected_.tensor("step_grad_norms");
   const double precision_of_norm =
       ExactValues(*load(at::kDouble), samples_).precision_of_norm(expected_, "gradient.base_model.model.");
   for (int64_t step = 0; step < losses.size(0); ++step) {
-    const auto result = engine::optimizer_step(training, samples_, {rate, rate, rate},
-                                               {.micro_batch_size = std::ssize(samples_)});
+    const auto result =
+        engine::optimizer_step(training, samples_, {rate, rate, rate}, {.micro_batch_size = std::ssize(samples_)});
     const auto place = fmt::format("{}, step {}", GetParam(), step);
     deviations_.expect_at_most(1e-6, relative_difference(result.loss, losses[step]), "loss of a step", place);
     deviations_.expect_at_most(step == 0 ? precision_of_norm : 3e-5, relative_difference(result.grad_norm, norms[step]),

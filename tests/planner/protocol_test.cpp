@@ -28,21 +28,19 @@ data::SampleShape shape() {
 }
 
 TEST(ProtocolTest, AJobArrivesAsItIs) {
-  const Job job{.model = "/models/a folder with \"quotes\" and ü",
-                .precision = engine::Precision::kFp16,
-                .frozen = {.vision_tower = true, .projector = false, .language_model = true},
-                .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
-                .quantization = nn::Quantization::kInt8,
-                .optimizer = {.beta2 = 0.95,
-                              .weight_decay = 0.1,
-                              .max_grad_norm = 0.25,
-                              .loss_scale = engine::LossScaleSettings{.initial = 8, .dynamic = false},
-                              .states = engine::OptimizerStates::k8Bit,
-                              .seed = uint64_t{1} << 63},
-                .objective = {.tasks = {.count = 3,
-                                        .weights = {1, 2, 0.5},
-                                        .gradient_norms = true,
-                                        .resolve_conflicts = true}}};
+  const Job job{
+      .model = "/models/a folder with \"quotes\" and ü",
+      .precision = engine::Precision::kFp16,
+      .frozen = {.vision_tower = true, .projector = false, .language_model = true},
+      .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
+      .quantization = nn::Quantization::kInt8,
+      .optimizer = {.beta2 = 0.95,
+                    .weight_decay = 0.1,
+                    .max_grad_norm = 0.25,
+                    .loss_scale = engine::LossScaleSettings{.initial = 8, .dynamic = false},
+                    .states = engine::OptimizerStates::k8Bit,
+                    .seed = uint64_t{1} << 63},
+      .objective = {.tasks = {.count = 3, .weights = {1, 2, 0.5}, .gradient_norms = true, .resolve_conflicts = true}}};
   const Job arrived = sent(job);
   EXPECT_EQ(arrived.model, job.model);
   EXPECT_EQ(arrived.precision, job.precision);

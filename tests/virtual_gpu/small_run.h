@@ -61,8 +61,8 @@ class SmallRun {
 
   /// All of a step but its last half.
   engine::PreparedUpdate prepare() {
-    const auto result = engine::accumulate_gradients(*model_, samples_, step_, training_->optimizer.loss_scale(),
-                                                     &training_->sums);
+    const auto result =
+        engine::accumulate_gradients(*model_, samples_, step_, training_->optimizer.loss_scale(), &training_->sums);
     return training_->optimizer.prepare(result.loss);
   }
 

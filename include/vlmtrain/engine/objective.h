@@ -62,8 +62,8 @@ class Objective {
   virtual data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> places) const {
     return data::collate(samples, places);
   }
-  /// Begins a step. All memory that its sums take is allocated here. `model` must outlive it; of `layout` the loss takes
-  /// its chunks. Throws InternalError where there is nothing to divide by.
+  /// Begins a step. All memory that its sums take is allocated here. `model` must outlive it; of `layout` the loss
+  /// takes its chunks. Throws InternalError where there is nothing to divide by.
   virtual std::unique_ptr<StepLoss> begin(const models::VisionLanguageModel& model, const Normalizers& normalizers,
                                           const StepLayout& layout) const = 0;
 
