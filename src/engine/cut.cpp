@@ -24,7 +24,8 @@ std::span<const int64_t> Cut::micro_batch(int64_t index) const {
 }
 
 Cut cut_in_order(std::vector<int64_t> sizes) {
-  return {.order = ascending(std::reduce(sizes.begin(), sizes.end())), .sizes = std::move(sizes)};
+  auto order = ascending(std::reduce(sizes.begin(), sizes.end()));
+  return {.order = std::move(order), .sizes = std::move(sizes)};
 }
 
 Cut equal_cut(int64_t samples, int64_t size, const CutRule& rule) {

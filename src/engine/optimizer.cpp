@@ -85,7 +85,7 @@ PreparedUpdate AdamW::prepare(const at::Tensor& loss) const {
   }
   // x − x is 0 for a finite x, else NaN.
   const at::Tensor sum = loss.defined() ? update.grad_norm + loss : update.grad_norm;
-  update.skipped = (sum - sum).ne_(0.0);
+  update.skipped = sum.sub(sum).ne_(0.0);
   if (settings_.states == OptimizerStates::k8Bit) update.skipped_flag = update.skipped.to(at::kBool);
   const at::Tensor increment = 1.0 - update.skipped;
   for (size_t i = 0; i < entries_.size(); ++i) {

@@ -74,7 +74,7 @@ at::Tensor products_of(const GradientSums& sums) {
 }  // namespace
 
 at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed) {
-  const at::Tensor orders = at::empty({tasks - 1, tasks}, at::kLong);
+  at::Tensor orders = at::empty({tasks - 1, tasks}, at::kLong);
   auto* const values = orders.mutable_data_ptr<int64_t>();
   for (int64_t task = 0; task < tasks; ++task) {
     const auto order = permutation(tasks - 1, stream_seed(seed, "pcgrad", {static_cast<uint64_t>(task)}));

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/backward_thread.h"
 #include "vlmtrain/memory/place.h"
@@ -94,6 +95,17 @@ class Accumulation {
   Accumulated done_;
 };
 
+/// Of all processes; micro-batches are each process's own.
+void add_up_counts(StepResult& result, const Consensus& consensus) {
+  std::vector<int64_t*> counts{&result.tokens, &result.label_tokens, &result.images, &result.samples};
+  for (auto& task : result.tasks) counts.insert(counts.end(), {&task.samples, &task.label_tokens});
+  std::vector<double> sums;
+  sums.reserve(counts.size());
+  for (const int64_t* const count : counts) sums.push_back(static_cast<double>(*count));
+  sums = consensus.sum(std::move(sums));
+  for (size_t i = 0; i < counts.size(); ++i) *counts[i] = std::llround(sums[i]);
+}
+
 at::Tensor numbers_of(const StepResult& result) {
   const at::Tensor scale = result.loss_scale.defined() ? result.loss_scale : at::zeros_like(result.loss);
   const at::Tensor numbers = at::stack({result.loss, result.grad_norm, result.skipped, scale.reshape({})});
@@ -129,6 +141,7 @@ void Step::prepare() {
   try {
     training_.sums.finish();
     training_.sums.count_as_received(consensus_.together(training_.sums.received_places()));
+    add_up_counts(result, consensus_);
     consensus_.add_up(result.loss);
     for (const auto& sum : accumulated_.loss->sums()) consensus_.add_up(sum);
     result.objective_numbers = accumulated_.loss->numbers();

@@ -17,6 +17,25 @@ std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
   return samples;
 }
 
+/// All samples of a rehearsal are of the first task. In a run there are gradients of the others too, whose products
+/// take their time.
+class GradientsOfAllTasks final : public engine::Consensus {
+ public:
+  explicit GradientsOfAllTasks(const engine::GradientSums& sums) : sums_(sums) {}
+
+  std::vector<int64_t> together(std::vector<int64_t> own) const override {
+    std::vector<int64_t> all;
+    all.reserve(own.size() * static_cast<size_t>(sums_.groups()));
+    for (int64_t group = 0; group < sums_.groups(); ++group) {
+      for (const int64_t place : own) all.push_back(place + group * static_cast<int64_t>(sums_.size()));
+    }
+    return all;
+  }
+
+ private:
+  const engine::GradientSums& sums_;
+};
+
 }  // namespace
 
 RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
@@ -28,9 +47,12 @@ RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
 void RehearsedRun::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
   try {
     const auto samples = samples_of(groups);
-    const auto result =
-        engine::optimizer_step(*training_, engine::step_input(*objective_, samples), layout, engine::LearningRates{});
-    scalars_.emplace(result.numbers);
+    const auto input = engine::step_input(*objective_, samples);
+    const GradientsOfAllTasks consensus(training_->sums);
+    engine::Step step(*training_, input, consensus);
+    step.accumulate(layout);
+    step.prepare();
+    scalars_.emplace(step.apply(engine::LearningRates{}).numbers);
   } catch (const engine::StepOutOfMemory& error) {
     if (error.scarce() == memory::Scarce::kHost) throw rehearsal_lacks_memory(error.what());
     throw;

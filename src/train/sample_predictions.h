@@ -36,6 +36,9 @@ class SamplePredictions {
   /// The run ends well, by its last step or a request to stop.
   void finish();
 
+  /// That answers of this process took.
+  double seconds() const { return answer_seconds_; }
+
  private:
   using Clock = std::chrono::steady_clock;
 

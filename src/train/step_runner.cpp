@@ -41,7 +41,7 @@ StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, c
       guard_(*run.training, device, consensus,
              [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); }) {}
 
-DoneStep StepRunner::run(PlannedStep& step, const engine::CrossEntropy& objective, uint64_t seed,
+DoneStep StepRunner::run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
                          const RatesSource& rates) {
   if (!step.plan.fits) warn_of(step);
   if (step.plan.release_first) memory::release_unused(device_);

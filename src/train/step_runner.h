@@ -15,7 +15,7 @@
 #include "train/twin_link.h"
 #include "train/upcoming_steps.h"
 #include "vlmtrain/data/loader.h"
-#include "vlmtrain/engine/cross_entropy.h"
+#include "vlmtrain/engine/objective.h"
 #include "vlmtrain/report/event.h"
 
 namespace vlmtrain::train {
@@ -36,7 +36,7 @@ class StepRunner {
 
   /// Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out. A sample that
   /// does not fit is replaced in `step`, or throws a UserError (kDoesNotFit).
-  DoneStep run(PlannedStep& step, const engine::CrossEntropy& objective, uint64_t seed, const RatesSource& rates);
+  DoneStep run(PlannedStep& step, const engine::Objective& objective, uint64_t seed, const RatesSource& rates);
 
   /// After the run has taken note of the step: before the next one, what is to be known of its memory.
   void settle(const PlannedStep& step, const DoneStep& done);

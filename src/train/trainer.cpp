@@ -81,23 +81,26 @@ class Trainer {
     try {
       loop();
     } catch (const std::exception& error) {
+      end_steps();
       end_after(error);
       throw;
     }
+    end_steps();
     saver_.write_ledger();
-    if (run_.plan) run_.plan->compare(most_, device_used_bytes(), run_.state.step, runner_->twin_summary());
+    if (run_.plan)
+      run_.plan->compare(most_, device_used_bytes(), run_.state.step, twin_summary_ ? &*twin_summary_ : nullptr);
     if (run_.host) run_.host->compare(run_.state.step);
     if (predictions_) predictions_->finish();
     callbacks_.end(/*well=*/true);
     TrainingSummary summary{
-        .stopped = stop_signal() != 0 && (!is_over() || run_.state.evaluation.is_due),
+        .stopped = is_to_stop() && (!is_over() || run_.state.evaluation.is_due),
         .steps = run_.state.step,
         .last_loss = last_loss_,
         .checkpoint = run_.checkpoints.newest(),
         .reserved_peak_bytes = most_.reserved_peak_bytes,
         .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
         .skipped_steps = run_.state.skipped_steps,
-        .callback_seconds = callbacks_.seconds()};
+        .callback_seconds = callbacks_.seconds() + (predictions_ ? predictions_->seconds() : 0)};
     if (evaluations_) tell_of_evaluations(summary);
     return summary;
   }
@@ -203,7 +206,8 @@ class Trainer {
                     [this](report::EventKind kind, std::string message, std::vector<std::string> ids) {
                       event(kind, std::move(message), std::move(ids));
                     });
-    if (predictions_ && run_.resumed && !is_to_stop()) predictions_->resume(run_.state.step);
+    const bool has_to_stop = is_to_stop();
+    if (predictions_ && run_.resumed && !has_to_stop) predictions_->resume(run_.state.step);
     // What loading left behind is not what a step leaves behind.
     memory::release_unused(device_);
     make_up_evaluation();
@@ -235,7 +239,7 @@ class Trainer {
     finish_pending();
     const bool has_begun = run_.state.step > 0;
     if (has_begun && !saver_.is_saved()) save();
-    if (stop_signal() != 0) {
+    if (is_to_stop()) {
       event(report::EventKind::kStopped,
             fmt::format("stopped by signal {} after step {}", stop_signal(), run_.state.step));
       return;
@@ -247,6 +251,13 @@ class Trainer {
     if (has_begun && !is_rehearsal()) {
       refuse_to_end_untrained();
     }
+  }
+
+  /// Loader and twin go with the last step, before anything is saved for the last time: nothing decodes ahead any more.
+  void end_steps() {
+    if (!runner_) return;
+    if (const auto* const twin = runner_->twin_summary()) twin_summary_ = *twin;
+    runner_.reset();
   }
 
   void refuse_to_end_untrained() const {
@@ -273,7 +284,7 @@ class Trainer {
 
   /// What a stop interrupted. The step's line is written, its checkpoint too.
   void make_up_evaluation() {
-    if (!run_.state.evaluation.is_due || stop_signal() != 0) return;
+    if (!run_.state.evaluation.is_due || is_to_stop()) return;
     const auto evaluation = evaluate_now();
     if (!evaluation) return;
     callbacks_.late_evaluation(run_.state.step, *evaluation);
@@ -418,7 +429,8 @@ class Trainer {
                     event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
                   }};
   const engine::Consensus consensus_;
-  std::optional<StepRunner> runner_;
+  std::optional<StepRunner> runner_;  // while steps are done
+  std::optional<TwinSummary> twin_summary_;
   std::optional<PendingReport> pending_;
   const bool trains_vision_tower_ = trains(nn::Component::kVisionTower);
   const bool trains_projector_ = trains(nn::Component::kProjector);

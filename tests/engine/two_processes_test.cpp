@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/batch_of_eight.h"
+#include "engine/results_by_task.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 
@@ -82,6 +83,8 @@ Weights weights_of(const models::VisionLanguageModel& model) {
 struct Trained {
   Weights weights;
   std::vector<double> losses, norms;
+  std::vector<TaskResult> tasks;  // of the last step
+  int64_t tokens = 0, label_tokens = 0, samples = 0;
 };
 
 /// Steps of these samples in one of the processes.
@@ -98,6 +101,10 @@ Trained train(const std::vector<data::Sample>& samples, const SmallStep& how, co
     step.accumulate(how.layout_of(*model, samples));
     step.prepare();
     const StepResult result = step.apply(kRates);
+    if (how.tasks.apart()) trained.tasks = results_by_task(result);
+    trained.tokens = result.tokens;
+    trained.label_tokens = result.label_tokens;
+    trained.samples = result.samples;
     trained.losses.push_back(result.loss.item<double>());
     trained.norms.push_back(result.grad_norm.item<double>());
   }
@@ -131,6 +138,16 @@ void expect_as_one_process(const TaskSettings& tasks, double tolerance) {
       EXPECT_NEAR(one.losses[i] / wanted.losses[i], 1, tolerance) << "step " << i;
       EXPECT_NEAR(one.norms[i] / wanted.norms[i], 1, tolerance) << "step " << i;
     }
+    EXPECT_EQ(one.tokens, wanted.tokens);
+    EXPECT_EQ(one.label_tokens, wanted.label_tokens);
+    EXPECT_EQ(one.samples, wanted.samples);
+    ASSERT_EQ(one.tasks.size(), wanted.tasks.size());
+    for (size_t task = 0; task < wanted.tasks.size(); ++task) {
+      EXPECT_EQ(one.tasks[task].counts.samples, wanted.tasks[task].counts.samples);
+      EXPECT_NEAR(one.tasks[task].loss / wanted.tasks[task].loss, 1, tolerance);
+      EXPECT_EQ(one.tasks[task].accuracy, wanted.tasks[task].accuracy);
+      EXPECT_NEAR(one.tasks[task].gradient_norm / wanted.tasks[task].gradient_norm, 1, 10 * tolerance);
+    }
     for (const auto& [name, weight] : wanted.weights) {
       if (parity::has_zero_true_gradient(name)) continue;
       const at::Tensor moved = weight - before.at(name);
@@ -146,7 +163,8 @@ TEST(TwoProcesses, TrainAsOneDoes) {
 }
 
 TEST(TwoProcesses, ResolveConflictsAsOneDoes) {
-  expect_as_one_process({.count = 2, .weights = {0.5, 1.5}, .resolve_conflicts = true, .seed = 3}, 1e-5);
+  expect_as_one_process(
+      {.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true, .resolve_conflicts = true, .seed = 3}, 1e-5);
 }
 
 }  // namespace

@@ -34,11 +34,11 @@ struct StepResult {
   static constexpr size_t kNumbers = 4;
   at::Tensor objective_numbers;   ///< StepLoss::numbers()
   std::vector<TaskCounts> tasks;  ///< Objective::counts()
-  int64_t tokens = 0;
+  int64_t tokens = 0;             ///< this and the following from Step::prepare() on of all processes
   int64_t label_tokens = 0;
   int64_t images = 0;
   int64_t samples = 0;
-  int64_t micro_batches = 0;
+  int64_t micro_batches = 0;  ///< of this process
 };
 
 /// Memory, of the device or of the host, did not suffice for a step. No weight has changed, gradients of the step may
