@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "vlmtrain/engine/step.h"
-#include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::planner {
 
@@ -85,22 +84,6 @@ void RehearsedRun::evaluate(const EvaluatedBatch& batch) const {
 UserError rehearsal_lacks_memory(const std::string& reason) {
   return run_error("the rehearsal process ran out of the host's memory: {}; give the job more, such as SLURM's --mem",
                    reason);
-}
-
-Job with_precision(Job job, engine::Precision precision) {
-  job.precision = precision;
-  if (precision != engine::Precision::kFp16) {
-    job.optimizer.loss_scale.reset();
-  } else if (!job.optimizer.loss_scale) {
-    job.optimizer.loss_scale.emplace();
-  }
-  return job;
-}
-
-std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
-  auto model = models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization);
-  models::freeze(*model, job.frozen);
-  return model;
 }
 
 }  // namespace vlmtrain::planner

@@ -15,7 +15,7 @@
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/hypothetical_sample.h"
-#include "vlmtrain/planner/rehearsal.h"
+#include "vlmtrain/planner/job.h"
 
 namespace vlmtrain::train {
 

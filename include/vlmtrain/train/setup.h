@@ -13,7 +13,7 @@
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/planner/rehearsal.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "vlmtrain/engine/objective.h"
+#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/options.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/lora_settings.h"
+#include "vlmtrain/nn/quantization.h"
+
+namespace vlmtrain::planner {
+
+/// What is trained and how, as far as the memory and time of a step depend on it.
+struct Job {
+  std::filesystem::path model;  ///< folder with config.json and the processor's settings; weights are not read
+  engine::Precision precision = engine::Precision::kBf16;
+  models::FrozenParts frozen = {};
+  std::optional<nn::LoraSettings> lora = std::nullopt;  ///< nothing: the weights themselves are trained
+  nn::Quantization quantization = nn::Quantization::kNone;
+  engine::AdamWSettings optimizer = {};      ///< with a loss scale if, and only if, the precision is fp16
+  engine::ObjectiveSettings objective = {};  ///< rehearsed samples are all of the first task
+};
+
+/// The same in another precision.
+Job with_precision(Job job, engine::Precision precision);
+
+/// The job's model on the device, frozen as the job says, without values. Throws UserError.
+std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device);
+
+}  // namespace vlmtrain::planner

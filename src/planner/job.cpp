@@ -1,0 +1,23 @@
+#include "vlmtrain/planner/job.h"
+
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::planner {
+
+Job with_precision(Job job, engine::Precision precision) {
+  job.precision = precision;
+  if (precision != engine::Precision::kFp16) {
+    job.optimizer.loss_scale.reset();
+  } else if (!job.optimizer.loss_scale) {
+    job.optimizer.loss_scale.emplace();
+  }
+  return job;
+}
+
+std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
+  auto model = models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization);
+  models::freeze(*model, job.frozen);
+  return model;
+}
+
+}  // namespace vlmtrain::planner
