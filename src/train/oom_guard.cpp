@@ -78,17 +78,9 @@ void OomGuard::recover(memory::Scarce scarce) {
   memory::release_unused(device_);
 }
 
-void OomGuard::refuse_full_device() const {
-  if (device_.is_cpu()) return;
-  if (const auto failure = memory::failure_of(device_)) throw device_is_full(*failure);
-}
-
 engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
                                          Taken& taken) const {
-  if (error.scarce() == Scarce::kDriver) {
-    if (!std::exchange(taken.emptied, true)) return failed;
-    refuse_full_device();
-  }
+  if (error.scarce() == Scarce::kDriver && !std::exchange(taken.emptied, true)) return failed;
   if (!std::exchange(taken.halved, true)) {
     if (const auto cut =
             engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Division::kAllAsLarge)) {
@@ -101,7 +93,9 @@ engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const
           engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Division::kSingles)) {
     return *singles;
   }
-  refuse_full_device();
+  if (const auto failure = device_.is_cpu() ? std::nullopt : memory::failure_of(device_)) {
+    throw device_is_full(*failure);
+  }
   if (error.micro_batch() < 0) {
     throw UserError(
         ExitCode::kDoesNotFit,

@@ -72,7 +72,6 @@ class OomGuard {
   };
   Attempt attempt(const engine::StepInput& input, const RatesSource& rates, DoneStep& done);
   void recover(memory::Scarce scarce);
-  void refuse_full_device() const;
   engine::StepLayout next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
                                  Taken& taken) const;
 
