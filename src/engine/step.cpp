@@ -45,7 +45,6 @@ class Accumulation {
     VLMTRAIN_CHECK(layout_.cut.order.size() == input_.samples.size(), "a cut of {} samples for {}",
                    layout_.cut.order.size(), input_.samples.size());
     StepResult& result = done_.result;
-    for (const auto& sample : input_.samples) result.label_tokens += sample.label_tokens();
     result.tasks = input_.objective.counts(input_.samples);
     try {
       result.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
@@ -72,6 +71,7 @@ class Accumulation {
     StepResult& result = done_.result;
     result.loss += loss.detach();
     result.tokens += batch.tokens();
+    result.label_tokens += batch.label_tokens();
     result.images += batch.images;
     result.samples += batch.samples;
     result.micro_batches += 1;

@@ -1,22 +1,19 @@
 #include "planner/protocol.h"
 
+#include <optional>
 #include <string>
 
+template <class T>
+struct nlohmann::adl_serializer<std::optional<T>> {
+  static void to_json(json& json, const std::optional<T>& value) {
+    json = value ? nlohmann::json(*value) : nlohmann::json();
+  }
+  static void from_json(const json& json, std::optional<T>& value) {
+    value = json.is_null() ? std::nullopt : std::optional{json.get<T>()};
+  }
+};
+
 namespace vlmtrain {
-
-namespace {
-
-template <class T>
-nlohmann::json or_null(const std::optional<T>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json();
-}
-
-template <class T>
-std::optional<T> if_not_null(const nlohmann::json& json) {
-  return json.is_null() ? std::nullopt : std::optional{json.get<T>()};
-}
-
-}  // namespace
 
 namespace data {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
@@ -42,28 +39,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectiveSettings, tasks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSettings, initial, dynamic, growth_steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cut, order, sizes, unit)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, cut, recompute, vision_tiles_per_pass, loss_chunk_rows)
-
-void to_json(nlohmann::json& json, const AdamWSettings& settings) {
-  json = {{"beta1", settings.beta1},
-          {"beta2", settings.beta2},
-          {"epsilon", settings.epsilon},
-          {"weight_decay", settings.weight_decay},
-          {"max_grad_norm", settings.max_grad_norm},
-          {"loss_scale", or_null(settings.loss_scale)},
-          {"states", settings.states},
-          {"seed", settings.seed}};
-}
-
-void from_json(const nlohmann::json& json, AdamWSettings& settings) {
-  json.at("beta1").get_to(settings.beta1);
-  json.at("beta2").get_to(settings.beta2);
-  json.at("epsilon").get_to(settings.epsilon);
-  json.at("weight_decay").get_to(settings.weight_decay);
-  json.at("max_grad_norm").get_to(settings.max_grad_norm);
-  settings.loss_scale = if_not_null<LossScaleSettings>(json.at("loss_scale"));
-  json.at("states").get_to(settings.states);
-  json.at("seed").get_to(settings.seed);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdamWSettings, beta1, beta2, epsilon, weight_decay, max_grad_norm, loss_scale,
+                                   states, seed)
 }  // namespace engine
 
 namespace nn {
@@ -124,9 +101,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RehearsalDetail, peak, vision_blocks, languag
                                    trained_elements, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {{"model", path_as_text(job.model)}, {"precision", job.precision},       {"frozen", job.frozen},
-          {"lora", or_null(job.lora)},        {"quantization", job.quantization}, {"optimizer", job.optimizer},
-          {"objective", job.objective}};
+  json = {
+      {"model", path_as_text(job.model)}, {"precision", job.precision}, {"frozen", job.frozen},      {"lora", job.lora},
+      {"quantization", job.quantization}, {"optimizer", job.optimizer}, {"objective", job.objective}};
   if (job.lora) json["lora"]["adapter"] = path_as_text(job.lora->adapter);
 }
 
@@ -134,7 +111,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   job.model = text_as_path(json.at("model").get<std::string>());
   json.at("precision").get_to(job.precision);
   json.at("frozen").get_to(job.frozen);
-  job.lora = if_not_null<nn::LoraSettings>(json.at("lora"));
+  json.at("lora").get_to(job.lora);
   if (job.lora) job.lora->adapter = text_as_path(json["lora"].at("adapter").get<std::string>());
   json.at("quantization").get_to(job.quantization);
   json.at("optimizer").get_to(job.optimizer);
@@ -165,8 +142,8 @@ void to_json(nlohmann::json& json, const Outcome& outcome) {
   json = {{"out_of_memory", outcome.out_of_memory},
           {"steps", outcome.steps},
           {"allocation_retries", outcome.allocation_retries},
-          {"costs", or_null(outcome.costs)},
-          {"detail", or_null(outcome.detail)},
+          {"costs", outcome.costs},
+          {"detail", outcome.detail},
           {"seconds", outcome.seconds},
           {"evaluations", outcome.evaluations}};
 }
@@ -175,8 +152,8 @@ void from_json(const nlohmann::json& json, Outcome& outcome) {
   json.at("out_of_memory").get_to(outcome.out_of_memory);
   json.at("steps").get_to(outcome.steps);
   json.at("allocation_retries").get_to(outcome.allocation_retries);
-  outcome.costs = if_not_null<StepCosts>(json.at("costs"));
-  outcome.detail = if_not_null<RehearsalDetail>(json.at("detail"));
+  json.at("costs").get_to(outcome.costs);
+  json.at("detail").get_to(outcome.detail);
   json.at("seconds").get_to(outcome.seconds);
   json.at("evaluations").get_to(outcome.evaluations);
 }
