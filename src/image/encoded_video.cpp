@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,22 +18,6 @@ UserError without_frames(const std::string& name) {
   return data_error("{}: a video without frames; replace the file or drop the sample", name);
 }
 
-int64_t count_decoded(const std::filesystem::path& file) {
-  VideoContainer container(file);
-  VideoDecoder decoder(container);
-  int64_t frames = 0;
-  while (decoder.next() != nullptr) ++frames;
-  return frames;
-}
-
-int64_t count_frames(VideoContainer& container, const std::filesystem::path& file) {
-  if (packets_are_frames(container.stream().codecpar->codec_id)) {
-    if (const int64_t samples = container.indexed_samples(); samples > 0) return samples;
-    if (const auto times = read_frame_times(container); !times.empty()) return std::ssize(times);
-  }
-  return count_decoded(file);
-}
-
 double frame_rate(const AVStream& stream) {
   for (const AVRational rate : {stream.avg_frame_rate, stream.r_frame_rate}) {
     if (rate.num > 0 && rate.den > 0) return av_q2d(rate);
@@ -41,31 +25,41 @@ double frame_rate(const AVStream& stream) {
   return 0;
 }
 
-VideoInfo examine(const std::filesystem::path& file) {
-  VideoContainer container(file);
-  const VideoInfo info{.frames = count_frames(container, file),
-                       .fps = frame_rate(container.stream()),
-                       .size = upright_size(container.stored_size(), container.orientation())};
-  if (info.frames == 0) throw without_frames(container.name());
-  return info;
-}
-
-/// Frames by index, ascending, through seeks to key frames as long as they lead where they should.
+/// Frames by index, ascending, through seeks to key frames as long as they lead where they should. The file is opened
+/// once, unless it has to be gone through anew and cannot be wound back.
 class FrameReader {
  public:
-  explicit FrameReader(const std::filesystem::path& file) : file_(file) {
-    VideoContainer container(file);
-    times_ = read_frame_times(container);
-    restart();
-  }
+  explicit FrameReader(const std::filesystem::path& file) : file_(file), container_(std::in_place, file) {}
 
   const VideoContainer& container() const { return *container_; }
 
-  const AVFrame& at(int64_t index) {
-    if (may_seek_ && !times_.empty()) {
-      const int64_t key = last_key(index);
-      if (key > position_ && !seek(key)) give_up_seeking();
+  /// To be called once, before any at().
+  int64_t count() {
+    if (packets_are_frames(container_->stream().codecpar->codec_id)) {
+      if (const int64_t samples = container_->indexed_samples(); samples > 0) {
+        check_frames(samples, container_->name());
+        return samples;
+      }
     }
+    if (!times().empty()) return std::ssize(times());
+    restart();
+    is_placed_ = false;  // it will be at the end
+    int64_t frames = 0;
+    for (; decoder_->next() != nullptr; ++frames) check_frames(frames + 1, container_->name());
+    return frames;
+  }
+
+  const AVFrame& at(int64_t index) {
+    is_placed_ = is_placed_ && index >= position_;
+    if (!times().empty() && may_seek_) {
+      const int64_t key = last_key(index);
+      if (!is_placed_) {
+        begin_at(key);
+      } else if (key > position_ && !seek(key)) {
+        give_up_seeking();
+      }
+    }
+    if (!is_placed_) restart();
     const AVFrame* frame = nullptr;
     while (position_ <= index) {
       frame = decode();
@@ -79,6 +73,12 @@ class FrameReader {
   }
 
  private:
+  /// Reads all packets, once; the container is at its end then.
+  const std::vector<FrameTime>& times() {
+    if (!times_) times_ = read_frame_times(*container_);
+    return *times_;
+  }
+
   /// At the file's first packet, with a fresh decoder.
   void restart() {
     decoder_.reset();
@@ -86,6 +86,7 @@ class FrameReader {
     decoder_.emplace(*container_);
     position_ = 0;
     sought_ = false;
+    is_placed_ = true;
   }
 
   void give_up_seeking() {
@@ -93,10 +94,18 @@ class FrameReader {
     restart();
   }
 
+  /// Winds the file back, which is at its end, to its first wanted frame's key frame.
+  void begin_at(int64_t key) {
+    if (!times()[key].key) return;
+    decoder_.emplace(*container_);
+    position_ = 0;
+    is_placed_ = seek(key);
+  }
+
   /// The frame at position_; nullptr where another one comes and a seek may be why.
   const AVFrame* decode() {
     const AVFrame* frame = decoder_->next();
-    if (times_.empty()) {
+    if (times().empty()) {
       if (frame != nullptr) return frame;
       throw undecodable();
     }
@@ -112,16 +121,16 @@ class FrameReader {
                       container_->name(), position_, ffmpeg_reason(AVERROR_INVALIDDATA));
   }
 
-  std::optional<int64_t> index_of(int64_t time) const {
-    const auto found = std::ranges::lower_bound(times_, time, {}, &FrameTime::shown);
-    if (found == times_.end() || found->shown != time) return std::nullopt;
-    return found - times_.begin();
+  std::optional<int64_t> index_of(int64_t time) {
+    const auto found = std::ranges::lower_bound(times(), time, {}, &FrameTime::shown);
+    if (found == times().end() || found->shown != time) return std::nullopt;
+    return found - times().begin();
   }
 
-  int64_t time_at(int64_t index) const { return index < std::ssize(times_) ? times_[index].shown : AV_NOPTS_VALUE; }
+  int64_t time_at(int64_t index) { return index < std::ssize(times()) ? times()[index].shown : AV_NOPTS_VALUE; }
 
-  int64_t last_key(int64_t index) const {
-    while (index > 0 && !times_[index].key) --index;
+  int64_t last_key(int64_t index) {
+    while (index > 0 && !times()[index].key) --index;
     return index;
   }
 
@@ -129,7 +138,7 @@ class FrameReader {
   bool seek(int64_t key) {
     sought_ = true;
     decoder_->flush();
-    if (!container_->seek(times_[key].shown, times_[key].decoded)) return false;
+    if (!container_->seek(times()[key].shown, times()[key].decoded)) return false;
     const AVPacket* packet = container_->next_packet();
     if (packet == nullptr || (packet->flags & AV_PKT_FLAG_KEY) == 0) return false;
     const std::optional<int64_t> landed = index_of(packet->pts);
@@ -140,46 +149,52 @@ class FrameReader {
   }
 
   std::filesystem::path file_;
-  std::vector<FrameTime> times_;
   std::optional<VideoContainer> container_;
+  std::optional<std::vector<FrameTime>> times_;  // empty: packets do not tell them
   std::optional<VideoDecoder> decoder_;
-  int64_t position_ = 0;  // of the frame that comes next
+  int64_t position_ = 0;    // of the frame that comes next
+  bool is_placed_ = false;  // whether the container is where position_ says
   bool may_seek_ = true;
   bool sought_ = false;
 };
 
+VideoInfo examine(FrameReader& reader) {
+  const int64_t frames = reader.count();
+  const VideoContainer& container = reader.container();
+  if (frames == 0) throw without_frames(container.name());
+  return {.frames = frames,
+          .fps = frame_rate(container.stream()),
+          .size = upright_size(container.stored_size(), container.orientation())};
+}
+
 class EncodedVideo final : public VideoFile::Source {
  public:
-  explicit EncodedVideo(std::filesystem::path file) : Source(examine(file)), file_(std::move(file)) {}
+  EncodedVideo(const VideoInfo& info, std::unique_ptr<FrameReader> reader)
+      : Source(info), reader_(std::move(reader)), orientation_(reader_->container().orientation()) {}
 
-  void read(std::span<const int64_t> indices, uint8_t* out) const override {
-    FrameReader reader(file_);
-    RgbConverter converter;
-    const Orientation orientation = reader.container().orientation();
-    const int64_t frame_bytes = 3 * info().size.height * info().size.width;
-    for (size_t i = 0; i < indices.size(); ++i, out += frame_bytes) {
-      if (i > 0 && indices[i] == indices[i - 1]) {
-        std::memcpy(out, out - frame_bytes, frame_bytes);
-        continue;
-      }
-      const AVFrame& frame = reader.at(indices[i]);
-      if (upright_size({frame.height, frame.width}, orientation) != info().size) {
-        throw data_error(
-            "{}: frame {} is of {} x {} pixels, unlike the first ones; encode the video again or drop the sample",
-            file_.string(), indices[i], frame.width, frame.height);
-      }
-      write_upright_planes(converter.convert(frame, file_.string()), orientation, out);
+  void read(int64_t index, uint8_t* planes) override {
+    const AVFrame& frame = reader_->at(index);
+    const std::string& name = reader_->container().name();
+    if (upright_size({frame.height, frame.width}, orientation_) != info().size) {
+      throw data_error(
+          "{}: frame {} is of {} x {} pixels, unlike the first ones; encode the video again or drop the sample", name,
+          index, frame.width, frame.height);
     }
+    write_upright_planes(converter_.convert(frame, name), orientation_, planes);
   }
 
  private:
-  std::filesystem::path file_;
+  std::unique_ptr<FrameReader> reader_;
+  Orientation orientation_;
+  RgbConverter converter_;
 };
 
 }  // namespace
 
-std::unique_ptr<const VideoFile::Source> open_encoded_video(const std::filesystem::path& file) {
-  return std::make_unique<const EncodedVideo>(file);
+std::unique_ptr<VideoFile::Source> open_encoded_video(const std::filesystem::path& file) {
+  auto reader = std::make_unique<FrameReader>(file);
+  const VideoInfo info = examine(*reader);
+  return std::make_unique<EncodedVideo>(info, std::move(reader));
 }
 
 }  // namespace vlmtrain::image

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 #include <memory>
-#include <span>
+#include <string>
 
 #include "vlmtrain/image/video.h"
 
@@ -15,16 +15,20 @@ class VideoFile::Source {
   virtual ~Source() = default;
 
   const VideoInfo& info() const { return info_; }
-  /// Writes the frames `indices`, ascending and in range, to `out` [indices, 3, height, width].
-  virtual void read(std::span<const int64_t> indices, uint8_t* out) const = 0;
+  /// Writes the frame of this index, in range, to `planes` [3, height, width]. Indices that ascend from one call to the
+  /// next are what is fast.
+  virtual void read(int64_t index, uint8_t* planes) = 0;
 
  private:
   VideoInfo info_;
 };
 
+/// A data error where a video has more than kMostVideoFrames.
+void check_frames(int64_t frames, const std::string& name);
+
 /// Of a folder of pictures.
-std::unique_ptr<const VideoFile::Source> open_frame_folder(const std::filesystem::path& folder);
+std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder);
 /// Of a file that FFmpeg reads.
-std::unique_ptr<const VideoFile::Source> open_encoded_video(const std::filesystem::path& file);
+std::unique_ptr<VideoFile::Source> open_encoded_video(const std::filesystem::path& file);
 
 }  // namespace vlmtrain::image

@@ -19,7 +19,8 @@ struct FrameTime {
 bool packets_are_frames(AVCodecID codec);
 
 /// The frames by the time at which they are shown, from the packets that follow in `container`. Empty where packets do
-/// not tell the frames: without times, with two of the same time, or by packets_are_frames.
+/// not tell the frames: without times, with two of the same time, or in MPEG-4 part 2. A data error where they are
+/// more than kMostVideoFrames.
 std::vector<FrameTime> read_frame_times(VideoContainer& container);
 
 }  // namespace vlmtrain::image

@@ -9,6 +9,12 @@
 
 namespace vlmtrain::image {
 
+void check_frames(int64_t frames, const std::string& name) {
+  if (frames <= kMostVideoFrames) return;
+  throw data_error("{}: a video of {} frames or more, and {} is the most that is read; cut it into parts", name, frames,
+                   kMostVideoFrames);
+}
+
 VideoFile::VideoFile(std::filesystem::path path)
     : source_(std::filesystem::is_directory(path) ? open_frame_folder(path) : open_encoded_video(path)) {}
 
@@ -20,14 +26,17 @@ const VideoInfo& VideoFile::info() const {
   return source_->info();
 }
 
-at::Tensor VideoFile::read(std::span<const int64_t> frames) const {
+void VideoFile::read(std::span<const int64_t> frames, const TakeFrame& take) {
   VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames are asked for in ascending order");
   VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().frames),
                  "frames {} to {} of a video of {}", frames.front(), frames.back(), info().frames);
   const auto [height, width] = info().size;
-  at::Tensor result = at::empty({static_cast<int64_t>(frames.size()), 3, height, width}, at::kByte);
-  if (!frames.empty()) source_->read(frames, result.mutable_data_ptr<uint8_t>());
-  return result;
+  const at::Tensor frame = at::empty({3, height, width}, at::kByte);
+  auto* const planes = frame.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < frames.size(); ++i) {
+    if (i == 0 || frames[i] != frames[i - 1]) source_->read(frames[i], planes);
+    take(frame);
+  }
 }
 
 }  // namespace vlmtrain::image

@@ -1,6 +1,7 @@
 #include "image/video_decoder.h"
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/video.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -38,6 +39,13 @@ const AVFrame* VideoDecoder::next() {
     if (code < 0) throw damaged(container_.name(), code);
     if ((frame_->flags & AV_FRAME_FLAG_CORRUPT) != 0 || frame_->decode_error_flags != 0) {
       throw damaged(container_.name(), AVERROR_INVALIDDATA);
+    }
+    decoded_pixels_ += int64_t{frame_->width} * frame_->height;
+    if (decoded_pixels_ > kMostDecodedPixels) {
+      throw data_error(
+          "{}: more than {:.0f} billion pixels would have to be decoded for its frames; cut the video into parts, make "
+          "its frames smaller, or encode it again with more key frames",
+          container_.name(), static_cast<double>(kMostDecodedPixels) / 1e9);
     }
     return frame_.get();
   }

@@ -20,6 +20,7 @@ class VideoDecoder {
   VideoContainer& container_;
   CodecContext context_;
   Frame frame_;
+  int64_t decoded_pixels_ = 0;
 };
 
 }  // namespace vlmtrain::image

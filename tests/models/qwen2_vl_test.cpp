@@ -139,8 +139,15 @@ TEST(VideoSettings, DividesTheTokensOfAVideoAmongItsFrames) {
   EXPECT_EQ(settings.pixels_of(40'000, VisionConfig{}).budget.most, 105'000);
 }
 
-/// One of two frames of `side` pixels: channel, frame, row and column by their place.
-TEST(PatchesOf, LieTokenByTokenWithTheFramesOfAPatchOneAboveTheOther) {
+/// Of frames [frames, 3, height, width], each in memory that the next one takes.
+at::Tensor patches_of(const at::Tensor& frames, const PixelSettings& settings, const VisionConfig& vision) {
+  PatchWriter writer(frames.size(0), {frames.size(2), frames.size(3)}, settings, vision);
+  const at::Tensor frame = at::empty_like(frames[0]);
+  for (int64_t i = 0; i < frames.size(0); ++i) writer.add(frame.copy_(frames[i]));
+  return writer.finish();
+}
+
+TEST(PatchWriter, LaysPatchesTokenByTokenWithTheFramesOfAPatchOneAboveTheOther) {
   VisionConfig vision;
   vision.patch_size = 2;
   const PixelSettings settings{.budget = {1, 1'000}};
@@ -157,7 +164,7 @@ TEST(PatchesOf, LieTokenByTokenWithTheFramesOfAPatchOneAboveTheOther) {
   }
 }
 
-TEST(PatchesOf, RepeatTheLastFrame) {
+TEST(PatchWriter, RepeatsTheLastFrame) {
   VisionConfig vision;
   vision.patch_size = 2;
   const PixelSettings settings{.budget = {1, 1'000}};

@@ -179,19 +179,19 @@ TEST(SizeLimits, WhatIsNoCheckpointsJsonIsADataError) {
 
 TEST(SizeLimits, APictureTakesAQuarterOfTheHostAtMost) {
   constexpr int64_t kGb = 1'000'000'000;
-  EXPECT_NO_THROW(check_decoding({4000, 6000}, 1, 2 * kGb));
+  constexpr auto kPicture = data::MediumKind::kPicture, kVideo = data::MediumKind::kVideo;
+  EXPECT_NO_THROW(check_decoding({4000, 6000}, kPicture, 2 * kGb));
   EXPECT_THAT(
       message_of([] {
-        check_decoding({12'000, 14'000}, 1, 8 * kGb);
+        check_decoding({12'000, 14'000}, kPicture, 8 * kGb);
       }),
       AllOf(HasSubstr("14000 x 12000 pixels take 2.8 GiB"), HasSubstr("quarter"), HasSubstr("shrink the picture")));
-  EXPECT_NO_THROW(check_decoding({12'000, 14'000}, 1, 24 * kGb));
-  EXPECT_NO_THROW(check_decoding({1080, 1920}, 64, 8 * kGb));
+  EXPECT_NO_THROW(check_decoding({12'000, 14'000}, kPicture, 24 * kGb));
+  EXPECT_LT(check_decoding({1080, 1920}, kVideo, kGb), kGb / 10) << "however many frames";
   EXPECT_THAT(message_of([] {
-                check_decoding({1080, 1920}, 768, 8 * kGb);
+                check_decoding({8192, 8192}, kVideo, 8 * kGb);
               }),
-              AllOf(HasSubstr("768 frames of 1920 x 1080"), HasSubstr("shrink the video")));
-  EXPECT_THAT(message_of([] { check_decoding({8192, 8192}, int64_t{1} << 40, 24 * kGb); }), HasSubstr("frames"));
+              AllOf(HasSubstr("frames of 8192 x 8192"), HasSubstr("shrink the video")));
 }
 
 TEST(SizeLimits, AStripIsNotBlownUp) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -17,6 +18,22 @@ struct VideoInfo {
   ImageSize size;  ///< of each frame, upright
 };
 
+/// A video of more frames is refused: 4.6 hours at 30 a second.
+inline constexpr int64_t kMostVideoFrames = 500'000;
+
+/// A video is refused once so many pixels of its frames had to be decoded: 2.4 hours of 1080p at 30 frames a second.
+inline constexpr int64_t kMostDecodedPixels = int64_t{1} << 39;
+
+/// The most memory that reading a video's frames one by one takes at a time: the pictures that a codec refers to (16
+/// and the one in work, of 4:2:0), the frame as RGB, and as planes.
+constexpr int64_t frame_decoding_bytes(ImageSize size) {
+  constexpr int64_t kReferences = 17 * 3 / 2 + 1, kRgb = 2 * 3, kPlanes = 3;  // a pixel
+  return (kReferences + kRgb + kPlanes) * size.height * size.width;
+}
+
+/// Takes a frame, uint8 [3, height, width] RGB, contiguous, on the CPU. It is valid until the call returns.
+using TakeFrame = std::function<void(const at::Tensor& frame)>;
+
 /// A video: a file that FFmpeg's libraries read, or a folder of JPEG, PNG and WebP files, which are its frames in
 /// natural order of their names (frame2 before frame10); the folder's other files do not count.
 ///
@@ -26,13 +43,14 @@ struct VideoInfo {
 /// does it; pixels that are not square stay as they are. Frames are counted as shown: a frame of a variable rate is
 /// one frame, however long it is on the screen, and what an edit list cuts off does not count.
 ///
-/// What is missing, damaged, cut off, too large (67 million pixels a frame) or no video at all is a data error that
-/// names the file; a frame that the codec had to guess at is damaged. Thread-safe: each read has its own decoder, of
-/// one thread.
+/// What is missing, damaged, cut off, too large (67 million pixels a frame, kMostVideoFrames, kMostDecodedPixels) or no
+/// video at all is a data error that names the file; a frame that the codec had to guess at is damaged. For one thread,
+/// which is also the decoder's.
 class VideoFile {
  public:
   /// Reads what `info` tells: of MP4 and MOV files the index only, of others all packets. Frames are decoded for that
-  /// only where packets do not tell them (no times, as in AVI; MPEG-4 part 2 and VP8, which have packets without one).
+  /// only where packets do not tell them (no times, as in AVI; MPEG-4 part 2, which has packets without one). The file
+  /// stays open.
   explicit VideoFile(std::filesystem::path path);
   VideoFile(VideoFile&&) noexcept;
   VideoFile& operator=(VideoFile&&) noexcept;
@@ -40,15 +58,16 @@ class VideoFile {
 
   const VideoInfo& info() const;
 
-  /// Frames by index, ascending, repeats allowed: uint8 [n, 3, height, width] RGB, contiguous, on the CPU. Decodes from
-  /// the key frame before each wanted frame on, or from the start where packets do not tell which frame that is.
-  at::Tensor read(std::span<const int64_t> frames) const;
+  /// Hands the frames of these indices, ascending, repeats allowed, to `take` one by one; one frame at a time is in
+  /// memory. Decodes from the key frame before each wanted frame on, or from the start where packets do not tell which
+  /// frame that is. After an error the video can only be destroyed.
+  void read(std::span<const int64_t> frames, const TakeFrame& take);
 
   /// What `info` and `read` stand on; src/image/frame_source.h.
   class Source;
 
  private:
-  std::unique_ptr<const Source> source_;
+  std::unique_ptr<Source> source_;
 };
 
 }  // namespace vlmtrain::image

@@ -26,6 +26,16 @@ auto read_medium(const io::Record& record, data::MediumKind kind, const Read& re
   }
 }
 
+int64_t host_bytes() {
+  static const int64_t bytes = memory::host_limit_bytes();
+  return bytes;
+}
+
+/// Of the host's memory, what making one sample may take: several threads do that, and the rest is the model's.
+int64_t most_for_a_sample(int64_t host_bytes) {
+  return host_bytes / 4;
+}
+
 data::SampleError changed_picture(const io::Record& record) {
   return {"unreadable image",
           fmt::format("sample {}: a picture changed its size while it was read; leave the data alone during a run",
@@ -43,17 +53,15 @@ ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::Ch
       end_of_turn_id_(id_of(tokenizer_, template_.end_of_turn())) {}
 
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
-  const auto chat = render(record, /*as_prompt=*/false);
-  return with_pixels(lay_out(record, index, chat), record, chat);
+  return make(record, index, render(record, /*as_prompt=*/false));
 }
 
 data::Sample ConversationProcessor::process_prompt(const io::Record& record, int64_t index) const {
-  const auto chat = render(record, /*as_prompt=*/true);
-  return with_pixels(lay_out(record, index, chat), record, chat);
+  return make(record, index, render(record, /*as_prompt=*/true));
 }
 
 data::Sample ConversationProcessor::outline_prompt(const io::Record& record, int64_t index) const {
-  return lay_out(record, index, render(record, /*as_prompt=*/true));
+  return outline(record, index, render(record, /*as_prompt=*/true));
 }
 
 text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const try {
@@ -68,14 +76,26 @@ text::RenderedChat ConversationProcessor::render(const io::Record& record, bool 
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index) const {
-  return lay_out(record, index, render(record, /*as_prompt=*/false));
+  return outline(record, index, render(record, /*as_prompt=*/false));
 }
 
-data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t index,
+data::Sample ConversationProcessor::make(const io::Record& record, int64_t index,
+                                         const text::RenderedChat& chat) const {
+  std::vector<Medium> media = media_of(record, chat);
+  return with_pixels(lay_out(record, index, chat, media), record, media);
+}
+
+data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
-  check_media(record);
+  std::vector<Medium> media = media_of(record, chat);
+  return lay_out(record, index, chat, media);
+}
+
+data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat,
+                                            std::vector<Medium>& media) const {
   std::vector<ImagePlan> plans;
-  for (const Medium& medium : media_of(record, chat)) {
+  plans.reserve(media.size());
+  for (Medium& medium : media) {
     plans.push_back(read_medium(record, medium.kind, [&] { return plan_of(medium); }));
   }
   EncodedChat encoded = encode(chat, plans);
@@ -84,10 +104,12 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   int64_t rows = 0, features = 0;
   for (const ImagePlan& image : plans) {
     rows += image.pixel_rows;
-    // Resized pictures lie beside their rows, and are hardly larger.
-    constexpr int64_t kResized = 3;
+    // Beside its rows: a resized picture, or frame, and what resizing takes, both hardly larger than their rows.
+    constexpr int64_t kResized = 2;
+    const int64_t own_rows = image.pixel_rows * input_.row.bytes();
     sample.making_bytes =
-        std::max(sample.making_bytes, image.making_bytes + kResized * image.pixel_rows * input_.row.bytes());
+        std::max(sample.making_bytes,
+                 image.making_bytes + own_rows + kResized * own_rows / (image.grid ? image.grid->frames : 1));
     features += image.image_tokens.value_or(image.pixel_rows * input_.image_tokens);
     if (image.grid) sample.grids.push_back(*image.grid);
     sample.count(image.kind, image.frames);
@@ -110,6 +132,7 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
                                         "text {}, or the model's own token for images, out of the conversation",
                                         record.id, sample.image_token_positions.size(), features, text::kImageMark));
   }
+  check_memory(sample, rows * input_.row.bytes());
   sample.position_ids = position_ids(encoded, plans);
   if (rows > 0) {
     sample.pixel_values = at::empty(input_.row.sizes(rows), at::TensorOptions(input_.row.dtype).device(at::kMeta));
@@ -117,34 +140,39 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   return sample;
 }
 
-int64_t check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes) {
-  const int64_t most = host_bytes / 4;
-  constexpr int64_t kOfRgb = 3;
-  const int64_t of_frame = kOfRgb * size.height * size.width;
-  const int64_t of_last = image::decoding_bytes(size);
-  if (of_last <= most && frames - 1 <= (most - of_last) / std::max<int64_t>(of_frame, 1)) {
-    return of_last + (frames - 1) * of_frame;
-  }
+void ConversationProcessor::check_memory(const data::Sample& sample, int64_t pixel_bytes) const {
+  if (sample.making_bytes + pixel_bytes <= most_for_a_sample(host_bytes())) return;
+  throw data::SampleError(
+      "too large for the memory",
+      fmt::format("sample {}: its pixels take {} and making them {} more, and no more than a quarter of this process's "
+                  "{} may go to it; lower data.image_max_pixels or data.video_max_frames",
+                  sample.id, format_bytes(pixel_bytes), format_bytes(sample.making_bytes), format_bytes(host_bytes())));
+}
+
+int64_t check_decoding(image::ImageSize size, data::MediumKind kind, int64_t host_bytes) {
+  const bool is_video = kind == data::MediumKind::kVideo;
+  const int64_t bytes = is_video ? image::frame_decoding_bytes(size) : image::decoding_bytes(size);
+  if (bytes <= most_for_a_sample(host_bytes)) return bytes;
   throw data_error(
       "{}{} x {} pixels take {} while they are decoded, and no more than a quarter of this process's {} may go to it; "
       "shrink the {}",
-      frames > 1 ? fmt::format("{} frames of ", frames) : "", size.width, size.height,
-      format_bytes(of_last + (frames - 1) * of_frame), format_bytes(host_bytes), frames > 1 ? "video" : "picture");
+      is_video ? "frames of " : "", size.width, size.height, format_bytes(bytes), format_bytes(host_bytes),
+      is_video ? "video" : "picture");
 }
 
-ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
-  static const int64_t host_bytes = memory::host_limit_bytes();
+ImagePlan ConversationProcessor::plan_of(Medium& medium) const {
   try {
     if (medium.kind == data::MediumKind::kPicture) {
       const image::ImageSize size = image::read_image_size(medium.file);
-      const int64_t decoding = check_decoding(size, 1, host_bytes);
+      const int64_t decoding = check_decoding(size, medium.kind, host_bytes());
       ImagePlan picture = plan(size);
       picture.making_bytes = decoding;
       return picture;
     }
-    const image::VideoInfo info = image::VideoFile(medium.file).info();
+    medium.video.emplace(medium.file);
+    const image::VideoInfo info = medium.video->info();
     ImagePlan video = plan_video(info);
-    video.making_bytes = check_decoding(info.size, video.frames, host_bytes);
+    video.making_bytes = check_decoding(info.size, medium.kind, host_bytes());
     video.kind = medium.kind;
     return video;
   } catch (const UserError& error) {
@@ -153,16 +181,18 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium) const {
   }
 }
 
-at::Tensor ConversationProcessor::pixels_of(const Medium& medium) const {
-  if (medium.kind == data::MediumKind::kVideo) return pixels_of_video(image::VideoFile(medium.file));
-  return pixels_of(image::decode_image_file(medium.file));
+at::Tensor ConversationProcessor::pixels_of(Medium& medium) const {
+  if (medium.kind != data::MediumKind::kVideo) return pixels_of(image::decode_image_file(medium.file));
+  const at::Tensor pixels = pixels_of_video(*medium.video);
+  medium.video.reset();
+  return pixels;
 }
 
 ImagePlan ConversationProcessor::plan_video(const image::VideoInfo& /*info*/) const {
   throw InternalError("a plan of a video in a family that takes none");
 }
 
-at::Tensor ConversationProcessor::pixels_of_video(const image::VideoFile& /*video*/) const {
+at::Tensor ConversationProcessor::pixels_of_video(image::VideoFile& /*video*/) const {
   throw InternalError("pixels of a video in a family that takes none");
 }
 
@@ -172,11 +202,11 @@ std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*ch
 }
 
 data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record,
-                                                const text::RenderedChat& chat) const {
+                                                std::vector<Medium>& media) const {
   if (!sample.pixel_values.defined()) return sample;
   at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
   int64_t filled = 0;
-  for (const Medium& medium : media_of(record, chat)) {
+  for (Medium& medium : media) {
     const at::Tensor own = read_medium(record, medium.kind, [&] { return pixels_of(medium); });
     if (own.sizes().slice(1) != pixels.sizes().slice(1) || own.size(0) > pixels.size(0) - filled) {
       throw changed_picture(record);
@@ -206,14 +236,16 @@ void ConversationProcessor::check_media(const io::Record& record) const {
 
 std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const io::Record& record,
                                                                            const text::RenderedChat& chat) const {
+  check_media(record);
   std::vector<Medium> media;
+  media.reserve(chat.media.size());
   size_t images = 0, videos = 0;
   for (const text::MediumPlace& place : chat.media) {
     const auto& files = place.is_video ? record.videos : record.images;
     size_t& next = place.is_video ? videos : images;
     if (next == files.size()) break;  // a mark of no file, which the tokens will show
-    media.push_back(
-        {settings_.image_root / files[next++], place.is_video ? data::MediumKind::kVideo : data::MediumKind::kPicture});
+    media.push_back({.file = settings_.image_root / files[next++],
+                     .kind = place.is_video ? data::MediumKind::kVideo : data::MediumKind::kPicture});
   }
   if (images < record.images.size() || videos < record.videos.size()) {
     throw data::SampleError(

@@ -35,9 +35,9 @@ struct EncodedChat {
   std::vector<int64_t> image_token_positions;
 };
 
-/// What decoding `frames` frames of this size at once takes. data_error where that is more than a quarter of
-/// `host_bytes`, which this process may have: several threads decode, and the rest is the model's.
-int64_t check_decoding(image::ImageSize size, int64_t frames, int64_t host_bytes);
+/// What decoding a picture, or the frames of a video one by one, of this size takes. data_error where that is more than
+/// a quarter of `host_bytes`, which this process may have: several threads decode, and the rest is the model's.
+int64_t check_decoding(image::ImageSize size, data::MediumKind kind, int64_t host_bytes);
 
 /// What the processors of all families do alike: render the chat, read the images, count and check. A family says what
 /// an image becomes. Thread-safe as long as the virtual methods are.
@@ -70,24 +70,29 @@ class ConversationProcessor : public Processor {
   /// The same of a video, of a family that takes them; of another, a record with one is refused.
   virtual bool takes_videos() const { return false; }
   virtual ImagePlan plan_video(const image::VideoInfo& info) const;
-  virtual at::Tensor pixels_of_video(const image::VideoFile& video) const;
+  virtual at::Tensor pixels_of_video(image::VideoFile& video) const;
   /// data::Sample::position_ids; none unless the model has positions on several axes.
   virtual std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const;
 
  private:
-  /// All but the pixels, from the images' sizes.
-  data::Sample lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   struct Medium {
     std::filesystem::path file;
     data::MediumKind kind;
+    std::optional<image::VideoFile> video{};  ///< once its size was asked for: a video is opened once
   };
   /// Images and videos in the order of their marks in the rendered chat.
   std::vector<Medium> media_of(const io::Record& record, const text::RenderedChat& chat) const;
+  data::Sample make(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
+  /// All but the pixels, from the images' sizes.
+  data::Sample lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat,
+                       std::vector<Medium>& media) const;
+  data::Sample outline(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   /// From sizes alone; an error names the file.
-  ImagePlan plan_of(const Medium& medium) const;
-  at::Tensor pixels_of(const Medium& medium) const;
-  data::Sample with_pixels(data::Sample outline, const io::Record& record, const text::RenderedChat& chat) const;
+  ImagePlan plan_of(Medium& medium) const;
+  at::Tensor pixels_of(Medium& medium) const;
+  data::Sample with_pixels(data::Sample outline, const io::Record& record, std::vector<Medium>& media) const;
   void check_media(const io::Record& record) const;
+  void check_memory(const data::Sample& sample, int64_t pixel_bytes) const;
 
   text::Tokenizer tokenizer_;
   ProcessorSettings settings_;

@@ -1,10 +1,9 @@
 #include "models/qwen2_vl/image_processor.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/stack.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <vector>
+#include <cstring>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json_text.h"
@@ -114,18 +113,45 @@ data::PatchGrid grid_of(int64_t frames, ImageSize size, const PixelSettings& set
           .columns = resized.width / vision.patch_size};
 }
 
-at::Tensor patches_of(const at::Tensor& frames, const PixelSettings& settings, const VisionConfig& vision) {
-  const ImageSize size = resized_size({frames.size(2), frames.size(3)}, settings, vision);
-  std::vector<at::Tensor> resized;
-  for (const at::Tensor& frame : frames.unbind(0)) {
-    resized.push_back(image::resize(frame, size.height, size.width, settings.filter));
+PatchWriter::PatchWriter(int64_t frames, ImageSize size, const PixelSettings& settings, const VisionConfig& vision)
+    : filter_(settings.filter),
+      grid_(grid_of(frames, size, settings, vision)),
+      patch_(vision.patch_size),
+      depth_(vision.temporal_patch_size),
+      merge_(vision.merge_size),
+      patches_(at::empty({grid_.patches(), 3, depth_ * patch_, patch_}, at::kByte)) {}
+
+void PatchWriter::add(const at::Tensor& frame) {
+  last_ = image::resize(frame, grid_.rows * patch_, grid_.columns * patch_, filter_);
+  write(last_);
+}
+
+at::Tensor PatchWriter::finish() {
+  while (frames_ < grid_.frames * depth_) write(last_);
+  return std::move(patches_);
+}
+
+void PatchWriter::write(const at::Tensor& resized) {
+  VLMTRAIN_CHECK(frames_ < grid_.frames * depth_, "more frames than {} patches of {}", grid_.frames, depth_);
+  const int64_t channel_bytes = depth_ * patch_ * patch_, patch_bytes = 3 * channel_bytes;
+  const int64_t merged = grid_.columns / merge_;  // squares of merge² patches in a row of them
+  uint8_t* const frame = patches_.mutable_data_ptr<uint8_t>() +
+                         frames_ / depth_ * grid_.patches_per_frame() * patch_bytes +
+                         frames_ % depth_ * patch_ * patch_;
+  const auto* line = resized.const_data_ptr<uint8_t>();
+  for (int64_t channel = 0; channel < 3; ++channel) {
+    for (int64_t row = 0; row < grid_.rows; ++row) {
+      const int64_t first = (row / merge_ * merged * merge_ + row % merge_) * merge_;
+      for (int64_t y = 0; y < patch_; ++y) {
+        uint8_t* const in_patch = frame + channel * channel_bytes + y * patch_;
+        for (int64_t column = 0; column < grid_.columns; ++column, line += patch_) {
+          const int64_t patch = first + column / merge_ * merge_ * merge_ + column % merge_;
+          std::memcpy(in_patch + patch * patch_bytes, line, patch_);
+        }
+      }
+    }
   }
-  while (std::ssize(resized) % vision.temporal_patch_size != 0) resized.push_back(resized.back());
-  const int64_t merge = vision.merge_size, patch = vision.patch_size, depth = vision.temporal_patch_size;
-  return at::stack(resized)
-      .view({-1, depth, 3, size.height / (merge * patch), merge, patch, size.width / (merge * patch), merge, patch})
-      .permute({0, 3, 6, 4, 7, 2, 1, 5, 8})
-      .reshape({-1, 3, depth * patch, patch});
+  ++frames_;
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

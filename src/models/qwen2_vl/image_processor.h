@@ -43,9 +43,28 @@ const std::set<std::string_view>& pixel_keys();
 data::PatchGrid grid_of(int64_t frames, image::ImageSize size, const PixelSettings& settings,
                         const VisionConfig& vision);
 
-/// Frames uint8 [frames, 3, height, width] to uint8 [patches, 3, temporal_patch_size · patch_size, patch_size] of
-/// grid_of() them: the frames of a patch one above the other. Patches lie frame by frame, token by token. To the bit as
-/// transformers 5.23 does with torchvision 0.29. Thread-safe.
-at::Tensor patches_of(const at::Tensor& frames, const PixelSettings& settings, const VisionConfig& vision);
+/// Brings frames one by one to patches, uint8 [patches, 3, temporal_patch_size · patch_size, patch_size] of grid_of()
+/// them: the frames of a patch one above the other. Patches lie frame by frame, token by token. To the bit as
+/// transformers 5.23 does with torchvision 0.29.
+class PatchWriter {
+ public:
+  /// For so many frames, at least one, of this size.
+  PatchWriter(int64_t frames, image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
+
+  /// The next frame, uint8 [3, height, width]; it is not looked at after the call.
+  void add(const at::Tensor& frame);
+  /// All patches; where frames are missing from the last ones, the last frame is repeated. Once, after the last add().
+  at::Tensor finish();
+
+ private:
+  void write(const at::Tensor& resized);
+
+  image::Filter filter_;
+  data::PatchGrid grid_;
+  int64_t patch_, depth_, merge_;
+  at::Tensor patches_;
+  at::Tensor last_;  // as resized
+  int64_t frames_ = 0;
+};
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -45,7 +45,9 @@ ImagePlan Processor::plan(image::ImageSize size) const {
 }
 
 at::Tensor Processor::pixels_of(const at::Tensor& image) const {
-  return patches_of(image.unsqueeze(0), images_, config_.vision);
+  PatchWriter patches(1, {image.size(1), image.size(2)}, images_, config_.vision);
+  patches.add(image);
+  return patches.finish();
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {
@@ -66,9 +68,12 @@ ImagePlan Processor::plan_video(const image::VideoInfo& info) const {
   return video;
 }
 
-at::Tensor Processor::pixels_of_video(const image::VideoFile& video) const {
+at::Tensor Processor::pixels_of_video(image::VideoFile& video) const {
   const auto frames = frames_of(video.info());
-  return patches_of(video.read(frames), videos_.pixels_of(std::ssize(frames), config_.vision), config_.vision);
+  const auto count = std::ssize(frames);
+  PatchWriter patches(count, video.info().size, videos_.pixels_of(count, config_.vision), config_.vision);
+  video.read(frames, [&](const at::Tensor& frame) { patches.add(frame); });
+  return patches.finish();
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {

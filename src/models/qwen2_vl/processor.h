@@ -25,7 +25,7 @@ class Processor final : public ConversationProcessor {
 
   bool takes_videos() const override { return true; }
   ImagePlan plan_video(const image::VideoInfo& info) const override;
-  at::Tensor pixels_of_video(const image::VideoFile& video) const override;
+  at::Tensor pixels_of_video(image::VideoFile& video) const override;
 
   ImagePlan plan(data::PatchGrid grid, std::string_view pad) const;
   /// Frames a second of the video; of one that does not say: as many as are wanted.
