@@ -33,6 +33,14 @@ const Family& family_without_type(const nlohmann::json& config, const std::strin
 
 }  // namespace
 
+std::string families_with_videos() {
+  std::vector<std::string_view> types;
+  for (const Family& family : families()) {
+    if (family.video_shape != nullptr) types.insert(types.end(), family.model_types.begin(), family.model_types.end());
+  }
+  return fmt::format("{}", fmt::join(types, ", "));
+}
+
 const Family& family_of(const nlohmann::json& config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
   if (config.is_object() && !config.contains("model_type")) return family_without_type(config, source);

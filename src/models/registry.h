@@ -5,11 +5,14 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/video.h"
+#include "vlmtrain/models/hypothetical_sample.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 
@@ -25,12 +28,20 @@ struct Family {
   /// What one image of this size becomes, the marks around it included. Needs no tokenizer (idefics3/image_tokens.h).
   data::SampleShape (*image_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    image::ImageSize size, std::optional<int64_t> max_pixels);
+  /// How many tokens a sequence may have.
+  ContextLength (*context_length)(const nlohmann::json& config, const std::filesystem::path& folder);
   /// About how many parameters the model has, from its config alone.
   double (*elements)(const nlohmann::json& config, const std::filesystem::path& folder);
   /// Whether a config.json that has no `model_type` is of this family, and what an error calls such a one.
   bool (*is_config)(const nlohmann::json& config) = nullptr;
   std::string_view config_name = {};
+  /// What a video becomes, the marks around it included; null: the family takes none. `fps` of the video may be 0.
+  data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                   const image::VideoInfo& video, const ProcessorSettings& settings) = nullptr;
 };
+
+/// The model types of the families that take videos, one after another.
+std::string families_with_videos();
 
 /// The family of a checkpoint's config. Throws UserError (kBadData) that names the known ones.
 const Family& family_of(const nlohmann::json& config, const std::filesystem::path& folder);

@@ -103,6 +103,75 @@ TEST_F(HypotheticalSampleTest, FilesThatContradictEachOtherAreRefused) {
   EXPECT_THAT(message_of([&] { shape_of(copy_.path(), {}); }), HasSubstr("max_image_size"));
 }
 
+/// A video of frames of one size, in a folder, so that nobody knows how many a second there are.
+class HypotheticalVideoTest : public testing::Test {
+ protected:
+  SampleShape real(int64_t frames, image::ImageSize size, int64_t video_max_frames) const {
+    std::filesystem::create_directory(folder_.path() / "clip");
+    for (int64_t i = 0; i < frames; ++i) {
+      io::write_file(folder_.path() / "clip" / fmt::format("{}.png", i), png_header(size));
+    }
+    auto settings = origin_.processor_settings();
+    settings.image_root = folder_.path();
+    settings.video_max_frames = video_max_frames;
+    io::Record record = origin_.records().front();
+    record.videos = {"clip"};
+    record.images.clear();
+    record.turns.at(0).text = std::string(io::kVideoMark) + "What has changed?";
+    return data::shape_of(load_processor(origin_.checkpoint(), settings)->outline(record, 0));
+  }
+
+  const parity::Case origin_{"qwen2_5_vl_video"};
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_F(HypotheticalVideoTest, HasTheShapeOfARealOne) {
+  for (const int64_t frames : {1, 2, 5, 10}) {
+    for (const image::ImageSize size : {image::ImageSize{64, 96}, image::ImageSize{20, 31}}) {
+      SCOPED_TRACE(testing::Message() << frames << " frames of " << size.width << " x " << size.height);
+      std::filesystem::remove_all(folder_.path() / "clip");
+      const SampleShape expected = real(frames, size, 4);
+      EXPECT_EQ(shape_of(origin_.checkpoint(), {.images = 0,
+                                                .video_frames = frames,
+                                                .video_width = size.width,
+                                                .video_height = size.height,
+                                                .text_tokens = expected.tokens - expected.image_tokens - 2,
+                                                .label_tokens = expected.label_tokens,
+                                                .video_max_frames = 4}),
+                expected);
+    }
+  }
+}
+
+TEST_F(HypotheticalVideoTest, OfAKnownRateAsManyFramesAreTakenAsAreWanted) {
+  HypotheticalSample sample{.images = 1, .video_frames = 100, .video_fps = 50, .video_width = 64, .video_height = 64};
+  const SampleShape wanted = shape_of(origin_.checkpoint(), sample);
+  EXPECT_EQ(wanted.video_frames, 4);  // two seconds, two frames each
+  EXPECT_EQ(wanted.images, 2);
+  EXPECT_EQ(wanted.videos, 1);
+  ASSERT_EQ(wanted.grids.size(), 2U);
+  EXPECT_EQ(wanted.grids.back().frames, 2);
+  sample.video_fps = 0;
+  EXPECT_EQ(shape_of(origin_.checkpoint(), sample).video_frames, 6);  // all that the checkpoint takes
+}
+
+TEST(HypotheticalSample, AFamilyWithoutVideosRefusesThem) {
+  const auto checkpoint = parity::Case("mixed_batch").checkpoint();
+  EXPECT_THAT(message_of([&] { shape_of(checkpoint, {.video_frames = 8}); }, ExitCode::kUsage),
+              testing::AllOf(HasSubstr("takes no videos"), HasSubstr("qwen2_vl, qwen2_5_vl"), HasSubstr("images")));
+}
+
+TEST(ContextLength, IsWhatTheConfigSays) {
+  const CheckpointCopy copy{"mixed_batch"};
+  copy.edit("config.json", [](auto& config) { config["text_config"]["max_position_embeddings"] = 777; });
+  EXPECT_EQ(context_length_of(copy.path()).tokens, 777);
+  EXPECT_FALSE(context_length_of(copy.path()).refuses_longer);
+  const CheckpointCopy nanovlm{"nanovlm_tiles"};
+  nanovlm.edit("config.json", [](auto& config) { config["lm_max_position_embeddings"] = 888; });
+  EXPECT_EQ(context_length_of(nanovlm.path()).tokens, 888);
+  EXPECT_TRUE(context_length_of(nanovlm.path()).refuses_longer);
+}
+
 struct Absurd {
   const char* name;
   HypotheticalSample sample;
@@ -123,6 +192,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Absurd{"TooManyImages", {.images = 10'001}, "10001 images"},
                     Absurd{"NoWidth", {.image_width = 0}, "0 x 768"},
                     Absurd{"HugeHeight", {.image_height = 100'001}, "1024 x 100001"},
+                    Absurd{"NegativeFrames", {.video_frames = -1}, "-1 frames"},
+                    Absurd{"EndlessVideo", {.video_frames = 500'001}, "500001 frames"},
+                    Absurd{"FlatVideo", {.video_frames = 8, .video_height = 0}, "1024 x 0"},
+                    Absurd{"NegativeRate", {.video_frames = 8, .video_fps = -1}, "-1 frames a second"},
                     Absurd{"OneTextToken", {.text_tokens = 1}, "1 text tokens"},
                     Absurd{"TooMuchText", {.text_tokens = 10'000'001}, "10000001 text tokens"},
                     Absurd{"NoLabels", {.label_tokens = 0}, "0 label tokens"},

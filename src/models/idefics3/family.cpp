@@ -61,6 +61,10 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .row = {.height = side, .width = side}};
 }
 
+ContextLength context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
+  return {.tokens = read_config(config, folder).text.max_positions, .refuses_longer = false};
+}
+
 double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = read_config(config_json, folder);
   return config.vision.elements() + config.text.elements();
@@ -69,7 +73,7 @@ double elements(const nlohmann::json& config_json, const std::filesystem::path& 
 }  // namespace
 
 Family family() {
-  return {{"idefics3", "smolvlm"}, build, load_processor, image_shape, elements};
+  return {{"idefics3", "smolvlm"}, build, load_processor, image_shape, context_length, elements};
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -96,6 +96,10 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
 
+ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .refuses_longer = false};
+}
+
 double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
   return config.vision.elements() + config.text.elements();
@@ -104,7 +108,7 @@ double elements(const nlohmann::json& config_json, const std::filesystem::path& 
 }  // namespace
 
 Family family() {
-  return {{"llava", "llava_llama", "llava_mistral"}, build, load_processor, image_shape, elements};
+  return {{"llava", "llava_llama", "llava_mistral"}, build, load_processor, image_shape, context_length, elements};
 }
 
 }  // namespace vlmtrain::models::llava

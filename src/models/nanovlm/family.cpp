@@ -46,6 +46,10 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .row = {.height = side, .width = side}};
 }
 
+ContextLength context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
+  return {.tokens = read_config(config, folder).max_positions, .refuses_longer = true};
+}
+
 double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = read_config(config_json, folder);
   return config.vision.elements() + config.text.elements();
@@ -58,6 +62,7 @@ Family family() {
           build,
           load_processor,
           image_shape,
+          context_length,
           elements,
           is_config,
           "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)"};

@@ -11,6 +11,7 @@ namespace vlmtrain::models {
 namespace {
 
 constexpr int64_t kMostImages = 10'000;
+constexpr double kMostFps = 1e4;
 constexpr int64_t kLongestSide = 100'000;
 constexpr int64_t kMostTextTokens = 10'000'000;
 
@@ -23,6 +24,16 @@ void check(const HypotheticalSample& sample) {
     throw usage_error("an image of {} x {} pixels: give a width and a height of 1 to {}", sample.image_width,
                       sample.image_height, kLongestSide);
   }
+  if (sample.video_frames < 0 || sample.video_frames > image::kMostVideoFrames) {
+    throw usage_error("a video of {} frames: give 0 (no video) to {}", sample.video_frames, image::kMostVideoFrames);
+  }
+  if (sample.video_frames > 0 && !(is_side(sample.video_width) && is_side(sample.video_height))) {
+    throw usage_error("a video of {} x {} pixels: give a width and a height of 1 to {}", sample.video_width,
+                      sample.video_height, kLongestSide);
+  }
+  if (!(sample.video_fps >= 0 && sample.video_fps <= kMostFps)) {
+    throw usage_error("a video of {} frames a second: give more than 0 and at most {}", sample.video_fps, kMostFps);
+  }
   if (sample.text_tokens < 2 || sample.text_tokens > kMostTextTokens) {
     throw usage_error("a sample of {} text tokens: give 2 (one to read, one to learn) to {}", sample.text_tokens,
                       kMostTextTokens);
@@ -31,6 +42,18 @@ void check(const HypotheticalSample& sample) {
     throw usage_error("{} label tokens of {} text tokens: give at least 1 and fewer than the text has",
                       sample.label_tokens, sample.text_tokens);
   }
+}
+
+/// Puts another medium of a sample behind those that it has.
+void add(data::SampleShape& shape, const data::SampleShape& medium) {
+  shape.row = medium.row;
+  shape.grids.insert(shape.grids.end(), medium.grids.begin(), medium.grids.end());
+  shape.tokens += medium.tokens;
+  shape.image_tokens += medium.image_tokens;
+  shape.images += medium.images;
+  shape.pixel_rows += medium.pixel_rows;
+  shape.videos += medium.videos;
+  shape.video_frames += medium.video_frames;
 }
 
 }  // namespace
@@ -42,15 +65,33 @@ data::SampleShape shape_of(const std::filesystem::path& folder, const Hypothetic
   data::SampleShape shape;
   if (sample.images > 0) {
     const image::ImageSize size{.height = sample.image_height, .width = sample.image_width};
-    shape = from_settings(folder, [&] { return family.image_shape(config, folder, size, sample.image_max_pixels); });
-    const auto one = shape.grids;
-    for (int64_t i = 1; i < sample.images; ++i) shape.grids.insert(shape.grids.end(), one.begin(), one.end());
-    for (int64_t* count : {&shape.tokens, &shape.image_tokens, &shape.images, &shape.pixel_rows})
-      *count *= sample.images;
+    const auto image =
+        from_settings(folder, [&] { return family.image_shape(config, folder, size, sample.image_max_pixels); });
+    for (int64_t i = 0; i < sample.images; ++i) add(shape, image);
+  }
+  if (sample.video_frames > 0) {
+    if (family.video_shape == nullptr) {
+      throw usage_error(
+          "a video of {} frames: this model's family takes no videos; take one that does ({}), or images instead",
+          sample.video_frames, families_with_videos());
+    }
+    const image::VideoInfo video{.frames = sample.video_frames,
+                                 .fps = sample.video_fps,
+                                 .size = {.height = sample.video_height, .width = sample.video_width}};
+    ProcessorSettings settings;
+    settings.image_max_pixels = sample.image_max_pixels;
+    settings.video_fps = sample.wanted_fps;
+    settings.video_max_frames = sample.video_max_frames;
+    add(shape, from_settings(folder, [&] { return family.video_shape(config, folder, video, settings); }));
   }
   shape.tokens += sample.text_tokens;
   shape.label_tokens = sample.label_tokens;
   return shape;
+}
+
+ContextLength context_length_of(const std::filesystem::path& folder) {
+  const auto config = read_model_config(folder);
+  return from_settings(folder, [&] { return family_of(config, folder).context_length(config, folder); });
 }
 
 }  // namespace vlmtrain::models

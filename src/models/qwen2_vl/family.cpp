@@ -1,10 +1,13 @@
 #include "models/qwen2_vl/family.h"
 
+#include <algorithm>
+
 #include "models/processing/load_chat_template.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
 #include "models/qwen2_vl/processor.h"
+#include "models/qwen2_vl/video_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 
@@ -40,11 +43,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                              image::ImageSize size, std::optional<int64_t> max_pixels) {
+data::SampleShape shape_of_grid(const data::PatchGrid& grid, const VisionConfig& vision) {
   constexpr int64_t kMarks = 2;  // <|vision_start|> and <|vision_end|>
-  const VisionConfig vision = Config::from_json(config_json, folder).vision;
-  const data::PatchGrid grid = grid_of(1, size, read_image_settings(folder, vision, max_pixels), vision);
   const int64_t tokens = grid.patches() / vision.patches_per_token();
   return {.tokens = tokens + kMarks,
           .image_tokens = tokens,
@@ -52,6 +52,29 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
           .pixel_rows = grid.patches(),
           .row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size},
           .grids = {grid}};
+}
+
+data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                              image::ImageSize size, std::optional<int64_t> max_pixels) {
+  const VisionConfig vision = Config::from_json(config_json, folder).vision;
+  return shape_of_grid(grid_of(1, size, read_image_settings(folder, vision, max_pixels), vision), vision);
+}
+
+data::SampleShape video_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                              const image::VideoInfo& video, const ProcessorSettings& settings) {
+  const VisionConfig vision = Config::from_json(config_json, folder).vision;
+  VideoSettings videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
+  videos.max_frames = std::min(videos.max_frames, settings.video_max_frames);
+  const double fps = video.fps > 0 ? video.fps : settings.video_fps;
+  const auto frames = std::ssize(videos.sample(video.frames, fps, settings.video_fps, vision));
+  auto shape = shape_of_grid(grid_of(frames, video.size, videos.pixels_of(frames, vision), vision), vision);
+  shape.videos = 1;
+  shape.video_frames = frames;
+  return shape;
+}
+
+ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .refuses_longer = false};
 }
 
 double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
@@ -62,7 +85,13 @@ double elements(const nlohmann::json& config_json, const std::filesystem::path& 
 }  // namespace
 
 Family family() {
-  return {{"qwen2_vl", "qwen2_5_vl"}, build, load_processor, image_shape, elements};
+  return {.model_types = {"qwen2_vl", "qwen2_5_vl"},
+          .build = build,
+          .load_processor = load_processor,
+          .image_shape = image_shape,
+          .context_length = context_length,
+          .elements = elements,
+          .video_shape = video_shape};
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

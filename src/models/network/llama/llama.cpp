@@ -68,7 +68,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
     throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
   }
   config.rms_norm_eps = number_of(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsilons, source);
-  size_of(json, "max_position_embeddings", 2048, kMostPositions, source);
+  config.max_positions = size_of(json, "max_position_embeddings", config.max_positions, kMostPositions, source);
   config.rope = RopeConfig::from_json(json, source);
   config.sliding_window = read_sliding_window(json, type, config, source);
   if (type == "llama") {

@@ -37,6 +37,7 @@ struct LlamaNames {
 struct LlamaConfig {
   LlamaType type = LlamaType::kLlama;
   int64_t vocab_size = 32000;
+  int64_t max_positions = 2048;
   int64_t hidden_size = 4096;
   int64_t intermediate_size = 11008;
   int64_t layers = 32;
