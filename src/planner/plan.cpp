@@ -50,6 +50,25 @@ nlohmann::ordered_json cost_json(const Cost& cost) {
           {"seconds", cost.seconds}};
 }
 
+nlohmann::ordered_json average_json(const AverageStep& average, const Plan& plan) {
+  auto samples = nlohmann::ordered_json::array();
+  int64_t tokens = 0;
+  for (const auto& [shape, count] : average.samples) {
+    samples.push_back({{"samples", count},
+                       {"images", shape.images - shape.videos},
+                       {"video_frames", shape.video_frames},
+                       {"tokens", shape.tokens}});
+    tokens += count * shape.tokens;
+  }
+  return {{"samples", samples},
+          {"tokens_per_sample", static_cast<double>(tokens) / static_cast<double>(plan.workload.samples_per_rank())},
+          {"allocated_peak_bytes", average.peaks.allocated_bytes},
+          {"reserved_peak_bytes", average.peaks.reserved_bytes},
+          {"step_seconds", average.step_seconds},
+          {"tokens_per_second", average.tokens_per_second},
+          {"samples_per_second", average.samples_per_second}};
+}
+
 }  // namespace
 
 std::string Suggestion::text() const {
@@ -86,6 +105,7 @@ nlohmann::ordered_json Plan::to_json() const {
        {"predicted",
         "step_seconds and tokens_per_second are computed from counted operations and data sheets, not measured"},
        {"alternatives", others}});
+  if (average) json["average"] = average_json(*average, *this);
   return json;
 }
 

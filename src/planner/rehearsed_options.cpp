@@ -14,6 +14,8 @@ namespace {
 constexpr double kMedium = 0.6;
 constexpr double kSmall = 0.3;
 constexpr int64_t kMostMicroBatches = 2;
+/// Of a usual step, whose samples are mixed all the way.
+constexpr int64_t kMostOfAverage = 32;
 UserError beyond_all_cards(const SampleBatch& batch, const Choices& choices) {
   const data::SampleShape& shape = batch.shapes.front();
   const bool is_one = choices.micro_batch_size == 1;
@@ -181,6 +183,34 @@ int64_t RehearsedOptions::reserved_bytes(const Choices& choices, const SampleBat
   RehearsalRequest request = full_request(choices, batch);
   request.with_costs = request.with_detail = false;
   return run(request).peaks().reserved_bytes;
+}
+
+AverageStep RehearsedOptions::average_step(const Choices& choices, const std::vector<data::SampleShape>& samples) {
+  AverageStep average;
+  std::vector<SampleGroup> rehearsed;
+  double tokens = 0;
+  const int64_t most = kMostOfAverage * choices.micro_batch_size;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    tokens += static_cast<double>(samples[i].tokens);
+    if (static_cast<int64_t>(i) < most) add_sample(rehearsed, samples[i]);
+    const auto known = std::ranges::find(average.samples, samples[i], &SampleGroup::shape);
+    if (known == average.samples.end()) {
+      average.samples.push_back({samples[i], 1});
+    } else {
+      ++known->count;
+    }
+  }
+  const Outcome outcome = run({.choices = choices, .steps = {rehearsed, rehearsed}, .with_costs = true});
+  if (outcome.out_of_memory) throw beyond_all_cards({.shapes = samples, .first_id = {}}, choices);
+  average.peaks = outcome.peaks();
+  const auto all = static_cast<double>(samples.size());
+  const double parts = std::max(1.0, all / static_cast<double>(most));
+  const double optimizer = outcome.costs->optimizer.seconds;
+  average.step_seconds = parts * (outcome.costs->total.seconds - optimizer) + optimizer;
+  const auto ranks = static_cast<double>(workload_.world_size);
+  average.tokens_per_second = ranks * tokens / average.step_seconds;
+  average.samples_per_second = ranks * all / average.step_seconds;
+  return average;
 }
 
 std::optional<int64_t> RehearsedOptions::reserved_bytes(const Job& job, const Choices& choices,

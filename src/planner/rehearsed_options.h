@@ -50,6 +50,10 @@ class RehearsedOptions {
   std::optional<int64_t> reserved_bytes(const Job& job, const Choices& choices,
                                         const std::vector<SampleBatch>& candidates);
 
+  /// A step of these samples, which are a rank's: the second of two. Of more than 32 micro-batches the first 32 are
+  /// rehearsed and stand for all.
+  AverageStep average_step(const Choices& choices, const std::vector<data::SampleShape>& samples);
+
   double tokens_per_step(const SampleBatch& batch) const;  ///< of all ranks
   const PlanningEffort& effort() const { return effort_; }
 

@@ -109,6 +109,9 @@ Plan make_plan(const PlanRequest& request) {
   plan.worst = rehearsed.batch_of(plan.chosen.choices);
   plan.detail = *outcome.detail;
   plan.costs = *outcome.costs;
+  if (!request.workload.average.empty()) {
+    plan.average = rehearsed.average_step(plan.chosen.choices, request.workload.average);
+  }
   if (plan.fits) {
     plan.suggestions = suggest_faster(plan, search->estimate());
   } else if (request.with_remedies) {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/number_words.h"
@@ -100,6 +101,17 @@ std::string part_words(const memory::Place& place) {
   }
 }
 
+std::string average_words(const planner::AverageStep& average) {
+  std::vector<std::string> kinds;
+  kinds.reserve(average.samples.size());
+  for (const auto& [shape, count] : average.samples) {
+    kinds.push_back(fmt::format("{} of {}", grouped(count), data::media_words(shape)));
+  }
+  return fmt::format("samples of a usual step: {}; predicted {}, {:.3g} samples/s, {} tokens/s, {} of memory reserved",
+                     fmt::join(kinds, ", "), seconds_words(average.step_seconds), average.samples_per_second,
+                     grouped(std::llround(average.tokens_per_second)), gigabytes(average.peaks.reserved_bytes));
+}
+
 }  // namespace
 
 std::string gigabytes(int64_t bytes) {
@@ -150,8 +162,13 @@ std::string place_words(const memory::Place& place, bool backward) {
 }
 
 std::vector<Fact> plan_facts(const planner::Plan& plan) {
-  return {{"model", model_words(plan)},   {"sample", sample_words(plan.worst)}, {"card", card_words(plan)},
-          {"margin", margin_words(plan)}, {"context", context_words(plan)},     {"step", step_words(plan)}};
+  std::vector<Fact> facts{{"model", model_words(plan)}, {"sample", sample_words(plan.worst)}};
+  if (plan.average) facts.push_back({"average", average_words(*plan.average)});
+  facts.insert(facts.end(), {{"card", card_words(plan)},
+                             {"margin", margin_words(plan)},
+                             {"context", context_words(plan)},
+                             {"step", step_words(plan)}});
+  return facts;
 }
 
 }  // namespace vlmtrain::report

@@ -27,6 +27,8 @@ struct Workload {
   std::vector<SampleBatch> candidates;
   int64_t global_batch_size = 16;
   int64_t world_size = 1;
+  /// A rank's samples of a usual step, in order, of which a plan says what they take; empty: only the worst is known.
+  std::vector<data::SampleShape> average{};
 
   int64_t samples_per_rank() const { return global_batch_size / world_size; }
 };
@@ -48,6 +50,15 @@ struct Option {
   double tokens_per_second = 0;  ///< of all ranks, with the worst samples
   bool fits = false;
   bool rehearsed = false;  ///< peaks are a rehearsal's; else they are interpolated between rehearsals
+};
+
+/// What a usual step takes with the chosen plan, rehearsed.
+struct AverageStep {
+  std::vector<SampleGroup> samples;  ///< of a rank, each kind once
+  StepPeaks peaks;
+  double step_seconds = 0;        ///< predicted
+  double tokens_per_second = 0;   ///< of all ranks
+  double samples_per_second = 0;  ///< of all ranks
 };
 
 /// A remedy, with what it leads to.
@@ -80,7 +91,8 @@ struct Plan {
   StepCosts costs;  ///< of the rehearsed step, which may have fewer micro-batches
   MemoryLimit limit;
   Workload workload;
-  SampleBatch worst;  ///< of the workload's candidates, with the chosen plan
+  SampleBatch worst;                   ///< of the workload's candidates, with the chosen plan
+  std::optional<AverageStep> average;  ///< where the workload says what is usual
   FixedChoices fixed;
   TargetCard card;
   std::vector<Option> alternatives;  ///< by micro-batch, then by blocks recomputed
