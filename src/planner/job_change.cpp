@@ -10,20 +10,10 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// As a configuration makes them: what is frozen gets no adapters.
-nn::LoraSettings adapters(const RemedyRehearsal::Asked& asked) {
-  nn::LoraSettings settings{.rank = asked.words.adapter_rank};
-  const models::FrozenParts& frozen = asked.job.frozen;
-  if (frozen.vision_tower) settings.left_out.push_back(nn::Component::kVisionTower);
-  if (frozen.projector) settings.left_out.push_back(nn::Component::kProjector);
-  if (frozen.language_model) settings.left_out.push_back(nn::Component::kLanguageModel);
-  return settings;
-}
-
 /// LoRA where the job has none. False: it has.
 bool train_adapters(const RemedyRehearsal::Asked& asked, JobChange& change) {
   if (change.job.lora) return false;
-  change.job.lora = adapters(asked);
+  change.job.lora = adapters(asked.job.frozen, asked.words.adapter_rank);
   change.arguments = words_of(asked.words.adapters, asked.words.adapter_rank);
   change.meaning = fmt::format("trains LoRA adapters of rank {} instead of all weights", asked.words.adapter_rank);
   return true;
@@ -81,6 +71,14 @@ std::vector<JobChange> changes(const RemedyRehearsal::Asked& asked, const Apply&
 }
 
 }  // namespace
+
+nn::LoraSettings adapters(const models::FrozenParts& frozen, int64_t rank) {
+  nn::LoraSettings settings{.rank = rank};
+  if (frozen.vision_tower) settings.left_out.push_back(nn::Component::kVisionTower);
+  if (frozen.projector) settings.left_out.push_back(nn::Component::kProjector);
+  if (frozen.language_model) settings.left_out.push_back(nn::Component::kLanguageModel);
+  return settings;
+}
 
 std::vector<JobChange> numeric_changes(const RemedyRehearsal::Asked& asked) {
   return changes(

@@ -14,6 +14,9 @@ struct JobChange {
   Job job;
 };
 
+/// Adapters as a configuration makes them: what is frozen gets none.
+nn::LoraSettings adapters(const models::FrozenParts& frozen, int64_t rank);
+
 /// What changes numbers by rounding only or in the optimizer: the precision, the optimizer's states, the frozen
 /// weights.
 std::vector<JobChange> numeric_changes(const RemedyRehearsal::Asked& asked);
