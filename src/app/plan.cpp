@@ -1,5 +1,6 @@
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "app/command.h"
 #include "app/output_file.h"
@@ -9,6 +10,8 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/planner/ladder.h"
+#include "vlmtrain/report/ladder_text.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/report/plan_timeline.h"
 
@@ -16,12 +19,15 @@ namespace vlmtrain::app {
 
 namespace {
 
-void print(const planner::Plan& plan, const PlanArguments& arguments) {
+void print(const planner::Plan& plan, const std::vector<planner::Rung>& ladder, const PlanArguments& arguments) {
   if (arguments.json) {
-    fmt::print("{}\n", io::json_text(plan.to_json()));
+    auto json = plan.to_json();
+    if (arguments.compare) json["compare"] = planner::ladder_json(ladder);
+    fmt::print("{}\n", io::json_text(json));
     return;
   }
   fmt::print("{}", report::plan_text(plan, style_of_stdout()));
+  if (arguments.compare) fmt::print("{}", report::ladder_text(ladder, style_of_stdout()));
 }
 
 ExitCode plan(const PlanArguments& arguments) {
@@ -35,7 +41,7 @@ ExitCode plan(const PlanArguments& arguments) {
   with_plan_request(arguments, [&](const planner::PlanRequest& request) {
     const planner::Plan plan = planner::make_plan(request);
     if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::plan_timeline_html(plan));
-    print(plan, arguments);
+    print(plan, arguments.compare ? planner::compare_ladder(request, plan) : std::vector<planner::Rung>{}, arguments);
     fits = plan.fits;
   });
   return fits ? ExitCode::kDone : ExitCode::kDoesNotFit;

@@ -76,11 +76,7 @@ void declare_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   add_key_flag(command, arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
   add_key_flag(command, arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
   add_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "most memory to take, in GB of 10⁹ bytes");
-  command.add_option("--images", arguments.images, "images of a sample [1]")->take_last();
-  command.add_option("--image-size", arguments.image_size, "their size in pixels [1024x768]")->take_last();
-  command.add_option("--text-tokens", arguments.text_tokens, "tokens of question and answer of a sample [256]")
-      ->take_last();
-  command.add_option("--answer-tokens", arguments.answer_tokens, "tokens of these that are learnt [64]")->take_last();
+  declare_sample_arguments(command, arguments.samples);
   command
       .add_option("--finetune", arguments.finetune,
                   fmt::format("full, or lora with lora.rank (else {}); without --model lora", kDefaultRank))
@@ -94,6 +90,8 @@ void declare_plan_arguments(CLI::App& command, PlanArguments& arguments) {
       ->check(CLI::Range(int64_t{1}, int64_t{65536}))
       ->capture_default_str();
   command.add_option("--timeline", arguments.timeline, "write the memory of a step over time to this HTML file");
+  command.add_flag("--compare", arguments.compare,
+                   "also what 16 bits, recomputation, 8-bit states, LoRA and NF4 save, one after another");
   command.add_flag("--json", arguments.json, "print the plan as one JSON object on stdout");
 }
 

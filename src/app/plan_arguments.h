@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "app/sample_arguments.h"
 #include "vlmtrain/planner/limit.h"
 #include "vlmtrain/train/config.h"
 
@@ -20,18 +21,16 @@ struct PlanArguments {
   std::string config;
   std::vector<std::string> key_flags;  ///< flags that are configuration keys by other names, as key=value
   std::vector<std::string> overrides;  ///< key=value; they come after the flags, so that they can be added to them
-  std::optional<int64_t> images;
-  std::string image_size;
-  std::optional<int64_t> text_tokens;
-  std::optional<int64_t> answer_tokens;
+  SampleArguments samples;
   std::string finetune;
   std::string tokenizer;
   int64_t world_size = 1;
   bool json = false;
   std::string timeline;
+  bool compare = false;
 
   /// Whether the samples are those of the flags and not of a data set.
-  bool describes_samples() const { return images || text_tokens || answer_tokens || !image_size.empty(); }
+  bool describes_samples() const { return samples.any(); }
 };
 
 /// Binds the command's options to `arguments`, which must outlive it. Of a flag that stands twice the last one counts.

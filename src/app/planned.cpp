@@ -7,6 +7,7 @@
 #include "app/described_samples.h"
 #include "app/preset_folder.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
@@ -50,6 +51,7 @@ void with_described_samples(const PlanArguments& arguments, const train::Config&
                             const std::function<void(const planner::PlanRequest&)>& use) {
   const DescribedSamples samples(arguments, config);
   auto request = train::plan_request(config, train::job_of(config), card, samples.workload());
+  for (const auto& remark : samples.remarks()) spdlog::warn("{}", remark);
   request.sample_limits = samples.limits();
   complete(request, arguments, model);
   use(request);

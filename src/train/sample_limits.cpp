@@ -198,8 +198,6 @@ int64_t least_pixels(const planner::Workload& workload) {
 
 std::vector<planner::SampleLimit> sample_limits(const std::vector<io::Record>& records, const Config& config,
                                                 const planner::Workload& workload) {
-  static constexpr int64_t kLeastFrames = 4;
-  constexpr int64_t kFramesOfAPatch = 2;
   const auto limited = std::make_shared<LimitedRecords>(records, config);
   std::vector<planner::SampleLimit> limits;
   const auto add = [&](planner::SampleLimit limit, auto data::DataOptions::*option) {

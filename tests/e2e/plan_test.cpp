@@ -75,15 +75,15 @@ TEST_F(ExamplesTest, EachIsPlannedForItsCardAndFits) {
       {"lora_24gb", {"--model", "llava-1.5-7b", "--gpu-gb", "24"}},
       {"nf4_8gb", {"--model", "qwen2.5-vl-3b", "--gpu", "rtx4060"}},
       {"tasks_16gb", {"--model", "smolvlm-500m", "--gpu", "rtx4080"}},
-      // A video of 32 frames is as many tokens as 16 pictures of this size: two frames make a patch.
-      {"video_24gb", {"--model", "qwen2.5-vl-3b", "--gpu", "rtx4090", "--images", "16", "--image-size", "448x224"}}};
+      {"video_24gb",
+       {"--model", "qwen2.5-vl-3b", "--gpu", "rtx4090", "--video-frames", "32", "--video-size", "448x224"}}};
   std::set<std::string> planned;
   for (const auto& example : examples) {
     SCOPED_TRACE(example.name);
     planned.insert(example.name + ".yaml");
     auto arguments = example.arguments;
-    if (std::ranges::find(arguments, "--images") == arguments.end())
-      arguments.insert(arguments.end(), {"--images", "1"});
+    const bool has_video = std::ranges::find(arguments, "--video-frames") != arguments.end();
+    if (!has_video) arguments.insert(arguments.end(), {"--images", "1"});
     arguments.insert(arguments.end(), {"--config", (examples_ / (example.name + ".yaml")).string()});
     EXPECT_EQ(plan_json(arguments)["fits"], true);
   }
@@ -216,6 +216,132 @@ TEST_F(PlanCommandTest, MoreImagesAndMoreTextNeedMore) {
   EXPECT_LT(bytes({"--image-size", "1024x128"}), usual) << "a strip has fewer tiles";
 }
 
+TEST_F(PlanCommandTest, AVideoIsItsFrames) {
+  const std::vector<std::string> common{"--gpu", "rtx4090", "--model", "qwen2.5-vl-tiny", "--video-size", "112x112"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    return plan_json(more);
+  };
+  const auto folder_of_frames = with({"--video-frames", "16"});
+  EXPECT_EQ(folder_of_frames["video_frames_per_sample"], 16);
+  EXPECT_EQ(folder_of_frames["videos_per_sample"], 1);
+  EXPECT_EQ(folder_of_frames["images_per_sample"], 0);
+  const auto clip = with({"--video-frames", "240", "--fps", "30", "--images", "1", "data.video_fps=1"});
+  EXPECT_EQ(clip["video_frames_per_sample"], 8);
+  EXPECT_EQ(clip["images_per_sample"], 1);
+
+  const Result capped = plan({"--gpu", "rtx4090", "--model", "qwen2.5-vl-tiny", "--video-size", "112x112",
+                              "--video-frames", "64", "data.video_max_frames=8", "--json"});
+  EXPECT_EQ(json_of(capped)["video_frames_per_sample"], 8);
+  EXPECT_THAT(capped.err, HasSubstr("8 of the 64 frames are looked at (data.video_max_frames=8"));
+}
+
+TEST_F(PlanCommandTest, AMixIsPlannedForItsWorstAndTimedOnAverage) {
+  const std::vector<std::string> common{"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--global-batch", "8"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    return plan_json(more);
+  };
+  const auto mix = with({"--mix", "3:0.25,1:0.5,2:0.25"});
+  const auto worst = with({"--images", "3"});
+  EXPECT_EQ(mix["images_per_sample"], 3);
+  EXPECT_EQ(mix["memory"], worst["memory"]) << "a step of the worst samples only can be drawn";
+  EXPECT_FALSE(worst.contains("average"));
+  const auto& average = mix["average"];
+  ASSERT_EQ(average["samples"].size(), 3U);
+  std::map<int, int> samples;
+  double tokens = 0;
+  for (const auto& kind : average["samples"]) {
+    samples[kind["images"].get<int>()] = kind["samples"];
+    tokens += kind["samples"].get<double>() * kind["tokens"].get<double>();
+  }
+  EXPECT_EQ(samples, (std::map<int, int>{{1, 4}, {2, 2}, {3, 2}}));
+  EXPECT_DOUBLE_EQ(average["tokens_per_sample"], tokens / 8);
+  EXPECT_LT(average["step_seconds"], mix["step_seconds"]);
+  EXPECT_NEAR(average["samples_per_second"].get<double>() * average["step_seconds"].get<double>(), 8, 1e-6);
+  EXPECT_LE(average["reserved_peak_bytes"], mix["memory"]["reserved_peak_bytes"]);
+
+  const Result text = plan({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--mix", "1:3,2:1"});
+  EXPECT_THAT(on_one_line(text.out), HasSubstr("12 of 1 image, 4 of 2 images"));
+}
+
+TEST_F(PlanCommandTest, TheLadderIsAPlanForEachRung) {
+  const std::vector<std::string> common{"--gpu-gb", "4", "--model", "smolvlm-256m", "--global-batch", "2"};
+  auto asked = common;
+  asked.emplace_back("--compare");
+  const auto json = plan_json(asked, 3);
+  const auto& rungs = json["compare"];
+  std::vector<std::string> names;
+  for (const auto& rung : rungs) names.push_back(rung["name"]);
+  EXPECT_EQ(names, (std::vector<std::string>{"none", "16 bits", "recomputation", "8-bit states", "LoRA", "NF4"}));
+  ASSERT_EQ(rungs.size(), 6U);
+  const auto bytes = [&](size_t rung) { return rungs[rung]["single"]["total_bytes"].get<int64_t>(); };
+  EXPECT_LT(bytes(2), bytes(1));
+  EXPECT_LT(bytes(3), bytes(2));
+  EXPECT_LT(bytes(4), bytes(3));
+  EXPECT_LT(bytes(5), bytes(4));
+  EXPECT_TRUE(rungs[0]["planned"].is_null());
+  EXPECT_FALSE(rungs[5]["planned"].is_null());
+  for (const auto& rung : rungs) {
+    SCOPED_TRACE(rung["name"]);
+    EXPECT_TRUE(rung["absent"].is_null());
+    EXPECT_GT(rung["single"]["step_seconds"], 0);
+    auto pasted = common;
+    for (const auto& word : rung["arguments"]) pasted.push_back(word);
+    const bool fits = !rung["planned"].is_null();
+    const auto plan = plan_json(pasted, fits ? 0 : 3);
+    if (!fits) continue;
+    EXPECT_EQ(plan["memory"]["total_bytes"], rung["planned"]["total_bytes"]);
+    EXPECT_EQ(plan["step_seconds"], rung["planned"]["step_seconds"]);
+  }
+  const Result text = plan(asked);
+  EXPECT_THAT(text.out, AllOf(HasSubstr("16 bits"), HasSubstr("NF4"), HasSubstr("does not fit")));
+}
+
+TEST_F(PlanCommandTest, SamplesThatTrainingRefusesAreRefused) {
+  const std::vector<std::string> long_one{"--gpu", "rtx4090",      "--model",   "qwen2.5-vl-tiny",    "--images",
+                                          "2",     "--image-size", "2000x2000", "data.max_length=350"};
+  const auto remedied = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), long_one.begin(), long_one.end());
+    return plan_json(more);
+  };
+  expect_error(long_one, 2,
+               {"is longer than data.max_length=350", "data.max_length=", "data.image_max_pixels=", "--images 1"});
+  const Result refused = plan(long_one);
+  // Each remedy that is named is one.
+  const std::string line = refused.err.substr(refused.err.find("one of: ") + 8);
+  std::istringstream remedies(line.substr(0, line.find('\n')));
+  int tried = 0;
+  for (std::string remedy; std::getline(remedies, remedy, ',');) {
+    std::istringstream words(remedy);
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) arguments.push_back(word);
+    SCOPED_TRACE(remedy);
+    EXPECT_GT(remedied(arguments)["tokens_per_sample"], 320) << "no smaller than it has to be";
+    ++tried;
+  }
+  EXPECT_GE(tried, 4);
+
+  expect_error({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--images", "3", "data.max_images_per_sample=2"}, 2,
+               {"3 images has more than data.max_images_per_sample=2", "--images 2"});
+  expect_error({"--gpu", "rtx4090", "--model", "nanovlm-tiny", "--text-tokens", "600"}, 2,
+               {"lm_max_position_embeddings"});
+  const std::vector<std::string> mix{
+      "--gpu", "rtx4090", "--model", "smolvlm-tiny", "--mix", "1:1,3:1", "data.max_images_per_sample=2"};
+  expect_error(mix, 2, {"data.max_images_per_sample=1 data.on_bad_sample=skip"});
+  auto skipping = mix;
+  skipping.insert(skipping.end(), {"data.on_bad_sample=skip", "--json"});
+  const Result skipped = plan(skipping);
+  EXPECT_EQ(json_of(skipped)["images_per_sample"], 1);
+  EXPECT_THAT(skipped.err, HasSubstr("are left out"));
+}
+
+TEST_F(PlanCommandTest, MoreTokensThanTheModelHasPositionsForAreSaid) {
+  const Result result = plan({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--images", "0", "--text-tokens", "600"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("600 tokens"), HasSubstr("512"), HasSubstr("max_position_embeddings")));
+}
+
 TEST_F(PlanCommandTest, FourBitsFitWhereTheEstimateSaysTheyDoNot) {
   // What quantised blocks save by being recomputed does not add up; a rehearsal shows that the plan fits as it is.
   const auto found = plan_json({"--gpu-gb", "8", "--images", "4", "--quantization", "nf4"});
@@ -324,6 +450,18 @@ TEST_F(PlanCommandTest, SamplesThatAreNone) {
   refused({"--image-size", "0x10"}, {"--image-size 0x10"});
   refused({"--image-size", "10x10x10"}, {"--image-size 10x10x10"});
   refused({"--text-tokens", "0"}, {"0 text tokens"});
+  refused({"--mix", "1:0.5,2"}, {"--mix 1:0.5,2", "1:0.5,2:0.25,3:0.25"});
+  refused({"--mix", "1:0.5,1:0.5"}, {"1 images stand there twice"});
+  refused({"--mix", "1:nan"}, {"--mix 1:nan", "shares greater than 0"});
+  refused({"--mix", "1:-1,2:1"}, {"shares greater than 0"});
+  refused({"--mix", "1:1e308,2:1e308"}, {"sum up to no number"});
+  refused({"--mix", "-1:1"}, {"--mix -1:1"});
+  refused({"--mix", "1:1", "--images", "2"}, {"--mix 1:1 and --images 2", "one of them"});
+  refused({"--video-frames", "8"}, {"takes no videos", "qwen2_5_vl"});
+  refused({"--fps", "8"}, {"--fps", "--video-frames 32"});
+  refused({"--video-size", "8x8"}, {"--video-size", "--video-frames 32"});
+  refused({"--video-frames", "8", "--fps", "0"}, {"--fps 0"});
+  refused({"--video-frames", "8", "--video-size", "8"}, {"--video-size 8", "WIDTHxHEIGHT"});
   refused({"--text-tokens", "64", "--answer-tokens", "64"}, {"64 label tokens of 64 text tokens"});
 }
 
@@ -380,7 +518,9 @@ TEST_F(PlanCommandTest, RemediesCanBePasted) {
       {"--gpu-gb", "1", "--limit-gb", "0.6", "--model", "smolvlm-tiny", "--images", "0", "--text-tokens", "6000",
        "--global-batch", "2"},
       {"--gpu", "rtx4090", "--limit-gb", "0.65", "--model", "qwen2.5-vl-tiny", "--images", "6", "--image-size",
-       "1500x1500", "--global-batch", "2"},
+       "1500x1500", "--global-batch", "2", "data.max_length=32768"},
+      {"--gpu", "rtx4090", "--limit-gb", "0.61", "--model", "qwen2.5-vl-tiny", "--video-frames", "16", "--video-size",
+       "1024x1024", "--global-batch", "2"},
       {"--gpu", "rtx4090", "--limit-gb", "0.65", "--model", "smolvlm-tiny", "--images", "4", "--micro-batch", "16",
        "--recompute", "none"}};
   int64_t in_all = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "vlmtrain/io/dataset_file.h"
@@ -7,6 +8,10 @@
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {
+
+/// The fewest frames of a video worth proposing, and of what proposals are multiples: a patch has two frames.
+inline constexpr int64_t kLeastFrames = 4;
+inline constexpr int64_t kFramesOfAPatch = 2;
 
 /// The keys of a configuration that make the samples of data.train smaller: pixels of a picture, frames of a video,
 /// pictures and tokens of a sample. `workload` is what was measured of them. Measuring again goes on data.num_workers

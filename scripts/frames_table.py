@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""What a model takes by the frames of a video and the size of the card, before and after what saves memory, as Markdown
+(docs/planner.md).
+
+    python3 scripts/frames_table.py build/release/vlmtrain [--frames 8,16] [--cards 8,24] [further flags of plan]
+
+The first table is by rung of the ladder of `plan --compare`; the second says for each card what fits in 16 bits alone, and the
+first rung that does.
+"""
+
+import argparse
+import json
+import subprocess
+
+
+def plan(vlmtrain, flags, gigabytes, frames):
+    command = [vlmtrain, "plan", "--json", "--compare", "--gpu-gb", str(gigabytes), "--video-frames", str(frames), *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode not in (0, 3):
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def words(planned):
+    if not planned:
+        return "-"
+    return f"{planned['micro_batch_size']} a pass, {planned['total_bytes'] / 1e9:.1f} GB, {planned['step_seconds']:.1f} s"
+
+
+def first_that_fits(rungs):
+    for rung in rungs:
+        if rung["planned"]:
+            return f"{rung['name']}: {words(rung['planned'])}"
+    return "-"
+
+
+def main():
+    numbers = lambda text: [int(number) for number in text.split(",")]  # noqa: E731
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("vlmtrain")
+    parser.add_argument("--frames", type=numbers, default=[8, 16, 32, 64])
+    parser.add_argument("--cards", type=numbers, default=[8, 16, 24, 48, 80])
+    options, flags = parser.parse_known_args()
+    plans = {(frames, card): plan(options.vlmtrain, flags, card, frames) for frames in options.frames for card in options.cards}
+
+    print("| frames | tokens | " + " | ".join(rung["name"] for rung in plans[options.frames[0], options.cards[-1]]["compare"]) + " |")
+    print("|---|---|" + "---|" * 6)
+    for frames in options.frames:
+        answer = plans[frames, options.cards[-1]]
+        cells = [f"{rung['single']['total_bytes'] / 1e9:.1f} GB, {rung['single']['step_seconds']:.1f} s" if rung["single"] else "-"
+                 for rung in answer["compare"]]
+        print(f"| {frames} | {answer['tokens_per_sample']} | " + " | ".join(cells) + " |")
+    print()
+    print("| frames | | " + " | ".join(f"{card} GB" for card in options.cards) + " |")
+    print("|---|---|" + "---|" * len(options.cards))
+    for frames in options.frames:
+        rungs = [plans[frames, card]["compare"] for card in options.cards]
+        print(f"| {frames} | before | " + " | ".join(words(of_card[1]["planned"]) for of_card in rungs) + " |")
+        print("| | after | " + " | ".join(first_that_fits(of_card[2:]) for of_card in rungs) + " |")
+
+
+if __name__ == "__main__":
+    main()

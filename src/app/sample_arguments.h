@@ -1,0 +1,32 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace vlmtrain::app {
+
+/// The flags of `vlmtrain plan` that describe samples, instead of a data set.
+struct SampleArguments {
+  std::optional<int64_t> images;
+  std::string image_size;
+  std::string mix;
+  std::optional<int64_t> video_frames;
+  std::optional<double> fps;
+  std::string video_size;
+  std::optional<int64_t> text_tokens;
+  std::optional<int64_t> answer_tokens;
+
+  /// Whether any was given.
+  bool any() const {
+    return images || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() || !mix.empty() ||
+           !video_size.empty();
+  }
+};
+
+/// Binds the flags to `arguments`, which must outlive the command. Of a flag that stands twice the last one counts.
+void declare_sample_arguments(CLI::App& command, SampleArguments& arguments);
+
+}  // namespace vlmtrain::app

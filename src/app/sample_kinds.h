@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/plan_arguments.h"
+#include "vlmtrain/data/shape.h"
+
+namespace vlmtrain::app {
+
+/// One kind of the samples that flags describe.
+struct SampleKind {
+  int64_t images = 0;  ///< beside a video
+  double share = 1;    ///< of all samples
+  data::SampleShape shape;
+  std::string refused;            ///< why training would not take it; empty: it does
+  int64_t needed_max_length = 0;  ///< that would take it, where data.max_length is the reason and can be raised; else 0
+};
+
+/// The kinds by images, ascending. Throws UserError (kUsage) for numbers that no sample has.
+std::vector<SampleKind> sample_kinds(const SampleArguments& arguments, const train::Config& config);
+
+}  // namespace vlmtrain::app
