@@ -196,7 +196,7 @@ Words random_job(Random& random, const std::filesystem::path& folder, int64_t nu
   if (std::string_view(model.tokenizer).empty() || random.with_chance(0.4)) {
     add({"--images", std::to_string(random.between(0, 6)), "--image-size",
          fmt::format("{}x{}", random.one_of(kSides), random.one_of(kSides)), "--text-tokens",
-         std::to_string(random.between(66, 3000))});
+         std::to_string(random.between(66, 3000)), "data.max_length=1000000"});
   } else {
     const auto file = folder / "media" / fmt::format("{}.json", number);
     write_data_set(random, file, std::string_view(model.name).starts_with("qwen"));

@@ -41,7 +41,7 @@ class Program:
         `stop_after`: SIGTERM once that file has so many lines."""
         process = subprocess.Popen([str(word) for word in [self.vlmtrain, *words]], cwd=folder, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=(folder / "stderr.txt").open("a"), text=True,
-                                   errors="replace", env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **(environment or {})})
+                                   errors="replace", env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "VLMTRAIN_PAST_RUNS": "off", **(environment or {})})
         try:
             if stop_after:
                 stop(process, *stop_after)

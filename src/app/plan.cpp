@@ -14,20 +14,24 @@
 #include "vlmtrain/report/ladder_text.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/report/plan_timeline.h"
+#include "vlmtrain/train/past_runs.h"
 
 namespace vlmtrain::app {
 
 namespace {
 
-void print(const planner::Plan& plan, const std::vector<planner::Rung>& ladder, const PlanArguments& arguments) {
+void print(const planner::Plan& plan, const std::vector<planner::Rung>& ladder,
+           const std::optional<train::PastRuns>& past, const PlanArguments& arguments) {
   if (arguments.json) {
     auto json = plan.to_json();
+    json["past_runs"] = past ? past->to_json() : nlohmann::ordered_json();
     if (arguments.compare) json["compare"] = planner::ladder_json(ladder);
     fmt::print("{}\n", io::json_text(json));
     return;
   }
   fmt::print("{}", report::plan_text(plan, style_of_stdout()));
   if (arguments.compare) fmt::print("{}", report::ladder_text(ladder, style_of_stdout()));
+  if (past) fmt::print("\n{}", report::remark_text("Measured: " + past->words() + ".", style_of_stdout()));
 }
 
 ExitCode plan(const PlanArguments& arguments) {
@@ -38,10 +42,18 @@ ExitCode plan(const PlanArguments& arguments) {
                  arguments.world_size);
   }
   bool fits = false;
-  with_plan_request(arguments, [&](const planner::PlanRequest& request) {
-    const planner::Plan plan = planner::make_plan(request);
+  with_plan_request(arguments, [&](const planner::PlanRequest& asked) {
+    planner::PlanRequest request = asked;
+    const auto past = train::past_runs(train::past_runs_file(), train::place_of_card(request.card.device_name));
+    if (past) train::learn(request.card, *past);
+    planner::Plan plan = planner::make_plan(request);
+    auto ladder = arguments.compare ? planner::compare_ladder(request, plan) : std::vector<planner::Rung>{};
+    if (past) {
+      train::learn(plan, *past);
+      train::learn(ladder, *past);
+    }
     if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::plan_timeline_html(plan));
-    print(plan, arguments.compare ? planner::compare_ladder(request, plan) : std::vector<planner::Rung>{}, arguments);
+    print(plan, ladder, past, arguments);
     fits = plan.fits;
   });
   return fits ? ExitCode::kDone : ExitCode::kDoesNotFit;

@@ -150,8 +150,12 @@ TargetCard card_by_name(const std::string& name) {
   const auto meant = gpus_that_are_meant(name);
   if (meant.size() != 1) refuse_gpu(name, meant);
   const memory::Gpu* const gpu = meant.front();
-  return {gpu, gpu->memory_bytes, gpu->context_bytes, gpu->context_measured,
-          fmt::format("{} ({})", gpu->device_name, gigabytes(gpu->memory_bytes))};
+  return {.gpu = gpu,
+          .memory_bytes = gpu->memory_bytes,
+          .context_bytes = gpu->context_bytes,
+          .context_measured = gpu->context_measured,
+          .description = fmt::format("{} ({})", gpu->device_name, gigabytes(gpu->memory_bytes)),
+          .device_name = std::string(gpu->device_name)};
 }
 
 TargetCard card_of_size(double nominal_gigabytes) {
@@ -210,7 +214,8 @@ TargetCard card_of_device(const memory::DeviceDescription& device) {
           .context_measured = alone && taken >= assumed && !on_virtual_card(),
           .description = std::move(description),
           .others_bytes = alone ? 0 : taken - assumed,
-          .multiprocessors = device.multiprocessors};
+          .multiprocessors = device.multiprocessors,
+          .device_name = device.name};
 }
 
 double margin_percent(Mode mode) {

@@ -17,6 +17,8 @@ namespace vlmtrain::report {
 namespace {
 
 constexpr size_t kMostAlternatives = 15;
+constexpr int kFewestColumns = 64;
+constexpr int kMostColumns = 100;
 
 // ANSI: select graphic rendition.
 constexpr const char* kPlain = "0";
@@ -30,7 +32,7 @@ constexpr const char* kBoldRed = "1;31";
 class Writer {
  public:
   Writer(const planner::Plan& plan, const TextStyle& style)
-      : plan_(plan), style_(style), columns_(std::clamp(style.width, 64, 100)) {}
+      : plan_(plan), style_(style), columns_(std::clamp(style.width, kFewestColumns, kMostColumns)) {}
 
   std::string text() {
     text_ = painted(plan_.fits ? kBoldGreen : kBoldRed, wrapped("", plan_headline(plan_), columns_));
@@ -166,6 +168,10 @@ class Writer {
 
 std::string plan_text(const planner::Plan& plan, const TextStyle& style) {
   return Writer(plan, style).text();
+}
+
+std::string remark_text(const std::string& remark, const TextStyle& style) {
+  return wrapped("", remark, std::clamp(style.width, kFewestColumns, kMostColumns));
 }
 
 }  // namespace vlmtrain::report

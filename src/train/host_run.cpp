@@ -16,6 +16,7 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/memory/host_malloc.h"
+#include "vlmtrain/train/past_runs.h"
 #include "vlmtrain/train/planning.h"
 
 namespace vlmtrain::train {
@@ -144,6 +145,9 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
   if (kept) go_on_with(request, config.memory.allow_splits, *kept);
   if (!plan_) return;
   write();
+  if (const auto past = past_runs(past_runs_file(), place_of_processor())) {
+    spdlog::info("host memory: {}", past->words());
+  }
   spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", gb(plan_->total_bytes()),
                where_from(plan_->limit), words_of(fixed_.choices, *plan_), plan_->effort.seconds);
 }
@@ -243,6 +247,9 @@ void HostRun::compare(int64_t steps) const {
          {"resident_peak_bytes", resident},
          {"refused_allocations", budget_.refusals()},
          {"steps", steps}});
+  if (!plan_ || steps == 0) return;
+  const double ratio = static_cast<double>(resident) / static_cast<double>(plan_->total_bytes());
+  remember_run(past_runs_file(), place_of_processor(), {.runs = 1, .peak_ratio = ratio});
 }
 
 void HostRun::write(const nlohmann::ordered_json& measured) const {

@@ -26,6 +26,12 @@ planner::Plan plan_or_say_why(const planner::PlanRequest& request) {
   }
 }
 
+/// Nothing on a virtual card, of which there is nothing to learn.
+std::optional<PastRuns> past_runs_on(const planner::TargetCard& card) {
+  if (planner::on_virtual_card()) return std::nullopt;
+  return past_runs(past_runs_file(), place_of_card(card.device_name));
+}
+
 }  // namespace
 
 RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload workload,
@@ -33,8 +39,11 @@ RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload work
     : device_(device), run_folder_(std::move(run_folder)) {
   auto request = plan_request(config, job, planner::card_of_device(memory::describe(device)), std::move(workload));
   request.sample_limits = std::move(limits);
+  past_ = past_runs_on(request.card);
+  if (past_) learn(request.card, *past_);
   auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, plan_or_say_why);
   plan_ = std::move(plan);
+  if (past_) learn(plan_, *past_);
   if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan_));
   if (may_not_fit) {
     spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut", *may_not_fit);
@@ -102,9 +111,31 @@ void RunPlan::compare(const memory::DeviceMemory& measured, int64_t device_used_
   write(json);
 }
 
+void RunPlan::remember(int64_t beside_bytes, const memory::DeviceMemory& measured, const StepTimes& times) const {
+  if (planner::on_virtual_card()) return;
+  const auto file = past_runs_file();
+  if (file.empty()) return;
+  constexpr int64_t kMostContexts = 2;  // more than that is other processes' too
+  PastRuns newest{.runs = 1};
+  if (plan_.card.others_bytes == 0 && beside_bytes > 0 &&
+      beside_bytes <= kMostContexts * plan_.card.gpu->context_bytes) {
+    newest.context_bytes = beside_bytes;
+  }
+  if (measured.reserved_peak_bytes > 0) {
+    newest.peak_ratio = static_cast<double>(measured.reserved_peak_bytes) / static_cast<double>(peaks().reserved_bytes);
+  }
+  try {
+    newest.step_time_ratio = times.ratio(plan_.job, choices(), planner::rehearsal_card(plan_.card));
+  } catch (const std::exception& error) {
+    spdlog::info("what steps took is not kept for later plans: {}", error.what());
+  }
+  remember_run(file, place_of_card(plan_.card.device_name), newest);
+}
+
 void RunPlan::write(const nlohmann::ordered_json& measured) const {
   nlohmann::ordered_json json = plan_.to_json();
   if (evaluation_) json["evaluation"] = evaluation_->to_json();
+  if (past_) json["past_runs"] = past_->to_json();
   if (!measured.is_null()) json["measured"] = measured;
   io::write_file(run_folder_ / "plan.json", io::json_text(json, 2) + "\n");
 }

@@ -6,10 +6,12 @@
 #include <stdexcept>
 
 #include "train/evaluation_set.h"
+#include "train/step_times.h"
 #include "train/twin_link.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/plan.h"
+#include "vlmtrain/train/past_runs.h"
 #include "vlmtrain/train/planning.h"
 
 namespace vlmtrain::train {
@@ -45,12 +47,18 @@ class RunPlan {
   void compare(const memory::DeviceMemory& measured, int64_t device_used_bytes, int64_t steps,
                const TwinSummary* twin) const;
 
+  /// For later plans on this machine (train/past_runs.h): the context, which is what the process took of the card
+  /// beside PyTorch's allocator, where no others can have taken it; the reserved peak; the time of steps. Says in the
+  /// log what is in the way.
+  void remember(int64_t beside_bytes, const memory::DeviceMemory& measured, const StepTimes& times) const;
+
  private:
   void write(const nlohmann::ordered_json& measured = nullptr) const;
 
   at::Device device_;
   std::filesystem::path run_folder_;
-  bool may_not_fit_ = false;  // the micro-batch, with the largest samples: such steps are cut
+  bool may_not_fit_ = false;      // the micro-batch, with the largest samples: such steps are cut
+  std::optional<PastRuns> past_;  // of runs on this machine's card
   planner::Plan plan_;
   std::optional<planner::EvaluationPlan> evaluation_;
 };

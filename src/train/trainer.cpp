@@ -22,6 +22,7 @@
 #include "train/run_setup.h"
 #include "train/sample_predictions.h"
 #include "train/step_runner.h"
+#include "train/step_times.h"
 #include "train/watch/anomaly_watch.h"
 #include "train/watch/memory_watch.h"
 #include "vlmtrain/base/error.h"
@@ -87,8 +88,11 @@ class Trainer {
     }
     end_steps();
     saver_.write_ledger();
-    if (run_.plan)
+    if (run_.plan) {
       run_.plan->compare(most_, device_used_bytes(), run_.state.step, twin_summary_ ? &*twin_summary_ : nullptr);
+      // Who asks a run to stop does not wait.
+      if (!is_to_stop()) run_.plan->remember(beside_allocator_bytes_, most_, step_times_);
+    }
     if (run_.host) run_.host->compare(run_.state.step);
     if (predictions_) predictions_->finish();
     callbacks_.end(/*well=*/true);
@@ -228,6 +232,7 @@ class Trainer {
       pending_->report.metrics.step_seconds = seconds;
       // The first step loads kernels: no measure of a step.
       if (step.step > first_step_) step_seconds_ = seconds;
+      if (run_.plan && step.step > first_step_) step_times_.note(step, done, seconds);
       // 4. Evaluate.
       if (run_.state.evaluation.is_due) pending_->report.metrics.evaluation = evaluate_now();
       const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
@@ -341,6 +346,8 @@ class Trainer {
     }
     raise_peaks(done.memory);
     if (const auto free = metrics.device_free_bytes) {
+      const int64_t beside = memory::describe(device_).total_bytes - *free - metrics.reserved_bytes;
+      beside_allocator_bytes_ = std::max(beside_allocator_bytes_, beside);
       device_least_free_bytes_ = std::min(device_least_free_bytes_.value_or(*free), *free);
     }
   }
@@ -437,6 +444,8 @@ class Trainer {
   engine::LearningRates rates_;  // of the newest step
   int64_t first_step_ = run_.state.step + 1;
   double step_seconds_ = 0;
+  StepTimes step_times_;
+  int64_t beside_allocator_bytes_ = 0;              // of the card in use, at most, at a step's end
   memory::DeviceMemory most_;                       // peaks over all steps
   std::optional<int64_t> device_least_free_bytes_;  // at a step's end
   std::optional<double> last_loss_;

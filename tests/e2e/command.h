@@ -118,6 +118,7 @@ class CommandTest : public testing::Test {
 
   void SetUp() override {
     setenv("OMP_NUM_THREADS", "1", 1);
+    setenv("VLMTRAIN_PAST_RUNS", "off", 1);
     std::string pattern = (std::filesystem::temp_directory_path() / "vlmtrain_e2e_XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;

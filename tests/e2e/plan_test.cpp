@@ -6,6 +6,8 @@
 #include <set>
 
 #include "e2e/command.h"
+#include "vlmtrain/memory/driver.h"
+#include "vlmtrain/memory/libtorch.h"
 #include "vlmtrain/planner/rehearsal.h"
 
 namespace vlmtrain::e2e {
@@ -340,6 +342,38 @@ TEST_F(PlanCommandTest, MoreTokensThanTheModelHasPositionsForAreSaid) {
   const Result result = plan({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--images", "0", "--text-tokens", "600"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, AllOf(HasSubstr("600 tokens"), HasSubstr("512"), HasSubstr("max_position_embeddings")));
+}
+
+TEST_F(PlanCommandTest, WhatRunsMeasuredIsUsedAndSaid) {
+  const std::vector<std::string> arguments{"--gpu", "rtx4090", "--model", "smolvlm-tiny"};
+  const auto without = plan_json(arguments);
+  EXPECT_TRUE(without["past_runs"].is_null());
+  std::string host(256, 0);
+  ASSERT_EQ(gethostname(host.data(), host.size()), 0);
+  const nlohmann::json place{{"device", "NVIDIA GeForce RTX 4090"},
+                             {"driver", memory::module_version()},
+                             {"libtorch", memory::libtorch().compiled_for},
+                             {"host", host.c_str()},
+                             {"runs", 3},
+                             {"last", "2026-11-23"},
+                             {"context_bytes", 400'000'000},
+                             {"step_time_ratio", 2.0}};
+  write_text(folder() / "past.json", nlohmann::json{{"version", 1}, {"places", {place}}}.dump());
+  setenv("VLMTRAIN_PAST_RUNS", (folder() / "past.json").c_str(), 1);
+  const auto with = plan_json(arguments);
+  EXPECT_EQ(with["past_runs"]["runs"], 3);
+  EXPECT_EQ(with["memory"]["context_bytes"], 400'000'000);
+  EXPECT_EQ(with["memory"]["context_measured"], true);
+  EXPECT_EQ(with["memory"]["reserved_peak_bytes"], without["memory"]["reserved_peak_bytes"]);
+  EXPECT_DOUBLE_EQ(with["step_seconds"], 2 * without["step_seconds"].get<double>());
+  EXPECT_THAT(on_one_line(plan(arguments).out), HasSubstr("Measured: 3 runs on this machine, the last on 2026-11-23"));
+  EXPECT_TRUE(plan_json({"--gpu-gb", "24", "--model", "smolvlm-tiny"})["past_runs"].is_null());
+  EXPECT_TRUE(plan_json({"--gpu", "rtx3090", "--model", "smolvlm-tiny"})["past_runs"].is_null());
+
+  write_text(folder() / "past.json", "{");
+  const Result damaged = plan({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--json"});
+  EXPECT_TRUE(json_of(damaged)["past_runs"].is_null());
+  EXPECT_THAT(damaged.err, HasSubstr("what earlier runs measured is not used"));
 }
 
 TEST_F(PlanCommandTest, FourBitsFitWhereTheEstimateSaysTheyDoNot) {

@@ -43,6 +43,25 @@ TEST_F(RunTest, WritesItsFolder) {
   EXPECT_THAT(entries(folder() / "run/checkpoints/step-3"), testing::IsSupersetOf(entries(checkpoint())));
 }
 
+TEST_F(RunTest, ARunIsRemembered) {
+  const auto file = folder() / "state/past_runs.json";
+  setenv("VLMTRAIN_PAST_RUNS", file.c_str(), 1);
+  const Result first = train({});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, testing::Not(testing::HasSubstr("on this machine, the last on")));
+  const auto places = json_file("state/past_runs.json")["places"];
+  ASSERT_EQ(places.size(), 1U);
+  EXPECT_EQ(places[0]["runs"], 1);
+  EXPECT_TRUE(places[0]["context_bytes"].is_null());
+  const auto plan = json_file("run/plan.json");
+  EXPECT_DOUBLE_EQ(places[0]["peak_ratio"],
+                   plan["measured"]["resident_peak_bytes"].get<double>() / plan["memory"]["total_bytes"].get<double>());
+  const Result second = train({"output.dir=another"});
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.err, testing::HasSubstr("host memory: one run on this machine, the last on"));
+  EXPECT_EQ(json_file("state/past_runs.json")["places"][0]["runs"], 2);
+}
+
 TEST_F(RunTest, WritesTheMetricsOfEachStep) {
   train_well({});
   const auto steps = step_lines("run/metrics.jsonl");

@@ -62,6 +62,7 @@ def make_workplace(folder, model):
 
 def answer(mistake, binary, model):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("VLMTRAIN_", "SLURM_", "CUDA_"))}
+    environment["VLMTRAIN_PAST_RUNS"] = "off"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_workplace(folder, model)

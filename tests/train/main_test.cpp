@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string_view>
 
 #include "vlmtrain/planner/rehearsal_process.h"
@@ -10,6 +11,8 @@ int main(int argc, char** argv) {
     vlmtrain::planner::serve_rehearsals();
     return 0;
   }
+  // What they measure is of no use to the person who runs them.
+  setenv("VLMTRAIN_PAST_RUNS", "off", 1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

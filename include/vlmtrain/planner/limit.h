@@ -18,9 +18,10 @@ struct TargetCard {
   int64_t memory_bytes = 0;          ///< as the driver reports it
   int64_t context_bytes = 0;         ///< what this process takes beside PyTorch's allocator: the CUDA context
   bool context_measured = false;
-  std::string description;   ///< "NVIDIA H100 80GB HBM3 (85.03 GB)" or "a card of 24 GB (…)"
-  int64_t others_bytes = 0;  ///< what other processes hold now
-  int multiprocessors = 0;   ///< 0: the table's; of a part of a card (MIG) or another model, its own
+  std::string description;       ///< "NVIDIA H100 80GB HBM3 (85.03 GB)" or "a card of 24 GB (…)"
+  int64_t others_bytes = 0;      ///< what other processes hold now
+  int multiprocessors = 0;       ///< 0: the table's; of a part of a card (MIG) or another model, its own
+  std::string device_name = {};  ///< as its driver calls it; empty for a card of which only the size is known
 };
 
 /// A card of the table, or a part of one (h100-mig-3g.40gb). Throws UserError (kUsage) that names the known ones, and

@@ -26,4 +26,7 @@ struct TextStyle {
 /// would help, and how it was found. Ends with a line break.
 std::string plan_text(const planner::Plan& plan, const TextStyle& style);
 
+/// A sentence or two beside a plan, in its width. Ends with a line break.
+std::string remark_text(const std::string& remark, const TextStyle& style);
+
 }  // namespace vlmtrain::report
