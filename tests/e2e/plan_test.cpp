@@ -358,7 +358,7 @@ TEST_F(PlanCommandTest, WhatRunsMeasuredIsUsedAndSaid) {
                              {"last", "2026-11-23"},
                              {"context_bytes", 400'000'000},
                              {"step_time_ratio", 2.0}};
-  write_text(folder() / "past.json", nlohmann::json{{"version", 1}, {"places", {place}}}.dump());
+  write_text(folder() / "past.json", nlohmann::json{{"version", 1}, {"places", nlohmann::json::array({place})}}.dump());
   setenv("VLMTRAIN_PAST_RUNS", (folder() / "past.json").c_str(), 1);
   const auto with = plan_json(arguments);
   EXPECT_EQ(with["past_runs"]["runs"], 3);
