@@ -92,7 +92,9 @@ UserError refusal(const std::vector<SampleKind>& kinds, const std::vector<planne
   std::vector<std::string> remedies;
   const int64_t longest = std::ranges::max(kinds, {}, &SampleKind::needed_max_length).needed_max_length;
   if (longest > 0) remedies.push_back(fmt::format("data.max_length={}", longest));
+  if (!taken(kinds).empty()) remedies.emplace_back("data.on_bad_sample=skip");
   for (const auto& limit : limits) {
+    if (limit.form.starts_with("data.max_images_per_sample=")) continue;  // skipping does what it would
     const auto number = largest_taken(limit);
     if (number) remedies.push_back(fmt::format(fmt::runtime(limit.form), *number));
   }
