@@ -41,13 +41,11 @@ double least_seconds(const std::function<void()>& work) {
 }
 
 void measure(const char* checkpoint, const char* data, const char* images, size_t batch_size) {
-  const auto records = io::read_dataset(data);
-  models::ProcessorSettings settings_of_samples;
-  settings_of_samples.image_root = images;
-  const auto processor = models::load_processor(checkpoint, settings_of_samples);
+  const io::RecordList records(io::read_dataset(data, images));
+  const auto processor = models::load_processor(checkpoint, {});
   const auto model = models::load_model(checkpoint, at::kCPU, at::kFloat);
   std::vector<data::Sample> samples;
-  for (int64_t i = 0; i < std::ssize(records); ++i) samples.push_back(data::make_sample(*processor, records, i));
+  for (int64_t i = 0; i < records.size(); ++i) samples.push_back(data::make_sample(*processor, records[i], i));
   const engine::CrossEntropy objective;
   const double forward = least_seconds([&] {
     const at::NoGradGuard no_gradients;

@@ -81,12 +81,12 @@ ExitCode eval(const Arguments& arguments) {
                        .batch_size = batch_size_of(arguments.batch_size)};
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
   train::settle_chat_template_date(config.data, checkpoint);
-  const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data, config.data.eval));
+  const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data));
   const auto planned = train::plan_evaluation(config, checkpoint, *processor, device);
   const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision));
 
   std::string lines;
-  auto result = evaluation::evaluate(*model, *processor, planned.records, planned.settings,
+  auto result = evaluation::evaluate(*model, *processor, *planned.records, planned.settings,
                                      [&lines](const evaluation::Answer& answer) {
                                        const bool is_closed = answer.type == evaluation::AnswerType::kClosed;
                                        lines += io::json_text(nlohmann::ordered_json{{"id", answer.id},

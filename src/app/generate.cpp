@@ -67,8 +67,8 @@ void place_marks(std::string_view mark, std::string_view kind, size_t files, std
 io::Record record_of(const Arguments& arguments) {
   io::Record record;
   record.id = "prompt";
-  record.images = arguments.images;
-  record.videos = arguments.videos;
+  record.images.assign(arguments.images.begin(), arguments.images.end());
+  record.videos.assign(arguments.videos.begin(), arguments.videos.end());
   std::string text = arguments.prompt;
   place_marks(io::kVideoMark, "video", arguments.videos.size(), text);
   place_marks(io::kImageMark, "image", arguments.images.size(), text);
@@ -77,20 +77,27 @@ io::Record record_of(const Arguments& arguments) {
   return record;
 }
 
-/// The record of --data that --record names by its id, or by its place from 1.
+/// Where the record is that `name` names by its id, or by its place from 1; the first without a name.
+std::optional<int64_t> place_of(const std::string& name, const io::Records& records) {
+  if (name.empty()) return 0;
+  for (int64_t place = 0; place < records.size(); ++place) {
+    if (records.text_at(place).id == name) return place;
+  }
+  const auto place = number_behind("", name);
+  return place && *place >= 1 && *place <= records.size() ? std::optional{*place - 1} : std::nullopt;
+}
+
+/// The record of --data that --record names.
 io::Record record_of_data(const Arguments& arguments) {
-  auto records = train::read_records(arguments.data);
-  auto found = std::ranges::find(records, arguments.record, &io::Record::id);
-  if (found == records.end()) {
-    const auto place = number_behind("", arguments.record.empty() ? "1" : arguments.record);
-    if (place && *place >= 1 && *place <= std::ssize(records)) found = records.begin() + (*place - 1);
-  }
-  if (found == records.end()) {
+  const auto records = train::read_records(arguments.data, /*image_root=*/{});
+  const auto place = place_of(arguments.record, *records);
+  if (!place) {
     throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", arguments.record, arguments.data,
-                      records.size());
+                      records->size());
   }
-  if (!found->problem.empty()) throw data_error("{}: record {}: {}", arguments.data, found->id, found->problem);
-  return *found;
+  io::Record record = records->at(*place);
+  if (!record.problem.empty()) throw data_error("{}: record {}: {}", arguments.data, record.id, record.problem);
+  return record;
 }
 
 /// What is asked is typed, or stands in a data file.
@@ -139,8 +146,7 @@ models::ProcessorSettings settings_for(const Arguments& arguments, const std::fi
   options.chat_template = arguments.chat_template;
   train::settle_chat_template_date(options, checkpoint);
   options.max_length = std::numeric_limits<int64_t>::max();
-  // Typed paths start from the working folder, those of a data file from its own.
-  return train::processor_settings(options, arguments.data);
+  return train::processor_settings(options);
 }
 
 ExitCode generate(const Arguments& arguments) {

@@ -36,12 +36,12 @@ void complete(planner::PlanRequest& request, const PlanArguments& arguments, con
 
 void with_data_set(const PlanArguments& arguments, const train::Config& config, const std::string& model,
                    const planner::TargetCard& card, const std::function<void(const planner::PlanRequest&)>& use) {
-  const auto records = train::read_records(config.data.train);
-  const auto processor = models::load_processor(
-      config.model.path, train::processor_settings(config.data, config.data.train, config.model.adapter));
-  auto request = train::plan_request(config, train::job_of(config, train::task_settings(config, records)), card,
-                                     train::workload_of(records, *processor, config));
-  request.sample_limits = train::sample_limits(records, config, request.workload);
+  const auto records = train::training_records(config);
+  const auto processor =
+      models::load_processor(config.model.path, train::processor_settings(config.data, config.model.adapter));
+  auto planned = train::look_at_data_to_plan(*records, *processor, config);
+  auto request = train::plan_request(config, train::job_of(config, planned.tasks), card, std::move(planned.workload));
+  request.sample_limits = train::sample_limits(*records, config, request.workload);
   complete(request, arguments, model);
   use(request);
 }

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::app {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kNamedInError = 5;
 
-UserError unusable_samples(const std::string& dataset, const std::vector<io::Record>& records,
+UserError unusable_samples(const std::string& dataset, const io::Records& records,
                            const std::map<int64_t, SampleProblem>& problems) {
   std::string list;
   size_t named = 0;
@@ -18,9 +18,9 @@ UserError unusable_samples(const std::string& dataset, const std::vector<io::Rec
       list += fmt::format("\n  and {} more; ledger.json names each", problems.size() - kNamedInError);
       break;
     }
-    const io::Record& record = records[static_cast<size_t>(index)];
-    list += record.problem.empty() ? fmt::format("\n  line {}: {}", record.line, problem.message)
-                                   : fmt::format("\n  line {}, sample {}: {}", record.line, record.id, record.problem);
+    const io::Record record = records.text_at(index);
+    list += record.problem.empty() ? fmt::format("\n  {}: {}", record.place, problem.message)
+                                   : fmt::format("\n  {}, sample {}: {}", record.place, record.id, record.problem);
   }
   return data_error("{}: {} of {} samples cannot be used; mend them or set data.on_bad_sample=skip{}", dataset,
                     problems.size(), records.size(), list);
@@ -29,10 +29,10 @@ UserError unusable_samples(const std::string& dataset, const std::vector<io::Rec
 }  // namespace
 
 void settle_problems(const std::map<int64_t, SampleProblem>& problems, Ledger& ledger, BadSamplePolicy policy,
-                     const std::vector<io::Record>& records) {
+                     const io::Records& records) {
   BadSampleLog log;
   for (const auto& [index, problem] : problems) {
-    const std::string& id = records[static_cast<size_t>(index)].id;
+    const std::string id = records.text_at(index).id;
     if (policy == BadSamplePolicy::kFail) {
       ledger.mark_failed(index, id, problem.reason, problem.message);
       continue;

@@ -11,7 +11,6 @@
 
 #include "data/bad_sample_log.h"
 #include "data/problem.h"
-#include "data/record_problem.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -29,16 +28,15 @@ IndexSource endless(EpochSequence sequence) {
 
 class Loader::Impl {
  public:
-  Impl(const std::vector<io::Record>& records, const SampleProcessor& processor, const LoaderSettings& settings,
-       Cursor start, Ledger& ledger)
+  Impl(const io::Records& records, const SampleProcessor& processor, const LoaderSettings& settings, Cursor start,
+       Ledger& ledger)
       : records_(records), settings_(settings), start_(start), cursor_(start), stream_place_(start), ledger_(ledger) {
     check_start();
-    settle_unusable_records();
     epoch_has_usable_ = start.position > 0;  // what lies before a resumed epoch's cut was not seen here
     stream_.emplace(
-        endless(EpochSequence(std::ssize(records), settings.seed, start)),
+        endless(EpochSequence(records.size(), settings.seed, start)),
         [this, &processor, dropped = dropped_samples()](int64_t index) {
-          return dropped[static_cast<size_t>(index)] ? Sample() : make_sample(processor, records_, index);
+          return dropped[static_cast<size_t>(index)] ? Sample() : make_sample(processor, records_.at(index), index);
         },
         SampleStream::Settings{
             .workers = settings.num_workers, .ahead = samples_ahead(), .bytes_ahead = settings.bytes_ahead});
@@ -68,7 +66,7 @@ class Loader::Impl {
         held_back_.push_front(std::move(drawn));
         break;
       }
-      cursor_ = after(drawn.place, std::ssize(records_));
+      cursor_ = after(drawn.place, records_.size());
       tokens += sample.tokens();
       sample.seed = draw_seed(drawn.place);
       batch.places[sample.seed] = drawn.place;
@@ -110,7 +108,7 @@ class Loader::Impl {
 
   /// Whether a sample was dropped before it is asked for, by index; for the threads, which cannot read the ledger.
   std::vector<char> dropped_samples() const {
-    std::vector<char> dropped(records_.size());
+    std::vector<char> dropped(static_cast<size_t>(records_.size()));
     for (size_t i = 0; i < dropped.size(); ++i) {
       dropped[i] = ledger_.status(static_cast<int64_t>(i)) == SampleStatus::kDropped ? 1 : 0;
     }
@@ -118,11 +116,12 @@ class Loader::Impl {
   }
 
   void check_start() const {
-    VLMTRAIN_CHECK(ledger_.samples() == std::ssize(records_), "a ledger of {} samples for {} records",
-                   ledger_.samples(), records_.size());
+    VLMTRAIN_CHECK(ledger_.samples() == records_.size(), "a ledger of {} samples for {} records", ledger_.samples(),
+                   records_.size());
     VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "a global batch of {}", settings_.global_batch_size);
-    if (records_.empty()) throw data_error("{}: holds no samples; name another file in data.train", ledger_.dataset());
-    if (cursor_.position >= std::ssize(records_)) {
+    if (records_.size() == 0)
+      throw data_error("{}: holds no samples; name another file in data.train", ledger_.dataset());
+    if (cursor_.position >= records_.size()) {
       throw data_error(
           "{}: the run to resume goes on at sample {} of an epoch, but the file holds {}; resume with the file that it "
           "was started with",
@@ -141,17 +140,6 @@ class Loader::Impl {
 
   int64_t samples_ahead() const {
     return settings_.samples_ahead > 0 ? settings_.samples_ahead : 2 * settings_.global_batch_size;
-  }
-
-  void settle_unusable_records() {
-    std::map<int64_t, SampleProblem> unusable;
-    for (int64_t index = 0; index < std::ssize(records_); ++index) {
-      const io::Record& record = records_[static_cast<size_t>(index)];
-      if (record.problem.empty()) continue;
-      const SampleError error = record_problem(record);
-      unusable[index] = {error.reason(), error.what()};
-    }
-    settle_problems(unusable, ledger_, settings_.on_bad_sample, records_);
   }
 
   bool is_full(const GlobalBatch& batch, int64_t tokens) const {
@@ -177,7 +165,7 @@ class Loader::Impl {
     VLMTRAIN_CHECK(item.has_value(), "the endless sequence ended");
     if (stream_place_.position == 0) begin_epoch();
     const Cursor place = stream_place_;
-    stream_place_ = after(place, std::ssize(records_));
+    stream_place_ = after(place, records_.size());
     return {std::move(*item), place};
   }
 
@@ -185,8 +173,8 @@ class Loader::Impl {
     const Problem problem = describe(error);
     if (settle(index, problem)) return;
     if (problem.skippable) {
-      throw data_error("{}, line {}: {}; or go on without such samples: data.on_bad_sample=skip", ledger_.dataset(),
-                       records_[static_cast<size_t>(index)].line, problem.message);
+      throw data_error("{}, {}: {}; or go on without such samples: data.on_bad_sample=skip", ledger_.dataset(),
+                       records_.text_at(index).place, problem.message);
     }
     spdlog::error("{} stopped the run: {}", name(index), problem.message);
     std::rethrow_exception(error);
@@ -194,7 +182,7 @@ class Loader::Impl {
 
   /// Enters the problem in the ledger; true if the run goes on without the sample.
   bool settle(int64_t index, const Problem& problem) {
-    const std::string& id = records_[static_cast<size_t>(index)].id;
+    const std::string id = records_.text_at(index).id;
     if (!problem.skippable || settings_.on_bad_sample == BadSamplePolicy::kFail) {
       ledger_.mark_failed(index, id, problem.reason, problem.message);
       return false;
@@ -219,11 +207,11 @@ class Loader::Impl {
   void summarize() { log_.summarize(ledger_.count(SampleStatus::kDropped), ledger_.samples()); }
 
   std::string name(int64_t index) const {
-    const io::Record& record = records_[static_cast<size_t>(index)];
-    return fmt::format("{}: sample {} (line {})", ledger_.dataset(), record.id, record.line);
+    const io::Record record = records_.text_at(index);
+    return fmt::format("{}: sample {} ({})", ledger_.dataset(), record.id, record.place);
   }
 
-  const std::vector<io::Record>& records_;
+  const io::Records& records_;
   LoaderSettings settings_;
   const Cursor start_;
   Cursor cursor_;        // behind the last sample that was handed out
@@ -236,8 +224,8 @@ class Loader::Impl {
   std::optional<SampleStream> stream_;
 };
 
-Loader::Loader(const std::vector<io::Record>& records, const SampleProcessor& processor, LoaderSettings settings,
-               Cursor start, Ledger& ledger)
+Loader::Loader(const io::Records& records, const SampleProcessor& processor, LoaderSettings settings, Cursor start,
+               Ledger& ledger)
     : impl_(std::make_unique<Impl>(records, processor, settings, start, ledger)) {}
 
 Loader::~Loader() = default;

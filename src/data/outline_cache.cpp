@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// To be raised whenever a sample of the same record and files may have another shape.
-constexpr int64_t kFormat = 3;
+constexpr int64_t kFormat = 4;
 
 uint64_t number_of(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -50,6 +50,16 @@ void add_file(ContentHash& hash, const fs::path& file) {
   }
 }
 
+void add_medium(ContentHash& hash, const io::Medium& medium) {
+  hash.add(medium.frames.size());
+  for (const auto& frame : medium.frames) add_medium(hash, frame);
+  if (medium.bytes) {
+    hash.add(medium.path).add(*medium.bytes);
+  } else if (medium.frames.empty()) {
+    add_file(hash, medium.path);
+  }
+}
+
 /// What is not bytes of three colours on a plane says so at the end.
 Json numbers_of(const CachedShape& cached) {
   const SampleShape& shape = cached.shape;
@@ -57,7 +67,7 @@ Json numbers_of(const CachedShape& cached) {
   for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
   Json numbers = Json::array({cached.fingerprint, shape.tokens, shape.label_tokens, shape.image_tokens, shape.images,
                               shape.pixel_rows, shape.row.height, shape.row.width, shape.videos, shape.video_frames,
-                              cached.making_bytes, std::move(grids)});
+                              cached.making_bytes, std::move(grids), cached.id, cached.task});
   const PixelRow& row = shape.row;
   if (shape.volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
     numbers.push_back({row.dtype, row.channels, row.depth, shape.volumes});
@@ -66,7 +76,7 @@ Json numbers_of(const CachedShape& cached) {
 }
 
 CachedShape shape_from(const Json& numbers) {
-  CachedShape cached{.fingerprint = numbers.at(0), .shape = {}};
+  CachedShape cached{.fingerprint = numbers.at(0), .shape = {}, .id = {}, .task = {}};
   SampleShape& shape = cached.shape;
   int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.images,
                              &shape.pixel_rows,   &shape.row.height,   &shape.row.width,    &shape.videos,
@@ -77,6 +87,8 @@ CachedShape shape_from(const Json& numbers) {
   for (size_t grid = 0; grid < grids.size(); grid += 3) {
     shape.grids.push_back({grids.at(grid), grids.at(grid + 1), grids.at(grid + 2)});
   }
+  cached.id = numbers.at(++place);
+  cached.task = numbers.at(++place);
   if (numbers.size() > ++place) {
     const Json& other = numbers.at(place);
     shape.row.dtype = other.at(0);
@@ -104,14 +116,14 @@ CachedShapes shapes_from(std::string_view body) {
 
 }  // namespace
 
-uint64_t fingerprint_of(const io::Record& record, const std::filesystem::path& image_root) {
+uint64_t fingerprint_of(const io::Record& record) {
   ContentHash hash;
-  hash.add(record.id).add(static_cast<uint64_t>(record.line)).add(record.problem);
+  hash.add(record.id).add(record.place).add(record.task).add(record.problem);
   hash.add(record.turns.size());
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
   for (const auto* media : {&record.images, &record.videos}) {
     hash.add(media->size());
-    for (const auto& medium : *media) add_file(hash, image_root / medium);
+    for (const auto& medium : *media) add_medium(hash, medium);
   }
   return hash.value();
 }

@@ -7,15 +7,17 @@
 #include <vector>
 
 #include "vlmtrain/data/shape.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
-/// The shape of a sample, and what it was measured on.
+/// A sample's shape and names, and what they were found on.
 struct CachedShape {
   uint64_t fingerprint = 0;
   SampleShape shape;
   int64_t making_bytes = 0;  ///< Sample::making_bytes
+  std::string id{};
+  std::string task{};
 };
 
 /// By index of the sample; nothing where there is none.
@@ -23,7 +25,7 @@ using CachedShapes = std::vector<std::optional<CachedShape>>;
 
 /// Tells a record and the files that it names from what they were: by the record's content and by the files' names,
 /// sizes and times. Opens no file.
-uint64_t fingerprint_of(const io::Record& record, const std::filesystem::path& image_root);
+uint64_t fingerprint_of(const io::Record& record);
 
 /// What write_outline_cache wrote with the same key; nothing at all where the file is missing, damaged or of another
 /// key.

@@ -23,15 +23,15 @@ constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 /// Looks at samples on several threads; each index is one thread's alone.
 class Look {
  public:
-  Look(const std::vector<io::Record>& records, const SampleProcessor& processor, const OutlineSettings& settings)
+  Look(const io::Records& records, const SampleProcessor& processor, const OutlineSettings& settings)
       : records_(records),
         processor_(processor),
         settings_(settings),
         known_(settings.cache.empty() ? CachedShapes() : read_outline_cache(settings.cache, settings.processor)),
-        indices_(chosen(std::ssize(records), settings.most_samples)),
-        found_(records.size()),
-        problems_(records.size()) {
-    known_.resize(records.size());
+        indices_(chosen(records.size(), settings.most_samples)),
+        found_(static_cast<size_t>(records.size())),
+        problems_(found_.size()) {
+    known_.resize(found_.size());
   }
 
   Outlines at_all() {
@@ -77,14 +77,15 @@ class Look {
 
   void look_at(int64_t index) {
     const auto place = static_cast<size_t>(index);
-    const uint64_t fingerprint = settings_.cache.empty() ? 0 : fingerprint_of(records_[place], settings_.image_root);
+    const io::Record record = records_.at(index);
+    const uint64_t fingerprint = settings_.cache.empty() ? 0 : fingerprint_of(record);
     if (known_[place] && known_[place]->fingerprint == fingerprint) {
       found_[place] = known_[place];
       return;
     }
     try {
-      const Sample outline = make_outline(processor_, records_, index);
-      found_[place] = CachedShape{fingerprint, shape_of(outline), outline.making_bytes};
+      const Sample outline = make_outline(processor_, record, index);
+      found_[place] = CachedShape{fingerprint, shape_of(outline), outline.making_bytes, outline.id, outline.task};
     } catch (...) {
       Problem problem = describe(std::current_exception());
       if (!problem.skippable) throw;
@@ -122,18 +123,23 @@ class Look {
 
   Outlines outlines() {
     Outlines result;
+    result.are_all = indices_.size() == found_.size();
     result.shapes.resize(found_.size());
+    result.ids.resize(found_.size());
+    result.tasks.resize(found_.size());
     for (size_t i = 0; i < found_.size(); ++i) {
       if (problems_[i]) result.problems.emplace(static_cast<int64_t>(i), std::move(*problems_[i]));
       if (!found_[i]) continue;
       result.from_cache += known_[i] && known_[i]->fingerprint == found_[i]->fingerprint ? 1 : 0;
       result.making_bytes = std::max(result.making_bytes, found_[i]->making_bytes);
       result.shapes[i] = std::move(found_[i]->shape);
+      result.ids[i] = std::move(found_[i]->id);
+      result.tasks[i] = std::move(found_[i]->task);
     }
     return result;
   }
 
-  const std::vector<io::Record>& records_;
+  const io::Records& records_;
   const SampleProcessor& processor_;
   const OutlineSettings& settings_;
   CachedShapes known_;
@@ -151,7 +157,7 @@ class Look {
 
 }  // namespace
 
-Outlines outline_samples(const std::vector<io::Record>& records, const SampleProcessor& processor,
+Outlines outline_samples(const io::Records& records, const SampleProcessor& processor,
                          const OutlineSettings& settings) {
   VLMTRAIN_CHECK(settings.workers >= 1, "{} workers", settings.workers);
   return Look(records, processor, settings).at_all();

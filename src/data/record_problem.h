@@ -1,7 +1,7 @@
 #pragma once
 
 #include "vlmtrain/data/sample.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 

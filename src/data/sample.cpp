@@ -10,17 +10,15 @@ namespace {
 
 /// What `make` makes of a record that is usable, if there is anything to learn from it.
 template <class Make>
-Sample checked(const std::vector<io::Record>& records, int64_t index, const Make& make) {
-  const io::Record& record = records.at(static_cast<size_t>(index));
+Sample checked(const io::Record& record, int64_t index, const Make& make) {
   if (!record.problem.empty()) throw record_problem(record);
-  Sample sample = make(record);
+  Sample sample = make();
   VLMTRAIN_CHECK(sample.index == index, "sample {} came back as {}", index, sample.index);
   if (sample.label_tokens() == 0) {
-    throw SampleError(
-        "no label tokens",
-        fmt::format("sample {} (line {}) has no label token, so there is nothing to learn from it; give it "
-                    "an assistant's turn that is not empty",
-                    record.id, record.line));
+    throw SampleError("no label tokens",
+                      fmt::format("sample {} ({}) has no label token, so there is nothing to learn from it; give it "
+                                  "an assistant's turn that is not empty",
+                                  record.id, record.place));
   }
   return sample;
 }
@@ -65,15 +63,15 @@ int64_t Sample::bytes() const {
 }
 
 SampleError record_problem(const io::Record& record) {
-  return {"unusable record", fmt::format("sample {} (line {}): {}", record.id, record.line, record.problem)};
+  return {"unusable record", fmt::format("sample {} ({}): {}", record.id, record.place, record.problem)};
 }
 
-Sample make_sample(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index) {
-  return checked(records, index, [&](const io::Record& record) { return processor.process(record, index); });
+Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index) {
+  return checked(record, index, [&] { return processor.process(record, index); });
 }
 
-Sample make_outline(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index) {
-  return checked(records, index, [&](const io::Record& record) { return processor.outline(record, index); });
+Sample make_outline(const SampleProcessor& processor, const io::Record& record, int64_t index) {
+  return checked(record, index, [&] { return processor.outline(record, index); });
 }
 
 }  // namespace vlmtrain::data

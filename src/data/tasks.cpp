@@ -17,11 +17,28 @@ std::string_view name_of(std::string_view task) {
 
 }  // namespace
 
-Tasks::Tasks(const std::vector<io::Record>& records) {
-  std::map<std::string, int64_t, std::less<>> counts;
-  for (const auto& record : records) {
+Tasks::Tasks(const Outlines& outlines, const io::Records& records) {
+  if (!outlines.are_all) {
+    *this = Tasks(records);
+    return;
+  }
+  Counts counts;
+  for (size_t i = 0; i < outlines.shapes.size(); ++i) {
+    if (outlines.shapes[i]) ++counts[std::string(name_of(outlines.tasks[i]))];
+  }
+  set(counts);
+}
+
+Tasks::Tasks(const io::Records& records) {
+  Counts counts;
+  for (int64_t index = 0; index < records.size(); ++index) {
+    const io::Record record = records.text_at(index);
     if (record.problem.empty()) ++counts[std::string(name_of(record.task))];
   }
+  set(counts);
+}
+
+void Tasks::set(const Counts& counts) {
   for (const auto& [name, count] : counts) {
     names_.push_back(name);
     samples_.push_back(count);

@@ -44,9 +44,8 @@ std::string question_of(const io::Record& record) {
 
 class Evaluator {
  public:
-  Evaluator(const models::VisionLanguageModel& model, const models::Processor& processor,
-            const std::vector<io::Record>& records, const EvaluationSettings& settings,
-            const std::function<void(const Answer&)>& on_answer)
+  Evaluator(const models::VisionLanguageModel& model, const models::Processor& processor, const io::Records& records,
+            const EvaluationSettings& settings, const std::function<void(const Answer&)>& on_answer)
       : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {
     generation_.device = settings.device;
     generation_.max_new_tokens = settings.max_new_tokens;
@@ -58,8 +57,8 @@ class Evaluator {
     const auto start = std::chrono::steady_clock::now();
     result_.batch_size = settings_.batch_size;
     data::SampleStream stream(
-        data::file_order(static_cast<int64_t>(records_.size())),
-        [this](int64_t index) { return data::make_sample(processor_, records_, index); },
+        data::file_order(records_.size()),
+        [this](int64_t index) { return data::make_sample(processor_, records_.at(index), index); },
         {.workers = settings_.num_workers, .ahead = 2 * settings_.batch_size, .bytes_ahead = settings_.bytes_ahead});
     std::vector<data::Sample> batch;
     while (auto item = stream.next()) {
@@ -77,7 +76,7 @@ class Evaluator {
       batch.clear();
     }
     if (!batch.empty()) score(batch);
-    if (result_.skipped > 0 && result_.skipped == std::ssize(records_)) {
+    if (result_.skipped > 0 && result_.skipped == records_.size()) {
       throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(), first_problem_);
     }
     tell_of_left_out();
@@ -145,7 +144,7 @@ class Evaluator {
     }
   }
 
-  const io::Record& record_of(const data::Sample& sample) const { return records_[static_cast<size_t>(sample.index)]; }
+  io::Record record_of(const data::Sample& sample) const { return records_.text_at(sample.index); }
 
   void add_loss(const data::Sample& sample, double loss) {
     const auto add = [&](TaskScore& score) {
@@ -203,7 +202,7 @@ class Evaluator {
 
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
-  const std::vector<io::Record>& records_;
+  const io::Records& records_;
   const EvaluationSettings& settings_;
   engine::GenerateSettings generation_;
   const std::function<void(const Answer&)>& on_answer_;
@@ -261,7 +260,7 @@ std::string Evaluation::to_json() const {
 }
 
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
-                    const std::vector<io::Record>& records, const EvaluationSettings& settings,
+                    const io::Records& records, const EvaluationSettings& settings,
                     const std::function<void(const Answer&)>& on_answer) {
   return Evaluator(model, processor, records, settings, on_answer).run();
 }

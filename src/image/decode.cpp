@@ -50,13 +50,18 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& nam
   return result;
 }
 
-at::Tensor decode_image_file(const std::filesystem::path& path) {
-  return decode_image(read_file(path), path.string());
+at::Tensor decode_image(const io::Medium& picture) {
+  if (!picture.bytes) return decode_image(read_file(picture.path), picture.path);
+  return decode_image(std::as_bytes(std::span(*picture.bytes)), picture.path);
 }
 
-ImageSize read_image_size(const std::filesystem::path& path) {
-  FileSource source(path);
-  return upright_size(read_header(source, path.string()));
+ImageSize read_image_size(const io::Medium& picture) {
+  if (picture.bytes) {
+    MemorySource source(std::as_bytes(std::span(*picture.bytes)));
+    return upright_size(read_header(source, picture.path));
+  }
+  FileSource source(picture.path);
+  return upright_size(read_header(source, picture.path));
 }
 
 }  // namespace vlmtrain::image

@@ -47,7 +47,7 @@ class FrameFolder final : public VideoFile::Source {
 
   void read(int64_t index, uint8_t* planes) override {
     const std::filesystem::path& file = files_[index];
-    const at::Tensor frame = decode_image_file(file);
+    const at::Tensor frame = decode_image(file);
     const auto [height, width] = info().size;
     if (frame.size(1) != height || frame.size(2) != width) {
       throw data_error("{}: a frame of {} x {} pixels in a video of {} x {}; make all frames of the folder equal",

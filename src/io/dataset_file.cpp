@@ -41,8 +41,8 @@ std::string_view foreign_format(std::string_view content) {
 // instead of a million, and lets JSON lines and arrays share all that follows.
 class DatasetReader {
  public:
-  DatasetReader(std::string_view text, const std::filesystem::path& file)
-      : text_(text), source_(file.string()), stem_(file.stem().string()) {
+  DatasetReader(std::string_view text, const std::filesystem::path& file, const std::filesystem::path& image_root)
+      : text_(text), source_(file.string()), stem_(file.stem().string()), image_root_(image_root) {
     at_ = text_.starts_with(kUtf8Mark) ? kUtf8Mark.size() : 0;
   }
 
@@ -141,7 +141,7 @@ class DatasetReader {
   void add_element(std::string_view element, size_t begin) {
     const auto value = json_of(element);
     if (!value) fail_broken();
-    add(read_record(*value, next_id()), begin);
+    add(read_record(*value, next_id(), image_root_), begin);
   }
 
   void read_lines() {
@@ -157,7 +157,7 @@ class DatasetReader {
 
   void add_line(std::string_view line) {
     if (const auto value = json_of(line)) {
-      add(read_record(*value, next_id()), at_);
+      add(read_record(*value, next_id(), image_root_), at_);
       return;
     }
     const JsonFault fault = find_json_fault(line);
@@ -172,7 +172,7 @@ class DatasetReader {
     line_ += std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_),
                         text_.begin() + static_cast<std::ptrdiff_t>(begin), '\n');
     counted_ = begin;
-    record.line = line_;
+    record.place = fmt::format("line {}", line_);
     records_.push_back(std::move(record));
   }
 
@@ -210,6 +210,7 @@ class DatasetReader {
   std::string_view text_;
   std::string source_;
   std::string stem_;
+  const std::filesystem::path& image_root_;
   size_t at_ = 0;
   size_t counted_ = 0;  // of the text, line breaks
   int64_t line_ = 1;
@@ -218,9 +219,9 @@ class DatasetReader {
 
 }  // namespace
 
-std::vector<Record> read_dataset(const std::filesystem::path& file) {
+std::vector<Record> read_dataset(const std::filesystem::path& file, const std::filesystem::path& image_root) {
   const MappedFile mapped(file);
-  return DatasetReader(mapped.text(), file).read();
+  return DatasetReader(mapped.text(), file, image_root).read();
 }
 
 }  // namespace vlmtrain::io

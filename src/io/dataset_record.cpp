@@ -229,7 +229,7 @@ void take_image_marks_for_videos(std::vector<Turn>& turns, Places& places, size_
   }
 }
 
-void place_media(const json& value, Places& places, Record& record) {
+void place_media(const json& value, const std::filesystem::path& image_root, Places& places, Record& record) {
   const std::vector<std::string> images = listed_media(value, kImages);
   const std::vector<std::string> videos = listed_media(value, kVideos);
   const bool images_are_videos = images.empty() && !videos.empty() && places.videos.empty() &&
@@ -238,8 +238,8 @@ void place_media(const json& value, Places& places, Record& record) {
     take_image_marks_for_videos(record.turns, places, videos.size());
   }
   std::string opening;
-  record.images = places.images.fill(images, opening);
-  record.videos = places.videos.fill(videos, opening);
+  record.images = places.images.fill(images, image_root, opening);
+  record.videos = places.videos.fill(videos, image_root, opening);
   if (!opening.empty()) {
     const auto user = std::ranges::find(record.turns, Role::kUser, &Turn::role);
     VLMTRAIN_CHECK(user != record.turns.end(), "a conversation without a user");
@@ -247,7 +247,7 @@ void place_media(const json& value, Places& places, Record& record) {
   }
 }
 
-void read_turns(const json& value, Record& record) {
+void read_turns(const json& value, const std::filesystem::path& image_root, Record& record) {
   refuse_audio(value);
   const json& turns = turns_of(value);
   Places places;
@@ -265,12 +265,12 @@ void read_turns(const json& value, Record& record) {
     check_turn(record.turns.back(), number);
   }
   check_alternation(record.turns);
-  place_media(value, places, record);
+  place_media(value, image_root, places, record);
 }
 
 }  // namespace
 
-Record read_record(const json& value, const std::string& fallback_id) {
+Record read_record(const json& value, const std::string& fallback_id, const std::filesystem::path& image_root) {
   Record record;
   if (!value.is_object()) {
     record.id = printable(fallback_id);
@@ -281,7 +281,7 @@ Record read_record(const json& value, const std::string& fallback_id) {
   record.task = word_of(value, {"task", "kind", "category", "answer_type"});
   record.answer_type = word_of(value, {"answer_type"});
   try {
-    read_turns(value, record);
+    read_turns(value, image_root, record);
   } catch (const UserError& error) {
     record.problem = error.what();
   }

@@ -79,7 +79,8 @@ size_t MediaPlaces::waiting() const {
   return static_cast<size_t>(std::ranges::count_if(places_, [](const auto& place) { return !place; }));
 }
 
-std::vector<std::string> MediaPlaces::fill(const std::vector<std::string>& listed, std::string& opening) const {
+std::vector<Medium> MediaPlaces::fill(const std::vector<std::string>& listed, const std::filesystem::path& root,
+                                      std::string& opening) const {
   std::vector<std::optional<std::string>> places = places_;
   if (places.empty()) {
     places.resize(listed.size());
@@ -90,11 +91,11 @@ std::vector<std::string> MediaPlaces::fill(const std::vector<std::string>& liste
     throw data_error("has {} {} marks for {} {}s: each {} needs one mark", waiting(), kind_->mark, listed.size(),
                      kind_->word, kind_->word);
   }
-  std::vector<std::string> files;
+  std::vector<Medium> files;
   files.reserve(places.size());
   auto next = listed.begin();
   for (const std::optional<std::string>& place : places) {
-    files.push_back(local_path(place ? *place : *next++, files.size() + 1, *kind_));
+    files.emplace_back(root / local_path(place ? *place : *next++, files.size() + 1, *kind_));
   }
   return files;
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/io/conversation.h"
+#include "vlmtrain/io/medium.h"
 
 namespace vlmtrain::io {
 
@@ -43,8 +45,10 @@ class MediaPlaces {
   size_t size() const { return places_.size(); }
   bool empty() const { return places_.empty(); }
 
-  /// The files in the order of their marks. Where no turn has a mark, marks for all listed ones go to `opening`.
-  std::vector<std::string> fill(const std::vector<std::string>& listed, std::string& opening) const;
+  /// The files in the order of their marks, relative paths of them from `root` on. Where no turn has a mark, marks for
+  /// all listed ones go to `opening`.
+  std::vector<Medium> fill(const std::vector<std::string>& listed, const std::filesystem::path& root,
+                           std::string& opening) const;
 
  private:
   const MediaKind* kind_;

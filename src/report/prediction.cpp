@@ -45,8 +45,8 @@ std::string thumbnail_data_uri(const at::Tensor& picture) {
   return "data:image/jpeg;base64," + base64(image::encode_jpeg(thumbnail(picture), kJpegQuality));
 }
 
-std::string thumbnail_data_uri(const std::filesystem::path& picture) {
-  return thumbnail_data_uri(image::decode_image_file(picture));
+std::string thumbnail_data_uri(const io::Medium& picture) {
+  return thumbnail_data_uri(image::decode_image(picture));
 }
 
 }  // namespace vlmtrain::report

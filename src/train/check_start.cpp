@@ -9,11 +9,11 @@
 
 namespace vlmtrain::train {
 
-void check_start(const Config& config, const std::vector<io::Record>& records) {
+void check_start(const Config& config, const io::Records& records) {
   check_keys(config);
   task_settings(config.training.balance, data::Tasks(records));
   const auto newest = newest_checkpoint(run_folder(config));
-  if (newest) resume_from(*newest, config, run_fingerprint(config, std::ssize(records)));
+  if (newest) resume_from(*newest, config, run_fingerprint(config, records.size()));
   load_model(config, job_of(config), at::kMeta, newest, /*with_values=*/false);
 }
 

@@ -31,28 +31,26 @@ std::string key_of(const std::filesystem::path& model, const models::ProcessorSe
   return models::sample_key(model, settings) + program.text();
 }
 
-data::Outlines outlines_of(const std::vector<io::Record>& records, const models::Processor& processor,
-                           const Config& config, const std::filesystem::path& file, data::OutlineSettings settings) {
-  report::CountProgress progress("checking the data", std::ssize(records), !spdlog::should_log(spdlog::level::info));
+data::Outlines outlines_of(const io::Records& records, const models::Processor& processor, const Config& config,
+                           data::OutlineSettings settings) {
+  report::CountProgress progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
   settings.workers = std::max<int64_t>(config.data.num_workers, std::thread::hardware_concurrency());
-  settings.image_root = processor_settings(config.data, file).image_root;
   settings.on_progress = [&progress](int64_t done) { progress.show(done); };
   return data::outline_samples(records, processor, settings);
 }
 
 }  // namespace
 
-data::Outlines look_at_data(const std::vector<io::Record>& records, const models::Processor& processor,
-                            const Config& config, const std::filesystem::path& file,
-                            const std::filesystem::path& cache) {
+data::Outlines look_at_data(const io::Records& records, const models::Processor& processor, const Config& config,
+                            const std::filesystem::path& file, const std::filesystem::path& cache) {
   const auto start = std::chrono::steady_clock::now();
   if (!config.data.check_at_start) {
     spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
-    return outlines_of(records, processor, config, file, {.most_samples = kSamplesForPlan});
+    return outlines_of(records, processor, config, {.most_samples = kSamplesForPlan});
   }
-  const auto settings = processor_settings(config.data, file, config.model.adapter);
+  const auto settings = processor_settings(config.data, config.model.adapter);
   data::Outlines outlines =
-      outlines_of(records, processor, config, file,
+      outlines_of(records, processor, config,
                   {.cache = cache, .processor = cache.empty() ? "" : key_of(config.model.path, settings)});
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   spdlog::info("data {}: {} samples checked in {:.1f} s, {} of them as they were; {} cannot be used", file.string(),
@@ -60,15 +58,15 @@ data::Outlines look_at_data(const std::vector<io::Record>& records, const models
   return outlines;
 }
 
-void refuse_bad_samples(const std::vector<io::Record>& records, const models::Processor& processor,
-                        const Config& config, const std::filesystem::path& file, int64_t most_samples) {
+void refuse_bad_samples(const io::Records& records, const models::Processor& processor, const Config& config,
+                        const std::filesystem::path& file, int64_t most_samples) {
   if (!config.data.check_at_start || config.data.on_bad_sample == data::BadSamplePolicy::kSkip) return;
-  const auto outlines = outlines_of(records, processor, config, file, {.most_samples = most_samples});
-  data::Ledger ledger(file.string(), std::ssize(records));
+  const auto outlines = outlines_of(records, processor, config, {.most_samples = most_samples});
+  data::Ledger ledger(file.string(), records.size());
   data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records);
 }
 
-void settle_bad_samples(const data::Outlines& outlines, const Config& config, const std::vector<io::Record>& records,
+void settle_bad_samples(const data::Outlines& outlines, const Config& config, const io::Records& records,
                         data::Ledger& ledger, const std::filesystem::path& ledger_file) {
   try {
     data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records);

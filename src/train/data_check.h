@@ -5,7 +5,7 @@
 
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/data/outlines.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"
 
@@ -14,13 +14,12 @@ namespace vlmtrain::train {
 /// Looks at the data set in `file` before the first step, as data.check_at_start says: at all samples, or at as many as
 /// a plan needs. Shows how far it is, and logs what it took. `cache`: a file that keeps the result for the next start;
 /// empty: none.
-data::Outlines look_at_data(const std::vector<io::Record>& records, const models::Processor& processor,
-                            const Config& config, const std::filesystem::path& file,
-                            const std::filesystem::path& cache);
+data::Outlines look_at_data(const io::Records& records, const models::Processor& processor, const Config& config,
+                            const std::filesystem::path& file, const std::filesystem::path& cache);
 
 /// Enters the bad samples in the ledger, as data.on_bad_sample says. Throws UserError (kBadData) that names the first
 /// of them with `fail`, or if no sample is usable; the ledger is written to `ledger_file` then.
-void settle_bad_samples(const data::Outlines& outlines, const Config& config, const std::vector<io::Record>& records,
+void settle_bad_samples(const data::Outlines& outlines, const Config& config, const io::Records& records,
                         data::Ledger& ledger, const std::filesystem::path& ledger_file);
 
 }  // namespace vlmtrain::train

@@ -16,7 +16,7 @@ nlohmann::ordered_json basis_of(const Config& config, const EvaluationSet& set) 
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
   return {{"data.eval", error ? config.data.eval : file.string()},
-          {"samples", std::ssize(set.records())},
+          {"samples", set.records()->size()},
           {"training.eval_samples", config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
           {"training.best_metric", name_of(config.evaluation.best_metric)}};
 }
@@ -36,11 +36,12 @@ std::string words_of(BestMetric metric, double value) {
 }  // namespace
 
 EvaluationInRun::EvaluationInRun(const Config& config, const EvaluationSet& set,
-                                 const models::VisionLanguageModel& model, evaluation::EvaluationSettings settings,
-                                 bool has_values, EvaluationState& state)
+                                 const models::VisionLanguageModel& model, const models::Processor& processor,
+                                 evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state)
     : options_(config.evaluation),
       set_(set),
       model_(model),
+      processor_(processor),
       settings_(std::move(settings)),
       has_values_(has_values),
       state_(state) {
@@ -65,7 +66,7 @@ bool EvaluationInRun::is_due(int64_t step, double epochs_before, double epochs_a
 std::optional<report::EvaluationMetrics> EvaluationInRun::after(int64_t step) {
   state_.is_due = true;
   const evaluation::Evaluation evaluation =
-      evaluation::evaluate(model_, set_.processor(), set_.records(), settings_, /*on_answer=*/{});
+      evaluation::evaluate(model_, processor_, *set_.records(), settings_, /*on_answer=*/{});
   settings_.batch_size = evaluation.batch_size;
   if (!evaluation.is_whole) return std::nullopt;
   state_.is_due = false;

@@ -23,10 +23,12 @@ class EvaluationInRun {
  public:
   using OnEvent = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
 
-  /// `settings` is how a batch is computed; `set`, `model` and `state` have to outlive it. A state of another data set
-  /// or metric begins anew. `has_values`: false on a virtual card, where nothing is better than anything.
+  /// `settings` is how a batch is computed; `set`, `model`, `processor` and `state` have to outlive it. A state of
+  /// another data set or metric begins anew. `has_values`: false on a virtual card, where nothing is better than
+  /// anything.
   EvaluationInRun(const Config& config, const EvaluationSet& set, const models::VisionLanguageModel& model,
-                  evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state);
+                  const models::Processor& processor, evaluation::EvaluationSettings settings, bool has_values,
+                  EvaluationState& state);
 
   /// Whether one follows the step that is done by now. `epochs_before` and `epochs_after` it; `is_last` of the run.
   bool is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const;
@@ -50,6 +52,7 @@ class EvaluationInRun {
   const EvaluationOptions& options_;
   const EvaluationSet& set_;
   const models::VisionLanguageModel& model_;
+  const models::Processor& processor_;
   evaluation::EvaluationSettings settings_;
   bool has_values_;
   EvaluationState& state_;

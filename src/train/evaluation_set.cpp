@@ -10,29 +10,33 @@ namespace vlmtrain::train {
 
 EvaluationSet::EvaluationSet(const Config& config, const models::Processor& processor,
                              const std::filesystem::path& cache)
-    : processor_(processor), records_(read_records(config.data.eval)) {
-  if (config.evaluation.samples) records_ = spread(records_, *config.evaluation.samples);
-  look(config, cache);
+    : records_(evaluation_records(config)) {
+  if (config.evaluation.samples) {
+    auto places = spread(*records_, *config.evaluation.samples);
+    records_ = std::make_shared<io::ChosenRecords>(std::move(records_), std::move(places));
+  }
+  look(config, processor, cache);
 }
 
-void EvaluationSet::look(const Config& config, const std::filesystem::path& cache) {
+void EvaluationSet::look(const Config& config, const models::Processor& processor, const std::filesystem::path& cache) {
   const auto& file = config.data.eval;
-  const auto outlines = look_at_data(records_, processor_, config, file, cache);
+  const auto outlines = look_at_data(*records_, processor, config, file, cache);
   making_bytes_ = outlines.making_bytes;
-  data::Ledger ledger(file, std::ssize(records_));
-  data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records_);
-  std::vector<io::Record> usable;
-  for (size_t i = 0; i < records_.size(); ++i) {
-    if (outlines.problems.contains(static_cast<int64_t>(i))) continue;
-    if (outlines.shapes[i]) measured_.emplace_back(records_[i].id, *outlines.shapes[i]);
-    usable.push_back(std::move(records_[i]));
+  data::Ledger ledger(file, records_->size());
+  data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, *records_);
+  std::vector<int64_t> usable;
+  for (size_t i = 0; i < outlines.shapes.size(); ++i) {
+    const auto place = static_cast<int64_t>(i);
+    if (outlines.problems.contains(place)) continue;
+    if (outlines.shapes[i]) measured_.emplace_back(outlines.ids[i], *outlines.shapes[i]);
+    usable.push_back(place);
   }
   if (usable.empty()) {
-    throw data_error("data.eval: {}: none of the {} samples can be used; the first: {}", file, records_.size(),
+    throw data_error("data.eval: {}: none of the {} samples can be used; the first: {}", file, records_->size(),
                      outlines.problems.empty() ? "it has no records" : outlines.problems.begin()->second.message);
   }
   dropped_ = std::ssize(outlines.problems);
-  records_ = std::move(usable);
+  if (dropped_ > 0) records_ = std::make_shared<io::ChosenRecords>(std::move(records_), std::move(usable));
 }
 
 std::vector<planner::SampleBatch> EvaluationSet::worst_batches(int64_t batch_size) const {

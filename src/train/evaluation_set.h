@@ -1,12 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "vlmtrain/data/outlines.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/config.h"
@@ -18,12 +19,10 @@ namespace vlmtrain::train {
 class EvaluationSet {
  public:
   /// Looks at the samples as data.check_at_start says; `cache` as look_at_data(). Throws UserError (kBadData) where one
-  /// is bad and data.on_bad_sample is fail, and where none can be used. `processor` looks for pictures where
-  /// data.eval's are, and has to outlive this.
+  /// is bad and data.on_bad_sample is fail, and where none can be used.
   EvaluationSet(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
-  const std::vector<io::Record>& records() const { return records_; }
-  const models::Processor& processor() const { return processor_; }
+  const std::shared_ptr<const io::Records>& records() const { return records_; }
   /// Bad samples that are not among the records.
   int64_t dropped() const { return dropped_; }
   /// The largest batches of up to `batch_size` samples.
@@ -31,10 +30,9 @@ class EvaluationSet {
   int64_t making_bytes() const { return making_bytes_; }
 
  private:
-  void look(const Config& config, const std::filesystem::path& cache);
+  void look(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
-  const models::Processor& processor_;
-  std::vector<io::Record> records_;
+  std::shared_ptr<const io::Records> records_;
   int64_t dropped_ = 0;
   std::vector<std::pair<std::string, data::SampleShape>> measured_;  // of those that were looked at, by id
   int64_t making_bytes_ = 0;

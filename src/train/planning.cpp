@@ -34,32 +34,27 @@ planner::PlanRequest plan_request(const Config& config, planner::Job job, planne
                     .expandable_segments = config.memory.expandable_segments}};
 }
 
-engine::TaskSettings task_settings(const Config& config, const std::vector<io::Record>& records) {
-  return task_settings(config.training.balance, data::Tasks(records));
-}
-
-planner::Workload workload_of(const std::vector<io::Record>& records, const data::Outlines& outlines,
-                              const Config& config) {
+planner::Workload workload_of(const data::Outlines& outlines, const Config& config) {
   std::vector<planner::MeasuredSample> measured;
-  for (size_t i = 0; i < records.size(); ++i) {
-    if (outlines.shapes[i]) measured.push_back({records[i].id, *outlines.shapes[i]});
+  for (size_t i = 0; i < outlines.shapes.size(); ++i) {
+    if (outlines.shapes[i]) measured.push_back({outlines.ids[i], *outlines.shapes[i]});
   }
   if (measured.empty()) {
-    throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train, records.size(),
+    throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train, outlines.shapes.size(),
                      outlines.problems.begin()->second.message);
   }
   return {.candidates = planner::worst_batches(std::move(measured), config.training.global_batch_size),
           .global_batch_size = config.training.global_batch_size};
 }
 
-planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
-                              const Config& config) {
+PlannedData look_at_data_to_plan(const io::Records& records, const models::Processor& processor, const Config& config) {
   const data::Outlines outlines = look_at_data(records, processor, config, config.data.train, /*cache=*/{});
   if (!outlines.problems.empty()) {
     spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train,
                  outlines.problems.size(), records.size(), outlines.problems.begin()->second.message);
   }
-  return workload_of(records, outlines, config);
+  return {.workload = workload_of(outlines, config),
+          .tasks = task_settings(config.training.balance, data::Tasks(outlines, records))};
 }
 
 planner::Choices cautious_choices(const Config& config, int64_t vision_blocks, int64_t language_blocks) {

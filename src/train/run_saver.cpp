@@ -23,7 +23,7 @@ void RunSaver::save() {
 
 void RunSaver::write_checkpoint() {
   is_saving_ = true;
-  run_.state.task_balance = run_.tasks.state();
+  run_.state.task_balance = run_.tasks->state();
   const auto folder = run_.checkpoints.save(run_.state, *run_.model, run_.training->optimizer, run_.ledger, *run_.base,
                                             saved_dtype(config_.output));
   is_saving_ = false;

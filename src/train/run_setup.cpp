@@ -35,28 +35,27 @@ std::filesystem::path run_folder(const Config& config) {
 
 RunSetup::RunSetup(const Config& config, at::Device device)
     : folder(run_folder(config)),
-      records(read_records(config.data.train)),
-      processor(models::load_processor(config.model.path,
-                                       processor_settings(config.data, config.data.train, config.model.adapter))),
+      records(training_records(config)),
+      processor(models::load_processor(config.model.path, processor_settings(config.data, config.model.adapter))),
       checkpoints(folder, config.output.keep, config.output.keep_best),
-      ledger(config.data.train, std::ssize(records)),
-      tasks(config.training.balance, data::Tasks(records)) {
+      ledger(config.data.train, records->size()) {
   checkpoints.check();
   find_newest(config);
   const data::Outlines outlines =
-      look_at_data(records, *processor, config, config.data.train, folder / "data_check.jsonl");
-  settle_bad_samples(outlines, config, records, ledger, folder / "ledger.json");
+      look_at_data(*records, *processor, config, config.data.train, folder / "data_check.jsonl");
+  settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json");
+  tasks.emplace(config.training.balance, data::Tasks(outlines, *records));
   settle_steps(config);
   if (config.evaluation.are_wanted()) look_at_evaluated(config);
-  const planner::Job job = job_of(config, tasks.initial_settings());
-  make_plan(config, device, job, workload_of(records, outlines, config), outlines.making_bytes);
+  const planner::Job job = job_of(config, tasks->initial_settings());
+  make_plan(config, device, job, workload_of(outlines, config), outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
   load(config, device, job);
 }
 
 void RunSetup::find_newest(const Config& config) {
   const auto newest = checkpoints.newest();
-  auto fingerprint = run_fingerprint(config, std::ssize(records));
+  auto fingerprint = run_fingerprint(config, records->size());
   resumed = newest.has_value();
   if (newest) {
     auto resumption = resume_from(*newest, config, fingerprint);
@@ -72,7 +71,7 @@ void RunSetup::restore_ledger(const Config& config, const std::filesystem::path&
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const auto saved = load_ledger(newest);
   if (!has_other_samples()) {
-    ledger = data::Ledger::restore(saved, config.data.train, std::ssize(records), state.cursor, seed);
+    ledger = data::Ledger::restore(saved, config.data.train, records->size(), state.cursor, seed);
     return;
   }
   const auto samples = number_behind("", text_in(state.fingerprint, kSamplesKey)).value_or(0);
@@ -123,7 +122,7 @@ void RunSetup::settle_steps(const Config& config) {
       state.schedule_start = {.step = from_here ? state.step : 0, .skipped_steps = from_here ? state.skipped_steps : 0};
     }
   }
-  total_steps = state.total_steps.value_or(train::total_steps(options, std::ssize(records)));
+  total_steps = state.total_steps.value_or(train::total_steps(options, records->size()));
   schedule.shape = options.lr_scheduler;
   schedule.total_steps = total_steps - state.schedule_start.step;
   schedule.warmup_steps = std::llround(options.warmup_ratio * static_cast<double>(schedule.total_steps));
@@ -152,7 +151,7 @@ std::string RunSetup::describe_changes(const Config& config) const {
 
 void RunSetup::make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
                          int64_t making_bytes) {
-  auto limits = sample_limits(records, config, workload);
+  auto limits = sample_limits(*records, config, workload);
   if (!device.is_cpu()) {
     try {
       plan.emplace(config, device, std::move(workload), std::move(limits), job, folder);
@@ -169,11 +168,7 @@ void RunSetup::make_plan(const Config& config, at::Device device, const planner:
 }
 
 void RunSetup::look_at_evaluated(const Config& config) {
-  const auto settings = processor_settings(config.data, config.data.eval, config.model.adapter);
-  if (settings.image_root != processor_settings(config.data, config.data.train).image_root) {
-    evaluation_processor = models::load_processor(config.model.path, settings);
-  }
-  evaluated.emplace(config, evaluation_processor ? *evaluation_processor : *processor, folder / "eval_check.jsonl");
+  evaluated.emplace(config, *processor, folder / "eval_check.jsonl");
 }
 
 void RunSetup::plan_evaluation(const Config& config) {
@@ -225,9 +220,9 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
     load_optimizer(*newest, training->optimizer);
   } else {
     carried_ = carry_optimizer(*newest, *saved, model->parameters(), training->optimizer);
-    tasks_go_on_ = tasks.knows(has_other_samples() ? nlohmann::ordered_json() : state.task_balance);
+    tasks_go_on_ = tasks->knows(has_other_samples() ? nlohmann::ordered_json() : state.task_balance);
   }
-  if (tasks_go_on_) tasks.restore(state.task_balance, newest->string());
+  if (tasks_go_on_) tasks->restore(state.task_balance, newest->string());
 }
 
 }  // namespace vlmtrain::train

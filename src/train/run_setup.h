@@ -12,7 +12,7 @@
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/engine/schedule.h"
 #include "vlmtrain/engine/training.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"
@@ -33,16 +33,15 @@ struct RunSetup {
   RunSetup(const Config& config, at::Device device);
 
   std::filesystem::path folder;
-  std::vector<io::Record> records;
+  std::shared_ptr<const io::Records> records;
   std::unique_ptr<models::Processor> processor;
-  std::unique_ptr<models::Processor> evaluation_processor;  ///< where data.eval's pictures are looked for elsewhere
-  std::optional<EvaluationSet> evaluated;                   ///< where the run has evaluations
+  std::optional<EvaluationSet> evaluated;  ///< where the run has evaluations
   RunCheckpoints checkpoints;
   RunState state;
   bool resumed = false;
   std::vector<SettingChange> changes;  ///< that the run goes on with, by training.resume: changed
   data::Ledger ledger;                 ///< with the bad samples that are known
-  TaskBalance tasks;
+  std::optional<TaskBalance> tasks;    ///< once the samples were looked at
   int64_t total_steps = 1;
   engine::Schedule schedule;                ///< from state.schedule_start
   std::optional<RunPlan> plan;              ///< on a GPU

@@ -57,7 +57,7 @@ int64_t pictures_of(const data::SampleShape& shape) {
 /// The records under changed settings. What is measured first are those that are the largest without.
 class LimitedRecords {
  public:
-  LimitedRecords(const std::vector<io::Record>& records, const Config& config) : records_(records), config_(config) {}
+  LimitedRecords(const io::Records& records, const Config& config) : records_(records), config_(config) {}
 
   /// What half of the samples do not exceed.
   int64_t median(int64_t (*size)(const data::SampleShape& shape)) {
@@ -114,7 +114,7 @@ class LimitedRecords {
   }
 
   std::vector<int64_t> every_record() const {
-    std::vector<int64_t> indices(records_.size());
+    std::vector<int64_t> indices(static_cast<size_t>(records_.size()));
     std::iota(indices.begin(), indices.end(), int64_t{0});
     return indices;
   }
@@ -152,14 +152,14 @@ class LimitedRecords {
 
   /// Those that can be used.
   std::vector<PlacedSample> measure(const data::DataOptions& changed, const std::vector<int64_t>& indices) const {
-    const auto processor = models::load_processor(
-        config_.model.path, processor_settings(changed, config_.data.train, config_.model.adapter));
+    const auto processor =
+        models::load_processor(config_.model.path, processor_settings(changed, config_.model.adapter));
     std::vector<PlacedSample> placed;
     data::SampleStream stream(
         [&indices, next = size_t{0}]() mutable -> std::optional<int64_t> {
           return next < indices.size() ? std::optional{indices[next++]} : std::nullopt;
         },
-        [&](int64_t index) { return data::make_outline(*processor, records_, index); },
+        [&](int64_t index) { return data::make_outline(*processor, records_.at(index), index); },
         {.workers = config_.data.num_workers, .ahead = kAheadOfOne * config_.data.num_workers});
     while (const auto item = stream.next()) {
       if (item->error) {
@@ -171,7 +171,7 @@ class LimitedRecords {
     return placed;
   }
 
-  const std::vector<io::Record>& records_;
+  const io::Records& records_;
   const Config& config_;
   std::vector<PlacedSample> usual_;  // without other settings
   std::vector<int64_t> largest_;
@@ -196,7 +196,7 @@ int64_t least_pixels(const planner::Workload& workload) {
   return pixel_unit(workload) * (has_grids ? kLeastSquares : 1);
 }
 
-std::vector<planner::SampleLimit> sample_limits(const std::vector<io::Record>& records, const Config& config,
+std::vector<planner::SampleLimit> sample_limits(const io::Records& records, const Config& config,
                                                 const planner::Workload& workload) {
   const auto limited = std::make_shared<LimitedRecords>(records, config);
   std::vector<planner::SampleLimit> limits;

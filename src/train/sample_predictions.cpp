@@ -19,16 +19,12 @@ constexpr int64_t kMostNewTokens = 64;
 
 }  // namespace
 
-SamplePredictions::SamplePredictions(std::vector<io::Record> records, std::filesystem::path image_root,
+SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
                                      const models::VisionLanguageModel& model, const models::Processor& processor,
                                      at::Device device, double share, const std::filesystem::path& run_folder,
                                      CallbackList& callbacks)
-    : records_(std::move(records)),
-      image_root_(std::move(image_root)),
-      model_(model),
-      processor_(processor),
-      share_(share),
-      callbacks_(callbacks) {
+    : model_(model), processor_(processor), share_(share), callbacks_(callbacks) {
+  for (const int64_t place : spread(records, count)) records_.push_back(records.at(place));
   settings_.device = device;
   settings_.batch_size = 1;  // as little memory as can be
   settings_.max_new_tokens = kMostNewTokens;
@@ -106,7 +102,8 @@ bool SamplePredictions::answer_next(int64_t step) {
   answered_step_ = step;
   const auto start = Clock::now();
   try {
-    if (evaluation::evaluate(model_, processor_, {record}, settings_, on_answer).left_out > 0) return false;
+    if (evaluation::evaluate(model_, processor_, io::RecordList({record}), settings_, on_answer).left_out > 0)
+      return false;
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kBadData) throw;
     // The log says why it cannot be used.
@@ -147,7 +144,7 @@ const std::vector<std::string>& SamplePredictions::thumbnails(const io::Record& 
   if (!added) return entry->second;
   for (const auto& image : record.images) {
     try {
-      entry->second.push_back(report::thumbnail_data_uri(image_root_ / image));
+      entry->second.push_back(report::thumbnail_data_uri(image));
     } catch (const std::exception&) {
       continue;  // the report then shows the words alone
     }
@@ -155,15 +152,15 @@ const std::vector<std::string>& SamplePredictions::thumbnails(const io::Record& 
   return entry->second;
 }
 
-std::vector<io::Record> spread(const std::vector<io::Record>& records, int64_t count) {
-  std::vector<io::Record> chosen;
-  const int64_t wanted = std::min(count, std::ssize(records));
+std::vector<int64_t> spread(const io::Records& records, int64_t count) {
+  std::vector<int64_t> chosen;
+  const int64_t wanted = std::min(count, records.size());
   RandomStream random(stream_seed(0, "sample predictions"));
   for (int64_t i = 0; i < wanted; ++i) {
-    const int64_t first = i * std::ssize(records) / wanted;
-    const int64_t next = (i + 1) * std::ssize(records) / wanted;
-    const auto& record = records[static_cast<size_t>(first) + random.below(static_cast<uint64_t>(next - first))];
-    if (record.problem.empty()) chosen.push_back(record);
+    const int64_t first = i * records.size() / wanted;
+    const int64_t next = (i + 1) * records.size() / wanted;
+    const auto place = first + static_cast<int64_t>(random.below(static_cast<uint64_t>(next - first)));
+    if (records.text_at(place).problem.empty()) chosen.push_back(place);
   }
   return chosen;
 }

@@ -18,12 +18,12 @@ namespace vlmtrain::train {
 /// process had saved but not asked is asked when the run goes on.
 class SamplePredictions {
  public:
-  /// `image_root`: where the records' pictures are. `share`: of the time since this process's first step that answers
+  /// About `count` of the `records`. `share`: of the time since this process's first step that answers
   /// may take, from 0 to 1; 1: all of them at each checkpoint, whatever they take. `run_folder`: with what was answered
   /// before up to the checkpoint that the run goes on from.
-  SamplePredictions(std::vector<io::Record> records, std::filesystem::path image_root,
-                    const models::VisionLanguageModel& model, const models::Processor& processor, at::Device device,
-                    double share, const std::filesystem::path& run_folder, CallbackList& callbacks);
+  SamplePredictions(const io::Records& records, int64_t count, const models::VisionLanguageModel& model,
+                    const models::Processor& processor, at::Device device, double share,
+                    const std::filesystem::path& run_folder, CallbackList& callbacks);
 
   /// As Callback::on_past_step.
   void past_step(const nlohmann::json& line);
@@ -54,7 +54,6 @@ class SamplePredictions {
   const std::vector<std::string>& thumbnails(const io::Record& record);
 
   std::vector<io::Record> records_;
-  std::filesystem::path image_root_;
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
   double share_;
@@ -74,6 +73,6 @@ class SamplePredictions {
 
 /// `count` records spread over a data set, one drawn from each of as many stretches, the same in every run: kinds of
 /// questions often take turns, and records at equal distances would be of one kind. Those with a problem are left out.
-std::vector<io::Record> spread(const std::vector<io::Record>& records, int64_t count);
+std::vector<int64_t> spread(const io::Records& records, int64_t count);
 
 }  // namespace vlmtrain::train

@@ -8,6 +8,7 @@
 #include "train/new_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -64,16 +65,24 @@ void check_evaluation(const Config& config) {
   }
 }
 
-std::vector<io::Record> read_records(const std::filesystem::path& file) {
-  auto records = io::read_dataset(file);
-  if (records.empty()) throw data_error("{}: holds no samples", file.string());
+std::shared_ptr<const io::Records> read_records(const std::filesystem::path& file,
+                                                const std::filesystem::path& image_root) {
+  auto records =
+      std::make_shared<io::RecordList>(io::read_dataset(file, image_root.empty() ? file.parent_path() : image_root));
+  if (records->size() == 0) throw data_error("{}: holds no samples", file.string());
   return records;
 }
 
-models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file,
-                                             const std::filesystem::path& adapter) {
-  return {.image_root = data.image_root.empty() ? data_file.parent_path() : std::filesystem::path(data.image_root),
-          .max_length = data.max_length,
+std::shared_ptr<const io::Records> training_records(const Config& config) {
+  return read_records(config.data.train, config.data.image_root);
+}
+
+std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
+  return read_records(config.data.eval, config.data.image_root);
+}
+
+models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {
+  return {.max_length = data.max_length,
           .max_images_per_sample = data.max_images_per_sample,
           .image_max_pixels = data.image_max_pixels,
           .video_fps = data.video_fps,

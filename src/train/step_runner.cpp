@@ -35,9 +35,9 @@ StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, c
       device_(device),
       consensus_(consensus),
       on_event_(std::move(on_event)),
-      loader_(run.records, *run.processor, settings_of_loader(config, run), run.state.cursor, run.ledger),
+      loader_(*run.records, *run.processor, settings_of_loader(config, run), run.state.cursor, run.ledger),
       twin_(twin_of(config, run, device, on_event_)),
-      upcoming_(loader_, run.choices, run.tasks, twin_.get(), run.state.step + 1, run.total_steps),
+      upcoming_(loader_, run.choices, *run.tasks, twin_.get(), run.state.step + 1, run.total_steps),
       guard_(*run.training, device, consensus,
              [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); }) {}
 
@@ -89,7 +89,7 @@ void StepRunner::leave_out(PlannedStep& step, const SampleDoesNotFit& error) {
   std::vector<int64_t> own;
   if (error.place()) own.push_back(step.batch.samples.at(static_cast<size_t>(*error.place())).index);
   for (const int64_t index : consensus_.together(own)) {
-    const std::string& id = run_.records.at(static_cast<size_t>(index)).id;
+    const std::string id = run_.records->text_at(index).id;
     const std::string message =
         fmt::format("sample {}: does not fit into {}, even alone and with everything recomputed ({})", id,
                     memory::name_of(error.scarce()), error.what());

@@ -126,22 +126,21 @@ class Trainer {
       return;
     }
     forget_best_that_is_gone();
-    evaluation::EvaluationSettings settings{
-        .device = device_,
-        .batch_size = run_.evaluation_plan.batch_size,
-        .layout = run_.evaluation_plan.layout,
-        .num_workers = config_.data.num_workers,
-        .answers = config_.evaluation.answers,
-        .max_new_tokens = config_.evaluation.max_new_tokens,
-        .end_token_ids = models::end_token_ids(config_.model.path, run_.evaluated->processor()),
-        .on_bad_sample = config_.data.on_bad_sample};
+    evaluation::EvaluationSettings settings{.device = device_,
+                                            .batch_size = run_.evaluation_plan.batch_size,
+                                            .layout = run_.evaluation_plan.layout,
+                                            .num_workers = config_.data.num_workers,
+                                            .answers = config_.evaluation.answers,
+                                            .max_new_tokens = config_.evaluation.max_new_tokens,
+                                            .end_token_ids = models::end_token_ids(config_.model.path, *run_.processor),
+                                            .on_bad_sample = config_.data.on_bad_sample};
     if (run_.host) settings.bytes_ahead = run_.host->evaluation_bytes_ahead();
     settings.is_to_stop = [] { return stop_signal() != 0; };
     settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
       event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
     };
-    evaluations_.emplace(config_, *run_.evaluated, *run_.model, std::move(settings), /*has_values=*/!is_rehearsal(),
-                         run_.state.evaluation);
+    evaluations_.emplace(config_, *run_.evaluated, *run_.model, *run_.processor, std::move(settings),
+                         /*has_values=*/!is_rehearsal(), run_.state.evaluation);
     run_.checkpoints.link_best(run_.state);
   }
 
@@ -161,10 +160,8 @@ class Trainer {
     callbacks_.add(std::make_unique<EpochRows>(run_.folder));
     if (config_.output.sample_predictions > 0 && !is_rehearsal()) {
       const bool has_eval = !config_.data.eval.empty();
-      const auto& file = has_eval ? config_.data.eval : config_.data.train;
-      auto records = spread(has_eval ? read_records(file) : run_.records, config_.output.sample_predictions);
-      const auto image_root = processor_settings(config_.data, file).image_root;
-      predictions_.emplace(std::move(records), image_root, *run_.model, *run_.processor, device_,
+      const auto records = has_eval ? evaluation_records(config_) : run_.records;
+      predictions_.emplace(*records, config_.output.sample_predictions, *run_.model, *run_.processor, device_,
                            config_.output.sample_predictions_share, run_.folder, callbacks_);
     }
     callbacks_.add(std::make_unique<ProgressBar>(
@@ -199,7 +196,7 @@ class Trainer {
                  training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
                  training.global_batch_size / micro, micro);
     for (const auto& line :
-         {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks.description()}) {
+         {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks->description()}) {
       if (!line.empty()) spdlog::info("{}", line);
     }
   }
@@ -223,7 +220,7 @@ class Trainer {
       memory_watch_.before_step();
       // 2. Forward and backward passes, then the optimizer; over again in smaller pieces if memory runs out.
       const uint64_t step_seed = stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
-      const auto objective = run_.tasks.objective(step.step, step_seed);
+      const auto objective = run_.tasks->objective(step.step, step_seed);
       const DoneStep done = runner_->run(step, *objective, step_seed, [this, &step] { return rates_of(step); });
       // 3. Report. On a GPU the numbers arrive during the next step.
       take_note(step, done, objective);
@@ -361,7 +358,7 @@ class Trainer {
   void finish_pending() {
     if (!pending_) return;
     pending_->read();
-    run_.tasks.learn(pending_->tasks, pending_->task_weights(), pending_->report.metrics);
+    run_.tasks->learn(pending_->tasks, pending_->task_weights(), pending_->report.metrics);
     StepReport done = std::move(pending_->report);
     pending_.reset();
     report::StepMetrics& metrics = done.metrics;

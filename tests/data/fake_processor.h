@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
@@ -46,11 +47,11 @@ class FakeProcessor : public SampleProcessor {
   mutable std::atomic<int64_t> calls_{0};
 };
 
-inline std::vector<io::Record> make_records(int64_t count) {
-  std::vector<io::Record> records(static_cast<size_t>(count));
-  for (size_t i = 0; i < records.size(); ++i) {
+inline io::RecordList make_records(int64_t count) {
+  io::RecordList records(std::vector<io::Record>(static_cast<size_t>(count)));
+  for (int64_t i = 0; i < count; ++i) {
     records[i].id = fmt::format("s{}", i);
-    records[i].line = static_cast<int64_t>(i) + 1;
+    records[i].place = fmt::format("line {}", i + 1);
   }
   return records;
 }

@@ -175,23 +175,6 @@ TEST(Loader, ResumesWithTheSameBatchesAndLedger) {
   }
 }
 
-TEST(Loader, RefusesUnusableRecordsAtOnce) {
-  auto records = make_records(9);
-  for (size_t i = 1; i < 8; ++i) records[i].problem = "image missing.jpg is not there";
-  const FakeProcessor processor;
-  Ledger ledger("train.json", 9);
-  const std::string message = error_of([&] { Loader(records, processor, {}, {}, ledger); });
-  EXPECT_THAT(message, HasSubstr("train.json: 7 of 9 samples cannot be used"));
-  EXPECT_THAT(message, HasSubstr("line 2, sample s1: image missing.jpg is not there"));
-  EXPECT_THAT(message, HasSubstr("line 6, sample s5"));
-  EXPECT_THAT(message, Not(HasSubstr("sample s6")));
-  EXPECT_THAT(message, HasSubstr("and 2 more"));
-  EXPECT_THAT(message, HasSubstr("data.on_bad_sample=skip"));
-  EXPECT_EQ(processor.calls(), 0);
-  EXPECT_EQ(ledger.count(SampleStatus::kFailed), 7);
-  expect_sum(ledger);
-}
-
 TEST(Loader, SkipsUnusableRecordsAndWarnsOfEachOnce) {
   auto records = make_records(6);
   records[2].problem = "no turns";
@@ -201,7 +184,6 @@ TEST(Loader, SkipsUnusableRecordsAndWarnsOfEachOnce) {
   const CapturedLog log;
   Loader loader(records, processor, {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip},
                 {}, ledger);
-  EXPECT_EQ(ledger.status(2), SampleStatus::kDropped);
   for (int64_t step = 0; step < 5; ++step) {
     const GlobalBatch batch = loader.next();
     mark_used(ledger, batch);

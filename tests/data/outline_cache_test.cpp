@@ -21,18 +21,20 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
   SampleShape volume = tiles;
   volume.row = {.dtype = at::kFloat, .channels = 1, .depth = 6, .height = 40, .width = 50};
   volume.volumes = 1;
-  const CachedShapes shapes{CachedShape{.fingerprint = 7, .shape = tiles, .making_bytes = 9}, std::nullopt,
-                            CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5}};
+  const CachedShapes shapes{CachedShape{.fingerprint = 7, .shape = tiles, .making_bytes = 9, .id = "a", .task = "vqa"},
+                            std::nullopt, CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5}};
   write_outline_cache(file, "key", shapes);
 
   const CachedShapes read = read_outline_cache(file, "key");
   ASSERT_EQ(read.size(), 3);
   EXPECT_EQ(read[0]->shape, tiles);
+  EXPECT_EQ(read[0]->id, "a");
+  EXPECT_EQ(read[0]->task, "vqa");
   EXPECT_FALSE(read[1]);
   EXPECT_EQ(read[2]->shape, volume);
   EXPECT_EQ(read[2]->making_bytes, 5);
   // Pictures are written as they were before there were volumes.
-  EXPECT_NE(io::read_file(file).find("\n[7,20,3,8,1,2,40,50,0,0,9,[]]\n"), std::string::npos);
+  EXPECT_NE(io::read_file(file).find("\n[7,20,3,8,1,2,40,50,0,0,9,[],\"a\",\"vqa\"]\n"), std::string::npos);
 }
 
 }  // namespace

@@ -29,8 +29,6 @@ using testing::UnorderedElementsAre;
 /// A sample has as many tokens as its picture has bytes; remembers whom it was asked for.
 class SizeOfFile : public SampleProcessor {
  public:
-  explicit SizeOfFile(fs::path root) : root_(std::move(root)) {}
-
   Sample process(const io::Record& record, int64_t index) const override { return outline(record, index); }
   Sample outline(const io::Record& record, int64_t index) const override {
     {
@@ -38,8 +36,8 @@ class SizeOfFile : public SampleProcessor {
       asked_.insert(record.id);
     }
     std::error_code error;
-    const auto bytes = static_cast<int64_t>(fs::file_size(root_ / record.images.at(0), error));
-    if (error) throw SampleError("unreadable image", "sample " + record.id + ": no " + record.images[0]);
+    const auto bytes = static_cast<int64_t>(fs::file_size(record.images.at(0).path, error));
+    if (error) throw SampleError("unreadable image", "sample " + record.id + ": no " + record.images[0].path);
     Sample sample;
     sample.index = index;
     sample.id = record.id;
@@ -54,7 +52,6 @@ class SizeOfFile : public SampleProcessor {
   std::set<std::string> asked() const { return std::exchange(asked_, {}); }
 
  private:
-  fs::path root_;
   mutable std::mutex mutex_;
   mutable std::set<std::string> asked_;
 };
@@ -63,24 +60,21 @@ class OutlinesTest : public io::TemporaryFolderTest {
  protected:
   void SetUp() override {
     io::TemporaryFolderTest::SetUp();
-    processor_.emplace(folder());
-    for (size_t i = 0; i < records_.size(); ++i) {
-      records_[i].images = {fmt::format("{}.png", i)};
-      put_picture(i, std::string(i + 2, 'x'));
+    processor_.emplace();
+    for (int64_t i = 0; i < records_.size(); ++i) {
+      records_[i].images = {folder() / fmt::format("{}.png", i)};
+      put_picture(i, std::string(static_cast<size_t>(i) + 2, 'x'));
     }
   }
 
-  void put_picture(size_t sample, const std::string& content) const { put(fmt::format("{}.png", sample), content); }
+  void put_picture(int64_t sample, const std::string& content) const { put(fmt::format("{}.png", sample), content); }
 
   Outlines look(const std::string& processor = "p", const fs::path& cache = "cache") const {
     return outline_samples(records_, *processor_,
-                           {.workers = 3,
-                            .image_root = folder(),
-                            .cache = cache.empty() ? cache : folder() / cache,
-                            .processor = processor});
+                           {.workers = 3, .cache = cache.empty() ? cache : folder() / cache, .processor = processor});
   }
 
-  std::vector<io::Record> records_ = make_records(40);
+  io::RecordList records_ = make_records(40);
   std::optional<SizeOfFile> processor_;
 };
 
@@ -100,7 +94,7 @@ TEST_F(OutlinesTest, AllShapesAndAllProblemsComeTogether) {
 }
 
 TEST_F(OutlinesTest, ALookAtSomeIsSpreadOverTheDataSet) {
-  const Outlines found = outline_samples(records_, *processor_, {.workers = 2, .most_samples = 4, .image_root = {}});
+  const Outlines found = outline_samples(records_, *processor_, {.workers = 2, .most_samples = 4});
   std::vector<size_t> looked_at;
   for (size_t i = 0; i < found.shapes.size(); ++i) {
     if (found.shapes[i]) looked_at.push_back(i);
@@ -141,7 +135,7 @@ TEST_F(OutlinesTest, WhatChangedIsLookedAtAnew) {
 TEST_F(OutlinesTest, FramesOfAFolderCountOneByOne) {
   fs::create_directory(folder() / "clip");
   std::ofstream(folder() / "clip/1.png") << "a";
-  for (auto& record : records_) record.videos = {"clip"};
+  for (int64_t i = 0; i < records_.size(); ++i) records_[i].videos = {folder() / "clip"};
   look();
   processor_->asked();
   look();
@@ -204,15 +198,14 @@ TEST_F(OutlinesTest, AnErrorThatIsNotASamplesFaultEndsIt) {
   const TroubledOutlines broken([](int64_t index) {
     if (index == 17) throw InternalError("a bug");
   });
-  EXPECT_THROW(outline_samples(records_, broken, {.workers = 4, .image_root = {}}), InternalError);
+  EXPECT_THROW(outline_samples(records_, broken, {.workers = 4}), InternalError);
 }
 
 TEST_F(OutlinesTest, WhoeverWatchesMayEndIt) {
   const TroubledOutlines slow([](int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
   const auto records = make_records(100'000);
   EXPECT_THROW(
-      outline_samples(records, slow,
-                      {.workers = 2, .image_root = {}, .on_progress = [](int64_t) { throw run_error("enough"); }}),
+      outline_samples(records, slow, {.workers = 2, .on_progress = [](int64_t) { throw run_error("enough"); }}),
       UserError);
 }
 

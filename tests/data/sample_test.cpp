@@ -13,14 +13,14 @@ using testing::HasSubstr;
 
 struct Maker {
   const char* name;
-  Sample (*make)(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index);
+  Sample (*make)(const SampleProcessor& processor, const io::Record& record, int64_t index);
 };
 
 class MakeSample : public testing::TestWithParam<Maker> {
  protected:
   std::string refusal(const std::string& said) {
     try {
-      GetParam().make(processor_, records_, 2);
+      GetParam().make(processor_, records_[2], 2);
     } catch (const SampleError& error) {
       EXPECT_THAT(error.what(), HasSubstr(said));
       return error.reason();
@@ -29,7 +29,7 @@ class MakeSample : public testing::TestWithParam<Maker> {
   }
 
   FakeProcessor processor_;
-  std::vector<io::Record> records_ = make_records(3);
+  io::RecordList records_ = make_records(3);
 };
 
 TEST_P(MakeSample, RefusesARecordWithAProblem) {
@@ -50,8 +50,8 @@ INSTANTIATE_TEST_SUITE_P(Both, MakeSample, testing::Values(Maker{"Whole", make_s
 TEST(MakeOutline, AsksTheProcessorForAnOutline) {
   const FakeProcessor processor;
   const auto records = make_records(3);
-  EXPECT_THAT(make_sample(processor, records, 2).token_ids, ElementsAre(1, 102));
-  EXPECT_THAT(make_outline(processor, records, 2).token_ids, ElementsAre(1, 502));
+  EXPECT_THAT(make_sample(processor, records[2], 2).token_ids, ElementsAre(1, 102));
+  EXPECT_THAT(make_outline(processor, records[2], 2).token_ids, ElementsAre(1, 502));
 }
 
 }  // namespace

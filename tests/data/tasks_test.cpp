@@ -10,14 +10,14 @@ namespace {
 
 using testing::ElementsAre;
 
-std::vector<io::Record> records_of(const std::vector<std::string>& tasks) {
+io::RecordList records_of(const std::vector<std::string>& tasks) {
   std::vector<io::Record> records;
   for (const auto& task : tasks) {
     io::Record record;
     record.task = task;
     records.push_back(std::move(record));
   }
-  return records;
+  return io::RecordList(std::move(records));
 }
 
 std::vector<Sample> samples_of(const std::vector<std::string>& tasks) {
@@ -34,9 +34,8 @@ std::vector<Sample> samples_of(const std::vector<std::string>& tasks) {
 }
 
 TEST(Tasks, AreTheNamesInTheirOrderWithTheirSamples) {
-  auto records = records_of({"vqa", "caption", "vqa", "", "vqa"});
-  records.push_back(records_of({"broken"}).front());
-  records.back().problem = "it has no turns";
+  auto records = records_of({"vqa", "caption", "vqa", "", "vqa", "broken"});
+  records[5].problem = "it has no turns";
   const Tasks tasks(records);
   EXPECT_THAT(tasks.names(), ElementsAre("caption", "none", "vqa"));
   EXPECT_THAT(tasks.samples(), ElementsAre(1, 1, 3));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <string>
 
 #include "data/fake_processor.h"
 #include "vlmtrain/data/loader.h"
@@ -9,24 +10,28 @@
 namespace vlmtrain::data {
 namespace {
 
-/// Samples of as many tokens as their record's line says; every seventh is bad.
+size_t tokens_of(const io::Record& record) {
+  return std::stoul(record.place);
+}
+
+/// Samples of as many tokens as their record's place says; every seventh is bad.
 class LinesOfTokens : public SampleProcessor {
  public:
   Sample process(const io::Record& record, int64_t index) const override {
     if (index % 7 == 6) reject(index);
     Sample sample;
     sample.index = index;
-    sample.token_ids.assign(static_cast<size_t>(record.line), 1);
-    sample.is_label.assign(static_cast<size_t>(record.line), 0);
+    sample.token_ids.assign(tokens_of(record), 1);
+    sample.is_label.assign(tokens_of(record), 0);
     sample.is_label.back() = 1;
     return sample;
   }
   Sample outline(const io::Record& record, int64_t index) const override { return process(record, index); }
 };
 
-std::vector<io::Record> records_with(const std::vector<int64_t>& tokens) {
+io::RecordList records_with(const std::vector<int64_t>& tokens) {
   auto records = make_records(std::ssize(tokens));
-  for (size_t i = 0; i < tokens.size(); ++i) records[i].line = tokens[i];
+  for (int64_t i = 0; i < records.size(); ++i) records[i].place = std::to_string(tokens[static_cast<size_t>(i)]);
   return records;
 }
 
@@ -39,14 +44,14 @@ class TokenBatchesTest : public testing::Test {
  protected:
   std::vector<GlobalBatch> draw(int64_t batches, LoaderSettings settings, Cursor start = {}) {
     settings.on_bad_sample = BadSamplePolicy::kSkip;
-    Ledger ledger("train.json", std::ssize(records_));
+    Ledger ledger("train.json", records_.size());
     Loader loader(records_, processor_, settings, start, ledger);
     std::vector<GlobalBatch> drawn;
     for (int64_t i = 0; i < batches; ++i) drawn.push_back(loader.next());
     return drawn;
   }
 
-  std::vector<io::Record> records_ = records_with({5, 9, 3, 30, 7, 2, 8, 11, 4, 6, 2, 3, 25, 9, 13, 3});
+  io::RecordList records_ = records_with({5, 9, 3, 30, 7, 2, 8, 11, 4, 6, 2, 3, 25, 9, 13, 3});
   const LinesOfTokens processor_;
 };
 

@@ -14,7 +14,7 @@ inline io::Record conversation(std::string id, const std::vector<std::string>& t
                                std::vector<std::string> images = {}) {
   io::Record record;
   record.id = std::move(id);
-  record.images = std::move(images);
+  for (const auto& image : images) record.images.emplace_back(parity::Case("mixed_batch").folder() / "images" / image);
   for (const auto& text : texts)
     record.turns.push_back({record.turns.size() % 2 == 0 ? io::Role::kUser : io::Role::kAssistant, text});
   return record;
@@ -23,7 +23,7 @@ inline io::Record conversation(std::string id, const std::vector<std::string>& t
 /// Eight samples of unequal lengths and label counts, with none, one or two images, for the checkpoint of the parity
 /// case `mixed_batch`. Two neighbours are text only, so that a micro-batch of two has no image.
 inline std::vector<data::Sample> batch_of_eight() {
-  const std::vector<io::Record> records{
+  const io::RecordList records(std::vector<io::Record>{
       conversation("colour", {"Which colour is it?", "Red."}),
       conversation("two rounds", {"Is there a fracture?", "No.", "Are you sure? Look at the base of the lung.",
                                   "There is none, and the outline is smooth in all of the pictures."}),
@@ -36,7 +36,7 @@ inline std::vector<data::Sample> batch_of_eight() {
           {"<image><image>Compare the two.", "The first one has more contrast than the other one, and it is wider."},
           {"strip.jpg", "small.png"}),
       conversation("square again", {"<image>Is it round?", "It is"}, {"small.png"}),
-  };
+  });
   const auto processor = parity::Case("mixed_batch").load_processor();
   std::vector<data::Sample> samples;
   for (size_t i = 0; i < records.size(); ++i)

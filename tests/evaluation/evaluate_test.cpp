@@ -50,7 +50,7 @@ class EvaluateTest : public testing::Test {
   }
 
   const parity::Case source_{"mixed_batch"};
-  std::vector<io::Record> records_ = source_.records();
+  io::RecordList records_{source_.records()};
   std::vector<Answer> answers_;
 
  private:
@@ -99,7 +99,7 @@ TEST_F(EvaluateTest, BadSamplesAreLeftOutWhereThatIsAsked) {
   const EvaluationSettings skip{.max_new_tokens = 6, .on_bad_sample = data::BadSamplePolicy::kSkip};
   EXPECT_EQ(evaluation(skip).skipped, 1);
   EXPECT_THAT(ids(), testing::ElementsAre("words", "row", "two"));
-  records_ = {records_[1]};
+  records_ = io::RecordList({records_[1]});
   EXPECT_THAT(planner::message_of([&] { evaluation(skip); }, ExitCode::kBadData),
               testing::HasSubstr("none of the 1 samples can be used"));
 }

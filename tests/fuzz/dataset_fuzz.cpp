@@ -6,9 +6,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const vlmtrain::fuzz::InputFile file(data, size);
     for (const auto& record : vlmtrain::io::read_dataset(file.path())) {
       if (vlmtrain::printable(record.id) != record.id || vlmtrain::printable(record.task) != record.task) std::abort();
-      if (record.line < 1 || (record.problem.empty() && record.turns.size() < 2)) std::abort();
+      if (record.place.empty() || (record.problem.empty() && record.turns.size() < 2)) std::abort();
       for (const auto& image : record.images) {
-        if (record.problem.empty() && image.find('\0') != std::string::npos) std::abort();
+        if (record.problem.empty() && image.path.find('\0') != std::string::npos) std::abort();
       }
     }
   });

@@ -47,7 +47,7 @@ TEST(Decode, IsBitEqualToPillow) {
   ASSERT_GT(cases.size(), 30U);
   for (const auto& entry : cases) {
     SCOPED_TRACE(entry.at("file").get<std::string>());
-    const at::Tensor picture = decode_image_file(kImageData / entry.at("file").get<std::string>());
+    const at::Tensor picture = decode_image(kImageData / entry.at("file").get<std::string>());
     ASSERT_EQ(picture.sizes().vec(), (std::vector<int64_t>{3, entry.at("height"), entry.at("width")}));
     const std::byte* reference = expected.data() + entry.at("offset").get<size_t>();
     EXPECT_EQ(first_difference(tensor_bytes(picture), reference, picture.nbytes()), -1);
@@ -63,7 +63,7 @@ TEST(Decode, HeaderTellsTheSizeOfTheUprightPicture) {
 }
 
 TEST(Decode, SixteenBitGreyKeepsItsUpperByte) {
-  const at::Tensor picture = decode_image_file(kImageData / "grey_16_bit.png");
+  const at::Tensor picture = decode_image(kImageData / "grey_16_bit.png");
   ASSERT_EQ(picture.numel(), 3 * 64);
   const uint8_t* values = picture.const_data_ptr<uint8_t>();
   for (int64_t i = 0; i < picture.numel(); ++i) EXPECT_EQ(values[i], i % 64 * 4) << i;
@@ -71,7 +71,7 @@ TEST(Decode, SixteenBitGreyKeepsItsUpperByte) {
 
 TEST(Decode, WhatIsTransparentLiesOnWhite) {
   // The first pixel's alpha is 0.
-  const at::Tensor picture = decode_image_file(kImageData / "rgba.png");
+  const at::Tensor picture = decode_image(kImageData / "rgba.png");
   for (int64_t channel = 0; channel < 3; ++channel) EXPECT_EQ(picture[channel][0][0].item<int>(), 255);
 }
 
@@ -108,8 +108,7 @@ TEST(Decode, TellsWhyAFileIsRefused) {
   const std::string gif = "GIF89a and so on";
   EXPECT_THAT([&] { decode_image(std::as_bytes(std::span(gif)), "scan.gif"); },
               ThrowsMessage<UserError>(HasSubstr("not a JPEG, PNG or WebP")));
-  EXPECT_THAT([] { decode_image_file("no/such/picture.png"); },
-              ThrowsMessage<UserError>(HasSubstr("no/such/picture.png")));
+  EXPECT_THAT([] { decode_image("no/such/picture.png"); }, ThrowsMessage<UserError>(HasSubstr("no/such/picture.png")));
   EXPECT_THAT([] { read_image_size("no/such/picture.png"); }, ThrowsMessage<UserError>(HasSubstr("cannot be opened")));
 }
 
@@ -125,7 +124,7 @@ TEST(Decode, RefusesDecompressionBombs) {
   write_file(path, png_header(100'000, 100'000));
   EXPECT_THAT([&] { read_image_size(path); },
               ThrowsMessage<UserError>(AllOf(HasSubstr("100000 x 100000"), HasSubstr("shrink"))));
-  EXPECT_THROW(decode_image_file(path), UserError);
+  EXPECT_THROW(decode_image(path), UserError);
   write_file(path, png_header(0, 5));
   EXPECT_THROW(read_image_size(path), UserError);
 }
@@ -230,10 +229,10 @@ TEST(Decode, WhatIsNoFileIsRefusedWithoutBeingOpened) {
   const auto refused = [](const char* kind) {
     return ThrowsMessage<UserError>(AllOf(HasSubstr("the picture cannot be opened"), HasSubstr(kind)));
   };
-  EXPECT_THAT([&] { decode_image_file(pipe); }, refused("it is a named pipe"));
+  EXPECT_THAT([&] { decode_image(pipe); }, refused("it is a named pipe"));
   EXPECT_THAT([&] { read_image_size(pipe); }, refused("it is a named pipe"));
-  EXPECT_THAT([&] { decode_image_file("/dev/zero"); }, refused("it is a device"));
-  EXPECT_THAT([&] { decode_image_file(testing::TempDir()); }, refused("it is a folder"));
+  EXPECT_THAT([&] { decode_image("/dev/zero"); }, refused("it is a device"));
+  EXPECT_THAT([&] { decode_image(testing::TempDir()); }, refused("it is a folder"));
   EXPECT_THAT([&] { VideoFile video(pipe); }, ThrowsMessage<UserError>(HasSubstr("it is a named pipe")));
   std::filesystem::remove(pipe);
 }

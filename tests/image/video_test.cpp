@@ -261,9 +261,9 @@ TEST_F(Video, ReadsAFolderOfFrames) {
   EXPECT_EQ(video.info().frames, 3);
   EXPECT_EQ(video.info().fps, 0);
   const at::Tensor frames = read(video, {0, 1, 2, 2});
-  EXPECT_TRUE(at::equal(frames[0], decode_image_file(kImageData / "rgb.webp")));
-  EXPECT_TRUE(at::equal(frames[1], decode_image_file(kImageData / "rgb.jpg")));
-  EXPECT_TRUE(at::equal(frames[2], decode_image_file(kImageData / "rgb.png")));
+  EXPECT_TRUE(at::equal(frames[0], decode_image(kImageData / "rgb.webp")));
+  EXPECT_TRUE(at::equal(frames[1], decode_image(kImageData / "rgb.jpg")));
+  EXPECT_TRUE(at::equal(frames[2], decode_image(kImageData / "rgb.png")));
   EXPECT_TRUE(at::equal(frames[3], frames[2]));
 
   copy("orientation_6.jpg", "frame11.jpg");

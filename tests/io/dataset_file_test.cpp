@@ -44,7 +44,7 @@ TEST_F(ReadDataset, ReadsLlava) {
   EXPECT_EQ(record.id, "x-1");
   EXPECT_EQ(record.task, "OPEN");
   EXPECT_EQ(record.answer_type, "OPEN");
-  EXPECT_EQ(record.line, 1);
+  EXPECT_EQ(record.place, "line 1");
   EXPECT_THAT(record.images, ElementsAre("images/a.jpg"));
   ASSERT_EQ(record.turns.size(), 5);
   EXPECT_EQ(record.turns[0].role, Role::kSystem);
@@ -197,8 +197,8 @@ TEST_F(ReadDataset, ProblemsQuoteAtMostALine) {
 TEST_F(ReadDataset, ReadsJsonLinesByContent) {
   const std::vector<Record> records = read(fmt::format("\n{}\r\n\n  {}", kText, kText));
   ASSERT_EQ(records.size(), 2);
-  EXPECT_EQ(records[0].line, 2);
-  EXPECT_EQ(records[1].line, 4);
+  EXPECT_EQ(records[0].place, "line 2");
+  EXPECT_EQ(records[1].place, "line 4");
   EXPECT_EQ(records[1].id, "train.llava:1");
   EXPECT_EQ(records[1].problem, "");
   EXPECT_EQ(read_dataset(put("a.jsonl", fmt::format("\xEF\xBB\xBF[{}]", kText))).size(), 1);
@@ -208,12 +208,12 @@ TEST_F(ReadDataset, TellsTheLinesOfAnArray) {
   const std::vector<Record> records =
       read(fmt::format("[\n{},\n{{\n\"id\": \"a ] , }} \\\" b\"}}, 3\n,\n{}\n]\n", kText, kText));
   ASSERT_EQ(records.size(), 4);
-  EXPECT_EQ(records[0].line, 2);
-  EXPECT_EQ(records[1].line, 3);
+  EXPECT_EQ(records[0].place, "line 2");
+  EXPECT_EQ(records[1].place, "line 3");
   EXPECT_EQ(records[1].id, "a ] , } \" b");
-  EXPECT_EQ(records[2].line, 4);
+  EXPECT_EQ(records[2].place, "line 4");
   EXPECT_EQ(records[2].problem, "is not a JSON object");
-  EXPECT_EQ(records[3].line, 6);
+  EXPECT_EQ(records[3].place, "line 6");
   EXPECT_EQ(records[3].id, "train.llava:3");
   EXPECT_THAT(read(" [ ] "), IsEmpty());
 }
@@ -221,7 +221,7 @@ TEST_F(ReadDataset, TellsTheLinesOfAnArray) {
 TEST_F(ReadDataset, KeepsBrokenLinesAndGoesOn) {
   const std::vector<Record> records = read(fmt::format("{}\n{{\"id\": 1,, }}\n{}\n", kText, kText));
   ASSERT_EQ(records.size(), 3);
-  EXPECT_EQ(records[1].line, 2);
+  EXPECT_EQ(records[1].place, "line 2");
   EXPECT_EQ(records[1].id, "train.llava:1");
   EXPECT_THAT(records[1].problem, AllOf(HasSubstr("not valid JSON"), HasSubstr("column 10")));
   EXPECT_EQ(records[2].problem, "");

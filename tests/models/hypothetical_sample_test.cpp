@@ -32,11 +32,10 @@ class HypotheticalSampleTest : public testing::Test {
   /// What the processor makes of a record of so many images, with the same words for any number of them.
   SampleShape real(image::ImageSize size, int64_t images) const {
     auto settings = copy_.origin().processor_settings();
-    settings.image_root = folder_.path();
     settings.image_max_pixels = max_pixels_;
     io::write_file(folder_.path() / "picture.png", png_header(size));
     io::Record record = copy_.origin().records().at(1);
-    record.images.assign(static_cast<size_t>(images), "picture.png");
+    record.images.assign(static_cast<size_t>(images), folder_.path() / "picture.png");
     record.turns.at(0).text = "What has changed?";
     for (int64_t i = 0; i < images; ++i) record.turns[0].text += io::kImageMark;
     return data::shape_of(load_processor(copy_.origin().checkpoint(), settings)->outline(record, 0));

@@ -35,7 +35,7 @@ TEST(Idefics3ImageProcessor, IsBitEqualToTransformers) {
     const auto path = kData / entry.at("picture").get<std::string>();
     const TileGrid grid{entry.at("rows"), entry.at("columns")};
     EXPECT_EQ(processor.grid_for(image::read_image_size(path)), grid);
-    const TiledImage tiled = processor.process(image::decode_image_file(path));
+    const TiledImage tiled = processor.process(image::decode_image(path));
     EXPECT_EQ(tiled.grid, grid);
     EXPECT_EQ(tiled.tiles.size(0), entry.at("tiles"));
     EXPECT_EQ(grid.tiles(), entry.at("tiles"));
@@ -92,7 +92,7 @@ TEST(Idefics3ImageProcessor, PixelLimitShrinksAndNeverCuts) {
   EXPECT_THAT([] { ImageProcessor(settings(), 32 * 32 - 1); },
               ThrowsMessage<UserError>(HasSubstr("data.image_max_pixels")));
 
-  const at::Tensor picture = image::decode_image_file(kData / "large.jpg");
+  const at::Tensor picture = image::decode_image(kData / "large.jpg");
   const TiledImage limited = ImageProcessor(settings(), 4 * 32 * 32).process(picture);
   const TiledImage smaller = ImageProcessor(settings({{"size", {{"longest_edge", 64}}}})).process(picture);
   EXPECT_EQ(limited.grid, smaller.grid);
@@ -103,7 +103,7 @@ TEST(Idefics3ImageProcessor, GridFromTheHeaderIsTheGridOfThePixels) {
   for (int64_t edge : {96, 128, 150}) {
     for (const ImageSize size : {ImageSize{1, 1}, {1, 300}, {300, 1}, {31, 97}, {128, 128}, {129, 127}, {640, 481}}) {
       const ImageProcessor processor(settings({{"size", {{"longest_edge", edge}}}}));
-      const at::Tensor picture = at::Tensor(image::decode_image_file(kData / "tiny.png"));
+      const at::Tensor picture = at::Tensor(image::decode_image(kData / "tiny.png"));
       const at::Tensor sized = image::resize(picture, size.height, size.width, image::Filter::kBilinear);
       const TiledImage tiled = processor.process(sized);
       EXPECT_EQ(tiled.grid, processor.grid_for(size));

@@ -176,11 +176,10 @@ TEST_F(Idefics3Processor, OutlineRefusesWhatTheSampleIsRefusedFor) {
 
 TEST_F(Idefics3Processor, PictureThatIsCutOffPassesTheOutlineOnly) {
   const parity::TemporaryFolder folder;
-  const auto whole = io::read_file(settings_.image_root / "tall.jpg");
+  const auto whole = io::read_file(case_.folder() / "images/tall.jpg");
   io::Record record = records_.at(1);
-  record.images = {"tall.jpg"};
   const auto before = processor()->outline(record, 1);
-  settings_.image_root = folder.path();
+  record.images = {folder.path() / "tall.jpg"};
   io::write_file(folder.path() / "tall.jpg", whole.substr(0, whole.size() * 3 / 4));
   EXPECT_EQ(data::shape_of(processor()->outline(record, 1)), data::shape_of(before));
   EXPECT_EQ(refusal(record, {"tall.jpg"}), "unreadable image");

@@ -212,7 +212,7 @@ TEST(Nanovlm, WithoutALongestSideAPictureIsItsImageTokensAlone) {
   const CheckpointCopy copy("nanovlm_tiles");
   copy.edit("config.json", [](auto& config) { config.erase("max_img_size"); });
   const auto processor = load_processor(copy.path(), copy.origin().processor_settings());
-  const auto sample = data::make_sample(*processor, copy.origin().records(), 1);
+  const auto sample = data::make_sample(*processor, copy.origin().records().at(1), 1);
   EXPECT_EQ(sample.pixel_values.sizes(), (at::IntArrayRef{1, 3, 32, 32}));
   ASSERT_EQ(sample.image_token_positions.size(), 4U);
   const int64_t first = sample.image_token_positions.front();
@@ -230,7 +230,7 @@ TEST(Nanovlm, ASampleIsNotLongerThanItsPositions) {
   copy.edit("config.json", [](auto& config) { config["lm_max_position_embeddings"] = 40; });
   const auto processor = load_processor(copy.path(), copy.origin().processor_settings());
   try {
-    data::make_sample(*processor, copy.origin().records(), 1);
+    data::make_sample(*processor, copy.origin().records().at(1), 1);
     FAIL() << "no error";
   } catch (const data::SampleError& error) {
     EXPECT_EQ(error.reason(), "too long");

@@ -267,14 +267,13 @@ TEST(Qwen2VlProcessor, NamesAnImageThatIsTooLong) {
   const parity::Case origin("qwen2_5_vl_windows");
   const parity::TemporaryFolder folder;
   auto settings = origin.processor_settings();
-  settings.image_root = folder.path();
   // A PNG's header alone: 2,010 x 10 pixels.
   std::string header("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x07\xda\0\0\0\x0a\x08\x02\0\0\0", 29);
   io::write_file(folder.path() / "strip.png", header + std::string("\0\0\0\0", 4));
   io::Record record;
   record.id = "long";
   record.turns = {{io::Role::kUser, "<image>\nWhat?"}, {io::Role::kAssistant, "It."}};
-  record.images = {"strip.png"};
+  record.images = {folder.path() / "strip.png"};
   const auto processor = load_processor(origin.checkpoint(), settings);
   EXPECT_THAT(message_of([&] { processor->outline(record, 0); }, ExitCode::kBadData),
               AllOf(HasSubstr("sample long"), HasSubstr("strip.png"), HasSubstr("200 times")));

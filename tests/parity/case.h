@@ -51,7 +51,9 @@ class Case {
   std::filesystem::path checkpoint() const { return folder_ / "checkpoint"; }
   nlohmann::json description() const { return io::read_json(folder_ / "case.json"); }
   io::SafetensorsFile expected() const { return io::SafetensorsFile(folder_ / "expected.safetensors"); }
-  std::vector<io::Record> records() const { return io::read_dataset(folder_ / "conversations.json"); }
+  std::vector<io::Record> records() const {
+    return io::read_dataset(folder_ / "conversations.json", folder_ / "images");
+  }
 
   std::unique_ptr<models::VisionLanguageModel> load_model(at::ScalarType dtype = at::kFloat) const {
     auto model = models::build_model(checkpoint(), at::kCPU, dtype);
@@ -61,7 +63,6 @@ class Case {
 
   models::ProcessorSettings processor_settings() const {
     models::ProcessorSettings settings;
-    settings.image_root = folder_ / "images";
     return settings;
   }
 

@@ -46,9 +46,9 @@ struct CaseJob {
     const parity::Case reference(name);
     job.model = reference.checkpoint();
     const auto processor = reference.load_processor();
-    const auto records = reference.records();
-    for (int64_t i = 0; i < std::ssize(records); ++i) {
-      add_sample(samples, data::shape_of(data::make_sample(*processor, records, i)));
+    const io::RecordList records(reference.records());
+    for (int64_t i = 0; i < records.size(); ++i) {
+      add_sample(samples, data::shape_of(data::make_sample(*processor, records[i], i)));
     }
   }
 

@@ -20,9 +20,8 @@ class DataCheckTest : public testing::Test {
   }
 
   data::Outlines look(const std::filesystem::path& cache) const {
-    const auto processor =
-        models::load_processor(config_.model.path, processor_settings(config_.data, config_.data.train));
-    return look_at_data(source_.records(), *processor, config_, config_.data.train, cache);
+    const auto processor = models::load_processor(config_.model.path, processor_settings(config_.data));
+    return look_at_data(io::RecordList(source_.records()), *processor, config_, config_.data.train, cache);
   }
 
   std::filesystem::path cache() const { return folder_.path() / "data_check.jsonl"; }

@@ -50,9 +50,9 @@ class EvaluationInRunTest : public SmallRunTest {
 
   /// What `vlmtrain eval` says of a checkpoint of the run.
   evaluation::Evaluation evaluation_of(const fs::path& checkpoint) const {
-    const auto processor = models::load_processor(checkpoint, processor_settings(config_.data, config_.data.eval));
+    const auto processor = models::load_processor(checkpoint, processor_settings(config_.data));
     const auto model = models::load_model(checkpoint, at::kCPU, engine::dtype_of(config_.training.precision));
-    return evaluation::evaluate(*model, *processor, read_records(config_.data.eval),
+    return evaluation::evaluate(*model, *processor, *evaluation_records(config_),
                                 {.max_new_tokens = 4, .end_token_ids = models::end_token_ids(checkpoint, *processor)},
                                 {});
   }

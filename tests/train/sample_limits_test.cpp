@@ -44,7 +44,7 @@ class MeasuredLimitsTest : public testing::Test {
     config_.data.image_root = source_.checkpoint().parent_path() / "images";
     config_.data.num_workers = 1;
     config_.training.global_batch_size = 2;
-    workload_ = workload_of(records_, *source_.load_processor(), config_);
+    workload_ = look_at_data_to_plan(records_, *source_.load_processor(), config_).workload;
     limits_ = sample_limits(records_, config_, workload_);
   }
 
@@ -67,7 +67,7 @@ class MeasuredLimitsTest : public testing::Test {
 
  private:
   const parity::Case source_{"mixed_batch"};
-  const std::vector<io::Record> records_ = source_.records();
+  const io::RecordList records_{source_.records()};
   Config config_;
   std::vector<planner::SampleLimit> limits_;
 };

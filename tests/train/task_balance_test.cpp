@@ -25,7 +25,7 @@ data::Tasks tasks_of(const std::vector<std::string>& names) {
     record.task = name;
     records.push_back(std::move(record));
   }
-  return data::Tasks(records);
+  return data::Tasks(io::RecordList(std::move(records)));
 }
 
 const data::Tasks kTasks = tasks_of({"vqa", "vqa", "vqa", "caption"});

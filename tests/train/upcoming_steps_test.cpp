@@ -26,7 +26,7 @@ class UpcomingStepsTest : public testing::Test {
   const planner::Choices choices_ = planner::micro_batches_of(2);
 
  private:
-  const std::vector<io::Record> records_ = data::make_records(kSamples);
+  const io::RecordList records_ = data::make_records(kSamples);
   const data::FakeProcessor processor_;
   const TaskBalance tasks_{{}, data::Tasks(records_)};
   data::Ledger ledger_{"train.json", kSamples};

@@ -211,14 +211,13 @@ TEST_F(WholeRunTest, TheReportIsWrittenAtFirstAtTheEndAndSeldomBetween) {
 }
 
 TEST(SpreadTest, TakesOneOfEachStretch) {
-  std::vector<io::Record> records(10);
-  for (size_t i = 0; i < records.size(); ++i) records[i].id = std::to_string(i);
+  io::RecordList records(std::vector<io::Record>(10));
   const auto chosen = spread(records, 5);
   ASSERT_THAT(chosen, SizeIs(5));
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(std::stoi(chosen[static_cast<size_t>(i)].id) / 2, i);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(chosen[static_cast<size_t>(i)] / 2, i);
   EXPECT_THAT(spread(records, 20), SizeIs(10));
-  EXPECT_THAT(spread({}, 5), IsEmpty());
-  for (auto& record : records) record.problem = "has no answer";
+  EXPECT_THAT(spread(io::RecordList(), 5), IsEmpty());
+  for (int64_t i = 0; i < records.size(); ++i) records[i].problem = "has no answer";
   EXPECT_THAT(spread(records, 5), IsEmpty());
 }
 

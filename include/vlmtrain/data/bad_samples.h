@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "vlmtrain/data/ledger.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
@@ -24,6 +24,6 @@ struct SampleProblem {
 /// were not dropped before. With kFail as failed; throws a UserError (kBadData) that says how many they are and names
 /// the first.
 void settle_problems(const std::map<int64_t, SampleProblem>& problems, Ledger& ledger, BadSamplePolicy policy,
-                     const std::vector<io::Record>& records);
+                     const io::Records& records);
 
 }  // namespace vlmtrain::data

@@ -10,7 +10,7 @@
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/data/order.h"
 #include "vlmtrain/data/sample.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
@@ -44,10 +44,9 @@ struct LoaderSettings {
 class Loader {
  public:
   /// `records`, `processor` and `ledger` (of as many samples as there are records) must outlive the loader. Throws
-  /// UserError (kBadData) if there are no records, if `start` lies behind their end, or if some have a problem and the
-  /// policy is kFail; with kSkip those are dropped at once.
-  Loader(const std::vector<io::Record>& records, const SampleProcessor& processor, LoaderSettings settings,
-         Cursor start, Ledger& ledger);
+  /// UserError (kBadData) if there are no records or if `start` lies behind their end.
+  Loader(const io::Records& records, const SampleProcessor& processor, LoaderSettings settings, Cursor start,
+         Ledger& ledger);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;

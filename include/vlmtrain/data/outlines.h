@@ -11,16 +11,20 @@
 #include "vlmtrain/data/bad_samples.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/data/shape.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
 /// What is known of the samples of a data set without decoding their pictures.
 struct Outlines {
   std::vector<std::optional<SampleShape>> shapes;  ///< by index; nothing: bad, or not looked at
+  std::vector<std::string> ids;                    ///< of these, by index
+  std::vector<std::string> tasks;                  ///< of these, by index; io::Record::task
   std::map<int64_t, SampleProblem> problems;       ///< of the bad ones, by index
   int64_t making_bytes = 0;                        ///< the most of Sample::making_bytes
   int64_t from_cache = 0;                          ///< of the shapes, how many are known from an earlier call
+
+  bool are_all = false;  ///< whether all samples were looked at
 
   int64_t usable() const { return std::ssize(shapes) - std::ssize(problems); }
 };
@@ -29,7 +33,6 @@ struct OutlineSettings {
   int64_t workers = 1;  ///< threads, >= 1
   /// Look at so many samples only, spread over the data set; 0: at all.
   int64_t most_samples = 0;
-  std::filesystem::path image_root{};  ///< where relative paths of images and videos start
   /// Keeps the shapes from one call to the next; empty: no file. A sample is looked at anew if its record changed, or
   /// size or times of one of its files, and each bad one is: a medium that could not be read may be back. A file that
   /// is damaged, of another program or of another `processor` is no cache.
@@ -41,7 +44,6 @@ struct OutlineSettings {
 
 /// Looks at all samples: texts are tokenized, of images and videos the headers are read. Bad samples are those for
 /// which SampleProcessor::outline throws a UserError with kBadData; any other exception is rethrown as it is.
-Outlines outline_samples(const std::vector<io::Record>& records, const SampleProcessor& processor,
-                         const OutlineSettings& settings);
+Outlines outline_samples(const io::Records& records, const SampleProcessor& processor, const OutlineSettings& settings);
 
 }  // namespace vlmtrain::data

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
@@ -104,11 +104,11 @@ class SampleProcessor {
   virtual Sample outline(const io::Record& record, int64_t index) const = 0;
 };
 
-/// The sample of `records[index]`, for training and evaluation alike. Throws SampleError also if the record has a
-/// problem or if the sample has no label token. Thread-safe.
-Sample make_sample(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index);
+/// The sample of the record whose place in the data set is `index`, for training and evaluation alike. Throws
+/// SampleError also if the record has a problem or if the sample has no label token. Thread-safe.
+Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index);
 
 /// The same of SampleProcessor::outline, with the same errors.
-Sample make_outline(const SampleProcessor& processor, const std::vector<io::Record>& records, int64_t index);
+Sample make_outline(const SampleProcessor& processor, const io::Record& record, int64_t index);
 
 }  // namespace vlmtrain::data

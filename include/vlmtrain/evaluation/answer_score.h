@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::evaluation {
 

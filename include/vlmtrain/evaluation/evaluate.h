@@ -11,7 +11,7 @@
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/engine/evaluation.h"
 #include "vlmtrain/evaluation/answer_score.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/report/event.h"
@@ -83,7 +83,7 @@ struct Answer {
 /// same beyond rounding: it is summed up by sample, in double.
 /// Throws UserError (kBadData) where none of the records can be used.
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
-                    const std::vector<io::Record>& records, const EvaluationSettings& settings,
+                    const io::Records& records, const EvaluationSettings& settings,
                     const std::function<void(const Answer&)>& on_answer);
 
 }  // namespace vlmtrain::evaluation

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 
 #include "vlmtrain/image/size.h"
+#include "vlmtrain/io/medium.h"
 
 namespace vlmtrain::image {
 
@@ -31,11 +31,11 @@ constexpr int64_t decoding_bytes(ImageSize size) {
 /// error; nothing is ever filled in for missing data. Thread-safe.
 at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& name);
 
-/// decode_image of a file's content, called by its path.
-at::Tensor decode_image_file(const std::filesystem::path& path);
+/// The same of a picture's content, called by its path.
+at::Tensor decode_image(const io::Medium& picture);
 
-/// The size that decode_image_file would give, read from the file's headers only: some reads of a few bytes. Fails as
-/// that does where the headers are broken; pixels are not looked at. Thread-safe.
-ImageSize read_image_size(const std::filesystem::path& path);
+/// The size that decode_image would give, read from the headers only: some reads of a few bytes. Fails as that does
+/// where the headers are broken; pixels are not looked at. Thread-safe.
+ImageSize read_image_size(const io::Medium& picture);
 
 }  // namespace vlmtrain::image

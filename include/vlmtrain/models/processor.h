@@ -12,7 +12,6 @@
 namespace vlmtrain::models {
 
 struct ProcessorSettings {
-  std::filesystem::path image_root;              ///< what relative paths of images and videos start from
   int64_t max_length = 8192;                     ///< tokens, image tokens included; a longer sample is bad, never cut
   std::optional<int64_t> max_images_per_sample;  ///< nothing: no limit
   std::optional<int64_t> image_max_pixels;       ///< nothing: what the checkpoint's own processor allows

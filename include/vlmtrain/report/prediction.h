@@ -3,9 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
+
+#include "vlmtrain/io/medium.h"
 
 namespace vlmtrain::report {
 
@@ -29,7 +30,7 @@ inline constexpr int64_t kThumbnailPixels = 160;
 /// A picture, uint8 [3, height, width] on the CPU, small and as "data:image/jpeg;base64,…".
 std::string thumbnail_data_uri(const at::Tensor& picture);
 
-/// The same of a JPEG, PNG or WebP file. Throws as image::decode_image_file does.
-std::string thumbnail_data_uri(const std::filesystem::path& picture);
+/// The same of a JPEG, PNG or WebP file. Throws as image::decode_image does.
+std::string thumbnail_data_uri(const io::Medium& picture);
 
 }  // namespace vlmtrain::report

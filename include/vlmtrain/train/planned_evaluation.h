@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "vlmtrain/evaluation/evaluate.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"
 
@@ -14,7 +14,7 @@ namespace vlmtrain::train {
 
 /// What `vlmtrain eval` evaluates, and how.
 struct PlannedEvaluation {
-  std::vector<io::Record> records;
+  std::shared_ptr<const io::Records> records;
   int64_t dropped = 0;  ///< bad samples that are not among them
   evaluation::EvaluationSettings settings;
 };

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "vlmtrain/data/outlines.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/search.h"
 #include "vlmtrain/train/config.h"
@@ -17,18 +17,19 @@ planner::Job job_of(const Config& config, const engine::TaskSettings& tasks = {}
 planner::PlanRequest plan_request(const Config& config, planner::Job job, planner::TargetCard card,
                                   planner::Workload workload);
 
-/// What the tasks of `records` mean for a run. Throws UserError (kUsage) where the configuration asks for what they do
-/// not allow.
-engine::TaskSettings task_settings(const Config& config, const std::vector<io::Record>& records);
-
 /// The largest global batches that the samples of a data set can make; bad samples are left out. Throws UserError
 /// (kBadData) if none is good.
-planner::Workload workload_of(const std::vector<io::Record>& records, const data::Outlines& outlines,
-                              const Config& config);
+planner::Workload workload_of(const data::Outlines& outlines, const Config& config);
 
-/// The same, after a look at the data set as data.check_at_start says, which warns of bad samples.
-planner::Workload workload_of(const std::vector<io::Record>& records, const models::Processor& processor,
-                              const Config& config);
+/// What is planned for, and what its tasks mean.
+struct PlannedData {
+  planner::Workload workload;
+  engine::TaskSettings tasks;
+};
+
+/// The same, after a look at the data set as data.check_at_start says, which warns of bad samples. Throws UserError
+/// (kUsage) where the configuration asks for what the tasks do not allow.
+PlannedData look_at_data_to_plan(const io::Records& records, const models::Processor& processor, const Config& config);
 
 /// What a run does whose plan could not be made, on a GPU or on the CPU: what takes least memory, which is single
 /// samples, everything recomputed, one tile a vision pass and small chunks of the loss; but for what the configuration

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/planner/sample_limit.h"
 #include "vlmtrain/train/config.h"
 
@@ -16,7 +16,7 @@ inline constexpr int64_t kFramesOfAPatch = 2;
 /// The keys of a configuration that make the samples of data.train smaller: pixels of a picture, frames of a video,
 /// pictures and tokens of a sample. `workload` is what was measured of them. Measuring again goes on data.num_workers
 /// threads. The arguments must outlive what is returned.
-std::vector<planner::SampleLimit> sample_limits(const std::vector<io::Record>& records, const Config& config,
+std::vector<planner::SampleLimit> sample_limits(const io::Records& records, const Config& config,
                                                 const planner::Workload& workload);
 
 /// The most pixels of an image in these batches, as the tower takes them; 0 without images.

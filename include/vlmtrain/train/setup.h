@@ -10,7 +10,7 @@
 
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/engine/optimizer.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/job.h"
@@ -35,12 +35,15 @@ void check_evaluation(const Config& config);
 /// What a run refuses before it touches a file: keys that are missing or contradict each other (kUsage).
 void check_keys(const Config& config);
 
-std::vector<io::Record> read_records(const std::filesystem::path& file);
+/// The records of data.train, and of data.eval. Relative paths in them start from data.image_root, which is the file's
+/// folder unless it is set. Throws UserError (kBadData) where there are none.
+std::shared_ptr<const io::Records> training_records(const Config& config);
+std::shared_ptr<const io::Records> evaluation_records(const Config& config);
+std::shared_ptr<const io::Records> read_records(const std::filesystem::path& file,
+                                                const std::filesystem::path& image_root);
 
-/// `data_file` is the file whose folder relative image paths start from, unless data.image_root says otherwise.
 /// `adapter`: one that training goes on with, whose chat template is then the checkpoint's own.
-models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& data_file,
-                                             const std::filesystem::path& adapter = {});
+models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter = {});
 
 data::LoaderSettings loader_settings(const Config& config);
 /// The adapters of a run: those of model.adapter, or as the section `lora` asks for; nothing where the weights

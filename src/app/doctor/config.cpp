@@ -21,17 +21,17 @@ constexpr int64_t kMostSamples = 512;
 void check(const train::Config& config, const Question& question, Section& section) {
   train::check_run_files(config, question.config);
   train::check_required(config);
-  const auto records = train::read_records(config.data.train);
-  section.facts["samples"] = records.size();
-  if (!config.data.eval.empty()) section.facts["eval_samples"] = train::read_records(config.data.eval).size();
-  const auto processor = models::load_processor(
-      config.model.path, train::processor_settings(config.data, config.data.train, config.model.adapter));
-  train::check_start(config, records);
-  train::refuse_bad_samples(records, *processor, config, config.data.train, kMostSamples);
+  const auto records = train::training_records(config);
+  section.facts["samples"] = records->size();
+  if (!config.data.eval.empty()) section.facts["eval_samples"] = train::evaluation_records(config)->size();
+  const auto processor =
+      models::load_processor(config.model.path, train::processor_settings(config.data, config.model.adapter));
+  train::check_start(config, *records);
+  train::refuse_bad_samples(*records, *processor, config, config.data.train, kMostSamples);
   const io::CheckpointTensors weights(config.model.path);
   section.facts["tensors"] = weights.names().size();
   section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are as a run needs them", question.config,
-                         counted(std::ssize(records), "sample"), config.data.train, config.model.path));
+                         counted(records->size(), "sample"), config.data.train, config.model.path));
 }
 
 }  // namespace

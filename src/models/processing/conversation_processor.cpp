@@ -163,26 +163,27 @@ int64_t check_decoding(image::ImageSize size, data::MediumKind kind, int64_t hos
 ImagePlan ConversationProcessor::plan_of(Medium& medium) const {
   try {
     if (medium.kind == data::MediumKind::kPicture) {
-      const image::ImageSize size = image::read_image_size(medium.file);
+      const image::ImageSize size = image::read_image_size(*medium.file);
       const int64_t decoding = check_decoding(size, medium.kind, host_bytes());
       ImagePlan picture = plan(size);
       picture.making_bytes = decoding;
       return picture;
     }
-    medium.video.emplace(medium.file);
+    medium.video.emplace(medium.file->path);
     const image::VideoInfo info = medium.video->info();
     ImagePlan video = plan_video(info);
     video.making_bytes = check_decoding(info.size, medium.kind, host_bytes());
     video.kind = medium.kind;
     return video;
   } catch (const UserError& error) {
-    const std::string name = medium.file.string(), message = error.what();
+    const std::string& name = medium.file->path;
+    const std::string message = error.what();
     throw data_error("{}{}", message.find(name) == std::string::npos ? name + ": " : "", message);
   }
 }
 
 at::Tensor ConversationProcessor::pixels_of(Medium& medium) const {
-  if (medium.kind != data::MediumKind::kVideo) return pixels_of(image::decode_image_file(medium.file));
+  if (medium.kind != data::MediumKind::kVideo) return pixels_of(image::decode_image(*medium.file));
   const at::Tensor pixels = pixels_of_video(*medium.video);
   medium.video.reset();
   return pixels;
@@ -224,7 +225,7 @@ void ConversationProcessor::check_media(const io::Record& record) const {
     throw data::SampleError("video for a family without",
                             fmt::format("sample {} has a video ({}), and this family takes no videos; drop the sample "
                                         "or take a model of another family",
-                                        record.id, excerpt(record.videos.front())));
+                                        record.id, excerpt(record.videos.front().path)));
   }
   const auto limit = settings_.max_images_per_sample;
   if (limit && std::ssize(record.images) > *limit) {
@@ -244,7 +245,7 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const
     const auto& files = place.is_video ? record.videos : record.images;
     size_t& next = place.is_video ? videos : images;
     if (next == files.size()) break;  // a mark of no file, which the tokens will show
-    media.push_back({.file = settings_.image_root / files[next++],
+    media.push_back({.file = &files[next++],
                      .kind = place.is_video ? data::MediumKind::kVideo : data::MediumKind::kPicture});
   }
   if (images < record.images.size() || videos < record.videos.size()) {

@@ -76,11 +76,11 @@ class ConversationProcessor : public Processor {
 
  private:
   struct Medium {
-    std::filesystem::path file;
+    const io::Medium* file;
     data::MediumKind kind;
     std::optional<image::VideoFile> video{};  ///< once its size was asked for: a video is opened once
   };
-  /// Images and videos in the order of their marks in the rendered chat.
+  /// The record's images and videos in the order of their marks in the rendered chat.
   std::vector<Medium> media_of(const io::Record& record, const text::RenderedChat& chat) const;
   data::Sample make(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   /// All but the pixels, from the images' sizes.

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace vlmtrain::io {
+
+/// A picture or a video of a record: a file (of a video also a folder of frames), or bytes that the data set itself
+/// carries, or the frames of a video one by one.
+struct Medium {
+  Medium() = default;
+  // A path is a medium: NOLINTBEGIN(google-explicit-constructor)
+  Medium(std::string file) : path(std::move(file)) {}
+  Medium(const char* file) : path(file) {}
+  Medium(const std::filesystem::path& file) : path(file.string()) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  std::string path;                               ///< where the file is; what messages call bytes
+  std::shared_ptr<const std::string> bytes = {};  ///< the content; null: that of the file
+  std::vector<Medium> frames = {};  ///< of a video, where it is a list of pictures; `path` is that of the first
+
+  bool operator==(const Medium&) const = default;
+};
+
+}  // namespace vlmtrain::io

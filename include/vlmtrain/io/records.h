@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/io/record.h"
+
+namespace vlmtrain::io {
+
+/// The records of a data set by their places, each read when it is asked for. Thread-safe.
+class Records {
+ public:
+  virtual ~Records() = default;
+
+  virtual int64_t size() const = 0;
+  /// REQUIRES: 0 <= index < size(). A record that cannot be used comes with its `problem`. Throws UserError (kBadData)
+  /// where the data set itself cannot be read any more.
+  virtual Record at(int64_t index) const = 0;
+  /// The same without the bytes of media, where that takes less.
+  virtual Record text_at(int64_t index) const { return at(index); }
+  /// Places that are read together, at little more than the cost of one: where each such block begins, ascending from
+  /// 0. Empty: any order costs the same.
+  virtual std::vector<int64_t> blocks() const { return {}; }
+};
+
+/// Records in memory.
+class RecordList final : public Records {
+ public:
+  RecordList() = default;
+  explicit RecordList(std::vector<Record> records) : records_(std::move(records)) {}
+
+  int64_t size() const override { return std::ssize(records_); }
+  Record at(int64_t index) const override { return records_.at(static_cast<size_t>(index)); }
+
+  Record& operator[](int64_t index) { return records_.at(static_cast<size_t>(index)); }
+  const Record& operator[](int64_t index) const { return records_.at(static_cast<size_t>(index)); }
+
+ private:
+  std::vector<Record> records_;
+};
+
+/// Some of a data set's records, in any order.
+class ChosenRecords final : public Records {
+ public:
+  ChosenRecords(std::shared_ptr<const Records> all, std::vector<int64_t> places)
+      : all_(std::move(all)), places_(std::move(places)) {}
+
+  int64_t size() const override { return std::ssize(places_); }
+  Record at(int64_t index) const override { return all_->at(places_.at(static_cast<size_t>(index))); }
+  Record text_at(int64_t index) const override { return all_->text_at(places_.at(static_cast<size_t>(index))); }
+
+ private:
+  std::shared_ptr<const Records> all_;
+  std::vector<int64_t> places_;
+};
+
+}  // namespace vlmtrain::io
