@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 #include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
@@ -84,6 +85,53 @@ std::optional<T> parse(const YAML::Node& node) {
     T value{};
     return YAML::convert<T>::decode(node, value) ? std::optional<T>{value} : std::nullopt;
   }
+}
+
+void emit_json(YAML::Emitter& out, const nlohmann::ordered_json& value) {
+  if (value.is_object()) {
+    out << YAML::Flow << YAML::BeginMap;
+    for (const auto& [key, item] : value.items()) {
+      emit(out << YAML::Key, key);
+      emit_json(out << YAML::Value, item);
+    }
+    out << YAML::EndMap;
+  } else if (value.is_array()) {
+    out << YAML::Flow << YAML::BeginSeq;
+    for (const auto& item : value) emit_json(out, item);
+    out << YAML::EndSeq;
+  } else if (value.is_string()) {
+    emit(out, value.get<std::string>());
+  } else {
+    out << value.dump();
+  }
+}
+
+/// Of a scalar, what it looks like unless it is quoted.
+nlohmann::ordered_json json_of_scalar(const YAML::Node& node) {
+  const bool is_quoted = node.Tag() == "!";
+  if (bool flag = false; !is_quoted && YAML::convert<bool>::decode(node, flag)) return flag;
+  if (int64_t number = 0; !is_quoted && YAML::convert<int64_t>::decode(node, number)) return number;
+  if (double number = 0; !is_quoted && YAML::convert<double>::decode(node, number)) return number;
+  return node.Scalar();
+}
+
+/// Nothing where it is deeper than that: an alias may stand within what it names.
+std::optional<nlohmann::ordered_json> json_of(const YAML::Node& node, int deepest) {
+  if (node.IsScalar()) return json_of_scalar(node);
+  if (!node.IsSequence() && !node.IsMap()) return nlohmann::ordered_json();
+  if (deepest == 0) return std::nullopt;
+  auto json = node.IsMap() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::array();
+  for (const auto& entry : node) {
+    const auto value = json_of(node.IsMap() ? entry.second : static_cast<const YAML::Node&>(entry), deepest - 1);
+    if (!value) return std::nullopt;
+    if (node.IsMap()) {
+      if (!entry.first.IsScalar()) return std::nullopt;
+      json[entry.first.Scalar()] = *value;
+    } else {
+      json.push_back(*value);
+    }
+  }
+  return json;
 }
 
 /// A value as it stands in a message or in the documentation.
@@ -288,6 +336,22 @@ void OptionTable::add_named(std::string key, std::vector<std::string> names, con
     return std::nullopt;
   };
   option.emit_value = [names, get](YAML::Emitter& out) { out << names.at(get()); };
+  declarations_->put(std::move(option));
+}
+
+void OptionTable::add_structured(std::string key, std::string type, std::function<nlohmann::ordered_json()> get,
+                                 std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set,
+                                 std::string doc) {
+  const auto emit_value = [get](YAML::Emitter& out) { emit_json(out, get()); };
+  YAML::Emitter default_text;
+  emit_value(default_text);
+  Declarations::Option option{std::move(key), std::move(type), default_text.c_str(), std::move(doc), {}, {},
+                              emit_value};
+  option.set = [set = std::move(set)](const YAML::Node& node) -> std::optional<std::string> {
+    constexpr int kDeepest = 8;
+    const auto value = json_of(node, kDeepest);
+    return value ? set(*value) : "lists and sections stand too deep in each other";
+  };
   declarations_->put(std::move(option));
 }
 

@@ -13,8 +13,9 @@ Ledger::Ledger(std::string dataset, int64_t samples)
   counts_[static_cast<size_t>(SampleStatus::kNotReached)] = samples;
 }
 
-Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset, int64_t samples, Cursor next,
-                       uint64_t seed) {
+Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset, const DrawOrder& order,
+                       const Cursor& next) {
+  const int64_t samples = order.samples();
   Ledger ledger(std::move(dataset), samples);
   try {
     if (const auto saved_samples = saved.at("samples").get<int64_t>(); saved_samples != samples) {
@@ -32,14 +33,12 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
     throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint",
                      io::json_reason(error));
   }
-  if (next.epoch > 0) {
-    for (int64_t index = 0; index < samples; ++index) ledger.mark_used(index);
-  } else {
-    VLMTRAIN_CHECK(next.position <= samples, "position {} of {} samples", next.position, samples);
-    const auto order = epoch_order(samples, seed, 0);
-    for (int64_t position = 0; position < next.position; ++position) {
-      ledger.mark_used(order[static_cast<size_t>(position)]);
-    }
+  for (size_t lane = 0; lane < next.lanes.size(); ++lane) {
+    const auto [epoch, position] = next.lanes[lane];
+    const auto drawn = order.epoch(static_cast<int64_t>(lane), 0).samples;
+    const int64_t used = epoch > 0 ? std::ssize(drawn) : position;
+    VLMTRAIN_CHECK(used <= std::ssize(drawn), "position {} of {} samples", used, drawn.size());
+    for (int64_t place = 0; place < used; ++place) ledger.mark_used(drawn[static_cast<size_t>(place)]);
   }
   return ledger;
 }

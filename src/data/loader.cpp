@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <exception>
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "data/bad_sample_log.h"
 #include "data/problem.h"
+#include "data/units_ahead.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -18,23 +20,36 @@
 #include "vlmtrain/data/sample_stream.h"
 
 namespace vlmtrain::data {
-namespace {
 
-IndexSource endless(EpochSequence sequence) {
-  return [sequence = std::move(sequence)]() mutable { return std::optional{sequence.next()}; };
-}
-
-}  // namespace
+/// A unit whose samples are made.
+struct MadeUnit {
+  DrawnUnit drawn;
+  std::vector<Sample> samples;
+};
 
 class Loader::Impl {
  public:
-  Impl(const io::Records& records, const SampleProcessor& processor, const LoaderSettings& settings, Cursor start,
-       Ledger& ledger)
-      : records_(records), settings_(settings), start_(start), cursor_(start), stream_place_(start), ledger_(ledger) {
+  Impl(const io::Records& records, const SampleProcessor& processor, const DrawOrder& order, LoaderSettings settings,
+       Cursor start, Ledger& ledger)
+      : records_(records),
+        order_(order),
+        settings_(settings),
+        cursor_(start.lanes.empty() ? order.start() : std::move(start)),
+        ledger_(ledger) {
     check_start();
-    epoch_has_usable_ = start.position > 0;  // what lies before a resumed epoch's cut was not seen here
+    lanes_.reserve(cursor_.lanes.size());
+    for (int64_t lane = 0; lane < order.lanes(); ++lane) {
+      const Place place = cursor_.lanes[static_cast<size_t>(lane)];
+      // What lies before a resumed epoch's cut was not seen here.
+      lanes_.push_back({.walk = LaneWalk(order, lane, place),
+                        .first = place,
+                        .has_usable = place.position > 0,
+                        .made = {},
+                        .held_back = {}});
+    }
+    ahead_ = std::make_unique<UnitsAhead>(order, cursor_, settings.global_batch_size);
     stream_.emplace(
-        endless(EpochSequence(records.size(), settings.seed, start)),
+        [this] { return std::optional{ahead_->next()}; },
         [this, &processor, dropped = dropped_samples()](int64_t index) {
           return dropped[static_cast<size_t>(index)] ? Sample() : make_sample(processor, records_.at(index), index);
         },
@@ -46,64 +61,52 @@ class Loader::Impl {
 
   GlobalBatch next() {
     GlobalBatch batch;
+    batch.start = cursor_;
     fill(batch);
+    batch.next = cursor_ = with_next_batch(std::move(cursor_));
     return batch;
   }
 
-  void fill(GlobalBatch& batch) {
-    int64_t tokens = 0;
-    for (const Sample& sample : batch.samples) tokens += sample.tokens();
-    while (!is_full(batch, tokens)) {
-      Drawn drawn = draw(batch.wait_seconds);
-      if (ledger_.status(drawn.item.index) == SampleStatus::kDropped) continue;
-      if (drawn.item.error) {
-        settle_bad_sample(drawn.item.index, drawn.item.error);
-        continue;
-      }
-      Sample& sample = drawn.item.sample;
-      epoch_has_usable_ = true;
-      if (is_nearer_without(batch, tokens, sample)) {
-        held_back_.push_front(std::move(drawn));
-        break;
-      }
-      cursor_ = after(drawn.place, records_.size());
-      tokens += sample.tokens();
-      sample.seed = draw_seed(drawn.place);
-      batch.places[sample.seed] = drawn.place;
-      batch.samples.push_back(std::move(sample));
+  void refill(GlobalBatch& batch) {
+    const int64_t batches = cursor_.batches;
+    for (const int64_t lane : lanes_that_lack(batch)) {
+      ahead_->want_another(lane);
+      add(batch, draw(lane, batch.wait_seconds));
     }
-    batch.label_tokens = 0;
-    for (const Sample& sample : batch.samples) batch.label_tokens += sample.label_tokens();
+    fill(batch);
+    cursor_.batches = batches;
     batch.next = cursor_;
-    warn_once_if_held_back();
   }
 
   void put_back(GlobalBatch batch) {
-    std::map<std::pair<int64_t, int64_t>, Sample*> by_place;
+    std::vector<MadeUnit> units;
+    units.reserve(batch.units.size());
+    for (DrawnUnit& unit : batch.units) units.push_back({.drawn = unit, .samples = {}});
     for (Sample& sample : batch.samples) {
-      const Cursor place = batch.places.at(sample.seed);
-      by_place[{place.epoch, place.position}] = &sample;
+      units[static_cast<size_t>(batch.unit_of.at(sample.seed))].samples.push_back(std::move(sample));
     }
-    for (auto entry = by_place.rbegin(); entry != by_place.rend(); ++entry) {
-      const auto& [place, sample] = *entry;
-      const int64_t index = sample->index;
-      held_back_.push_front({{.index = index, .sample = std::move(*sample), .error = {}},
-                             {.epoch = place.first, .position = place.second}});
+    for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+      if (!unit->samples.empty()) lane(unit->drawn.lane).held_back.push_front(std::move(*unit));
     }
-    if (!held_back_.empty()) cursor_ = held_back_.front().place;
+    cursor_ = std::move(batch.start);
   }
 
  private:
-  /// What a place of the order gave.
-  struct Drawn {
-    StreamItem item;
-    Cursor place;
+  struct LaneState {
+    LaneWalk walk;
+    Place first;
+    bool has_usable = false;         // the epoch that is under way
+    std::deque<StreamItem> made;     // that the stream gave before they were asked for
+    std::deque<MadeUnit> held_back;  // what comes before the walk's next, in order
   };
 
-  /// Each place of each epoch has its own.
-  uint64_t draw_seed(Cursor place) const {
-    return stream_seed(settings_.seed, "sample",
-                       {static_cast<uint64_t>(place.epoch), static_cast<uint64_t>(place.position)});
+  LaneState& lane(int64_t lane) { return lanes_[static_cast<size_t>(lane)]; }
+
+  /// Each place of each epoch has its own; those of a data set of one lane are what they were before there were lanes.
+  uint64_t draw_seed(int64_t lane, Place place) const {
+    const auto epoch = static_cast<uint64_t>(place.epoch), position = static_cast<uint64_t>(place.position);
+    if (lane == 0) return stream_seed(order_.settings().seed, "sample", {epoch, position});
+    return stream_seed(order_.settings().seed, "sample", {epoch, position, static_cast<uint64_t>(lane)});
   }
 
   /// Whether a sample was dropped before it is asked for, by index; for the threads, which cannot read the ledger.
@@ -116,17 +119,19 @@ class Loader::Impl {
   }
 
   void check_start() const {
-    VLMTRAIN_CHECK(ledger_.samples() == records_.size(), "a ledger of {} samples for {} records", ledger_.samples(),
+    VLMTRAIN_CHECK(ledger_.samples() == records_.size() && order_.samples() == records_.size(),
+                   "a ledger of {} samples and an order of {} for {} records", ledger_.samples(), order_.samples(),
                    records_.size());
     VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "a global batch of {}", settings_.global_batch_size);
-    if (records_.size() == 0)
+    if (records_.size() == 0) {
       throw data_error("{}: holds no samples; name another file in data.train", ledger_.dataset());
-    if (cursor_.position >= records_.size()) {
-      throw data_error(
-          "{}: the run to resume goes on at sample {} of an epoch, but the file holds {}; resume with the file that it "
-          "was started with",
-          ledger_.dataset(), cursor_.position, records_.size());
     }
+    order_.check(cursor_, ledger_.dataset());
+  }
+
+  static Cursor with_next_batch(Cursor cursor) {
+    ++cursor.batches;
+    return cursor;
   }
 
   void warn_once_if_held_back() {
@@ -139,34 +144,137 @@ class Loader::Impl {
   }
 
   int64_t samples_ahead() const {
-    return settings_.samples_ahead > 0 ? settings_.samples_ahead : 2 * settings_.global_batch_size;
+    if (settings_.samples_ahead > 0) return settings_.samples_ahead;
+    double of_unit = 1;
+    for (const LaneState& lane : lanes_) of_unit = std::max(of_unit, lane.walk.samples_of_unit());
+    return std::llround(std::ceil(2 * of_unit * static_cast<double>(settings_.global_batch_size)));
+  }
+
+  /// Draws until the batch is full.
+  void fill(GlobalBatch& batch) {
+    int64_t tokens = tokens_of(batch.samples);
+    while (!is_full(batch, tokens)) {
+      std::vector<double> due_before = cursor_.due;
+      const int64_t chosen = order_.chooser().choose(cursor_);
+      MadeUnit unit = draw(chosen, batch.wait_seconds);
+      const int64_t own = tokens_of(unit.samples);
+      if (is_nearer_without(batch, tokens, own)) {
+        cursor_.due = std::move(due_before);
+        lane(chosen).held_back.push_front(std::move(unit));
+        break;
+      }
+      tokens += own;
+      add(batch, std::move(unit));
+    }
+    batch.label_tokens = 0;
+    for (const Sample& sample : batch.samples) batch.label_tokens += sample.label_tokens();
+    warn_once_if_held_back();
+  }
+
+  void add(GlobalBatch& batch, MadeUnit unit) {
+    cursor_.lanes[static_cast<size_t>(unit.drawn.lane)] = unit.drawn.behind;
+    for (Sample& sample : unit.samples) {
+      batch.unit_of[sample.seed] = std::ssize(batch.units);
+      batch.samples.push_back(std::move(sample));
+    }
+    batch.units.push_back(unit.drawn);
+  }
+
+  /// Those of the units that are gone, which are taken to be replaced from here on.
+  static std::vector<int64_t> lanes_that_lack(GlobalBatch& batch) {
+    std::vector<char> is_there(batch.units.size());
+    for (const Sample& sample : batch.samples) is_there[static_cast<size_t>(batch.unit_of.at(sample.seed))] = 1;
+    std::vector<int64_t> lanes;
+    for (size_t unit = 0; unit < is_there.size(); ++unit) {
+      if (is_there[unit] != 0 || batch.units[unit].is_replaced) continue;
+      batch.units[unit].is_replaced = true;
+      lanes.push_back(batch.units[unit].lane);
+    }
+    return lanes;
+  }
+
+  static int64_t tokens_of(const std::vector<Sample>& samples) {
+    int64_t tokens = 0;
+    for (const Sample& sample : samples) tokens += sample.tokens();
+    return tokens;
+  }
+
+  static int64_t units_in(const GlobalBatch& batch) {
+    int64_t units = 0, last = -1;
+    for (const Sample& sample : batch.samples) {
+      const int64_t unit = batch.unit_of.at(sample.seed);
+      units += unit != last ? 1 : 0;  // those of a unit lie together
+      last = unit;
+    }
+    return units;
   }
 
   bool is_full(const GlobalBatch& batch, int64_t tokens) const {
-    return std::ssize(batch.samples) >= settings_.global_batch_size ||
+    return units_in(batch) >= settings_.global_batch_size ||
            (settings_.global_batch_tokens && tokens >= *settings_.global_batch_tokens);
   }
 
-  bool is_nearer_without(const GlobalBatch& batch, int64_t tokens, const Sample& sample) const {
+  bool is_nearer_without(const GlobalBatch& batch, int64_t tokens, int64_t tokens_of_unit) const {
     if (!settings_.global_batch_tokens || batch.samples.empty()) return false;
     const int64_t goal = *settings_.global_batch_tokens;
-    return tokens + sample.tokens() - goal > goal - tokens;
+    return tokens + tokens_of_unit - goal > goal - tokens;
   }
 
-  Drawn draw(double& wait_seconds) {
-    if (!held_back_.empty()) {
-      Drawn drawn = std::move(held_back_.front());
-      held_back_.pop_front();
-      return drawn;
+  /// The next unit of a lane that holds a usable sample, with those.
+  MadeUnit draw(int64_t number, double& wait_seconds) {
+    LaneState& lane = this->lane(number);
+    while (true) {
+      MadeUnit unit;
+      if (lane.held_back.empty()) {
+        unit = make(number, wait_seconds);
+      } else {
+        unit = std::move(lane.held_back.front());
+        lane.held_back.pop_front();
+        std::erase_if(unit.samples, [this](const Sample& sample) { return is_dropped(sample.index); });
+      }
+      if (!unit.samples.empty()) return unit;
+      ahead_->want_another(number);
     }
-    const auto begin = std::chrono::steady_clock::now();
-    auto item = stream_->next();
-    wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    VLMTRAIN_CHECK(item.has_value(), "the endless sequence ended");
-    if (stream_place_.position == 0) begin_epoch();
-    const Cursor place = stream_place_;
-    stream_place_ = after(place, records_.size());
-    return {std::move(*item), place};
+  }
+
+  bool is_dropped(int64_t index) const { return ledger_.status(index) == SampleStatus::kDropped; }
+
+  MadeUnit make(int64_t number, double& wait_seconds) {
+    LaneState& lane = this->lane(number);
+    const LaneWalk::Unit unit = lane.walk.next();
+    if (unit.begin.position == 0) begin_epoch(number, unit.begin);
+    MadeUnit made{.drawn = {.lane = number, .begin = unit.begin, .behind = unit.behind}, .samples = {}};
+    Place place = unit.begin;
+    for (const int64_t index : unit.samples) {
+      StreamItem item = take(number, wait_seconds);
+      VLMTRAIN_CHECK(item.index == index, "the stream gave sample {} for {}", item.index, index);
+      const uint64_t seed = draw_seed(number, place);
+      ++place.position;
+      if (is_dropped(index)) continue;
+      if (item.error) {
+        settle_bad_sample(index, item.error);
+        continue;
+      }
+      lane.has_usable = true;
+      item.sample.seed = seed;
+      made.samples.push_back(std::move(item.sample));
+    }
+    return made;
+  }
+
+  /// The next of a lane that the threads make.
+  StreamItem take(int64_t number, double& wait_seconds) {
+    std::deque<StreamItem>& made = lane(number).made;
+    while (made.empty()) {
+      const auto begin = std::chrono::steady_clock::now();
+      auto item = stream_->next();
+      wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      VLMTRAIN_CHECK(item.has_value(), "the endless sequence ended");
+      lane(order_.lane_of(item->index)).made.push_back(std::move(*item));
+    }
+    StreamItem item = std::move(made.front());
+    made.pop_front();
+    return item;
   }
 
   void settle_bad_sample(int64_t index, const std::exception_ptr& error) {
@@ -193,15 +301,17 @@ class Loader::Impl {
     return true;
   }
 
-  /// Before the first sample of an epoch.
-  void begin_epoch() {
-    if (stream_place_ == start_) return;
+  /// Before the first sample of a lane's epoch.
+  void begin_epoch(int64_t number, Place place) {
+    LaneState& lane = this->lane(number);
+    if (place == lane.first) return;
     summarize();
-    if (!epoch_has_usable_) {
-      throw data_error("{}: none of the {} samples can be used; ledger.json names each with the reason",
-                       ledger_.dataset(), records_.size());
+    if (!lane.has_usable) {
+      const Lane& samples = order_.lane(number);
+      throw data_error("{}: none of the {} samples{} can be used; ledger.json names each with the reason",
+                       ledger_.dataset(), samples.samples.size(), order_.lanes() == 1 ? "" : " of " + samples.name);
     }
-    epoch_has_usable_ = false;
+    lane.has_usable = false;
   }
 
   void summarize() { log_.summarize(ledger_.count(SampleStatus::kDropped), ledger_.samples()); }
@@ -212,21 +322,20 @@ class Loader::Impl {
   }
 
   const io::Records& records_;
+  const DrawOrder& order_;
   LoaderSettings settings_;
-  const Cursor start_;
-  Cursor cursor_;        // behind the last sample that was handed out
-  Cursor stream_place_;  // of the stream's next
+  Cursor cursor_;  // behind the last unit that was handed out
   Ledger& ledger_;
   BadSampleLog log_;
-  bool epoch_has_usable_ = false;
   bool warned_of_bytes_ = false;
-  std::deque<Drawn> held_back_;  // what comes before the stream's next, in order
-  std::optional<SampleStream> stream_;
+  std::vector<LaneState> lanes_;
+  std::unique_ptr<UnitsAhead> ahead_;
+  std::optional<SampleStream> stream_;  // last: its threads ask the ones above
 };
 
-Loader::Loader(const io::Records& records, const SampleProcessor& processor, LoaderSettings settings, Cursor start,
-               Ledger& ledger)
-    : impl_(std::make_unique<Impl>(records, processor, settings, start, ledger)) {}
+Loader::Loader(const io::Records& records, const SampleProcessor& processor, const DrawOrder& order,
+               LoaderSettings settings, Cursor start, Ledger& ledger)
+    : impl_(std::make_unique<Impl>(records, processor, order, settings, std::move(start), ledger)) {}
 
 Loader::~Loader() = default;
 
@@ -235,7 +344,7 @@ GlobalBatch Loader::next() {
 }
 
 void Loader::fill(GlobalBatch& batch) {
-  impl_->fill(batch);
+  impl_->refill(batch);
 }
 
 void Loader::put_back(GlobalBatch batch) {

@@ -1,5 +1,7 @@
 #include "vlmtrain/data/options.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -22,18 +24,43 @@ Check<std::string> is_date_or_auto() {
 
 void declare(OptionTable& table, DataOptions& options) {
   constexpr int64_t kMostWorkers = 1024;
-  const Check<bool> always_packed{"true, since samples always lie end to end, without padding",
-                                  [](const bool& packing) { return packing; }};
   table.describe_section("data", "What is learnt from, and how it is read.");
-  table.add("data.train", options.train, "JSON or JSON Lines file of conversations to train on.");
+  table.add_structured(
+      "data.train", "path or list of sources", [&options] { return options.train.to_json(); },
+      [&options](const nlohmann::ordered_json& value) { return options.train.set(value); },
+      "What to train on: a file of conversations, or a list of such and of `{path, weight, task, image_root}`. With "
+      "`weight` each source has that share of what is drawn, whatever its size; with `repeat` instead an epoch goes "
+      "through it so often. `task` is that of all its samples (docs/data.md).");
+  table.add_structured(
+      "data.task_shares", "tasks with shares", [&options] { return options.task_shares.to_json(); },
+      [&options](const nlohmann::ordered_json& value) { return options.task_shares.set(value); },
+      "Shares of the tasks in what is drawn, such as `{vqa: 0.75, caption: 0.25}`, or `[vqa=0.75, caption=0.25]`; or a "
+      "schedule, `[{step: 0, shares: {vqa: 1, caption: 0}}, {step: 500, shares: {vqa: 1, caption: 1}}]`. Empty: tasks "
+      "come as the data set has them (docs/data.md).");
+  table.add_choice(
+      "data.curriculum", options.curriculum,
+      {{"none", Curriculum::kNone}, {"length", Curriculum::kLength}, {"images", Curriculum::kImages}},
+      "What the first epoch begins with: short samples, or samples of few images. It goes through the samples in 16 "
+      "stages, in random order within each; later epochs are in random order.");
   table.add("data.eval", options.eval, "File of conversations to evaluate on; empty: none.");
   table.add("data.image_root", options.image_root,
             "Folder that relative paths of images and videos start from; empty: the folder of the data file.");
   table.add("data.max_length", options.max_length,
             "Most tokens of a sample, image tokens included; a longer one is a bad sample, it is not cut.",
             std::optional{at_least<int64_t>(1)});
-  table.add("data.packing", options.packing, "Samples of a micro-batch lie end to end and do not see each other.",
-            std::optional{always_packed});
+  table.add("data.packing", options.packing,
+            "Samples are put into packs of up to `data.pack_max_tokens`, and training.global_batch_size counts packs. "
+            "Without it samples lie end to end too, and are not padded: packs make steps of equally many tokens "
+            "(docs/data.md).");
+  table.add("data.pack_max_tokens", options.pack_max_tokens,
+            "Most tokens of a pack, image tokens included; a sample with more is a bad sample.",
+            std::optional{at_least<int64_t>(1)});
+  table.add("data.pack_max_images", options.pack_max_images,
+            "Most images of a pack, videos included; a sample with more is a bad sample.",
+            std::optional{at_least<int64_t>(1)});
+  table.add("data.pack_max_tiles", options.pack_max_tiles,
+            "Most tiles of a pack, or patches where a model takes pictures in their own resolution. auto: no limit.",
+            std::optional{unless_auto(at_least<int64_t>(1))});
   table.add("data.max_images_per_sample", options.max_images_per_sample,
             "Most images of a sample; one with more is a bad sample. auto: no limit.",
             std::optional{unless_auto(at_least<int64_t>(1))});
@@ -65,6 +92,15 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.chat_template_date", options.chat_template_date,
             "What a template takes for today's date, such as 2026-11-22. auto: the day on which the run begins.",
             std::optional{is_date_or_auto()});
+}
+
+OrderSettings order_settings(const DataOptions& options, uint64_t seed) {
+  OrderSettings settings{.seed = seed, .curriculum = options.curriculum};
+  if (options.packing) {
+    settings.packs = {
+        .tokens = options.pack_max_tokens, .images = options.pack_max_images, .tiles = options.pack_max_tiles};
+  }
+  return settings;
 }
 
 }  // namespace vlmtrain::data

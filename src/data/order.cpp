@@ -1,31 +1,53 @@
 #include "vlmtrain/data/order.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 
 namespace vlmtrain::data {
 
-Cursor after(Cursor cursor, int64_t samples) {
-  if (cursor.position + 1 < samples) return {cursor.epoch, cursor.position + 1};
-  return {cursor.epoch + 1, 0};
+namespace {
+
+/// Blocks whose samples are mixed with each other.
+constexpr int64_t kBlocksMixed = 2;
+
+/// A data set of one lane has the orders that it had before there were lanes.
+uint64_t order_seed(uint64_t seed, int64_t epoch, int64_t lane) {
+  if (lane == 0) return stream_seed(seed, "order", {static_cast<uint64_t>(epoch)});
+  return stream_seed(seed, "order", {static_cast<uint64_t>(epoch), static_cast<uint64_t>(lane)});
 }
 
-std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch) {
-  return permutation(samples, stream_seed(seed, "order", {static_cast<uint64_t>(epoch)}));
+}  // namespace
+
+std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, int64_t lane) {
+  return permutation(samples, order_seed(seed, epoch, lane));
 }
 
-EpochSequence::EpochSequence(int64_t samples, uint64_t seed, Cursor start)
-    : samples_(samples), seed_(seed), cursor_(start), order_(epoch_order(samples, seed, start.epoch)) {
-  VLMTRAIN_CHECK(start.epoch >= 0 && start.position >= 0 && start.position < samples,
-                 "position {} of epoch {} with {} samples", start.position, start.epoch, samples);
-}
-
-int64_t EpochSequence::next() {
-  const int64_t index = order_[static_cast<size_t>(cursor_.position)];
-  const Cursor following = after(cursor_, samples_);
-  if (following.epoch != cursor_.epoch) order_ = epoch_order(samples_, seed_, following.epoch);
-  cursor_ = following;
-  return index;
+std::vector<int64_t> epoch_order_by_blocks(int64_t samples, const std::vector<int64_t>& blocks, uint64_t seed,
+                                           int64_t epoch, int64_t lane) {
+  VLMTRAIN_CHECK(!blocks.empty() && blocks.front() == 0 && std::ranges::is_sorted(blocks) && blocks.back() <= samples,
+                 "{} blocks of {} samples", blocks.size(), samples);
+  const uint64_t own = order_seed(seed, epoch, lane);
+  const auto order_of_blocks = permutation(std::ssize(blocks), own);
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(samples));
+  for (size_t first = 0; first < blocks.size(); first += kBlocksMixed) {
+    const auto begin = std::ssize(order);
+    for (size_t i = first; i < std::min(first + kBlocksMixed, blocks.size()); ++i) {
+      const auto block = static_cast<size_t>(order_of_blocks[i]);
+      const int64_t end = block + 1 < blocks.size() ? blocks[block + 1] : samples;
+      for (int64_t sample = blocks[block]; sample < end; ++sample) order.push_back(sample);
+    }
+    const auto mixed =
+        permutation(std::ssize(order) - begin, stream_seed(own, "blocks", {static_cast<uint64_t>(first)}));
+    const std::vector<int64_t> sorted(order.begin() + begin, order.end());
+    for (size_t i = 0; i < mixed.size(); ++i) {
+      order[static_cast<size_t>(begin) + i] = sorted[static_cast<size_t>(mixed[i])];
+    }
+  }
+  return order;
 }
 
 }  // namespace vlmtrain::data

@@ -30,6 +30,8 @@ class Look {
         known_(settings.cache.empty() ? CachedShapes() : read_outline_cache(settings.cache, settings.processor)),
         indices_(chosen(records.size(), settings.most_samples)),
         found_(static_cast<size_t>(records.size())),
+        ids_(found_.size()),
+        tasks_(found_.size()),
         problems_(found_.size()) {
     known_.resize(found_.size());
   }
@@ -85,10 +87,12 @@ class Look {
     }
     try {
       const Sample outline = make_outline(processor_, record, index);
-      found_[place] = CachedShape{fingerprint, shape_of(outline), outline.making_bytes, outline.id, outline.task};
+      found_[place] = CachedShape{fingerprint, shape_of(outline), outline.making_bytes, record.id, record.task};
     } catch (...) {
       Problem problem = describe(std::current_exception());
       if (!problem.skippable) throw;
+      ids_[place] = record.id;
+      tasks_[place] = record.task;
       problems_[place] = SampleProblem{std::move(problem.reason), std::move(problem.message)};
     }
   }
@@ -125,8 +129,8 @@ class Look {
     Outlines result;
     result.are_all = indices_.size() == found_.size();
     result.shapes.resize(found_.size());
-    result.ids.resize(found_.size());
-    result.tasks.resize(found_.size());
+    result.ids = std::move(ids_);
+    result.tasks = std::move(tasks_);
     for (size_t i = 0; i < found_.size(); ++i) {
       if (problems_[i]) result.problems.emplace(static_cast<int64_t>(i), std::move(*problems_[i]));
       if (!found_[i]) continue;
@@ -145,6 +149,8 @@ class Look {
   CachedShapes known_;
   const std::vector<int64_t> indices_;  // of the samples to look at
   CachedShapes found_;
+  std::vector<std::string> ids_;    // of bad samples
+  std::vector<std::string> tasks_;  // of bad samples
   std::vector<std::optional<SampleProblem>> problems_;
   std::atomic<int64_t> next_{0};  // into indices_
   std::atomic<int64_t> done_{0};

@@ -17,6 +17,10 @@ std::string_view name_of(std::string_view task) {
 
 }  // namespace
 
+std::string name_of_task(std::string_view task) {
+  return std::string(name_of(task));
+}
+
 Tasks::Tasks(const Outlines& outlines, const io::Records& records) {
   if (!outlines.are_all) {
     *this = Tasks(records);

@@ -165,21 +165,21 @@ OptionTable declare(Config& config) {
   return table;
 }
 
-int64_t total_steps(const engine::TrainingOptions& training, int64_t samples) {
+int64_t total_steps(const engine::TrainingOptions& training, double units) {
   if (training.max_steps) return *training.max_steps;
-  const double steps = training.epochs * static_cast<double>(samples) / static_cast<double>(training.global_batch_size);
+  const double steps = training.epochs * units / static_cast<double>(training.global_batch_size);
   if (steps > static_cast<double>(engine::kMostSteps)) {
-    throw usage_error("training.epochs: {} epochs of {} samples are {:.3g} steps of {}, more than {}; lower it",
-                      training.epochs, samples, steps, training.global_batch_size, engine::kMostSteps);
+    throw usage_error("training.epochs: {} epochs of {:.0f} samples are {:.3g} steps of {}, more than {}; lower it",
+                      training.epochs, units, steps, training.global_batch_size, engine::kMostSteps);
   }
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps)));
 }
 
-int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, int64_t samples) {
-  const int64_t from_zero = total_steps(training, samples);
+int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, double units) {
+  const int64_t from_zero = total_steps(training, units);
   if (training.max_steps) return from_zero;
   constexpr double kRounding = 1e-9;
-  const double left = (training.epochs - epochs) * static_cast<double>(samples);
+  const double left = (training.epochs - epochs) * units;
   return steps + std::max<int64_t>(
                      0, std::llround(std::ceil(left / static_cast<double>(training.global_batch_size) - kRounding)));
 }

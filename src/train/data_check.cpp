@@ -71,7 +71,8 @@ void settle_bad_samples(const data::Outlines& outlines, const Config& config, co
   try {
     data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records);
     if (ledger.count(data::SampleStatus::kDropped) == ledger.samples()) {
-      throw data_error("{}: none of the {} samples can be used; the first: {}", config.data.train, records.size(),
+      throw data_error("{}: none of the {} samples can be used; the first: {}", config.data.train.name(),
+                       records.size(),
                        outlines.problems.empty() ? "it was dropped before" : outlines.problems.begin()->second.message);
     }
   } catch (const UserError&) {

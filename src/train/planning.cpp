@@ -40,17 +40,17 @@ planner::Workload workload_of(const data::Outlines& outlines, const Config& conf
     if (outlines.shapes[i]) measured.push_back({outlines.ids[i], *outlines.shapes[i]});
   }
   if (measured.empty()) {
-    throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train, outlines.shapes.size(),
-                     outlines.problems.begin()->second.message);
+    throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train.name(),
+                     outlines.shapes.size(), outlines.problems.begin()->second.message);
   }
   return {.candidates = planner::worst_batches(std::move(measured), config.training.global_batch_size),
           .global_batch_size = config.training.global_batch_size};
 }
 
 PlannedData look_at_data_to_plan(const io::Records& records, const models::Processor& processor, const Config& config) {
-  const data::Outlines outlines = look_at_data(records, processor, config, config.data.train, /*cache=*/{});
+  const data::Outlines outlines = look_at_data(records, processor, config, config.data.train.name(), /*cache=*/{});
   if (!outlines.problems.empty()) {
-    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train,
+    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train.name(),
                  outlines.problems.size(), records.size(), outlines.problems.begin()->second.message);
   }
   return {.workload = workload_of(outlines, config),

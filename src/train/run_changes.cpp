@@ -18,7 +18,6 @@ namespace {
 constexpr std::string_view kFreely[]{"data.eval",
                                      "data.image_root",
                                      "data.max_length",
-                                     "data.packing",
                                      "data.max_images_per_sample",
                                      "data.image_max_pixels",
                                      "data.video_fps",
@@ -61,6 +60,12 @@ constexpr std::string_view kOnPurpose[]{"model.freeze_vision_tower",
                                         "model.quantization",
                                         "lora.dropout",
                                         "data.train",
+                                        "data.task_shares",
+                                        "data.curriculum",
+                                        "data.packing",
+                                        "data.pack_max_tokens",
+                                        "data.pack_max_images",
+                                        "data.pack_max_tiles",
                                         "data.chat_template",
                                         "data.chat_template_date",
                                         "training.global_batch_size",
@@ -142,7 +147,7 @@ nlohmann::ordered_json run_fingerprint(const Config& config, int64_t samples) {
     }
   }
   fingerprint[kSamplesKey] = std::to_string(samples);
-  fingerprint[kStepsKey] = std::to_string(total_steps(config.training, samples));
+  fingerprint[kStepsKey] = std::to_string(total_steps(config.training, static_cast<double>(samples)));
   return fingerprint;
 }
 

@@ -125,9 +125,42 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
   check_range("schedule_start", state.schedule_start.step, 0, state.step, path);
   check_range("schedule_start_skipped", state.schedule_start.skipped_steps, 0,
               std::min(state.schedule_start.step, state.skipped_steps), path);
-  check_range("epoch", state.cursor.epoch, 0, kMostEpochs, path);
-  check_range("position", state.cursor.position, 0, count_in(state.fingerprint, kSamplesKey).value_or(kMostSamples) - 1,
-              path);
+  for (const data::Place& place : state.cursor.lanes) {
+    check_range("epoch", place.epoch, 0, kMostEpochs, path);
+    check_range("position", place.position, 0, count_in(state.fingerprint, kSamplesKey).value_or(kMostSamples) - 1,
+                path);
+  }
+  check_range("batches", state.cursor.batches, 0, engine::kMostSteps, path);
+  for (const double due : state.cursor.due) {
+    if (std::isfinite(due)) continue;
+    throw data_error("{}: due is not finite: the file was changed; copy the checkpoint again", path.string());
+  }
+}
+
+nlohmann::ordered_json to_json(const data::Cursor& cursor) {
+  auto lanes = nlohmann::ordered_json::array();
+  for (const data::Place& place : cursor.lanes) lanes.push_back({{"epoch", place.epoch}, {"position", place.position}});
+  return {{"lanes", std::move(lanes)}, {"due", cursor.due}, {"batches", cursor.batches}};
+}
+
+/// Of a checkpoint from before there were lanes too.
+data::Cursor cursor_of(const nlohmann::ordered_json& json, int64_t step, const std::string& path) {
+  const auto place_of = [&](const nlohmann::ordered_json& place) {
+    return data::Place{.epoch = io::get<int64_t>(place, "epoch", path),
+                       .position = io::get<int64_t>(place, "position", path)};
+  };
+  if (!json.contains("cursor")) return {.lanes = {place_of(json)}, .due = {0}, .batches = step};
+  const auto& cursor = json["cursor"];
+  data::Cursor read{.lanes = {},
+                    .due = io::get<std::vector<double>>(cursor, "due", path),
+                    .batches = io::get<int64_t>(cursor, "batches", path)};
+  const auto lanes = cursor.find("lanes");
+  if (lanes == cursor.end() || !lanes->is_array() || lanes->size() != read.due.size()) {
+    throw data_error("{}: cursor has no list of lanes with as many entries as due; copy the checkpoint again", path);
+  }
+  read.lanes.reserve(lanes->size());
+  for (const auto& place : *lanes) read.lanes.push_back(place_of(place));
+  return read;
 }
 
 nlohmann::ordered_json to_json(const EvaluationState& evaluation) {
@@ -234,8 +267,7 @@ std::filesystem::path RunCheckpoints::save(const RunState& state, const models::
   io::write_file(trainer_state / "ledger.json", io::json_text(ledger.to_json(), 2) + "\n");
   nlohmann::ordered_json json{{"step", state.step},
                               {"skipped_steps", state.skipped_steps},
-                              {"epoch", state.cursor.epoch},
-                              {"position", state.cursor.position},
+                              {"cursor", to_json(state.cursor)},
                               {"fingerprint", state.fingerprint}};
   if (state.total_steps) json["total_steps"] = *state.total_steps;
   if (state.changed_at > 0) {
@@ -321,8 +353,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint) {
   state.step = io::get<int64_t>(json, "step", path.string());
   state.skipped_steps = number("skipped_steps");
   if (json.contains("total_steps")) state.total_steps = io::get<int64_t>(json, "total_steps", path.string());
-  state.cursor.epoch = io::get<int64_t>(json, "epoch", path.string());
-  state.cursor.position = io::get<int64_t>(json, "position", path.string());
+  state.cursor = cursor_of(json, state.step, path.string());
   state.changed_at = number("changed_at");
   state.schedule_start = {.step = number("schedule_start"), .skipped_steps = number("schedule_start_skipped")};
   state.settled_parts = io::get_or<std::vector<std::string>>(json, "settled_parts", {}, path.string());

@@ -27,9 +27,12 @@ using Inputs = std::vector<std::pair<std::string, fs::path>>;
 Inputs inputs_of(const Config& config) {
   Inputs inputs{{"model.path", config.model.path},
                 {"model.adapter", config.model.adapter},
-                {"data.train", config.data.train},
                 {"data.eval", config.data.eval},
                 {"data.image_root", config.data.image_root}};
+  for (const auto& source : config.data.train.all()) {
+    inputs.emplace_back("data.train", source.path);
+    if (!source.image_root.empty()) inputs.emplace_back("data.train", source.image_root);
+  }
   std::error_code unknown;
   std::erase_if(inputs, [&](const auto& input) { return input.second.empty() || !fs::exists(input.second, unknown); });
   return inputs;

@@ -33,7 +33,7 @@ void RunSaver::write_checkpoint() {
 }
 
 void RunSaver::write_ledger() const {
-  io::write_file(run_.folder / "ledger.json", io::json_text(run_.ledger.to_json(), 2) + "\n");
+  io::write_file(run_.folder / "ledger.json", io::json_text(run_.ledger_json(), 2) + "\n");
 }
 
 void RunSaver::save_before_the_end(const std::exception& error, const std::function<bool()>& numbers_are_lost) {

@@ -38,11 +38,13 @@ RunSetup::RunSetup(const Config& config, at::Device device)
       records(training_records(config)),
       processor(models::load_processor(config.model.path, processor_settings(config.data, config.model.adapter))),
       checkpoints(folder, config.output.keep, config.output.keep_best),
-      ledger(config.data.train, records->size()) {
+      ledger(config.data.train.name(), records->size()) {
   checkpoints.check();
   find_newest(config);
-  const data::Outlines outlines =
-      look_at_data(*records, *processor, config, config.data.train, folder / "data_check.jsonl");
+  data::Outlines outlines =
+      look_at_data(*records, *processor, config, config.data.train.name(), folder / "data_check.jsonl");
+  make_order(config, outlines);
+  if (resumed) restore_ledger(config);
   settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json");
   tasks.emplace(config.training.balance, data::Tasks(outlines, *records));
   settle_steps(config);
@@ -61,24 +63,80 @@ void RunSetup::find_newest(const Config& config) {
     auto resumption = resume_from(*newest, config, fingerprint);
     state = std::move(resumption.state);
     changes = std::move(resumption.changes);
-    restore_ledger(config, *newest);
     before_ = state.fingerprint;
   }
   state.fingerprint = std::move(fingerprint);
 }
 
-void RunSetup::restore_ledger(const Config& config, const std::filesystem::path& newest) {
-  const auto seed = static_cast<uint64_t>(config.training.seed);
-  const auto saved = load_ledger(newest);
+void RunSetup::make_order(const Config& config, data::Outlines& outlines) {
+  auto settings = data::order_settings(config.data, static_cast<uint64_t>(config.training.seed));
+  settings.blocks = records->blocks();
+  if (settings.packs) data::refuse_larger_than_packs(*settings.packs, outlines);
+  order.emplace(data::draw_order(*records, config.data.task_shares, outlines, std::move(settings)));
+  const std::string sizes = order->fingerprint();
+  describe_packs();
+  if (sizes.empty()) return;
+  state.fingerprint[kOrderKey] = sizes;
+  if (!resumed) return;
+  if (auto found = changes_since(before_, {{kOrderKey, sizes}}); !found.empty() && !has_other_samples()) {
+    changes.insert(changes.end(), found.begin(), found.end());
+    check_changes(changes, config.resume, *checkpoints.newest());
+  }
+}
+
+void RunSetup::describe_packs() const {
+  const auto& limits = order->settings().packs;
+  if (!limits) return;
+  data::Packs packs;
+  for (int64_t lane = 0; lane < order->lanes(); ++lane) {
+    const data::EpochOrder epoch = order->epoch(lane, 0);
+    for (const int64_t end : epoch.ends) packs.ends.push_back(std::ssize(packs.samples) + end);
+    packs.samples.insert(packs.samples.end(), epoch.samples.begin(), epoch.samples.end());
+  }
+  const data::PackFill fill = data::fill_of(packs, order->sizes(), *limits);
+  spdlog::info(
+      "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are taken; {} could "
+      "take no more for their images{}",
+      fill.packs, counted(std::ssize(packs.samples), "sample"), 100 * fill.tokens, limits->tokens, 100 * fill.images,
+      limits->images, fill.bound_by_media, limits->tiles ? " or tiles" : "");
+}
+
+nlohmann::ordered_json RunSetup::ledger_json() const {
+  auto json = ledger.to_json();
+  if (order->lanes() == 1) return json;
+  data::EpochProgress progress(ledger, *order);
+  auto lanes = nlohmann::ordered_json::array();
+  const auto& shares = order->chooser().shares(state.cursor.batches);
+  for (int64_t number = 0; number < order->lanes(); ++number) {
+    const data::Lane& lane = order->lane(number);
+    const auto of_status = [&](data::SampleStatus status) {
+      return std::ranges::count_if(lane.samples, [&](int64_t sample) { return ledger.status(sample) == status; });
+    };
+    lanes.push_back({{"name", lane.name},
+                     {"share", shares[static_cast<size_t>(number)]},
+                     {"samples", lane.samples.size()},
+                     {"used", of_status(data::SampleStatus::kUsed)},
+                     {"dropped", of_status(data::SampleStatus::kDropped)},
+                     {"epochs", progress.of_lane(number, state.cursor)}});
+  }
+  json["drawn_from"] = std::move(lanes);
+  return json;
+}
+
+void RunSetup::restore_ledger(const Config& config) {
+  const auto saved = load_ledger(*checkpoints.newest());
   if (!has_other_samples()) {
-    ledger = data::Ledger::restore(saved, config.data.train, records->size(), state.cursor, seed);
+    order->check(state.cursor, config.data.train.name());
+    ledger = data::Ledger::restore(saved, config.data.train.name(), *order, state.cursor);
     return;
   }
-  const auto samples = number_behind("", text_in(state.fingerprint, kSamplesKey)).value_or(0);
-  const auto earlier = data::Ledger::restore(saved, text_in(state.fingerprint, "data.train"), samples,
-                                             samples > 0 ? state.cursor : data::Cursor{}, seed);
-  io::write_file(folder / earlier_ledger(), io::json_text(earlier.to_json(), 2) + "\n");
-  state.cursor = {};
+  const auto samples = number_behind("", text_in(before_, kSamplesKey));
+  if (!samples || !saved.is_object() || saved.value("samples", nlohmann::ordered_json()) != *samples) {
+    throw data_error("{}: its ledger is not that of the {} samples that its state names; copy the checkpoint again",
+                     checkpoints.newest()->string(), samples.value_or(0));
+  }
+  io::write_file(folder / earlier_ledger(), io::json_text(saved, 2) + "\n");
+  state.cursor = order->start();
 }
 
 std::string RunSetup::earlier_ledger() const {
@@ -86,7 +144,9 @@ std::string RunSetup::earlier_ledger() const {
 }
 
 bool RunSetup::has_other_samples() const {
-  static constexpr std::string_view kKeys[] = {"data.train", kSamplesKey};
+  static constexpr std::string_view kKeys[] = {
+      "data.train",           "data.task_shares",    "data.curriculum", "data.packing", "data.pack_max_tokens",
+      "data.pack_max_images", "data.pack_max_tiles", kSamplesKey,       kOrderKey};
   return is_among(changes, kKeys);
 }
 
@@ -102,11 +162,11 @@ bool RunSetup::has_other_course() const {
 }
 
 void RunSetup::settle_steps(const Config& config) {
-  const int64_t usable = ledger.samples() - ledger.count(data::SampleStatus::kDropped);
+  const double usable = data::units_of_epoch(*order, ledger);
   const auto& options = config.training;
   if (!resumed) state.total_steps = train::total_steps(options, usable);
   if (!changes.empty()) {
-    const double epochs = data::EpochProgress(ledger, static_cast<uint64_t>(options.seed)).at(state.cursor);
+    const double epochs = data::EpochProgress(ledger, *order).at(state.cursor);
     state.total_steps = total_steps_after(state.step, epochs, options, usable);
     if (*state.total_steps <= state.step) {
       throw usage_error(
@@ -122,7 +182,7 @@ void RunSetup::settle_steps(const Config& config) {
       state.schedule_start = {.step = from_here ? state.step : 0, .skipped_steps = from_here ? state.skipped_steps : 0};
     }
   }
-  total_steps = state.total_steps.value_or(train::total_steps(options, records->size()));
+  total_steps = state.total_steps.value_or(train::total_steps(options, static_cast<double>(records->size())));
   schedule.shape = options.lr_scheduler;
   schedule.total_steps = total_steps - state.schedule_start.step;
   schedule.warmup_steps = std::llround(options.warmup_ratio * static_cast<double>(schedule.total_steps));
@@ -184,7 +244,7 @@ void RunSetup::plan_evaluation(const Config& config) {
   }
   if (!plan && !host) return;
   spdlog::info("evaluations: {} in batches of {}, planned in {:.1f} s{}",
-               counted(std::ssize(evaluated->records()), "sample"), evaluation_plan.batch_size, evaluation_plan.seconds,
+               counted(evaluated->records()->size(), "sample"), evaluation_plan.batch_size, evaluation_plan.seconds,
                evaluation_plan.fits ? "" : "; the largest may not fit, and is cut or left out then");
 }
 

@@ -9,6 +9,7 @@
 #include "train/host_run.h"
 #include "train/run_plan.h"
 #include "train/task_balance.h"
+#include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/engine/schedule.h"
 #include "vlmtrain/engine/training.h"
@@ -33,7 +34,8 @@ struct RunSetup {
   RunSetup(const Config& config, at::Device device);
 
   std::filesystem::path folder;
-  std::shared_ptr<const io::Records> records;
+  std::shared_ptr<const data::DataSet> records;
+  std::optional<data::DrawOrder> order;  ///< once the samples were looked at
   std::unique_ptr<models::Processor> processor;
   std::optional<EvaluationSet> evaluated;  ///< where the run has evaluations
   RunCheckpoints checkpoints;
@@ -52,6 +54,8 @@ struct RunSetup {
   std::unique_ptr<engine::Training> training;
   std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual card
 
+  /// The ledger, and of several sources or tasks what was drawn of each: its share, samples and epochs of its own.
+  nlohmann::ordered_json ledger_json() const;
   /// What the learning rates of the next step are multiplied by.
   double schedule_factor() const;
   /// What of the run goes on and what begins anew, for people; empty where nothing was changed.
@@ -59,7 +63,9 @@ struct RunSetup {
 
  private:
   void find_newest(const Config& config);
-  void restore_ledger(const Config& config, const std::filesystem::path& newest);
+  void make_order(const Config& config, data::Outlines& outlines);
+  void describe_packs() const;
+  void restore_ledger(const Config& config);
   void settle_steps(const Config& config);
   bool has_other_samples() const;
   bool has_other_course() const;

@@ -100,7 +100,7 @@ class LimitedRecords {
  private:
   void measure_usual() {
     if (usual_.empty()) usual_ = measure(config_.data, every_record());
-    if (usual_.empty()) throw data_error("{}: none of its samples can be used", config_.data.train);
+    if (usual_.empty()) throw data_error("{}: none of its samples can be used", config_.data.train.name());
   }
 
   std::optional<planner::LimitedSamples> limited(std::vector<planner::MeasuredSample> kept) const {

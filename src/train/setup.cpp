@@ -73,8 +73,14 @@ std::shared_ptr<const io::Records> read_records(const std::filesystem::path& fil
   return records;
 }
 
-std::shared_ptr<const io::Records> training_records(const Config& config) {
-  return read_records(config.data.train, config.data.image_root);
+std::shared_ptr<const data::DataSet> training_records(const Config& config) {
+  std::vector<data::DataSet::Part> parts;
+  parts.reserve(config.data.train.all().size());
+  for (const data::Source& source : config.data.train.all()) {
+    const auto& root = source.image_root.empty() ? config.data.image_root : source.image_root;
+    parts.push_back({.source = source, .records = read_records(source.path, root)});
+  }
+  return std::make_shared<data::DataSet>(std::move(parts));
 }
 
 std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
@@ -97,7 +103,6 @@ data::LoaderSettings loader_settings(const Config& config) {
           .global_batch_tokens = config.training.balance.global_batch_tokens,
           .num_workers = config.data.num_workers,
           .bytes_ahead = planner::bytes_for_samples_ahead(memory::host_limit_bytes(), memory::host_bytes()),
-          .seed = static_cast<uint64_t>(config.training.seed),
           .on_bad_sample = config.data.on_bad_sample};
 }
 

@@ -35,7 +35,7 @@ StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, c
       device_(device),
       consensus_(consensus),
       on_event_(std::move(on_event)),
-      loader_(*run.records, *run.processor, settings_of_loader(config, run), run.state.cursor, run.ledger),
+      loader_(*run.records, *run.processor, *run.order, settings_of_loader(config, run), run.state.cursor, run.ledger),
       twin_(twin_of(config, run, device, on_event_)),
       upcoming_(loader_, run.choices, *run.tasks, twin_.get(), run.state.step + 1, run.total_steps),
       guard_(*run.training, device, consensus,

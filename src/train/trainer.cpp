@@ -67,7 +67,7 @@ std::string reason_of(const std::exception& error) {
 class Trainer {
  public:
   Trainer(const Config& config, at::Device device, bool quiet)
-      : config_(config), device_(device), run_(config, device), epochs_(run_.ledger, seed()) {
+      : config_(config), device_(device), run_(config, device), epochs_(run_.ledger, *run_.order) {
     add_callbacks(quiet);
     add_evaluations();
     log_run();
@@ -191,10 +191,10 @@ class Trainer {
                  number_words(run_.model->parameters().total_elements()),
                  number_words(run_.training->optimizer.trained_elements()), engine::name_of(training.precision),
                  device_.str());
-    spdlog::info("data {}: {} usable samples; {} steps of {}{} samples, in {} micro-batches of {}", config_.data.train,
-                 run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
-                 training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
-                 training.global_batch_size / micro, micro);
+    spdlog::info("data {}: {} usable samples; {} steps of {}{} {}, in {} micro-batches of {}",
+                 config_.data.train.name(), run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped),
+                 run_.total_steps, training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
+                 config_.data.packing ? "packs" : "samples", training.global_batch_size / micro, micro);
     for (const auto& line :
          {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks->description()}) {
       if (!line.empty()) spdlog::info("{}", line);

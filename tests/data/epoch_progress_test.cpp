@@ -2,16 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include "data/fake_processor.h"
+
 namespace vlmtrain::data {
 namespace {
 
 TEST(EpochProgress, IsTheShareOfPlacesWithoutDrops) {
   const Ledger ledger("train.json", 8);
-  EpochProgress progress(ledger, 3);
-  EXPECT_DOUBLE_EQ(progress.at({0, 0}), 0);
-  EXPECT_DOUBLE_EQ(progress.at({0, 2}), 0.25);
-  EXPECT_DOUBLE_EQ(progress.at({2, 6}), 2.75);
-  EXPECT_DOUBLE_EQ(progress.at({1, 4}), 1.5) << "back again";
+  const DrawOrder all(8, 3);
+  EpochProgress progress(ledger, all);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(0, 0)), 0);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(0, 2)), 0.25);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(2, 6)), 2.75);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(1, 4)), 1.5) << "back again";
 }
 
 TEST(EpochProgress, AnEpochEndsWithItsLastUsableSample) {
@@ -19,23 +22,25 @@ TEST(EpochProgress, AnEpochEndsWithItsLastUsableSample) {
   Ledger ledger("train.json", kSamples);
   const auto order = epoch_order(kSamples, 7, 1);
   for (const size_t place : {2U, 9U, 18U, 19U}) ledger.mark_dropped(order[place], "s", "too long", "is too long");
-  EpochProgress progress(ledger, 7);
-  EXPECT_DOUBLE_EQ(progress.at({1, 2}), 1 + 2.0 / 16);
-  EXPECT_DOUBLE_EQ(progress.at({1, 3}), 1 + 2.0 / 16) << "a dropped sample is no part of the epoch";
-  EXPECT_DOUBLE_EQ(progress.at({1, 17}), 1 + 15.0 / 16);
-  EXPECT_DOUBLE_EQ(progress.at({1, 18}), 2) << "what follows is dropped";
-  EXPECT_DOUBLE_EQ(progress.at({2, 0}), 2);
+  const DrawOrder all(kSamples, 7);
+  EpochProgress progress(ledger, all);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(1, 2)), 1 + 2.0 / 16);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(1, 3)), 1 + 2.0 / 16) << "a dropped sample is no part of the epoch";
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(1, 17)), 1 + 15.0 / 16);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(1, 18)), 2) << "what follows is dropped";
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(2, 0)), 2);
 }
 
 TEST(EpochProgress, FollowsWhatIsDroppedOnTheWay) {
   Ledger ledger("train.json", 10);
-  EpochProgress progress(ledger, 7);
+  const DrawOrder all(10, 7);
+  EpochProgress progress(ledger, all);
   const auto order = epoch_order(10, 7, 0);
-  EXPECT_DOUBLE_EQ(progress.at({0, 5}), 0.5);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(0, 5)), 0.5);
   ledger.mark_dropped(order[4], "s", "does not fit into memory", "is too large");
-  EXPECT_DOUBLE_EQ(progress.at({0, 5}), 4.0 / 9);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(0, 5)), 4.0 / 9);
   ledger.mark_dropped(order[9], "s", "unreadable image", "is cut off");
-  EXPECT_DOUBLE_EQ(progress.at({0, 9}), 1);
+  EXPECT_DOUBLE_EQ(progress.at(cursor_at(0, 9)), 1);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/data/loader.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/io/records.h"
 
@@ -54,6 +55,24 @@ inline io::RecordList make_records(int64_t count) {
     records[i].place = fmt::format("line {}", i + 1);
   }
   return records;
+}
+
+struct OwnOrder {
+  DrawOrder order;
+};
+
+/// A loader of all records in one lane.
+class OneLaneLoader : private OwnOrder, public Loader {
+ public:
+  OneLaneLoader(const io::Records& records, const SampleProcessor& processor, LoaderSettings settings, uint64_t seed,
+                Cursor start, Ledger& ledger)
+      : OwnOrder{DrawOrder(records.size(), seed)},
+        Loader(records, processor, order, settings, std::move(start), ledger) {}
+};
+
+/// Where a data set of one lane goes on.
+inline Cursor cursor_at(int64_t epoch, int64_t position) {
+  return {.lanes = {{.epoch = epoch, .position = position}}, .due = {0}, .batches = 0};
 }
 
 /// Lets threads overtake each other: a wait of 0 to 150 microseconds that differs from index to index.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "data/fake_processor.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::data {
@@ -65,11 +66,11 @@ TEST(Ledger, RestoresFromTheCursor) {
   before.mark_used(order[1]);
   before.mark_dropped(order[2], "c", "too long", "c");
   before.mark_dropped(order[5], "f", "unusable record", "f");  // known from the start, not reached yet
-  const Ledger restored = Ledger::restore(before.to_json(), "train.json", 6, {0, 3}, 1);
+  const Ledger restored = Ledger::restore(before.to_json(), "train.json", DrawOrder(6, 1), cursor_at(0, 3));
   EXPECT_EQ(restored.to_json(), before.to_json());
   expect_counts(restored, 2, 2, 0, 2);
-  expect_counts(Ledger::restore(before.to_json(), "train.json", 6, {1, 0}, 1), 4, 2, 0, 0);
-  expect_counts(Ledger::restore(Ledger("", 6).to_json(), "train.json", 6, {0, 0}, 1), 0, 0, 0, 6);
+  expect_counts(Ledger::restore(before.to_json(), "train.json", DrawOrder(6, 1), cursor_at(1, 0)), 4, 2, 0, 0);
+  expect_counts(Ledger::restore(Ledger("", 6).to_json(), "train.json", DrawOrder(6, 1), cursor_at(0, 0)), 0, 0, 0, 6);
 }
 
 TEST(Ledger, AFailedSampleIsTriedAnew) {
@@ -77,13 +78,13 @@ TEST(Ledger, AFailedSampleIsTriedAnew) {
   Ledger before("train.json", 3);
   before.mark_used(order[0]);
   before.mark_failed(order[1], "b", "too long", "b");
-  expect_counts(Ledger::restore(before.to_json(), "train.json", 3, {0, 1}, 1), 1, 0, 0, 2);
+  expect_counts(Ledger::restore(before.to_json(), "train.json", DrawOrder(3, 1), cursor_at(0, 1)), 1, 0, 0, 2);
 }
 
 TEST(Ledger, RefusesWhatIsNotItsDataSet) {
   const auto error_of = [](const nlohmann::ordered_json& saved) -> std::string {
     try {
-      Ledger::restore(saved, "train.json", 6, {0, 0}, 1);
+      Ledger::restore(saved, "train.json", DrawOrder(6, 1), cursor_at(0, 0));
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
       return error.what();

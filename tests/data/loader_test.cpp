@@ -77,13 +77,12 @@ TEST(Loader, TheOrderDoesNotDependOnTheThreads) {
   for (const int64_t workers : {1, 2, 4}) {
     for (const int64_t ahead : {0, 1, 50}) {
       Ledger ledger("train.json", 23);
-      Loader loader(records, processor,
-                    {.global_batch_size = 5,
-                     .num_workers = workers,
-                     .samples_ahead = ahead,
-                     .seed = 3,
-                     .on_bad_sample = BadSamplePolicy::kSkip},
-                    {}, ledger);
+      OneLaneLoader loader(records, processor,
+                           {.global_batch_size = 5,
+                            .num_workers = workers,
+                            .samples_ahead = ahead,
+                            .on_bad_sample = BadSamplePolicy::kSkip},
+                           3, {}, ledger);
       const auto batches = draw(loader, 12).batches;
       if (expected.empty()) expected = batches;
       EXPECT_EQ(batches, expected) << workers << " workers, " << ahead << " ahead";
@@ -98,8 +97,8 @@ TEST(Loader, SaysOnceThatItHoldsSamplesBack) {
   for (const int64_t bytes : {0, 1}) {
     Ledger ledger("train.json", 23);
     const CapturedLog log;
-    Loader loader(records, processor, {.global_batch_size = 5, .num_workers = 2, .bytes_ahead = bytes, .seed = 3}, {},
-                  ledger);
+    OneLaneLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2, .bytes_ahead = bytes}, 3, {},
+                         ledger);
     const Drawn drawn = draw(loader, 12);
     if (bytes == 0) unbounded = drawn;
     EXPECT_EQ(drawn.batches, unbounded.batches);
@@ -114,14 +113,14 @@ TEST(Loader, BatchesAreExactAcrossEpochs) {
   const auto records = make_records(7);
   const FakeProcessor processor;
   Ledger ledger("train.json", 7);
-  Loader loader(records, processor, {.global_batch_size = 5, .num_workers = 2, .seed = 11}, {}, ledger);
+  OneLaneLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 11, {}, ledger);
   std::vector<int64_t> drawn;
   for (int64_t step = 1; step <= 7; ++step) {
     const GlobalBatch batch = loader.next();
     ASSERT_EQ(batch.samples.size(), 5U);
     EXPECT_EQ(batch.label_tokens, 5);
     EXPECT_GE(batch.wait_seconds, 0);
-    EXPECT_EQ(batch.next, (Cursor{step * 5 / 7, step * 5 % 7}));
+    EXPECT_EQ(batch.next.lanes[0], (Place{step * 5 / 7, step * 5 % 7}));
     for (const int64_t index : indices(batch)) drawn.push_back(index);
   }
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
@@ -134,7 +133,7 @@ TEST(Loader, ASampleHasANewSeedEachTimeItIsDrawn) {
   const FakeProcessor processor;
   const auto seeds = [&](uint64_t seed, int64_t batch_size) {
     Ledger ledger("train.json", 7);
-    Loader loader(records, processor, {.global_batch_size = batch_size, .num_workers = 2, .seed = seed}, {}, ledger);
+    OneLaneLoader loader(records, processor, {.global_batch_size = batch_size, .num_workers = 2}, seed, {}, ledger);
     return draw(loader, 30 / batch_size).seeds;
   };
   const auto drawn = seeds(11, 5);
@@ -147,24 +146,23 @@ TEST(Loader, ABatchMayHoldMoreThanAnEpoch) {
   const auto records = make_records(2);
   const FakeProcessor processor;
   Ledger ledger("train.json", 2);
-  Loader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, {}, ledger);
+  OneLaneLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 0, {}, ledger);
   EXPECT_EQ(loader.next().samples.size(), 5U);
-  EXPECT_EQ(loader.next().next, (Cursor{5, 0}));
+  EXPECT_EQ(loader.next().next.lanes[0], (Place{5, 0}));
 }
 
 TEST(Loader, ResumesWithTheSameBatchesAndLedger) {
   const auto records = make_records(23);
   const FakeProcessor processor(reject_every_fourth);
-  const LoaderSettings settings{
-      .global_batch_size = 5, .num_workers = 3, .seed = 3, .on_bad_sample = BadSamplePolicy::kSkip};
+  const LoaderSettings settings{.global_batch_size = 5, .num_workers = 3, .on_bad_sample = BadSamplePolicy::kSkip};
   const CapturedLog log;
   for (int64_t stop = 1; stop < 10; ++stop) {
     Ledger ledger("train.json", 23);
-    Loader loader(records, processor, settings, {}, ledger);
+    OneLaneLoader loader(records, processor, settings, 3, {}, ledger);
     const Cursor cursor = draw(loader, stop, &ledger).cursors.back();
-    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", 23, cursor, 3);
+    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", DrawOrder(23, 3), cursor);
     EXPECT_EQ(restored.to_json(), ledger.to_json());
-    Loader resumed(records, processor, settings, cursor, restored);
+    OneLaneLoader resumed(records, processor, settings, 3, cursor, restored);
     const Drawn expected = draw(loader, 6, &ledger);
     const Drawn actual = draw(resumed, 6, &restored);
     EXPECT_EQ(actual.batches, expected.batches) << "stopped after " << stop;
@@ -182,8 +180,9 @@ TEST(Loader, SkipsUnusableRecordsAndWarnsOfEachOnce) {
   const FakeProcessor processor;
   Ledger ledger("train.json", 6);
   const CapturedLog log;
-  Loader loader(records, processor, {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip},
-                {}, ledger);
+  OneLaneLoader loader(records, processor,
+                       {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 0, {},
+                       ledger);
   for (int64_t step = 0; step < 5; ++step) {
     const GlobalBatch batch = loader.next();
     mark_used(ledger, batch);
@@ -204,7 +203,7 @@ TEST(Loader, StopsAtABadSample) {
     if (index == bad) reject(index);
   });
   Ledger ledger("train.json", 8);
-  Loader loader(records, processor, {.global_batch_size = 4, .num_workers = 2, .seed = 5}, {}, ledger);
+  OneLaneLoader loader(records, processor, {.global_batch_size = 4, .num_workers = 2}, 5, {}, ledger);
   mark_used(ledger, loader.next());
   EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("is too long; raise data.max_length"));
   EXPECT_EQ(ledger.status(bad), SampleStatus::kFailed);
@@ -221,9 +220,9 @@ TEST(Loader, ASampleThatWasDroppedStaysDroppedAndTheNextOneTakesItsPlace) {
   });
   Ledger ledger("train.json", 10);
   const CapturedLog log;
-  Loader loader(records, processor,
-                {.global_batch_size = 4, .num_workers = 2, .seed = 5, .on_bad_sample = BadSamplePolicy::kSkip}, {},
-                ledger);
+  OneLaneLoader loader(records, processor,
+                       {.global_batch_size = 4, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 5, {},
+                       ledger);
   std::vector<int64_t> wanted;
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
     for (const int64_t index : epoch_order(10, 5, epoch)) {
@@ -248,7 +247,7 @@ TEST(Loader, WhatTheLedgerHasAsDroppedIsNotEvenRead) {
   });
   Ledger ledger("train.json", 7);
   for (const int64_t index : {2, 5}) ledger.mark_dropped(index, "s", "too long", "is too long");
-  Loader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, {}, ledger);
+  OneLaneLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 0, {}, ledger);
   std::vector<int64_t> drawn;
   for (int64_t step = 0; step < 6; ++step) std::ranges::copy(indices(loader.next()), std::back_inserter(drawn));
   std::ranges::sort(drawn);
@@ -260,8 +259,7 @@ TEST(Loader, WhatTheLedgerHasAsDroppedIsNotEvenRead) {
 TEST(Loader, ALostSampleIsReplacedByTheNextOneWhoeverHasDrawnItAlready) {
   const auto records = make_records(23);
   const FakeProcessor processor(reject_every_fourth);
-  const LoaderSettings settings{
-      .global_batch_size = 4, .num_workers = 3, .seed = 3, .on_bad_sample = BadSamplePolicy::kSkip};
+  const LoaderSettings settings{.global_batch_size = 4, .num_workers = 3, .on_bad_sample = BadSamplePolicy::kSkip};
   const CapturedLog log;
   // The seed is the place's.
   const auto key = [](const Sample& sample) { return std::pair(sample.index, sample.seed); };
@@ -271,7 +269,7 @@ TEST(Loader, ALostSampleIsReplacedByTheNextOneWhoeverHasDrawnItAlready) {
     return found;
   };
   Ledger once("train.json", 23);
-  Loader alone(records, processor, settings, {}, once);
+  OneLaneLoader alone(records, processor, settings, 3, {}, once);
   std::vector<Sample> stream;
   for (int64_t step = 0; step < 12; ++step) {
     auto batch = alone.next();
@@ -279,7 +277,7 @@ TEST(Loader, ALostSampleIsReplacedByTheNextOneWhoeverHasDrawnItAlready) {
   }
   for (const size_t ahead : {0U, 1U, 2U}) {
     Ledger ledger("train.json", 23);
-    Loader loader(records, processor, settings, {}, ledger);
+    OneLaneLoader loader(records, processor, settings, 3, {}, ledger);
     GlobalBatch step = loader.next();
     std::vector<GlobalBatch> later;
     for (size_t i = 0; i < ahead; ++i) later.push_back(loader.next());
@@ -295,11 +293,11 @@ TEST(Loader, ALostSampleIsReplacedByTheNextOneWhoeverHasDrawnItAlready) {
     }
     Cursor next = step.next;
     EXPECT_EQ(step.label_tokens, 4);
-    EXPECT_EQ(next, after(step.places.at(step.samples.back().seed), 23));
+    EXPECT_EQ(next.lanes[0], step.units.back().behind);
     for (const auto& sample : keys(step)) drawn.push_back(sample);
     // A run that is resumed behind this step goes on with the same samples.
-    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", 23, next, 3);
-    Loader resumed(records, processor, settings, next, restored);
+    Ledger restored = Ledger::restore(ledger.to_json(), "train.json", DrawOrder(23, 3), next);
+    OneLaneLoader resumed(records, processor, settings, 3, next, restored);
     for (int64_t i = 0; i < 8; ++i) {
       const GlobalBatch batch = loader.next();
       EXPECT_EQ(keys(resumed.next()), keys(batch)) << i;
@@ -316,7 +314,7 @@ TEST(Loader, ErrorsThatAreNotTheSamplesFaultAreNeverSkipped) {
     const CapturedLog log;
     const FakeProcessor processor([error](int64_t) { throw error; });
     Ledger ledger("train.json", 3);
-    Loader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
+    OneLaneLoader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, 0, {}, ledger);
     EXPECT_THROW(loader.next(), decltype(error));
     EXPECT_EQ(ledger.count(SampleStatus::kFailed), 1);
     EXPECT_THAT(log.text(), HasSubstr("error: train.json: sample s"));
@@ -335,7 +333,8 @@ TEST(Loader, BadDataOfAnyKindIsSkipped) {
   });
   Ledger ledger("train.json", 3);
   const CapturedLog log;
-  Loader loader(records, processor, {.global_batch_size = 3, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
+  OneLaneLoader loader(records, processor, {.global_batch_size = 3, .on_bad_sample = BadSamplePolicy::kSkip}, 0, {},
+                       ledger);
   loader.next();
   EXPECT_EQ(ledger.to_json()["reasons"].dump(), R"({"bad data":1})");
 }
@@ -344,9 +343,9 @@ TEST(Loader, AnEpochWithoutAUsableSampleIsAnError) {
   auto records = make_records(4);
   const FakeProcessor processor(reject);
   const CapturedLog log;
-  for (const Cursor start : {Cursor{0, 0}, Cursor{0, 2}, Cursor{3, 3}}) {
+  for (const Cursor& start : {cursor_at(0, 0), cursor_at(0, 2), cursor_at(3, 3)}) {
     Ledger ledger("train.json", 4);
-    Loader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, start, ledger);
+    OneLaneLoader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, 0, start, ledger);
     EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("none of the 4 samples can be used"));
     EXPECT_EQ(ledger.count(SampleStatus::kDropped), 4);
   }
@@ -360,8 +359,9 @@ TEST(Loader, ManyBadSamplesDoNotFloodTheLog) {
   Ledger ledger("train.json", 100);
   const CapturedLog log;
   {
-    Loader loader(records, processor,
-                  {.global_batch_size = 50, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
+    OneLaneLoader loader(records, processor,
+                         {.global_batch_size = 50, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 0, {},
+                         ledger);
     for (int64_t step = 0; step < 4; ++step) loader.next();
   }
   EXPECT_EQ(log.lines(), 21);
@@ -371,9 +371,11 @@ TEST(Loader, ManyBadSamplesDoNotFloodTheLog) {
 TEST(Loader, RefusesAnEmptyDataSetAndAForeignCursor) {
   const FakeProcessor processor;
   Ledger none("train.json", 0);
-  EXPECT_THAT(error_of([&] { Loader(make_records(0), processor, {}, {}, none); }), HasSubstr("holds no samples"));
+  EXPECT_THAT(error_of([&] { OneLaneLoader(make_records(0), processor, {}, 0, {}, none); }),
+              HasSubstr("holds no samples"));
   Ledger three("train.json", 3);
-  EXPECT_THAT(error_of([&] { Loader(make_records(3), processor, {}, {0, 3}, three); }), HasSubstr("file holds 3"));
+  EXPECT_THAT(error_of([&] { OneLaneLoader(make_records(3), processor, {}, 0, cursor_at(0, 3), three); }),
+              HasSubstr("file holds 3"));
 }
 
 TEST(Loader, StopsWhileThreadsAreBusy) {
@@ -381,10 +383,8 @@ TEST(Loader, StopsWhileThreadsAreBusy) {
   const FakeProcessor processor(stagger);
   for (int64_t repetition = 0; repetition < 200; ++repetition) {
     Ledger ledger("train.json", 40);
-    Loader loader(
-        records, processor,
-        {.global_batch_size = 3, .num_workers = 1 + repetition % 4, .seed = static_cast<uint64_t>(repetition)}, {},
-        ledger);
+    OneLaneLoader loader(records, processor, {.global_batch_size = 3, .num_workers = 1 + repetition % 4},
+                         static_cast<uint64_t>(repetition), {}, ledger);
     for (int64_t step = 0; step < repetition % 3; ++step) mark_used(ledger, loader.next());
     EXPECT_EQ(ledger.count(SampleStatus::kUsed), repetition % 3 * 3);
   }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::data {
@@ -10,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class DataOptionsTest : public testing::Test {
+class DataOptionsTest : public io::TemporaryFolderTest {
  protected:
   DataOptionsTest() { declare(table_, options_); }
 
@@ -31,7 +32,7 @@ TEST_F(DataOptionsTest, ReadsValues) {
   EXPECT_EQ(options_.on_bad_sample, BadSamplePolicy::kFail);
   table_.read("", {"data.train=a.json", "data.on_bad_sample=skip", "data.image_max_pixels=1000", "data.packing=true",
                    "data.max_images_per_sample=auto", "data.video_fps=0.5", "data.video_max_frames=16"});
-  EXPECT_EQ(options_.train, "a.json");
+  EXPECT_EQ(options_.train.name(), "a.json");
   EXPECT_EQ(options_.on_bad_sample, BadSamplePolicy::kSkip);
   EXPECT_EQ(options_.image_max_pixels, 1000);
   EXPECT_EQ(options_.video_fps, 0.5);
@@ -39,8 +40,38 @@ TEST_F(DataOptionsTest, ReadsValues) {
   EXPECT_FALSE(options_.max_images_per_sample.has_value());
 }
 
+TEST_F(DataOptionsTest, SourcesAndSharesComeBackFromTheResolvedConfiguration) {
+  table_.read("",
+              {"data.train=[{path: 'a, b.json', weight: 0.25, task: vqa}, {path: 7.json, weight: 3, image_root: /d}]",
+               "data.task_shares=[{step: 0, shares: {vqa: 1, caption: 0}}, {step: 50, shares: [vqa=1, caption=2]}]"});
+  EXPECT_EQ(options_.train.name(), "a, b.json and 1 more source");
+  EXPECT_TRUE(options_.train.have_shares());
+  const auto yaml = table_.to_yaml();
+  DataOptions again;
+  OptionTable table;
+  declare(table, again);
+  table.read(put("config.yaml", yaml), {});
+  EXPECT_EQ(again.train.all(), options_.train.all());
+  EXPECT_EQ(again.task_shares.changes(), options_.task_shares.changes());
+  ASSERT_EQ(again.train.all().size(), 2U);
+  EXPECT_EQ(again.train.all()[0], (Source{.path = "a, b.json", .weight = 0.25, .task = "vqa", .image_root = {}}));
+  ASSERT_EQ(again.task_shares.changes().size(), 2U);
+  EXPECT_EQ(again.task_shares.changes()[1].shares[1], std::pair(std::string("caption"), 2.0));
+}
+
 TEST_F(DataOptionsTest, RefusesWhatCannotBe) {
-  EXPECT_THAT(error_of("data.packing=false"), HasSubstr("samples always lie end to end"));
+  EXPECT_THAT(error_of("data.train={path: a.json, weights: 1}"), HasSubstr("did you mean weight?"));
+  EXPECT_THAT(error_of("data.train={weight: 1}"), HasSubstr("a source has no path"));
+  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: -1}]"), HasSubstr("greater than 0, not -1"));
+  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: .nan}]"), HasSubstr("greater than 0"));
+  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: 1, repeat: 2}]"), HasSubstr("both weight and repeat"));
+  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: 1}, b.json]"), HasSubstr("give each one"));
+  EXPECT_THAT(error_of("data.train=[[a.json]]"), HasSubstr("a source is a path"));
+  EXPECT_THAT(error_of("data.task_shares={vqa: -0.5}"), HasSubstr("numbers from 0 on"));
+  EXPECT_THAT(error_of("data.task_shares={vqa: 0}"), HasSubstr("no task has a share above 0"));
+  EXPECT_THAT(error_of("data.task_shares=[vqa=1, vqa=2]"), HasSubstr("stands twice"));
+  EXPECT_THAT(error_of("data.task_shares=[{step: 3, shares: {vqa: 1}}]"), HasSubstr("the first is 0"));
+  EXPECT_THAT(error_of("data.pack_max_tokens=0"), HasSubstr("at least 1"));
   EXPECT_THAT(error_of("data.max_length=0"), HasSubstr("at least 1"));
   EXPECT_THAT(error_of("data.num_workers=0"), HasSubstr("from 1 to 1024"));
   EXPECT_THAT(error_of("data.image_max_pixels=0"), HasSubstr("auto, or at least 1"));

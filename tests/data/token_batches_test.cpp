@@ -42,10 +42,10 @@ int64_t tokens_of(const GlobalBatch& batch) {
 
 class TokenBatchesTest : public testing::Test {
  protected:
-  std::vector<GlobalBatch> draw(int64_t batches, LoaderSettings settings, Cursor start = {}) {
+  std::vector<GlobalBatch> draw(int64_t batches, LoaderSettings settings, uint64_t seed = 0, const Cursor& start = {}) {
     settings.on_bad_sample = BadSamplePolicy::kSkip;
     Ledger ledger("train.json", records_.size());
-    Loader loader(records_, processor_, settings, start, ledger);
+    OneLaneLoader loader(records_, processor_, settings, seed, start, ledger);
     std::vector<GlobalBatch> drawn;
     for (int64_t i = 0; i < batches; ++i) drawn.push_back(loader.next());
     return drawn;
@@ -59,7 +59,7 @@ class TokenBatchesTest : public testing::Test {
 TEST_F(TokenBatchesTest, AStepComesAsNearToItsTokensAsWholeSamplesAllow) {
   constexpr int64_t kGoal = 20;
   std::vector<int64_t> sizes;
-  for (const auto& batch : draw(60, {.global_batch_size = 1, .seed = 4})) sizes.push_back(tokens_of(batch));
+  for (const auto& batch : draw(60, {.global_batch_size = 1}, 4)) sizes.push_back(tokens_of(batch));
   std::vector<std::vector<int64_t>> wanted{{}};
   for (const int64_t size : sizes) {
     const auto sum = [&] { return std::accumulate(wanted.back().begin(), wanted.back().end(), int64_t{0}); };
@@ -70,7 +70,7 @@ TEST_F(TokenBatchesTest, AStepComesAsNearToItsTokensAsWholeSamplesAllow) {
   }
   wanted.pop_back();
   ASSERT_GE(wanted.size(), 15U);
-  const auto drawn = draw(std::ssize(wanted), {.global_batch_size = 100, .global_batch_tokens = kGoal, .seed = 4});
+  const auto drawn = draw(std::ssize(wanted), {.global_batch_size = 100, .global_batch_tokens = kGoal}, 4);
   bool is_over = false, is_under = false;
   for (size_t i = 0; i < wanted.size(); ++i) {
     std::vector<int64_t> found;
@@ -93,11 +93,11 @@ TEST_F(TokenBatchesTest, NeverTakesMoreSamplesThanTheGlobalBatchSizeNorNone) {
 }
 
 TEST_F(TokenBatchesTest, GoesOnAtAnyStepAsIfItHadNotStopped) {
-  const LoaderSettings settings{.global_batch_size = 8, .global_batch_tokens = 20, .num_workers = 3, .seed = 9};
-  const auto whole = draw(20, settings);
+  const LoaderSettings settings{.global_batch_size = 8, .global_batch_tokens = 20, .num_workers = 3};
+  const auto whole = draw(20, settings, 9);
   const auto key = [](const Sample& sample) { return std::pair(sample.index, sample.seed); };
   for (size_t done = 1; done < whole.size(); ++done) {
-    const auto rest = draw(1, settings, whole[done - 1].next);
+    const auto rest = draw(1, settings, 9, whole[done - 1].next);
     ASSERT_EQ(rest[0].samples.size(), whole[done].samples.size());
     for (size_t i = 0; i < rest[0].samples.size(); ++i) EXPECT_EQ(key(rest[0].samples[i]), key(whole[done].samples[i]));
     EXPECT_EQ(rest[0].next, whole[done].next);

@@ -14,7 +14,7 @@ inline io::Record conversation(std::string id, const std::vector<std::string>& t
                                std::vector<std::string> images = {}) {
   io::Record record;
   record.id = std::move(id);
-  for (const auto& image : images) record.images.emplace_back(parity::Case("mixed_batch").folder() / "images" / image);
+  for (const auto& image : images) record.images.emplace_back(parity::Case("mixed_batch").images() / image);
   for (const auto& text : texts)
     record.turns.push_back({record.turns.size() % 2 == 0 ? io::Role::kUser : io::Role::kAssistant, text});
   return record;
@@ -39,8 +39,7 @@ inline std::vector<data::Sample> batch_of_eight() {
   });
   const auto processor = parity::Case("mixed_batch").load_processor();
   std::vector<data::Sample> samples;
-  for (size_t i = 0; i < records.size(); ++i)
-    samples.push_back(data::make_sample(*processor, records, static_cast<int64_t>(i)));
+  for (int64_t i = 0; i < records.size(); ++i) samples.push_back(data::make_sample(*processor, records[i], i));
   return samples;
 }
 

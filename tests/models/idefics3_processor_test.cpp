@@ -176,7 +176,7 @@ TEST_F(Idefics3Processor, OutlineRefusesWhatTheSampleIsRefusedFor) {
 
 TEST_F(Idefics3Processor, PictureThatIsCutOffPassesTheOutlineOnly) {
   const parity::TemporaryFolder folder;
-  const auto whole = io::read_file(case_.folder() / "images/tall.jpg");
+  const auto whole = io::read_file(case_.images() / "tall.jpg");
   io::Record record = records_.at(1);
   const auto before = processor()->outline(record, 1);
   record.images = {folder.path() / "tall.jpg"};

@@ -48,12 +48,11 @@ class Case {
  public:
   explicit Case(const std::string& name) : folder_(source_folder() / "tests/parity/data" / name) {}
 
+  std::filesystem::path images() const { return folder_ / "images"; }
   std::filesystem::path checkpoint() const { return folder_ / "checkpoint"; }
   nlohmann::json description() const { return io::read_json(folder_ / "case.json"); }
   io::SafetensorsFile expected() const { return io::SafetensorsFile(folder_ / "expected.safetensors"); }
-  std::vector<io::Record> records() const {
-    return io::read_dataset(folder_ / "conversations.json", folder_ / "images");
-  }
+  std::vector<io::Record> records() const { return io::read_dataset(folder_ / "conversations.json", images()); }
 
   std::unique_ptr<models::VisionLanguageModel> load_model(at::ScalarType dtype = at::kFloat) const {
     auto model = models::build_model(checkpoint(), at::kCPU, dtype);
@@ -74,7 +73,8 @@ class Case {
     const auto processor = load_processor();
     const auto all = records();
     std::vector<data::Sample> made;
-    for (int64_t i = 0; i < std::ssize(all); ++i) made.push_back(data::make_sample(*processor, all, i));
+    for (int64_t i = 0; i < std::ssize(all); ++i)
+      made.push_back(data::make_sample(*processor, all[static_cast<size_t>(i)], i));
     return made;
   }
 

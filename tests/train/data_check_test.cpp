@@ -21,7 +21,7 @@ class DataCheckTest : public testing::Test {
 
   data::Outlines look(const std::filesystem::path& cache) const {
     const auto processor = models::load_processor(config_.model.path, processor_settings(config_.data));
-    return look_at_data(io::RecordList(source_.records()), *processor, config_, config_.data.train, cache);
+    return look_at_data(io::RecordList(source_.records()), *processor, config_, config_.data.train.name(), cache);
   }
 
   std::filesystem::path cache() const { return folder_.path() / "data_check.jsonl"; }

@@ -105,7 +105,7 @@ TEST_F(EpochRowsTest, WhatWasBegunIsNoRowOnceTheRunGoesOn) {
 
 TEST_F(EpochRowsTest, AnEvaluationThatIsMadeUpIsInItsRow) {
   config_.training.max_steps = 4;
-  config_.data.eval = config_.data.train;
+  config_.data.eval = config_.data.train.name();
   config_.evaluation.steps = 2;
   config_.evaluation.max_new_tokens = 4;
   train_well();

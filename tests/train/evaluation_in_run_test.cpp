@@ -29,7 +29,7 @@ using testing::UnorderedElementsAre;
 class EvaluationInRunTest : public SmallRunTest {
  protected:
   EvaluationInRunTest() {
-    config_.data.eval = config_.data.train;
+    config_.data.eval = config_.data.train.name();
     config_.evaluation.steps = 1;
     config_.evaluation.max_new_tokens = 4;
   }
@@ -119,7 +119,7 @@ TEST_F(EvaluationInRunTest, FollowsEverySoManyStepsAndTheEndsOfEpochsAndOfTheRun
 
 TEST_F(EvaluationInRunTest, TellsOfTasksAndOfTheBest) {
   config_.training.learning_rate = 1e-2;
-  auto records = nlohmann::json::parse(read_text(config_.data.train));
+  auto records = nlohmann::json::parse(read_text(config_.data.train.name()));
   for (size_t i = 0; i < records.size(); ++i) records[i]["task"] = i < 1 ? "one" : "three";
   const fs::path file = folder() / "tasks.json";
   std::ofstream(file) << records.dump();
@@ -286,7 +286,7 @@ TEST_F(EvaluationInRunTest, AnEvaluationThatAStopInterruptedIsMadeUp) {
 }
 
 TEST_F(EvaluationInRunTest, RefusesASetOfWhichNothingCanBeUsedBeforeTheFirstStep) {
-  auto records = nlohmann::json::parse(read_text(config_.data.train));
+  auto records = nlohmann::json::parse(read_text(config_.data.train.name()));
   for (auto& record : records) record["image"] = "nowhere.png";
   const fs::path file = folder() / "bad.json";
   std::ofstream(file) << records.dump();
@@ -301,7 +301,7 @@ TEST_F(EvaluationInRunTest, RefusesASetOfWhichNothingCanBeUsedBeforeTheFirstStep
 }
 
 TEST_F(EvaluationInRunTest, BadSamplesAreLeftOutWhereThatIsAsked) {
-  auto records = nlohmann::json::parse(read_text(config_.data.train));
+  auto records = nlohmann::json::parse(read_text(config_.data.train.name()));
   records.back()["image"] = "nowhere.png";
   const fs::path file = folder() / "one_bad.json";
   std::ofstream(file) << records.dump();

@@ -128,7 +128,7 @@ TEST_F(GoingOnTest, EpochsCountTheDataSetAtHand) {
   EXPECT_THAT(lines_of("metrics.jsonl"), SizeIs(3 + 4));
   EXPECT_EQ(epoch(7), 5);
   // Two of the four, under another name.
-  const auto records = nlohmann::json::parse(read_text(config_.data.train));
+  const auto records = nlohmann::json::parse(read_text(config_.data.train.name()));
   const fs::path other = folder() / "other.json";
   std::ofstream(other) << nlohmann::json{records[0], records[1]};
   config_.data.train = other;

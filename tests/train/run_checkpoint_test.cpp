@@ -55,8 +55,8 @@ TEST_F(RunCheckpointTest, TheStateReadsBack) {
   put_state(R"({"step":7,"epoch":2,"position":3,"fingerprint":{"training.seed":"5"}})");
   const RunState state = load_run_state(folder());
   EXPECT_EQ(state.step, 7);
-  EXPECT_EQ(state.cursor.epoch, 2);
-  EXPECT_EQ(state.cursor.position, 3);
+  EXPECT_EQ(state.cursor.lanes.at(0).epoch, 2);
+  EXPECT_EQ(state.cursor.lanes.at(0).position, 3);
 }
 
 TEST_F(RunCheckpointTest, AStateThatIsDamagedIsNamed) {

@@ -66,7 +66,7 @@ TEST_F(RunFilesTest, NoInputIsAFileOfTheRun) {
   config_.data.train = put(run() / "samples.jsonl");
   expect_refused("data.train: ");
   config_.data.train = run().parent_path() / "link.jsonl";
-  fs::create_symlink(run() / "samples.jsonl", config_.data.train);
+  fs::create_symlink(run() / "samples.jsonl", config_.data.train.name());
   expect_refused("samples.jsonl, a file that the run writes");
 }
 

@@ -147,7 +147,7 @@ TEST_F(SamplePredictionsTest, ASampleThatCannotBeUsedIsNotAskedAgain) {
   const fs::path images = folder() / "images";
   fs::copy(config_.data.image_root, images);
   config_.data.eval = folder() / "eval.json";
-  fs::copy(config_.data.train, config_.data.eval);
+  fs::copy(config_.data.train.name(), config_.data.eval);
   config_.data.image_root = images;
   config_.data.on_bad_sample = data::BadSamplePolicy::kSkip;
   fs::remove(images / "small.png");

@@ -30,11 +30,8 @@ class UpcomingStepsTest : public testing::Test {
   const data::FakeProcessor processor_;
   const TaskBalance tasks_{{}, data::Tasks(records_)};
   data::Ledger ledger_{"train.json", kSamples};
-  data::Loader loader_{records_,
-                       processor_,
-                       {.global_batch_size = 4, .seed = 2, .on_bad_sample = data::BadSamplePolicy::kSkip},
-                       {},
-                       ledger_};
+  data::OneLaneLoader loader_{
+      records_, processor_, {.global_batch_size = 4, .on_bad_sample = data::BadSamplePolicy::kSkip}, 2, {}, ledger_};
 };
 
 TEST_F(UpcomingStepsTest, ASampleThatIsTakenOutIsReplacedByTheNextOfTheOrder) {
@@ -103,9 +100,8 @@ TEST(UpcomingStepsWithABadSampleTest, TheErrorIsNotLostWhereASampleIsReplaced) {
   const auto records = data::make_records(kSamples);
   const TaskBalance tasks({}, data::Tasks(records));
   data::Ledger ledger("train.json", kSamples);
-  data::Loader loader(records, processor,
-                      {.global_batch_size = 4, .seed = kSeed, .on_bad_sample = data::BadSamplePolicy::kFail}, {},
-                      ledger);
+  data::OneLaneLoader loader(
+      records, processor, {.global_batch_size = 4, .on_bad_sample = data::BadSamplePolicy::kFail}, kSeed, {}, ledger);
   const planner::PresetFolder model("smolvlm-tiny");
   const planner::Choices choices = planner::micro_batches_of(2);
   TwinLink twin({.job = model.job(),

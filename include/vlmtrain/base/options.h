@@ -1,5 +1,7 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -72,6 +74,11 @@ class OptionTable {
         },
         [&target, choices](size_t index) { target = choices[index].second; }, doc);
   }
+
+  /// A value with a structure of its own, lists and sections, as JSON. `get` gives it; `set` takes one, or says what is
+  /// wrong with it. `type`: its name for people.
+  void add_structured(std::string key, std::string type, std::function<nlohmann::ordered_json()> get,
+                      std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set, std::string doc);
 
   /// A sentence about a section, for the documentation. Sections are documented in the order in which they are named.
   void describe_section(std::string section, std::string doc);

@@ -3,29 +3,45 @@
 #include <cstdint>
 #include <vector>
 
+#include "vlmtrain/data/draw_order.h"
 #include "vlmtrain/data/ledger.h"
-#include "vlmtrain/data/order.h"
 
 namespace vlmtrain::data {
 
 /// How many passes over the usable samples are done: a dropped sample is no part of an epoch, so that one ends when
-/// each of the others was taken once. Takes O(1) a sample passed, and O(samples) after samples were dropped.
+/// each of the others was taken once. Of several lanes an epoch is as many samples as can be used of all, of
+/// each as often as it is repeated. Takes O(1) a
+/// sample passed, and O(samples) after samples were dropped.
 class EpochProgress {
  public:
-  /// `ledger` must outlive it. `seed` is that of the orders.
-  EpochProgress(const Ledger& ledger, uint64_t seed);
+  /// `ledger` and `order` must outlive it.
+  EpochProgress(const Ledger& ledger, const DrawOrder& order);
 
   /// With the next sample drawn at `cursor`; whole epochs and the share of the one that is under way.
-  double at(Cursor cursor);
+  double at(const Cursor& cursor);
+  /// The same of one lane's own samples.
+  double of_lane(int64_t lane, const Cursor& cursor);
 
  private:
+  struct Lane {
+    int64_t epoch = -1;
+    std::vector<int64_t> order;  // of epoch
+    int64_t dropped = -1;        // in the whole ledger, when places were counted
+    int64_t position = 0;        // up to where they were
+    int64_t usable_before = 0;   // places before it whose sample is not dropped
+    int64_t usable = 0;          // of an epoch
+  };
+
+  /// Brings what is known of a lane up to `cursor`.
+  const Lane& counted(int64_t lane, const Cursor& cursor);
+
   const Ledger& ledger_;
-  uint64_t seed_;
-  int64_t epoch_ = -1;
-  std::vector<int64_t> order_;  // of epoch_
-  int64_t dropped_ = -1;        // in the whole ledger, when places were counted
-  int64_t position_ = 0;        // up to where they were
-  int64_t usable_before_ = 0;   // places before it whose sample is not dropped
+  const DrawOrder& order_;
+  std::vector<Lane> lanes_;
 };
+
+/// How many units an epoch has, of each lane as often as it is repeated, without samples that are dropped. Packs are as
+/// those of the first epoch: later ones may be a few more or fewer.
+double units_of_epoch(const DrawOrder& order, const Ledger& ledger);
 
 }  // namespace vlmtrain::data

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/order.h"
+#include "vlmtrain/data/draw_order.h"
 
 namespace vlmtrain::data {
 
@@ -30,8 +30,8 @@ class Ledger {
   /// checkpoint was written), used ones follow from the order, in O(samples). A sample that stopped the run is tried
   /// anew, so it is no longer a failed one. Throws UserError (kBadData) if `saved` is of another data set's size or is
   /// not a ledger.
-  static Ledger restore(const nlohmann::ordered_json& saved, std::string dataset, int64_t samples, Cursor next,
-                        uint64_t seed);
+  static Ledger restore(const nlohmann::ordered_json& saved, std::string dataset, const DrawOrder& order,
+                        const Cursor& next);
 
   void mark_used(int64_t index);
   /// `reason` is a short fixed phrase to count by, `message` a sentence. The first problem of a status is kept.

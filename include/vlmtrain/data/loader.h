@@ -7,46 +7,55 @@
 #include <vector>
 
 #include "vlmtrain/data/bad_samples.h"
+#include "vlmtrain/data/draw_order.h"
 #include "vlmtrain/data/ledger.h"
-#include "vlmtrain/data/order.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
+/// What was drawn at once: a sample, or a pack of them.
+struct DrawnUnit {
+  int64_t lane = 0;
+  Place begin;
+  Place behind;
+  bool is_replaced = false;  ///< its samples left the batch, and another unit came for it
+};
+
 /// The samples of one optimizer step: exactly the global batch, or so many that their tokens come nearest to the goal.
 struct GlobalBatch {
   std::vector<Sample> samples;
-  int64_t label_tokens = 0;           ///< of all samples; what the loss is divided by
-  std::map<uint64_t, Cursor> places;  ///< of the samples, by their seed
-  Cursor next;                        ///< where the following step goes on
-  double wait_seconds = 0;            ///< how long the caller waited for the loader threads
+  int64_t label_tokens = 0;             ///< of all samples; what the loss is divided by
+  std::vector<DrawnUnit> units;         ///< in the order in which they were drawn
+  std::map<uint64_t, int64_t> unit_of;  ///< of the samples, by their seed
+  Cursor start;                         ///< where this step was drawn
+  Cursor next;                          ///< where the following step goes on
+  double wait_seconds = 0;              ///< how long the caller waited for the loader threads
 };
 
 struct LoaderSettings {
-  int64_t global_batch_size = 1;
-  /// A batch takes samples until it has so many tokens; the last one is left to the next batch if this one is nearer to
-  /// them without it. At least one sample, at most global_batch_size. Nothing: exactly global_batch_size samples.
+  int64_t global_batch_size = 1;  ///< units: samples, or packs
+  /// A batch takes units until it has so many tokens; the last one is left to the next batch if this one is nearer to
+  /// them without it. At least one unit, at most global_batch_size. Nothing: exactly global_batch_size units.
   std::optional<int64_t> global_batch_tokens = std::nullopt;
   int64_t num_workers = 1;    ///< threads that decode ahead, >= 1
   int64_t samples_ahead = 0;  ///< processed samples kept ready; 0: two global batches
   int64_t bytes_ahead = 0;    ///< most that these samples may take of the host's memory; 0: no bound
-  uint64_t seed = 0;
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
 };
 
-/// Draws global batches for ever: epoch after epoch, each in an order that is a function of the seed and the epoch. A
-/// batch that an epoch's end cuts goes on with the next epoch, so that each has the full global batch size. A sample
-/// that is dropped is passed over: the next one of the order takes its place. Dropped are those that the ledger says,
+/// Draws global batches for ever, in the order that a DrawOrder says: of which lane a unit is, its shares tell. A batch
+/// that an epoch's end cuts goes on with the next epoch, so that each has the full global batch size. A sample that is
+/// dropped is passed over: the next one of its lane takes its place. Dropped are those that the ledger says,
 /// whether their files have been mended since or not, and with kSkip those that turn out to be bad. Loader
 /// threads decode ahead of the caller; the samples and their order do not depend on the number of threads. A sample is
 /// bad if make_sample throws a UserError with kBadData. For one caller's thread.
 class Loader {
  public:
-  /// `records`, `processor` and `ledger` (of as many samples as there are records) must outlive the loader. Throws
-  /// UserError (kBadData) if there are no records or if `start` lies behind their end.
-  Loader(const io::Records& records, const SampleProcessor& processor, LoaderSettings settings, Cursor start,
-         Ledger& ledger);
+  /// `records`, `processor`, `order` and `ledger` (of as many samples as there are records) must outlive the loader.
+  /// Throws UserError (kBadData) if there are no records or if `start` is not of this order.
+  Loader(const io::Records& records, const SampleProcessor& processor, const DrawOrder& order, LoaderSettings settings,
+         Cursor start, Ledger& ledger);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -57,8 +66,8 @@ class Loader {
   /// be destroyed.
   GlobalBatch next();
 
-  /// Adds to a batch that lost samples as many as it lacks. Between next() and here, batches that were drawn after it
-  /// are to be put back. Errors as next().
+  /// Adds to a batch that lost units as many as it lacks, of the same lanes. Between next() and here, batches that were
+  /// drawn after it are to be put back. Errors as next().
   void fill(GlobalBatch& batch);
 
   /// The samples of the batch that was drawn last come again, in their order, but for those that are dropped by then.

@@ -5,16 +5,22 @@
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/sources.h"
 
 namespace vlmtrain::data {
 
 /// The section `data` of the configuration.
 struct DataOptions {
-  std::string train;
+  Sources train;
   std::string eval;
   std::string image_root;  ///< empty: the folder of the data file
   int64_t max_length = 8192;
-  bool packing = true;
+  TaskShareSchedule task_shares;
+  Curriculum curriculum = Curriculum::kNone;
+  bool packing = false;
+  int64_t pack_max_tokens = 4096;
+  int64_t pack_max_images = 18;
+  Auto<int64_t> pack_max_tiles;
   Auto<int64_t> max_images_per_sample;
   Auto<int64_t> image_max_pixels;
   double video_fps = 2.0;
@@ -27,5 +33,8 @@ struct DataOptions {
 };
 
 void declare(OptionTable& table, DataOptions& options);
+
+/// How samples are drawn, but for the blocks of the data set.
+OrderSettings order_settings(const DataOptions& options, uint64_t seed);
 
 }  // namespace vlmtrain::data

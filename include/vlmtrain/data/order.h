@@ -1,36 +1,37 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
 namespace vlmtrain::data {
 
-/// Where the next sample is drawn: `position` in the order of `epoch`. With the seed it is all that a checkpoint needs
-/// to go on with the same samples, at once.
-struct Cursor {
+/// A place in the order in which a lane is drawn: behind `position` samples of `epoch`.
+struct Place {
   int64_t epoch = 0;
-  int64_t position = 0;  ///< < samples of the data set
+  int64_t position = 0;
+
+  auto operator<=>(const Place&) const = default;
+};
+
+/// Where the next sample is drawn. With the seed it is all that a checkpoint needs to go on with the same samples, at
+/// once.
+struct Cursor {
+  std::vector<Place> lanes;  ///< of each lane; empty: at the start
+  /// What each lane is behind its share, in units; negative where it is ahead. Empty: nothing.
+  std::vector<double> due;
+  int64_t batches = 0;  ///< drawn so far, which a schedule of shares goes by
 
   bool operator==(const Cursor&) const = default;
 };
 
-/// The cursor behind the sample at `cursor`.
-Cursor after(Cursor cursor, int64_t samples);
+/// 0 … samples-1 in the order in which an epoch draws them: a function of its arguments alone. `lane`: lanes have
+/// different orders.
+std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, int64_t lane = 0);
 
-/// The order in which an epoch draws the samples 0 … samples-1: a function of its arguments alone.
-std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch);
-
-/// The samples' indices from a cursor on, epoch after epoch, without end. REQUIRES: samples > 0.
-class EpochSequence {
- public:
-  EpochSequence(int64_t samples, uint64_t seed, Cursor start);
-  int64_t next();
-
- private:
-  int64_t samples_;
-  uint64_t seed_;
-  Cursor cursor_;
-  std::vector<int64_t> order_;  // of cursor_.epoch
-};
+/// The same where samples of a block cost little more to read than one: blocks are shuffled, and the samples within
+/// each few blocks that come one after the other. `blocks`: where each begins, ascending from 0.
+std::vector<int64_t> epoch_order_by_blocks(int64_t samples, const std::vector<int64_t>& blocks, uint64_t seed,
+                                           int64_t epoch, int64_t lane = 0);
 
 }  // namespace vlmtrain::data

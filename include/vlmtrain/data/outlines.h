@@ -18,8 +18,8 @@ namespace vlmtrain::data {
 /// What is known of the samples of a data set without decoding their pictures.
 struct Outlines {
   std::vector<std::optional<SampleShape>> shapes;  ///< by index; nothing: bad, or not looked at
-  std::vector<std::string> ids;                    ///< of these, by index
-  std::vector<std::string> tasks;                  ///< of these, by index; io::Record::task
+  std::vector<std::string> ids;                    ///< of all that were looked at, by index
+  std::vector<std::string> tasks;                  ///< of the same, by index; io::Record::task
   std::map<int64_t, SampleProblem> problems;       ///< of the bad ones, by index
   int64_t making_bytes = 0;                        ///< the most of Sample::making_bytes
   int64_t from_cache = 0;                          ///< of the shapes, how many are known from an earlier call

@@ -13,6 +13,9 @@
 
 namespace vlmtrain::data {
 
+/// How a task is called; a sample that names none has one too.
+std::string name_of_task(std::string_view task);
+
 /// The tasks of a data set (io::Record::task), numbered from 0 by the order of their names. Samples that name none are
 /// a task of their own, `none`; those that cannot be used do not count.
 class Tasks {

@@ -94,11 +94,11 @@ struct Config {
 OptionTable declare(Config& config);
 
 /// Steps of the run: training.max_steps, or what training.epochs of `samples` take, rounded up.
-int64_t total_steps(const engine::TrainingOptions& training, int64_t samples);
+int64_t total_steps(const engine::TrainingOptions& training, double units);
 
 /// The same of a run that has done `steps` and goes on with other settings: `epochs` passes over the `samples` are
 /// done.
-int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, int64_t samples);
+int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, double units);
 
 /// training.micro_batch_size, or for `auto` the largest divisor of the global batch up to 8. Throws UserError (kUsage)
 /// where it does not divide the global batch.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/io/records.h"
@@ -37,7 +38,7 @@ void check_keys(const Config& config);
 
 /// The records of data.train, and of data.eval. Relative paths in them start from data.image_root, which is the file's
 /// folder unless it is set. Throws UserError (kBadData) where there are none.
-std::shared_ptr<const io::Records> training_records(const Config& config);
+std::shared_ptr<const data::DataSet> training_records(const Config& config);
 std::shared_ptr<const io::Records> evaluation_records(const Config& config);
 std::shared_ptr<const io::Records> read_records(const std::filesystem::path& file,
                                                 const std::filesystem::path& image_root);

@@ -27,11 +27,11 @@ void check(const train::Config& config, const Question& question, Section& secti
   const auto processor =
       models::load_processor(config.model.path, train::processor_settings(config.data, config.model.adapter));
   train::check_start(config, *records);
-  train::refuse_bad_samples(*records, *processor, config, config.data.train, kMostSamples);
+  train::refuse_bad_samples(*records, *processor, config, config.data.train.name(), kMostSamples);
   const io::CheckpointTensors weights(config.model.path);
   section.facts["tensors"] = weights.names().size();
   section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are as a run needs them", question.config,
-                         counted(records->size(), "sample"), config.data.train, config.model.path));
+                         counted(records->size(), "sample"), config.data.train.name(), config.model.path));
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ Section examine_config(const Question& question) {
                          {"output_dir", config.output.dir},
                          {"precision", engine::name_of(config.training.precision)},
                          {"model", config.model.path},
-                         {"data", config.data.train}};
+                         {"data", config.data.train.name()}};
         check(config, question, section);
       });
 }

@@ -1,0 +1,201 @@
+#include "vlmtrain/data/sources.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/options.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Wrong = std::optional<std::string>;
+
+bool is_share(double number) {
+  return std::isfinite(number) && number >= 0;
+}
+
+/// Fills a text of a source.
+Wrong take_text(const Json& value, const std::string& key, std::string& text) {
+  if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
+    return fmt::format("{} of a source must be a text, not {}", key, excerpt(value.dump()));
+  }
+  text = value.get<std::string>();
+  if (text.find('\0') != std::string::npos) return fmt::format("{} of a source has a NUL in it", key);
+  return std::nullopt;
+}
+
+Wrong take_number(const Json& value, const std::string& key, std::optional<double>& number) {
+  if (!value.is_number() || !is_share(value.get<double>()) || value.get<double>() == 0) {
+    return fmt::format("{} of a source must be a number greater than 0, not {}", key, excerpt(value.dump()));
+  }
+  number = value.get<double>();
+  return std::nullopt;
+}
+
+Wrong take_key(const std::string& key, const Json& value, Source& source) {
+  static const std::vector<std::string> kKeys{"path", "weight", "repeat", "task", "image_root"};
+  if (key == "path") return take_text(value, key, source.path);
+  if (key == "weight") return take_number(value, key, source.weight);
+  if (key == "repeat") return take_number(value, key, source.repeat);
+  if (key == "task") return take_text(value, key, source.task);
+  if (key == "image_root") return take_text(value, key, source.image_root);
+  const auto near = nearest(key, kKeys);
+  return fmt::format(
+      "a source has no key {}; {}", excerpt(key),
+      near ? fmt::format("did you mean {}?", *near) : "its keys are path, weight, repeat, task, image_root");
+}
+
+Wrong take_source(const Json& value, Source& source) {
+  if (value.is_string()) return take_text(value, "path", source.path);
+  if (!value.is_object()) {
+    return fmt::format("a source is a path, or has the keys path, weight or repeat, task and image_root; it is not {}",
+                       excerpt(value.dump()));
+  }
+  for (const auto& [key, item] : value.items()) {
+    if (auto wrong = take_key(key, item, source)) return wrong;
+  }
+  if (source.path.empty()) return "a source has no path";
+  if (source.weight && source.repeat) return fmt::format("{} has both weight and repeat: keep one", source.path);
+  return std::nullopt;
+}
+
+/// Nothing where the entry is no "name=share".
+std::optional<std::pair<std::string, double>> share_in(const std::string& entry) {
+  const auto equals = entry.rfind('=');
+  if (equals == std::string::npos) return std::nullopt;
+  const std::string_view text = std::string_view(entry).substr(equals + 1);
+  double share = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return std::pair{entry.substr(0, equals), share};
+}
+
+Wrong take_shares(const Json& value, TaskShares& shares) {
+  const auto add = [&shares](const std::string& task, double share) -> Wrong {
+    if (!is_share(share))
+      return fmt::format("{} has a share of {}; shares are numbers from 0 on", excerpt(task), share);
+    if (std::ranges::find(shares.shares, task, &std::pair<std::string, double>::first) != shares.shares.end()) {
+      return fmt::format("{} stands twice; keep one", excerpt(task));
+    }
+    shares.shares.emplace_back(task, share);
+    return std::nullopt;
+  };
+  if (value.is_object()) {
+    for (const auto& [task, share] : value.items()) {
+      if (!share.is_number())
+        return fmt::format("{} has a share of {}, which is no number", excerpt(task), excerpt(share.dump()));
+      if (auto wrong = add(task, share.get<double>())) return wrong;
+    }
+  } else {
+    for (const auto& entry : value) {
+      const auto share = entry.is_string() ? share_in(entry.get<std::string>()) : std::nullopt;
+      if (!share) return fmt::format("{} is not written task=share, such as caption=0.25", excerpt(entry.dump()));
+      if (auto wrong = add(share->first, share->second)) return wrong;
+    }
+  }
+  const bool has_some = std::ranges::any_of(shares.shares, [](const auto& share) { return share.second > 0; });
+  return has_some ? Wrong() : "no task has a share above 0";
+}
+
+Json shares_json(const TaskShares& shares) {
+  Json json = Json::object();
+  for (const auto& [task, share] : shares.shares) json[task] = share;
+  return json;
+}
+
+}  // namespace
+
+Sources::Sources(const std::string& path) {
+  if (!path.empty()) sources_.push_back({.path = path, .task = {}, .image_root = {}});
+}
+
+bool Sources::have_shares() const {
+  return std::ranges::any_of(sources_, [](const Source& source) { return source.weight || source.repeat; });
+}
+
+std::string Sources::name() const {
+  if (sources_.empty()) return {};
+  const std::string& first = sources_.front().path;
+  if (sources_.size() == 1) return first;
+  return fmt::format("{} and {}", first, counted(std::ssize(sources_) - 1, "more source"));
+}
+
+Json Sources::to_json() const {
+  if (sources_.empty()) return "";
+  Json list = Json::array();
+  for (const Source& source : sources_) {
+    Json json{{"path", source.path}};
+    if (source.weight) json["weight"] = *source.weight;
+    if (source.repeat) json["repeat"] = *source.repeat;
+    if (!source.task.empty()) json["task"] = source.task;
+    if (!source.image_root.empty()) json["image_root"] = source.image_root;
+    list.push_back(json.size() == 1 ? Json(source.path) : json);
+  }
+  return list.size() == 1 && list[0].is_string() ? list[0] : list;
+}
+
+Wrong Sources::set(const Json& value) {
+  std::vector<Source> sources;
+  const bool is_one = value.is_string() || value.is_object();
+  if (!is_one && !value.is_array() && !value.is_null()) {
+    // A file may have a name that is a number.
+    if (value.is_number() || value.is_boolean()) return set(value.dump());
+    return "must be a path, or a list of sources";
+  }
+  if (!(value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()))) {
+    for (const auto& item : is_one ? Json::array({value}) : value) {
+      if (auto wrong = take_source(item, sources.emplace_back())) return wrong;
+    }
+  }
+  const auto weighted = std::ranges::count_if(sources, [](const Source& source) { return source.weight.has_value(); });
+  if (weighted != 0 && weighted != std::ssize(sources)) {
+    return "some sources have a weight and some do not: give each one, or use repeat";
+  }
+  sources_ = std::move(sources);
+  return std::nullopt;
+}
+
+Json TaskShareSchedule::to_json() const {
+  if (changes_.size() == 1) return shares_json(changes_.front());
+  Json list = Json::array();
+  for (const auto& change : changes_) list.push_back({{"step", change.from_step}, {"shares", shares_json(change)}});
+  return list;
+}
+
+Wrong TaskShareSchedule::set(const Json& value) {
+  std::vector<TaskShares> changes;
+  const bool is_schedule = value.is_array() && !value.empty() && value.front().is_object();
+  if (is_schedule) {
+    for (const auto& item : value) {
+      const bool is_change = item.is_object() && item.size() == 2 && item.contains("step") && item.contains("shares");
+      if (!is_change || !item["step"].is_number_integer() || !item["shares"].is_structured()) {
+        return fmt::format("a change of shares is written {{step: 1000, shares: {{caption: 1}}}}, not {}",
+                           excerpt(item.dump()));
+      }
+      TaskShares& change = changes.emplace_back(TaskShares{.from_step = item["step"].get<int64_t>(), .shares = {}});
+      const bool is_next =
+          changes.size() == 1 ? change.from_step == 0 : change.from_step > changes[changes.size() - 2].from_step;
+      if (!is_next) return "steps of task shares ascend, and the first is 0";
+      if (auto wrong = take_shares(item["shares"], change)) return wrong;
+    }
+  } else if (value.is_structured() && !value.empty()) {
+    if (auto wrong = take_shares(value, changes.emplace_back())) return wrong;
+  } else if (!value.is_null() && !(value.is_structured() && value.empty()) &&
+             !(value.is_string() && value.get_ref<const std::string&>().empty())) {
+    return "must be tasks with their shares, such as {caption: 0.25, vqa: 0.75}";
+  }
+  changes_ = std::move(changes);
+  return std::nullopt;
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,42 @@
+#include "data/units_ahead.h"
+
+#include <utility>
+
+namespace vlmtrain::data {
+
+UnitsAhead::UnitsAhead(const DrawOrder& order, Cursor start, int64_t units)
+    : order_(&order),
+      cursor_(std::move(start)),
+      units_(units),
+      wanted_(std::make_unique<std::vector<std::atomic<int64_t>>>(static_cast<size_t>(order.lanes()))) {
+  walks_.reserve(cursor_.lanes.size());
+  for (int64_t lane = 0; lane < order.lanes(); ++lane) {
+    walks_.emplace_back(order, lane, cursor_.lanes[static_cast<size_t>(lane)]);
+  }
+}
+
+int64_t UnitsAhead::next() {
+  if (given_ == unit_.size()) {
+    const auto samples = walks_[static_cast<size_t>(choose())].next().samples;
+    unit_.assign(samples.begin(), samples.end());
+    given_ = 0;
+  }
+  return unit_[given_++];
+}
+
+int64_t UnitsAhead::choose() {
+  for (size_t lane = 0; lane < wanted_->size(); ++lane) {
+    std::atomic<int64_t>& wanted = (*wanted_)[lane];
+    if (wanted == 0) continue;
+    --wanted;
+    return static_cast<int64_t>(lane);
+  }
+  const int64_t lane = order_->chooser().choose(cursor_);
+  if (++in_batch_ == units_) {
+    in_batch_ = 0;
+    ++cursor_.batches;
+  }
+  return lane;
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,180 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "base/captured_log.h"
+#include "data/fake_processor.h"
+#include "vlmtrain/data/epoch_progress.h"
+#include "vlmtrain/data/loader.h"
+
+namespace vlmtrain::data {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr int64_t kSamples = 90;
+
+Lane lane_of(std::string name, int64_t begin, int64_t end) {
+  Lane lane{.name = std::move(name), .samples = std::vector<int64_t>(static_cast<size_t>(end - begin))};
+  std::iota(lane.samples.begin(), lane.samples.end(), begin);
+  return lane;
+}
+
+/// Three sources of very unequal sizes, drawn 2 : 1 : 1.
+DrawOrder three_lanes(uint64_t seed) {
+  return {{lane_of("a", 0, 60), lane_of("b", 60, 83), lane_of("c", 83, kSamples)},
+          {{.from_batch = 0, .shares = {2, 1, 1}}},
+          {.seed = seed},
+          kSamples,
+          {},
+          {}};
+}
+
+std::vector<int64_t> counts_of(const DrawOrder& order, const GlobalBatch& batch) {
+  std::vector<int64_t> counts(static_cast<size_t>(order.lanes()));
+  for (const Sample& sample : batch.samples) ++counts[static_cast<size_t>(order.lane_of(sample.index))];
+  return counts;
+}
+
+using Keys = std::vector<std::pair<int64_t, uint64_t>>;
+
+Keys keys_of(const GlobalBatch& batch) {
+  Keys keys;
+  for (const Sample& sample : batch.samples) keys.emplace_back(sample.index, sample.seed);
+  return keys;
+}
+
+void reject_some(int64_t index) {
+  stagger(index);
+  if (index % 5 == 3) reject(index);
+}
+
+class LoaderLanesTest : public testing::Test {
+ protected:
+  const io::RecordList records_ = make_records(kSamples);
+  const DrawOrder order_ = three_lanes(7);
+  const CapturedLog log_;
+};
+
+TEST_F(LoaderLanesTest, SharesHoldInEachStepWhateverIsDropped) {
+  const FakeProcessor processor(reject_some);
+  Ledger ledger("train", kSamples);
+  Loader loader(records_, processor, order_,
+                {.global_batch_size = 8, .num_workers = 3, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
+  std::map<int64_t, int64_t> drawn;
+  for (int64_t step = 0; step < 200; ++step) {
+    const GlobalBatch batch = loader.next();
+    ASSERT_THAT(counts_of(order_, batch), ElementsAre(4, 2, 2)) << step;
+    for (const Sample& sample : batch.samples) ++drawn[sample.index];
+  }
+  const auto epochs = [&](int64_t begin, int64_t end) {
+    std::set<int64_t> times;
+    for (int64_t index = begin; index < end; ++index) {
+      if (index % 5 != 3) times.insert(drawn[index]);
+    }
+    return times;
+  };
+  for (const auto& [begin, end] : {std::pair{0, 60}, {60, 83}, {83, 90}}) {
+    const auto times = epochs(begin, end);
+    EXPECT_LE(*times.rbegin() - *times.begin(), 1) << "a source goes through all of its samples, then begins again";
+  }
+}
+
+TEST_F(LoaderLanesTest, OddBatchesStayWithinOneSampleOfTheirShares) {
+  const FakeProcessor processor;
+  Ledger ledger("train", kSamples);
+  Loader loader(records_, processor, order_, {.global_batch_size = 5, .num_workers = 2}, {}, ledger);
+  std::vector<int64_t> total(3);
+  for (int64_t step = 1; step <= 1000; ++step) {
+    const auto counts = counts_of(order_, loader.next());
+    for (size_t lane = 0; lane < 3; ++lane) {
+      total[lane] += counts[lane];
+      const double wanted = static_cast<double>(5 * step) * (lane == 0 ? 0.5 : 0.25);
+      ASSERT_LT(std::abs(static_cast<double>(total[lane]) - wanted), 1.0) << "step " << step << ", lane " << lane;
+    }
+  }
+}
+
+TEST_F(LoaderLanesTest, BatchesDoNotDependOnTheThreadsAndGoOnAtAnyStep) {
+  const FakeProcessor processor(reject_some);
+  const auto settings = [](int64_t workers) {
+    return LoaderSettings{.global_batch_size = 7, .num_workers = workers, .on_bad_sample = BadSamplePolicy::kSkip};
+  };
+  std::vector<Keys> expected;
+  std::vector<Cursor> cursors;
+  std::vector<nlohmann::ordered_json> ledgers;
+  Ledger whole("train", kSamples);
+  Loader straight(records_, processor, order_, settings(1), {}, whole);
+  for (int64_t step = 0; step < 40; ++step) {
+    const GlobalBatch batch = straight.next();
+    for (const Sample& sample : batch.samples) whole.mark_used(sample.index);
+    expected.push_back(keys_of(batch));
+    cursors.push_back(batch.next);
+    ledgers.push_back(whole.to_json());
+  }
+  for (const int64_t workers : {2, 4}) {
+    Ledger ledger("train", kSamples);
+    Loader loader(records_, processor, order_, settings(workers), {}, ledger);
+    for (const Keys& keys : expected) ASSERT_EQ(keys_of(loader.next()), keys) << workers << " workers";
+  }
+  for (size_t step = 0; step + 1 < expected.size(); step += 3) {
+    Ledger ledger = Ledger::restore(ledgers[step], "train", order_, cursors[step]);
+    EXPECT_EQ(ledger.to_json(), ledgers[step]);
+    Loader resumed(records_, processor, order_, settings(3), cursors[step], ledger);
+    for (size_t next = step + 1; next < std::min(step + 6, expected.size()); ++next) {
+      ASSERT_EQ(keys_of(resumed.next()), expected[next]) << "from step " << step;
+    }
+  }
+}
+
+TEST_F(LoaderLanesTest, ALostSampleIsReplacedByOneOfItsLane) {
+  const FakeProcessor processor;
+  Ledger ledger("train", kSamples);
+  Loader loader(records_, processor, order_,
+                {.global_batch_size = 8, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
+  GlobalBatch step = loader.next();
+  std::vector<GlobalBatch> later;
+  for (int i = 0; i < 2; ++i) later.push_back(loader.next());
+  const auto next_before = keys_of(later[0]);
+  const auto lost = std::ranges::find_if(step.samples, [&](const Sample& s) { return order_.lane_of(s.index) == 2; });
+  ledger.mark_dropped(lost->index, "s", "does not fit into memory", "is too large");
+  for (; !later.empty(); later.pop_back()) loader.put_back(std::move(later.back()));
+  step.samples.erase(lost);
+  loader.fill(step);
+  EXPECT_THAT(counts_of(order_, step), ElementsAre(4, 2, 2));
+  for (int i = 0; i < 20; ++i) EXPECT_THAT(counts_of(order_, loader.next()), ElementsAre(4, 2, 2)) << i;
+}
+
+TEST_F(LoaderLanesTest, ABatchOfPacksHoldsWholePacks) {
+  std::vector<SampleSize> sizes(kSamples);
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = {.tokens = static_cast<int64_t>(i % 7) + 1};
+  const DrawOrder order({lane_of("", 0, kSamples)}, {{.from_batch = 0, .shares = {1}}},
+                        {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, {});
+  const FakeProcessor processor;
+  Ledger ledger("train", kSamples);
+  Loader loader(records_, processor, order, {.global_batch_size = 4, .num_workers = 3}, {}, ledger);
+  EpochProgress progress(ledger, order);
+  std::vector<int64_t> drawn;
+  for (int64_t step = 0; step < 9; ++step) {
+    const GlobalBatch batch = loader.next();
+    EXPECT_EQ(batch.units.size(), 4U);
+    EXPECT_GT(batch.samples.size(), 4U);
+    for (const Sample& sample : batch.samples) drawn.push_back(sample.index);
+    const auto all = static_cast<double>(drawn.size());
+    if (all <= kSamples) {
+      EXPECT_NEAR(progress.at(batch.next), all / kSamples, 1e-12);
+    }
+  }
+  const auto expected = order.epoch(0, 0).samples;
+  drawn.resize(std::min(drawn.size(), expected.size()));
+  EXPECT_EQ(drawn, std::vector(expected.begin(), expected.begin() + std::ssize(drawn)));
+}
+
+}  // namespace
+}  // namespace vlmtrain::data
