@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "planner/host_cut.h"
 #include "planner/host_search.h"
 #include "planner/least_limit.h"
 #include "planner/remedies.h"
@@ -156,6 +157,7 @@ HostPlan make_host_plan(const HostPlanRequest& request) {
     plan.worst = request.workload.candidates[step.batch];
     plan.detail = search.detail_of(step);
   }
+  if (plan.fits && request.with_cut) plan_cut_on_host(request, plan);
   if (!plan.fits && request.with_remedies) plan.suggestions = remedies_on_host(request, plan);
   plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return plan;

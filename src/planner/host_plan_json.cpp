@@ -22,6 +22,7 @@ nlohmann::ordered_json HostPlan::to_json() const {
                  {"samples_ahead_bytes", limit.samples_bytes},
                  {"libraries_bytes", limit.libraries_bytes}});
   json.update({{"device", "cpu"},
+               {"cut", cut ? cut->to_json() : nullptr},
                {"room_bytes", limit.room.bytes},
                {"room_bound", limit.room.bound},
                {"margin_bytes", limit.margin_bytes},

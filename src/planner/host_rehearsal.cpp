@@ -80,13 +80,17 @@ StepPeaks HostRehearsal::evaluate(const EvaluatedBatch& batch) {
 }
 
 Outcome HostRehearsal::step(const Choices& choices, const std::vector<SampleGroup>& samples) {
+  return step(layout_of(choices, shapes_of(samples)), samples);
+}
+
+Outcome HostRehearsal::step(const engine::StepLayout& layout, const std::vector<SampleGroup>& samples) {
   const auto start = std::chrono::steady_clock::now();
   const size_t first = trace_ ? trace_->events().size() : 0;
   memory_.reset_peak();
   const int64_t small_bytes = memory_.small_live_bytes();
   {
     const ConversionsCounted conversions;
-    run_.step(samples, layout_of(choices, shapes_of(samples)));
+    run_.step(samples, layout);
   }
   Outcome outcome;
   const int64_t kept_bytes = memory_.small_peak_bytes() - small_bytes;

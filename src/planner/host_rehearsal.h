@@ -22,6 +22,7 @@ class HostRehearsal {
   /// memory::kLargeBlockBytes back only where no other lies behind them, so that at worst all that lived at once during
   /// the step beside what lives on is kept. RehearsalDetail::peak is only there if it was asked for; never with costs.
   Outcome step(const Choices& choices, const std::vector<SampleGroup>& samples);
+  Outcome step(const engine::StepLayout& layout, const std::vector<SampleGroup>& samples);
 
   /// The peaks of an evaluation, counted as those of a step.
   StepPeaks evaluate(const EvaluatedBatch& batch);

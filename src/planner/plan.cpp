@@ -23,7 +23,7 @@ nlohmann::ordered_json option_json(const Option& option, const Plan& plan) {
 }
 
 nlohmann::ordered_json memory_json(const Plan& plan) {
-  const StepPeaks& peaks = plan.chosen.peaks;
+  const StepPeaks peaks = plan.peaks();
   auto json = peak_bytes_json(plan.detail.peak);
   json.update({{"workspace_bytes", plan.detail.peak.by_component[static_cast<size_t>(memory::Component::kWorkspace)]},
                {"context_bytes", plan.limit.context_bytes},
@@ -76,6 +76,10 @@ std::string Suggestion::text() const {
   return fmt::format("{}: {}", fmt::join(arguments, " "), note);
 }
 
+StepPeaks Plan::peaks() const {
+  return cut && cut->peaks.reserved_bytes > chosen.peaks.reserved_bytes ? cut->peaks : chosen.peaks;
+}
+
 nlohmann::ordered_json Plan::to_json() const {
   auto others = nlohmann::ordered_json::array();
   for (const auto& option : alternatives) others.push_back(option_json(option, *this));
@@ -104,7 +108,8 @@ nlohmann::ordered_json Plan::to_json() const {
        {"rehearsed_step_cost", cost_json(costs.total)},
        {"predicted",
         "step_seconds and tokens_per_second are computed from counted operations and data sheets, not measured"},
-       {"alternatives", others}});
+       {"alternatives", others},
+       {"cut", cut ? cut->to_json() : nullptr}});
   if (average) json["average"] = average_json(*average, *this);
   return json;
 }

@@ -75,12 +75,13 @@ std::filesystem::path text_as_path(const std::string& text) {
 
 }  // namespace
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CostTable, base_bytes, bytes_per_1024, vision_tiles_per_pass, loss_chunk_rows,
+                                   limit_bytes, most_samples)
+
 void to_json(nlohmann::json& json, const Choices& choices) {
-  json = {{"micro_batch_size", choices.micro_batch_size},
-          {"recompute", choices.recompute},
-          {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
-          {"loss_chunk_rows", choices.loss_chunk_rows},
-          {"expandable_segments", choices.expandable_segments}};
+  json = {{"micro_batch_size", choices.micro_batch_size},           {"recompute", choices.recompute},
+          {"vision_tiles_per_pass", choices.vision_tiles_per_pass}, {"loss_chunk_rows", choices.loss_chunk_rows},
+          {"expandable_segments", choices.expandable_segments},     {"costs", choices.costs}};
 }
 
 void from_json(const nlohmann::json& json, Choices& choices) {
@@ -89,6 +90,7 @@ void from_json(const nlohmann::json& json, Choices& choices) {
   json.at("vision_tiles_per_pass").get_to(choices.vision_tiles_per_pass);
   json.at("loss_chunk_rows").get_to(choices.loss_chunk_rows);
   json.at("expandable_segments").get_to(choices.expandable_segments);
+  json.at("costs").get_to(choices.costs);
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
@@ -121,7 +123,10 @@ void from_json(const nlohmann::json& json, Job& job) {
 void to_json(nlohmann::json& json, const RehearsalRequest& request) {
   json = {{"choices", request.choices},
           {"steps", request.steps},
+          {"cuts", request.cuts},
+          {"each_from_empty_cache", request.each_from_empty_cache},
           {"with_costs", request.with_costs},
+          {"with_step_seconds", request.with_step_seconds},
           {"with_detail", request.with_detail},
           {"with_timeline", request.with_timeline},
           {"evaluations", request.evaluations},
@@ -131,7 +136,10 @@ void to_json(nlohmann::json& json, const RehearsalRequest& request) {
 void from_json(const nlohmann::json& json, RehearsalRequest& request) {
   json.at("choices").get_to(request.choices);
   json.at("steps").get_to(request.steps);
+  json.at("cuts").get_to(request.cuts);
+  json.at("each_from_empty_cache").get_to(request.each_from_empty_cache);
   json.at("with_costs").get_to(request.with_costs);
+  json.at("with_step_seconds").get_to(request.with_step_seconds);
   json.at("with_detail").get_to(request.with_detail);
   json.at("with_timeline").get_to(request.with_timeline);
   json.at("evaluations").get_to(request.evaluations);
@@ -141,6 +149,7 @@ void from_json(const nlohmann::json& json, RehearsalRequest& request) {
 void to_json(nlohmann::json& json, const Outcome& outcome) {
   json = {{"out_of_memory", outcome.out_of_memory},
           {"steps", outcome.steps},
+          {"step_seconds", outcome.step_seconds},
           {"allocation_retries", outcome.allocation_retries},
           {"costs", outcome.costs},
           {"detail", outcome.detail},
@@ -151,6 +160,7 @@ void to_json(nlohmann::json& json, const Outcome& outcome) {
 void from_json(const nlohmann::json& json, Outcome& outcome) {
   json.at("out_of_memory").get_to(outcome.out_of_memory);
   json.at("steps").get_to(outcome.steps);
+  json.at("step_seconds").get_to(outcome.step_seconds);
   json.at("allocation_retries").get_to(outcome.allocation_retries);
   json.at("costs").get_to(outcome.costs);
   json.at("detail").get_to(outcome.detail);

@@ -10,6 +10,7 @@
 #include "vlmtrain/engine/step.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/planner/step_cut.h"
 
 namespace vlmtrain::planner {
 
@@ -57,17 +58,27 @@ class Rehearser {
     RehearsedRun run(job_, device_, request_.trains);
     const size_t built = trace_ ? trace_->events().size() : 0;
     size_t last_step = built;
-    for (const auto& samples : request_.steps) {
-      const bool is_last = &samples == &request_.steps.back();
+    VLMTRAIN_CHECK(request_.cuts.empty() || request_.cuts.size() == request_.steps.size(), "{} cuts of {} steps",
+                   request_.cuts.size(), request_.steps.size());
+    for (size_t i = 0; i < request_.steps.size(); ++i) {
+      const auto& samples = request_.steps[i];
+      const bool is_last = i + 1 == request_.steps.size();
       if (trace_) last_step = trace_->events().size();
+      if (request_.each_from_empty_cache) {
+        memory::release_unused(device_);
+        memory::reset_peaks(device_);
+      }
       std::optional<CostRecorder> recorder;
-      if (request_.with_costs && is_last) {
+      if (request_.with_step_seconds || (request_.with_costs && is_last)) {
         const memory::Gpu& card = *memory::find_gpu(vgpu::attached()->card());
         recorder.emplace(memory::with_multiprocessors(card, memory::describe(device_).multiprocessors),
                          engine::dtype_of(job_.precision));
       }
-      run.step(samples, layout_of(request_.choices, shapes_of(samples)));
-      if (recorder) outcome_.costs = recorder->costs();
+      engine::StepLayout layout = layout_of(request_.choices, shapes_of(samples));
+      if (!request_.cuts.empty()) layout.cut = request_.cuts[i];
+      run.step(samples, layout);
+      if (recorder && is_last && request_.with_costs) outcome_.costs = recorder->costs();
+      if (request_.with_step_seconds) outcome_.step_seconds.push_back(recorder->costs().total.seconds);
       const auto memory = memory::device_memory(device_);
       outcome_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
       memory::reset_peaks(device_);
@@ -125,7 +136,8 @@ std::vector<data::SampleShape> shapes_of(const std::vector<SampleGroup>& groups)
 
 engine::StepLayout layout_of(const Choices& choices, std::span<const data::SampleShape> shapes,
                              const engine::CutRule& rule) {
-  return {.cut = engine::equal_cut(std::ssize(shapes), choices.micro_batch_size, rule),
+  return {.cut = choices.costs ? cut_by_memory(shapes, *choices.costs, rule)
+                               : engine::equal_cut(std::ssize(shapes), choices.micro_batch_size, rule),
           .recompute = choices.recompute,
           .vision_tiles_per_pass = choices.vision_tiles_per_pass,
           .loss_chunk_rows = choices.loss_chunk_rows};

@@ -54,6 +54,9 @@ class RehearsedOptions {
   /// rehearsed and stand for all.
   AverageStep average_step(const Choices& choices, const std::vector<data::SampleShape>& samples);
 
+  /// Any rehearsal of the job.
+  Outcome run(const RehearsalRequest& request);
+
   double tokens_per_step(const SampleBatch& batch) const;  ///< of all ranks
   const PlanningEffort& effort() const { return effort_; }
 
@@ -70,7 +73,6 @@ class RehearsedOptions {
     Outcome outcome;
   };
 
-  Outcome run(const RehearsalRequest& request);
   RehearsalRequest full_request(const Choices& choices, const SampleBatch& batch) const;
   int64_t micro_batches_rehearsed(const Choices& choices) const;
   double step_seconds(const Choices& choices, const StepCosts& costs) const;

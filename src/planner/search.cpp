@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "planner/card_cut.h"
 #include "planner/option_search.h"
 #include "planner/suggest.h"
 #include "vlmtrain/base/error.h"
@@ -104,6 +105,10 @@ Plan make_plan(const PlanRequest& request) {
       break;
     }
     rehearsed.must_hold(*overlooked.batch);
+  }
+  if (plan.fits && request.with_cut) {
+    plan.detail = *rehearsed.outcome_of(plan.chosen.choices, /*with_timeline=*/false).detail;
+    plan_cut(plan, rehearsed);
   }
   const Outcome& outcome = rehearsed.outcome_of(plan.chosen.choices, request.with_timeline);
   plan.worst = rehearsed.batch_of(plan.chosen.choices);

@@ -32,7 +32,8 @@ std::string gb(int64_t bytes) {
 }
 
 std::string words_of(const planner::Choices& choices, const HostPlan& plan) {
-  std::string text = fmt::format("micro-batches of {}", choices.micro_batch_size);
+  std::string text =
+      choices.costs ? "micro-batches cut by memory" : fmt::format("micro-batches of {}", choices.micro_batch_size);
   const auto& blocks = choices.recompute;
   if (blocks.vision > 0)
     text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.vision_blocks);
@@ -62,18 +63,6 @@ int64_t rounded_up(int64_t bytes) {
   return (bytes + kStep - 1) / kStep * kStep;
 }
 
-/// Of `config`, with what was kept for all that it does not fix itself.
-planner::FixedChoices fixed_as_kept(const planner::FixedChoices& asked, const planner::Choices& kept) {
-  planner::FixedChoices fixed = asked;
-  if (!fixed.micro_batch_size) fixed.micro_batch_size = kept.micro_batch_size;
-  if (fixed.recompute.is_auto()) {
-    fixed.recompute.text = fmt::format("{}+{}", kept.recompute.vision, kept.recompute.language);
-  }
-  if (!fixed.vision_tiles_per_pass) fixed.vision_tiles_per_pass = kept.vision_tiles_per_pass;
-  if (!fixed.loss_chunk_rows) fixed.loss_chunk_rows = kept.loss_chunk_rows;
-  return fixed;
-}
-
 /// "sample s0 of 20,011 tokens and 2 images".
 std::string words_of(const planner::SampleBatch& worst) {
   const data::SampleShape& shape = worst.shapes.front();
@@ -98,27 +87,9 @@ std::string refusal(const HostPlan& plan) {
 
 }  // namespace
 
-nlohmann::ordered_json HostChoices::to_json() const {
-  return {{"micro_batch_size", choices.micro_batch_size},
-          {"recomputed_vision_blocks", choices.recompute.vision},
-          {"recomputed_language_blocks", choices.recompute.language},
-          {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
-          {"loss_chunk_rows", choices.loss_chunk_rows},
-          {"tensor_limit_bytes", tensor_limit_bytes}};
-}
-
-HostChoices HostChoices::of_json(const nlohmann::ordered_json& json, const std::string& source) {
-  const auto number = [&](const char* key) { return io::get<int64_t>(json, key, source); };
-  return {.choices = {.micro_batch_size = number("micro_batch_size"),
-                      .recompute = {number("recomputed_vision_blocks"), number("recomputed_language_blocks")},
-                      .vision_tiles_per_pass = number("vision_tiles_per_pass"),
-                      .loss_chunk_rows = number("loss_chunk_rows")},
-          .tensor_limit_bytes = number("tensor_limit_bytes")};
-}
-
 HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
                  int64_t making_bytes, const planner::Job& job, std::filesystem::path run_folder,
-                 const std::optional<HostChoices>& kept)
+                 const std::optional<KeptChoices>& kept)
     : run_folder_(std::move(run_folder)) {
   memory::give_back_large_blocks();
   const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
@@ -153,15 +124,19 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
 }
 
 void HostRun::make_plan(const Config& config, HostPlanRequest request, const HostLimit& limit,
-                        const std::optional<HostChoices>& kept) {
-  fixed_.tensor_limit_bytes = guard_bytes_ = limit.tensor_bytes;
+                        const std::optional<KeptChoices>& kept) {
+  fixed_.limit_bytes = guard_bytes_ = limit.tensor_bytes;
+  const bool is_cut_by_memory = !request.fixed.micro_batch_size;
   if (kept) request.fixed = fixed_as_kept(request.fixed, kept->choices);
-  request.with_remedies = !kept;
+  request.with_remedies = request.with_cut = !kept;
   try {
     auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, planner::make_host_plan);
     if (!plan.fits && !kept) throw UserError(ExitCode::kDoesNotFit, refusal(plan));
     if (may_not_fit) plan.choices.micro_batch_size = *may_not_fit;
     fixed_.choices = plan.choices;
+    if (plan.cut) fixed_.choices.costs = plan.cut->table;
+    cut_ = plan.cut;
+    if (kept && is_cut_by_memory) fixed_.choices.costs = kept->choices.costs;
     plan_ = std::move(plan);
     // What malloc keeps is beside the tensors, which alone are counted.
     guard_bytes_ -= std::min(plan_->kept_bytes, guard_bytes_ / 2);
@@ -179,11 +154,11 @@ void HostRun::make_plan(const Config& config, HostPlanRequest request, const Hos
 }
 
 /// What there is now counts only where it is less than the run was planned for.
-void HostRun::go_on_with(const HostPlanRequest& asked, bool allow_splits, const HostChoices& kept) {
-  const int64_t now = fixed_.tensor_limit_bytes;
-  fixed_.tensor_limit_bytes = kept.tensor_limit_bytes;
-  guard_bytes_ = std::min(guard_bytes_, kept.tensor_limit_bytes);
-  if (now >= kept.tensor_limit_bytes) return;
+void HostRun::go_on_with(const HostPlanRequest& asked, bool allow_splits, const KeptChoices& kept) {
+  const int64_t now = fixed_.limit_bytes;
+  fixed_.limit_bytes = kept.limit_bytes;
+  guard_bytes_ = std::min(guard_bytes_, kept.limit_bytes);
+  if (now >= kept.limit_bytes) return;
   const std::string lack = plan_ ? fmt::format("this process may have {}", where_from(plan_->limit))
                                  : fmt::format("its tensors may have {}", gb(now));
   if (plan_ && plan_->needed_bytes() > now && !allow_splits) {
@@ -198,7 +173,7 @@ void HostRun::go_on_with(const HostPlanRequest& asked, bool allow_splits, const 
   spdlog::warn(
       "host memory: the run was planned for tensors of {}, and {}, so {} of them; it goes on with the same "
       "micro-batches, and cuts a step that does not fit",
-      gb(kept.tensor_limit_bytes), lack, gb(now));
+      gb(kept.limit_bytes), lack, gb(now));
 }
 
 planner::EvaluationPlan HostRun::plan_evaluation(const Config& config, const EvaluationSet& set) {

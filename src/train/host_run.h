@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "train/evaluation_set.h"
+#include "train/kept_choices.h"
 #include "vlmtrain/engine/tasks.h"
 #include "vlmtrain/memory/host_budget.h"
 #include "vlmtrain/planner/evaluation_plan.h"
@@ -14,17 +15,6 @@
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {
-
-/// What a run on the CPU fixed when it started. A resumed run takes it from its checkpoint, whatever is free by then:
-/// other micro-batches add gradients up in another order.
-struct HostChoices {
-  planner::Choices choices;
-  int64_t tensor_limit_bytes = 0;  ///< HostLimit::tensor_bytes
-
-  nlohmann::ordered_json to_json() const;
-  /// Throws UserError (kBadData) that names `source`.
-  static HostChoices of_json(const nlohmann::ordered_json& json, const std::string& source);
-};
 
 /// The memory of a run on the CPU: planned for what the host has free before the model is built, written to plan.json,
 /// and held to that. Of the thread that makes it, which has to be the one that trains.
@@ -35,10 +25,13 @@ class HostRun {
   /// fit. A plan that fails for reasons of its own does not stop a run: choices() are then cautious ones.
   HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
           int64_t making_bytes, const planner::Job& job, std::filesystem::path run_folder,
-          const std::optional<HostChoices>& kept);
+          const std::optional<KeptChoices>& kept);
 
   /// What the run does and its checkpoints keep.
-  const HostChoices& fixed() const { return fixed_; }
+  const KeptChoices& fixed() const { return fixed_; }
+
+  /// How drawn steps are cut; nothing where the cut was kept, or all steps are cut alike.
+  const std::optional<planner::CutPlan>& cut() const { return cut_; }
 
   /// How the run evaluates `set`, beside what its training holds. Throws what make_host_plan throws.
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& set);
@@ -58,13 +51,14 @@ class HostRun {
 
  private:
   void make_plan(const Config& config, planner::HostPlanRequest request, const planner::HostLimit& limit,
-                 const std::optional<HostChoices>& kept);
-  void go_on_with(const planner::HostPlanRequest& asked, bool allow_splits, const HostChoices& kept);
+                 const std::optional<KeptChoices>& kept);
+  void go_on_with(const planner::HostPlanRequest& asked, bool allow_splits, const KeptChoices& kept);
   void write(const nlohmann::ordered_json& measured = nullptr) const;
 
   std::filesystem::path run_folder_;
   std::optional<planner::HostPlan> plan_;  // nothing where none could be made
-  HostChoices fixed_;
+  KeptChoices fixed_;                      // the limit is HostLimit::tensor_bytes
+  std::optional<planner::CutPlan> cut_;
   int64_t guard_bytes_ = 0;  // the limit, or what there is now if that is less
   int64_t bytes_ahead_ = 0;
   std::optional<planner::EvaluationPlan> evaluation_;

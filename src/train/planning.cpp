@@ -4,6 +4,7 @@
 #include "train/task_balance.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/planner/drawn_steps.h"
 #include "vlmtrain/planner/worst_case.h"
 #include "vlmtrain/train/setup.h"
 
@@ -43,8 +44,11 @@ planner::Workload workload_of(const data::Outlines& outlines, const Config& conf
     throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train.name(),
                      outlines.shapes.size(), outlines.problems.begin()->second.message);
   }
-  return {.candidates = planner::worst_batches(std::move(measured), config.training.global_batch_size),
-          .global_batch_size = config.training.global_batch_size};
+  const int64_t global = config.training.global_batch_size;
+  auto drawn = planner::draw_samples(measured, global, static_cast<uint64_t>(config.training.seed));
+  return {.candidates = planner::worst_batches(std::move(measured), global),
+          .global_batch_size = global,
+          .drawn = std::move(drawn)};
 }
 
 PlannedData look_at_data_to_plan(const io::Records& records, const models::Processor& processor, const Config& config) {

@@ -279,6 +279,7 @@ std::filesystem::path RunCheckpoints::save(const RunState& state, const models::
   if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
   if (!state.evaluation.basis.is_null()) json["evaluation"] = to_json(state.evaluation);
   if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
+  if (!state.device_memory.is_null()) json["device_memory"] = state.device_memory;
   io::write_file(trainer_state / "state.json", io::json_text(json, 2) + "\n");
   folder.commit();
   link_best(state);
@@ -360,6 +361,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint) {
   state.task_balance = json.value("task_balance", nlohmann::ordered_json());
   state.evaluation = evaluation_of(json.value("evaluation", nlohmann::ordered_json()), state.step, path);
   state.host_memory = json.value("host_memory", nlohmann::ordered_json());
+  state.device_memory = json.value("device_memory", nlohmann::ordered_json());
   state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
   if (!state.fingerprint.is_object()) {
     throw data_error("{}: fingerprint is {}, not a list of settings; copy the checkpoint again", path.string(),

@@ -32,16 +32,42 @@ std::optional<PastRuns> past_runs_on(const planner::TargetCard& card) {
   return past_runs(past_runs_file(), place_of_card(card.device_name));
 }
 
+/// With what was kept for all that changes no cut, as far as the card has as much room.
+planner::Plan plan_as_kept(const planner::PlanRequest& request, const KeptChoices& kept) {
+  const auto limit =
+      planner::limit_of(request.card, request.mode, request.limit_gigabytes, request.workload.world_size);
+  if (limit.limit_bytes >= kept.limit_bytes) {
+    planner::PlanRequest as_kept = request;
+    as_kept.fixed = fixed_as_kept(request.fixed, kept.choices);
+    as_kept.fixed.micro_batch_size = request.fixed.micro_batch_size;
+    as_kept.with_remedies = false;
+    planner::Plan plan = plan_or_say_why(as_kept);
+    plan.fixed = request.fixed;
+    if (plan.fits) return plan;
+  } else if (!request.fixed.micro_batch_size) {
+    spdlog::warn(
+        "device memory: the run was planned for {:.2f} GB, and the card has {:.2f} GB for it now; it goes on with the "
+        "same micro-batches, and cuts those that do not fit",
+        in_gigabytes(kept.limit_bytes), in_gigabytes(limit.limit_bytes));
+  }
+  return plan_or_say_why(request);
+}
+
 }  // namespace
 
 RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload workload,
-                 std::vector<planner::SampleLimit> limits, const planner::Job& job, std::filesystem::path run_folder)
+                 std::vector<planner::SampleLimit> limits, const planner::Job& job, std::filesystem::path run_folder,
+                 CutOfRun cut, const std::optional<KeptChoices>& kept)
     : device_(device), run_folder_(std::move(run_folder)) {
   auto request = plan_request(config, job, planner::card_of_device(memory::describe(device)), std::move(workload));
   request.sample_limits = std::move(limits);
   past_ = past_runs_on(request.card);
   if (past_) learn(request.card, *past_);
-  auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, plan_or_say_why);
+  request.with_cut = cut == CutOfRun::kFound;
+  const auto make = [&kept](const planner::PlanRequest& asked) {
+    return kept ? plan_as_kept(asked, *kept) : plan_or_say_why(asked);
+  };
+  auto [plan, may_not_fit] = plan_or_split(std::move(request), config.memory.allow_splits, make);
   plan_ = std::move(plan);
   if (past_) learn(plan_, *past_);
   if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::plan_refusal(plan_));
@@ -50,6 +76,11 @@ RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload work
     plan_.chosen.choices.micro_batch_size = *may_not_fit;
     may_not_fit_ = true;
   }
+  choices_ = plan_.chosen.choices;
+  if (plan_.cut) fixed_ = {.choices = choices_, .limit_bytes = plan_.limit.limit_bytes};
+  if (plan_.cut) fixed_->choices.costs = plan_.cut->table;
+  if (kept && kept->choices.costs && !config.training.micro_batch_size) fixed_ = kept;
+  if (fixed_) choices_.costs = fixed_->choices.costs;
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::plan_headline(plan_), plan_.effort.seconds);
   memory::set_expandable_segments(choices().expandable_segments);
@@ -85,10 +116,10 @@ TwinSettings RunPlan::twin_settings() const {
 
 void RunPlan::compare(const memory::DeviceMemory& measured, int64_t device_used_bytes, int64_t steps,
                       const TwinSummary* twin) const {
-  const auto& planned = plan_.chosen.peaks;
+  const auto planned = plan_.peaks();
   const int64_t retries = memory::allocation_retries(device_);
   spdlog::info(
-      "device memory at most: {:.2f} GB allocated (planned for the worst batch: {:.2f}), {:.2f} GB reserved (planned: "
+      "device memory at most: {:.2f} GB allocated (planned: {:.2f}), {:.2f} GB reserved (planned: "
       "{:.2f}); {} allocations had to be tried again",
       in_gigabytes(measured.allocated_peak_bytes), in_gigabytes(planned.allocated_bytes),
       in_gigabytes(measured.reserved_peak_bytes), in_gigabytes(planned.reserved_bytes), retries);

@@ -3,9 +3,11 @@
 #include <c10/core/Device.h>
 
 #include <filesystem>
+#include <optional>
 #include <stdexcept>
 
 #include "train/evaluation_set.h"
+#include "train/kept_choices.h"
 #include "train/step_times.h"
 #include "train/twin_link.h"
 #include "vlmtrain/memory/device.h"
@@ -23,18 +25,30 @@ class PlanningFailed : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Where a run's cut of its steps comes from, unless training.micro_batch_size is a number.
+enum class CutOfRun {
+  kFound,  ///< the planner's
+  kKept,   ///< the run's checkpoint's; where that says none, equal micro-batches
+};
+
 /// The plan of a run on a GPU: made and written to plan.json before anything is allocated there, and compared with what
 /// was measured at the end.
 class RunPlan {
  public:
   /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit, and PlanningFailed. Sets up the
   /// allocator as the plan needs it.
-  /// `limits` are of the samples, for what the refusal says.
+  /// `limits` are of the samples, for what the refusal says; `kept` is what the run's checkpoint says of its cut. On a
+  /// card with less room than the run was planned for, the cut stays, and recomputation is chosen anew.
   RunPlan(const Config& config, at::Device device, planner::Workload workload, std::vector<planner::SampleLimit> limits,
-          const planner::Job& job, std::filesystem::path run_folder);
+          const planner::Job& job, std::filesystem::path run_folder, CutOfRun cut = CutOfRun::kFound,
+          const std::optional<KeptChoices>& kept = {});
 
-  const planner::Choices& choices() const { return plan_.chosen.choices; }
-  const planner::StepPeaks& peaks() const { return plan_.chosen.peaks; }
+  const planner::Choices& choices() const { return choices_; }
+  planner::StepPeaks peaks() const { return plan_.peaks(); }
+  /// What the run's checkpoints keep of it; nothing where its steps are cut into micro-batches of as many samples.
+  const std::optional<KeptChoices>& fixed() const { return fixed_; }
+  /// How drawn steps are cut; nothing where the cut was kept, or all steps are cut alike.
+  const std::optional<planner::CutPlan>& cut() const { return plan_.cut; }
   /// How the run evaluates `set`, beside what its training holds: with no more than that takes at its peak where that
   /// is possible. Written to plan.json. Throws what make_plan throws.
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& set);
@@ -60,6 +74,8 @@ class RunPlan {
   bool may_not_fit_ = false;      // the micro-batch, with the largest samples: such steps are cut
   std::optional<PastRuns> past_;  // of runs on this machine's card
   planner::Plan plan_;
+  planner::Choices choices_;
+  std::optional<KeptChoices> fixed_;
   std::optional<planner::EvaluationPlan> evaluation_;
 };
 

@@ -24,6 +24,14 @@
 
 namespace vlmtrain::train {
 
+namespace {
+
+// The limits in trainer_state/state.json.
+constexpr const char* kHostLimitKey = "tensor_limit_bytes";
+constexpr const char* kDeviceLimitKey = "limit_bytes";
+
+}  // namespace
+
 bool is_rehearsal() {
   return planner::on_virtual_card();
 }
@@ -193,6 +201,15 @@ double RunSetup::schedule_factor() const {
   return schedule.factor((state.step - state.skipped_steps) - (start.step - start.skipped_steps));
 }
 
+std::string RunSetup::describe_cut(const Config& config) const {
+  const int64_t micro = choices.micro_batch_size;
+  if (!choices.costs) return fmt::format("in {} micro-batches of {}", config.training.global_batch_size / micro, micro);
+  const auto& cut = plan ? plan->cut() : host->cut();
+  if (!cut) return "each cut by what its samples take, as the run began";
+  return fmt::format("each cut by what its samples take: {:.1f} micro-batches on average, {} to {} in {} drawn steps",
+                     cut->passes_per_step, cut->fewest_passes, cut->most_passes, cut->rehearsed_steps);
+}
+
 std::string RunSetup::describe_changes(const Config& config) const {
   if (changes.empty()) return {};
   std::vector<std::string> texts;
@@ -214,17 +231,24 @@ void RunSetup::make_plan(const Config& config, at::Device device, const planner:
   auto limits = sample_limits(*records, config, workload);
   if (!device.is_cpu()) {
     try {
-      plan.emplace(config, device, std::move(workload), std::move(limits), job, folder);
+      std::optional<KeptChoices> kept;
+      if (!state.device_memory.is_null() && changes.empty()) {
+        kept = KeptChoices::of_json(state.device_memory, kDeviceLimitKey, checkpoints.newest()->string());
+      }
+      const bool cuts_anew = !resumed || !changes.empty();
+      plan.emplace(config, device, std::move(workload), std::move(limits), job, folder,
+                   cuts_anew ? CutOfRun::kFound : CutOfRun::kKept, kept);
+      state.device_memory = plan->fixed() ? plan->fixed()->to_json(kDeviceLimitKey) : nullptr;
     } catch (const PlanningFailed& failure) {
       go_on_without_plan(config, device, failure, folder);
     }
     return;
   }
-  std::optional<HostChoices> kept;
+  std::optional<KeptChoices> kept;
   if (!state.host_memory.is_null() && changes.empty())
-    kept = HostChoices::of_json(state.host_memory, checkpoints.newest()->string());
+    kept = KeptChoices::of_json(state.host_memory, kHostLimitKey, checkpoints.newest()->string());
   host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, job, folder, kept);
-  state.host_memory = host->fixed().to_json();
+  state.host_memory = host->fixed().to_json(kHostLimitKey);
 }
 
 void RunSetup::look_at_evaluated(const Config& config) {

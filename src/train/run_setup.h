@@ -58,6 +58,8 @@ struct RunSetup {
   nlohmann::ordered_json ledger_json() const;
   /// What the learning rates of the next step are multiplied by.
   double schedule_factor() const;
+  /// How steps are cut into micro-batches, for people.
+  std::string describe_cut(const Config& config) const;
   /// What of the run goes on and what begins anew, for people; empty where nothing was changed.
   std::string describe_changes(const Config& config) const;
 

@@ -186,15 +186,14 @@ class Trainer {
 
   void log_run() const {
     const auto& training = config_.training;
-    const int64_t micro = run_.choices.micro_batch_size;
     spdlog::info("model {}: {} parameters, {} trained, in {} on {}", config_.model.path,
                  number_words(run_.model->parameters().total_elements()),
                  number_words(run_.training->optimizer.trained_elements()), engine::name_of(training.precision),
                  device_.str());
-    spdlog::info("data {}: {} usable samples; {} steps of {}{} {}, in {} micro-batches of {}",
-                 config_.data.train.name(), run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped),
-                 run_.total_steps, training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
-                 config_.data.packing ? "packs" : "samples", training.global_batch_size / micro, micro);
+    spdlog::info("data {}: {} usable samples; {} steps of {}{} {}, {}", config_.data.train.name(),
+                 run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
+                 training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
+                 config_.data.packing ? "packs" : "samples", run_.describe_cut(config_));
     for (const auto& line :
          {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks->description()}) {
       if (!line.empty()) spdlog::info("{}", line);

@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "engine/gradients.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
+#include "vlmtrain/base/rng.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::engine {
@@ -18,6 +20,8 @@ struct Way {
   int64_t micro_batch_size = 1;
   int64_t vision_tiles_per_pass = 0;
   models::RecomputeBlocks recompute = {};
+  std::vector<int64_t> micro_batches = {};  ///< as SmallStep's
+  std::vector<int64_t> order = {};          ///< as SmallStep's
 };
 
 struct DropoutCase {
@@ -56,8 +60,9 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
     model_->set_recompute(way.recompute);
     model_->set_vision_tiles_per_pass(way.vision_tiles_per_pass);
     Gradients found;
-    found.loss =
-        accumulate_gradients(*model_, samples_, {.micro_batch_size = way.micro_batch_size}).loss.item<double>();
+    const SmallStep step{
+        .micro_batch_size = way.micro_batch_size, .micro_batches = way.micro_batches, .order = way.order};
+    found.loss = accumulate_gradients(*model_, samples_, step).loss.item<double>();
     for (const auto& parameter : model_->parameters().all()) {
       if (!parameter.is_adapter) continue;
       found.by_name[parameter.name] = parameter.tensor.grad();
@@ -82,6 +87,19 @@ TEST_P(DropoutTest, GradientDoesNotDependOnTheMicroBatches) {
   const auto wanted = gradients({.micro_batch_size = all()});
   for (const int64_t size : {1, 2, 3, 4}) {
     expect_same(gradients({.micro_batch_size = size}), wanted, fmt::format("micro-batches of {}", size));
+  }
+}
+
+/// As steps are cut by memory: any samples together, any number of them.
+TEST_P(DropoutTest, GradientDoesNotDependOnWhichSamplesAreTogether) {
+  const auto wanted = gradients({.micro_batch_size = all()});
+  ASSERT_GT(all(), 1);
+  auto sizes = all() > 2 ? std::vector<int64_t>{all() - 2, 1, 1} : std::vector<int64_t>{1, 1};
+  for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{3}}) {
+    const auto order = permutation(all(), seed);
+    std::ranges::rotate(sizes, sizes.begin() + 1);
+    expect_same(gradients({.micro_batches = sizes, .order = order}), wanted,
+                fmt::format("{} of {}", fmt::join(sizes, "+"), fmt::join(order, ", ")));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "vlmtrain/engine/cross_entropy.h"
@@ -14,12 +15,15 @@ struct SmallStep {
   int64_t micro_batch_size = 1;
   int64_t loss_chunk_rows = 1024;
   TaskSettings tasks = {};
-  std::vector<int64_t> micro_batches = {};  ///< sizes, of samples in their order; empty: all of micro_batch_size
+  std::vector<int64_t> micro_batches = {};  ///< sizes, of samples in `order`; empty: all of micro_batch_size
+  std::vector<int64_t> order = {};          ///< empty: their own
 
   StepLayout layout_of(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) const {
     const CutRule rule = CrossEntropy(tasks).cut_rule(samples);
-    return {.cut = micro_batches.empty() ? equal_cut(std::ssize(samples), micro_batch_size, rule)
-                                         : cut_in_order(micro_batches),
+    Cut cut =
+        micro_batches.empty() ? equal_cut(std::ssize(samples), micro_batch_size, rule) : cut_in_order(micro_batches);
+    if (!order.empty()) cut.order = order;
+    return {.cut = std::move(cut),
             .recompute = model.recompute(),
             .vision_tiles_per_pass = model.vision_tiles_per_pass(),
             .loss_chunk_rows = loss_chunk_rows};

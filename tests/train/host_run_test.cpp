@@ -24,7 +24,7 @@ Config config() {
 }
 
 HostRun run_of(const Config& config, const data::SampleShape& shape, const std::filesystem::path& folder,
-               const std::optional<HostChoices>& kept = {}) {
+               const std::optional<KeptChoices>& kept = {}) {
   planner::Workload workload{.candidates = {{.shapes = {shape}, .first_id = "one"}}, .global_batch_size = 4};
   return {config, std::move(workload), {}, /*making_bytes=*/0, job_of(config), folder, kept};
 }
@@ -38,7 +38,7 @@ TEST(HostRunTest, APlanThatFailsLeavesCautiousChoicesAndTheGuard) {
   EXPECT_EQ(run.fixed().choices.micro_batch_size, 1);
   EXPECT_GE(run.fixed().choices.recompute.language, 2);
   EXPECT_EQ(run.fixed().choices.vision_tiles_per_pass, 1);
-  EXPECT_GT(run.fixed().tensor_limit_bytes, 0);
+  EXPECT_GT(run.fixed().limit_bytes, 0);
   EXPECT_NE(run.guard(), nullptr);
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "plan.json"));
   EXPECT_NO_THROW(run.compare(1));
@@ -57,7 +57,7 @@ TEST(HostRunTest, APlanThatFailsKeepsWhatIsFixed) {
   EXPECT_EQ(choices.recompute, models::RecomputeBlocks{});
   EXPECT_EQ(choices.loss_chunk_rows, 77);
 
-  const HostChoices kept{.choices = {.micro_batch_size = 4, .recompute = {1, 0}}, .tensor_limit_bytes = 1'000'000};
+  const KeptChoices kept{.choices = {.micro_batch_size = 4, .recompute = {1, 0}}, .limit_bytes = 1'000'000};
   EXPECT_EQ(run_of(config(), broken, folder.path(), kept).fixed().choices, kept.choices);
 }
 
@@ -76,13 +76,13 @@ TEST(HostRunTest, ARunGoesOnWithWhatItHad) {
                                 .images = 1,
                                 .pixel_rows = 2,
                                 .row = {.height = 32, .width = 32}};
-  const HostChoices kept{.choices = {.micro_batch_size = 2,
+  const KeptChoices kept{.choices = {.micro_batch_size = 2,
                                      .recompute = {.vision = 1, .language = 0},
                                      .vision_tiles_per_pass = 1,
                                      .loss_chunk_rows = 77},
-                         .tensor_limit_bytes = 500'000'000};
+                         .limit_bytes = 500'000'000};
   EXPECT_EQ(run_of(config(), shape, folder.path(), kept).fixed().choices, kept.choices);
-  EXPECT_EQ(run_of(config(), shape, folder.path(), kept).fixed().tensor_limit_bytes, kept.tensor_limit_bytes);
+  EXPECT_EQ(run_of(config(), shape, folder.path(), kept).fixed().limit_bytes, kept.limit_bytes);
   Config fixed = config();
   fixed.memory.vision_tiles_per_pass = 2;
   fixed.memory.loss_chunk_rows = 33;

@@ -54,6 +54,7 @@ struct HostPlanRequest {
   int64_t largest_micro_batch = 1;              ///< that is tried where none is fixed
   std::vector<SampleLimit> sample_limits = {};  ///< the least change first
   bool with_remedies = true;                    ///< false: nobody asks what would help where nothing fits
+  bool with_cut = true;                         ///< false: steps are cut otherwise, as by a table that is there already
 };
 
 /// How a run on the CPU does its steps, and what that takes.
@@ -62,7 +63,9 @@ struct HostPlan {
   Job job;
   Mode mode = Mode::kBalanced;
   bool fits = false;
-  Choices choices;         ///< where nothing fits: what needs least
+  Choices choices;  ///< where nothing fits: what needs least
+  /// How each step is cut for its own samples; nothing where all are cut into micro-batches of as many.
+  std::optional<CutPlan> cut = std::nullopt;
   int64_t peak_bytes = 0;  ///< tensors that live at once, at most
   int64_t kept_bytes = 0;  ///< what malloc holds free then, at most
   RehearsalDetail detail;

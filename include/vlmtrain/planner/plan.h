@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vlmtrain/memory/trace.h"
+#include "vlmtrain/planner/cut_plan.h"
 #include "vlmtrain/planner/limit.h"
 #include "vlmtrain/planner/rehearsal.h"
 
@@ -29,6 +30,8 @@ struct Workload {
   int64_t world_size = 1;
   /// A rank's samples of a usual step, in order, of which a plan says what they take; empty: only the worst is known.
   std::vector<data::SampleShape> average{};
+  /// Samples of the data set as steps draw them (planner/drawn_steps.h); empty where all are like the worst.
+  std::vector<data::SampleShape> drawn = {};
 
   int64_t samples_per_rank() const { return global_batch_size / world_size; }
 };
@@ -86,7 +89,10 @@ struct Plan {
   Job job;
   Mode mode = Mode::kBalanced;
   bool fits = false;
-  Option chosen;  ///< where nothing fits: what needs least of all that is not fixed
+  /// Of the worst step, in equal micro-batches. Where nothing fits: what needs least of all that is not fixed.
+  Option chosen;
+  /// How each step is cut for its own samples; nothing where all are cut as the worst.
+  std::optional<CutPlan> cut = std::nullopt;
   RehearsalDetail detail;
   StepCosts costs;  ///< of the rehearsed step, which may have fewer micro-batches
   MemoryLimit limit;
@@ -102,9 +108,11 @@ struct Plan {
   int64_t accumulation_steps() const { return workload.samples_per_rank() / chosen.choices.micro_batch_size; }
   /// What is taken beside PyTorch's allocator: context and communication.
   int64_t beside_bytes() const { return limit.context_bytes + limit.communication_bytes; }
+  /// Over the worst step, and those that are cut for their own samples.
+  StepPeaks peaks() const;
   /// That and what the allocator reserves.
   int64_t total_bytes(const Option& option) const { return option.peaks.reserved_bytes + beside_bytes(); }
-  int64_t total_bytes() const { return total_bytes(chosen); }
+  int64_t total_bytes() const { return peaks().reserved_bytes + beside_bytes(); }
   /// `plan --json` and plan.json, as design.md fixes it and more.
   nlohmann::ordered_json to_json() const;
 };

@@ -14,6 +14,7 @@
 #include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/planner/cost_table.h"
 #include "vlmtrain/planner/job.h"
 
 namespace vlmtrain::planner {
@@ -25,12 +26,13 @@ struct Choices {
   int64_t vision_tiles_per_pass = 0;  ///< 0: all of a micro-batch
   int64_t loss_chunk_rows = 1024;
   bool expandable_segments = true;
+  /// By which each step is cut for its own samples (planner/step_cut.h); nothing: into micro-batches of as many.
+  std::optional<CostTable> costs = std::nullopt;
 
   bool operator==(const Choices&) const = default;
 };
 
-/// What they are for a step of samples of these shapes, which are cut as `rule` allows: into micro-batches of as many
-/// samples each.
+/// What they are for a step of samples of these shapes, which are cut as `rule` allows.
 engine::StepLayout layout_of(const Choices& choices, std::span<const data::SampleShape> shapes,
                              const engine::CutRule& rule = {});
 
@@ -56,7 +58,10 @@ struct EvaluatedBatch {
 struct RehearsalRequest {
   Choices choices;
   std::vector<std::vector<SampleGroup>> steps;   ///< the samples of each step, in order; cut into micro-batches
+  std::vector<engine::Cut> cuts = {};            ///< of each step; empty: as layout_of() cuts them
+  bool each_from_empty_cache = false;            ///< each step, so that its peak does not depend on those before it
   bool with_costs = false;                       ///< count operations and predict times, from the last step
+  bool with_step_seconds = false;                ///< predict the time of each step
   bool with_detail = false;                      ///< trace allocations: the peak by component
   bool with_timeline = false;                    ///< and the course of the last step
   std::vector<EvaluatedBatch> evaluations = {};  ///< after the steps, each from an empty cache
@@ -105,7 +110,8 @@ struct RehearsalDetail {
 
 struct Outcome {
   bool out_of_memory = false;
-  std::vector<StepPeaks> steps;  ///< those that were done
+  std::vector<StepPeaks> steps;           ///< those that were done
+  std::vector<double> step_seconds = {};  ///< of these, where they were asked for
   int64_t allocation_retries = 0;
   std::optional<StepCosts> costs;
   std::optional<RehearsalDetail> detail;

@@ -27,6 +27,7 @@ struct PlanRequest {
   CommandWords words = {};
   bool with_timeline = false;
   bool with_remedies = true;  ///< false: nobody asks what would help where nothing fits, which takes longest
+  bool with_cut = true;       ///< false: steps are cut otherwise, as by a table that is there already
 };
 
 /// What stands for `card` in rehearsals: a card without limit that says it has the same size.

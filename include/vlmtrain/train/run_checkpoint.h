@@ -38,6 +38,8 @@ struct RunState {
   nlohmann::ordered_json task_balance;  ///< TaskBalance::state(), null without it
   EvaluationState evaluation;
   nlohmann::ordered_json host_memory;  ///< of a run on the CPU: the limit and the cut that it started with, else null
+  /// The same of a run on a GPU whose steps are cut by memory, each for its own samples; else null.
+  nlohmann::ordered_json device_memory;
   /// Where the learning rate's course began: at the start, or with training.schedule_from at a change.
   struct {
     int64_t step = 0;

@@ -1,0 +1,133 @@
+#include "planner/card_cut.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "planner/cost_learning.h"
+#include "planner/option_search.h"
+#include "vlmtrain/planner/drawn_steps.h"
+
+namespace vlmtrain::planner {
+
+namespace {
+
+std::vector<SampleGroup> groups_of(const SampleSet& samples) {
+  std::vector<SampleGroup> groups;
+  for (const auto& shape : samples) add_sample(groups, shape);
+  return groups;
+}
+
+class CardSets final : public SetRehearsal {
+ public:
+  /// `rehearsed` must outlive it.
+  CardSets(RehearsedOptions& rehearsed, Choices choices) : rehearsed_(rehearsed), choices_(std::move(choices)) {}
+
+  std::vector<int64_t> bytes_of(const std::vector<SampleSet>& sets) override {
+    RehearsalRequest request{.choices = choices_, .steps = {}, .each_from_empty_cache = true};
+    // The first step of a run makes the optimizer's states.
+    request.steps.push_back(groups_of(sets.front()));
+    request.cuts.push_back(engine::cut_in_order({std::ssize(sets.front())}));
+    for (const SampleSet& set : sets) {
+      SampleSet twice = set;
+      twice.insert(twice.end(), set.begin(), set.end());
+      request.steps.push_back(groups_of(twice));
+      request.cuts.push_back(engine::cut_in_order({std::ssize(set), std::ssize(set)}));
+    }
+    const Outcome outcome = rehearsed_.run(request);
+    std::vector<int64_t> bytes(sets.size(), kUnlimitedBytes);
+    for (size_t i = 0; i < sets.size() && i + 1 < outcome.steps.size(); ++i) {
+      bytes[i] = outcome.steps[i + 1].reserved_bytes;
+    }
+    return bytes;
+  }
+
+  Steps run(const std::vector<SampleSet>& steps, const std::vector<engine::Cut>& cuts) override {
+    RehearsalRequest request{.choices = choices_, .steps = {}, .cuts = cuts, .with_step_seconds = true};
+    for (const SampleSet& step : steps) request.steps.push_back(groups_of(step));
+    Outcome outcome = rehearsed_.run(request);
+    return {outcome.peaks(), std::move(outcome.step_seconds)};
+  }
+
+ private:
+  RehearsedOptions& rehearsed_;
+  Choices choices_;
+};
+
+bool is_for_the_planner(const Plan& plan) {
+  if (plan.fixed.micro_batch_size || plan.workload.drawn.empty() || plan.workload.samples_per_rank() == 1) return false;
+  const Choices& chosen = plan.chosen.choices;
+  return chosen.micro_batch_size < plan.workload.samples_per_rank() || chosen.recompute != models::RecomputeBlocks{};
+}
+
+int64_t middle(int64_t one, int64_t other) {
+  return (one + other + 1) / 2;
+}
+
+/// Recomputations worth a try, the plan's own first.
+std::vector<models::RecomputeBlocks> recomputations(const Plan& plan, RehearsedOptions& rehearsed) {
+  const Choices& chosen = plan.chosen.choices;
+  std::vector<models::RecomputeBlocks> list{chosen.recompute};
+  if (!plan.fixed.recompute.is_auto()) return list;
+  const auto add = [&list](const models::RecomputeBlocks& blocks) {
+    if (std::ranges::find(list, blocks) == list.end()) list.push_back(blocks);
+  };
+  FixedChoices single = plan.fixed;
+  single.micro_batch_size = 1;
+  const auto least = OptionSearch(rehearsed, plan.workload, single, plan.limit.limit_bytes).find();
+  const models::RecomputeBlocks few = least ? least->choices.recompute : chosen.recompute;
+  const models::RecomputeBlocks all{.vision = plan.detail.vision_blocks, .language = plan.detail.language_blocks};
+  add(few);
+  add({.vision = middle(few.vision, all.vision), .language = middle(few.language, all.language)});
+  add(all);
+  return list;
+}
+
+/// Alternatives are by micro-batch, then by blocks.
+void choose(Plan& plan, const Option& option) {
+  plan.chosen = option;
+  const auto is_chosen = [&](const Option& other) { return other.choices == option.choices; };
+  if (std::ranges::any_of(plan.alternatives, is_chosen)) return;
+  const auto place = std::ranges::find_if(plan.alternatives, [&](const Option& other) {
+    const Choices& theirs = other.choices;
+    const Choices& ours = option.choices;
+    return std::tuple(theirs.micro_batch_size, theirs.recompute.vision + theirs.recompute.language) >
+           std::tuple(ours.micro_batch_size, ours.recompute.vision + ours.recompute.language);
+  });
+  plan.alternatives.insert(place, option);
+}
+
+}  // namespace
+
+void plan_cut(Plan& plan, RehearsedOptions& rehearsed) {
+  if (!is_for_the_planner(plan)) return;
+  const CutQuestion question{.drawn = drawn_steps(plan.workload),
+                             .largest = worst_steps(plan.workload),
+                             .like = {.vision_tiles_per_pass = plan.chosen.choices.vision_tiles_per_pass,
+                                      .loss_chunk_rows = plan.chosen.choices.loss_chunk_rows,
+                                      .limit_bytes = plan.limit.limit_bytes}};
+  models::RecomputeBlocks best = plan.chosen.choices.recompute;
+  for (const auto& blocks : recomputations(plan, rehearsed)) {
+    Choices choices = plan.chosen.choices;
+    choices.recompute = blocks;
+    CardSets sets(rehearsed, choices);
+    CutPlan cut = learn_cut(sets, question);
+    if (plan.cut && cut.samples_per_second <= plan.cut->samples_per_second) continue;
+    plan.cut = std::move(cut);
+    best = blocks;
+  }
+  if (best != plan.chosen.choices.recompute) {
+    FixedChoices fixed = plan.fixed;
+    fixed.recompute.text = fmt::format("{}+{}", best.vision, best.language);
+    OptionSearch search(rehearsed, plan.workload, fixed, plan.limit.limit_bytes);
+    if (const auto option = search.find()) {
+      choose(plan, *option);
+    } else {
+      plan.cut.reset();
+    }
+  }
+}
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "planner/rehearsed_options.h"
+#include "vlmtrain/planner/plan.h"
+
+namespace vlmtrain::planner {
+
+/// Finds how the steps of a plan that fits are cut, each for its own samples: Plan::cut. Where recomputation is for the
+/// planner, it is the one with which drawn steps are predicted to take least time, of: what the plan has, what a single
+/// sample of the worst needs, everything, and the middle between these; then Plan::chosen is the option with that for
+/// the worst step. Nothing to do where the micro-batch is fixed, all samples are alike, or a step of the worst goes in
+/// one pass with nothing recomputed.
+void plan_cut(Plan& plan, RehearsedOptions& rehearsed);
+
+}  // namespace vlmtrain::planner

@@ -1,0 +1,65 @@
+#include "vlmtrain/planner/cost_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "planner/user_error.h"
+#include "vlmtrain/io/json_text.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+CostTable a_table() {
+  return {.base_bytes = 1'000'000'007,
+          .bytes_per_1024 = {1, 2, 3, 4, 5, 6, 7},
+          .vision_tiles_per_pass = 9,
+          .loss_chunk_rows = 77,
+          .limit_bytes = 23'000'000'000,
+          .most_samples = 8};
+}
+
+TEST(CostTableTest, SizesAddUpButForTheLongest) {
+  const data::SampleShape small{.tokens = 10, .label_tokens = 3, .pixel_rows = 2};
+  const data::SampleShape large{.tokens = 30, .label_tokens = 1, .pixel_rows = 5};
+  EXPECT_EQ(sizes_of(std::vector{small, large}),
+            (SetSizes{.samples = 2, .tokens = 40, .longest = 30, .label_tokens = 4, .pixel_rows = 7}));
+}
+
+TEST(CostTableTest, RowsOfAChunkAndOfAPassStopCounting) {
+  const SetSizes sizes{.samples = 2, .tokens = 40, .longest = 30, .label_tokens = 100, .pixel_rows = 20};
+  EXPECT_THAT(a_table().terms_of(sizes), testing::ElementsAre(2, 40, 60, 100, 77, 20, 9));
+  CostTable unbounded = a_table();
+  unbounded.vision_tiles_per_pass = 0;
+  EXPECT_EQ(unbounded.terms_of(sizes)[CostTable::kPassRows], 20) << "0: all in one pass";
+}
+
+TEST(CostTableTest, BytesAreRoundedUp) {
+  CostTable table{.base_bytes = 5};
+  table.bytes_per_1024[CostTable::kTokens] = 1;
+  EXPECT_EQ(table.bytes({.tokens = 1}), 6);
+  EXPECT_EQ(table.bytes({.tokens = 1024}), 6);
+  EXPECT_EQ(table.bytes({.tokens = 1025}), 7);
+}
+
+TEST(CostTableTest, ACheckpointKeepsItToTheBit) {
+  const auto text = io::json_text(a_table().to_json(), 2);
+  EXPECT_EQ(CostTable::of_json(nlohmann::ordered_json::parse(text), "state.json"), a_table());
+}
+
+TEST(CostTableTest, WhatIsNoTableIsRefused) {
+  auto json = a_table().to_json();
+  json["bytes_per_1024"]["tokens"] = -1;
+  EXPECT_THAT(message_of([&] { CostTable::of_json(json, "state.json"); }, ExitCode::kBadData),
+              testing::AllOf(testing::HasSubstr("state.json"), testing::HasSubstr("tokens")));
+  json = a_table().to_json();
+  json.erase("limit_bytes");
+  EXPECT_THAT(message_of([&] { CostTable::of_json(json, "state.json"); }, ExitCode::kBadData),
+              testing::HasSubstr("limit_bytes"));
+  json = a_table().to_json();
+  json.erase("bytes_per_1024");
+  EXPECT_THAT(message_of([&] { CostTable::of_json(json, "state.json"); }, ExitCode::kBadData),
+              testing::HasSubstr("state.json"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner
