@@ -26,6 +26,7 @@ constexpr int64_t kMostPasses = 96;
 /// Of steps of the largest samples: further micro-batches repeat themselves.
 constexpr int64_t kPassesOfLargest = 4;
 constexpr int64_t kMostLowerings = 4;
+constexpr int64_t kLeastLowering = 200;  // of the limit, as a part
 /// What the allocator takes at a time.
 constexpr int64_t kPageBytes = int64_t{20} << 20;
 
@@ -152,12 +153,22 @@ class Learner {
 
   void fit() { plan_.table = fitted(question_.like, sets_); }
 
-  /// Runs the steps, and lowers the limit until they keep to the plan's.
+  /// Runs the steps, and lowers the limit until they keep to the plan's, as far as that helps: a single sample takes
+  /// what it takes.
   void settle() {
-    for (int64_t lowered = 0; run_steps() > question_.like.limit_bytes && lowered < kMostLowerings; ++lowered) {
-      plan_.table.limit_bytes -= plan_.peaks.reserved_bytes - question_.like.limit_bytes + kPageBytes;
-    }
     plan_.rehearsed_sets = std::ssize(sets_);
+    const int64_t limit = question_.like.limit_bytes;
+    int64_t peak = run_steps();
+    for (int64_t lowered = 0; peak > limit && lowered < kMostLowerings; ++lowered) {
+      const CutPlan before = plan_;
+      plan_.table.limit_bytes -= peak - limit + std::min(kPageBytes, limit / kLeastLowering);
+      const int64_t now = run_steps();
+      if (now >= peak) {
+        plan_ = before;
+        return;
+      }
+      peak = now;
+    }
   }
 
   int64_t run_steps() {

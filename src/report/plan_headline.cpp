@@ -74,6 +74,8 @@ std::string plan_headline(const planner::Plan& plan) {
                                  in_gigabytes(plan.total_bytes()), in_gigabytes(plan.limit.card_bytes),
                                  plan.chosen.choices.micro_batch_size, plan.accumulation_steps(), ranks,
                                  plan.workload.global_batch_size);
+  if (plan.cut)
+    text += fmt::format(" for the largest, {:.1f} micro-batches a step on average", plan.cut->passes_per_step);
   if (const std::string blocks = recomputing(plan); !blocks.empty()) text += ", " + blocks;
   return text + ", " + training_words(plan);
 }

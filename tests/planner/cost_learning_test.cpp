@@ -138,6 +138,16 @@ TEST(CostLearningTest, WhatStepsInARowTakeMoreLowersTheLimit) {
   EXPECT_GT(plan.table.limit_bytes, kLimit - 800 * kMB);
 }
 
+/// One that does not fit alone is no reason to make the others' micro-batches smaller.
+TEST(CostLearningTest, ASampleThatTakesTooMuchLowersNoLimit) {
+  Formula truth(linear);
+  CutQuestion with_large = question();
+  with_large.largest.front().front().tokens = 20'000;
+  const CutPlan plan = learn_cut(truth, with_large);
+  EXPECT_EQ(plan.table.limit_bytes, kLimit);
+  EXPECT_GT(plan.peaks.reserved_bytes, kLimit);
+}
+
 TEST(CostLearningTest, RehearsedSetsNearTheLimitNeverTakeMoreThanTheTableSays) {
   std::mt19937 random(4);
   std::vector<RehearsedSet> sets;
