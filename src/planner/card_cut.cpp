@@ -66,11 +66,11 @@ int64_t middle(int64_t one, int64_t other) {
   return (one + other + 1) / 2;
 }
 
-/// Recomputations worth a try, the plan's own first.
+/// Recomputations worth a try, the fewest blocks first.
 std::vector<models::RecomputeBlocks> recomputations(const Plan& plan, RehearsedOptions& rehearsed) {
   const Choices& chosen = plan.chosen.choices;
-  std::vector<models::RecomputeBlocks> list{chosen.recompute};
-  if (!plan.fixed.recompute.is_auto()) return list;
+  std::vector<models::RecomputeBlocks> list;
+  if (!plan.fixed.recompute.is_auto()) return {chosen.recompute};
   const auto add = [&list](const models::RecomputeBlocks& blocks) {
     if (std::ranges::find(list, blocks) == list.end()) list.push_back(blocks);
   };
@@ -80,8 +80,11 @@ std::vector<models::RecomputeBlocks> recomputations(const Plan& plan, RehearsedO
   const models::RecomputeBlocks few = least ? least->choices.recompute : chosen.recompute;
   const models::RecomputeBlocks all{.vision = plan.detail.vision_blocks, .language = plan.detail.language_blocks};
   add(few);
+  add(chosen.recompute);
   add({.vision = middle(few.vision, all.vision), .language = middle(few.language, all.language)});
   add(all);
+  std::ranges::stable_sort(list, {},
+                           [](const models::RecomputeBlocks& blocks) { return blocks.vision + blocks.language; });
   return list;
 }
 
@@ -117,6 +120,7 @@ void plan_cut(Plan& plan, RehearsedOptions& rehearsed) {
     if (plan.cut && cut.samples_per_second <= plan.cut->samples_per_second) continue;
     plan.cut = std::move(cut);
     best = blocks;
+    if (plan.cut->most_passes == 1) break;  // what recomputing more makes room for is there already
   }
   if (best != plan.chosen.choices.recompute) {
     FixedChoices fixed = plan.fixed;
