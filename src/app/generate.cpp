@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -129,23 +127,25 @@ void check_sampling(const engine::SamplingSettings& sampling) {
 /// Before the model is loaded and a picture decoded.
 void check_length(const io::Record& record, const models::Processor& processor) {
   constexpr const char* kRemedy = "shorten it, or give fewer or smaller images and videos";
-  std::optional<int64_t> tokens;
   try {
-    tokens = processor.outline_prompt(record, 0).tokens();
-  } catch (const data::SampleError& error) {
-    if (error.reason() != "too long") throw;
+    if (const auto shrunk = processor.outline_prompt(record, 0).shrunk) {
+      spdlog::info("the prompt has {} tokens, so its images and videos are made smaller: {} tokens are left of them",
+                   shrunk->tokens, shrunk->tokens_left);
+    }
+  } catch (const data::TooLong& error) {
+    if (error.tokens() <= kMostPromptTokens) {
+      throw usage_error("--prompt: has more tokens than the model has positions for; {}", kRemedy);
+    }
+    throw usage_error("--prompt: has, with its images and videos, {} tokens, more than the {} that are taken; {}",
+                      error.tokens(), kMostPromptTokens, kRemedy);
   }
-  if (!tokens) throw usage_error("--prompt: has more tokens than the model has positions for; {}", kRemedy);
-  if (*tokens <= kMostPromptTokens) return;
-  throw usage_error("--prompt: has, with its images and videos, {} tokens, more than the {} that are taken; {}",
-                    *tokens, kMostPromptTokens, kRemedy);
 }
 
 models::ProcessorSettings settings_for(const Arguments& arguments, const std::filesystem::path& checkpoint) {
   data::DataOptions options;
   options.chat_template = arguments.chat_template;
   train::settle_chat_template_date(options, checkpoint);
-  options.max_length = std::numeric_limits<int64_t>::max();
+  options.max_length = kMostPromptTokens;
   return train::processor_settings(options);
 }
 

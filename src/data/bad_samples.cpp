@@ -31,9 +31,11 @@ UserError unusable_samples(const std::string& dataset, const io::Records& record
 void settle_problems(const std::map<int64_t, SampleProblem>& problems, Ledger& ledger, BadSamplePolicy policy,
                      const io::Records& records) {
   BadSampleLog log;
+  std::map<int64_t, SampleProblem> failed;
   for (const auto& [index, problem] : problems) {
     const std::string id = records.text_at(index).id;
-    if (policy == BadSamplePolicy::kFail) {
+    if (policy == BadSamplePolicy::kFail && !problem.is_dropped) {
+      failed.emplace(index, problem);
       ledger.mark_failed(index, id, problem.reason, problem.message);
       continue;
     }
@@ -42,9 +44,7 @@ void settle_problems(const std::map<int64_t, SampleProblem>& problems, Ledger& l
     if (!known) log.warn(problem.message);
   }
   log.summarize(ledger.count(SampleStatus::kDropped), ledger.samples());
-  if (policy == BadSamplePolicy::kFail && !problems.empty()) {
-    throw unusable_samples(ledger.dataset(), records, problems);
-  }
+  if (!failed.empty()) throw unusable_samples(ledger.dataset(), records, failed);
 }
 
 }  // namespace vlmtrain::data

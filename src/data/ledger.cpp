@@ -8,6 +8,28 @@
 
 namespace vlmtrain::data {
 
+namespace {
+
+nlohmann::ordered_json json_of(int64_t index, const std::string& id, const Shrunk& shrunk) {
+  return {{"index", index},
+          {"id", id},
+          {"tokens", {shrunk.tokens, shrunk.tokens_left}},
+          {"pixels", {shrunk.pixels, shrunk.pixels_left}},
+          {"image_max_pixels", shrunk.image_max_pixels},
+          {"frame_max_pixels", shrunk.frame_max_pixels}};
+}
+
+Shrunk shrunk_from(const nlohmann::ordered_json& json) {
+  return {.tokens = json.at("tokens").at(0),
+          .pixels = json.at("pixels").at(0),
+          .tokens_left = json.at("tokens").at(1),
+          .pixels_left = json.at("pixels").at(1),
+          .image_max_pixels = json.at("image_max_pixels"),
+          .frame_max_pixels = json.at("frame_max_pixels")};
+}
+
+}  // namespace
+
 Ledger::Ledger(std::string dataset, int64_t samples)
     : dataset_(std::move(dataset)), statuses_(static_cast<size_t>(samples), SampleStatus::kNotReached) {
   counts_[static_cast<size_t>(SampleStatus::kNotReached)] = samples;
@@ -28,6 +50,13 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
       const auto index = problem.at("index").get<int64_t>();
       if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
       ledger.mark_dropped(index, problem.at("id"), problem.at("reason"), problem.at("message"));
+    }
+    // Ledgers of older versions have no such list.
+    const auto shrunk = saved.value("shrunk", nlohmann::ordered_json::object());
+    for (const auto& sample : shrunk.value("each", nlohmann::ordered_json::array())) {
+      const auto index = sample.at("index").get<int64_t>();
+      if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
+      ledger.mark_shrunk(index, sample.at("id"), shrunk_from(sample));
     }
   } catch (const nlohmann::ordered_json::exception& error) {
     throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint",
@@ -57,6 +86,10 @@ void Ledger::mark_failed(int64_t index, std::string id, std::string reason, std:
   problems_[index] = {std::move(id), std::move(reason), std::move(message)};
 }
 
+void Ledger::mark_shrunk(int64_t index, std::string id, const Shrunk& shrunk) {
+  shrunk_[index] = {std::move(id), shrunk};
+}
+
 bool Ledger::raise(int64_t index, SampleStatus status) {
   VLMTRAIN_CHECK(index >= 0 && index < samples(), "sample {} of {}", index, samples());
   SampleStatus& current = statuses_[static_cast<size_t>(index)];
@@ -82,6 +115,8 @@ nlohmann::ordered_json Ledger::to_json() const {
                         {"reason", problem.reason},
                         {"message", problem.message}});
   }
+  auto shrunk = nlohmann::ordered_json::array();
+  for (const auto& [index, sample] : shrunk_) shrunk.push_back(json_of(index, sample.first, sample.second));
   return {{"dataset", dataset_},
           {"samples", samples()},
           {"used", count(SampleStatus::kUsed)},
@@ -89,7 +124,8 @@ nlohmann::ordered_json Ledger::to_json() const {
           {"failed", count(SampleStatus::kFailed)},
           {"not_reached", count(SampleStatus::kNotReached)},
           {"reasons", nlohmann::ordered_json(reasons)},
-          {"problems", std::move(problems)}};
+          {"problems", std::move(problems)},
+          {"shrunk", {{"samples", shrunk_.size()}, {"each", std::move(shrunk)}}}};
 }
 
 }  // namespace vlmtrain::data

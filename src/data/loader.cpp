@@ -134,6 +134,15 @@ class Loader::Impl {
     return cursor;
   }
 
+  void tell_once_of_shrunk(const Sample& sample) {
+    if (told_of_shrunk_ || !sample.shrunk) return;
+    told_of_shrunk_ = true;
+    spdlog::info(
+        "sample {} is longer than data.max_length: its images and videos lose pixels, {} tokens become {}; ledger.json "
+        "names each such sample, and data.on_too_long says what becomes of them",
+        sample.id, sample.shrunk->tokens, sample.shrunk->tokens_left);
+  }
+
   void warn_once_if_held_back() {
     if (warned_of_bytes_ || !stream_->was_held_back()) return;
     warned_of_bytes_ = true;
@@ -257,6 +266,7 @@ class Loader::Impl {
       }
       lane.has_usable = true;
       item.sample.seed = seed;
+      tell_once_of_shrunk(item.sample);
       made.samples.push_back(std::move(item.sample));
     }
     return made;
@@ -291,7 +301,8 @@ class Loader::Impl {
   /// Enters the problem in the ledger; true if the run goes on without the sample.
   bool settle(int64_t index, const Problem& problem) {
     const std::string id = records_.text_at(index).id;
-    if (!problem.skippable || settings_.on_bad_sample == BadSamplePolicy::kFail) {
+    const bool fails = settings_.on_bad_sample == BadSamplePolicy::kFail && !problem.is_dropped;
+    if (!problem.skippable || fails) {
       ledger_.mark_failed(index, id, problem.reason, problem.message);
       return false;
     }
@@ -328,6 +339,7 @@ class Loader::Impl {
   Ledger& ledger_;
   BadSampleLog log_;
   bool warned_of_bytes_ = false;
+  bool told_of_shrunk_ = false;
   std::vector<LaneState> lanes_;
   std::unique_ptr<UnitsAhead> ahead_;
   std::optional<SampleStream> stream_;  // last: its threads ask the ones above

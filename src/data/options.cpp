@@ -45,9 +45,18 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.eval", options.eval, "File of conversations to evaluate on; empty: none.");
   table.add("data.image_root", options.image_root,
             "Folder that relative paths of images and videos start from; empty: the folder of the data file.");
-  table.add("data.max_length", options.max_length,
-            "Most tokens of a sample, image tokens included; a longer one is a bad sample, it is not cut.",
-            std::optional{at_least<int64_t>(1)});
+  table.add(
+      "data.max_length", options.max_length,
+      "Most tokens of a sample, image tokens included; what becomes of a longer one, data.on_too_long says: it is "
+      "not cut.",
+      std::optional{at_least<int64_t>(1)});
+  table.add_choice(
+      "data.on_too_long", options.on_too_long,
+      {{"shrink", LongSamplePolicy::kShrink}, {"drop", LongSamplePolicy::kDrop}, {"fail", LongSamplePolicy::kFail}},
+      "What becomes of a sample of more than data.max_length tokens. shrink: its pictures, then the frames "
+      "of its videos, lose pixels until it fits, down to a floor (docs/data.md); where it does not fit "
+      "then, it is a bad sample. drop: it is left out and counted, whatever data.on_bad_sample says. fail: "
+      "it is a bad sample.");
   table.add("data.packing", options.packing,
             "Samples are put into packs of up to `data.pack_max_tokens`, and training.global_batch_size counts packs. "
             "Without it samples lie end to end too, and are not padded: packs make steps of equally many tokens "

@@ -93,7 +93,7 @@ class Look {
       if (!problem.skippable) throw;
       ids_[place] = record.id;
       tasks_[place] = record.task;
-      problems_[place] = SampleProblem{std::move(problem.reason), std::move(problem.message)};
+      problems_[place] = SampleProblem{std::move(problem.reason), std::move(problem.message), problem.is_dropped};
     }
   }
 

@@ -8,7 +8,7 @@ Problem describe(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const SampleError& bad) {
-    return {bad.reason(), bad.what(), true};
+    return {bad.reason(), bad.what(), true, bad.is_dropped()};
   } catch (const UserError& bad) {
     return {"bad data", bad.what(), bad.code() == ExitCode::kBadData};
   } catch (const std::exception& unexpected) {

@@ -9,7 +9,8 @@ namespace vlmtrain::data {
 struct Problem {
   std::string reason;
   std::string message;
-  bool skippable = false;  ///< the sample's own fault, not the program's or the machine's
+  bool skippable = false;   ///< the sample's own fault, not the program's or the machine's
+  bool is_dropped = false;  ///< as SampleError::is_dropped
 };
 
 /// REQUIRES: `error` is one.

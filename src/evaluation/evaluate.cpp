@@ -89,7 +89,10 @@ class Evaluator {
     try {
       std::rethrow_exception(error);
     } catch (const UserError& bad) {
-      if (bad.code() != ExitCode::kBadData || settings_.on_bad_sample == data::BadSamplePolicy::kFail) throw;
+      const auto* sample = dynamic_cast<const data::SampleError*>(&bad);
+      const bool is_dropped = sample != nullptr && sample->is_dropped();
+      const bool fails = settings_.on_bad_sample == data::BadSamplePolicy::kFail && !is_dropped;
+      if (bad.code() != ExitCode::kBadData || fails) throw;
       spdlog::warn("skipped: {}", bad.what());
       if (result_.skipped == 0) first_problem_ = bad.what();
       ++result_.skipped;

@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kFreely[]{"data.eval",
                                      "data.image_root",
                                      "data.max_length",
+                                     "data.on_too_long",
                                      "data.max_images_per_sample",
                                      "data.image_max_pixels",
                                      "data.video_fps",

@@ -244,13 +244,21 @@ std::vector<planner::SampleLimit> sample_limits(const io::Records& records, cons
                .measure = {}},
               pictures_of);
   }
+  const bool shrinks = config.data.on_too_long == data::LongSamplePolicy::kShrink;
   leave_out({.form = "data.max_length={} data.on_bad_sample=skip",
              .now = most(workload, tokens_of),
              .least = {},
              .unit = 1,
-             .meaning = "takes no longer sample",
+             .meaning = shrinks ? "makes pictures of longer samples smaller" : "takes no longer sample",
              .measure = {}},
             tokens_of);
+  if (shrinks) {
+    limits.back().measure = [limited, &config](int64_t number, bool all) {
+      data::DataOptions changed = config.data;
+      changed.max_length = number;
+      return limited->measure(changed, all);
+    };
+  }
   return limits;
 }
 

@@ -89,6 +89,7 @@ std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
 
 models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {
   return {.max_length = data.max_length,
+          .on_too_long = data.on_too_long,
           .max_images_per_sample = data.max_images_per_sample,
           .image_max_pixels = data.image_max_pixels,
           .video_fps = data.video_fps,

@@ -325,7 +325,10 @@ class Trainer {
     const double epochs_before = epochs_.at(run_.state.cursor);
     ++run_.state.step;
     run_.state.cursor = step.batch.next;
-    for (const auto& sample : step.batch.samples) run_.ledger.mark_used(sample.index);
+    for (const auto& sample : step.batch.samples) {
+      run_.ledger.mark_used(sample.index);
+      if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, sample.id, *sample.shrunk);
+    }
     pending_.emplace(step, done, objective, device_);
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.total_steps;

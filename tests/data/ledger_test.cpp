@@ -44,6 +44,26 @@ TEST(Ledger, TheWorseStatusWins) {
   expect_counts(ledger, 0, 0, 1, 1);
 }
 
+TEST(Ledger, NamesWhatWasShrunk) {
+  Ledger ledger("train.json", 4);
+  const Shrunk shrunk{.tokens = 15'326,
+                      .pixels = 11'996'000,
+                      .tokens_left = 8'100,
+                      .pixels_left = 6'300'000,
+                      .image_max_pixels = 6'400'000};
+  ledger.mark_used(2);
+  for (int epoch = 0; epoch < 2; ++epoch) ledger.mark_shrunk(2, "c", shrunk);
+  const auto saved = ledger.to_json();
+  EXPECT_EQ(saved["shrunk"].dump(),
+            R"({"samples":1,"each":[{"index":2,"id":"c","tokens":[15326,8100],"pixels":[11996000,6300000],)"
+            R"("image_max_pixels":6400000,"frame_max_pixels":0}]})");
+  EXPECT_EQ(Ledger::restore(saved, "train.json", 4, {.epoch = 1, .position = 0}, 1).to_json()["shrunk"],
+            saved["shrunk"]);
+  auto outside = saved;
+  outside["shrunk"]["each"][0]["index"] = 4;
+  EXPECT_THROW(Ledger::restore(outside, "train.json", 4, {}, 1), UserError);
+}
+
 TEST(Ledger, JsonNamesProblemsAndCountsReasons) {
   Ledger ledger("train.json", 4);
   ledger.mark_dropped(3, "d", "too long", "d is too long");
@@ -54,7 +74,8 @@ TEST(Ledger, JsonNamesProblemsAndCountsReasons) {
             R"("reasons":{"bad image":1,"too long":2},"problems":[)"
             R"({"index":1,"id":"b","status":"dropped","reason":"too long","message":"b is too long"},)"
             R"({"index":2,"id":"c","status":"failed","reason":"bad image","message":"c has a bad image"},)"
-            R"({"index":3,"id":"d","status":"dropped","reason":"too long","message":"d is too long"}]})");
+            R"({"index":3,"id":"d","status":"dropped","reason":"too long","message":"d is too long"}],)"
+            R"("shrunk":{"samples":0,"each":[]}})");
   EXPECT_EQ(Ledger("empty", 0).to_json()["problems"].dump(), "[]");
   EXPECT_EQ(Ledger("empty", 0).to_json()["reasons"].dump(), "{}");
 }

@@ -196,6 +196,19 @@ TEST(Loader, SkipsUnusableRecordsAndWarnsOfEachOnce) {
   EXPECT_EQ(json["reasons"].dump(), R"({"no label tokens":1,"unusable record":1})");
 }
 
+TEST(Loader, DropsASampleThatIsToBeDroppedWhateverThePolicy) {
+  const auto records = make_records(8);
+  const int64_t bad = epoch_order(8, 5, 0)[1];
+  const FakeProcessor processor([bad](int64_t index) {
+    if (index == bad) throw TooLong(9000, "it has 9000 tokens", /*is_dropped=*/true);
+  });
+  Ledger ledger("train.json", 8);
+  Loader loader(records, processor, {.global_batch_size = 7, .seed = 5, .on_bad_sample = BadSamplePolicy::kFail}, {},
+                ledger);
+  EXPECT_EQ(loader.next().samples.size(), 7);
+  EXPECT_EQ(ledger.status(bad), SampleStatus::kDropped);
+}
+
 TEST(Loader, StopsAtABadSample) {
   const auto records = make_records(8);
   const int64_t bad = epoch_order(8, 5, 0)[5];

@@ -1,3 +1,4 @@
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,7 +88,47 @@ TEST_F(Idefics3Processor, SampleLongerThanTheLimitIsBadNotCut) {
   settings_.max_length = 165;
   EXPECT_EQ(refusal(two, {}), "accepted");
   settings_.max_length = 164;
+  settings_.on_too_long = data::LongSamplePolicy::kFail;
   EXPECT_EQ(refusal(two, {"sample two", "165 tokens", "data.max_length=164", "data.image_max_pixels"}), "too long");
+}
+
+TEST_F(Idefics3Processor, PicturesOfALongSampleLoseTiles) {
+  const auto& two = records_.at(3);
+  const auto whole = processor()->process(two, 3);
+  EXPECT_FALSE(whole.shrunk);
+  settings_.max_length = 164;
+  const auto shrunk = processor()->process(two, 3);
+  ASSERT_TRUE(shrunk.shrunk);
+  EXPECT_EQ(shrunk.shrunk->tokens, 165);
+  EXPECT_EQ(shrunk.shrunk->tokens_left, shrunk.tokens());
+  EXPECT_LE(shrunk.tokens(), 164);
+  EXPECT_EQ(shrunk.label_tokens(), whole.label_tokens());
+  EXPECT_EQ(shrunk.shrunk->pixels, whole.pixel_values.size(0) * 32 * 32);
+  EXPECT_EQ(shrunk.shrunk->pixels_left, shrunk.pixel_values.size(0) * 32 * 32);
+  EXPECT_EQ(data::shape_of(processor()->outline(two, 3)), data::shape_of(shrunk));
+
+  // As with data.image_max_pixels of that number; one tile more is too long.
+  settings_.on_too_long = data::LongSamplePolicy::kFail;
+  settings_.image_max_pixels = shrunk.shrunk->image_max_pixels;
+  const auto limited = processor()->process(two, 3);
+  EXPECT_TRUE(at::equal(limited.pixel_values, shrunk.pixel_values));
+  EXPECT_EQ(limited.token_ids, shrunk.token_ids);
+  settings_.image_max_pixels = shrunk.shrunk->image_max_pixels + 32 * 32;
+  EXPECT_EQ(refusal(two, {}), "too long");
+}
+
+TEST_F(Idefics3Processor, WhatDoesNotFitAtTheFloorIsTooLong) {
+  settings_.max_length = 20;
+  EXPECT_EQ(refusal(records_.at(3), {"sample two", "165 tokens", "as small as they may become", "data.max_length=20"}),
+            "too long");
+  settings_.on_too_long = data::LongSamplePolicy::kDrop;
+  try {
+    processor()->outline(records_.at(3), 3);
+    FAIL();
+  } catch (const data::TooLong& error) {
+    EXPECT_TRUE(error.is_dropped());
+    EXPECT_EQ(error.tokens(), 165);
+  }
 }
 
 TEST_F(Idefics3Processor, FewerPixelsMakeTheSampleShorter) {
@@ -166,6 +207,7 @@ TEST_F(Idefics3Processor, OutlineIsTheSampleWithoutItsPixels) {
 
 TEST_F(Idefics3Processor, OutlineRefusesWhatTheSampleIsRefusedFor) {
   settings_.max_length = 164;
+  settings_.on_too_long = data::LongSamplePolicy::kFail;
   EXPECT_THAT(message_of([&] { processor()->outline(records_.at(3), 3); }), HasSubstr("data.max_length=164"));
   settings_.max_images_per_sample = 1;
   EXPECT_THAT(message_of([&] { processor()->outline(records_.at(3), 3); }), HasSubstr("data.max_images_per_sample=1"));

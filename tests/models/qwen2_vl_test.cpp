@@ -15,6 +15,7 @@
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/image/encode.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/models/hypothetical_sample.h"
 
@@ -302,6 +303,86 @@ TEST(Qwen2VlProcessor, MaxPixelsLimitImages) {
   HypotheticalSample limited = large;
   limited.image_max_pixels = 200;  // less than the 256 that pictures are enlarged to
   EXPECT_EQ(shape_of(origin.checkpoint(), limited).grids.front(), (PatchGrid{1, 2, 4}));
+}
+
+/// A checkpoint with tokens' squares of 8 x 8 pixels, which takes large pictures, and a record with two of them.
+class LongSample : public testing::Test {
+ protected:
+  LongSample() {
+    for (const auto& entry : std::filesystem::directory_iterator(origin_.checkpoint())) {
+      std::filesystem::copy_file(entry.path(), folder_.path() / entry.path().filename());
+    }
+    auto content = io::read_json(folder_.path() / "preprocessor_config.json");
+    content.erase("size");
+    content["min_pixels"] = 256;
+    content["max_pixels"] = 1'000'000;
+    io::write_file(folder_.path() / "preprocessor_config.json", content.dump());
+    settings_.image_root = folder_.path();
+    picture("large.jpg", 300, 400);
+    picture("small.jpg", 40, 64);  // 40 tokens, fewer than the floor
+    record_ = origin_.records().front();
+    for (const auto& record : origin_.records()) {
+      if (record.images.size() == 1 && record.videos.empty()) record_ = record;
+    }
+  }
+
+  void picture(const char* name, int64_t height, int64_t width) const {
+    const at::Tensor pixels = at::arange(3 * height * width, at::kLong).remainder(251).to(at::kByte);
+    io::write_file(folder_.path() / name, image::encode_jpeg(pixels.view({3, height, width}), 95));
+  }
+
+  data::Sample process(const ProcessorSettings& settings) const {
+    const auto processor = load_processor(folder_.path(), settings);
+    auto sample = processor->process(record_, 0);
+    const auto outline = processor->outline(record_, 0);
+    EXPECT_EQ(data::shape_of(outline), data::shape_of(sample));
+    EXPECT_EQ(outline.shrunk, sample.shrunk);
+    return sample;
+  }
+
+  const parity::Case origin_{"qwen2_5_vl_windows"};
+  parity::TemporaryFolder folder_;
+  io::Record record_;
+  ProcessorSettings settings_;
+};
+
+TEST_F(LongSample, LosesPixelsUntilItFits) {
+  ASSERT_EQ(record_.images.size(), 1);
+  record_.images = {"large.jpg"};
+  const auto whole = process(settings_);
+  EXPECT_FALSE(whole.shrunk);
+  const int64_t text = whole.tokens() - std::ssize(whole.image_token_positions);
+  EXPECT_EQ(std::ssize(whole.image_token_positions), 38 * 50);
+  for (const int64_t room : {1899, 1500, 700, 65, 64}) {
+    SCOPED_TRACE(room);
+    settings_.max_length = text + room;
+    settings_.on_too_long = data::LongSamplePolicy::kShrink;
+    settings_.image_max_pixels.reset();
+    const auto sample = process(settings_);
+    ASSERT_TRUE(sample.shrunk);
+    EXPECT_EQ(sample.shrunk->tokens, whole.tokens());
+    EXPECT_EQ(sample.shrunk->pixels, 304 * 400 * 2) << "two frames";
+    EXPECT_EQ(sample.shrunk->tokens_left, sample.tokens());
+    EXPECT_LE(sample.tokens(), settings_.max_length);
+    EXPECT_EQ(sample.label_tokens(), whole.label_tokens());
+
+    // What data.image_max_pixels of that number gives; of one square more it is too long.
+    settings_.on_too_long = data::LongSamplePolicy::kFail;
+    settings_.image_max_pixels = sample.shrunk->image_max_pixels;
+    const auto limited = process(settings_);
+    EXPECT_TRUE(at::equal(limited.pixel_values, sample.pixel_values));
+    EXPECT_EQ(limited.token_ids, sample.token_ids);
+    EXPECT_EQ(limited.position_ids, sample.position_ids);
+    settings_.image_max_pixels = *settings_.image_max_pixels + 64;
+    EXPECT_THROW(process(settings_), data::TooLong);
+  }
+  settings_.on_too_long = data::LongSamplePolicy::kShrink;
+  settings_.image_max_pixels.reset();
+  settings_.max_length = text + 47;
+  EXPECT_THROW(process(settings_), data::TooLong) << "at the floor of 64 tokens it has 48";
+  record_.images = {"small.jpg"};
+  settings_.max_length = text + 39;
+  EXPECT_THROW(process(settings_), data::TooLong) << "it is smaller than the floor, and stays";
 }
 
 TEST(Qwen2VlModel, SeesFramesInPassesAsAtOnce) {

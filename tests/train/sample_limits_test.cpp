@@ -102,12 +102,23 @@ TEST_F(MeasuredLimitsTest, FewerImagesLeaveSamplesOut) {
 }
 
 TEST_F(MeasuredLimitsTest, HalfOfTheSamplesAreNoLongerThanTheLeastLength) {
+  config_.data.on_too_long = data::LongSamplePolicy::kDrop;
+  limits_ = sample_limits(records_, config_, workload_);
   const auto& length = limit("data.max_length");
   EXPECT_EQ(length.now, most_tokens(workload_));
   const auto half = length.measure(length.least(), true);
   ASSERT_TRUE(half);
   EXPECT_EQ(half->left_out, 1) << "of four, the third longest";
   EXPECT_EQ(most_tokens(half->workload), length.least());
+  EXPECT_FALSE(length.measure(1, true)) << "nothing is left";
+}
+
+TEST_F(MeasuredLimitsTest, AShorterLengthMakesPicturesSmaller) {
+  const auto& length = limit("data.max_length");
+  const auto shrunk = length.measure(length.now - 1, true);
+  ASSERT_TRUE(shrunk);
+  EXPECT_EQ(shrunk->left_out, 0);
+  EXPECT_LT(most_tokens(shrunk->workload), length.now);
   EXPECT_FALSE(length.measure(1, true)) << "nothing is left";
 }
 

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "vlmtrain/data/draw_order.h"
+#include "vlmtrain/data/sample.h"
 
 namespace vlmtrain::data {
 
@@ -38,13 +40,18 @@ class Ledger {
   void mark_dropped(int64_t index, std::string id, std::string reason, std::string message);
   void mark_failed(int64_t index, std::string id, std::string reason, std::string message);
 
+  /// Of a sample that is used, what its media lost.
+  void mark_shrunk(int64_t index, std::string id, const Shrunk& shrunk);
+
   SampleStatus status(int64_t index) const { return statuses_.at(static_cast<size_t>(index)); }
   int64_t count(SampleStatus status) const { return counts_.at(static_cast<size_t>(status)); }
   int64_t samples() const { return static_cast<int64_t>(statuses_.size()); }
   const std::string& dataset() const { return dataset_; }
 
   /// {"dataset", "samples", "used", "dropped", "failed", "not_reached", "reasons": {reason: samples},
-  /// "problems": [{"index", "id", "status", "reason", "message"}, by index]}
+  /// "problems": [{"index", "id", "status", "reason", "message"}, by index],
+  /// "shrunk": {"samples", "each": [{"index", "id", "tokens": [before, after], "pixels": [before, after],
+  /// "image_max_pixels", "frame_max_pixels"}, by index]}}
   nlohmann::ordered_json to_json() const;
 
  private:
@@ -60,6 +67,7 @@ class Ledger {
   std::vector<SampleStatus> statuses_;
   std::array<int64_t, 4> counts_{};  // by status
   std::map<int64_t, Problem> problems_;
+  std::map<int64_t, std::pair<std::string, Shrunk>> shrunk_;  // with their ids
 };
 
 }  // namespace vlmtrain::data

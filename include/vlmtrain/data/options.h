@@ -15,6 +15,7 @@ struct DataOptions {
   std::string eval;
   std::string image_root;  ///< empty: the folder of the data file
   int64_t max_length = 8192;
+  LongSamplePolicy on_too_long = LongSamplePolicy::kShrink;
   TaskShareSchedule task_shares;
   Curriculum curriculum = Curriculum::kNone;
   bool packing = false;

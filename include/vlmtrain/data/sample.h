@@ -3,7 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +31,7 @@ struct PixelRow {
   /// The sizes of so many.
   std::vector<int64_t> sizes(int64_t rows) const;
   int64_t bytes() const;
+  int64_t pixels() const { return std::max<int64_t>(depth, 1) * height * width; }
   bool operator==(const PixelRow&) const = default;
 };
 
@@ -46,6 +49,18 @@ struct PatchGrid {
 
 /// Time, height and width, where a model has a position for each.
 inline constexpr int64_t kPositionAxes = 3;
+
+/// What the media of a sample lost so that it fits data.max_length.
+struct Shrunk {
+  int64_t tokens = 0;  ///< it would have had
+  int64_t pixels = 0;  ///< the tower would have been given
+  int64_t tokens_left = 0;
+  int64_t pixels_left = 0;
+  int64_t image_max_pixels = 0;  ///< what each picture was limited to; 0: to nothing beside the settings
+  int64_t frame_max_pixels = 0;  ///< the same of each frame of its videos
+
+  bool operator==(const Shrunk&) const = default;
+};
 
 /// A conversation ready for the model: token ids with the places of the image features, labels, and pixels.
 struct Sample {
@@ -68,6 +83,7 @@ struct Sample {
   int64_t video_frames = 0;           ///< of all videos together, as many as are looked at
   /// Most of the host's memory that reading its pixels takes beside them: of the medium that takes most.
   int64_t making_bytes = 0;
+  std::optional<Shrunk> shrunk;  ///< nothing: its media are as the settings have them
 
   /// One more medium.
   void count(MediumKind kind, int64_t frames = 0);
@@ -81,12 +97,26 @@ struct Sample {
 /// message names the sample and the remedy.
 class SampleError : public UserError {
  public:
-  SampleError(std::string reason, const std::string& message)
-      : UserError(ExitCode::kBadData, message), reason_(std::move(reason)) {}
+  /// `is_dropped`: whatever data.on_bad_sample says.
+  SampleError(std::string reason, const std::string& message, bool is_dropped = false)
+      : UserError(ExitCode::kBadData, message), reason_(std::move(reason)), is_dropped_(is_dropped) {}
   const std::string& reason() const { return reason_; }
+  bool is_dropped() const { return is_dropped_; }
 
  private:
   std::string reason_;
+  bool is_dropped_;
+};
+
+/// A sample of more tokens than it may have.
+class TooLong final : public SampleError {
+ public:
+  TooLong(int64_t tokens, const std::string& message, bool is_dropped = false)
+      : SampleError("too long", message, is_dropped), tokens_(tokens) {}
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  int64_t tokens_;
 };
 
 /// Makes samples of records; each model family has its own. Thread-safe: loader threads share one.

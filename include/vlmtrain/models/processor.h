@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "vlmtrain/data/bad_samples.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
@@ -12,13 +13,14 @@
 namespace vlmtrain::models {
 
 struct ProcessorSettings {
-  int64_t max_length = 8192;                     ///< tokens, image tokens included; a longer sample is bad, never cut
-  std::optional<int64_t> max_images_per_sample;  ///< nothing: no limit
-  std::optional<int64_t> image_max_pixels;       ///< nothing: what the checkpoint's own processor allows
-  double video_fps = 2.0;                        ///< frames looked at, a second of video
-  int64_t video_max_frames = 128;                ///< most frames of a video that are looked at
-  std::string chat_template = "auto";            ///< as text::choose_template
-  std::string chat_template_date;                ///< "2026-11-22", what templates take for today; empty: today
+  int64_t max_length = 8192;         ///< tokens, image tokens included; no sample is cut
+  data::LongSamplePolicy on_too_long = data::LongSamplePolicy::kShrink;  ///< of samples that are longer
+  std::optional<int64_t> max_images_per_sample;                          ///< nothing: no limit
+  std::optional<int64_t> image_max_pixels;  ///< nothing: what the checkpoint's own processor allows
+  double video_fps = 2.0;                   ///< frames looked at, a second of video
+  int64_t video_max_frames = 128;           ///< most frames of a video that are looked at
+  std::string chat_template = "auto";       ///< as text::choose_template
+  std::string chat_template_date;           ///< "2026-11-22", what templates take for today; empty: today
   /// Whose chat templates are the checkpoint's own; empty: the checkpoint's folder.
   std::filesystem::path template_folder;
 };

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "models/checkpoints/size_limits.h"
@@ -114,11 +115,13 @@ ImageProcessor::Sizes ImageProcessor::sizes_at(ImageSize size, int64_t longest_e
   return {resized, in_whole_tiles(resized, settings_.tile_size)};
 }
 
-ImageProcessor::Sizes ImageProcessor::sizes_for(ImageSize size) const {
+ImageProcessor::Sizes ImageProcessor::sizes_for(ImageSize size, std::optional<int64_t> max_pixels) const {
   Sizes sizes = sizes_at(size, settings_.longest_edge);
-  if (!max_pixels_ || !settings_.do_image_splitting) return sizes;
+  if (!settings_.do_image_splitting) return sizes;
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  const int64_t most = std::min(max_pixels_.value_or(kAny), max_pixels.value_or(kAny));
   int64_t tiles_along = std::max(sizes.tile_wise.height, sizes.tile_wise.width) / settings_.tile_size;
-  while (sizes.tile_wise.height * sizes.tile_wise.width > *max_pixels_) {
+  while (sizes.tile_wise.height * sizes.tile_wise.width > most) {
     VLMTRAIN_CHECK(tiles_along > 1, "one tile is within the limit");
     --tiles_along;
     sizes = sizes_at(size, tiles_along * settings_.tile_size);
@@ -126,19 +129,19 @@ ImageProcessor::Sizes ImageProcessor::sizes_for(ImageSize size) const {
   return sizes;
 }
 
-TileGrid ImageProcessor::grid_for(ImageSize size) const {
+TileGrid ImageProcessor::grid_for(ImageSize size, std::optional<int64_t> max_pixels) const {
   if (!settings_.do_image_splitting) return {};
-  const ImageSize whole = sizes_for(size).tile_wise;
+  const ImageSize whole = sizes_for(size, max_pixels).tile_wise;
   const TileGrid grid{whole.height / settings_.tile_size, whole.width / settings_.tile_size};
   return grid == TileGrid{1, 1} ? TileGrid{} : grid;
 }
 
-TiledImage ImageProcessor::process(const at::Tensor& image) const {
+TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
                  "a picture to cut is uint8 [3, height, width]");
   const ImageSize size{image.size(1), image.size(2)};
-  const TileGrid grid = grid_for(size);
-  const Sizes sizes = sizes_for(size);
+  const TileGrid grid = grid_for(size, max_pixels);
+  const Sizes sizes = sizes_for(size, max_pixels);
   const int64_t tile = settings_.tile_size;
   const auto resize = [this](const at::Tensor& from, ImageSize to) {
     return image::resize(from, to.height, to.width, settings_.filter);

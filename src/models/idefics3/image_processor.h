@@ -59,11 +59,12 @@ class ImageProcessor {
 
   const ImageProcessorSettings& settings() const { return settings_; }
 
-  /// The grid that process() would give, known from the size alone.
-  TileGrid grid_for(image::ImageSize size) const;
+  /// The grid that process() would give, known from the size alone. `max_pixels`, here and below: what a picture is
+  /// limited to beside what the constructor was given; no less than one tile.
+  TileGrid grid_for(image::ImageSize size, std::optional<int64_t> max_pixels = std::nullopt) const;
 
   /// `image` as image::decode_image gives it: uint8 [3, height, width].
-  TiledImage process(const at::Tensor& image) const;
+  TiledImage process(const at::Tensor& image, std::optional<int64_t> max_pixels = std::nullopt) const;
 
   /// The model's input: float32 of `tiles`' shape, on their device.
   at::Tensor normalize(const at::Tensor& tiles) const;
@@ -75,7 +76,7 @@ class ImageProcessor {
     image::ImageSize tile_wise;  ///< whole tiles
   };
 
-  Sizes sizes_for(image::ImageSize size) const;
+  Sizes sizes_for(image::ImageSize size, std::optional<int64_t> max_pixels) const;
   Sizes sizes_at(image::ImageSize size, int64_t longest_edge) const;
 
   ImageProcessorSettings settings_;

@@ -20,13 +20,23 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
 }
 
-ImagePlan Processor::plan(image::ImageSize size) const {
-  const TileGrid grid = images_.grid_for(size);
+ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  const TileGrid grid = images_.grid_for(size, max_pixels);
   return {image_text(grid, config_.image_tokens_per_tile()), grid.tiles()};
 }
 
-at::Tensor Processor::pixels_of(const at::Tensor& image) const {
-  return images_.process(image).tiles;
+at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
+  return images_.process(image, max_pixels).tiles;
+}
+
+int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  return std::ssize(tokenizer().encode(plan(size, max_pixels).text).ids);
+}
+
+std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) const {
+  if (!images_.settings().do_image_splitting) return std::nullopt;
+  const int64_t tile = images_.settings().tile_size * images_.settings().tile_size;
+  return ShrinkRange{.least = tile, .step = tile};
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {

@@ -32,12 +32,12 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
   }
 }
 
-ImagePlan Processor::plan(image::ImageSize size) const {
+ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> /*max_pixels*/) const {
   check_image_size(size, images_);
   return {repeat(text::kImageMark, config_.image_tokens()), 1};
 }
 
-at::Tensor Processor::pixels_of(const at::Tensor& image) const {
+at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const {
   return prepare_image(image, images_).unsqueeze(0);
 }
 

@@ -14,8 +14,8 @@ class Processor final : public ConversationProcessor {
             ProcessorSettings settings);
 
  private:
-  ImagePlan plan(image::ImageSize size) const override;
-  at::Tensor pixels_of(const at::Tensor& image) const override;
+  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
   EncodedChat encode_between_images(const text::RenderedChat& chat, size_t images) const;
 

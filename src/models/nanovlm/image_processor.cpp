@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "models/processing/cut_tiles.h"
@@ -57,11 +58,13 @@ ImageSize ImageProcessor::resized_to(ImageSize size, int64_t longest) const {
   return {new_longer, new_shorter};
 }
 
-ImageSize ImageProcessor::resized(ImageSize size) const {
+ImageSize ImageProcessor::resized(ImageSize size, std::optional<int64_t> max_pixels) const {
   if (!max_size_) return {tile_, tile_};
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  const int64_t most = std::min(max_pixels_.value_or(kAny), max_pixels.value_or(kAny));
   int64_t longest = *max_size_;
   ImageSize whole = resized_to(size, longest);
-  while (max_pixels_ && whole.height * whole.width > *max_pixels_) {
+  while (whole.height * whole.width > most) {
     VLMTRAIN_CHECK(longest > tile_, "one tile is within the limit");
     longest -= tile_;
     whole = resized_to(size, longest);
@@ -69,19 +72,19 @@ ImageSize ImageProcessor::resized(ImageSize size) const {
   return whole;
 }
 
-TileGrid ImageProcessor::grid_for(ImageSize size) const {
-  const ImageSize whole = resized(size);
+TileGrid ImageProcessor::grid_for(ImageSize size, std::optional<int64_t> max_pixels) const {
+  const ImageSize whole = resized(size, max_pixels);
   TileGrid grid{whole.height / tile_, whole.width / tile_};
   grid.with_whole_picture = has_whole_picture_ && grid.cells() > 1;
   return grid;
 }
 
-at::Tensor ImageProcessor::process(const at::Tensor& image) const {
+at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
                  "a picture to cut is uint8 [3, height, width]");
   const ImageSize size{image.size(1), image.size(2)};
-  const ImageSize whole = resized(size);
-  const TileGrid grid = grid_for(size);
+  const ImageSize whole = resized(size, max_pixels);
+  const TileGrid grid = grid_for(size, max_pixels);
   const at::Tensor pixels =
       image::resize_as_pillow(image, whole.height, whole.width, max_size_ ? Filter::kBicubic : Filter::kBilinear);
   at::Tensor tiles = at::empty({grid.tiles(), 3, tile_, tile_}, at::kByte);

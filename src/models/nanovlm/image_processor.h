@@ -33,15 +33,16 @@ class ImageProcessor {
   /// its longer side gets the most tiles that keep to it. A usage error where it is less than one tile.
   explicit ImageProcessor(const Config& config, std::optional<int64_t> max_pixels = std::nullopt);
 
-  /// The grid that process() would give, known from the size alone.
-  TileGrid grid_for(image::ImageSize size) const;
+  /// The grid that process() would give, known from the size alone. `max_pixels`, here and below: what a picture is
+  /// limited to beside what the constructor was given; no less than one tile.
+  TileGrid grid_for(image::ImageSize size, std::optional<int64_t> max_pixels = std::nullopt) const;
 
   /// `image` as image::decode_image gives it: uint8 [3, height, width] → uint8 [tiles, 3, side, side], the whole
   /// picture first, then the cells row by row.
-  at::Tensor process(const at::Tensor& image) const;
+  at::Tensor process(const at::Tensor& image, std::optional<int64_t> max_pixels = std::nullopt) const;
 
  private:
-  image::ImageSize resized(image::ImageSize size) const;
+  image::ImageSize resized(image::ImageSize size, std::optional<int64_t> max_pixels) const;
   image::ImageSize resized_to(image::ImageSize size, int64_t longest) const;
 
   int64_t tile_;

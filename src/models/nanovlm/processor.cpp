@@ -28,26 +28,34 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
 }
 
-ImagePlan Processor::plan(image::ImageSize size) const {
-  const TileGrid grid = images_.grid_for(size);
+ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  const TileGrid grid = images_.grid_for(size, max_pixels);
   return {config_.images_before_text() ? "" : image_text(config_, grid), grid.tiles()};
 }
 
-at::Tensor Processor::pixels_of(const at::Tensor& image) const {
-  return images_.process(image);
+at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
+  return images_.process(image, max_pixels);
+}
+
+int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  return count_image_text(config_, images_.grid_for(size, max_pixels));
+}
+
+std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) const {
+  if (!config_.max_image_size) return std::nullopt;
+  const int64_t tile = config_.vision.image_size * config_.vision.image_size;
+  return ShrinkRange{.least = tile, .step = tile};
+}
+
+std::string Processor::beyond_positions(int64_t tokens) const {
+  return fmt::format(
+      "a sample has {} tokens, more than the model's positions (lm_max_position_embeddings {}), behind which nanoVLM "
+      "stretches all of them; set data.max_length to that or less, or shrink the images with data.image_max_pixels",
+      tokens, config_.max_positions);
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {
-  EncodedChat encoded =
-      config_.images_before_text() ? encode_behind_images(chat, images) : encode_at_tokens(chat, images);
-  if (std::ssize(encoded.token_ids) > config_.max_positions) {
-    throw data::SampleError(
-        "too long", fmt::format("a sample has {} tokens, more than the model's positions "
-                                "(lm_max_position_embeddings {}), behind which nanoVLM stretches all of them; set "
-                                "data.max_length to that or less, or shrink the images with data.image_max_pixels",
-                                encoded.token_ids.size(), config_.max_positions));
-  }
-  return encoded;
+  return config_.images_before_text() ? encode_behind_images(chat, images) : encode_at_tokens(chat, images);
 }
 
 EncodedChat Processor::encode_at_tokens(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {

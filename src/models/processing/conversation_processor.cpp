@@ -26,6 +26,12 @@ auto read_medium(const io::Record& record, data::MediumKind kind, const Read& re
   }
 }
 
+/// The error with the file that it is about.
+UserError named(const std::filesystem::path& file, const UserError& error) {
+  const std::string name = file.string(), message = error.what();
+  return data_error("{}{}", message.find(name) == std::string::npos ? name + ": " : "", message);
+}
+
 int64_t host_bytes() {
   static const int64_t bytes = memory::host_limit_bytes();
   return bytes;
@@ -82,34 +88,42 @@ data::Sample ConversationProcessor::outline(const io::Record& record, int64_t in
 data::Sample ConversationProcessor::make(const io::Record& record, int64_t index,
                                          const text::RenderedChat& chat) const {
   std::vector<Medium> media = media_of(record, chat);
-  return with_pixels(lay_out(record, index, chat, media), record, media);
+  measure(record, media);
+  const MediaLayout layout = fitting(record, chat, media);
+  return with_pixels(sample_of(record, index, layout), record, media, layout.limits);
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
   std::vector<Medium> media = media_of(record, chat);
-  return lay_out(record, index, chat, media);
+  measure(record, media);
+  return sample_of(record, index, fitting(record, chat, media));
 }
 
-data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat,
-                                            std::vector<Medium>& media) const {
-  std::vector<ImagePlan> plans;
-  plans.reserve(media.size());
-  for (Medium& medium : media) {
-    plans.push_back(read_medium(record, medium.kind, [&] { return plan_of(medium); }));
+ConversationProcessor::MediaLayout ConversationProcessor::lay_out(const io::Record& record,
+                                                                  const text::RenderedChat& chat,
+                                                                  const std::vector<Medium>& media,
+                                                                  const PixelLimits& limits) const {
+  MediaLayout layout{.limits = limits, .plans = {}, .chat = {}};
+  layout.plans.reserve(media.size());
+  for (const Medium& medium : media) {
+    layout.plans.push_back(read_medium(record, medium.kind, [&] { return plan_of(medium, limits); }));
   }
-  EncodedChat encoded = encode(chat, plans);
+  layout.chat = encode(chat, layout.plans);
+  return layout;
+}
 
+data::Sample ConversationProcessor::sample_of(const io::Record& record, int64_t index,
+                                              const MediaLayout& layout) const {
   data::Sample sample;
   int64_t rows = 0, features = 0;
-  for (const ImagePlan& image : plans) {
+  for (const ImagePlan& image : layout.plans) {
     rows += image.pixel_rows;
     // Beside its rows: a resized picture, or frame, and what resizing takes, both hardly larger than their rows.
     constexpr int64_t kResized = 2;
     const int64_t own_rows = image.pixel_rows * input_.row.bytes();
-    sample.making_bytes =
-        std::max(sample.making_bytes,
-                 image.making_bytes + own_rows + kResized * own_rows / (image.grid ? image.grid->frames : 1));
+    const int64_t frames = image.grid ? image.grid->frames : 1;
+    sample.making_bytes = std::max(sample.making_bytes, image.making_bytes + own_rows + kResized * own_rows / frames);
     features += image.image_tokens.value_or(image.pixel_rows * input_.image_tokens);
     if (image.grid) sample.grids.push_back(*image.grid);
     sample.count(image.kind, image.frames);
@@ -117,15 +131,10 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
   sample.index = index;
   sample.id = record.id;
   sample.task = record.task;
-  sample.is_label = encoded.is_label;
-  sample.token_ids = encoded.token_ids;
-  sample.image_token_positions = encoded.image_token_positions;
-  if (sample.tokens() > settings_.max_length) {
-    throw data::SampleError(
-        "too long", fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shrink the images "
-                                "with data.image_max_pixels",
-                                record.id, sample.tokens(), settings_.max_length));
-  }
+  sample.is_label = layout.chat.is_label;
+  sample.token_ids = layout.chat.token_ids;
+  sample.image_token_positions = layout.chat.image_token_positions;
+  sample.shrunk = layout.shrunk;
   if (std::ssize(sample.image_token_positions) != features) {
     throw data::SampleError("image tokens in the text",
                             fmt::format("sample {} has {} image tokens in its text for {} image features; take the "
@@ -133,7 +142,7 @@ data::Sample ConversationProcessor::lay_out(const io::Record& record, int64_t in
                                         record.id, sample.image_token_positions.size(), features, text::kImageMark));
   }
   check_memory(sample, rows * input_.row.bytes());
-  sample.position_ids = position_ids(encoded, plans);
+  sample.position_ids = position_ids(layout.chat, layout.plans);
   if (rows > 0) {
     sample.pixel_values = at::empty(input_.row.sizes(rows), at::TensorOptions(input_.row.dtype).device(at::kMeta));
   }
@@ -160,40 +169,61 @@ int64_t check_decoding(image::ImageSize size, data::MediumKind kind, int64_t hos
       is_video ? "video" : "picture");
 }
 
-ImagePlan ConversationProcessor::plan_of(Medium& medium) const {
-  try {
-    if (medium.kind == data::MediumKind::kPicture) {
-      const image::ImageSize size = image::read_image_size(*medium.file);
-      const int64_t decoding = check_decoding(size, medium.kind, host_bytes());
-      ImagePlan picture = plan(size);
-      picture.making_bytes = decoding;
-      return picture;
-    }
-    medium.video.emplace(medium.file->path);
-    const image::VideoInfo info = medium.video->info();
-    ImagePlan video = plan_video(info);
-    video.making_bytes = check_decoding(info.size, medium.kind, host_bytes());
-    video.kind = medium.kind;
-    return video;
-  } catch (const UserError& error) {
-    const std::string& name = medium.file->path;
-    const std::string message = error.what();
-    throw data_error("{}{}", message.find(name) == std::string::npos ? name + ": " : "", message);
+void ConversationProcessor::measure(const io::Record& record, std::vector<Medium>& media) const {
+  for (Medium& medium : media) {
+    read_medium(record, medium.kind, [&] {
+      try {
+        if (medium.kind == data::MediumKind::kVideo) {
+          medium.size = medium.video.emplace(medium.file->path).info().size;
+        } else {
+          medium.size = image::read_image_size(*medium.file);
+        }
+        check_size(medium.size);
+        medium.decoding_bytes = check_decoding(medium.size, medium.kind, host_bytes());
+      } catch (const UserError& error) {
+        throw named(medium.file->path, error);
+      }
+    });
   }
 }
 
-at::Tensor ConversationProcessor::pixels_of(Medium& medium) const {
-  if (medium.kind != data::MediumKind::kVideo) return pixels_of(image::decode_image(*medium.file));
-  const at::Tensor pixels = pixels_of_video(*medium.video);
+ImagePlan ConversationProcessor::plan_of(const Medium& medium, const PixelLimits& limits) const {
+  try {
+    const bool is_video = medium.kind == data::MediumKind::kVideo;
+    ImagePlan image = is_video ? plan_video(medium.video->info(), limits.frame) : plan(medium.size, limits.picture);
+    image.kind = medium.kind;
+    image.making_bytes = medium.decoding_bytes;
+    return image;
+  } catch (const UserError& error) {
+    throw named(medium.file->path, error);
+  }
+}
+
+at::Tensor ConversationProcessor::pixels_of(Medium& medium, const PixelLimits& limits) const {
+  if (medium.kind != data::MediumKind::kVideo) {
+    return pixels_of(image::decode_image(*medium.file), limits.picture);
+  }
+  const at::Tensor pixels = pixels_of_video(*medium.video, limits.frame);
   medium.video.reset();
   return pixels;
 }
 
-ImagePlan ConversationProcessor::plan_video(const image::VideoInfo& /*info*/) const {
+int64_t ConversationProcessor::count_tokens(image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
+  throw InternalError("tokens of a smaller picture in a family that makes none smaller");
+}
+
+int64_t ConversationProcessor::count_video_tokens(const image::VideoInfo& /*info*/,
+                                                  std::optional<int64_t> /*max_pixels*/) const {
+  throw InternalError("tokens of a video in a family that takes none");
+}
+
+ImagePlan ConversationProcessor::plan_video(const image::VideoInfo& /*info*/,
+                                            std::optional<int64_t> /*max_pixels*/) const {
   throw InternalError("a plan of a video in a family that takes none");
 }
 
-at::Tensor ConversationProcessor::pixels_of_video(image::VideoFile& /*video*/) const {
+at::Tensor ConversationProcessor::pixels_of_video(image::VideoFile& /*video*/,
+                                                  std::optional<int64_t> /*max_pixels*/) const {
   throw InternalError("pixels of a video in a family that takes none");
 }
 
@@ -203,12 +233,12 @@ std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*ch
 }
 
 data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record,
-                                                std::vector<Medium>& media) const {
+                                                std::vector<Medium>& media, const PixelLimits& limits) const {
   if (!sample.pixel_values.defined()) return sample;
   at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
   int64_t filled = 0;
   for (Medium& medium : media) {
-    const at::Tensor own = read_medium(record, medium.kind, [&] { return pixels_of(medium); });
+    const at::Tensor own = read_medium(record, medium.kind, [&] { return pixels_of(medium, limits); });
     if (own.sizes().slice(1) != pixels.sizes().slice(1) || own.size(0) > pixels.size(0) - filled) {
       throw changed_picture(record);
     }

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +37,18 @@ struct EncodedChat {
   std::vector<int64_t> image_token_positions;
 };
 
+/// Where pictures of a sample that is too long may go: to any multiple of `step` pixels down to `least`.
+struct ShrinkRange {
+  int64_t least = 0;
+  int64_t step = 1;
+};
+
+/// The most pixels that each picture and each frame of a sample's videos may have; nothing: what the settings say.
+struct PixelLimits {
+  std::optional<int64_t> picture;
+  std::optional<int64_t> frame;
+};
+
 /// What decoding a picture, or the frames of a video one by one, of this size takes. data_error where that is more than
 /// a quarter of `host_bytes`, which this process may have: several threads decode, and the rest is the model's.
 int64_t check_decoding(image::ImageSize size, data::MediumKind kind, int64_t host_bytes);
@@ -62,15 +76,28 @@ class ConversationProcessor : public Processor {
   ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings,
                         TowerInput input);
 
-  virtual ImagePlan plan(image::ImageSize size) const = 0;
+  /// `max_pixels`: what the picture is limited to so that its sample fits data.max_length, beside what the settings
+  /// say; nothing: by those alone.
+  virtual ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
   /// Of the decoded picture: rows as TowerInput says, as many as plan() of its size.
-  virtual at::Tensor pixels_of(const at::Tensor& image) const = 0;
+  virtual at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const = 0;
+  /// data_error for a picture or frame of a size that the family does not take. What follows is asked of others only.
+  virtual void check_size(image::ImageSize /*size*/) const {}
+  /// How many tokens plan() of such a picture has in the text, image tokens and others.
+  virtual int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const;
+  /// Nothing: all pictures become alike, whatever their size.
+  virtual std::optional<ShrinkRange> shrink_range(data::MediumKind /*kind*/) const { return std::nullopt; }
+  /// The most tokens that the model has positions for, where more of them would be wrong.
+  virtual int64_t most_positions() const { return std::numeric_limits<int64_t>::max(); }
+  /// What is said of a sample of more.
+  virtual std::string beyond_positions(int64_t /*tokens*/) const { return {}; }
   /// `images`: of images and videos, in the order of their marks.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
   /// The same of a video, of a family that takes them; of another, a record with one is refused.
   virtual bool takes_videos() const { return false; }
-  virtual ImagePlan plan_video(const image::VideoInfo& info) const;
-  virtual at::Tensor pixels_of_video(image::VideoFile& video) const;
+  virtual ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
+  virtual at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const;
+  virtual int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   /// data::Sample::position_ids; none unless the model has positions on several axes.
   virtual std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const;
 
@@ -78,19 +105,41 @@ class ConversationProcessor : public Processor {
   struct Medium {
     const io::Medium* file;
     data::MediumKind kind;
-    std::optional<image::VideoFile> video{};  ///< once its size was asked for: a video is opened once
+    image::ImageSize size{};                  ///< once measured: of a picture
+    std::optional<image::VideoFile> video{};  ///< once measured: a video is opened once
+    int64_t decoding_bytes = 0;               ///< once measured
+  };
+  /// How the media of a sample are laid out.
+  struct MediaLayout {
+    PixelLimits limits;
+    std::vector<ImagePlan> plans;
+    EncodedChat chat;
+    std::optional<data::Shrunk> shrunk{};
+
+    int64_t tokens() const { return std::ssize(chat.token_ids); }
   };
   /// The record's images and videos in the order of their marks in the rendered chat.
   std::vector<Medium> media_of(const io::Record& record, const text::RenderedChat& chat) const;
   data::Sample make(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
-  /// All but the pixels, from the images' sizes.
-  data::Sample lay_out(const io::Record& record, int64_t index, const text::RenderedChat& chat,
-                       std::vector<Medium>& media) const;
   data::Sample outline(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
-  /// From sizes alone; an error names the file.
-  ImagePlan plan_of(Medium& medium) const;
-  at::Tensor pixels_of(Medium& medium) const;
-  data::Sample with_pixels(data::Sample outline, const io::Record& record, std::vector<Medium>& media) const;
+  /// Reads the sizes of media; an error names the file. Below, all but the pixels follows from these sizes.
+  void measure(const io::Record& record, std::vector<Medium>& media) const;
+  ImagePlan plan_of(const Medium& medium, const PixelLimits& limits) const;
+  int64_t count_tokens(const std::vector<Medium>& media, const PixelLimits& limits) const;
+  MediaLayout lay_out(const io::Record& record, const text::RenderedChat& chat, const std::vector<Medium>& media,
+                      const PixelLimits& limits) const;
+  /// The layout whose media lose as few pixels as it takes to fit data.max_length, pictures before frames. Throws
+  /// data::TooLong where it fits with none.
+  MediaLayout fitting(const io::Record& record, const text::RenderedChat& chat, const std::vector<Medium>& media) const;
+  /// The lowest limits; nothing: no medium can lose pixels.
+  std::optional<PixelLimits> floor_of(const std::vector<Medium>& media) const;
+  /// The highest limits under which the media have no more than `room` tokens; nothing: not at the floor either.
+  std::optional<PixelLimits> limits_for(const std::vector<Medium>& media, const PixelLimits& floor, int64_t room) const;
+  [[noreturn]] void refuse_long(const io::Record& record, int64_t tokens, std::optional<int64_t> at_floor) const;
+  data::Sample sample_of(const io::Record& record, int64_t index, const MediaLayout& layout) const;
+  at::Tensor pixels_of(Medium& medium, const PixelLimits& limits) const;
+  data::Sample with_pixels(data::Sample outline, const io::Record& record, std::vector<Medium>& media,
+                           const PixelLimits& limits) const;
   void check_media(const io::Record& record) const;
   void check_memory(const data::Sample& sample, int64_t pixel_bytes) const;
 

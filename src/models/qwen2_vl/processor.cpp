@@ -40,24 +40,51 @@ ImagePlan Processor::plan(data::PatchGrid grid, std::string_view pad) const {
   return {.text = std::move(text), .pixel_rows = grid.patches(), .image_tokens = tokens, .grid = grid};
 }
 
-ImagePlan Processor::plan(image::ImageSize size) const {
-  return plan(grid_of(1, size, images_, config_.vision), kImagePad);
+PixelSettings Processor::picture_settings(std::optional<int64_t> max_pixels) const {
+  PixelSettings settings = images_;
+  settings.budget = limited(settings.budget, max_pixels);
+  return settings;
 }
 
-at::Tensor Processor::pixels_of(const at::Tensor& image) const {
-  PatchWriter patches(1, {image.size(1), image.size(2)}, images_, config_.vision);
+PixelSettings Processor::frame_settings(int64_t frames, std::optional<int64_t> max_pixels) const {
+  PixelSettings settings = videos_.pixels_of(frames, config_.vision);
+  settings.budget = limited(settings.budget, max_pixels);
+  return settings;
+}
+
+ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  return plan(grid_of(1, size, picture_settings(max_pixels), config_.vision), kImagePad);
+}
+
+at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
+  PatchWriter patches(1, {image.size(1), image.size(2)}, picture_settings(max_pixels), config_.vision);
   patches.add(image);
   return patches.finish();
+}
+
+void Processor::check_size(image::ImageSize size) const {
+  smart_resize(size, config_.vision.pixels_per_token_side(), images_.budget);
+}
+
+int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  const data::PatchGrid grid = grid_of(1, size, picture_settings(max_pixels), config_.vision);
+  return grid.patches() / config_.vision.patches_per_token();
+}
+
+std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind kind) const {
+  constexpr int64_t kLeastTokens = 64;  // 224 x 224 pixels where a token's square has 28 x 28
+  const int64_t side = config_.vision.pixels_per_token_side(), square = side * side;
+  const int64_t own = (kind == data::MediumKind::kVideo ? videos_.pixels : images_).budget.least;
+  return ShrinkRange{.least = std::max(kLeastTokens, (own + square - 1) / square) * square, .step = square};
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {
   return videos_.sample(info.frames, fps_of(info), wanted_fps_, config_.vision);
 }
 
-ImagePlan Processor::plan_video(const image::VideoInfo& info) const {
+ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
   const auto frames = std::ssize(frames_of(info));
-  ImagePlan video =
-      plan(grid_of(frames, info.size, videos_.pixels_of(frames, config_.vision), config_.vision), kVideoPad);
+  ImagePlan video = plan(grid_of(frames, info.size, frame_settings(frames, max_pixels), config_.vision), kVideoPad);
   video.frames = frames;
   if (config_.tokens_per_second) {
     const double sampled_fps = static_cast<double>(frames) / static_cast<double>(info.frames) * fps_of(info);
@@ -68,10 +95,16 @@ ImagePlan Processor::plan_video(const image::VideoInfo& info) const {
   return video;
 }
 
-at::Tensor Processor::pixels_of_video(image::VideoFile& video) const {
+int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
+  const auto frames = std::ssize(frames_of(info));
+  const data::PatchGrid grid = grid_of(frames, info.size, frame_settings(frames, max_pixels), config_.vision);
+  return grid.patches() / config_.vision.patches_per_token();
+}
+
+at::Tensor Processor::pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const {
   const auto frames = frames_of(video.info());
   const auto count = std::ssize(frames);
-  PatchWriter patches(count, video.info().size, videos_.pixels_of(count, config_.vision), config_.vision);
+  PatchWriter patches(count, video.info().size, frame_settings(count, max_pixels), config_.vision);
   video.read(frames, [&](const at::Tensor& frame) { patches.add(frame); });
   return patches.finish();
 }
