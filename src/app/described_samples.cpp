@@ -184,6 +184,13 @@ std::vector<std::string> DescribedSamples::remarks() const {
     if (!kind.refused.empty())
       remarks.push_back(kind.refused + "; such samples are left out (data.on_bad_sample=skip)");
   }
+  for (const auto& kind : kinds_) {
+    if (kind.shrunk_from == 0) continue;
+    remarks.push_back(fmt::format(
+        "a sample of {} tokens is longer than data.max_length={}: its images lose pixels, and {} tokens are "
+        "left (data.on_too_long=shrink)",
+        grouped(kind.shrunk_from), config_.data.max_length, grouped(kind.shape.tokens)));
+  }
   const auto usable = taken(kinds_);
   if (usable.empty()) return remarks;
   const data::SampleShape& largest = usable.back().shape;

@@ -71,6 +71,38 @@ std::string words_of(const SampleKind& kind) {
   return fmt::format("a sample of {} ({})", counted(kind.shape.tokens, "token"), data::media_words(kind.shape));
 }
 
+/// What training makes of a sample that is too long (data.on_too_long): the highest limit of its pixels with which it
+/// fits, in the steps and down to the floor of models/processing. Nothing: it does not fit so.
+std::optional<data::SampleShape> shrunk(const train::Config& config, models::HypotheticalSample sample,
+                                        const data::SampleShape& whole, int64_t most_tokens) {
+  if (config.data.on_too_long != data::LongSamplePolicy::kShrink || whole.image_tokens == 0) return std::nullopt;
+  constexpr int64_t kLeastSquares = 64;
+  const bool has_grids = !whole.grids.empty();
+  const int64_t of_token = has_grids ? whole.pixel_rows / whole.image_tokens * whole.row.width * whole.row.width : 0;
+  const int64_t unit = has_grids ? of_token : whole.row.height * whole.row.width;
+  const auto with = [&](int64_t units) -> std::optional<data::SampleShape> {
+    const int64_t pixels = units * unit;
+    if (config.data.image_max_pixels && pixels > *config.data.image_max_pixels) return std::nullopt;
+    sample.image_max_pixels = pixels;
+    auto shape = models::shape_of(config.model.path, sample);
+    return shape.tokens <= most_tokens ? std::optional{std::move(shape)} : std::nullopt;
+  };
+  int64_t fitting = has_grids ? kLeastSquares : 1, above = whole.image_tokens + 1;
+  try {
+    auto shape = with(fitting);
+    while (shape && above - fitting > 1) {
+      const int64_t middle = fitting + (above - fitting) / 2;
+      auto larger = with(middle);
+      (larger ? fitting : above) = middle;
+      if (larger) shape = std::move(larger);
+    }
+    return shape;
+  } catch (const UserError& error) {
+    if (error.code() == ExitCode::kUsage) return std::nullopt;  // a family whose pictures are all alike
+    throw;
+  }
+}
+
 /// As the processor would refuse it.
 void judge(SampleKind& kind, const train::Config& config, const models::ContextLength& context) {
   const auto& data = config.data;
@@ -101,6 +133,14 @@ std::vector<SampleKind> sample_kinds(const SampleArguments& arguments, const tra
                     .share = part.share,
                     .shape = models::shape_of(config.model.path, sample),
                     .refused = {}};
+    const int64_t most =
+        context.refuses_longer ? std::min(config.data.max_length, context.tokens) : config.data.max_length;
+    if (kind.shape.tokens > most) {
+      if (auto shape = shrunk(config, sample, kind.shape, most)) {
+        kind.shrunk_from = kind.shape.tokens;
+        kind.shape = std::move(*shape);
+      }
+    }
     judge(kind, config, context);
     kinds.push_back(std::move(kind));
   }

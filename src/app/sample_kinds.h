@@ -13,6 +13,7 @@ struct SampleKind {
   int64_t images = 0;  ///< beside a video
   double share = 1;    ///< of all samples
   data::SampleShape shape;
+  int64_t shrunk_from = 0;        ///< tokens that it would have had; 0: its media lose nothing (data.on_too_long)
   std::string refused;            ///< why training would not take it; empty: it does
   int64_t needed_max_length = 0;  ///< that would take it, where data.max_length is the reason and can be raised; else 0
 };
