@@ -2,21 +2,28 @@
 # Installs everything that vlmtrain needs to build and run on Debian 12: system packages with apt, LibTorch from PyPI's
 # torch wheel into a cache folder. Safe to run again: what is there already is left alone.
 #
-#   scripts/setup.sh                 packages and LibTorch
+#   scripts/setup.sh                 packages, LibTorch, and Arrow for data sets in Parquet
 #   scripts/setup.sh --tests         and a browser, for the tests of the run report; without one they are skipped
 #   scripts/setup.sh --nightly       and what the fuzz targets need as well
 #   scripts/setup.sh --print-libtorch   print the folder that holds torch/ and nvidia/, install nothing
+#   scripts/setup.sh --print-arrow      print the folder that holds pyarrow/, install nothing
 #
-# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is where LibTorch goes.
+# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is where LibTorch and Arrow go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=$(cat cmake/libtorch.version)
 cache=${VLMTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vlmtrain}
 libtorch=$cache/libtorch-$torch_version
+arrow_version=$(cat cmake/parquet.version)
+arrow=$cache/arrow-$arrow_version
 
 if [[ ${1:-} == --print-libtorch ]]; then
   echo "$libtorch"
+  exit 0
+fi
+if [[ ${1:-} == --print-arrow ]]; then
+  echo "$arrow"
   exit 0
 fi
 
@@ -58,6 +65,23 @@ if [[ ! -f $libtorch/.complete ]]; then
   touch "$partial/.complete"
   rm -rf "$libtorch"
   mv "$partial" "$libtorch"
+  trap - EXIT
+fi
+
+# Its libraries and headers are all that is used of the wheel. Without it there is no Parquet, and all else works.
+if [[ ! -f $arrow/.complete ]]; then
+  echo "setup: fetching Arrow $arrow_version into $arrow"
+  partial=$(mktemp -d "$cache/arrow-partial.XXXXXX")
+  trap 'rm -rf "$partial"' EXIT
+  if /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --root-user-action=ignore --no-compile --no-deps \
+    --target "$partial" "pyarrow==$arrow_version"; then
+    touch "$partial/.complete"
+    rm -rf "$arrow"
+    mv "$partial" "$arrow"
+  else
+    rm -rf "$partial"
+    echo "setup: Arrow cannot be had; vlmtrain is built without Parquet" >&2
+  fi
   trap - EXIT
 fi
 echo "setup: ready; LibTorch $torch_version is in $libtorch"

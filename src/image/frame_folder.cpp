@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "image/frame_source.h"
-#include "image/natural_order.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::image {

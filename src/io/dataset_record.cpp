@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "io/media_places.h"
+#include "io/record_columns.h"
 #include "io/white_space.h"
+#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 
@@ -75,7 +77,9 @@ const json& turns_of(const json& record) {
     }
     return *found;
   }
-  throw data_error("has no \"conversations\" and no \"messages\"");
+  throw data_error(
+      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\"; data.columns tells what it "
+      "calls them");
 }
 
 Role role_of(const json& turn, size_t number) {
@@ -119,11 +123,11 @@ struct Places {
   }
 };
 
-// The file that a content block of `kind` brings along, if any.
-std::optional<std::string> own_file(const json& block, size_t number, const MediaKind& kind) {
+// What a content block of `kind` brings along, if anything.
+std::optional<Medium> own_medium(const json& block, size_t number, const MediaKind& kind) {
   const std::string url_key = fmt::format("{}_url", kind.word);
   const json* file = find_first(block, {url_key.c_str(), kind.keys[0], "path", "url"});
-  if (file != nullptr && file->is_object()) {
+  if (file != nullptr && file->is_object() && find_first(*file, {"bytes"}) == nullptr) {
     file = find_first(*file, {"url", "path"});
     if (file == nullptr) {
       throw data_error("turn {}: {} {} block has an object without \"url\"", number, article(kind), kind.word);
@@ -136,10 +140,11 @@ std::optional<std::string> own_file(const json& block, size_t number, const Medi
     throw data_error("turn {}: {} {} block has a list, say of frames: put the frames into a folder and give its path",
                      number, article(kind), kind.word);
   }
-  if (!file->is_string()) {
+  auto medium = medium_of(*file);
+  if (!medium) {
     throw data_error("turn {}: {} {} block's {} is not a path", number, article(kind), kind.word, kind.word);
   }
-  return file->get<std::string>();
+  return medium;
 }
 
 std::string block_text(const json& block, size_t number, Places& places) {
@@ -149,11 +154,11 @@ std::string block_text(const json& block, size_t number, Places& places) {
   }
   const auto& name = type->get_ref<const std::string&>();
   if (name == "image" || name == "image_url") {
-    places.images.add(own_file(block, number, kImages));
+    places.images.add(own_medium(block, number, kImages));
     return std::string(kImageMark);
   }
   if (name == "video" || name == "video_url") {
-    places.videos.add(own_file(block, number, kVideos));
+    places.videos.add(own_medium(block, number, kVideos));
     return std::string(kVideoMark);
   }
   if (name != "text") {
@@ -229,17 +234,17 @@ void take_image_marks_for_videos(std::vector<Turn>& turns, Places& places, size_
   }
 }
 
-void place_media(const json& value, const std::filesystem::path& image_root, Places& places, Record& record) {
-  const std::vector<std::string> images = listed_media(value, kImages);
-  const std::vector<std::string> videos = listed_media(value, kVideos);
+void place_media(const json& value, const MediaRoot& root, Places& places, Record& record) {
+  const std::vector<Medium> images = listed_media(value, kImages);
+  const std::vector<Medium> videos = listed_media(value, kVideos);
   const bool images_are_videos = images.empty() && !videos.empty() && places.videos.empty() &&
                                  places.images.waiting() == videos.size() && places.images.size() == videos.size();
   if (images_are_videos) {
     take_image_marks_for_videos(record.turns, places, videos.size());
   }
   std::string opening;
-  record.images = places.images.fill(images, image_root, opening);
-  record.videos = places.videos.fill(videos, image_root, opening);
+  record.images = places.images.fill(images, root, opening);
+  record.videos = places.videos.fill(videos, root, opening);
   if (!opening.empty()) {
     const auto user = std::ranges::find(record.turns, Role::kUser, &Turn::role);
     VLMTRAIN_CHECK(user != record.turns.end(), "a conversation without a user");
@@ -247,7 +252,7 @@ void place_media(const json& value, const std::filesystem::path& image_root, Pla
   }
 }
 
-void read_turns(const json& value, const std::filesystem::path& image_root, Record& record) {
+void read_turns(const json& value, const MediaRoot& root, Record& record) {
   refuse_audio(value);
   const json& turns = turns_of(value);
   Places places;
@@ -265,27 +270,45 @@ void read_turns(const json& value, const std::filesystem::path& image_root, Reco
     check_turn(record.turns.back(), number);
   }
   check_alternation(record.turns);
-  place_media(value, image_root, places, record);
+  place_media(value, root, places, record);
 }
 
 }  // namespace
 
-Record read_record(const json& value, const std::string& fallback_id, const std::filesystem::path& image_root) {
+RecordReader::RecordReader(const RecordSettings& settings, const std::filesystem::path& folder)
+    : root_{.folder = settings.image_root.value_or(folder), .is_left_never = settings.stays_in_image_root},
+      columns_(settings.columns) {}
+
+Record RecordReader::read(json value, const std::string& fallback_id) const {
   Record record;
   if (!value.is_object()) {
     record.id = printable(fallback_id);
     record.problem = "is not a JSON object";
     return record;
   }
-  record.id = id_of(value, fallback_id);
-  record.task = word_of(value, {"task", "kind", "category", "answer_type"});
-  record.answer_type = word_of(value, {"answer_type"});
   try {
-    read_turns(value, image_root, record);
+    rename_columns(value, columns_);
+  } catch (const UserError& error) {
+    record.problem = error.what();
+  }
+  record.id = id_of(value, fallback_id);
+  record.task = word_of(value, {"task", "task_type", "kind", "category", "answer_type"});
+  record.answer_type = word_of(value, {"answer_type"});
+  if (!record.problem.empty()) return record;
+  try {
+    make_messages(value);
+    read_turns(value, root_, record);
   } catch (const UserError& error) {
     record.problem = error.what();
   }
   return record;
+}
+
+uint64_t RecordReader::stamp() const {
+  ContentHash hash;
+  hash.add(root_.folder.native()).add(root_.is_left_never ? 1U : 0U);
+  for (const auto& [name, theirs] : columns_) hash.add(name).add(theirs);
+  return hash.value();
 }
 
 }  // namespace vlmtrain::io

@@ -2,15 +2,32 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
+#include <filesystem>
+#include <map>
 #include <string>
 
-#include "vlmtrain/io/records.h"
+#include "io/media_places.h"
+#include "vlmtrain/io/dataset_file.h"
 
 namespace vlmtrain::io {
 
-/// The record that a JSON value describes, its `place` left out. `fallback_id` is for those without an "id"; relative
-/// paths of images and videos start from `image_root`.
-Record read_record(const nlohmann::json& value, const std::string& fallback_id,
-                   const std::filesystem::path& image_root);
+/// Makes records of JSON values. Thread-safe.
+class RecordReader {
+ public:
+  /// `folder`: of the data set's file.
+  RecordReader(const RecordSettings& settings, const std::filesystem::path& folder);
+
+  /// The record that a value describes, its `place` left out. `fallback_id` is for those without an "id". Bytes of
+  /// media are JSON's binary values.
+  Record read(nlohmann::json value, const std::string& fallback_id) const;
+
+  /// A hash of what records depend on beside their file.
+  uint64_t stamp() const;
+
+ private:
+  MediaRoot root_;
+  std::map<std::string, std::string> columns_;
+};
 
 }  // namespace vlmtrain::io

@@ -3,31 +3,30 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
 namespace {
 
 using nlohmann::json;
 
-std::string path_of(const json& value, size_t number, const MediaKind& kind) {
+Medium listed_medium(const json& value, size_t number, const MediaKind& kind) {
   if (value.is_array()) {
     throw data_error("{} {} is a list, say of frames: put the frames into a folder and give the folder's path",
                      kind.word, number);
   }
-  if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
-    throw data_error("{} {} is not a path", kind.word, number);
-  }
-  return value.get<std::string>();
+  auto medium = medium_of(value);
+  if (!medium) throw data_error("{} {} is not a path", kind.word, number);
+  return *std::move(medium);
 }
 
-void add_files(const json& value, const MediaKind& kind, std::vector<std::string>& files) {
+void add_media(const json& value, const MediaKind& kind, std::vector<Medium>& media) {
   if (!value.is_array()) {
-    files.push_back(path_of(value, files.size() + 1, kind));
+    media.push_back(listed_medium(value, media.size() + 1, kind));
     return;
   }
-  for (const json& item : value) {
-    files.push_back(path_of(item, files.size() + 1, kind));
-  }
+  media.reserve(media.size() + value.size());
+  for (const json& item : value) media.push_back(listed_medium(item, media.size() + 1, kind));
 }
 
 std::string local_path(std::string file, size_t number, const MediaKind& kind) {
@@ -46,10 +45,53 @@ std::string local_path(std::string file, size_t number, const MediaKind& kind) {
   return file;
 }
 
+bool leads_out_of(const std::filesystem::path& root, const std::filesystem::path& file) {
+  std::error_code error;
+  auto folder = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);
+  if (!folder.has_filename()) folder = folder.parent_path();
+  const auto place = std::filesystem::weakly_canonical(file, error);
+  return error || std::ranges::mismatch(folder, place).in1 != folder.end();
+}
+
+Medium placed(const Medium& medium, size_t number, const MediaRoot& root, const MediaKind& kind) {
+  if (medium.bytes) {
+    Medium named = medium;
+    if (named.path.empty()) named.path = fmt::format("{} {}", kind.word, number);
+    return named;
+  }
+  Medium file(root.folder / local_path(medium.path, number, kind));
+  if (root.is_left_never && leads_out_of(root.folder, file.path)) {
+    throw data_error("{} {} lies outside of the folder of images, {}, which data.outside_image_root=refuse forbids: {}",
+                     kind.word, number, root.folder.string(), excerpt(file.path));
+  }
+  return file;
+}
+
 }  // namespace
 
-std::vector<std::string> listed_media(const json& record, const MediaKind& kind) {
-  std::vector<std::string> files;
+std::optional<Medium> medium_of(const json& value) {
+  if (value.is_string()) {
+    const auto& path = value.get_ref<const std::string&>();
+    return path.empty() ? std::nullopt : std::optional<Medium>(path);
+  }
+  if (value.is_binary()) {
+    const auto& bytes = value.get_binary();
+    Medium medium;
+    medium.bytes = std::make_shared<const std::string>(bytes.begin(), bytes.end());
+    return medium;
+  }
+  if (!value.is_object()) return std::nullopt;
+  const auto path = value.find("path");
+  const auto bytes = value.find("bytes");
+  const bool is_named = path != value.end() && path->is_string();
+  if (bytes == value.end() || !bytes->is_binary()) return is_named ? medium_of(*path) : std::nullopt;
+  std::optional<Medium> medium = medium_of(*bytes);
+  if (is_named) medium->path = path->get<std::string>();
+  return medium;
+}
+
+std::vector<Medium> listed_media(const json& record, const MediaKind& kind) {
+  std::vector<Medium> media;
   bool seen = false;
   for (const char* key : kind.keys) {
     const auto found = record.find(key);
@@ -60,9 +102,9 @@ std::vector<std::string> listed_media(const json& record, const MediaKind& kind)
       throw data_error("has both \"{}\" and \"{}\": keep one", kind.keys[0], kind.keys[1]);
     }
     seen = true;
-    add_files(*found, kind, files);
+    add_media(*found, kind, media);
   }
-  return files;
+  return media;
 }
 
 size_t count_marks(std::string_view text, std::string_view mark) {
@@ -79,25 +121,23 @@ size_t MediaPlaces::waiting() const {
   return static_cast<size_t>(std::ranges::count_if(places_, [](const auto& place) { return !place; }));
 }
 
-std::vector<Medium> MediaPlaces::fill(const std::vector<std::string>& listed, const std::filesystem::path& root,
+std::vector<Medium> MediaPlaces::fill(const std::vector<Medium>& listed, const MediaRoot& root,
                                       std::string& opening) const {
-  std::vector<std::optional<std::string>> places = places_;
-  if (places.empty()) {
-    places.resize(listed.size());
-    for (size_t i = 0; i < listed.size(); ++i) {
-      opening += kind_->mark;
-    }
-  } else if (waiting() != listed.size()) {
+  const bool are_marked = !places_.empty();
+  if (are_marked && waiting() != listed.size()) {
     throw data_error("has {} {} marks for {} {}s: each {} needs one mark", waiting(), kind_->mark, listed.size(),
                      kind_->word, kind_->word);
   }
-  std::vector<Medium> files;
-  files.reserve(places.size());
+  const size_t count = are_marked ? places_.size() : listed.size();
+  std::vector<Medium> media;
+  media.reserve(count);
   auto next = listed.begin();
-  for (const std::optional<std::string>& place : places) {
-    files.emplace_back(root / local_path(place ? *place : *next++, files.size() + 1, *kind_));
+  for (size_t i = 0; i < count; ++i) {
+    if (!are_marked) opening += kind_->mark;
+    const bool is_own = are_marked && places_[i].has_value();
+    media.push_back(placed(is_own ? *places_[i] : *next++, i + 1, root, *kind_));
   }
-  return files;
+  return media;
 }
 
 }  // namespace vlmtrain::io

@@ -24,35 +24,42 @@ struct MediaKind {
 inline constexpr MediaKind kImages{"image", kImageMark, {"image", "images"}};
 inline constexpr MediaKind kVideos{"video", kVideoMark, {"video", "videos"}};
 
-/// The files of a kind that a record lists beside its turns: a string or a list of strings. Problems are data_errors,
-/// here and below.
-std::vector<std::string> listed_media(const nlohmann::json& record, const MediaKind& kind);
+/// The folder that relative paths start from.
+struct MediaRoot {
+  std::filesystem::path folder;
+  bool is_left_never = false;  ///< a path that leads out of it, itself or through a link, is refused
+};
+
+/// A path, bytes, or {"bytes", "path"} as Hugging Face's data sets have it; nothing where a value is none of these.
+std::optional<Medium> medium_of(const nlohmann::json& value);
+
+/// What a record lists of a kind beside its turns: one or several. Problems are data_errors, here and below.
+std::vector<Medium> listed_media(const nlohmann::json& record, const MediaKind& kind);
 
 /// How often `mark` stands in `text`.
 size_t count_marks(std::string_view text, std::string_view mark);
 
-/// The places of a conversation's images or videos, collected turn by turn: each is a mark, with a file of its own (a
-/// content block that names one) or waiting for the next of the listed ones.
+/// The places of a conversation's images or videos, collected turn by turn: each is a mark, with one of its own (a
+/// content block that names it) or waiting for the next of the listed ones.
 class MediaPlaces {
  public:
   explicit MediaPlaces(const MediaKind& kind) : kind_(&kind) {}
 
-  void add(std::optional<std::string> file) { places_.push_back(std::move(file)); }
+  void add(std::optional<Medium> own) { places_.push_back(std::move(own)); }
   void add_marks_in(std::string_view text);
 
-  /// The marks that wait for a listed file.
+  /// The marks that wait for a listed one.
   size_t waiting() const;
   size_t size() const { return places_.size(); }
   bool empty() const { return places_.empty(); }
 
-  /// The files in the order of their marks, relative paths of them from `root` on. Where no turn has a mark, marks for
+  /// The media in the order of their marks, relative paths of them from `root` on. Where no turn has a mark, marks for
   /// all listed ones go to `opening`.
-  std::vector<Medium> fill(const std::vector<std::string>& listed, const std::filesystem::path& root,
-                           std::string& opening) const;
+  std::vector<Medium> fill(const std::vector<Medium>& listed, const MediaRoot& root, std::string& opening) const;
 
  private:
   const MediaKind* kind_;
-  std::vector<std::optional<std::string>> places_;
+  std::vector<std::optional<Medium>> places_;
 };
 
 }  // namespace vlmtrain::io

@@ -12,10 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "image/natural_order.h"
 #include "image/reference_files.h"
 #include "image/video_writer.h"
 #include "io/temporary_folder.h"
+#include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::image {

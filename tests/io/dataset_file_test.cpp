@@ -238,7 +238,185 @@ TEST_F(ReadDataset, RefusesBrokenArrays) {
   EXPECT_THAT(refusal("[{}] x"), HasSubstr("column 6"));
   EXPECT_THAT(refusal("["), HasSubstr("line 1"));
   EXPECT_THAT(refusal("[\"a\\"), HasSubstr("line 1"));
-  EXPECT_THAT(refusal("[{\"a\": \"\xFF\"}]"), HasSubstr("column 9"));
+  EXPECT_THAT(refusal("[{\"a\": [1}]"), HasSubstr("column 10"));
+  EXPECT_THAT(refusal("[\"a\\\\\" \"b\"]"), HasSubstr("column 10"));
+}
+
+TEST_F(ReadDataset, ARecordThatIsNotJsonDoesNotStopAnArray) {
+  const std::vector<Record> records = read(fmt::format("[{},\n{{\n\"a\": \"\xFF\"}},\n3 4, {}]", kText, kText));
+  ASSERT_EQ(records.size(), 4);
+  EXPECT_EQ(records[0].problem, "");
+  EXPECT_EQ(records[1].place, "line 2");
+  EXPECT_EQ(records[1].id, "train.llava:1");
+  EXPECT_THAT(records[1].problem, HasSubstr("the record is not valid JSON at its line 2, column 7"));
+  EXPECT_EQ(records[2].place, "line 4");
+  EXPECT_THAT(records[2].problem, HasSubstr("not valid JSON"));
+  EXPECT_EQ(records[3].problem, "");
+}
+
+TEST_F(ReadDataset, StringsMayHoldBracketsAndBackslashes) {
+  const auto records = read(R"([{"id": "a\\"}, {"id": "\\\"}],["}, {"id": "\\\\\" {"}])");
+  ASSERT_EQ(records.size(), 3);
+  EXPECT_EQ(records[0].id, "a\\");
+  EXPECT_EQ(records[1].id, "\\\"}],[");
+  EXPECT_EQ(records[2].id, "\\\\\" {");
+}
+
+TEST_F(ReadDataset, TakesQuestionsAndAnswers) {
+  const Record plain = one(R"({"image": "a.jpg", "question": "Where?", "answer": 3, "task_type": " T2 "})");
+  EXPECT_EQ(plain.problem, "");
+  EXPECT_EQ(plain.task, "T2");
+  ASSERT_EQ(plain.turns.size(), 2);
+  EXPECT_EQ(plain.turns[0].text, "<image>\nWhere?");
+  EXPECT_EQ(plain.turns[1].text, "3");
+
+  const Record alpaca = one(R"({"system": "S", "instruction": "I", "input": "J", "output": "O",
+                                "history": [["Q", "A"]]})");
+  EXPECT_EQ(alpaca.problem, "");
+  ASSERT_EQ(alpaca.turns.size(), 5);
+  EXPECT_EQ(alpaca.turns[0].text, "S");
+  EXPECT_EQ(alpaca.turns[1].text, "Q");
+  EXPECT_EQ(alpaca.turns[2].text, "A");
+  EXPECT_EQ(alpaca.turns[3].text, "I\nJ");
+  EXPECT_EQ(alpaca.turns[4].text, "O");
+  EXPECT_EQ(one(R"({"instruction": "I", "input": "", "output": "O"})").turns.at(0).text, "I");
+  EXPECT_EQ(one(R"({"instruction": "", "input": "J", "output": "O"})").turns.at(0).text, "J");
+
+  const Record cauldron = one(R"({"images": [{"bytes": null, "path": "a.png"}, {"path": "b.png"}],
+      "texts": [{"user": "Q", "assistant": "A", "source": "s"}, {"user": "R", "assistant": "B"}]})");
+  EXPECT_EQ(cauldron.problem, "");
+  EXPECT_THAT(cauldron.images, ElementsAre("a.png", "b.png"));
+  ASSERT_EQ(cauldron.turns.size(), 4);
+  EXPECT_EQ(cauldron.turns[0].text, "<image><image>\nQ");
+  EXPECT_EQ(cauldron.turns[3].text, "B");
+
+  EXPECT_THAT(one(R"({"question": "Q"})").problem, HasSubstr("turn 2 is empty"));
+  EXPECT_THAT(one(R"({"texts": 3})").problem, HasSubstr("\"texts\" is not a list"));
+  EXPECT_THAT(one(R"({"texts": [3]})").problem, HasSubstr("an entry that is no object"));
+  EXPECT_THAT(one(R"({"output": "O", "input": "", "history": [["Q"]]})").problem, HasSubstr("\"history\""));
+  EXPECT_THAT(one(R"({"texts": []})").problem, HasSubstr("is empty"));
+}
+
+class OpenRecords : public TemporaryFolderTest {
+ protected:
+  static constexpr std::string_view kLine = R"({"question": "Q", "answer": "A"})";
+
+  Record first_of(const std::string& path, const RecordSettings& settings) const {
+    return open_records(folder() / path, settings)->at(0);
+  }
+  std::string refused(const std::string& path) const {
+    return message_of([&] { open_records(folder() / path, {}); });
+  }
+};
+
+TEST_F(OpenRecords, ReadsOneRecordAtATime) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += fmt::format("{{\"id\": {}, \"question\": \"Q\", \"answer\": \"A\"}}\n\n", i);
+  const auto lines = open_records(put("a.jsonl", text), {});
+  ASSERT_EQ(lines->size(), 100);
+  for (const int64_t i : {99, 0, 40}) {
+    EXPECT_EQ(lines->at(i).id, std::to_string(i));
+    EXPECT_EQ(lines->at(i).place, fmt::format("line {}", 2 * i + 1));
+  }
+  EXPECT_TRUE(lines->blocks().empty());
+}
+
+TEST_F(OpenRecords, SaysThatAFileWasChanged) {
+  const auto records = open_records(put("a.jsonl", kLine), {});
+  EXPECT_EQ(records->at(0).problem, "");
+  const uint64_t stamp = records->stamp();
+  EXPECT_EQ(open_records(folder() / "a.jsonl", {})->stamp(), stamp);
+  EXPECT_NE(open_records(folder() / "a.jsonl", {.image_root = "elsewhere"})->stamp(), stamp);
+  EXPECT_NE(open_records(folder() / "a.jsonl", {.columns = {{"question", "q"}}})->stamp(), stamp);
+  put("a.jsonl", std::string(kLine) + " ");
+  EXPECT_THAT(message_of([&] { (void)records->at(0); }), HasSubstr("a.jsonl was changed while it is in use"));
+  EXPECT_NE(open_records(folder() / "a.jsonl", {})->stamp(), stamp);
+}
+
+TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {
+  for (const int number : {10, 2, 1}) {
+    put(fmt::format("part-{}.jsonl", number), fmt::format("\n{}\n{}\n", kLine, kLine));
+  }
+  for (const char* const path : {"part-*.jsonl", "", "part-{10,2,1}.jsonl", "part-?*.jsonl"}) {
+    const auto records = open_records(folder() / path, {});
+    ASSERT_EQ(records->size(), 6) << path;
+    EXPECT_EQ(records->at(0).place, "part-1.jsonl, line 2");
+    EXPECT_EQ(records->at(1).id, "part-1:1");
+    EXPECT_EQ(records->at(2).place, "part-2.jsonl, line 2");
+    EXPECT_EQ(records->text_at(5).place, "part-10.jsonl, line 3");
+    EXPECT_NE(records->stamp(), 0U);
+  }
+  EXPECT_EQ(open_records(folder() / "part-2*", {})->at(0).place, "line 2");
+}
+
+TEST_F(OpenRecords, RefusesWhatMeansNoFile) {
+  EXPECT_THAT(refused("none-*.jsonl"), HasSubstr("none-*.jsonl matches no file"));
+  EXPECT_THAT(refused("none.jsonl"), HasSubstr("none.jsonl"));
+  EXPECT_THAT(refused(""), HasSubstr("is a folder without .parquet, .tar, .jsonl files"));
+  put("train-1.jsonl", kLine);
+  put("test-1.jsonl", kLine);
+  EXPECT_THAT(refused(""), AllOf(HasSubstr("the splits train, test"), HasSubstr("train-*.jsonl")));
+  put("a.tar", "");
+  EXPECT_THAT(refused(""), HasSubstr("several formats"));
+  put("a[1].jsonl", kLine);
+  EXPECT_EQ(open_records(folder() / "a[1].jsonl", {})->size(), 1);
+}
+
+TEST_F(OpenRecords, TakesOtherNamesForColumns) {
+  const RecordSettings settings{
+      .image_root = "", .columns = {{"question", "query"}, {"answer", "label"}, {"image", "photo"}, {"id", "n"}}};
+  put("a.jsonl", R"({"n": 7, "query": "Q", "label": "A", "photo": "p.png", "images": ["x"], "messages": [], "id": 1})");
+  const Record record = first_of("a.jsonl", settings);
+  EXPECT_EQ(record.problem, "");
+  EXPECT_EQ(record.id, "7");
+  EXPECT_THAT(record.images, ElementsAre("p.png"));
+  EXPECT_EQ(record.turns.at(0).text, "<image>\nQ");
+  EXPECT_EQ(record.turns.at(1).text, "A");
+  put("b.jsonl", kLine);
+  EXPECT_THAT(first_of("b.jsonl", settings).problem, HasSubstr("none of the fields that data.columns names"));
+  put("c.jsonl", R"({"talk": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}], "texts": 3})");
+  EXPECT_EQ(first_of("c.jsonl", {.columns = {{"messages", "talk"}}}).problem, "");
+}
+
+TEST_F(OpenRecords, KeepsWithinTheFolderOfImages) {
+  std::filesystem::create_directories(folder() / "images/inner");
+  put("secret.png", "");
+  put("images/inner/a.png", "");
+  std::filesystem::create_symlink("../secret.png", folder() / "images/link.png");
+  std::filesystem::create_symlink("inner", folder() / "images/other");
+  const auto problem_of = [&](const std::string& image) {
+    put("a.jsonl", fmt::format(R"({{"image": "{}", "question": "Q", "answer": "A"}})", image));
+    EXPECT_EQ(first_of("a.jsonl", {.image_root = folder() / "images"}).problem, "");
+    return first_of("a.jsonl", {.image_root = folder() / "images/", .stays_in_image_root = true}).problem;
+  };
+  EXPECT_EQ(problem_of("inner/a.png"), "");
+  EXPECT_EQ(problem_of("other/a.png"), "");
+  EXPECT_EQ(problem_of("inner/../inner/a.png"), "");
+  EXPECT_EQ(problem_of("missing.png"), "");
+  EXPECT_EQ(problem_of((folder() / "images/inner/a.png").string()), "");
+  for (const std::string path :
+       {"../secret.png", "link.png", "/etc/passwd", "file:///etc/passwd", "../images2/a.png"}) {
+    EXPECT_THAT(problem_of(path), HasSubstr("image 1 lies outside of the folder of images")) << path;
+  }
+}
+
+TEST(ChosenRecords, HasTheBlocksOfTheWhole) {
+  class Blocks : public Records {
+   public:
+    int64_t size() const override { return 10; }
+    Record at(int64_t index) const override {
+      Record record;
+      record.id = std::to_string(index);
+      return record;
+    }
+    std::vector<int64_t> blocks() const override { return {0, 3, 6, 8}; }
+    uint64_t stamp() const override { return 5; }
+  };
+  const auto all = std::make_shared<Blocks>();
+  const ChosenRecords some(all, {1, 4, 5, 9});
+  EXPECT_THAT(some.blocks(), ElementsAre(0, 1, 3));
+  EXPECT_THAT(ChosenRecords(all, {4, 1}).blocks(), IsEmpty());
+  EXPECT_NE(some.stamp(), ChosenRecords(all, {1, 4, 5, 8}).stamp());
 }
 
 TEST_F(ReadDataset, RefusesOtherFiles) {

@@ -160,7 +160,8 @@ add("a text-only model", TRAIN + " model.path=text", 4, "model_type llama is not
 # The data.
 add("a folder as `data.train`", TRAIN + " data.train=images", 4, "images is a folder")
 add("a CSV as `data.train`", TRAIN + " data.train=data.csv", 4, "docs/data.md shows records", prepare=file("data.csv", "image,question,answer\na.png,What?,It.\n"))
-add("Parquet as `data.train`", TRAIN + " data.train=data.parquet", 4, "is Parquet, which is not read yet", prepare=file("data.parquet", b"PAR1\x15\x04\x15\x10PAR1"))
+add("Parquet that is cut off", TRAIN + " data.train=data.parquet", 4, "data.parquet", prepare=file("data.parquet", b"PAR1\x15\x04\x15\x10PAR1"))
+add("a pattern that matches nothing", TRAIN + " data.train=shards/*.tar", 4, "shards/*.tar matches no file")
 add("`data.train` that is not there", TRAIN + " data.train=data/train.json", 4, "cannot read data/train.json", "check the path")
 add("`data.train` of the Hub", TRAIN + " data.train=HuggingFaceM4/the_cauldron", 4, "Nothing is downloaded", "hf download")
 add("a comma too many in JSON", TRAIN, 4, "data.json: not valid JSON at line 1, column 48", prepare=data('[{"image": "images/0.png", "conversations": [],},]'))

@@ -23,6 +23,9 @@ class Records {
   /// Places that are read together, at little more than the cost of one: where each such block begins, ascending from
   /// 0. Empty: any order costs the same.
   virtual std::vector<int64_t> blocks() const { return {}; }
+  /// Changes whenever a record may have changed, the content of files that records name apart: found from sizes and
+  /// times of the data set's files, without reading them. 0: not known.
+  virtual uint64_t stamp() const { return 0; }
 };
 
 /// Records in memory.
@@ -50,6 +53,9 @@ class ChosenRecords final : public Records {
   int64_t size() const override { return std::ssize(places_); }
   Record at(int64_t index) const override { return all_->at(places_.at(static_cast<size_t>(index))); }
   Record text_at(int64_t index) const override { return all_->text_at(places_.at(static_cast<size_t>(index))); }
+  /// Where places ascend, as they do in a part that a data set is divided into, its blocks are those of the whole.
+  std::vector<int64_t> blocks() const override;
+  uint64_t stamp() const override;
 
  private:
   std::shared_ptr<const Records> all_;

@@ -1,9 +1,9 @@
-#include "image/natural_order.h"
+#include "vlmtrain/base/natural_order.h"
 
 #include <algorithm>
 #include <compare>
 
-namespace vlmtrain::image {
+namespace vlmtrain {
 namespace {
 
 constexpr std::string_view kDigits = "0123456789";
@@ -45,4 +45,4 @@ bool comes_before(std::string_view a, std::string_view b) {
   return order == 0 ? a < b : order < 0;
 }
 
-}  // namespace vlmtrain::image
+}  // namespace vlmtrain

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
+
+namespace vlmtrain::io {
+
+/// The records of a JSON array or of JSON Lines, which stay in their file: 12 bytes a record are kept, and each is read
+/// and parsed when it is asked for. Errors as find_json_records(); a record that is not JSON is one with a problem.
+std::shared_ptr<const Records> open_json(const std::filesystem::path& file, const RecordSettings& settings);
+
+}  // namespace vlmtrain::io

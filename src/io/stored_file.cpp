@@ -1,0 +1,81 @@
+#include "io/stored_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "io/read_error.h"
+#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
+
+namespace vlmtrain::io {
+namespace {
+
+uint64_t nanoseconds(const timespec& time) {
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+uint64_t stamp_of(const std::filesystem::path& path, const struct stat& status) {
+  return ContentHash()
+      .add(path.native())
+      .add(static_cast<uint64_t>(status.st_size))
+      .add(nanoseconds(status.st_mtim))
+      .add(nanoseconds(status.st_ctim))
+      .add(status.st_ino)
+      .value();
+}
+
+}  // namespace
+
+StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
+  if (const auto kind = kind_if_no_file(path_); !kind.empty()) {
+    throw data_error("{} is {}; a file is wanted here", path_.string(), kind);
+  }
+  struct stat status {};
+  if (stat(path_.c_str(), &status) != 0) throw read_error(path_, errno);
+  size_ = static_cast<uint64_t>(status.st_size);
+  stamp_ = stamp_of(path_, status);
+}
+
+std::string StoredFile::read(uint64_t offset, uint64_t bytes) const {
+  return Opened(*this).read(offset, bytes);
+}
+
+StoredFile::Opened::Opened(const StoredFile& file)
+    : file_(file), descriptor_(open(file.path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (descriptor_ < 0) throw read_error(file_.path_, errno);
+}
+
+StoredFile::Opened::~Opened() {
+  close(descriptor_);
+}
+
+void StoredFile::Opened::check() const {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0) throw read_error(file_.path_, errno);
+  if (stamp_of(file_.path_, status) != file_.stamp_) {
+    throw data_error("{} was changed while it is in use; start again, and leave data as it is during a run",
+                     file_.path_.string());
+  }
+}
+
+std::string StoredFile::Opened::read(uint64_t offset, uint64_t bytes) const {
+  VLMTRAIN_CHECK(offset + bytes <= file_.size_, "{} bytes at {} of {}", bytes, offset, file_.path_.string());
+  check();
+  std::string content(bytes, '\0');
+  uint64_t done = 0;
+  while (done < bytes) {
+    const ssize_t count = pread(descriptor_, content.data() + done, bytes - done, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw read_error(file_.path_, errno);
+    if (count == 0) throw data_error("{} ends before byte {}; it was shortened", file_.path_.string(), offset + bytes);
+    done += static_cast<uint64_t>(count);
+  }
+  return content;
+}
+
+}  // namespace vlmtrain::io

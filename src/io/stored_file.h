@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace vlmtrain::io {
+
+/// A file that is read piece by piece over a run. It is opened for each piece, so that a data set of ten thousand
+/// shards holds no descriptor open, and so that a file that was replaced or shortened in the meantime is an error and
+/// not somebody else's bytes. Thread-safe.
+class StoredFile {
+ public:
+  /// data_error names the file where it cannot be read.
+  explicit StoredFile(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  /// Tells the file from what it was: a hash of its path, size, times and inode.
+  uint64_t stamp() const { return stamp_; }
+
+  /// data_error where it is no longer as it was.
+  void check() const { Opened(*this).check(); }
+  /// REQUIRES: the bytes lie within the file. data_error where it is no longer as it was.
+  std::string read(uint64_t offset, uint64_t bytes) const;
+
+  /// The file opened once for many pieces; the StoredFile must outlive it.
+  class Opened {
+   public:
+    explicit Opened(const StoredFile& file);
+    Opened(const Opened&) = delete;
+    Opened& operator=(const Opened&) = delete;
+    ~Opened();
+    /// As those of StoredFile.
+    void check() const;
+    std::string read(uint64_t offset, uint64_t bytes) const;
+
+   private:
+    const StoredFile& file_;
+    int descriptor_;
+  };
+
+ private:
+  std::filesystem::path path_;
+  uint64_t size_ = 0;
+  uint64_t stamp_ = 0;
+};
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,221 @@
+#include "io/tar_records.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "io/dataset_record.h"
+#include "io/stored_file.h"
+#include "io/tar_members.h"
+#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/natural_order.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+enum class Kind { kOther, kJson, kText, kPicture, kVideo };
+
+Kind kind_of(std::string_view ending) {
+  constexpr std::array<std::pair<std::string_view, Kind>, 11> kKinds{{{"json", Kind::kJson},
+                                                                      {"txt", Kind::kText},
+                                                                      {"jpg", Kind::kPicture},
+                                                                      {"jpeg", Kind::kPicture},
+                                                                      {"png", Kind::kPicture},
+                                                                      {"webp", Kind::kPicture},
+                                                                      {"mp4", Kind::kVideo},
+                                                                      {"mkv", Kind::kVideo},
+                                                                      {"webm", Kind::kVideo},
+                                                                      {"avi", Kind::kVideo},
+                                                                      {"mov", Kind::kVideo}}};
+  std::string word(ending.substr(ending.rfind('.') + 1));
+  std::ranges::transform(word, word.begin(), [](char letter) {
+    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+  });
+  const auto* const found = std::ranges::find(kKinds, word, &std::pair<std::string_view, Kind>::first);
+  return found == kKinds.end() ? Kind::kOther : found->second;
+}
+
+/// A file of a record; its ending is what follows the first dot.
+struct Part {
+  std::string ending;
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+struct Group {
+  std::string key;          // "folder/a"
+  std::vector<Part> parts;  // in natural order of their endings
+  std::string problem{};
+};
+
+/// What a tar holds, and nothing for the files of which records know nothing.
+class Groups {
+ public:
+  void add(TarMember member) {
+    const size_t name_begin = member.name.rfind('/') + 1;
+    const size_t dot = member.name.find('.', name_begin);
+    if (dot == std::string::npos || dot == name_begin) return;
+    std::string ending = member.name.substr(dot + 1);
+    if (kind_of(ending) == Kind::kOther) return;
+    Group& group = of(member.name.substr(0, dot));
+    if (!member.problem.empty()) {
+      group.problem = fmt::format("its file {} {}", excerpt(member.name), member.problem);
+    } else if (std::ranges::find(group.parts, ending, &Part::ending) != group.parts.end()) {
+      group.problem = fmt::format("its file {} is in the tar twice", excerpt(member.name));
+    }
+    group.parts.push_back({std::move(ending), member.offset, member.bytes});
+  }
+
+  std::vector<Group> take() {
+    for (Group& group : groups_) {
+      std::ranges::sort(group.parts, comes_before, &Part::ending);
+      group.parts.shrink_to_fit();
+    }
+    return std::move(groups_);
+  }
+
+ private:
+  Group& of(std::string key) {
+    const auto [found, is_new] = places_.try_emplace(std::move(key), groups_.size());
+    if (is_new) groups_.push_back({.key = found->first, .parts = {}});
+    return groups_[found->second];
+  }
+
+  std::vector<Group> groups_;
+  std::unordered_map<std::string, size_t> places_;
+};
+
+json binary(std::string_view bytes) {
+  return json::binary(std::vector<uint8_t>(bytes.begin(), bytes.end()));
+}
+
+class TarRecords final : public Records {
+ public:
+  TarRecords(StoredFile file, std::vector<Group> groups, const RecordSettings& settings)
+      : file_(std::move(file)),
+        groups_(std::move(groups)),
+        reader_(settings, file_.path().parent_path()),
+        columns_(settings.columns) {}
+
+  int64_t size() const override { return std::ssize(groups_); }
+  Record at(int64_t index) const override { return record(index, /*with_bytes=*/true); }
+  Record text_at(int64_t index) const override { return record(index, /*with_bytes=*/false); }
+  uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
+
+ private:
+  Record record(int64_t index, bool with_bytes) const {
+    const Group& group = groups_.at(static_cast<size_t>(index));
+    Record record;
+    if (group.problem.empty()) {
+      try {
+        record = reader_.read(fields_of(group, with_bytes), group.key);
+      } catch (const UserError& error) {
+        if (error.code() != ExitCode::kBadData) throw;
+        record.problem = error.what();
+      }
+    } else {
+      record.problem = group.problem;
+    }
+    if (!record.problem.empty() && record.id.empty()) record.id = printable(group.key);
+    record.place = fmt::format("files {}.*", printable(group.key));
+    return record;
+  }
+
+  json fields_of(const Group& group, bool with_bytes) const {
+    const StoredFile::Opened file(file_);
+    json fields = json::object();
+    for (const Part& part : group.parts) {
+      if (part.ending == "json") fields = object_in(part, file);
+    }
+    std::vector<json> pictures;
+    std::vector<json> videos;
+    for (const Part& part : group.parts) {
+      const Kind kind = kind_of(part.ending);
+      json value;
+      if (kind == Kind::kText) {
+        value = text_in(part, file);
+        if (part.ending == "txt") fields.emplace("caption", value);
+      } else if (kind == Kind::kPicture || kind == Kind::kVideo) {
+        value = {{"path", group.key + "." + part.ending},
+                 {"bytes", binary(with_bytes ? file.read(part.offset, part.bytes) : "")}};
+        (kind == Kind::kPicture ? pictures : videos).push_back(value);
+      }
+      if (is_named_by_columns(part.ending)) fields[part.ending] = std::move(value);
+    }
+    put_media(fields, {"image", "images"}, std::move(pictures));
+    put_media(fields, {"video", "videos"}, std::move(videos));
+    return fields;
+  }
+
+  json object_in(const Part& part, const StoredFile::Opened& file) const {
+    const std::string text = file.read(part.offset, part.bytes);
+    auto value = json_of(text);
+    if (!value) {
+      const JsonFault fault = find_json_fault(text);
+      throw data_error("its .json is not valid JSON at line {}, column {}: {}", fault.line, fault.column, fault.reason);
+    }
+    if (!value->is_object()) throw data_error("its .json is not a JSON object");
+    return *std::move(value);
+  }
+
+  static json text_in(const Part& part, const StoredFile::Opened& file) {
+    std::string text = file.read(part.offset, part.bytes);
+    if (!is_utf8(text)) throw data_error("its .{} is not valid UTF-8", part.ending);
+    return text;
+  }
+
+  bool is_named_by_columns(const std::string& ending) const {
+    return std::ranges::any_of(columns_, [&](const auto& column) { return column.second == ending; });
+  }
+
+  /// In the order of the record's own list, where that names these files and no others.
+  static void put_media(json& fields, const std::array<const char*, 2>& keys, std::vector<json> media) {
+    if (media.empty()) return;
+    const auto name_of = [](const json& path) {
+      const auto& text = path.get_ref<const std::string&>();
+      return text.substr(text.rfind('/') + 1);
+    };
+    const auto listed = std::ranges::find_if(keys, [&](const char* key) { return fields.contains(key); });
+    json names = listed == keys.end() ? json::array() : fields[*listed];
+    if (!names.is_array()) names = json::array({names});
+    std::vector<json> ordered;
+    for (const json& name : names) {
+      if (!name.is_string()) break;
+      const auto found =
+          std::ranges::find_if(media, [&](const json& medium) { return name_of(medium["path"]) == name_of(name); });
+      if (found != media.end()) ordered.push_back(*found);
+    }
+    for (const char* key : keys) fields.erase(key);
+    fields[keys[1]] = ordered.size() == media.size() && names.size() == media.size() ? ordered : media;
+  }
+
+  StoredFile file_;
+  std::vector<Group> groups_;
+  RecordReader reader_;
+  std::map<std::string, std::string> columns_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Records> open_tar(const std::filesystem::path& file, const RecordSettings& settings) {
+  StoredFile tar(file);
+  Groups groups;
+  for_each_member(tar, [&](TarMember member) { groups.add(std::move(member)); });
+  return std::make_shared<TarRecords>(std::move(tar), groups.take(), settings);
+}
+
+}  // namespace vlmtrain::io

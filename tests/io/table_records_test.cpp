@@ -1,0 +1,188 @@
+#include "io/table_records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "io/row_file_plugin.h"
+#include "io/temporary_folder.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data" / name;
+}
+
+/// Skipped where the build has no plug-in, which the message tells how to get.
+class Parquet : public TemporaryFolderTest {
+ protected:
+  void SetUp() override {
+    TemporaryFolderTest::SetUp();
+    try {
+      open_row_file(golden("cauldron.parquet"));
+    } catch (const UserError& error) {
+      ASSERT_THAT(error.what(), HasSubstr("run scripts/setup.sh, which fetches Arrow"));
+      GTEST_SKIP() << error.what();
+    }
+  }
+};
+
+TEST_F(Parquet, ReadsTheLayoutOfTheCauldron) {
+  const auto records = open_records(golden("cauldron.parquet"), {});
+  ASSERT_EQ(records->size(), 5);
+  EXPECT_THAT(records->blocks(), ElementsAre(0, 2, 4));
+  for (const int64_t row : {3, 0, 4, 1, 2}) {
+    const Record record = records->at(row);
+    EXPECT_EQ(record.problem, "");
+    EXPECT_EQ(record.id, fmt::format("cauldron:{}", row));
+    EXPECT_EQ(record.place, fmt::format("row {} of row group {}", row % 2, row / 2));
+    ASSERT_EQ(std::ssize(record.images), 1 + row % 2);
+    EXPECT_EQ(*record.images.back().bytes, fmt::format("picture {}{}", row, row % 2 == 0 ? "a" : "b"));
+    EXPECT_EQ(record.images[0].path, fmt::format("{}a.png", row));
+    ASSERT_EQ(std::ssize(record.turns), 2 * (1 + row % 3));
+    EXPECT_EQ(record.turns[0].text, (row % 2 == 0 ? "<image>\n" : "<image><image>\n") + fmt::format("Q{}.0", row));
+    EXPECT_EQ(record.turns.back().text, fmt::format("A{0}.{1}", row, row % 3));
+    const Record text = records->text_at(row);
+    EXPECT_EQ(text.turns[0].text, record.turns[0].text);
+    EXPECT_EQ(*text.images.at(0).bytes, "");
+  }
+}
+
+TEST_F(Parquet, ReadsMessagesAndQuestions) {
+  const auto messages = open_records(golden("messages.parquet"), {});
+  ASSERT_EQ(messages->size(), 3);
+  const Record last = messages->at(2);
+  EXPECT_EQ(last.problem, "");
+  EXPECT_EQ(last.id, "12");
+  EXPECT_EQ(last.task, "even");
+  EXPECT_EQ(*last.images.at(0).bytes, "picture 2");
+  EXPECT_EQ(last.turns.at(0).text, "<image> Q");
+
+  const auto questions = open_records(golden("questions.parquet"), {.image_root = "/root"});
+  const Record first = questions->at(0);
+  EXPECT_EQ(first.problem, "");
+  EXPECT_THAT(first.images, ElementsAre("/root/on/disk.png"));
+  EXPECT_EQ(first.turns.at(1).text, "1.5");
+  EXPECT_THAT(questions->at(1).problem, HasSubstr("turn 2 is empty"));
+  EXPECT_EQ(open_records(golden("questions.parquet"), {.columns = {{"answer", "left"}}})->at(0).turns.at(1).text, "L");
+}
+
+TEST_F(Parquet, SeveralFilesAreOneDataSet) {
+  std::filesystem::copy(golden("cauldron.parquet"), folder() / "train-2.parquet");
+  std::filesystem::copy(golden("cauldron.parquet"), folder() / "train-10.parquet");
+  const auto records = open_records(folder(), {});
+  ASSERT_EQ(records->size(), 10);
+  EXPECT_THAT(records->blocks(), ElementsAre(0, 2, 4, 5, 7, 9));
+  EXPECT_EQ(records->at(9).place, "train-10.parquet, row 0 of row group 2");
+}
+
+TEST_F(Parquet, NamesTheColumnsWhereTheyMakeNoRecords) {
+  EXPECT_THAT(message_of([] { open_records(golden("strangers.parquet"), {}); }),
+              AllOf(HasSubstr("strangers.parquet: its columns are a, b"), HasSubstr("data.columns.question=COLUMN")));
+  EXPECT_THAT(message_of([] {
+                open_records(golden("strangers.parquet"), {.columns = {{"question", "b"}, {"answer", "c"}}});
+              }),
+              HasSubstr("\"answer\" is the column \"c\", and there is none; its columns are a, b"));
+}
+
+TEST_F(Parquet, ACorruptPageIsAProblemOfItsRowGroup) {
+  std::string content = content_of(golden("cauldron.parquet"));
+  const size_t page = content.find("picture 2a");
+  ASSERT_NE(page, std::string::npos);
+  content[page] = 'P';
+  const auto records = open_records(put("corrupt.parquet", content), {});
+  for (const int64_t row : {2, 3, 2}) {
+    EXPECT_THAT(records->at(row).problem, AllOf(HasSubstr("row group 1 of"), HasSubstr("corrupt.parquet"),
+                                                HasSubstr("fetch or write the file again")));
+    EXPECT_EQ(records->at(row).id, fmt::format("corrupt:{}", row));
+  }
+  EXPECT_EQ(records->at(1).problem, "");
+  EXPECT_EQ(records->at(4).problem, "");
+}
+
+TEST_F(Parquet, RefusesFilesThatWereCutOffOrChanged) {
+  const std::string content = content_of(golden("cauldron.parquet"));
+  const auto refused = [&](std::string_view text) {
+    return message_of([&] { open_records(put("cut.parquet", text), {}); });
+  };
+  EXPECT_THAT(refused(content.substr(0, content.size() / 2)),
+              AllOf(HasSubstr("cut.parquet: not a Parquet file that can be read"), HasSubstr("fetch or write it")));
+  EXPECT_THAT(refused("PAR1"), HasSubstr("not a Parquet file that can be read"));
+  const auto records = open_records(put("a.parquet", content), {});
+  put("a.parquet", content + "x");
+  EXPECT_THAT(message_of([&] { (void)records->at(0); }), HasSubstr("a.parquet was changed while it is in use"));
+}
+
+class OfBytes : public RowGroup {
+ public:
+  explicit OfBytes(int64_t bytes) : bytes_(bytes) {}
+  int64_t bytes() const override { return bytes_; }
+  nlohmann::json row(int64_t) const override { return {}; }
+
+ private:
+  int64_t bytes_;
+};
+
+TEST(RowGroupCache, KeepsTheOnesThatWereUsedLast) {
+  RowGroupCache cache(100);
+  int reads = 0;
+  const auto get = [&](size_t group, int64_t bytes) {
+    cache.get({nullptr, group, true}, [&] {
+      ++reads;
+      return std::make_unique<const OfBytes>(bytes);
+    });
+    return reads;
+  };
+  EXPECT_EQ(get(0, 40), 1);
+  EXPECT_EQ(get(1, 40), 2);
+  EXPECT_EQ(get(0, 40), 2);
+  EXPECT_EQ(get(2, 40), 3);  // drops 1
+  EXPECT_EQ(get(0, 40), 3);
+  EXPECT_EQ(get(1, 40), 4);  // drops 2
+  EXPECT_EQ(cache.bytes(), 80);
+  EXPECT_EQ(get(3, 500), 5);  // one is kept, whatever it takes
+  EXPECT_EQ(cache.bytes(), 500);
+  EXPECT_EQ(get(3, 500), 5);
+  EXPECT_EQ(get(0, 40), 6);
+  EXPECT_EQ(cache.bytes(), 40);
+}
+
+TEST(RowGroupCache, OneThreadReadsAndTheOthersWait) {
+  RowGroupCache cache(100);
+  std::atomic<int> reads = 0;
+  std::array<RowGroupCache::Group, 8> groups;
+  {
+    std::vector<std::jthread> threads;
+    for (auto& group : groups) {
+      threads.emplace_back([&] {
+        group = cache.get({nullptr, 0, true}, [&] {
+          ++reads;
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          return std::make_unique<const OfBytes>(1);
+        });
+      });
+    }
+  }
+  EXPECT_EQ(reads, 1);
+  for (const auto& group : groups) EXPECT_EQ(group, groups[0]);
+}
+
+TEST(RowGroupCache, WhatCannotBeReadIsReadAnew) {
+  RowGroupCache cache(100);
+  const auto fail = []() -> std::unique_ptr<const RowGroup> { throw std::runtime_error("damaged"); };
+  EXPECT_THROW(cache.get({nullptr, 0, true}, fail), std::runtime_error);
+  EXPECT_THROW(cache.get({nullptr, 0, true}, fail), std::runtime_error);
+  EXPECT_EQ(cache.get({nullptr, 0, true}, [] { return std::make_unique<const OfBytes>(7); })->bytes(), 7);
+  EXPECT_EQ(cache.bytes(), 7);
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

@@ -1,0 +1,168 @@
+#include "io/tar_records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/tar_writer.h"
+#include "io/temporary_folder.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class TarRecords : public TemporaryFolderTest {
+ protected:
+  std::shared_ptr<const Records> opened(const std::string& tar, const RecordSettings& settings = {}) const {
+    return open_records(put("a.tar", tar), settings);
+  }
+  std::string refused(const std::string& tar) const {
+    return message_of([&] { opened(tar); });
+  }
+};
+
+constexpr std::string_view kTurns =
+    R"("messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}])";
+
+TEST_F(TarRecords, GroupsFilesByTheirKeys) {
+  const auto records = opened(TarWriter()
+                                  .add("d/", "", '5')
+                                  .add("d/a.json", fmt::format(R"({{"id": "x", {}}})", kTurns))
+                                  .add("d/a.10.jpg", "ten")
+                                  .add("d/a.2.JPG", "two")
+                                  .add("d/a.cls", "3")
+                                  .add("d/.hidden", "")
+                                  .add("b.txt", "A cat")
+                                  .add("b.png", "png")
+                                  .add("d/c.mp4", "film")
+                                  .add("d/c.json", R"({"question": "Q", "answer": "A"})")
+                                  .closed());
+  ASSERT_EQ(records->size(), 3);
+  const Record a = records->at(0);
+  EXPECT_EQ(a.problem, "");
+  EXPECT_EQ(a.id, "x");
+  EXPECT_EQ(a.place, "files d/a.*");
+  ASSERT_EQ(a.images.size(), 2);
+  EXPECT_EQ(a.images[0].path, "d/a.2.JPG");
+  EXPECT_EQ(*a.images[0].bytes, "two");
+  EXPECT_EQ(*a.images[1].bytes, "ten");
+  EXPECT_EQ(a.turns.at(0).text, "<image><image>\nQ");
+  EXPECT_EQ(*records->text_at(0).images.at(0).bytes, "");
+  EXPECT_EQ(records->text_at(0).turns.at(0).text, a.turns[0].text);
+
+  const Record b = records->at(1);
+  EXPECT_EQ(b.problem, "");
+  EXPECT_EQ(b.id, "b");
+  EXPECT_EQ(b.turns.at(0).text, "<image>");
+  EXPECT_EQ(b.turns.at(1).text, "A cat");
+
+  const Record c = records->at(2);
+  EXPECT_EQ(c.problem, "");
+  EXPECT_EQ(*c.videos.at(0).bytes, "film");
+  EXPECT_EQ(c.turns.at(0).text, "<video>\nQ");
+}
+
+TEST_F(TarRecords, TheListOfARecordGivesTheOrder) {
+  const auto listed = [&](std::string_view images) {
+    return opened(TarWriter()
+                      .add("a.1.png", "one")
+                      .add("a.2.png", "two")
+                      .add("a.json", fmt::format(R"({{{} {}}})", images, kTurns))
+                      .closed())
+        ->at(0);
+  };
+  EXPECT_EQ(*listed(R"("images": ["x/a.2.png", "a.1.png"],)").images.at(0).bytes, "two");
+  EXPECT_EQ(*listed(R"("images": ["a.2.png"],)").images.at(0).bytes, "one");
+  EXPECT_EQ(*listed(R"("image": "elsewhere.jpg",)").images.at(1).bytes, "two");
+  EXPECT_EQ(listed(R"("image": null,)").images.size(), 2);
+}
+
+TEST_F(TarRecords, ReadsLongNames) {
+  const std::string folder(120, 'f');
+  const auto records = opened(TarWriter()
+                                  .add_long(folder + "/gnu.txt", "one")
+                                  .add_long(folder + "/gnu.png", "1")
+                                  .add_pax("path", folder + "/pax.txt", "short", "two")
+                                  .add_pax("path", folder + "/pax.png", "short", "2")
+                                  .add_pax("mtime", "3.5", "plain.txt", "three")
+                                  .add("plain.png", "3")
+                                  .add("ustar.txt", "four", '0', folder)
+                                  .add("ustar.png", "4", '0', folder)
+                                  .closed());
+  ASSERT_EQ(records->size(), 4);
+  for (const auto& [place, name] : {std::pair{0, "/gnu"}, std::pair{1, "/pax"}, std::pair{3, "/ustar"}}) {
+    EXPECT_EQ(records->at(place).problem, "");
+    EXPECT_EQ(records->at(place).id, folder + name);
+  }
+  EXPECT_EQ(records->at(2).id, "plain");
+  EXPECT_EQ(records->at(3).turns.at(1).text, "four");
+}
+
+TEST_F(TarRecords, NamesFieldsByTheEndingsOfFiles) {
+  const auto tar = TarWriter()
+                       .add("a.left.png", "left")
+                       .add("a.right.png", "right")
+                       .add("a.q.txt", "Why?")
+                       .add("a.txt", "Because")
+                       .closed();
+  const Record record =
+      opened(tar, {.columns = {{"question", "q.txt"}, {"answer", "txt"}, {"image", "right.png"}}})->at(0);
+  EXPECT_EQ(record.problem, "");
+  EXPECT_EQ(record.turns.at(0).text, "<image>\nWhy?");
+  EXPECT_EQ(record.turns.at(1).text, "Because");
+  ASSERT_EQ(record.images.size(), 1);
+  EXPECT_EQ(*record.images[0].bytes, "right");
+}
+
+TEST_F(TarRecords, BadFilesAreProblemsOfTheirRecords) {
+  TarWriter tar;
+  tar.add("twice.txt", "A").add("twice.png", "1").add("twice.png", "2");
+  tar.add("broken.json", "{\n1}").add("list.json", "[]").add("coded.txt", "\xFF").add("coded.png", "1");
+  tar.add("sparse.png", "1", 'S').add_pax("GNU.sparse.major", "1", "pax.png", "1");
+  tar.add("good.txt", "A").add("good.png", "1");
+  tar.add("cut.txt", "A").add("cut.png", std::string(5000, 'x'));
+  const auto records = opened(tar.open().substr(0, tar.open().size() - 600));
+  ASSERT_EQ(records->size(), 8);
+  EXPECT_THAT(records->at(0).problem, HasSubstr("twice.png is in the tar twice"));
+  EXPECT_THAT(records->at(1).problem, HasSubstr("its .json is not valid JSON at line 2, column 1"));
+  EXPECT_EQ(records->at(1).id, "broken");
+  EXPECT_THAT(records->at(2).problem, HasSubstr("not a JSON object"));
+  EXPECT_THAT(records->at(3).problem, HasSubstr("its .txt is not valid UTF-8"));
+  EXPECT_THAT(records->at(4).problem, HasSubstr("sparse.png is stored as a sparse file"));
+  EXPECT_THAT(records->at(5).problem, HasSubstr("pax.png is stored as a sparse file"));
+  EXPECT_EQ(records->at(6).problem, "");
+  EXPECT_THAT(records->at(7).problem, HasSubstr("cut.png is cut off: the tar ends within it"));
+}
+
+TEST_F(TarRecords, RefusesDamagedTars) {
+  TarWriter tar;
+  tar.add("a.txt", "A").add("b.txt", "B");
+  std::string damaged = tar.closed();
+  damaged[1024] = 'x';
+  EXPECT_THAT(refused(damaged), AllOf(HasSubstr("a.tar"), HasSubstr("no header of a member at byte 1024")));
+  EXPECT_THAT(refused(tar.open().substr(0, 1200)), HasSubstr("ends within a header at byte 1024"));
+  const std::string pax = TarWriter().add("pax", "99 path=a\n", 'x').closed();
+  EXPECT_THAT(refused(pax), HasSubstr("pax header that is damaged"));
+  EXPECT_THAT(refused(TarWriter().add("pax", "x", 'x').closed()), HasSubstr("pax header that is damaged"));
+  TarWriter wrong;
+  wrong.add_header("a.txt", "00000000009", '0');
+  EXPECT_THAT(refused(wrong.closed()), HasSubstr("no header of a member"));
+  TarWriter endless;
+  endless.add_header("x", "77777777777", 'L');
+  EXPECT_THAT(refused(endless.closed()), HasSubstr("too long"));
+  EXPECT_THAT(refused("\x1F\x8B more"), HasSubstr("compressed with gzip: unpack it first"));
+  EXPECT_EQ(opened(tar.open())->size(), 2);
+}
+
+TEST_F(TarRecords, ReadsSizesInBinary) {
+  TarWriter tar;
+  const std::string_view three("\x80\0\0\0\0\0\0\0\0\0\0\3", 12);
+  tar.add_header("a.txt", three, '0');
+  const auto records = opened(tar.open() + "abc" + std::string(509, '\0') + TarWriter().add("a.png", "1").closed());
+  ASSERT_EQ(records->size(), 1);
+  EXPECT_EQ(records->at(0).turns.at(1).text, "abc");
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

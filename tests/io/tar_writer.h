@@ -1,0 +1,53 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace vlmtrain::io {
+
+/// A tar, member by member.
+class TarWriter {
+ public:
+  TarWriter& add(std::string_view name, std::string_view content, char type = '0', std::string_view prefix = "") {
+    add_header(name, fmt::format("{:011o}", content.size()), type, prefix);
+    text_ += content;
+    text_.resize((text_.size() + 511) / 512 * 512, '\0');
+    return *this;
+  }
+  /// With GNU's header for names that are too long for their field.
+  TarWriter& add_long(std::string_view name, std::string_view content) {
+    return add("././@LongLink", std::string(name) + '\0', 'L').add(name.substr(0, 99), content);
+  }
+  /// With a pax header of one record.
+  TarWriter& add_pax(std::string_view key, std::string_view value, std::string_view name, std::string_view content) {
+    const size_t rest = key.size() + value.size() + 3;
+    size_t length = rest + 1;
+    while (length != rest + fmt::formatted_size("{}", length)) ++length;
+    return add("pax", fmt::format("{} {}={}\n", length, key, value), 'x').add(name, content);
+  }
+  void add_header(std::string_view name, std::string_view bytes, char type, std::string_view prefix = "") {
+    std::string header(512, '\0');
+    header.replace(0, name.size(), name);
+    header.replace(124, bytes.size(), bytes);
+    header[156] = type;
+    header.replace(257, 8, std::string_view("ustar\00000", 8));
+    header.replace(345, prefix.size(), prefix);
+    header.replace(148, 8, "        ");
+    uint64_t sum = 0;
+    for (const char letter : header) sum += static_cast<unsigned char>(letter);
+    header.replace(148, 7, fmt::format("{:06o}", sum) + '\0');
+    text_ += header;
+  }
+
+  /// All that was added, without an end.
+  const std::string& open() const { return text_; }
+  std::string closed() const { return text_ + std::string(1024, '\0'); }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace vlmtrain::io
