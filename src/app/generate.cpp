@@ -87,7 +87,7 @@ std::optional<int64_t> place_of(const std::string& name, const io::Records& reco
 
 /// The record of --data that --record names.
 io::Record record_of_data(const Arguments& arguments) {
-  const auto records = train::read_records(arguments.data, /*image_root=*/{});
+  const auto records = train::read_records(arguments.data, {});
   const auto place = place_of(arguments.record, *records);
   if (!place) {
     throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", arguments.record, arguments.data,

@@ -23,6 +23,8 @@ namespace {
 template <class T>
 constexpr bool kIsAuto = std::is_same_v<T, Auto<int64_t>> || std::is_same_v<T, Auto<double>>;
 
+using TextMap = std::map<std::string, std::string>;
+
 template <class T>
 std::string type_name() {
   if constexpr (std::is_same_v<T, bool>) return "boolean";
@@ -30,6 +32,7 @@ std::string type_name() {
   if constexpr (std::is_same_v<T, double>) return "number";
   if constexpr (std::is_same_v<T, std::string>) return "text";
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return "list of texts";
+  if constexpr (std::is_same_v<T, TextMap>) return "section of texts";
   if constexpr (std::is_same_v<T, Auto<int64_t>>) return "integer or auto";
   if constexpr (std::is_same_v<T, Auto<double>>) return "number or auto";
 }
@@ -55,6 +58,13 @@ void emit(YAML::Emitter& out, const T& value) {
     out << YAML::Flow << YAML::BeginSeq;
     for (const auto& item : value) emit(out, item);
     out << YAML::EndSeq;
+  } else if constexpr (std::is_same_v<T, TextMap>) {
+    out << YAML::Flow << YAML::BeginMap;
+    for (const auto& [name, text] : value) {
+      out << YAML::Key << name << YAML::Value;
+      emit(out, text);
+    }
+    out << YAML::EndMap;
   } else {
     out << value;
   }
@@ -77,6 +87,15 @@ std::optional<T> parse(const YAML::Node& node) {
       items.push_back(item.Scalar());
     }
     return items;
+  } else if constexpr (std::is_same_v<T, TextMap>) {
+    if (node.IsNull()) return T{};
+    if (!node.IsMap()) return std::nullopt;
+    T texts;
+    for (const auto& entry : node) {
+      if (!entry.first.IsScalar() || !entry.second.IsScalar()) return std::nullopt;
+      texts[entry.first.Scalar()] = entry.second.Scalar();
+    }
+    return texts;
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (node.IsNull()) return T{};
     return node.IsScalar() ? std::optional<T>{node.Scalar()} : std::nullopt;
@@ -175,6 +194,8 @@ struct OptionTable::Declarations {
     std::string condition;                                             // empty: any value of the type
     std::function<std::optional<std::string>(const YAML::Node&)> set;  // what is wrong, or nothing
     std::function<void(YAML::Emitter&)> emit_value;
+    /// Of a section of texts, sets one of them.
+    std::function<std::optional<std::string>(const std::string& name, const YAML::Node&)> set_entry{};
   };
 
   /// That are told; a file that is no configuration may have any number.
@@ -230,6 +251,14 @@ struct OptionTable::Declarations {
   void set_value(const std::string& key, const YAML::Node& value, const std::string& where,
                  std::vector<std::string>& errors) {
     Option* option = find(key);
+    const size_t dot = key.rfind('.');
+    Option* const section = option == nullptr && dot != std::string::npos ? find(key.substr(0, dot)) : nullptr;
+    if (section != nullptr && section->set_entry) {
+      if (const auto wrong = section->set_entry(key.substr(dot + 1), value)) {
+        errors.push_back(fmt::format("{}: {}: {}", where, excerpt(key), *wrong));
+      }
+      return;
+    }
     if (option == nullptr) {
       errors.push_back(fmt::format("{}: unknown key {}; {}", where, excerpt(key), remedy_of_unknown(key)));
       return;
@@ -283,6 +312,8 @@ struct OptionTable::Declarations {
     const auto holds = [](const YAML::Node& node) {
       return node.IsScalar() && node.Scalar().find('\0') != std::string::npos;
     };
+    const auto entry_holds = [&](const auto& entry) { return holds(entry.first) || holds(entry.second); };
+    if (value.IsMap()) return std::any_of(value.begin(), value.end(), entry_holds);
     return holds(value) || (value.IsSequence() && std::any_of(value.begin(), value.end(), holds));
   }
 
@@ -313,6 +344,14 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
     return std::nullopt;
   };
   option.emit_value = [&target](YAML::Emitter& out) { emit(out, target); };
+  if constexpr (std::is_same_v<T, TextMap>) {
+    option.set_entry = [&target, set = option.set](const std::string& name, const YAML::Node& text) {
+      YAML::Node all;
+      for (const auto& [other, value] : target) all[other] = value;
+      all[name] = text;
+      return set(all);
+    };
+  }
   declarations_->put(std::move(option));
 }
 
@@ -502,6 +541,8 @@ template void OptionTable::add(std::string, double&, std::string, std::optional<
 template void OptionTable::add(std::string, std::string&, std::string, std::optional<Check<std::string>>);
 template void OptionTable::add(std::string, std::vector<std::string>&, std::string,
                                std::optional<Check<std::vector<std::string>>>);
+template void OptionTable::add(std::string, std::map<std::string, std::string>&, std::string,
+                               std::optional<Check<std::map<std::string, std::string>>>);
 template void OptionTable::add(std::string, Auto<int64_t>&, std::string, std::optional<Check<Auto<int64_t>>>);
 template void OptionTable::add(std::string, Auto<double>&, std::string, std::optional<Check<Auto<double>>>);
 

@@ -1,10 +1,14 @@
 #include "vlmtrain/data/options.h"
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
+
+#include "vlmtrain/io/dataset_file.h"
 
 namespace vlmtrain::data {
 
@@ -20,7 +24,34 @@ Check<std::string> is_date_or_auto() {
           }};
 }
 
+/// What a text is, all of it, if that is a number.
+std::optional<double> number_in(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  return !text.empty() && end == text.c_str() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+/// A number is a share, and what begins like one is meant as such: a file may have any name.
+Check<std::string> is_share_or_path() {
+  return {"a path, or a share between 0 and 1", [](const std::string& value) {
+            const auto number = number_in(value);
+            return !number || (*number > 0 && *number < 1);
+          }};
+}
+
+Check<std::map<std::string, std::string>> are_known_columns() {
+  return {fmt::format("for {}", fmt::join(io::kColumns, ", ")), [](const auto& columns) {
+            return std::ranges::all_of(columns, [](const auto& column) {
+              return std::ranges::find(io::kColumns, column.first) != io::kColumns.end() && !column.second.empty();
+            });
+          }};
+}
+
 }  // namespace
+
+std::optional<double> share_to_hold_out(const DataOptions& options) {
+  return number_in(options.eval);
+}
 
 void declare(OptionTable& table, DataOptions& options) {
   constexpr int64_t kMostWorkers = 1024;
@@ -28,7 +59,8 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add_structured(
       "data.train", "path or list of sources", [&options] { return options.train.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.train.set(value); },
-      "What to train on: a file of conversations, or a list of such and of `{path, weight, task, image_root}`. With "
+      "What to train on: a file of JSON, JSON Lines, Parquet or a WebDataset tar; a pattern such as `data/*.parquet`; a "
+      "folder of shards; or a list of such and of `{path, weight, task, image_root}`. With "
       "`weight` each source has that share of what is drawn, whatever its size; with `repeat` instead an epoch goes "
       "through it so often. `task` is that of all its samples (docs/data.md).");
   table.add_structured(
@@ -42,9 +74,20 @@ void declare(OptionTable& table, DataOptions& options) {
       {{"none", Curriculum::kNone}, {"length", Curriculum::kLength}, {"images", Curriculum::kImages}},
       "What the first epoch begins with: short samples, or samples of few images. It goes through the samples in 16 "
       "stages, in random order within each; later epochs are in random order.");
-  table.add("data.eval", options.eval, "File of conversations to evaluate on; empty: none.");
+  table.add("data.eval", options.eval,
+            "What to evaluate on, as data.train; or a share of its samples such as 0.05, which are then held out of "
+            "training, drawn by training.seed; empty: none.",
+            std::optional{is_share_or_path()});
+  table.add("data.columns", options.columns,
+            "What the fields or columns of the data are called, where it is not as in docs/data.md: "
+            "`{question: prompt, answer: label, image: photo}`. Also one by one: `data.columns.answer=label`.",
+            std::optional{are_known_columns()});
   table.add("data.image_root", options.image_root,
             "Folder that relative paths of images and videos start from; empty: the folder of the data file.");
+  table.add_choice("data.outside_image_root", options.outside_image_root,
+                   {{"allow", OutsideImageRoot::kAllow}, {"refuse", OutsideImageRoot::kRefuse}},
+                   "Whether samples may name files outside of the folder that relative paths start from. refuse: one "
+                   "that does, by an absolute path, by `..` or through a link, is a bad sample.");
   table.add(
       "data.max_length", options.max_length,
       "Most tokens of a sample, image tokens included; what becomes of a longer one, data.on_too_long says: it is "

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// To be raised whenever a sample of the same record and files may have another shape.
-constexpr int64_t kFormat = 4;
+constexpr int64_t kFormat = 5;
 
 uint64_t number_of(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -53,11 +53,13 @@ void add_file(ContentHash& hash, const fs::path& file) {
 void add_medium(ContentHash& hash, const io::Medium& medium) {
   hash.add(medium.frames.size());
   for (const auto& frame : medium.frames) add_medium(hash, frame);
-  if (medium.bytes) {
-    hash.add(medium.path).add(*medium.bytes);
-  } else if (medium.frames.empty()) {
-    add_file(hash, medium.path);
-  }
+  hash.add(medium.path).add(medium.bytes ? 1U : 0U);
+  if (medium.bytes) hash.add(*medium.bytes);
+}
+
+void add_files_of(const io::Medium& medium, std::vector<std::string>& files) {
+  for (const auto& frame : medium.frames) add_files_of(frame, files);
+  if (!medium.bytes && medium.frames.empty()) files.push_back(medium.path);
 }
 
 /// What is not bytes of three colours on a plane says so at the end.
@@ -65,9 +67,10 @@ Json numbers_of(const CachedShape& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
   for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
-  Json numbers = Json::array({cached.fingerprint, shape.tokens, shape.label_tokens, shape.image_tokens, shape.images,
-                              shape.pixel_rows, shape.row.height, shape.row.width, shape.videos, shape.video_frames,
-                              cached.making_bytes, std::move(grids), cached.id, cached.task});
+  Json numbers =
+      Json::array({cached.fingerprint, cached.file_state, shape.tokens, shape.label_tokens, shape.image_tokens,
+                   shape.images, shape.pixel_rows, shape.row.height, shape.row.width, shape.videos, shape.video_frames,
+                   cached.making_bytes, std::move(grids), cached.id, cached.task, cached.files});
   const PixelRow& row = shape.row;
   if (shape.volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
     numbers.push_back({row.dtype, row.channels, row.depth, shape.volumes});
@@ -76,12 +79,12 @@ Json numbers_of(const CachedShape& cached) {
 }
 
 CachedShape shape_from(const Json& numbers) {
-  CachedShape cached{.fingerprint = numbers.at(0), .shape = {}, .id = {}, .task = {}};
+  CachedShape cached{.fingerprint = numbers.at(0), .file_state = numbers.at(1)};
   SampleShape& shape = cached.shape;
   int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.images,
                              &shape.pixel_rows,   &shape.row.height,   &shape.row.width,    &shape.videos,
                              &shape.video_frames, &cached.making_bytes};
-  size_t place = 1;
+  size_t place = 2;
   for (int64_t* field : fields) *field = numbers.at(place++);
   const Json& grids = numbers.at(place);
   for (size_t grid = 0; grid < grids.size(); grid += 3) {
@@ -89,6 +92,7 @@ CachedShape shape_from(const Json& numbers) {
   }
   cached.id = numbers.at(++place);
   cached.task = numbers.at(++place);
+  cached.files = numbers.at(++place).get<std::vector<std::string>>();
   if (numbers.size() > ++place) {
     const Json& other = numbers.at(place);
     shape.row.dtype = other.at(0);
@@ -99,8 +103,15 @@ CachedShape shape_from(const Json& numbers) {
   return cached;
 }
 
-Json header_of(const std::string& key, std::string_view body) {
-  return {{"format", kFormat}, {"key", key}, {"content", ContentHash().add(body).text()}};
+Json header_of(const std::string& key, uint64_t stamp, std::string_view body) {
+  return {{"format", kFormat}, {"key", key}, {"stamp", stamp}, {"content", ContentHash().add(stamp).add(body).text()}};
+}
+
+/// Nothing where a line is no header.
+std::optional<uint64_t> stamp_in(std::string_view line) {
+  const Json header = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!header.is_object() || !header.contains("stamp") || !header["stamp"].is_number_unsigned()) return std::nullopt;
+  return header["stamp"].get<uint64_t>();
 }
 
 CachedShapes shapes_from(std::string_view body) {
@@ -128,28 +139,46 @@ uint64_t fingerprint_of(const io::Record& record) {
   return hash.value();
 }
 
-CachedShapes read_outline_cache(const std::filesystem::path& file, const std::string& key) {
+std::vector<std::string> files_of(const io::Record& record) {
+  std::vector<std::string> files;
+  for (const auto* media : {&record.images, &record.videos}) {
+    for (const auto& medium : *media) add_files_of(medium, files);
+  }
+  return files;
+}
+
+uint64_t state_of(const std::vector<std::string>& files) {
+  ContentHash hash;
+  for (const auto& file : files) add_file(hash, file);
+  return hash.value();
+}
+
+OutlineCache read_outline_cache(const std::filesystem::path& file, const std::string& key) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return {};
   std::ifstream stream(file, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(stream), {}};
   const size_t end = content.find('\n');
   if (end == std::string::npos || content.back() != '\n') return {};
+  constexpr size_t kLongestHeader = 10'000;
+  const std::string_view header = std::string_view(content).substr(0, end);
   const std::string_view body = std::string_view(content).substr(end + 1);
-  // The hash is compared before anything of the content is looked at, so that a damaged file cannot mislead a parser.
-  if (content.substr(0, end) != header_of(key, body).dump()) return {};
+  const auto stamp = end < kLongestHeader ? stamp_in(header) : std::nullopt;
+  // The hash is compared before anything of the body is looked at, so that a damaged file cannot mislead a parser.
+  if (!stamp || header != header_of(key, *stamp, body).dump()) return {};
   try {
-    return shapes_from(body);
+    return {.stamp = *stamp, .shapes = shapes_from(body)};
   } catch (const Json::exception&) {
     return {};
   }
 }
 
-void write_outline_cache(const std::filesystem::path& file, const std::string& key, const CachedShapes& shapes) {
+void write_outline_cache(const std::filesystem::path& file, const std::string& key, const OutlineCache& cache) {
   std::string body;
-  for (const auto& shape : shapes) body += (shape ? numbers_of(*shape).dump() : "null") + "\n";
+  for (const auto& shape : cache.shapes)
+    body += (shape ? numbers_of(*shape).dump(-1, ' ', false, Json::error_handler_t::replace) : "null") + "\n";
   try {
-    io::write_file(file, header_of(key, body).dump() + "\n" + body);
+    io::write_file(file, header_of(key, cache.stamp, body).dump() + "\n" + body);
   } catch (const std::exception& problem) {
     spdlog::info("what was found out about the data is not kept for the next start: {}", problem.what());
   }

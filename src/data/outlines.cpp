@@ -27,7 +27,9 @@ class Look {
       : records_(records),
         processor_(processor),
         settings_(settings),
-        known_(settings.cache.empty() ? CachedShapes() : read_outline_cache(settings.cache, settings.processor)),
+        stamp_(settings.cache.empty() ? 0 : records.stamp()),
+        cache_(settings.cache.empty() ? OutlineCache() : read_outline_cache(settings.cache, settings.processor)),
+        known_(cache_.shapes),
         indices_(chosen(records.size(), settings.most_samples)),
         found_(static_cast<size_t>(records.size())),
         ids_(found_.size()),
@@ -48,7 +50,9 @@ class Look {
       watch();
     }
     if (error_) std::rethrow_exception(error_);
-    if (!settings_.cache.empty() && is_news()) write_outline_cache(settings_.cache, settings_.processor, found_);
+    if (!settings_.cache.empty() && is_news()) {
+      write_outline_cache(settings_.cache, settings_.processor, {.stamp = stamp_, .shapes = found_});
+    }
     return outlines();
   }
 
@@ -79,15 +83,30 @@ class Look {
 
   void look_at(int64_t index) {
     const auto place = static_cast<size_t>(index);
-    const io::Record record = records_.at(index);
-    const uint64_t fingerprint = settings_.cache.empty() ? 0 : fingerprint_of(record);
-    if (known_[place] && known_[place]->fingerprint == fingerprint) {
-      found_[place] = known_[place];
+    const auto& known = known_[place];
+    const bool is_record_known = known && stamp_ != 0 && stamp_ == cache_.stamp;
+    if (is_record_known && known->file_state == state_of(known->files)) {
+      found_[place] = known;
       return;
+    }
+    const io::Record record = records_.at(index);
+    CachedShape now;
+    if (!settings_.cache.empty()) {
+      now.fingerprint = fingerprint_of(record);
+      now.files = files_of(record);
+      now.file_state = state_of(now.files);
+      if (known && is_same(*known, now)) {
+        found_[place] = known;
+        return;
+      }
     }
     try {
       const Sample outline = make_outline(processor_, record, index);
-      found_[place] = CachedShape{fingerprint, shape_of(outline), outline.making_bytes, record.id, record.task};
+      now.shape = shape_of(outline);
+      now.making_bytes = outline.making_bytes;
+      now.id = record.id;
+      now.task = record.task;
+      found_[place] = std::move(now);
     } catch (...) {
       Problem problem = describe(std::current_exception());
       if (!problem.skippable) throw;
@@ -117,10 +136,15 @@ class Look {
     }
   }
 
+  static bool is_same(const CachedShape& one, const CachedShape& other) {
+    return one.fingerprint == other.fingerprint && one.file_state == other.file_state;
+  }
+
   bool is_news() const {
+    if (cache_.stamp != stamp_) return true;
     for (size_t i = 0; i < found_.size(); ++i) {
       if (found_[i].has_value() != known_[i].has_value()) return true;
-      if (found_[i] && found_[i]->fingerprint != known_[i]->fingerprint) return true;
+      if (found_[i] && !is_same(*found_[i], *known_[i])) return true;
     }
     return false;
   }
@@ -134,7 +158,7 @@ class Look {
     for (size_t i = 0; i < found_.size(); ++i) {
       if (problems_[i]) result.problems.emplace(static_cast<int64_t>(i), std::move(*problems_[i]));
       if (!found_[i]) continue;
-      result.from_cache += known_[i] && known_[i]->fingerprint == found_[i]->fingerprint ? 1 : 0;
+      result.from_cache += known_[i] && is_same(*known_[i], *found_[i]) ? 1 : 0;
       result.making_bytes = std::max(result.making_bytes, found_[i]->making_bytes);
       result.shapes[i] = std::move(found_[i]->shape);
       result.ids[i] = std::move(found_[i]->id);
@@ -146,7 +170,9 @@ class Look {
   const io::Records& records_;
   const SampleProcessor& processor_;
   const OutlineSettings& settings_;
-  CachedShapes known_;
+  const uint64_t stamp_;  // of the records; 0: not known
+  OutlineCache cache_;
+  CachedShapes& known_;
   const std::vector<int64_t> indices_;  // of the samples to look at
   CachedShapes found_;
   std::vector<std::string> ids_;    // of bad samples

@@ -7,8 +7,9 @@
 #include "train/batch_scaling.h"
 #include "train/new_weights.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/data/held_out.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -65,26 +66,54 @@ void check_evaluation(const Config& config) {
   }
 }
 
-std::shared_ptr<const io::Records> read_records(const std::filesystem::path& file,
-                                                const std::filesystem::path& image_root) {
-  auto records =
-      std::make_shared<io::RecordList>(io::read_dataset(file, image_root.empty() ? file.parent_path() : image_root));
-  if (records->size() == 0) throw data_error("{}: holds no samples", file.string());
+io::RecordSettings record_settings(const data::DataOptions& data) {
+  io::RecordSettings settings{.columns = data.columns,
+                              .stays_in_image_root = data.outside_image_root == data::OutsideImageRoot::kRefuse};
+  if (!data.image_root.empty()) settings.image_root = data.image_root;
+  return settings;
+}
+
+std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings) {
+  auto records = io::open_records(path, settings);
+  if (records->size() == 0) throw data_error("{}: holds no samples", path.string());
   return records;
 }
 
-std::shared_ptr<const data::DataSet> training_records(const Config& config) {
+namespace {
+
+/// The sources of data.train, each with the places that it is to have of it.
+std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vector<int64_t> data::HeldOut::*places) {
+  const auto share = data::share_to_hold_out(config.data);
   std::vector<data::DataSet::Part> parts;
   parts.reserve(config.data.train.all().size());
   for (const data::Source& source : config.data.train.all()) {
-    const auto& root = source.image_root.empty() ? config.data.image_root : source.image_root;
-    parts.push_back({.source = source, .records = read_records(source.path, root)});
+    io::RecordSettings settings = record_settings(config.data);
+    if (!source.image_root.empty()) settings.image_root = source.image_root;
+    auto records = read_records(source.path, settings);
+    if (share) {
+      const int64_t samples = records->size();
+      auto split = data::hold_out(samples, *share, static_cast<uint64_t>(config.training.seed));
+      records = std::make_shared<io::ChosenRecords>(std::move(records), std::move(split.*places));
+      if (places == &data::HeldOut::kept) {
+        spdlog::info("data {}: {} of {} samples are held out of training (data.eval={})", source.path,
+                     samples - records->size(), samples, config.data.eval);
+      }
+    }
+    parts.push_back({.source = source, .records = std::move(records)});
   }
   return std::make_shared<data::DataSet>(std::move(parts));
 }
 
+}  // namespace
+
+std::shared_ptr<const data::DataSet> training_records(const Config& config) {
+  return sources_of(config, &data::HeldOut::kept);
+}
+
 std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
-  return read_records(config.data.eval, config.data.image_root);
+  const bool is_share = data::share_to_hold_out(config.data).has_value();
+  auto records = read_records(is_share ? config.data.train : config.data.eval, record_settings(config.data));
+  return is_share ? part_of(std::move(records), config, &data::HeldOut::held_out) : records;
 }
 
 models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {

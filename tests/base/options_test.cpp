@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
@@ -202,6 +204,29 @@ TEST_F(OptionsTest, ResolvedYamlReadsBackAsTheSame) {
 TEST_F(OptionsTest, MarkdownNamesTypeCheckAndDefault) {
   EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.steps` | integer (at least 1) | `100` | Optimizer steps. |"));
   EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.rate` | number (greater than 0) | `1e-08` | Rate. |"));
+}
+
+TEST_F(OptionsTest, ASectionOfTextsIsTakenWholeOrTextByText) {
+  std::map<std::string, std::string> columns;
+  const Check<std::map<std::string, std::string>> known{
+      "for a and b", [](const auto& map) {
+        return std::ranges::all_of(map, [](const auto& entry) { return entry.first == "a" || entry.first == "b"; });
+      }};
+  table_.add("run.columns", columns, "Columns.", std::optional{known});
+  EXPECT_EQ(table_.value_of("run.columns"), "{}");
+  table_.read({}, {"run.columns={a: x y}", "run.columns.b=3"});
+  EXPECT_EQ(columns, (std::map<std::string, std::string>{{"a", "x y"}, {"b", "3"}}));
+  EXPECT_EQ(table_.value_of("run.columns"), "{a: x y, b: 3}");
+  table_.read({}, {"run.columns.b=4"});
+  EXPECT_EQ(columns.at("b"), "4");
+  read("run:\n  columns:\n    a: from the file\n", {"run.columns.b=5"});
+  EXPECT_EQ(columns, (std::map<std::string, std::string>{{"a", "from the file"}, {"b", "5"}}));
+  for (const char* const wrong : {"run.columns={c: x}", "run.columns.c=x", "run.columns=[a]", "run.columns={a: [1]}",
+                                  "run.columns.a={b: c}", "run.columns=x"}) {
+    EXPECT_THAT(error_of("", {wrong}), HasSubstr("must be")) << wrong;
+  }
+  EXPECT_THAT(error_of("", {"run.column.a=x"}), HasSubstr("unknown key run.column.a"));
+  EXPECT_THAT(error_of("", {"run.columns={a: \"x\\0\"}"}), HasSubstr("NUL"));
 }
 
 TEST(Nearest, FindsTheMeantWordOnly) {

@@ -21,12 +21,23 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
   SampleShape volume = tiles;
   volume.row = {.dtype = at::kFloat, .channels = 1, .depth = 6, .height = 40, .width = 50};
   volume.volumes = 1;
-  const CachedShapes shapes{CachedShape{.fingerprint = 7, .shape = tiles, .making_bytes = 9, .id = "a", .task = "vqa"},
+  const CachedShapes shapes{CachedShape{.fingerprint = 7,
+                                        .file_state = 11,
+                                        .files = {"p.png", "q.png"},
+                                        .shape = tiles,
+                                        .making_bytes = 9,
+                                        .id = "a",
+                                        .task = "vqa"},
                             std::nullopt, CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5}};
-  write_outline_cache(file, "key", shapes);
+  write_outline_cache(file, "key", {.stamp = 17, .shapes = shapes});
 
-  const CachedShapes read = read_outline_cache(file, "key");
+  EXPECT_EQ(read_outline_cache(file, "other").shapes.size(), 0);
+  EXPECT_EQ(read_outline_cache(file, "key").stamp, 17U);
+  const CachedShapes read = read_outline_cache(file, "key").shapes;
   ASSERT_EQ(read.size(), 3);
+  EXPECT_EQ(read[0]->fingerprint, 7U);
+  EXPECT_EQ(read[0]->file_state, 11U);
+  EXPECT_EQ(read[0]->files, (std::vector<std::string>{"p.png", "q.png"}));
   EXPECT_EQ(read[0]->shape, tiles);
   EXPECT_EQ(read[0]->id, "a");
   EXPECT_EQ(read[0]->task, "vqa");
@@ -34,7 +45,8 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
   EXPECT_EQ(read[2]->shape, volume);
   EXPECT_EQ(read[2]->making_bytes, 5);
   // Pictures are written as they were before there were volumes.
-  EXPECT_NE(io::read_file(file).find("\n[7,20,3,8,1,2,40,50,0,0,9,[],\"a\",\"vqa\"]\n"), std::string::npos);
+  EXPECT_NE(io::read_file(file).find("\n[7,11,20,3,8,1,2,40,50,0,0,9,[],\"a\",\"vqa\",[\"p.png\",\"q.png\"]]\n"),
+            std::string::npos);
 }
 
 }  // namespace

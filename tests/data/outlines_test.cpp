@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <iterator>
@@ -130,6 +131,57 @@ TEST_F(OutlinesTest, WhatChangedIsLookedAtAnew) {
   put_picture(8, "yyyyyyyyyy");
   EXPECT_EQ(look().problems.size(), 0U) << "it is there again";
   EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s8"));
+}
+
+/// Counts how often a record is read.
+class CountedRecords final : public io::Records {
+ public:
+  explicit CountedRecords(const io::RecordList& records) : records_(records) {}
+  int64_t size() const override { return records_.size(); }
+  io::Record at(int64_t index) const override {
+    ++reads;
+    return records_.at(index);
+  }
+  uint64_t stamp() const override { return known_stamp; }
+
+  mutable std::atomic<int64_t> reads = 0;
+  uint64_t known_stamp = 5;
+
+ private:
+  const io::RecordList& records_;
+};
+
+TEST_F(OutlinesTest, RecordsOfUnchangedFilesAreNotReadAgain) {
+  CountedRecords counted(records_);
+  const auto look_at_counted = [&] {
+    processor_->asked();
+    counted.reads = 0;
+    return outline_samples(counted, *processor_, {.workers = 3, .cache = folder() / "cache", .processor = "p"});
+  };
+  const Outlines first = look_at_counted();
+  EXPECT_EQ(counted.reads, 40);
+  const Outlines second = look_at_counted();
+  EXPECT_EQ(counted.reads, 0);
+  EXPECT_EQ(second.shapes, first.shapes);
+  EXPECT_EQ(second.ids, first.ids);
+  EXPECT_EQ(second.from_cache, 40);
+  put_picture(3, "y234");
+  EXPECT_EQ(look_at_counted().shapes[3]->tokens, 4) << "its picture has another size";
+  EXPECT_EQ(counted.reads, 1);
+  fs::remove(folder() / "7.png");
+  EXPECT_EQ(look_at_counted().problems.size(), 1U);
+  EXPECT_EQ(counted.reads, 1);
+  put_picture(7, "xxxxxxxxx");
+  look_at_counted();
+  counted.known_stamp = 6;
+  EXPECT_EQ(look_at_counted().from_cache, 40) << "a file that was written anew with the same records";
+  EXPECT_EQ(counted.reads, 40);
+  look_at_counted();
+  EXPECT_EQ(counted.reads, 0);
+  counted.known_stamp = 0;
+  look_at_counted();
+  look_at_counted();
+  EXPECT_EQ(counted.reads, 40) << "who knows no stamp is read";
 }
 
 TEST_F(OutlinesTest, FramesOfAFolderCountOneByOne) {

@@ -53,7 +53,8 @@ class OptionTable {
   OptionTable(OptionTable&&) noexcept;
   OptionTable& operator=(OptionTable&&) noexcept;
 
-  /// T: bool, int64_t, double, std::string, std::vector<std::string>, Auto<int64_t>, Auto<double>.
+  /// T: bool, int64_t, double, std::string, std::vector<std::string>, Auto<int64_t>, Auto<double>, or
+  /// std::map<std::string, std::string>: a section of texts, of which an override may set one (data.columns.answer=A).
   template <class T>
   void add(std::string key, T& target, std::string doc, std::optional<Check<T>> check = std::nullopt);
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 
 #include "vlmtrain/base/options.h"
@@ -9,11 +11,16 @@
 
 namespace vlmtrain::data {
 
+/// What becomes of a sample that names a file outside of data.image_root.
+enum class OutsideImageRoot { kAllow, kRefuse };
+
 /// The section `data` of the configuration.
 struct DataOptions {
   Sources train;
-  std::string eval;
+  std::string eval;        ///< a data set, or the share of `train` that is held out for it
   std::string image_root;  ///< empty: the folder of the data file
+  OutsideImageRoot outside_image_root = OutsideImageRoot::kAllow;
+  std::map<std::string, std::string> columns;
   int64_t max_length = 8192;
   LongSamplePolicy on_too_long = LongSamplePolicy::kShrink;
   TaskShareSchedule task_shares;
@@ -32,6 +39,9 @@ struct DataOptions {
   std::string chat_template = "auto";
   std::string chat_template_date = "auto";
 };
+
+/// The share that data.eval is; nothing where it is a data set, or empty.
+std::optional<double> share_to_hold_out(const DataOptions& options);
 
 void declare(OptionTable& table, DataOptions& options);
 

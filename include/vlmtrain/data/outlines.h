@@ -33,9 +33,10 @@ struct OutlineSettings {
   int64_t workers = 1;  ///< threads, >= 1
   /// Look at so many samples only, spread over the data set; 0: at all.
   int64_t most_samples = 0;
-  /// Keeps the shapes from one call to the next; empty: no file. A sample is looked at anew if its record changed, or
-  /// size or times of one of its files, and each bad one is: a medium that could not be read may be back. A file that
-  /// is damaged, of another program or of another `processor` is no cache.
+  /// Keeps the shapes from one call to the next; empty: no file. Where io::Records::stamp() is what it was, no record
+  /// is read. A sample is looked at anew if its record changed, or size or times of one of its files, and each bad one
+  /// is: a medium that could not be read may be back. A file that is damaged, of another program or of another
+  /// `processor` is no cache.
   std::filesystem::path cache{};
   std::string processor{};  ///< what the samples depend on beside records and files
   /// Hears now and then how many samples are looked at, on the caller's thread. If it throws, the call ends with that.

@@ -11,6 +11,7 @@
 #include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
@@ -36,12 +37,13 @@ void check_evaluation(const Config& config);
 /// What a run refuses before it touches a file: keys that are missing or contradict each other (kUsage).
 void check_keys(const Config& config);
 
-/// The records of data.train, and of data.eval. Relative paths in them start from data.image_root, which is the file's
-/// folder unless it is set. Throws UserError (kBadData) where there are none.
+/// The records of data.train, without those that data.eval holds out of it; and of data.eval. Relative paths in them
+/// start from data.image_root, which is the folder of the file that names them unless it is set. Throws UserError
+/// (kBadData) where there are none.
 std::shared_ptr<const data::DataSet> training_records(const Config& config);
 std::shared_ptr<const io::Records> evaluation_records(const Config& config);
-std::shared_ptr<const io::Records> read_records(const std::filesystem::path& file,
-                                                const std::filesystem::path& image_root);
+std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings);
+io::RecordSettings record_settings(const data::DataOptions& data);
 
 /// `adapter`: one that training goes on with, whose chat template is then the checkpoint's own.
 models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter = {});
