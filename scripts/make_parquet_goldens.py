@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/io/data/*.parquet: the layouts of data sets in Parquet, a few rows each, with texts in place of pictures.
+"""Writes tests/io/data/*.parquet: the layouts of data sets in Parquet, a few rows each, with texts in place of pictures;
+and mixed_batch.parquet, the records of the parity case of that name with their pictures.
 
     make_parquet_goldens.py        (needs pyarrow; tests/io/data/SOURCES.md says which)
 """
+import json
 import pathlib
 
 import pyarrow as pa
@@ -73,3 +75,27 @@ write(
     compression="snappy",
 )
 write("strangers", [("a", pa.int32()), ("b", pa.string())], [{"a": 1, "b": "x"}])
+
+
+def mixed_batch():
+    """The eleven records of tests/e2e/command.h."""
+    case = FOLDER.parent.parent / "parity/data/mixed_batch"
+    samples = json.loads((case / "conversations.json").read_text())
+    rows = []
+    for number in range(11):
+        sample = samples[number % len(samples)]
+        names = sample.get("image", [])
+        rows.append({
+            "id": f"sample-{number}",
+            "images": [
+                {"bytes": (case / "images" / name).read_bytes(), "path": name}
+                for name in ([names] if isinstance(names, str) else names)
+            ],
+            "conversations": sample["conversations"],
+        })
+    return rows
+
+
+TURNS = pa.list_(pa.struct([("from", pa.string()), ("value", pa.string())]))
+write("mixed_batch", [("id", pa.string()), ("images", pa.list_(IMAGE)), ("conversations", TURNS)], mixed_batch(),
+      row_group_size=4, compression="zstd")

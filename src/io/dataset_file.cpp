@@ -17,8 +17,12 @@
 namespace vlmtrain::io {
 namespace {
 
-/// Of all files of a data set together.
-constexpr int64_t kRowGroupBytes = int64_t{256} << 20;
+/// One bound for all data sets that a process has open: those to train on and to evaluate on, and several of them.
+std::shared_ptr<RowGroupCache> row_groups() {
+  constexpr int64_t kMostBytes = int64_t{256} << 20;
+  static const auto cache = std::make_shared<RowGroupCache>(kMostBytes);
+  return cache;
+}
 
 class Opener {
  public:
@@ -31,12 +35,12 @@ class Opener {
     if (is_tar(begin)) return open_tar(file, settings_);
     if (!begin.starts_with("PAR1")) return open_json(file, settings_);
     auto rows = open_row_file(file);
-    return open_table(std::move(stored), std::move(rows), settings_, row_groups_);
+    return open_table(std::move(stored), std::move(rows), settings_, row_groups(), data_set_);
   }
 
  private:
   const RecordSettings& settings_;
-  std::shared_ptr<RowGroupCache> row_groups_ = std::make_shared<RowGroupCache>(kRowGroupBytes);
+  uint64_t data_set_ = row_groups()->new_number();
 };
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 #include <utility>
+#include <vector>
 
 namespace vlmtrain::io {
 
@@ -36,17 +38,29 @@ int64_t RowGroupCache::bytes() const {
   return bytes_;
 }
 
+void RowGroupCache::drop(uint64_t file) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [&](const Entry& entry) {
+    if (entry.key.file == file) bytes_ -= entry.bytes;
+    return entry.key.file == file;
+  });
+}
+
 void RowGroupCache::keep(const Key& key, int64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto kept = std::ranges::find(entries_, key, &Entry::key);
   kept->bytes = bytes;
   bytes_ += bytes;
-  // From the one that was used longest ago; those that are being read are not counted yet, and not dropped.
-  for (auto entry = entries_.end(); bytes_ > most_bytes_ && entry != entries_.begin();) {
-    --entry;
-    if (entry->bytes == 0 || entry == kept) continue;
-    bytes_ -= entry->bytes;
-    entry = entries_.erase(entry);
+  std::set<uint64_t> seen;  // data sets, from the one that was used last on
+  std::vector<std::list<Entry>::iterator> others;
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const bool is_first = seen.insert(entry->key.data_set).second;
+    // Those that are being read are not counted yet.
+    if (!is_first && entry != kept && entry->bytes > 0) others.push_back(entry);
+  }
+  for (; bytes_ > most_bytes_ && !others.empty(); others.pop_back()) {
+    bytes_ -= others.back()->bytes;
+    entries_.erase(others.back());
   }
 }
 

@@ -29,14 +29,24 @@ uint64_t stamp_of(const std::filesystem::path& path, const struct stat& status) 
       .value();
 }
 
+/// Not the data's fault, so that it is not taken for a bad sample: all that follow would be.
+UserError changed(const std::filesystem::path& path) {
+  return run_error("{} was changed while it is in use; start again, and leave data as it is during a run",
+                   path.string());
+}
+
 }  // namespace
 
 StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
   if (const auto kind = kind_if_no_file(path_); !kind.empty()) {
     throw data_error("{} is {}; a file is wanted here", path_.string(), kind);
   }
+  const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw read_error(path_, errno);
   struct stat status {};
-  if (stat(path_.c_str(), &status) != 0) throw read_error(path_, errno);
+  const int error = fstat(descriptor, &status) == 0 ? 0 : errno;
+  close(descriptor);
+  if (error != 0) throw read_error(path_, error);
   size_ = static_cast<uint64_t>(status.st_size);
   stamp_ = stamp_of(path_, status);
 }
@@ -47,7 +57,7 @@ std::string StoredFile::read(uint64_t offset, uint64_t bytes) const {
 
 StoredFile::Opened::Opened(const StoredFile& file)
     : file_(file), descriptor_(open(file.path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (descriptor_ < 0) throw read_error(file_.path_, errno);
+  if (descriptor_ < 0) throw run_error("{}", read_error(file_.path_, errno).what());
 }
 
 StoredFile::Opened::~Opened() {
@@ -56,11 +66,7 @@ StoredFile::Opened::~Opened() {
 
 void StoredFile::Opened::check() const {
   struct stat status {};
-  if (fstat(descriptor_, &status) != 0) throw read_error(file_.path_, errno);
-  if (stamp_of(file_.path_, status) != file_.stamp_) {
-    throw data_error("{} was changed while it is in use; start again, and leave data as it is during a run",
-                     file_.path_.string());
-  }
+  if (fstat(descriptor_, &status) != 0 || stamp_of(file_.path_, status) != file_.stamp_) throw changed(file_.path_);
 }
 
 std::string StoredFile::Opened::read(uint64_t offset, uint64_t bytes) const {
@@ -71,8 +77,8 @@ std::string StoredFile::Opened::read(uint64_t offset, uint64_t bytes) const {
   while (done < bytes) {
     const ssize_t count = pread(descriptor_, content.data() + done, bytes - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw read_error(file_.path_, errno);
-    if (count == 0) throw data_error("{} ends before byte {}; it was shortened", file_.path_.string(), offset + bytes);
+    if (count < 0) throw run_error("{}", read_error(file_.path_, errno).what());
+    if (count == 0) throw changed(file_.path_);
     done += static_cast<uint64_t>(count);
   }
   return content;

@@ -19,9 +19,9 @@ class StoredFile {
   /// Tells the file from what it was: a hash of its path, size, times and inode.
   uint64_t stamp() const { return stamp_; }
 
-  /// data_error where it is no longer as it was.
+  /// run_error where it is no longer as it was.
   void check() const { Opened(*this).check(); }
-  /// REQUIRES: the bytes lie within the file. data_error where it is no longer as it was.
+  /// REQUIRES: the bytes lie within the file. run_error where it cannot be read, or is no longer as it was.
   std::string read(uint64_t offset, uint64_t bytes) const;
 
   /// The file opened once for many pieces; the StoredFile must outlive it.

@@ -44,15 +44,21 @@ void check_columns(const std::filesystem::path& file, const RowFile& rows, const
 class TableRecords final : public Records {
  public:
   TableRecords(StoredFile file, std::unique_ptr<const RowFile> rows, const RecordSettings& settings,
-               std::shared_ptr<RowGroupCache> cache)
+               std::shared_ptr<RowGroupCache> cache, uint64_t data_set)
       : file_(std::move(file)),
         rows_(std::move(rows)),
         reader_(settings, file_.path().parent_path()),
         cache_(std::move(cache)),
+        data_set_(data_set),
+        number_(cache_->new_number()),
         stem_(file_.path().stem().string()),
         begins_{0} {
     for (const int64_t rows_of_group : rows_->group_rows()) begins_.push_back(begins_.back() + rows_of_group);
   }
+
+  TableRecords(const TableRecords&) = delete;
+  TableRecords& operator=(const TableRecords&) = delete;
+  ~TableRecords() override { cache_->drop(number_); }
 
   int64_t size() const override { return begins_.back(); }
   Record at(int64_t index) const override { return record(index, /*with_bytes=*/true); }
@@ -91,7 +97,8 @@ class TableRecords final : public Records {
   }
 
   RowGroupCache::Group group_at(size_t group, bool with_bytes) const {
-    return cache_->get({rows_.get(), group, with_bytes}, [&] {
+    const RowGroupCache::Key key{.data_set = data_set_, .file = number_, .group = group, .with_bytes = with_bytes};
+    return cache_->get(key, [&] {
       file_.check();
       return rows_->read(group, with_bytes);
     });
@@ -101,6 +108,8 @@ class TableRecords final : public Records {
   std::unique_ptr<const RowFile> rows_;
   RecordReader reader_;
   std::shared_ptr<RowGroupCache> cache_;
+  uint64_t data_set_;
+  uint64_t number_;  // of the file
   std::string stem_;
   std::vector<int64_t> begins_;  // of the row groups, and the end
 };
@@ -108,9 +117,10 @@ class TableRecords final : public Records {
 }  // namespace
 
 std::shared_ptr<const Records> open_table(StoredFile file, std::unique_ptr<const RowFile> rows,
-                                          const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache) {
+                                          const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
+                                          uint64_t data_set) {
   check_columns(file.path(), *rows, settings);
-  return std::make_shared<TableRecords>(std::move(file), std::move(rows), settings, std::move(cache));
+  return std::make_shared<TableRecords>(std::move(file), std::move(rows), settings, std::move(cache), data_set);
 }
 
 }  // namespace vlmtrain::io

@@ -329,8 +329,11 @@ TEST_F(OpenRecords, SaysThatAFileWasChanged) {
   EXPECT_NE(open_records(folder() / "a.jsonl", {.image_root = "elsewhere"})->stamp(), stamp);
   EXPECT_NE(open_records(folder() / "a.jsonl", {.columns = {{"question", "q"}}})->stamp(), stamp);
   put("a.jsonl", std::string(kLine) + " ");
-  EXPECT_THAT(message_of([&] { (void)records->at(0); }), HasSubstr("a.jsonl was changed while it is in use"));
+  EXPECT_THAT(message_of([&] { (void)records->at(0); }, ExitCode::kFailed),
+              HasSubstr("a.jsonl was changed while it is in use"));
   EXPECT_NE(open_records(folder() / "a.jsonl", {})->stamp(), stamp);
+  std::filesystem::remove(folder() / "a.jsonl");
+  EXPECT_THAT(message_of([&] { (void)records->at(0); }, ExitCode::kFailed), HasSubstr("cannot read"));
 }
 
 TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {

@@ -118,7 +118,8 @@ TEST_F(Parquet, RefusesFilesThatWereCutOffOrChanged) {
   EXPECT_THAT(refused("PAR1"), HasSubstr("not a Parquet file that can be read"));
   const auto records = open_records(put("a.parquet", content), {});
   put("a.parquet", content + "x");
-  EXPECT_THAT(message_of([&] { (void)records->at(0); }), HasSubstr("a.parquet was changed while it is in use"));
+  EXPECT_THAT(message_of([&] { (void)records->at(0); }, ExitCode::kFailed),
+              HasSubstr("a.parquet was changed while it is in use"));
 }
 
 class OfBytes : public RowGroup {
@@ -135,7 +136,7 @@ TEST(RowGroupCache, KeepsTheOnesThatWereUsedLast) {
   RowGroupCache cache(100);
   int reads = 0;
   const auto get = [&](size_t group, int64_t bytes) {
-    cache.get({nullptr, group, true}, [&] {
+    cache.get({.group = group}, [&] {
       ++reads;
       return std::make_unique<const OfBytes>(bytes);
     });
@@ -155,6 +156,31 @@ TEST(RowGroupCache, KeepsTheOnesThatWereUsedLast) {
   EXPECT_EQ(cache.bytes(), 40);
 }
 
+TEST(RowGroupCache, EachDataSetKeepsItsLast) {
+  RowGroupCache cache(100);
+  int reads = 0;
+  const auto get = [&](uint64_t data_set, uint64_t file, size_t group) {
+    cache.get({.data_set = data_set, .file = file, .group = group}, [&] {
+      ++reads;
+      return std::make_unique<const OfBytes>(70);
+    });
+    return reads;
+  };
+  EXPECT_EQ(get(1, 10, 0), 1);
+  EXPECT_EQ(get(2, 20, 0), 2);
+  EXPECT_EQ(get(3, 30, 0), 3);
+  EXPECT_EQ(cache.bytes(), 210);
+  EXPECT_EQ(get(1, 10, 0), 3);
+  EXPECT_EQ(get(2, 20, 0), 3);
+  EXPECT_EQ(get(2, 21, 0), 4);  // drops the other one of data set 2
+  EXPECT_EQ(cache.bytes(), 210);
+  EXPECT_EQ(get(1, 10, 0), 4);
+  EXPECT_EQ(get(2, 20, 0), 5);
+  cache.drop(20);
+  EXPECT_EQ(cache.bytes(), 140);
+  EXPECT_EQ(get(2, 20, 0), 6);
+}
+
 TEST(RowGroupCache, OneThreadReadsAndTheOthersWait) {
   RowGroupCache cache(100);
   std::atomic<int> reads = 0;
@@ -163,7 +189,7 @@ TEST(RowGroupCache, OneThreadReadsAndTheOthersWait) {
     std::vector<std::jthread> threads;
     for (auto& group : groups) {
       threads.emplace_back([&] {
-        group = cache.get({nullptr, 0, true}, [&] {
+        group = cache.get({}, [&] {
           ++reads;
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           return std::make_unique<const OfBytes>(1);
@@ -178,9 +204,9 @@ TEST(RowGroupCache, OneThreadReadsAndTheOthersWait) {
 TEST(RowGroupCache, WhatCannotBeReadIsReadAnew) {
   RowGroupCache cache(100);
   const auto fail = []() -> std::unique_ptr<const RowGroup> { throw std::runtime_error("damaged"); };
-  EXPECT_THROW(cache.get({nullptr, 0, true}, fail), std::runtime_error);
-  EXPECT_THROW(cache.get({nullptr, 0, true}, fail), std::runtime_error);
-  EXPECT_EQ(cache.get({nullptr, 0, true}, [] { return std::make_unique<const OfBytes>(7); })->bytes(), 7);
+  EXPECT_THROW(cache.get({}, fail), std::runtime_error);
+  EXPECT_THROW(cache.get({}, fail), std::runtime_error);
+  EXPECT_EQ(cache.get({}, [] { return std::make_unique<const OfBytes>(7); })->bytes(), 7);
   EXPECT_EQ(cache.bytes(), 7);
 }
 

@@ -15,7 +15,7 @@ class Records {
   virtual ~Records() = default;
 
   virtual int64_t size() const = 0;
-  /// REQUIRES: 0 <= index < size(). A record that cannot be used comes with its `problem`. Throws UserError (kBadData)
+  /// REQUIRES: 0 <= index < size(). A record that cannot be used comes with its `problem`. Throws UserError (kFailed)
   /// where the data set itself cannot be read any more.
   virtual Record at(int64_t index) const = 0;
   /// The same without the bytes of media, where that takes less.

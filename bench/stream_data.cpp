@@ -1,0 +1,81 @@
+// Opens a data set and reads records of it at random, by blocks where it has them, on two threads; prints what was
+// resident as JSON. bench/data_memory.py makes the data and runs it.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "vlmtrain/base/rng.h"
+#include "vlmtrain/io/dataset_file.h"
+
+namespace {
+
+using namespace vlmtrain;
+
+double status_mb(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key + ":")) return std::stod(line.substr(key.size() + 1)) / 1000;
+  }
+  return 0;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Blocks in random order, and the records of each.
+std::vector<int64_t> order_of(const io::Records& records) {
+  std::vector<int64_t> begins = records.blocks();
+  if (begins.empty()) return permutation(records.size(), 1);
+  begins.push_back(records.size());
+  std::vector<int64_t> order;
+  for (const int64_t block : permutation(std::ssize(begins) - 1, 1)) {
+    const auto begin = begins[static_cast<size_t>(block)];
+    for (const int64_t place : permutation(begins[static_cast<size_t>(block) + 1] - begin, 2))
+      order.push_back(begin + place);
+  }
+  return order;
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto records = io::open_records(arguments[1], {});
+  const double open_seconds = seconds_since(start);
+  const double opened_mb = status_mb("VmRSS");
+  auto order = order_of(*records);
+  order.resize(std::min<size_t>(order.size(), std::stoul(arguments[2])));
+
+  const auto reading = std::chrono::steady_clock::now();
+  std::vector<double> resident_mb;
+  std::atomic<int64_t> bad = 0;
+  for (size_t tenth = 0; tenth < 10; ++tenth) {
+    std::atomic<size_t> next = tenth * order.size() / 10;
+    const size_t end = (tenth + 1) * order.size() / 10;
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < 2; ++thread) {
+      threads.emplace_back([&] {
+        for (size_t i = next++; i < end; i = next++) bad += records->at(order[i]).problem.empty() ? 0 : 1;
+      });
+    }
+    threads.clear();
+    resident_mb.push_back(status_mb("VmRSS"));
+  }
+  fmt::print(
+      "{{\"records\": {}, \"bad\": {}, \"open_seconds\": {}, \"opened_mb\": {}, \"resident_mb\": [{}], \"most_mb\": "
+      "{}, "
+      "\"records_per_second\": {}}}\n",
+      records->size(), bad.load(), open_seconds, opened_mb, fmt::join(resident_mb, ", "), status_mb("VmHWM"),
+      static_cast<double>(order.size()) / seconds_since(reading));
+  return bad == 0 ? 0 : 1;
+}
