@@ -40,7 +40,7 @@ Check<std::string> is_share_or_path() {
 }
 
 Check<std::map<std::string, std::string>> are_known_columns() {
-  return {fmt::format("for {}", fmt::join(io::kColumns, ", ")), [](const auto& columns) {
+  return {fmt::format("of the names {}", fmt::join(io::kColumns, ", ")), [](const auto& columns) {
             return std::ranges::all_of(columns, [](const auto& column) {
               return std::ranges::find(io::kColumns, column.first) != io::kColumns.end() && !column.second.empty();
             });
