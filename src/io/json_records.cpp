@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "io/dataset_record.h"
+#include "io/json_index.h"
 #include "io/json_places.h"
 #include "io/mapped_file.h"
 #include "io/stored_file.h"
@@ -57,11 +58,22 @@ class JsonRecords final : public Records {
   std::string stem_;
 };
 
+/// Of a file that takes its time to be gone through, they are known from the last start.
+JsonPlaces places_in(const StoredFile& file) {
+  constexpr uint64_t kLarge = uint64_t{256} << 20;
+  const auto index = file.size() < kLarge ? std::filesystem::path() : json_index_of(file.path());
+  if (auto known = read_json_index(index, file.stamp(), file.size())) return *std::move(known);
+  JsonPlaces places = find_json_records(MappedFile(file.path()), file.path().string());
+  file.check();
+  write_json_index(index, file.stamp(), places);
+  return places;
+}
+
 }  // namespace
 
 std::shared_ptr<const Records> open_json(const std::filesystem::path& file, const RecordSettings& settings) {
   StoredFile stored(file);
-  JsonPlaces places = find_json_records(MappedFile(file), file.string());
+  JsonPlaces places = places_in(stored);
   return std::make_shared<JsonRecords>(std::move(stored), std::move(places), settings);
 }
 

@@ -27,26 +27,26 @@ namespace {
 
 using nlohmann::json;
 
-enum class Kind { kOther, kJson, kText, kPicture, kVideo };
+enum class PartKind { kOther, kJson, kText, kPicture, kVideo };
 
-Kind kind_of(std::string_view ending) {
-  constexpr std::array<std::pair<std::string_view, Kind>, 11> kKinds{{{"json", Kind::kJson},
-                                                                      {"txt", Kind::kText},
-                                                                      {"jpg", Kind::kPicture},
-                                                                      {"jpeg", Kind::kPicture},
-                                                                      {"png", Kind::kPicture},
-                                                                      {"webp", Kind::kPicture},
-                                                                      {"mp4", Kind::kVideo},
-                                                                      {"mkv", Kind::kVideo},
-                                                                      {"webm", Kind::kVideo},
-                                                                      {"avi", Kind::kVideo},
-                                                                      {"mov", Kind::kVideo}}};
+PartKind part_kind(std::string_view ending) {
+  constexpr std::array<std::pair<std::string_view, PartKind>, 11> kKinds{{{"json", PartKind::kJson},
+                                                                          {"txt", PartKind::kText},
+                                                                          {"jpg", PartKind::kPicture},
+                                                                          {"jpeg", PartKind::kPicture},
+                                                                          {"png", PartKind::kPicture},
+                                                                          {"webp", PartKind::kPicture},
+                                                                          {"mp4", PartKind::kVideo},
+                                                                          {"mkv", PartKind::kVideo},
+                                                                          {"webm", PartKind::kVideo},
+                                                                          {"avi", PartKind::kVideo},
+                                                                          {"mov", PartKind::kVideo}}};
   std::string word(ending.substr(ending.rfind('.') + 1));
   std::ranges::transform(word, word.begin(), [](char letter) {
     return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
   });
-  const auto* const found = std::ranges::find(kKinds, word, &std::pair<std::string_view, Kind>::first);
-  return found == kKinds.end() ? Kind::kOther : found->second;
+  const auto* const found = std::ranges::find(kKinds, word, &std::pair<std::string_view, PartKind>::first);
+  return found == kKinds.end() ? PartKind::kOther : found->second;
 }
 
 /// A file of a record; its ending is what follows the first dot.
@@ -70,7 +70,7 @@ class Groups {
     const size_t dot = member.name.find('.', name_begin);
     if (dot == std::string::npos || dot == name_begin) return;
     std::string ending = member.name.substr(dot + 1);
-    if (kind_of(ending) == Kind::kOther) return;
+    if (part_kind(ending) == PartKind::kOther) return;
     Group& group = of(member.name.substr(0, dot));
     if (!member.problem.empty()) {
       group.problem = fmt::format("its file {} {}", excerpt(member.name), member.problem);
@@ -144,15 +144,15 @@ class TarRecords final : public Records {
     std::vector<json> pictures;
     std::vector<json> videos;
     for (const Part& part : group.parts) {
-      const Kind kind = kind_of(part.ending);
+      const PartKind kind = part_kind(part.ending);
       json value;
-      if (kind == Kind::kText) {
+      if (kind == PartKind::kText) {
         value = text_in(part, file);
         if (part.ending == "txt") fields.emplace("caption", value);
-      } else if (kind == Kind::kPicture || kind == Kind::kVideo) {
+      } else if (kind == PartKind::kPicture || kind == PartKind::kVideo) {
         value = {{"path", group.key + "." + part.ending},
                  {"bytes", binary(with_bytes ? file.read(part.offset, part.bytes) : "")}};
-        (kind == Kind::kPicture ? pictures : videos).push_back(value);
+        (kind == PartKind::kPicture ? pictures : videos).push_back(value);
       }
       if (is_named_by_columns(part.ending)) fields[part.ending] = std::move(value);
     }
