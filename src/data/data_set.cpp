@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::data {
@@ -39,6 +40,16 @@ io::Record DataSet::at(int64_t index) const {
 io::Record DataSet::text_at(int64_t index) const {
   const auto [part, place] = find(index);
   return of_part(parts_[part].records->text_at(place), part);
+}
+
+uint64_t DataSet::stamp() const {
+  ContentHash hash;
+  for (const auto& [source, records] : parts_) {
+    const uint64_t stamp = records->stamp();
+    if (stamp == 0) return 0;
+    hash.add(stamp).add(source.task).add(source.path);
+  }
+  return hash.value();
 }
 
 std::vector<int64_t> DataSet::blocks() const {

@@ -59,7 +59,8 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add_structured(
       "data.train", "path or list of sources", [&options] { return options.train.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.train.set(value); },
-      "What to train on: a file of JSON, JSON Lines, Parquet or a WebDataset tar; a pattern such as `data/*.parquet`; a "
+      "What to train on: a file of JSON, JSON Lines, Parquet or a WebDataset tar; a pattern such as `data/*.parquet`; "
+      "a "
       "folder of shards; or a list of such and of `{path, weight, task, image_root}`. With "
       "`weight` each source has that share of what is drawn, whatever its size; with `repeat` instead an epoch goes "
       "through it so often. `task` is that of all its samples (docs/data.md).");

@@ -111,12 +111,11 @@ std::shared_ptr<const data::DataSet> training_records(const Config& config) {
 }
 
 std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
-  const bool is_share = data::share_to_hold_out(config.data).has_value();
-  if (is_share && config.data.train.empty()) {
+  if (!data::share_to_hold_out(config.data)) return read_records(config.data.eval, record_settings(config.data));
+  if (config.data.train.empty()) {
     throw usage_error("data.eval: is {}, a share of data.train, which is empty; name it", config.data.eval);
   }
-  auto records = read_records(is_share ? config.data.train : config.data.eval, record_settings(config.data));
-  return is_share ? part_of(std::move(records), config, &data::HeldOut::held_out) : records;
+  return sources_of(config, &data::HeldOut::held_out);
 }
 
 models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {

@@ -25,6 +25,7 @@ class DataSet final : public io::Records {
   io::Record at(int64_t index) const override;
   io::Record text_at(int64_t index) const override;
   std::vector<int64_t> blocks() const override;
+  uint64_t stamp() const override;
 
   const std::vector<Part>& parts() const { return parts_; }
   /// The indices of a part's records: from the first to below the second.
