@@ -31,7 +31,7 @@ Outlines outlines_of(const DataSet& data_set) {
   return outline_samples(data_set, processor, {});
 }
 
-std::string error_of(const std::function<void()>& act, ExitCode code = ExitCode::kUsage) {
+std::string refusal_of(const std::function<void()>& act, ExitCode code = ExitCode::kUsage) {
   try {
     act();
   } catch (const UserError& error) {
@@ -83,12 +83,12 @@ TEST(DrawOrderOfDataSet, TasksWithSharesAreLanes) {
   EXPECT_THAT(order.lane(0).samples, ElementsAre(0, 1, 2));
   EXPECT_THAT(order.chooser().shares(0), ElementsAre(0.25, 0.75));
   const auto refused = [&](const nlohmann::ordered_json& shares) {
-    return error_of([&] { draw_order(data_set, shares_of(shares), outlines, {}); });
+    return refusal_of([&] { draw_order(data_set, shares_of(shares), outlines, {}); });
   };
   EXPECT_THAT(refused({{"captoin", 1}, {"vqa", 1}}), HasSubstr("did you mean caption?"));
   EXPECT_THAT(refused({{"vqa", 1}}), HasSubstr("caption: has no share; give it one, which may be 0"));
   const DataSet weighted = two_sources({.path = "a.json", .weight = 3, .task = {}, .image_root = {}});
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(refusal_of([&] {
                 draw_order(weighted, shares_of({{"vqa", 1}}), outlines, {});
               }),
               HasSubstr("keep the shares of one kind"));
@@ -98,7 +98,7 @@ TEST(DrawOrderOfDataSet, ALaneWithoutAUsableSampleIsRefused) {
   const DataSet data_set = two_sources({.path = "a.json", .repeat = 2, .task = {}, .image_root = {}});
   Outlines outlines = outlines_of(data_set);
   for (size_t i = 0; i < 3; ++i) outlines.shapes[i].reset();
-  EXPECT_THAT(error_of([&] { draw_order(data_set, {}, outlines, {}); }, ExitCode::kBadData),
+  EXPECT_THAT(refusal_of([&] { draw_order(data_set, {}, outlines, {}); }, ExitCode::kBadData),
               HasSubstr("a.json: none of its 3 samples can be used"));
 }
 
@@ -106,7 +106,7 @@ TEST(DrawOrderOfDataSet, WhatGoesByTheSizesNeedsALookAtAllSamples) {
   const DataSet data_set = two_sources();
   Outlines outlines = outlines_of(data_set);
   outlines.are_all = false;
-  EXPECT_THAT(error_of([&] { draw_order(data_set, {}, outlines, {.packs = PackLimits{}}); }),
+  EXPECT_THAT(refusal_of([&] { draw_order(data_set, {}, outlines, {.packs = PackLimits{}}); }),
               HasSubstr("data.check_at_start"));
 }
 

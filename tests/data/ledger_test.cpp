@@ -57,11 +57,11 @@ TEST(Ledger, NamesWhatWasShrunk) {
   EXPECT_EQ(saved["shrunk"].dump(),
             R"({"samples":1,"each":[{"index":2,"id":"c","tokens":[15326,8100],"pixels":[11996000,6300000],)"
             R"("image_max_pixels":6400000,"frame_max_pixels":0}]})");
-  EXPECT_EQ(Ledger::restore(saved, "train.json", 4, {.epoch = 1, .position = 0}, 1).to_json()["shrunk"],
+  EXPECT_EQ(Ledger::restore(saved, "train.json", DrawOrder(4, 1), cursor_at(1, 0)).to_json()["shrunk"],
             saved["shrunk"]);
   auto outside = saved;
   outside["shrunk"]["each"][0]["index"] = 4;
-  EXPECT_THROW(Ledger::restore(outside, "train.json", 4, {}, 1), UserError);
+  EXPECT_THROW(Ledger::restore(outside, "train.json", DrawOrder(4, 1), {}), UserError);
 }
 
 TEST(Ledger, JsonNamesProblemsAndCountsReasons) {

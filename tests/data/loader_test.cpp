@@ -203,8 +203,8 @@ TEST(Loader, DropsASampleThatIsToBeDroppedWhateverThePolicy) {
     if (index == bad) throw TooLong(9000, "it has 9000 tokens", /*is_dropped=*/true);
   });
   Ledger ledger("train.json", 8);
-  Loader loader(records, processor, {.global_batch_size = 7, .seed = 5, .on_bad_sample = BadSamplePolicy::kFail}, {},
-                ledger);
+  OneLaneLoader loader(records, processor, {.global_batch_size = 7, .on_bad_sample = BadSamplePolicy::kFail}, 5, {},
+                       ledger);
   EXPECT_EQ(loader.next().samples.size(), 7);
   EXPECT_EQ(ledger.status(bad), SampleStatus::kDropped);
 }

@@ -78,7 +78,9 @@ TEST_F(EvaluateTest, ComparesEachAnswerAndSumsUpTheLoss) {
 
 TEST_F(EvaluateTest, IsExactButForWhiteSpaceAtTheEnds) {
   evaluation();
-  for (size_t i = 0; i < records_.size(); ++i) records_[i].turns.back().text = " \n" + answers_[i].given + "\t ";
+  for (int64_t i = 0; i < records_.size(); ++i) {
+    records_[i].turns.back().text = " \n" + answers_[static_cast<size_t>(i)].given + "\t ";
+  }
   const std::string given = answers_[0].given;
   ASSERT_FALSE(given.empty());
   EXPECT_EQ(evaluation().total.exact, 4);

@@ -22,9 +22,7 @@ using testing::HasSubstr;
 class BadMedia : public io::TemporaryFolderTest {
  protected:
   BadMedia() {
-    auto settings = origin_.processor_settings();
-    settings.image_root = folder();
-    processor_ = load_processor(origin_.checkpoint(), settings);
+    processor_ = load_processor(origin_.checkpoint(), origin_.processor_settings());
     for (const auto& record : origin_.records()) {
       if (record.videos.size() == 1 && record.images.empty()) video_ = record;
     }
@@ -50,12 +48,12 @@ class BadMedia : public io::TemporaryFolderTest {
   }
 
   std::string with_picture(const char* name, std::string_view said, bool known_from_size = true) {
-    picture_.images = {name};
+    picture_.images = {folder() / name};
     return reason(picture_, said, known_from_size);
   }
 
   std::string with_video(const char* name, std::string_view said, bool known_from_size = true) {
-    video_.videos = {name};
+    video_.videos = {folder() / name};
     return reason(video_, said, known_from_size);
   }
 

@@ -111,10 +111,9 @@ class HypotheticalVideoTest : public testing::Test {
       io::write_file(folder_.path() / "clip" / fmt::format("{}.png", i), png_header(size));
     }
     auto settings = origin_.processor_settings();
-    settings.image_root = folder_.path();
     settings.video_max_frames = video_max_frames;
     io::Record record = origin_.records().front();
-    record.videos = {"clip"};
+    record.videos = {folder_.path() / "clip"};
     record.images.clear();
     record.turns.at(0).text = std::string(io::kVideoMark) + "What has changed?";
     return data::shape_of(load_processor(origin_.checkpoint(), settings)->outline(record, 0));

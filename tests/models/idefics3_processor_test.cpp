@@ -220,6 +220,7 @@ TEST_F(Idefics3Processor, PictureThatIsCutOffPassesTheOutlineOnly) {
   const parity::TemporaryFolder folder;
   const auto whole = io::read_file(case_.images() / "tall.jpg");
   io::Record record = records_.at(1);
+  record.images = {case_.images() / "tall.jpg"};
   const auto before = processor()->outline(record, 1);
   record.images = {folder.path() / "tall.jpg"};
   io::write_file(folder.path() / "tall.jpg", whole.substr(0, whole.size() * 3 / 4));

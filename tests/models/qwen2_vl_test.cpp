@@ -317,7 +317,6 @@ class LongSample : public testing::Test {
     content["min_pixels"] = 256;
     content["max_pixels"] = 1'000'000;
     io::write_file(folder_.path() / "preprocessor_config.json", content.dump());
-    settings_.image_root = folder_.path();
     picture("large.jpg", 300, 400);
     picture("small.jpg", 40, 64);  // 40 tokens, fewer than the floor
     record_ = origin_.records().front();
@@ -348,7 +347,7 @@ class LongSample : public testing::Test {
 
 TEST_F(LongSample, LosesPixelsUntilItFits) {
   ASSERT_EQ(record_.images.size(), 1);
-  record_.images = {"large.jpg"};
+  record_.images = {folder_.path() / "large.jpg"};
   const auto whole = process(settings_);
   EXPECT_FALSE(whole.shrunk);
   const int64_t text = whole.tokens() - std::ssize(whole.image_token_positions);
@@ -380,7 +379,7 @@ TEST_F(LongSample, LosesPixelsUntilItFits) {
   settings_.image_max_pixels.reset();
   settings_.max_length = text + 47;
   EXPECT_THROW(process(settings_), data::TooLong) << "at the floor of 64 tokens it has 48";
-  record_.images = {"small.jpg"};
+  record_.images = {folder_.path() / "small.jpg"};
   settings_.max_length = text + 39;
   EXPECT_THROW(process(settings_), data::TooLong) << "it is smaller than the floor, and stays";
 }

@@ -5,6 +5,7 @@
 
 #include "io/temporary_folder.h"
 #include "parity/temporary_folder.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {

@@ -63,12 +63,10 @@ class MeasuredLimitsTest : public testing::Test {
     return most;
   }
 
-  planner::Workload workload_;
-
- private:
   const parity::Case source_{"mixed_batch"};
   const io::RecordList records_{source_.records()};
   Config config_;
+  planner::Workload workload_;
   std::vector<planner::SampleLimit> limits_;
 };
 

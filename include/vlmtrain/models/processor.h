@@ -13,7 +13,7 @@
 namespace vlmtrain::models {
 
 struct ProcessorSettings {
-  int64_t max_length = 8192;         ///< tokens, image tokens included; no sample is cut
+  int64_t max_length = 8192;  ///< tokens, image tokens included; no sample is cut
   data::LongSamplePolicy on_too_long = data::LongSamplePolicy::kShrink;  ///< of samples that are longer
   std::optional<int64_t> max_images_per_sample;                          ///< nothing: no limit
   std::optional<int64_t> image_max_pixels;  ///< nothing: what the checkpoint's own processor allows

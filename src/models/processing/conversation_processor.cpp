@@ -275,8 +275,8 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const
     const auto& files = place.is_video ? record.videos : record.images;
     size_t& next = place.is_video ? videos : images;
     if (next == files.size()) break;  // a mark of no file, which the tokens will show
-    media.push_back({.file = &files[next++],
-                     .kind = place.is_video ? data::MediumKind::kVideo : data::MediumKind::kPicture});
+    media.push_back(
+        {.file = &files[next++], .kind = place.is_video ? data::MediumKind::kVideo : data::MediumKind::kPicture});
   }
   if (images < record.images.size() || videos < record.videos.size()) {
     throw data::SampleError(
