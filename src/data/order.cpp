@@ -10,8 +10,10 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Blocks whose samples are mixed with each other.
-constexpr int64_t kBlocksMixed = 2;
+/// Blocks whose samples are mixed with each other: at least so many, and until they hold so many samples. What they
+/// take has to stay in memory while they are drawn from (io::RowGroupCache).
+constexpr size_t kBlocksMixed = 2;
+constexpr int64_t kSamplesMixed = 512;
 
 /// A data set of one lane has the orders that it had before there were lanes.
 uint64_t order_seed(uint64_t seed, int64_t epoch, int64_t lane) {
@@ -33,13 +35,15 @@ std::vector<int64_t> epoch_order_by_blocks(int64_t samples, const std::vector<in
   const auto order_of_blocks = permutation(std::ssize(blocks), own);
   std::vector<int64_t> order;
   order.reserve(static_cast<size_t>(samples));
-  for (size_t first = 0; first < blocks.size(); first += kBlocksMixed) {
+  for (size_t first = 0, next = 0; first < blocks.size(); first = next) {
     const auto begin = std::ssize(order);
-    for (size_t i = first; i < std::min(first + kBlocksMixed, blocks.size()); ++i) {
-      const auto block = static_cast<size_t>(order_of_blocks[i]);
+    const auto is_enough = [&] { return next - first >= kBlocksMixed && std::ssize(order) - begin >= kSamplesMixed; };
+    for (; next < blocks.size() && !is_enough(); ++next) {
+      const auto block = static_cast<size_t>(order_of_blocks[next]);
       const int64_t end = block + 1 < blocks.size() ? blocks[block + 1] : samples;
       for (int64_t sample = blocks[block]; sample < end; ++sample) order.push_back(sample);
     }
+    if (first == 0 && next == blocks.size()) return epoch_order(samples, seed, epoch, lane);  // all are mixed
     const auto mixed =
         permutation(std::ssize(order) - begin, stream_seed(own, "blocks", {static_cast<uint64_t>(first)}));
     const std::vector<int64_t> sorted(order.begin() + begin, order.end());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -22,7 +23,9 @@ constexpr std::array<std::string_view, 3> kShardEndings{".parquet", ".tar", ".js
 
 std::vector<fs::path> matching(const fs::path& pattern) {
   glob_t found{};
-  const int status = glob(pattern.c_str(), GLOB_ERR | GLOB_BRACE | GLOB_TILDE, nullptr, &found);
+  // A folder that is not there matches nothing; one that cannot be read might.
+  const auto stops = [](const char* /*folder*/, int error) { return error == ENOENT || error == ENOTDIR ? 0 : 1; };
+  const int status = glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, stops, &found);
   std::vector<fs::path> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
   if (status != 0 && status != GLOB_NOMATCH) {

@@ -21,19 +21,22 @@ TEST(EpochOrder, IsAPermutationOfItsOwnForEachSeedAndEpoch) {
 }
 
 TEST(EpochOrder, OfBlocksKeepsThoseTogetherThatAreReadTogether) {
-  const std::vector<int64_t> blocks{0, 10, 20, 30, 40, 50, 60, 70, 80, 90};
-  const auto order = epoch_order_by_blocks(100, blocks, 7, 0);
+  std::vector<int64_t> blocks(10);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = 300 * static_cast<int64_t>(i);
+  const auto order = epoch_order_by_blocks(3000, blocks, 7, 0);
   auto sorted = order;
   std::sort(sorted.begin(), sorted.end());
-  std::vector<int64_t> all(100);
+  std::vector<int64_t> all(3000);
   std::iota(all.begin(), all.end(), int64_t{0});
   EXPECT_EQ(sorted, all);
-  EXPECT_NE(order, epoch_order_by_blocks(100, blocks, 7, 1));
-  for (size_t first = 0; first < 100; first += 20) {
+  EXPECT_NE(order, epoch_order_by_blocks(3000, blocks, 7, 1));
+  for (size_t first = 0; first < 3000; first += 600) {
     std::set<int64_t> seen;
-    for (size_t i = first; i < first + 20; ++i) seen.insert(order[i] / 10);
+    for (size_t i = first; i < first + 600; ++i) seen.insert(order[i] / 300);
     EXPECT_EQ(seen.size(), 2U) << "blocks are mixed two by two";
   }
+  // Small blocks are mixed until there are 512 samples.
+  EXPECT_EQ(epoch_order_by_blocks(11, {0, 4, 8}, 7, 0), epoch_order(11, 7, 0));
 }
 
 }  // namespace

@@ -354,6 +354,7 @@ TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {
 
 TEST_F(OpenRecords, RefusesWhatMeansNoFile) {
   EXPECT_THAT(refused("none-*.jsonl"), HasSubstr("none-*.jsonl matches no file"));
+  EXPECT_THAT(refused("no-folder/*.jsonl"), HasSubstr("no-folder/*.jsonl matches no file"));
   EXPECT_THAT(refused("none.jsonl"), HasSubstr("none.jsonl"));
   EXPECT_THAT(refused(""), HasSubstr("is a folder without .parquet, .tar, .jsonl files"));
   put("train-1.jsonl", kLine);

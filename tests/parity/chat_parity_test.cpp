@@ -36,7 +36,7 @@ class Chat {
   io::Record record() const {
     io::Record record;
     record.id = "chat";
-    for (const auto& image : json_.at("images")) record.images.emplace_back(image.get<std::string>());
+    for (const auto& image : json_.at("images")) record.images.emplace_back(case_.images() / image.get<std::string>());
     if (json_.at("system").is_string()) record.turns.push_back({io::Role::kSystem, json_.at("system")});
     for (const auto& turn : json_.at("turns")) {
       const bool asks = record.turns.empty() || record.turns.back().role != io::Role::kUser;
