@@ -30,7 +30,8 @@ struct Cursor {
 std::vector<int64_t> epoch_order(int64_t samples, uint64_t seed, int64_t epoch, int64_t lane = 0);
 
 /// The same where samples of a block cost little more to read than one: blocks are shuffled, and the samples within
-/// each few blocks that come one after the other; a few blocks in all are as none. `blocks`: where each begins, ascending from 0.
+/// each few blocks that come one after the other; a few blocks in all are as none. `blocks`: where each begins,
+/// ascending from 0.
 std::vector<int64_t> epoch_order_by_blocks(int64_t samples, const std::vector<int64_t>& blocks, uint64_t seed,
                                            int64_t epoch, int64_t lane = 0);
 
