@@ -162,7 +162,8 @@ class Loader::Impl {
   /// Draws until the batch is full.
   void fill(GlobalBatch& batch) {
     int64_t tokens = tokens_of(batch.samples);
-    while (!is_full(batch, tokens)) {
+    auto units = std::ranges::count(batch.units, false, &DrawnUnit::is_replaced);
+    for (; !is_full(units, tokens); ++units) {
       std::vector<double> due_before = cursor_.due;
       const int64_t chosen = order_.chooser().choose(cursor_);
       MadeUnit unit = draw(chosen, batch.wait_seconds);
@@ -208,18 +209,8 @@ class Loader::Impl {
     return tokens;
   }
 
-  static int64_t units_in(const GlobalBatch& batch) {
-    int64_t units = 0, last = -1;
-    for (const Sample& sample : batch.samples) {
-      const int64_t unit = batch.unit_of.at(sample.seed);
-      units += unit != last ? 1 : 0;  // those of a unit lie together
-      last = unit;
-    }
-    return units;
-  }
-
-  bool is_full(const GlobalBatch& batch, int64_t tokens) const {
-    return units_in(batch) >= settings_.global_batch_size ||
+  bool is_full(int64_t units, int64_t tokens) const {
+    return units >= settings_.global_batch_size ||
            (settings_.global_batch_tokens && tokens >= *settings_.global_batch_tokens);
   }
 
