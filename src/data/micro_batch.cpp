@@ -145,12 +145,14 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
 
 }  // namespace
 
+std::array<at::Tensor*, 8> MicroBatch::tensors() {
+  return {&token_ids,    &position_ids,    &segments.offsets, &image_positions,
+          &pixel_values, &label_positions, &labels,           &label_tasks};
+}
+
 MicroBatch MicroBatch::to(at::Device device) const {
   MicroBatch moved = *this;
-  for (at::Tensor* tensor : {&moved.token_ids, &moved.position_ids, &moved.segments.offsets, &moved.image_positions,
-                             &moved.pixel_values, &moved.label_positions, &moved.labels, &moved.label_tasks}) {
-    *tensor = copy_to(*tensor, device);
-  }
+  for (at::Tensor* tensor : moved.tensors()) *tensor = copy_to(*tensor, device);
   return moved;
 }
 

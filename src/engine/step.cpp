@@ -9,16 +9,11 @@
 #include <cmath>
 
 #include "engine/backward_thread.h"
-#include "vlmtrain/memory/place.h"
+#include "engine/micro_batch_source.h"
 
 namespace vlmtrain::engine {
 
 namespace {
-
-data::MicroBatch on_device(const data::MicroBatch& batch, at::Device device) {
-  const memory::InComponent input(memory::Component::kInput);
-  return batch.to(device);
-}
 
 /// Throws StepOutOfMemory if `error`, which is being handled, says so; else goes on with it.
 [[noreturn]] void rethrow(const std::exception& error, int64_t micro_batch) {
@@ -38,6 +33,7 @@ class Accumulation {
         loss_scale_(loss_scale),
         sums_(sums),
         device_(model.output_weight().device()),
+        source_(input, layout, device_),
         groups_(input.objective.gradient_groups() > 1 ? input.objective.cut_rule(input.samples).groups
                                                       : std::vector<int64_t>{}) {}
 
@@ -64,7 +60,7 @@ class Accumulation {
  private:
   void add(std::span<const int64_t> places) {
     if (sums_ != nullptr && !groups_.empty()) sums_->receive_for(only_group_of(places));
-    const auto batch = on_device(input_.objective.collate(input_.samples, places), device_);
+    const auto batch = source_.next();
     const at::Tensor loss = done_.loss->of(batch);
     // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
     if (loss.requires_grad()) loss.backward(loss_scale_);
@@ -91,6 +87,7 @@ class Accumulation {
   const at::Tensor& loss_scale_;
   GradientSums* sums_;
   at::Device device_;
+  MicroBatchSource source_;
   std::vector<int64_t> groups_;  // of each sample; empty: gradients are summed together
   Accumulated done_;
 };

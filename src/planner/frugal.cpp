@@ -14,7 +14,8 @@ std::vector<Choices> frugal_choices(const FixedChoices& fixed, const Workload& w
                   .recompute = fixed.recompute.is_auto() ? blocks : fixed.recompute.blocks_of(blocks),
                   .vision_tiles_per_pass = fixed.vision_tiles_per_pass.value_or(0),
                   .loss_chunk_rows = fixed.loss_chunk_rows.value_or(1),
-                  .expandable_segments = fixed.expandable_segments};
+                  .expandable_segments = fixed.expandable_segments,
+                  .copies_ahead = false};
   std::vector<Choices> list{choices};
   const bool has_tiles = std::any_of(workload.candidates.begin(), workload.candidates.end(),
                                      [](const SampleBatch& batch) { return batch.shapes.front().pixel_rows > 0; });

@@ -14,6 +14,7 @@ nlohmann::ordered_json option_json(const Option& option, const Plan& plan) {
           {"recompute", blocks_json(option.choices.recompute)},
           {"vision_tiles_per_pass", option.choices.vision_tiles_per_pass},
           {"loss_chunk_rows", option.choices.loss_chunk_rows},
+          {"copies_ahead", option.choices.copies_ahead},
           {"reserved_peak_bytes", option.peaks.reserved_bytes},
           {"total_bytes", plan.total_bytes(option)},
           {"step_seconds", option.step_seconds},
@@ -95,6 +96,7 @@ nlohmann::ordered_json Plan::to_json() const {
                             .effort = effort});
   json.update(
       {{"expandable_segments", chosen.choices.expandable_segments},
+       {"copies_ahead", chosen.choices.copies_ahead},
        {"card", card.description},
        {"card_bytes", limit.card_bytes},
        {"others_bytes", card.others_bytes},

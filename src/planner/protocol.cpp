@@ -38,7 +38,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationLayout, vision_tiles_per_pass, loss
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectiveSettings, tasks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSettings, initial, dynamic, growth_steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cut, order, sizes, unit)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, cut, recompute, vision_tiles_per_pass, loss_chunk_rows)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, cut, recompute, vision_tiles_per_pass, loss_chunk_rows, copies_ahead)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdamWSettings, beta1, beta2, epsilon, weight_decay, max_grad_norm, loss_scale,
                                    states, seed)
 }  // namespace engine
@@ -79,9 +79,13 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CostTable, base_bytes, bytes_per_1024, vision
                                    limit_bytes, most_samples)
 
 void to_json(nlohmann::json& json, const Choices& choices) {
-  json = {{"micro_batch_size", choices.micro_batch_size},           {"recompute", choices.recompute},
-          {"vision_tiles_per_pass", choices.vision_tiles_per_pass}, {"loss_chunk_rows", choices.loss_chunk_rows},
-          {"expandable_segments", choices.expandable_segments},     {"costs", choices.costs}};
+  json = {{"micro_batch_size", choices.micro_batch_size},
+          {"recompute", choices.recompute},
+          {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
+          {"loss_chunk_rows", choices.loss_chunk_rows},
+          {"expandable_segments", choices.expandable_segments},
+          {"copies_ahead", choices.copies_ahead},
+          {"costs", choices.costs}};
 }
 
 void from_json(const nlohmann::json& json, Choices& choices) {
@@ -90,6 +94,7 @@ void from_json(const nlohmann::json& json, Choices& choices) {
   json.at("vision_tiles_per_pass").get_to(choices.vision_tiles_per_pass);
   json.at("loss_chunk_rows").get_to(choices.loss_chunk_rows);
   json.at("expandable_segments").get_to(choices.expandable_segments);
+  json.at("copies_ahead").get_to(choices.copies_ahead);
   json.at("costs").get_to(choices.costs);
 }
 

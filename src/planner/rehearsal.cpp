@@ -140,7 +140,8 @@ engine::StepLayout layout_of(const Choices& choices, std::span<const data::Sampl
                                : engine::equal_cut(std::ssize(shapes), choices.micro_batch_size, rule),
           .recompute = choices.recompute,
           .vision_tiles_per_pass = choices.vision_tiles_per_pass,
-          .loss_chunk_rows = choices.loss_chunk_rows};
+          .loss_chunk_rows = choices.loss_chunk_rows,
+          .copies_ahead = choices.copies_ahead};
 }
 
 Outcome rehearse(const Job& job, const RehearsalRequest& request, at::Device device) {

@@ -49,7 +49,10 @@ Foresight TwinRehearsal::rehearse(const TwinStep& step) {
     done = attempt(step, found);
   }
   while (!is_smooth()) {
-    auto smaller = engine::with_smaller_micro_batches(found.layout, failed_micro_batch_, engine::Division::kOnlyThat);
+    auto smaller = engine::with_no_copies_ahead(found.layout);
+    if (!smaller) {
+      smaller = engine::with_smaller_micro_batches(found.layout, failed_micro_batch_, engine::Division::kOnlyThat);
+    }
     if (!smaller) smaller = engine::with_least_memory(found.layout, all_blocks);
     if (!smaller) break;
     found.layout = *smaller;

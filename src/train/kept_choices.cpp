@@ -13,6 +13,7 @@ nlohmann::ordered_json KeptChoices::to_json(const char* limit_key) const {
                               {"vision_tiles_per_pass", choices.vision_tiles_per_pass},
                               {"loss_chunk_rows", choices.loss_chunk_rows},
                               {limit_key, limit_bytes}};
+  if (!choices.copies_ahead) json["copies_ahead"] = false;
   if (choices.costs) json["costs"] = choices.costs->to_json();
   return json;
 }
@@ -24,6 +25,7 @@ KeptChoices KeptChoices::of_json(const nlohmann::ordered_json& json, const char*
                                .vision_tiles_per_pass = number("vision_tiles_per_pass"),
                                .loss_chunk_rows = number("loss_chunk_rows")},
                    .limit_bytes = number(limit_key)};
+  if (json.contains("copies_ahead")) kept.choices.copies_ahead = io::get<bool>(json, "copies_ahead", source);
   if (const auto costs = json.find("costs"); costs != json.end()) {
     kept.choices.costs = planner::CostTable::of_json(*costs, source);
   }

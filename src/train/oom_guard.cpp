@@ -82,9 +82,9 @@ engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const
                                          Taken& taken) const {
   if (error.scarce() == Scarce::kDriver && !std::exchange(taken.emptied, true)) return failed;
   if (!std::exchange(taken.halved, true)) {
-    if (const auto cut =
-            engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Division::kAllAsLarge)) {
-      return *cut;
+    if (auto cut = engine::with_smaller_micro_batches(failed, error.micro_batch(), engine::Division::kAllAsLarge)) {
+      cut->copies_ahead = false;
+      return std::move(*cut);
     }
   }
   const models::RecomputeBlocks all_blocks{training_.model.vision_blocks(), training_.model.language_blocks()};

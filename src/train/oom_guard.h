@@ -45,8 +45,9 @@ using RatesSource = std::function<engine::LearningRates()>;
 /// went well do it as they did.
 ///
 /// The levels: 0. as it was, once, where the driver lacked memory that the emptied cache may have been; 1.
-/// micro-batches as large as the failed one are cut in two; 2. everything is recomputed, vision passes and loss chunks
-/// are small; 3. single samples. No level is taken twice, so a device that fails for good fails the run.
+/// micro-batches as large as the failed one are cut in two, and nothing is copied ahead; 2. everything is recomputed,
+/// vision passes and loss chunks are small; 3. single samples. No level is taken twice, so a device that fails for good
+/// fails the run.
 class OomGuard {
  public:
   /// Hears of each failed attempt that is followed by another.

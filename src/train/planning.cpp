@@ -69,7 +69,8 @@ planner::Choices cautious_choices(const Config& config, int64_t vision_blocks, i
           .recompute = recompute.is_auto() ? all : recompute.blocks_of(all),
           .vision_tiles_per_pass = config.memory.vision_tiles_per_pass.value_or(1),
           .loss_chunk_rows = config.memory.loss_chunk_rows.value_or(kSmallLossChunk),
-          .expandable_segments = config.memory.expandable_segments};
+          .expandable_segments = config.memory.expandable_segments,
+          .copies_ahead = false};
 }
 
 }  // namespace vlmtrain::train

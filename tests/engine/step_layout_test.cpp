@@ -17,6 +17,16 @@ TEST(StepLayoutTest, TheCutIsDividedAndTheRestStays) {
   EXPECT_EQ(smaller->splits_against(layout), 1);
 }
 
+TEST(StepLayoutTest, CopiesAheadAreGivenUpOnceAndOnlyWhereThereAreSome) {
+  const StepLayout several{.cut = cut_in_order({2, 2}), .recompute = {}};
+  const auto none = with_no_copies_ahead(several);
+  ASSERT_TRUE(none);
+  EXPECT_FALSE(none->copies_ahead);
+  EXPECT_EQ(none->cut, several.cut);
+  EXPECT_FALSE(with_no_copies_ahead(*none));
+  EXPECT_FALSE(with_no_copies_ahead({.cut = cut_in_order({4}), .recompute = {}}));
+}
+
 TEST(StepLayoutTest, TheLeastMemoryIsTakenOnce) {
   const models::RecomputeBlocks all{.vision = 2, .language = 3};
   const auto least = with_least_memory({.cut = cut_in_order({4}), .recompute = {}, .loss_chunk_rows = 1024}, all);
@@ -24,6 +34,7 @@ TEST(StepLayoutTest, TheLeastMemoryIsTakenOnce) {
   EXPECT_EQ(least->recompute, all);
   EXPECT_EQ(least->vision_tiles_per_pass, 1);
   EXPECT_LT(least->loss_chunk_rows, 1024);
+  EXPECT_FALSE(least->copies_ahead);
   EXPECT_EQ(least->cut.sizes, Sizes{4});
   EXPECT_FALSE(with_least_memory(*least, all));
   const auto finer = with_least_memory({.cut = cut_in_order({4}), .recompute = {}, .loss_chunk_rows = 8}, all);

@@ -324,6 +324,19 @@ TEST_F(RehearsalTest, FewerTilesAPassAndSmallerLossChunksTakeLessWhereTheyWork) 
   EXPECT_LT(most_of(*chunks.detail, Component::kLoss), most_of(*whole.detail, Component::kLoss));
 }
 
+TEST_F(RehearsalTest, TheInputsOfTheNextMicroBatchAreCounted) {
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  Choices one_at_a_time = micro_batches_of(2);
+  one_at_a_time.copies_ahead = false;
+  const auto inputs = [&](const Choices& choices, int64_t samples) {
+    return most_of(*process.rehearse(request(choices, samples)).detail, Component::kInput);
+  };
+  const int64_t one = inputs(one_at_a_time, 6);
+  EXPECT_GT(one, 10 * kMiB);
+  EXPECT_EQ(inputs(micro_batches_of(2), 6), 2 * one);
+  EXPECT_EQ(inputs(micro_batches_of(2), 2), one) << "there is no next one";
+}
+
 TEST_F(RehearsalTest, OutOfMemoryIsAnAnswerAndTheProcessGoesOn) {
   const PresetFolder tiny("smolvlm-tiny");
   const RehearsalRequest small{

@@ -96,6 +96,27 @@ TEST_F(TwinTest, CutsOnlyWhatDoesNotFit) {
   EXPECT_THAT(cut->layout.cut.sizes, testing::ElementsAre(2, 1, 1));
 }
 
+TEST_F(TwinTest, GivesUpCopiesAheadBeforeItCuts) {
+  steps_.assign(8, {{shape(4), 2}, {shape(1), 2}});
+  Twin twin(model_.job(), choices_, card_);
+  twin.announce(twin_step(0));
+  twin.announce(twin_step(1));
+  ASSERT_TRUE(twin.foresight(0, kPatience));
+  int64_t limit = twin.foresight(1, kPatience)->peaks.reserved_bytes;
+  for (int64_t step = 2; step < 8; ++step) {
+    limit -= 8 * kMiB;
+    TwinStep tight = twin_step(step, limit);
+    twin.announce(tight);
+    const auto foreseen = twin.foresight(step, kPatience);
+    ASSERT_TRUE(foreseen && foreseen->fits);
+    if (foreseen->layout == tight.layout) continue;
+    EXPECT_FALSE(foreseen->layout.copies_ahead);
+    EXPECT_EQ(foreseen->layout.cut, tight.layout.cut);
+    return;
+  }
+  FAIL() << "an emptied cache was enough";
+}
+
 /// A margin lowers the twin's limit, not the run's. Near its limit an allocator empties its cache in the middle of a
 /// step and needs less than one with room: no such step is foreseen.
 TEST(TwinNearItsLimitTest, ForeseesWhatARunWithMoreRoomTakes) {

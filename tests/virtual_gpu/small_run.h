@@ -53,6 +53,8 @@ class SmallRun {
         engine::CrossEntropy(settings.tasks).gradient_groups());
   }
 
+  int64_t micro_batches() const { return step_.layout_of(*model_, samples_).cut.micro_batches(); }
+
   engine::StepResult step() { return engine::optimizer_step(*training_, samples_, kRates, step_); }
 
   models::VisionLanguageModel& model() { return *model_; }

@@ -70,6 +70,16 @@ TEST_P(TrainingStepTest, AsksTheDriverForNoMemoryOnceItIsWarm) {
   EXPECT_EQ(done.host_allocations, 0U);
 }
 
+TEST_P(TrainingStepTest, CopiesEachMicroBatchWhileTheOneBeforeItComputes) {
+  step();
+  const auto done = step();
+  const auto ahead = static_cast<uint64_t>(run_.micro_batches() - 1);
+  EXPECT_EQ(done.stream_waits, 2 * ahead) << "of the copies for the computation, and of the computation for them";
+  EXPECT_EQ(done.early_copies_beside, 0U);
+  EXPECT_EQ(done.copies_beside.calls > 0, ahead > 0);
+  EXPECT_LT(done.copies_beside.bytes, done.host_to_device_pinned.bytes) << "the first is not copied ahead";
+}
+
 TEST_P(TrainingStepTest, AppliesItsUpdateWithoutTakingMemory) {
   const memory::AllocationTrace trace(at::Device(at::kCUDA, 0));
   for (int i = 0; i < 2; ++i) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,6 +33,9 @@ struct MicroBatch {
 
   int64_t tokens() const { return segments.rows; }
   int64_t label_tokens() const { return labels.numel(); }
+
+  /// Those that are wanted on the device; some may be undefined.
+  std::array<at::Tensor*, 8> tensors();
 
   /// Copies to the device without waiting (from pinned memory if `device` is CUDA).
   MicroBatch to(at::Device device) const;

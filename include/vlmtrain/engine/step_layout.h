@@ -15,6 +15,8 @@ struct StepLayout {
   models::RecomputeBlocks recompute;
   int64_t vision_tiles_per_pass = 0;  ///< 0: all of a micro-batch
   int64_t loss_chunk_rows = 1024;     ///< rows of logits that exist at a time
+  /// On CUDA: a micro-batch is copied to the device while the one before it computes, so that two are there.
+  bool copies_ahead = true;
 
   bool operator==(const StepLayout&) const = default;
 
@@ -25,8 +27,11 @@ struct StepLayout {
 /// `layout` with a cut that is divided; nothing where there is nothing to divide.
 std::optional<StepLayout> with_smaller_micro_batches(StepLayout layout, int64_t failed, Division division);
 
+/// `layout` with nothing copied ahead; nothing where nothing is.
+std::optional<StepLayout> with_no_copies_ahead(StepLayout layout);
+
 /// What takes least memory for the same micro-batches: everything recomputed, one tile a vision pass, the loss in small
-/// chunks. Nothing where that is what `layout` does already.
+/// chunks, nothing copied ahead. Nothing where that is what `layout` does already.
 std::optional<StepLayout> with_least_memory(StepLayout layout, const models::RecomputeBlocks& all_blocks);
 
 }  // namespace vlmtrain::engine

@@ -26,6 +26,7 @@ struct Choices {
   int64_t vision_tiles_per_pass = 0;  ///< 0: all of a micro-batch
   int64_t loss_chunk_rows = 1024;
   bool expandable_segments = true;
+  bool copies_ahead = true;  ///< engine::StepLayout's
   /// By which each step is cut for its own samples (planner/step_cut.h); nothing: into micro-batches of as many.
   std::optional<CostTable> costs = std::nullopt;
 

@@ -29,7 +29,11 @@ struct Counters {
   uint64_t stream_synchronizations = 0;
   uint64_t event_synchronizations = 0;
   uint64_t device_synchronizations = 0;
-  uint64_t blocking_copies = 0;  ///< copies that return only when they are done; counted among the copies as well
+  /// Copies to the device on another stream than the one that computes; counted among the copies as well.
+  CopyCount copies_beside;
+  uint64_t early_copies_beside = 0;  ///< that did not wait for all that had been launched before them
+  uint64_t stream_waits = 0;         ///< of a stream for an event; these hold up no host
+  uint64_t blocking_copies = 0;      ///< copies that return only when they are done; counted among the copies as well
 
   uint64_t host_allocations = 0;  ///< of pinned memory, each of which takes a real driver a millisecond or so
 

@@ -26,6 +26,9 @@ void each(From& from, To& to, const Visit& visit) {
   visit(from.stream_synchronizations, to.stream_synchronizations);
   visit(from.event_synchronizations, to.event_synchronizations);
   visit(from.device_synchronizations, to.device_synchronizations);
+  visit_copies(from.copies_beside, to.copies_beside);
+  visit(from.early_copies_beside, to.early_copies_beside);
+  visit(from.stream_waits, to.stream_waits);
   visit(from.blocking_copies, to.blocking_copies);
   visit(from.host_allocations, to.host_allocations);
   visit(from.unknown_calls, to.unknown_calls);

@@ -33,6 +33,9 @@ struct Counts {
   std::atomic<uint64_t> stream_synchronizations{0};
   std::atomic<uint64_t> event_synchronizations{0};
   std::atomic<uint64_t> device_synchronizations{0};
+  AtomicCopyCount copies_beside;
+  std::atomic<uint64_t> early_copies_beside{0};
+  std::atomic<uint64_t> stream_waits{0};
   std::atomic<uint64_t> blocking_copies{0};
   std::atomic<uint64_t> host_allocations{0};
   std::atomic<uint64_t> unknown_calls{0};

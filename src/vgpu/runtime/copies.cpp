@@ -11,12 +11,14 @@
 #include "vgpu/core/trace.h"
 #include "vgpu/runtime/error.h"
 #include "vgpu/runtime/host_memory.h"
+#include "vgpu/runtime/stream_order.h"
 
 using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::host_memory;
 using vlmtrain::vgpu::state_of_device;
+using vlmtrain::vgpu::stream_order;
 using vlmtrain::vgpu::trace;
 
 namespace {
@@ -40,7 +42,7 @@ const void* source_row(const Copy& copy, size_t index) {
   return static_cast<const std::byte*>(copy.from) + index * copy.from_pitch;
 }
 
-void perform(const Copy& copy) {
+void perform(const Copy& copy, cudaStream_t stream) {
   const size_t bytes = copy.width * copy.rows;
   if (bytes == 0) return;
   const bool to_device = device_memory().contains(copy.to);
@@ -51,6 +53,8 @@ void perform(const Copy& copy) {
   } else if (to_device) {
     const bool pinned = host_memory().is_pinned(copy.from);
     (pinned ? counts().host_to_device_pinned : counts().host_to_device_pageable).add(bytes);
+    if (stream != nullptr) counts().copies_beside.add(bytes);
+    if (!stream_order().is_behind_all(stream)) ++counts().early_copies_beside;
     trace().add({pinned ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
   } else if (from_device) {
     const bool pinned = host_memory().is_pinned(copy.to);
@@ -74,23 +78,23 @@ cudaError_t fill(void* to, int value, size_t bytes) {
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   ++counts().blocking_copies;
   device_clock().wait();
-  perform({to, from, bytes});
+  perform({to, from, bytes}, nullptr);
   return state_of_device();
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  perform({to, from, bytes});
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  perform({to, from, bytes}, stream);
   return state_of_device();
 }
 
-cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t) {
-  perform({to, from, bytes});
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) {
+  perform({to, from, bytes}, stream);
   return state_of_device();
 }
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                              size_t height, cudaMemcpyKind, cudaStream_t) {
-  perform({to, from, width, height, to_pitch, from_pitch});
+                              size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  perform({to, from, width, height, to_pitch, from_pitch}, stream);
   return state_of_device();
 }
 

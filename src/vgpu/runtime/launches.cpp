@@ -17,6 +17,7 @@
 #include "vgpu/core/trace.h"
 #include "vgpu/runtime/error.h"
 #include "vgpu/runtime/kernel_registry.h"
+#include "vgpu/runtime/stream_order.h"
 
 namespace vlmtrain::vgpu {
 
@@ -93,6 +94,7 @@ cudaError_t start(const void* host_function, const Launch& launch) {
   if (!kernel->code->load()) return fail(cudaErrorMemoryAllocation);
   device_clock().queue();
   ++counts().launches;
+  if (launch.stream == nullptr) stream_order().launch();
   ++kernel->launches;
   if (trace().is_on()) {
     trace().add({"launch", text(launch.grid), text(launch.block), std::to_string(launch.shared_bytes), kernel->name});

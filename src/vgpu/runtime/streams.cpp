@@ -14,11 +14,13 @@
 #include "vgpu/core/immortal.h"
 #include "vgpu/core/trace.h"
 #include "vgpu/runtime/error.h"
+#include "vgpu/runtime/stream_order.h"
 
 using vlmtrain::vgpu::counts;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::DeviceClock;
 using vlmtrain::vgpu::state_of_device;
+using vlmtrain::vgpu::stream_order;
 using vlmtrain::vgpu::trace;
 
 namespace {
@@ -101,7 +103,9 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
   return state_of_device();
 }
 
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  ++counts().stream_waits;
+  stream_order().wait(stream, event);
   return cudaSuccess;
 }
 
@@ -149,16 +153,19 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   recorded_events().forget(event);
+  stream_order().forget(event);
   return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   recorded_events().record(event);
+  stream_order().record(event, stream);
   return state_of_device();
 }
 
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t, unsigned) {
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
   recorded_events().record(event);
+  stream_order().record(event, stream);
   return state_of_device();
 }
 

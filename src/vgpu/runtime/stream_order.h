@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace vlmtrain::vgpu {
+
+/// Which launches of the default stream, the one that LibTorch computes on, come before what a stream is given next:
+/// those before the events that it waited for. Thread-safe.
+class StreamOrder {
+ public:
+  void launch() { ++launches_; }
+  void record(cudaEvent_t event, cudaStream_t stream);
+  void wait(cudaStream_t stream, cudaEvent_t event);
+  void forget(cudaEvent_t event);
+
+  /// Whether it comes behind all launches so far.
+  bool is_behind_all(cudaStream_t stream) const;
+
+ private:
+  uint64_t launches_before(cudaStream_t stream) const;
+
+  std::atomic<uint64_t> launches_{0};
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<cudaEvent_t, uint64_t> before_events_;
+  std::map<cudaStream_t, uint64_t> before_streams_;
+};
+
+StreamOrder& stream_order();
+
+}  // namespace vlmtrain::vgpu
