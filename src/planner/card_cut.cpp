@@ -45,10 +45,11 @@ class CardSets final : public SetRehearsal {
   }
 
   Steps run(const std::vector<SampleSet>& steps, const std::vector<engine::Cut>& cuts) override {
-    RehearsalRequest request{.choices = choices_, .steps = {}, .cuts = cuts, .with_step_seconds = true};
+    RehearsalRequest request{
+        .choices = choices_, .steps = {}, .cuts = cuts, .with_costs = true, .with_step_seconds = true};
     for (const SampleSet& step : steps) request.steps.push_back(groups_of(step));
     Outcome outcome = rehearsed_.run(request);
-    return {outcome.peaks(), std::move(outcome.step_seconds)};
+    return {outcome.peaks(), std::move(outcome.step_seconds), outcome.costs ? outcome.costs->optimizer.seconds : 0};
   }
 
  private:
@@ -104,15 +105,19 @@ void choose(Plan& plan, const Option& option) {
 
 }  // namespace
 
-void plan_cut(Plan& plan, RehearsedOptions& rehearsed) {
+void plan_cut(Plan& plan, RehearsedOptions& rehearsed, const Estimate& estimate) {
   if (!is_for_the_planner(plan)) return;
   const CutQuestion question{.drawn = drawn_steps(plan.workload),
                              .largest = worst_steps(plan.workload),
                              .like = {.vision_tiles_per_pass = plan.chosen.choices.vision_tiles_per_pass,
                                       .loss_chunk_rows = plan.chosen.choices.loss_chunk_rows,
                                       .limit_bytes = plan.limit.limit_bytes}};
+  const auto samples = static_cast<double>(plan.workload.samples_per_rank());
   models::RecomputeBlocks best = plan.chosen.choices.recompute;
   for (const auto& blocks : recomputations(plan, rehearsed)) {
+    const bool is_slower_in_one_pass = plan.cut && estimate.step_seconds(1, samples, blocks) >=
+                                                       estimate.step_seconds(plan.cut->passes_per_step, samples, best);
+    if (is_slower_in_one_pass) continue;
     Choices choices = plan.chosen.choices;
     choices.recompute = blocks;
     CardSets sets(rehearsed, choices);

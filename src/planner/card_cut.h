@@ -1,5 +1,6 @@
 #pragma once
 
+#include "planner/estimate.h"
 #include "planner/rehearsed_options.h"
 #include "vlmtrain/planner/plan.h"
 
@@ -7,9 +8,9 @@ namespace vlmtrain::planner {
 
 /// Finds how the steps of a plan that fits are cut, each for its own samples: Plan::cut. Where recomputation is for the
 /// planner, it is the one with which drawn steps are predicted to take least time, of: what the plan has, what a single
-/// sample of the worst needs, everything, and the middle between these; then Plan::chosen is the option with that for
-/// the worst step. Nothing to do where the micro-batch is fixed, all samples are alike, or a step of the worst goes in
-/// one pass with nothing recomputed.
-void plan_cut(Plan& plan, RehearsedOptions& rehearsed);
+/// sample of the worst needs, everything, and the middle between these, but for those that `estimate` finds slower even
+/// if all of a step went in one pass; then Plan::chosen is the option with that for the worst step. Nothing to do where
+/// the micro-batch is fixed, all samples are alike, or a step of the worst goes in one pass with nothing recomputed.
+void plan_cut(Plan& plan, RehearsedOptions& rehearsed, const Estimate& estimate);
 
 }  // namespace vlmtrain::planner

@@ -22,8 +22,9 @@ constexpr int64_t kFullestOfARound = 6;
 /// A sample that takes more of what there is for activations has no place for a second one.
 constexpr double kRoomForTwo = 0.6;
 constexpr int64_t kMostSteps = 12;
-constexpr int64_t kMostPasses = 96;
-/// Of steps of the largest samples: further micro-batches repeat themselves.
+constexpr int64_t kMostPasses = 40;
+/// Of a step: further micro-batches repeat themselves.
+constexpr int64_t kPassesOfDrawn = 8;
 constexpr int64_t kPassesOfLargest = 4;
 constexpr int64_t kMostLowerings = 4;
 constexpr int64_t kLeastLowering = 200;  // of the limit, as a part
@@ -171,50 +172,79 @@ class Learner {
     }
   }
 
+  /// → Bytes reserved at most.
   int64_t run_steps() {
-    std::vector<SampleSet> steps;
-    std::vector<engine::Cut> cuts;
+    describe_drawn();
+    std::vector<Part> parts;
     std::vector<size_t> drawn;
     int64_t passes = 0;
-    plan_.most_passes = plan_.fewest_passes = 0;
     for (size_t i = 0; i < question_.drawn.size() && std::ssize(drawn) < kMostSteps && passes < kMostPasses; ++i) {
-      drawn.push_back(steps.size());
-      steps.push_back(question_.drawn[i]);
-      cuts.push_back(cut_by_memory(steps.back(), plan_.table));
-      const int64_t these = cuts.back().micro_batches();
-      passes += these;
-      plan_.most_passes = std::max(plan_.most_passes, these);
-      plan_.fewest_passes = plan_.fewest_passes == 0 ? these : std::min(plan_.fewest_passes, these);
+      drawn.push_back(parts.size());
+      parts.push_back(part_of(question_.drawn[i], kPassesOfDrawn));
+      passes += parts.back().cut.micro_batches();
       if (i >= question_.largest.size()) continue;
-      steps.push_back(first_passes(question_.largest[i]));
-      cuts.push_back(cut_by_memory(steps.back(), plan_.table));
+      parts.push_back(part_of(question_.largest[i], kPassesOfLargest));
+      passes += parts.back().cut.micro_batches();
+    }
+    std::vector<SampleSet> steps;
+    std::vector<engine::Cut> cuts;
+    steps.reserve(parts.size());
+    cuts.reserve(parts.size());
+    for (const Part& part : parts) {
+      steps.push_back(part.samples);
+      cuts.push_back(part.cut);
     }
     const auto found = rehearsal_.run(steps, cuts);
     plan_.peaks = found.peaks;
     plan_.rehearsed_steps = std::ssize(drawn);
-    const auto count = static_cast<double>(drawn.size());
-    plan_.passes_per_step = static_cast<double>(passes) / count;
     if (found.seconds.empty()) return found.peaks.reserved_bytes;
     double seconds = 0;
     double samples = 0;
-    for (const size_t step : drawn) {
-      seconds += found.seconds[step];
-      samples += static_cast<double>(steps[step].size());
+    for (const size_t place : drawn) {
+      const double passes_seconds = found.seconds[place] - found.optimizer_seconds;
+      seconds += found.optimizer_seconds + passes_seconds / parts[place].share;
+      samples += static_cast<double>(steps[place].size()) / parts[place].share;
     }
-    plan_.step_seconds = seconds / count;
+    plan_.step_seconds = seconds / static_cast<double>(drawn.size());
     plan_.samples_per_second = samples / seconds;
     return found.peaks.reserved_bytes;
   }
 
-  /// Of a step of the largest samples, what fills some micro-batches.
-  SampleSet first_passes(const SampleSet& step) const {
-    const engine::Cut cut = cut_by_memory(step, plan_.table);
-    SampleSet samples;
-    for (int64_t i = 0; i < std::min(kPassesOfLargest, cut.micro_batches()); ++i) {
-      const SampleSet set = set_of(step, cut, i);
-      samples.insert(samples.end(), set.begin(), set.end());
+  /// Into how many micro-batches all drawn steps go.
+  void describe_drawn() {
+    plan_.most_passes = plan_.fewest_passes = 0;
+    int64_t passes = 0;
+    for (const SampleSet& step : question_.drawn) {
+      const int64_t these = cut_by_memory(step, plan_.table).micro_batches();
+      passes += these;
+      plan_.most_passes = std::max(plan_.most_passes, these);
+      plan_.fewest_passes = plan_.fewest_passes == 0 ? these : std::min(plan_.fewest_passes, these);
     }
-    return samples;
+    plan_.passes_per_step = static_cast<double>(passes) / static_cast<double>(question_.drawn.size());
+  }
+
+  /// Some micro-batches of a step.
+  struct Part {
+    SampleSet samples;
+    engine::Cut cut;
+    double share = 1;  ///< of the step's samples
+  };
+
+  /// The fullest and others from among all; they come the fullest first.
+  Part part_of(const SampleSet& step, int64_t most_passes) const {
+    const engine::Cut whole = cut_by_memory(step, plan_.table);
+    const int64_t passes = std::min(most_passes, whole.micro_batches());
+    Part part;
+    std::vector<int64_t> sizes;
+    sizes.reserve(static_cast<size_t>(passes));
+    for (int64_t i = 0; i < passes; ++i) {
+      const SampleSet set = set_of(step, whole, i * whole.micro_batches() / passes);
+      part.samples.insert(part.samples.end(), set.begin(), set.end());
+      sizes.push_back(std::ssize(set));
+    }
+    part.cut = engine::cut_in_order(std::move(sizes));
+    part.share = static_cast<double>(part.samples.size()) / static_cast<double>(step.size());
+    return part;
   }
 
   SetRehearsal& rehearsal_;

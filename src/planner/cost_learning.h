@@ -24,8 +24,9 @@ class SetRehearsal {
   virtual std::vector<int64_t> bytes_of(const std::vector<SampleSet>& sets) = 0;
 
   struct Steps {
-    StepPeaks peaks;              ///< over all
-    std::vector<double> seconds;  ///< predicted, of each; empty where nothing predicts
+    StepPeaks peaks;               ///< over all
+    std::vector<double> seconds;   ///< predicted, of each; empty where nothing predicts
+    double optimizer_seconds = 0;  ///< of these in each
   };
   /// Steps one after another, as a run does them.
   virtual Steps run(const std::vector<SampleSet>& steps, const std::vector<engine::Cut>& cuts) = 0;
@@ -50,8 +51,8 @@ struct CutQuestion {
 
 /// Learns a table: rehearses single samples and small sets of the drawn and the largest ones, fits, cuts the drawn
 /// steps by the fit, rehearses the micro-batches that are most at the limit, fits again, and so on; at last drawn steps
-/// one after another with the largest between them. Where these reserve more than the limit, since changing sizes
-/// fragment memory, the table's limit is lowered by as much. Deterministic.
+/// one after another with the largest between them, of each no more than some of its micro-batches. Where these reserve
+/// more than the limit, since changing sizes fragment memory, the table's limit is lowered by as much. Deterministic.
 CutPlan learn_cut(SetRehearsal& rehearsal, const CutQuestion& question);
 
 }  // namespace vlmtrain::planner

@@ -78,6 +78,11 @@ double Estimate::micro_batch_seconds(int64_t micro_batch_size, const models::Rec
                     static_cast<double>(recompute.language) * language_.seconds);
 }
 
+double Estimate::step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const {
+  const double sample = micro_batch_seconds(1, recompute) - micro_batch_seconds(0, recompute);
+  return micro_batches * micro_batch_seconds(0, recompute) + samples * sample + optimizer_seconds_;
+}
+
 std::vector<models::RecomputeBlocks> Estimate::recompute_order() const {
   std::vector<models::RecomputeBlocks> order{{}};
   const auto add = [&order](int64_t models::RecomputeBlocks::*tower, int64_t blocks, const Block& block) {

@@ -26,6 +26,8 @@ class Estimate {
   int64_t reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
   /// Forward and backward pass of one micro-batch.
   double micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
+  /// Of a step of so many samples in so many micro-batches, which need not be equal ones.
+  double step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const;
   double optimizer_seconds() const { return optimizer_seconds_; }
 
   /// Which blocks to recompute as more and more have to be: from none to all, one more at each step, first those of the

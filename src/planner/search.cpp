@@ -108,7 +108,7 @@ Plan make_plan(const PlanRequest& request) {
   }
   if (plan.fits && request.with_cut) {
     plan.detail = *rehearsed.outcome_of(plan.chosen.choices, /*with_timeline=*/false).detail;
-    plan_cut(plan, rehearsed);
+    plan_cut(plan, rehearsed, search->estimate());
   }
   const Outcome& outcome = rehearsed.outcome_of(plan.chosen.choices, request.with_timeline);
   plan.worst = rehearsed.batch_of(plan.chosen.choices);
