@@ -225,8 +225,13 @@ void examine(const Mixture& mixture, int64_t count, uint64_t seed) {
   if (mixture.lora_rank > 0) request.job.lora = nn::LoraSettings{.rank = mixture.lora_rank};
   request.card = planner::card_by_name(mixture.card);
   request.workload = {.candidates = planner::worst_batches(samples, kGlobalBatch), .global_batch_size = kGlobalBatch};
+  const auto draw = [&] {
+    Samples step;
+    for (int64_t sample = 0; sample < kGlobalBatch; ++sample) step.push_back(random.one_of(samples).shape);
+    return step;
+  };
   const planner::Plan equal = planner::make_plan(request);
-  request.workload.drawn = planner::draw_samples(samples, kGlobalBatch, seed);
+  for (int64_t i = 0; i < planner::steps_to_draw(kGlobalBatch); ++i) request.workload.drawn.push_back(draw());
   const planner::Plan plan = planner::make_plan(request);
   fmt::print(stderr, "{} on {}: {:.1f} s, with the cut {:.1f} s; {} of {} blocks\n", mixture.model, mixture.card,
              equal.effort.seconds, plan.effort.seconds,
@@ -244,8 +249,7 @@ void examine(const Mixture& mixture, int64_t count, uint64_t seed) {
   std::vector<engine::Cut> fixed_cuts;
   int64_t optimum = 0;
   for (int64_t i = 0; i < count; ++i) {
-    Samples step;
-    for (int64_t sample = 0; sample < kGlobalBatch; ++sample) step.push_back(random.one_of(samples).shape);
+    Samples step = draw();
     cuts.push_back(planner::cut_by_memory(step, plan.cut->table));
     equal_cuts.push_back(engine::equal_cut(kGlobalBatch, equal.chosen.choices.micro_batch_size));
     fixed_cuts.push_back(engine::equal_cut(kGlobalBatch, kFixedMicroBatch));

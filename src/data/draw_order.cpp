@@ -1,6 +1,7 @@
 #include "vlmtrain/data/draw_order.h"
 
 #include <algorithm>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -9,6 +10,28 @@
 #include "vlmtrain/base/rng.h"
 
 namespace vlmtrain::data {
+
+/// The newest epoch of each lane that was asked for.
+class EpochsMade {
+ public:
+  explicit EpochsMade(size_t lanes) : newest_(lanes) {}
+
+  template <class Make>
+  std::shared_ptr<const EpochOrder> of(int64_t lane, int64_t epoch, const Make& make) {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = newest_.at(static_cast<size_t>(lane));
+    if (entry.order == nullptr || entry.epoch != epoch) entry = {epoch, std::make_shared<const EpochOrder>(make())};
+    return entry.order;
+  }
+
+ private:
+  struct Entry {
+    int64_t epoch = 0;
+    std::shared_ptr<const EpochOrder> order;
+  };
+  std::mutex mutex_;
+  std::vector<Entry> newest_;
+};
 
 namespace {
 
@@ -66,7 +89,8 @@ DrawOrder::DrawOrder(std::vector<Lane> lanes, std::vector<ShareChange> shares, O
       settings_(std::move(settings)),
       lane_of_(static_cast<size_t>(samples), -1),
       sizes_(std::move(sizes)),
-      is_packed_(std::move(is_packed)) {
+      is_packed_(std::move(is_packed)),
+      epochs_(std::make_shared<EpochsMade>(lanes_.size())) {
   VLMTRAIN_CHECK(chooser_.lanes() == std::ssize(lanes_), "{} lanes and shares of {}", lanes_.size(), chooser_.lanes());
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     for (const int64_t sample : lanes_[lane].samples) {
@@ -77,7 +101,11 @@ DrawOrder::DrawOrder(std::vector<Lane> lanes, std::vector<ShareChange> shares, O
   }
 }
 
-EpochOrder DrawOrder::epoch(int64_t number, int64_t epoch) const {
+std::shared_ptr<const EpochOrder> DrawOrder::epoch(int64_t number, int64_t epoch) const {
+  return epochs_->of(number, epoch, [&] { return made(number, epoch); });
+}
+
+EpochOrder DrawOrder::made(int64_t number, int64_t epoch) const {
   const auto& samples = lane(number).samples;
   const auto count = std::ssize(samples);
   auto order = settings_.blocks.empty()
@@ -142,27 +170,27 @@ void DrawOrder::check(const Cursor& cursor, const std::string& dataset) const {
 
 LaneWalk::LaneWalk(const DrawOrder& order, int64_t lane, Place start)
     : order_(&order), lane_(lane), place_(start), epoch_(order.epoch(lane, start.epoch)) {
-  VLMTRAIN_CHECK(start.epoch >= 0 && start.position >= 0 && start.position < std::ssize(epoch_.samples),
-                 "position {} of epoch {} with {} samples", start.position, start.epoch, epoch_.samples.size());
+  VLMTRAIN_CHECK(start.epoch >= 0 && start.position >= 0 && start.position < std::ssize(epoch_->samples),
+                 "position {} of epoch {} with {} samples", start.position, start.epoch, epoch_->samples.size());
 }
 
 double LaneWalk::samples_of_unit() const {
-  return static_cast<double>(epoch_.samples.size()) / static_cast<double>(std::max<int64_t>(1, epoch_.units()));
+  return static_cast<double>(epoch_->samples.size()) / static_cast<double>(std::max<int64_t>(1, epoch_->units()));
 }
 
 LaneWalk::Unit LaneWalk::next() {
-  if (place_.position == std::ssize(epoch_.samples)) {
+  if (place_.position == std::ssize(epoch_->samples)) {
     place_ = {.epoch = place_.epoch + 1, .position = 0};
     epoch_ = order_->epoch(lane_, place_.epoch);
   }
   const Place begin = place_;
-  place_.position = epoch_.end_of_unit(begin.position);
+  place_.position = epoch_->end_of_unit(begin.position);
   Unit unit{.begin = begin,
             .behind = place_,
-            .samples = std::span(epoch_.samples)
+            .samples = std::span(epoch_->samples)
                            .subspan(static_cast<size_t>(begin.position),
                                     static_cast<size_t>(place_.position - begin.position))};
-  if (place_.position == std::ssize(epoch_.samples)) unit.behind = {.epoch = begin.epoch + 1, .position = 0};
+  if (place_.position == std::ssize(epoch_->samples)) unit.behind = {.epoch = begin.epoch + 1, .position = 0};
   return unit;
 }
 

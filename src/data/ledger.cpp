@@ -64,7 +64,8 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
   }
   for (size_t lane = 0; lane < next.lanes.size(); ++lane) {
     const auto [epoch, position] = next.lanes[lane];
-    const auto drawn = order.epoch(static_cast<int64_t>(lane), 0).samples;
+    const auto first = order.epoch(static_cast<int64_t>(lane), 0);
+    const std::vector<int64_t>& drawn = first->samples;
     const int64_t used = epoch > 0 ? std::ssize(drawn) : position;
     VLMTRAIN_CHECK(used <= std::ssize(drawn), "position {} of {} samples", used, drawn.size());
     for (int64_t place = 0; place < used; ++place) ledger.mark_used(drawn[static_cast<size_t>(place)]);

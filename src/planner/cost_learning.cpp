@@ -203,7 +203,7 @@ class Learner {
     for (const size_t place : drawn) {
       const double passes_seconds = found.seconds[place] - found.optimizer_seconds;
       seconds += found.optimizer_seconds + passes_seconds / parts[place].share;
-      samples += static_cast<double>(steps[place].size()) / parts[place].share;
+      samples += static_cast<double>(parts[place].samples_of_step);
     }
     plan_.step_seconds = seconds / static_cast<double>(drawn.size());
     plan_.samples_per_second = samples / seconds;
@@ -212,6 +212,7 @@ class Learner {
 
   /// Into how many micro-batches all drawn steps go.
   void describe_drawn() {
+    plan_.drawn_steps = std::ssize(question_.drawn);
     plan_.most_passes = plan_.fewest_passes = 0;
     int64_t passes = 0;
     for (const SampleSet& step : question_.drawn) {
@@ -220,14 +221,15 @@ class Learner {
       plan_.most_passes = std::max(plan_.most_passes, these);
       plan_.fewest_passes = plan_.fewest_passes == 0 ? these : std::min(plan_.fewest_passes, these);
     }
-    plan_.passes_per_step = static_cast<double>(passes) / static_cast<double>(question_.drawn.size());
+    plan_.passes_per_step = static_cast<double>(passes) / static_cast<double>(plan_.drawn_steps);
   }
 
   /// Some micro-batches of a step.
   struct Part {
     SampleSet samples;
     engine::Cut cut;
-    double share = 1;  ///< of the step's samples
+    double share = 1;  ///< of what the step's samples take
+    int64_t samples_of_step = 0;
   };
 
   /// The fullest and others from among all; they come the fullest first.
@@ -237,13 +239,21 @@ class Learner {
     Part part;
     std::vector<int64_t> sizes;
     sizes.reserve(static_cast<size_t>(passes));
-    for (int64_t i = 0; i < passes; ++i) {
-      const SampleSet set = set_of(step, whole, i * whole.micro_batches() / passes);
+    double own_bytes = 0;
+    double all_bytes = 0;
+    for (int64_t i = 0; i < whole.micro_batches(); ++i) {
+      const SampleSet set = set_of(step, whole, i);
+      const auto bytes = static_cast<double>(plan_.table.bytes(sizes_of(set)) - plan_.table.base_bytes);
+      all_bytes += bytes;
+      const int64_t next = std::ssize(sizes) * whole.micro_batches() / passes;
+      if (std::ssize(sizes) == passes || i < next) continue;
+      own_bytes += bytes;
       part.samples.insert(part.samples.end(), set.begin(), set.end());
       sizes.push_back(std::ssize(set));
     }
     part.cut = engine::cut_in_order(std::move(sizes));
-    part.share = static_cast<double>(part.samples.size()) / static_cast<double>(step.size());
+    part.share = all_bytes > 0 ? own_bytes / all_bytes : 1;
+    part.samples_of_step = std::ssize(step);
     return part;
   }
 
@@ -294,7 +304,8 @@ CutPlan learn_cut(SetRehearsal& rehearsal, const CutQuestion& question) {
 
 nlohmann::ordered_json CutPlan::to_json() const {
   const auto known = [](double number) { return number > 0 ? nlohmann::ordered_json(number) : nullptr; };
-  return {{"passes_per_step", passes_per_step},
+  return {{"drawn_steps", drawn_steps},
+          {"passes_per_step", passes_per_step},
           {"fewest_passes", fewest_passes},
           {"most_passes", most_passes},
           {"step_seconds", known(step_seconds)},

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
 
 namespace vlmtrain::planner {
 
@@ -15,27 +14,17 @@ constexpr int64_t kMostSamples = 4096;
 
 }  // namespace
 
-std::vector<data::SampleShape> draw_samples(const std::vector<MeasuredSample>& samples, int64_t global_batch_size,
-                                            uint64_t seed) {
-  VLMTRAIN_CHECK(!samples.empty() && global_batch_size > 0, "{} samples in batches of {}", samples.size(),
-                 global_batch_size);
-  const int64_t count = std::max(kFewestSteps * global_batch_size, std::min(kSteps * global_batch_size, kMostSamples));
-  const auto order = permutation(std::ssize(samples), stream_seed(seed, "drawn steps"));
-  std::vector<data::SampleShape> drawn;
-  drawn.reserve(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t place = order[static_cast<size_t>(i % std::ssize(order))];
-    drawn.push_back(samples[static_cast<size_t>(place)].shape);
-  }
-  return drawn;
+int64_t steps_to_draw(int64_t samples_of_step) {
+  VLMTRAIN_CHECK(samples_of_step > 0, "a step of {} samples", samples_of_step);
+  return std::clamp(kMostSamples / samples_of_step, kFewestSteps, kSteps);
 }
 
 std::vector<std::vector<data::SampleShape>> drawn_steps(const Workload& workload) {
-  const int64_t each = workload.samples_per_rank();
   std::vector<std::vector<data::SampleShape>> steps;
-  for (int64_t first = 0; first + each <= std::ssize(workload.drawn); first += each) {
-    const auto begin = workload.drawn.begin() + first;
-    steps.emplace_back(begin, begin + each);
+  steps.reserve(workload.drawn.size());
+  for (const auto& step : workload.drawn) {
+    const auto each = std::max<int64_t>(1, std::ssize(step) / workload.world_size);
+    steps.emplace_back(step.begin(), step.begin() + each);
   }
   return steps;
 }

@@ -120,9 +120,9 @@ HostLimit host_limit(memory::HostRoom room, std::optional<double> limit_gigabyte
   HostLimit limit{.room = std::move(room), .margin_percent = margin_percent(mode)};
   limit.margin_bytes = std::llround(static_cast<double>(limit.room.bytes) * limit.margin_percent / 100);
   limit.process_bytes = needs.process_bytes;
-  limit.ahead_bytes = std::min(2 * needs.global_batch_size * needs.sample_bytes,
+  limit.ahead_bytes = std::min(2 * needs.samples_of_step * needs.sample_bytes,
                                bytes_for_samples_ahead(limit.room.bytes, needs.process_bytes));
-  limit.samples_bytes = limit.ahead_bytes + needs.global_batch_size * needs.sample_bytes +
+  limit.samples_bytes = limit.ahead_bytes + needs.samples_of_step * needs.sample_bytes +
                         needs.threads * (needs.sample_bytes + needs.making_bytes);
   limit.libraries_bytes = kLibraryBytes;
   limit.tensor_bytes = std::max<int64_t>(0, limit.room.bytes - limit.margin_bytes - limit.total_bytes(0));
@@ -134,8 +134,10 @@ int64_t bytes_for_samples_ahead(int64_t limit_bytes, int64_t used_bytes) {
   return std::max<int64_t>(1, (limit_bytes - used_bytes) / kShare);
 }
 
-HostPlan make_host_plan(const HostPlanRequest& request) {
+HostPlan make_host_plan(const HostPlanRequest& asked) {
   const auto start = std::chrono::steady_clock::now();
+  HostPlanRequest request = asked;
+  keep_to(request.fixed, request.workload);
   HostPlan plan;
   plan.model = request.model;
   plan.job = request.job;

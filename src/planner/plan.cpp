@@ -2,6 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
 #include "planner/plan_json.h"
 
 namespace vlmtrain::planner {
@@ -75,6 +79,16 @@ nlohmann::ordered_json average_json(const AverageStep& average, const Plan& plan
 std::string Suggestion::text() const {
   if (arguments.empty()) return note;
   return fmt::format("{}: {}", fmt::join(arguments, " "), note);
+}
+
+int64_t Workload::samples_per_rank() const {
+  const int64_t units = global_batch_size / world_size;
+  if (!packed) return units;
+  const int64_t samples = std::max<int64_t>(1, std::llround(packed->per_pack * static_cast<double>(units)));
+  constexpr int64_t kParts = 4;
+  const auto even = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(samples))) / kParts;
+  const int64_t part = packed->micro_batch > 0 ? packed->micro_batch : std::max<int64_t>(1, even);
+  return std::max<int64_t>(1, (samples + part / 2) / part) * part;
 }
 
 StepPeaks Plan::peaks() const {

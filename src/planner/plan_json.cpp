@@ -42,6 +42,7 @@ nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak) {
 nlohmann::ordered_json planned_json(const PlannedStep& step) {
   const data::SampleShape& largest = step.worst.shapes.front();
   const std::string& id = step.worst.first_id;
+  const auto& packed = step.workload.packed;
   return {{"fits", step.fits},
           {"model", step.model},
           {"precision", engine::name_of(step.job.precision)},
@@ -51,6 +52,7 @@ nlohmann::ordered_json planned_json(const PlannedStep& step) {
           {"micro_batch_size", step.choices.micro_batch_size},
           {"gradient_accumulation_steps", step.workload.samples_per_rank() / step.choices.micro_batch_size},
           {"global_batch_size", step.workload.global_batch_size},
+          {"samples_per_pack", packed ? nlohmann::ordered_json(packed->per_pack) : nullptr},
           {"world_size", step.workload.world_size},
           {"recompute", blocks_json(step.choices.recompute)},
           {"blocks", blocks_json({step.detail.vision_blocks, step.detail.language_blocks})},

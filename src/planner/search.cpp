@@ -21,9 +21,10 @@ void check(const Job& job, const TargetCard& card, const Workload& workload, con
   }
   if (workload.global_batch_size % workload.world_size != 0) {
     throw usage_error(
-        "the global batch of {} samples cannot be shared equally by {} ranks; it is kept exactly, so choose a multiple "
-        "of the ranks",
-        workload.global_batch_size, workload.world_size);
+        "the global batch of {} {} cannot be shared equally by {} ranks; it is kept exactly, so choose a multiple of "
+        "the "
+        "ranks",
+        workload.global_batch_size, workload.packed ? "packs" : "samples", workload.world_size);
   }
   const int64_t share = workload.samples_per_rank();
   if (fixed.micro_batch_size && share % *fixed.micro_batch_size != 0) {
@@ -75,8 +76,10 @@ void restate(Plan& plan, RehearsedOptions& rehearsed, const SampleBatch& worse) 
 
 }  // namespace
 
-Plan make_plan(const PlanRequest& request) {
+Plan make_plan(const PlanRequest& asked) {
   const auto start = std::chrono::steady_clock::now();
+  PlanRequest request = asked;
+  keep_to(request.fixed, request.workload);
   check(request.job, request.card, request.workload, request.fixed);
   Plan plan;
   plan.model = request.model;

@@ -70,10 +70,14 @@ std::string plan_headline(const planner::Plan& plan) {
   if (!plan.fits) return refusal_headline(plan);
   std::string ranks;
   if (plan.workload.world_size > 1) ranks = fmt::format(" x {} ranks", plan.workload.world_size);
-  std::string text = fmt::format("fits: {:.1f} of {:.1f} GB, micro-batch {} x accumulation {}{} = global batch {}",
+  const planner::Workload& workload = plan.workload;
+  const std::string batch =
+      workload.packed ? fmt::format("{} of {}", counted(workload.samples_per_rank() * workload.world_size, "sample"),
+                                    counted(workload.global_batch_size, "pack"))
+                      : fmt::format("global batch {}", workload.global_batch_size);
+  std::string text = fmt::format("fits: {:.1f} of {:.1f} GB, micro-batch {} x accumulation {}{} = {}",
                                  in_gigabytes(plan.total_bytes()), in_gigabytes(plan.limit.card_bytes),
-                                 plan.chosen.choices.micro_batch_size, plan.accumulation_steps(), ranks,
-                                 plan.workload.global_batch_size);
+                                 plan.chosen.choices.micro_batch_size, plan.accumulation_steps(), ranks, batch);
   if (plan.cut)
     text += fmt::format(" for the largest, {:.1f} micro-batches a step on average", plan.cut->passes_per_step);
   if (const std::string blocks = recomputing(plan); !blocks.empty()) text += ", " + blocks;

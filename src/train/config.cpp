@@ -184,22 +184,21 @@ int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOp
                      0, std::llround(std::ceil(left / static_cast<double>(training.global_batch_size) - kRounding)));
 }
 
-int64_t micro_batch_size(const engine::TrainingOptions& training) {
-  const int64_t global = training.global_batch_size;
-  if (!training.micro_batch_size) {
-    int64_t size = std::min(kLargestAutomaticMicroBatch, global);
-    while (global % size != 0) --size;
-    return size;
-  }
-  const int64_t size = *training.micro_batch_size;
-  if (size > global || global % size != 0) {
-    throw usage_error(
-        "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch is kept "
-        "exactly, "
-        "so choose a divisor of it, or auto",
-        size, global);
-  }
+int64_t micro_batch_size(const engine::TrainingOptions& training, int64_t samples_of_step) {
+  if (training.micro_batch_size) return *training.micro_batch_size;
+  int64_t size = std::min(kLargestAutomaticMicroBatch, samples_of_step);
+  while (samples_of_step % size != 0) --size;
   return size;
+}
+
+void check_micro_batch(const Config& config) {
+  const auto& size = config.training.micro_batch_size;
+  const int64_t global = config.training.global_batch_size;
+  if (!size || config.data.packing || (*size <= global && global % *size == 0)) return;
+  throw usage_error(
+      "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch is kept exactly, "
+      "so choose a divisor of it, or auto",
+      *size, global);
 }
 
 }  // namespace vlmtrain::train

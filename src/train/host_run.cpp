@@ -95,23 +95,24 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
   const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
                                  .sample_bytes = largest_sample(workload.candidates),
                                  .making_bytes = making_bytes,
-                                 .global_batch_size = config.training.global_batch_size,
+                                 .samples_of_step = workload.samples_per_rank(),
                                  .threads = config.data.num_workers};
   const memory::HostRoom room = memory::host_room();
   const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);
   bytes_ahead_ = limit.ahead_bytes;
 
   const planner::PlanRequest asked = plan_request(config, job, /*card=*/{}, std::move(workload));
-  const HostPlanRequest request{.model = asked.model,
-                                .job = asked.job,
-                                .mode = asked.mode,
-                                .room = room,
-                                .limit_gigabytes = asked.limit_gigabytes,
-                                .needs = needs,
-                                .workload = asked.workload,
-                                .fixed = asked.fixed,
-                                .largest_micro_batch = micro_batch_size(config.training),
-                                .sample_limits = std::move(limits)};
+  const HostPlanRequest request{
+      .model = asked.model,
+      .job = asked.job,
+      .mode = asked.mode,
+      .room = room,
+      .limit_gigabytes = asked.limit_gigabytes,
+      .needs = needs,
+      .workload = asked.workload,
+      .fixed = asked.fixed,
+      .largest_micro_batch = micro_batch_size(config.training, asked.workload.samples_per_rank()),
+      .sample_limits = std::move(limits)};
   make_plan(config, request, limit, kept);
   if (kept) go_on_with(request, config.memory.allow_splits, *kept);
   if (!plan_) return;

@@ -39,7 +39,7 @@ planner::EvaluationPlan plan_on_host(const Config& config, planner::EvaluationRe
   const planner::HostNeeds needs{.process_bytes = memory::host_bytes(),
                                  .sample_bytes = largest_sample(request.candidates),
                                  .making_bytes = making_bytes,
-                                 .global_batch_size = request.batch_size.value_or(kBatchOnHost),
+                                 .samples_of_step = request.batch_size.value_or(kBatchOnHost),
                                  .threads = config.data.num_workers};
   request.limit_bytes =
       planner::host_limit(memory::host_room(), config.memory.limit_gb, config.memory.mode, needs).tensor_bytes;

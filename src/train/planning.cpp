@@ -4,11 +4,27 @@
 #include "train/task_balance.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/data/drawn_steps.h"
 #include "vlmtrain/planner/drawn_steps.h"
 #include "vlmtrain/planner/worst_case.h"
 #include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {
+
+namespace {
+
+double samples_per_pack(const data::DrawOrder& order) {
+  double samples = 0;
+  double packs = 0;
+  for (int64_t lane = 0; lane < order.lanes(); ++lane) {
+    const auto epoch = order.epoch(lane, 0);
+    samples += static_cast<double>(epoch->samples.size());
+    packs += static_cast<double>(epoch->units());
+  }
+  return samples / packs;
+}
+
+}  // namespace
 
 planner::Job job_of(const Config& config, const engine::TaskSettings& tasks) {
   return {.model = config.model.path,
@@ -35,7 +51,14 @@ planner::PlanRequest plan_request(const Config& config, planner::Job job, planne
                     .expandable_segments = config.memory.expandable_segments}};
 }
 
-planner::Workload workload_of(const data::Outlines& outlines, const Config& config) {
+data::DrawOrder order_of(const data::DataSet& data_set, const Config& config, data::Outlines& outlines) {
+  auto settings = data::order_settings(config.data, static_cast<uint64_t>(config.training.seed));
+  settings.blocks = data_set.blocks();
+  if (settings.packs) data::refuse_larger_than_packs(*settings.packs, outlines);
+  return data::draw_order(data_set, config.data.task_shares, outlines, std::move(settings));
+}
+
+planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config) {
   std::vector<planner::MeasuredSample> measured;
   for (size_t i = 0; i < outlines.shapes.size(); ++i) {
     if (outlines.shapes[i]) measured.push_back({outlines.ids[i], *outlines.shapes[i]});
@@ -44,20 +67,26 @@ planner::Workload workload_of(const data::Outlines& outlines, const Config& conf
     throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train.name(),
                      outlines.shapes.size(), outlines.problems.begin()->second.message);
   }
-  const int64_t global = config.training.global_batch_size;
-  auto drawn = planner::draw_samples(measured, global, static_cast<uint64_t>(config.training.seed));
-  return {.candidates = planner::worst_batches(std::move(measured), global),
-          .global_batch_size = global,
-          .drawn = std::move(drawn)};
+  planner::Workload workload{.candidates = {}, .global_batch_size = config.training.global_batch_size};
+  if (order.settings().packs) {
+    workload.packed = planner::PackedSamples{.per_pack = samples_per_pack(order),
+                                             .micro_batch = config.training.micro_batch_size.value_or(0)};
+  }
+  const int64_t samples = workload.samples_per_rank();
+  workload.drawn = data::drawn_steps(order, outlines, workload.global_batch_size, planner::steps_to_draw(samples));
+  workload.candidates = planner::worst_batches(std::move(measured), samples);
+  return workload;
 }
 
-PlannedData look_at_data_to_plan(const io::Records& records, const models::Processor& processor, const Config& config) {
-  const data::Outlines outlines = look_at_data(records, processor, config, config.data.train.name(), /*cache=*/{});
+PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor,
+                                 const Config& config) {
+  data::Outlines outlines = look_at_data(records, processor, config, config.data.train.name(), /*cache=*/{});
+  const data::DrawOrder order = order_of(records, config, outlines);
   if (!outlines.problems.empty()) {
     spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train.name(),
                  outlines.problems.size(), records.size(), outlines.problems.begin()->second.message);
   }
-  return {.workload = workload_of(outlines, config),
+  return {.workload = workload_of(outlines, order, config),
           .tasks = task_settings(config.training.balance, data::Tasks(outlines, records))};
 }
 

@@ -58,7 +58,7 @@ RunSetup::RunSetup(const Config& config, at::Device device)
   settle_steps(config);
   if (config.evaluation.are_wanted()) look_at_evaluated(config);
   const planner::Job job = job_of(config, tasks->initial_settings());
-  make_plan(config, device, job, workload_of(outlines, config), outlines.making_bytes);
+  make_plan(config, device, job, workload_of(outlines, *order, config), outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
   load(config, device, job);
 }
@@ -77,10 +77,7 @@ void RunSetup::find_newest(const Config& config) {
 }
 
 void RunSetup::make_order(const Config& config, data::Outlines& outlines) {
-  auto settings = data::order_settings(config.data, static_cast<uint64_t>(config.training.seed));
-  settings.blocks = records->blocks();
-  if (settings.packs) data::refuse_larger_than_packs(*settings.packs, outlines);
-  order.emplace(data::draw_order(*records, config.data.task_shares, outlines, std::move(settings)));
+  order.emplace(order_of(*records, config, outlines));
   const std::string sizes = order->fingerprint();
   describe_packs();
   if (sizes.empty()) return;
@@ -97,9 +94,10 @@ void RunSetup::describe_packs() const {
   if (!limits) return;
   data::Packs packs;
   for (int64_t lane = 0; lane < order->lanes(); ++lane) {
-    const data::EpochOrder epoch = order->epoch(lane, 0);
-    for (const int64_t end : epoch.ends) packs.ends.push_back(std::ssize(packs.samples) + end);
-    packs.samples.insert(packs.samples.end(), epoch.samples.begin(), epoch.samples.end());
+    const auto epoch = order->epoch(lane, 0);
+    const int64_t before = std::ssize(packs.samples);
+    for (const int64_t end : epoch->ends) packs.ends.push_back(before + end);
+    packs.samples.insert(packs.samples.end(), epoch->samples.begin(), epoch->samples.end());
   }
   const data::PackFill fill = data::fill_of(packs, order->sizes(), *limits);
   spdlog::info(
@@ -203,11 +201,12 @@ double RunSetup::schedule_factor() const {
 
 std::string RunSetup::describe_cut(const Config& config) const {
   const int64_t micro = choices.micro_batch_size;
+  if (!choices.costs && order->settings().packs) return fmt::format("in micro-batches of {} samples", micro);
   if (!choices.costs) return fmt::format("in {} micro-batches of {}", config.training.global_batch_size / micro, micro);
   const auto& cut = plan ? plan->cut() : host->cut();
   if (!cut) return "each cut by what its samples take, as the run began";
   return fmt::format("each cut by what its samples take: {:.1f} micro-batches on average, {} to {} in {} drawn steps",
-                     cut->passes_per_step, cut->fewest_passes, cut->most_passes, cut->rehearsed_steps);
+                     cut->passes_per_step, cut->fewest_passes, cut->most_passes, cut->drawn_steps);
 }
 
 std::string RunSetup::describe_changes(const Config& config) const {

@@ -57,7 +57,8 @@ int64_t pictures_of(const data::SampleShape& shape) {
 /// The records under changed settings. What is measured first are those that are the largest without.
 class LimitedRecords {
  public:
-  LimitedRecords(const io::Records& records, const Config& config) : records_(records), config_(config) {}
+  LimitedRecords(const io::Records& records, const Config& config, const planner::Workload& workload)
+      : records_(records), config_(config), usual_workload_(workload) {}
 
   /// What half of the samples do not exceed.
   int64_t median(int64_t (*size)(const data::SampleShape& shape)) {
@@ -106,12 +107,14 @@ class LimitedRecords {
   std::optional<planner::LimitedSamples> limited(std::vector<planner::MeasuredSample> kept) const {
     if (kept.empty()) return std::nullopt;
     const int64_t left_out = std::max<int64_t>(0, std::ssize(usual_) - std::ssize(kept));
-    const int64_t global_batch = config_.training.global_batch_size;
-    return planner::LimitedSamples{.workload = {.candidates = planner::worst_batches(std::move(kept), global_batch),
-                                                .global_batch_size = global_batch},
-                                   .left_out = left_out,
-                                   .samples = std::ssize(usual_)};
+    planner::Workload workload{.candidates = planner::worst_batches(std::move(kept), samples_of_step()),
+                               .global_batch_size = usual_workload_.global_batch_size,
+                               .packed = usual_workload_.packed};
+    return planner::LimitedSamples{
+        .workload = std::move(workload), .left_out = left_out, .samples = std::ssize(usual_)};
   }
+
+  int64_t samples_of_step() const { return usual_workload_.samples_per_rank() * usual_workload_.world_size; }
 
   std::vector<int64_t> every_record() const {
     std::vector<int64_t> indices(static_cast<size_t>(records_.size()));
@@ -125,7 +128,7 @@ class LimitedRecords {
     std::set<int64_t> chosen;
     const auto add = [&](const auto& size) {
       auto sorted = usual_;
-      const auto count = std::min(std::ssize(sorted), kBatchesMeasured * config_.training.global_batch_size);
+      const auto count = std::min(std::ssize(sorted), kBatchesMeasured * samples_of_step());
       std::partial_sort(sorted.begin(), sorted.begin() + count, sorted.end(),
                         [&](const PlacedSample& left, const PlacedSample& right) {
                           return size(left.measured.shape) > size(right.measured.shape);
@@ -173,6 +176,7 @@ class LimitedRecords {
 
   const io::Records& records_;
   const Config& config_;
+  planner::Workload usual_workload_;
   std::vector<PlacedSample> usual_;  // without other settings
   std::vector<int64_t> largest_;
 };
@@ -198,7 +202,7 @@ int64_t least_pixels(const planner::Workload& workload) {
 
 std::vector<planner::SampleLimit> sample_limits(const io::Records& records, const Config& config,
                                                 const planner::Workload& workload) {
-  const auto limited = std::make_shared<LimitedRecords>(records, config);
+  const auto limited = std::make_shared<LimitedRecords>(records, config, workload);
   std::vector<planner::SampleLimit> limits;
   const auto add = [&](planner::SampleLimit limit, auto data::DataOptions::*option) {
     limit.measure = [limited, &config, option](int64_t number, bool all) {

@@ -247,7 +247,7 @@ void check_keys(const Config& config) {
   check_loss_scale(config.training);
   check_learning_rates(config);
   check_evaluation(config);
-  micro_batch_size(config.training);
+  check_micro_batch(config);
 }
 
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, planner::Job job, at::Device device,

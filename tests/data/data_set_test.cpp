@@ -61,7 +61,7 @@ TEST(DrawOrderOfDataSet, SourcesWithoutSharesAreOneLane) {
   const DataSet data_set = two_sources();
   const DrawOrder order = draw_order(data_set, {}, outlines_of(data_set), {.seed = 3});
   ASSERT_EQ(order.lanes(), 1);
-  EXPECT_EQ(order.epoch(0, 0).samples, epoch_order(8, 3, 0));
+  EXPECT_EQ(order.epoch(0, 0)->samples, epoch_order(8, 3, 0));
 }
 
 TEST(DrawOrderOfDataSet, RepeatIsAShareOfTheSizeAndWeightIsNot) {

@@ -48,7 +48,7 @@ TEST(LaneWalk, GoesOnFromAnyPlaceAcrossEpochs) {
 TEST(DrawOrder, LanesHaveTheirOwnSamplesInOrdersOfTheirOwn) {
   const DrawOrder order({{.name = "a", .samples = range(0, 50)}, {.name = "b", .samples = range(50, 100)}},
                         {{.from_batch = 0, .shares = {1, 1}}}, {.seed = 3}, 100, {}, {});
-  const auto a = order.epoch(0, 0).samples, b = order.epoch(1, 0).samples;
+  const auto a = order.epoch(0, 0)->samples, b = order.epoch(1, 0)->samples;
   EXPECT_THAT(a, UnorderedElementsAreArray(range(0, 50)));
   EXPECT_THAT(b, UnorderedElementsAreArray(range(50, 100)));
   bool is_other = false;
@@ -66,7 +66,7 @@ TEST(DrawOrder, ACurriculumBeginsWithShortSamplesInTheFirstEpochAlone) {
   const DrawOrder order({{.name = "", .samples = range(0, kSamples)}}, {{.from_batch = 0, .shares = {1}}},
                         {.seed = 2, .curriculum = Curriculum::kLength}, kSamples, sizes, {});
   const auto tokens_of = [&](int64_t sample) { return sizes[static_cast<size_t>(sample)].tokens; };
-  const auto first = order.epoch(0, 0).samples;
+  const auto first = order.epoch(0, 0)->samples;
   EXPECT_THAT(first, UnorderedElementsAreArray(range(0, kSamples)));
   int64_t longest = 0;
   for (size_t stage = 0; stage < 16; ++stage) {
@@ -77,7 +77,7 @@ TEST(DrawOrder, ACurriculumBeginsWithShortSamplesInTheFirstEpochAlone) {
     longest = tokens_of(*high);
   }
   EXPECT_FALSE(std::ranges::is_sorted(first, {}, tokens_of)) << "random within a stage";
-  EXPECT_EQ(order.epoch(0, 1).samples, DrawOrder(kSamples, 2).epoch(0, 1).samples);
+  EXPECT_EQ(order.epoch(0, 1)->samples, DrawOrder(kSamples, 2).epoch(0, 1)->samples);
 }
 
 TEST(DrawOrder, PacksHoldEachSampleOnceAnEpochAndAreWalkedWhole) {
@@ -89,10 +89,10 @@ TEST(DrawOrder, PacksHoldEachSampleOnceAnEpochAndAreWalkedWhole) {
   const DrawOrder order({{.name = "", .samples = range(0, kSamples)}}, {{.from_batch = 0, .shares = {1}}},
                         {.seed = 2, .packs = PackLimits{.tokens = 10}}, kSamples, sizes, is_packed);
   EXPECT_EQ(order.samples_drawn(0), 99);
-  EXPECT_NE(order.epoch(0, 0).samples, order.epoch(0, 1).samples);
+  EXPECT_NE(order.epoch(0, 0)->samples, order.epoch(0, 1)->samples);
   LaneWalk walk(order, 0, {});
   std::set<int64_t> seen;
-  const int64_t packs = order.epoch(0, 0).units();
+  const int64_t packs = order.epoch(0, 0)->units();
   EXPECT_LT(packs, 45);
   Place behind;
   for (int64_t pack = 0; pack < packs; ++pack) {

@@ -171,7 +171,7 @@ TEST_F(LoaderLanesTest, ABatchOfPacksHoldsWholePacks) {
       EXPECT_NEAR(progress.at(batch.next), all / kSamples, 1e-12);
     }
   }
-  const auto expected = order.epoch(0, 0).samples;
+  const auto expected = order.epoch(0, 0)->samples;
   drawn.resize(std::min(drawn.size(), expected.size()));
   EXPECT_EQ(drawn, std::vector(expected.begin(), expected.begin() + std::ssize(drawn)));
 }

@@ -150,5 +150,30 @@ TEST_F(CutRun, OnAVirtualCardTheTwinForeseesEachStepExactly) {
   EXPECT_LT(plan["cut"]["passes_per_step"], 8);
 }
 
+TEST_F(CutRun, PacksAreCutForTheirSamplesNotForTheirNumber) {
+  const std::vector<std::string> packed{"data.packing=true", "data.pack_max_images=24", "data.pack_max_tokens=100000",
+                                        "training.global_batch_size=2", "training.max_steps=3"};
+  const Result result = train(packed);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto plan = json_file("run/plan.json");
+  EXPECT_EQ(plan["global_batch_size"], 2);
+  EXPECT_GT(plan["samples_per_pack"], 4);
+  const auto steps = step_lines("run/metrics.jsonl");
+  ASSERT_EQ(steps.size(), 3U);
+  for (const auto& step : steps) {
+    const auto samples = step["samples"].get<int64_t>();
+    EXPECT_GT(samples, 8);
+    EXPECT_LE(step["micro_batches"].get<int64_t>(), (samples + 7) / 8 + 1) << "of up to eight samples on the CPU";
+  }
+  auto on_card = packed;
+  on_card.insert(on_card.begin(), {"--config", "train.yaml", "--device", "virtual:rtx4090"});
+  const Result virtual_run = run(on_card);
+  ASSERT_EQ(virtual_run.exit_code, 0) << virtual_run.err;
+  for (const auto& step : step_lines(std::string(kVirtualRun) + "metrics.jsonl")) {
+    EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]);
+    EXPECT_LE(step["micro_batches"], 2) << "such a card holds all of a step";
+  }
+}
+
 }  // namespace
 }  // namespace vlmtrain::e2e

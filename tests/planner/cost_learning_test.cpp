@@ -115,7 +115,21 @@ TEST(CostLearningTest, WhatIsASumOfItsSizesIsFoundExactly) {
   EXPECT_EQ(plan.table.limit_bytes, kLimit);
   EXPECT_GT(plan.rehearsed_sets, 20);
   EXPECT_LE(plan.fewest_passes, plan.most_passes);
-  EXPECT_DOUBLE_EQ(plan.step_seconds, plan.passes_per_step) << "as the formula's seconds are";
+  EXPECT_EQ(plan.drawn_steps, 48);
+  EXPECT_NEAR(plan.step_seconds, plan.passes_per_step, 0.1) << "as the formula's seconds are, over fewer steps";
+  EXPECT_DOUBLE_EQ(plan.samples_per_second * plan.step_seconds, 16);
+}
+
+TEST(CostLearningTest, OfStepsOfManyMicroBatchesSomeAreRun) {
+  Formula truth(linear);
+  CutQuestion asked = question();
+  SampleSet all;
+  for (const SampleSet& step : asked.drawn) all.insert(all.end(), step.begin(), step.end());
+  asked.drawn = {all, all, all, all};
+  const CutPlan plan = learn_cut(truth, asked);
+  EXPECT_GT(plan.passes_per_step, 80);
+  EXPECT_NEAR(plan.step_seconds / plan.passes_per_step, 1, 0.1) << "for whole steps";
+  EXPECT_NEAR(plan.samples_per_second * plan.step_seconds, static_cast<double>(all.size()), 1e-6);
 }
 
 TEST(CostLearningTest, PhasesThatChangeAreBounded) {

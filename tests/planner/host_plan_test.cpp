@@ -118,7 +118,7 @@ class HostPlanTest : public testing::Test {
     request.model = "smolvlm-256m";
     request.job = model_.job();
     request.room = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .bound = "a test"};
-    request.needs = {.process_bytes = 200'000'000, .sample_bytes = 13'000'000, .global_batch_size = global_batch};
+    request.needs = {.process_bytes = 200'000'000, .sample_bytes = 13'000'000, .samples_of_step = global_batch};
     request.workload = {.candidates = {{.shapes = {shape_}, .first_id = "largest"}}, .global_batch_size = global_batch};
     request.largest_micro_batch = global_batch;
     return request;
@@ -308,7 +308,7 @@ TEST_F(HostPlanTest, TheLimitIsTheRoomLessMarginProgramAndSamples) {
   const HostNeeds needs{.process_bytes = 300'000'000,
                         .sample_bytes = 20'000'000,
                         .making_bytes = 50'000'000,
-                        .global_batch_size = 4,
+                        .samples_of_step = 4,
                         .threads = 2};
   const HostLimit limit = host_limit({.bytes = 10'000'000'000, .bound = "a test"}, 8.0, Mode::kConservative, needs);
   EXPECT_EQ(limit.ahead_bytes, 2 * 4 * needs.sample_bytes);

@@ -34,7 +34,7 @@ TEST(ConfigTest, EveryShippedConfigurationIsValid) {
     SCOPED_TRACE(entry.path().string());
     Config config;
     EXPECT_NO_THROW(declare(config).read(entry.path(), {}));
-    EXPECT_NO_THROW(micro_batch_size(config.training));
+    EXPECT_NO_THROW(check_micro_batch(config));
   }
 }
 
@@ -148,23 +148,27 @@ TEST(ConfigTest, ARunThatGoesOnChangedHasTheStepsThatItsEpochsLeave) {
 }
 
 TEST(ConfigTest, TheMicroBatchDividesTheGlobalBatch) {
-  engine::TrainingOptions options;
+  Config config;
+  engine::TrainingOptions& options = config.training;
   for (const auto& [global, micro] : {std::pair<int64_t, int64_t>{16, 8}, {12, 6}, {7, 7}, {11, 1}, {1, 1}}) {
-    options.global_batch_size = global;
-    EXPECT_EQ(micro_batch_size(options), micro) << global;
+    EXPECT_EQ(micro_batch_size(options, global), micro) << global;
   }
   options.global_batch_size = 12;
   options.micro_batch_size = 12;
-  EXPECT_EQ(micro_batch_size(options), 12);
+  EXPECT_EQ(micro_batch_size(options, 12), 12);
+  EXPECT_NO_THROW(check_micro_batch(config));
   for (const int64_t wrong : {5, 24}) {
     options.micro_batch_size = wrong;
+    config.data.packing = false;
     try {
-      micro_batch_size(options);
+      check_micro_batch(config);
       ADD_FAILURE() << wrong << " was taken";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kUsage);
       EXPECT_THAT(error.what(), HasSubstr("training.micro_batch_size"));
     }
+    config.data.packing = true;
+    EXPECT_NO_THROW(check_micro_batch(config)) << "it counts samples, the global batch packs";
   }
 }
 

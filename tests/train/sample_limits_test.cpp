@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "parity/case.h"
 #include "vlmtrain/train/planning.h"
 
@@ -64,7 +66,7 @@ class MeasuredLimitsTest : public testing::Test {
   }
 
   const parity::Case source_{"mixed_batch"};
-  const io::RecordList records_{source_.records()};
+  const data::DataSet records_{{{.source = {}, .records = std::make_shared<io::RecordList>(source_.records())}}};
   Config config_;
   planner::Workload workload_;
   std::vector<planner::SampleLimit> limits_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,7 +38,10 @@ struct EpochOrder {
   int64_t end_of_unit(int64_t position) const;
 };
 
-/// The order in which a run draws its samples: of each lane and epoch a function of seed, lane and epoch. Immutable.
+class EpochsMade;
+
+/// The order in which a run draws its samples: of each lane and epoch a function of seed, lane and epoch. Nothing of it
+/// changes; by any thread.
 class DrawOrder {
  public:
   /// All of a data set as one lane.
@@ -56,7 +60,8 @@ class DrawOrder {
   const OrderSettings& settings() const { return settings_; }
   const std::vector<SampleSize>& sizes() const { return sizes_; }
 
-  EpochOrder epoch(int64_t lane, int64_t epoch) const;
+  /// Made once for all who ask for a lane's newest epoch: packs take their time.
+  std::shared_ptr<const EpochOrder> epoch(int64_t lane, int64_t epoch) const;
   /// Samples of a lane that are drawn in each of its epochs.
   int64_t samples_drawn(int64_t lane) const;
 
@@ -69,12 +74,15 @@ class DrawOrder {
   void check(const Cursor& cursor, const std::string& dataset) const;
 
  private:
+  EpochOrder made(int64_t lane, int64_t epoch) const;
+
   std::vector<Lane> lanes_;
   LaneChooser chooser_;
   OrderSettings settings_;
   std::vector<int32_t> lane_of_;
   std::vector<SampleSize> sizes_;
   std::vector<char> is_packed_;
+  std::shared_ptr<EpochsMade> epochs_;
 };
 
 /// Goes through the units of a lane, epoch after epoch, without end.
@@ -96,7 +104,7 @@ class LaneWalk {
   const DrawOrder* order_;
   int64_t lane_;
   Place place_;
-  EpochOrder epoch_;  // of place_
+  std::shared_ptr<const EpochOrder> epoch_;  // of place_
 };
 
 }  // namespace vlmtrain::data

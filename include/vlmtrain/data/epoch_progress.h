@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "vlmtrain/data/draw_order.h"
@@ -25,11 +26,11 @@ class EpochProgress {
  private:
   struct Lane {
     int64_t epoch = -1;
-    std::vector<int64_t> order;  // of epoch
-    int64_t dropped = -1;        // in the whole ledger, when places were counted
-    int64_t position = 0;        // up to where they were
-    int64_t usable_before = 0;   // places before it whose sample is not dropped
-    int64_t usable = 0;          // of an epoch
+    std::shared_ptr<const EpochOrder> order;  // of epoch
+    int64_t dropped = -1;                     // in the whole ledger, when places were counted
+    int64_t position = 0;                     // up to where they were
+    int64_t usable_before = 0;                // places before it whose sample is not dropped
+    int64_t usable = 0;                       // of an epoch
   };
 
   /// Brings what is known of a lane up to `cursor`.

@@ -21,19 +21,28 @@ struct SampleBatch {
   std::string first_id;  ///< of the first sample; empty where the samples are hypothetical
 };
 
+/// How many samples a step has whose global batch counts packs.
+struct PackedSamples {
+  double per_pack = 1;      ///< on average
+  int64_t micro_batch = 0;  ///< that is fixed; 0: none
+};
+
 /// What the samples are that a plan has to hold.
 struct Workload {
   /// One of these is the worst global batch: the samples with the most tokens, with the most tiles, with the most label
   /// tokens. Which one, rehearsals tell.
   std::vector<SampleBatch> candidates;
-  int64_t global_batch_size = 16;
+  int64_t global_batch_size = 16;  ///< of all ranks: samples, or packs
   int64_t world_size = 1;
+  std::optional<PackedSamples> packed = std::nullopt;  ///< where global_batch_size counts packs
   /// A rank's samples of a usual step, in order, of which a plan says what they take; empty: only the worst is known.
   std::vector<data::SampleShape> average{};
-  /// Samples of the data set as steps draw them (planner/drawn_steps.h); empty where all are like the worst.
-  std::vector<data::SampleShape> drawn = {};
+  /// The samples of some steps of all ranks (data/drawn_steps.h); empty where all are like the worst.
+  std::vector<std::vector<data::SampleShape>> drawn = {};
 
-  int64_t samples_per_rank() const { return global_batch_size / world_size; }
+  /// Of a step. Of packs a number near their average that divides into micro-batches of the size that is fixed, or else
+  /// of many sizes.
+  int64_t samples_per_rank() const;
 };
 
 /// What a person has fixed; the rest is for the planner.
@@ -44,6 +53,11 @@ struct FixedChoices {
   std::optional<int64_t> loss_chunk_rows;
   bool expandable_segments = true;
 };
+
+/// Tells packs which micro-batch is fixed.
+inline void keep_to(const FixedChoices& fixed, Workload& workload) {
+  if (workload.packed) workload.packed->micro_batch = fixed.micro_batch_size.value_or(0);
+}
 
 /// One way to do a step, and what it takes.
 struct Option {

@@ -100,8 +100,11 @@ int64_t total_steps(const engine::TrainingOptions& training, double units);
 /// done.
 int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, double units);
 
-/// training.micro_batch_size, or for `auto` the largest divisor of the global batch up to 8. Throws UserError (kUsage)
-/// where it does not divide the global batch.
-int64_t micro_batch_size(const engine::TrainingOptions& training);
+/// training.micro_batch_size, or for `auto` the largest divisor of a step's samples up to 8.
+int64_t micro_batch_size(const engine::TrainingOptions& training, int64_t samples_of_step);
+
+/// Throws UserError (kUsage) where training.micro_batch_size does not divide the global batch; packs have no number of
+/// samples that it could.
+void check_micro_batch(const Config& config);
 
 }  // namespace vlmtrain::train

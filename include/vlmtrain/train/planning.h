@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/outlines.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
@@ -17,9 +18,13 @@ planner::Job job_of(const Config& config, const engine::TaskSettings& tasks = {}
 planner::PlanRequest plan_request(const Config& config, planner::Job job, planner::TargetCard card,
                                   planner::Workload workload);
 
-/// The largest global batches that the samples of a data set can make; bad samples are left out. Throws UserError
-/// (kBadData) if none is good.
-planner::Workload workload_of(const data::Outlines& outlines, const Config& config);
+/// In which order a run draws its samples. What is larger than a pack becomes a problem of `outlines`. Throws as
+/// data::draw_order.
+data::DrawOrder order_of(const data::DataSet& data_set, const Config& config, data::Outlines& outlines);
+
+/// The largest global batches that the samples of a data set can make, and steps as `order` draws them; bad samples are
+/// left out. Throws UserError (kBadData) if none is good.
+planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config);
 
 /// What is planned for, and what its tasks mean.
 struct PlannedData {
@@ -29,7 +34,8 @@ struct PlannedData {
 
 /// The same, after a look at the data set as data.check_at_start says, which warns of bad samples. Throws UserError
 /// (kUsage) where the configuration asks for what the tasks do not allow.
-PlannedData look_at_data_to_plan(const io::Records& records, const models::Processor& processor, const Config& config);
+PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor,
+                                 const Config& config);
 
 /// What a run does whose plan could not be made, on a GPU or on the CPU: what takes least memory, which is single
 /// samples, everything recomputed, one tile a vision pass and small chunks of the loss; but for what the configuration
