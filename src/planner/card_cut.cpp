@@ -60,7 +60,8 @@ class CardSets final : public SetRehearsal {
 bool is_for_the_planner(const Plan& plan) {
   if (plan.fixed.micro_batch_size || plan.workload.drawn.empty() || plan.workload.samples_per_rank() == 1) return false;
   const Choices& chosen = plan.chosen.choices;
-  return chosen.micro_batch_size < plan.workload.samples_per_rank() || chosen.recompute != models::RecomputeBlocks{};
+  return plan.workload.packed || chosen.micro_batch_size < plan.workload.samples_per_rank() ||
+         chosen.recompute != models::RecomputeBlocks{};
 }
 
 int64_t middle(int64_t one, int64_t other) {

@@ -59,7 +59,7 @@ void plan_cut_on_host(const HostPlanRequest& request, HostPlan& plan) {
   const Workload& workload = request.workload;
   if (request.fixed.micro_batch_size || workload.drawn.empty()) return;
   const int64_t most = std::min(request.largest_micro_batch, workload.samples_per_rank());
-  if (plan.choices.micro_batch_size >= most) return;
+  if (plan.choices.micro_batch_size >= most && !workload.packed) return;
   const CutQuestion question{.drawn = drawn_steps(workload),
                              .largest = worst_steps(workload),
                              .like = {.vision_tiles_per_pass = plan.choices.vision_tiles_per_pass,

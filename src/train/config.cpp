@@ -184,10 +184,12 @@ int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOp
                      0, std::llround(std::ceil(left / static_cast<double>(training.global_batch_size) - kRounding)));
 }
 
-int64_t micro_batch_size(const engine::TrainingOptions& training, int64_t samples_of_step) {
+int64_t largest_micro_batch(const Config& config) {
+  const engine::TrainingOptions& training = config.training;
   if (training.micro_batch_size) return *training.micro_batch_size;
-  int64_t size = std::min(kLargestAutomaticMicroBatch, samples_of_step);
-  while (samples_of_step % size != 0) --size;
+  if (config.data.packing) return kLargestAutomaticMicroBatch;
+  int64_t size = std::min(kLargestAutomaticMicroBatch, training.global_batch_size);
+  while (training.global_batch_size % size != 0) --size;
   return size;
 }
 

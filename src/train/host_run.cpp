@@ -102,17 +102,16 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
   bytes_ahead_ = limit.ahead_bytes;
 
   const planner::PlanRequest asked = plan_request(config, job, /*card=*/{}, std::move(workload));
-  const HostPlanRequest request{
-      .model = asked.model,
-      .job = asked.job,
-      .mode = asked.mode,
-      .room = room,
-      .limit_gigabytes = asked.limit_gigabytes,
-      .needs = needs,
-      .workload = asked.workload,
-      .fixed = asked.fixed,
-      .largest_micro_batch = micro_batch_size(config.training, asked.workload.samples_per_rank()),
-      .sample_limits = std::move(limits)};
+  const HostPlanRequest request{.model = asked.model,
+                                .job = asked.job,
+                                .mode = asked.mode,
+                                .room = room,
+                                .limit_gigabytes = asked.limit_gigabytes,
+                                .needs = needs,
+                                .workload = asked.workload,
+                                .fixed = asked.fixed,
+                                .largest_micro_batch = largest_micro_batch(config),
+                                .sample_limits = std::move(limits)};
   make_plan(config, request, limit, kept);
   if (kept) go_on_with(request, config.memory.allow_splits, *kept);
   if (!plan_) return;

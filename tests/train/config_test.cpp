@@ -151,11 +151,15 @@ TEST(ConfigTest, TheMicroBatchDividesTheGlobalBatch) {
   Config config;
   engine::TrainingOptions& options = config.training;
   for (const auto& [global, micro] : {std::pair<int64_t, int64_t>{16, 8}, {12, 6}, {7, 7}, {11, 1}, {1, 1}}) {
-    EXPECT_EQ(micro_batch_size(options, global), micro) << global;
+    options.global_batch_size = global;
+    EXPECT_EQ(largest_micro_batch(config), micro) << global;
   }
+  config.data.packing = true;
+  EXPECT_EQ(largest_micro_batch(config), 8) << "of one pack";
+  config.data.packing = false;
   options.global_batch_size = 12;
   options.micro_batch_size = 12;
-  EXPECT_EQ(micro_batch_size(options, 12), 12);
+  EXPECT_EQ(largest_micro_batch(config), 12);
   EXPECT_NO_THROW(check_micro_batch(config));
   for (const int64_t wrong : {5, 24}) {
     options.micro_batch_size = wrong;

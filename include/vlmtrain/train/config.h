@@ -100,8 +100,9 @@ int64_t total_steps(const engine::TrainingOptions& training, double units);
 /// done.
 int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOptions& training, double units);
 
-/// training.micro_batch_size, or for `auto` the largest divisor of a step's samples up to 8.
-int64_t micro_batch_size(const engine::TrainingOptions& training, int64_t samples_of_step);
+/// The largest micro-batch on the CPU: training.micro_batch_size, or for `auto` up to 8 samples, of a step that is not
+/// made of packs a divisor of its samples.
+int64_t largest_micro_batch(const Config& config);
 
 /// Throws UserError (kUsage) where training.micro_batch_size does not divide the global batch; packs have no number of
 /// samples that it could.
