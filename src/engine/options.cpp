@@ -66,8 +66,8 @@ void declare(OptionTable& table, TrainingOptions& options) {
       std::optional{between<int64_t>(1, kMostSamplesOfAStep)});
   table.add(
       "training.micro_batch_size", options.micro_batch_size,
-      "Samples of one forward and backward pass; must divide the global batch. `auto`: each step is cut for its own "
-      "samples, into as few passes as memory allows; on the CPU of at most 8 samples.",
+      "Samples of one forward and backward pass; must divide a global batch of samples. `auto`: each step is cut for "
+      "its own samples, into as few passes as memory allows; on the CPU of at most 8 samples.",
       std::optional{unless_auto(between<int64_t>(1, kMostSamplesOfAStep))});
   table.add("training.max_steps", options.max_steps, "Optimizer steps. `auto`: as many as `training.epochs` takes.",
             std::optional{unless_auto(between<int64_t>(1, kMostSteps))});
