@@ -29,7 +29,7 @@ double frame_rate(const AVStream& stream) {
 /// once, unless it has to be gone through anew and cannot be wound back.
 class FrameReader {
  public:
-  explicit FrameReader(const std::filesystem::path& file) : file_(file), container_(std::in_place, file) {}
+  explicit FrameReader(const io::Medium& video) : video_(video), container_(std::in_place, video) {}
 
   const VideoContainer& container() const { return *container_; }
 
@@ -82,7 +82,7 @@ class FrameReader {
   /// At the file's first packet, with a fresh decoder.
   void restart() {
     decoder_.reset();
-    container_.emplace(file_);
+    container_.emplace(video_);
     decoder_.emplace(*container_);
     position_ = 0;
     sought_ = false;
@@ -148,7 +148,7 @@ class FrameReader {
     return true;
   }
 
-  std::filesystem::path file_;
+  io::Medium video_;
   std::optional<VideoContainer> container_;
   std::optional<std::vector<FrameTime>> times_;  // empty: packets do not tell them
   std::optional<VideoDecoder> decoder_;
@@ -191,8 +191,8 @@ class EncodedVideo final : public VideoFile::Source {
 
 }  // namespace
 
-std::unique_ptr<VideoFile::Source> open_encoded_video(const std::filesystem::path& file) {
-  auto reader = std::make_unique<FrameReader>(file);
+std::unique_ptr<VideoFile::Source> open_encoded_video(const io::Medium& video) {
+  auto reader = std::make_unique<FrameReader>(video);
   const VideoInfo info = examine(*reader);
   return std::make_unique<EncodedVideo>(info, std::move(reader));
 }

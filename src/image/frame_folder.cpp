@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "image/byte_source.h"
 #include "image/frame_source.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/natural_order.h"
@@ -21,7 +22,7 @@ bool is_picture(const std::filesystem::path& file) {
   return std::ranges::find(kEndings, ending) != kEndings.end();
 }
 
-std::vector<std::filesystem::path> frame_files(const std::filesystem::path& folder) {
+std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -36,34 +37,42 @@ std::vector<std::filesystem::path> frame_files(const std::filesystem::path& fold
     throw data_error("{}: a folder without JPEG, PNG or WebP files is no video; put its frames there", folder.string());
   }
   std::ranges::sort(files, comes_before, [](const auto& file) { return file.filename().string(); });
-  return files;
+  return {files.begin(), files.end()};
 }
 
-class FrameFolder final : public VideoFile::Source {
+class FramePictures final : public VideoFile::Source {
  public:
-  explicit FrameFolder(std::vector<std::filesystem::path> files)
-      : Source({.frames = std::ssize(files), .fps = 0, .size = read_image_size(files.front())}),
-        files_(std::move(files)) {}
+  explicit FramePictures(std::vector<io::Medium> pictures)
+      : Source({.frames = std::ssize(pictures), .fps = 0, .size = read_image_size(pictures.front())}),
+        pictures_(std::move(pictures)) {}
 
   void read(int64_t index, uint8_t* planes) override {
-    const std::filesystem::path& file = files_[index];
-    const at::Tensor frame = decode_image(file);
+    const io::Medium& picture = pictures_[static_cast<size_t>(index)];
+    const at::Tensor frame = decode_image(picture);
     const auto [height, width] = info().size;
     if (frame.size(1) != height || frame.size(2) != width) {
-      throw data_error("{}: a frame of {} x {} pixels in a video of {} x {}; make all frames of the folder equal",
-                       file.string(), frame.size(2), frame.size(1), width, height);
+      throw data_error("{}: a frame of {} x {} pixels in a video of {} x {}; make all frames of the video equal",
+                       picture.path, frame.size(2), frame.size(1), width, height);
     }
     std::memcpy(planes, frame.const_data_ptr<uint8_t>(), frame.nbytes());
   }
 
  private:
-  std::vector<std::filesystem::path> files_;
+  std::vector<io::Medium> pictures_;
 };
 
 }  // namespace
 
+std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures) {
+  check_frames(std::ssize(pictures), pictures.front().path);
+  for (const io::Medium& picture : pictures) {
+    if (!picture.bytes) require_file(picture.path, "the frame");
+  }
+  return std::make_unique<FramePictures>(std::move(pictures));
+}
+
 std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder) {
-  return std::make_unique<FrameFolder>(frame_files(folder));
+  return std::make_unique<FramePictures>(frame_files(folder));
 }
 
 }  // namespace vlmtrain::image

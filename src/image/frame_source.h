@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "vlmtrain/image/video.h"
 
@@ -26,9 +27,11 @@ class VideoFile::Source {
 /// A data error where a video has more than kMostVideoFrames.
 void check_frames(int64_t frames, const std::string& name);
 
-/// Of a folder of pictures.
+/// Of pictures, in their order. REQUIRES: at least one.
+std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures);
+/// Of a folder of them.
 std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder);
-/// Of a file that FFmpeg reads.
-std::unique_ptr<VideoFile::Source> open_encoded_video(const std::filesystem::path& file);
+/// Of a file that FFmpeg reads, or its bytes.
+std::unique_ptr<VideoFile::Source> open_encoded_video(const io::Medium& video);
 
 }  // namespace vlmtrain::image

@@ -15,8 +15,17 @@ void check_frames(int64_t frames, const std::string& name) {
                    kMostVideoFrames);
 }
 
-VideoFile::VideoFile(std::filesystem::path path)
-    : source_(std::filesystem::is_directory(path) ? open_frame_folder(path) : open_encoded_video(path)) {}
+namespace {
+
+std::unique_ptr<VideoFile::Source> open(const io::Medium& video) {
+  if (!video.frames.empty()) return open_frames(video.frames);
+  if (!video.bytes && std::filesystem::is_directory(video.path)) return open_frame_folder(video.path);
+  return open_encoded_video(video);
+}
+
+}  // namespace
+
+VideoFile::VideoFile(const io::Medium& video) : source_(open(video)) {}
 
 VideoFile::VideoFile(VideoFile&&) noexcept = default;
 VideoFile& VideoFile::operator=(VideoFile&&) noexcept = default;

@@ -6,6 +6,7 @@ extern "C" {
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <string_view>
 #include <vector>
 
@@ -21,16 +22,23 @@ constexpr const char* kContainers =
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,asf,ogg,gif,apng,mxf,nut,ivf,rm,dv,wtv,"
     "h264,hevc,mjpeg,yuv4mpegpipe";
 
-FormatContext open(const std::filesystem::path& file) {
-  require_file(file, "the video");
-  AVDictionary* options = nullptr;
-  av_dict_set(&options, "protocol_whitelist", "file", 0);
-  av_dict_set(&options, "format_whitelist", kContainers, 0);
+/// `input` is null for a file of that name.
+FormatContext open(const std::string& name, MemoryInput* input) {
   AVFormatContext* context = nullptr;
-  const int code = avformat_open_input(&context, ("file:" + file.string()).c_str(), nullptr, &options);
+  AVDictionary* options = nullptr;
+  // What lies in memory opens no file.
+  av_dict_set(&options, "protocol_whitelist", input == nullptr ? "file" : "none", 0);
+  av_dict_set(&options, "format_whitelist", kContainers, 0);
+  if (input != nullptr) {
+    context = avformat_alloc_context();
+    if (context == nullptr) throw std::bad_alloc();
+    context->pb = input->context();
+  }
+  const std::string url = input == nullptr ? "file:" + name : std::string();
+  const int code = avformat_open_input(&context, url.c_str(), nullptr, &options);
   av_dict_free(&options);
   if (code < 0) {
-    throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", file.string(),
+    throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", name,
                      ffmpeg_reason(code));
   }
   return FormatContext(context);
@@ -75,9 +83,11 @@ void check_size(const AVCodecParameters& parameters, const std::string& name) {
 
 }  // namespace
 
-VideoContainer::VideoContainer(const std::filesystem::path& file) : name_(file.string()) {
+VideoContainer::VideoContainer(const io::Medium& video)
+    : name_(video.path), input_(video.bytes ? std::make_unique<MemoryInput>(video.bytes) : nullptr) {
   begin_ffmpeg_messages();
-  context_ = open(file);
+  if (input_ == nullptr) require_file(name_, "the video");
+  context_ = open(name_, input_.get());
   probe(*context_, name_);
   stream_ = find_video(*context_, name_);
   check_size(*stream_->codecpar, name_);

@@ -1,11 +1,13 @@
 #pragma once
 
-#include <filesystem>
+#include <memory>
 #include <string>
 
 #include "image/ffmpeg.h"
+#include "image/memory_input.h"
 #include "image/orientation.h"
 #include "vlmtrain/image/size.h"
+#include "vlmtrain/io/medium.h"
 
 namespace vlmtrain::image {
 
@@ -13,10 +15,10 @@ namespace vlmtrain::image {
 /// have 36 million.
 inline constexpr int64_t kMaxFramePixels = int64_t{1} << 26;
 
-/// The packets of a file's video stream. Errors are data_errors that name the file.
+/// The packets of the video stream of a file, or of one that lies in memory. Errors are data_errors that name the file.
 class VideoContainer {
  public:
-  explicit VideoContainer(const std::filesystem::path& file);
+  explicit VideoContainer(const io::Medium& video);
 
   const std::string& name() const { return name_; }
   const AVStream& stream() const { return *stream_; }
@@ -37,6 +39,7 @@ class VideoContainer {
   bool is_mov() const;
 
   std::string name_;
+  std::unique_ptr<MemoryInput> input_;  // null: a file. The context reads from it to its own end
   FormatContext context_;
   Packet packet_;
   AVStream* stream_ = nullptr;

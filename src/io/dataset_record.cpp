@@ -137,8 +137,7 @@ std::optional<Medium> own_medium(const json& block, size_t number, const MediaKi
     return std::nullopt;
   }
   if (file->is_array()) {
-    throw data_error("turn {}: {} {} block has a list, say of frames: put the frames into a folder and give its path",
-                     number, article(kind), kind.word);
+    return medium_of_frames(*file, fmt::format("turn {}: {} {} block", number, article(kind), kind.word), kind);
   }
   auto medium = medium_of(*file);
   if (!medium) {

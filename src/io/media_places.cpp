@@ -1,6 +1,7 @@
 #include "io/media_places.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
@@ -10,18 +11,33 @@ namespace {
 
 using nlohmann::json;
 
-Medium listed_medium(const json& value, size_t number, const MediaKind& kind) {
-  if (value.is_array()) {
-    throw data_error("{} {} is a list, say of frames: put the frames into a folder and give the folder's path",
-                     kind.word, number);
+/// By its name, or by its first bytes: JPEG, PNG or WebP.
+bool is_picture(const json& value) {
+  const auto medium = medium_of(value);
+  if (!medium) return false;
+  if (medium->bytes) {
+    const std::string_view begin = std::string_view(*medium->bytes).substr(0, 12);
+    return begin.starts_with("\xff\xd8\xff") || begin.starts_with("\x89PNG") ||
+           (begin.starts_with("RIFF") && begin.ends_with("WEBP"));
   }
+  std::string ending = std::filesystem::path(medium->path).extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  constexpr std::array<std::string_view, 4> kEndings{".jpg", ".jpeg", ".png", ".webp"};
+  return std::ranges::find(kEndings, ending) != kEndings.end();
+}
+
+Medium listed_medium(const json& value, size_t number, const MediaKind& kind) {
+  if (value.is_array()) return medium_of_frames(value, fmt::format("{} {}", kind.word, number), kind);
   auto medium = medium_of(value);
   if (!medium) throw data_error("{} {} is not a path", kind.word, number);
   return *std::move(medium);
 }
 
-void add_media(const json& value, const MediaKind& kind, std::vector<Medium>& media) {
-  if (!value.is_array()) {
+void add_media(const json& value, const MediaKind& kind, bool is_one, std::vector<Medium>& media) {
+  // "video": ["0.jpg", "1.jpg"] is one video; two are "videos": [["0.jpg"], ["1.jpg"]].
+  const bool are_frames = kind.word == kVideos.word && is_one && value.is_array() && !value.empty() &&
+                          std::ranges::all_of(value, is_picture);
+  if (!value.is_array() || are_frames) {
     media.push_back(listed_medium(value, media.size() + 1, kind));
     return;
   }
@@ -54,6 +70,16 @@ bool leads_out_of(const std::filesystem::path& root, const std::filesystem::path
 }
 
 Medium placed(const Medium& medium, size_t number, const MediaRoot& root, const MediaKind& kind) {
+  if (!medium.frames.empty()) {
+    Medium video;
+    video.frames.reserve(medium.frames.size());
+    for (const Medium& frame : medium.frames) {
+      video.frames.push_back(placed(frame, number, root, kind));
+      if (frame.bytes && frame.path.empty()) video.frames.back().path += fmt::format(", frame {}", video.frames.size());
+    }
+    video.path = video.frames.front().path;
+    return video;
+  }
   if (medium.bytes) {
     Medium named = medium;
     if (named.path.empty()) named.path = fmt::format("{} {}", kind.word, number);
@@ -90,6 +116,22 @@ std::optional<Medium> medium_of(const json& value) {
   return medium;
 }
 
+Medium medium_of_frames(const json& list, const std::string& name, const MediaKind& kind) {
+  if (kind.word != kVideos.word) {
+    throw data_error("{} is a list: give each {} an entry of its own, and frames of a video under \"videos\"", name,
+                     kind.word);
+  }
+  if (list.empty()) throw data_error("{} is a list of no frames", name);
+  Medium video;
+  video.frames.reserve(list.size());
+  for (const json& item : list) {
+    auto frame = medium_of(item);
+    if (!frame) throw data_error("frame {} of {} is not a path", video.frames.size() + 1, name);
+    video.frames.push_back(*std::move(frame));
+  }
+  return video;
+}
+
 std::vector<Medium> listed_media(const json& record, const MediaKind& kind) {
   std::vector<Medium> media;
   bool seen = false;
@@ -102,7 +144,7 @@ std::vector<Medium> listed_media(const json& record, const MediaKind& kind) {
       throw data_error("has both \"{}\" and \"{}\": keep one", kind.keys[0], kind.keys[1]);
     }
     seen = true;
-    add_media(*found, kind, media);
+    add_media(*found, kind, key == kind.keys[0], media);
   }
   return media;
 }

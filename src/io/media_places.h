@@ -33,6 +33,9 @@ struct MediaRoot {
 /// A path, bytes, or {"bytes", "path"} as Hugging Face's data sets have it; nothing where a value is none of these.
 std::optional<Medium> medium_of(const nlohmann::json& value);
 
+/// A list of frames, each as medium_of() takes it, as one video; `name` is what messages call it. Only of videos.
+Medium medium_of_frames(const nlohmann::json& list, const std::string& name, const MediaKind& kind);
+
 /// What a record lists of a kind beside its turns: one or several. Problems are data_errors, here and below.
 std::vector<Medium> listed_media(const nlohmann::json& record, const MediaKind& kind);
 

@@ -91,9 +91,9 @@ class Video : public io::TemporaryFolderTest {
     return folder() / name;
   }
 
-  static std::string refusal(const std::filesystem::path& file) {
+  static std::string refusal(const io::Medium& medium) {
     return message_of([&] {
-      VideoFile video(file);
+      VideoFile video(medium);
       read(video, all_frames(video));
     });
   }
@@ -270,6 +270,57 @@ TEST_F(Video, ReadsAFolderOfFrames) {
   EXPECT_THAT(refusal(folder() / "frames"), AllOf(HasSubstr("frame11.jpg"), HasSubstr("make all frames")));
   std::filesystem::create_directory(folder() / "empty");
   EXPECT_THAT(refusal(folder() / "empty"), HasSubstr("a folder without JPEG, PNG or WebP files"));
+}
+
+io::Medium frames(const std::vector<std::string>& files) {
+  io::Medium video;
+  for (const auto& file : files) video.frames.emplace_back(file);
+  return video;
+}
+
+TEST_F(Video, ReadsAListOfFramesInItsOrder) {
+  const auto path = [](const char* name) { return (kImageData / name).string(); };
+  io::Medium list = frames({path("rgb.webp"), path("rgb.jpg"), path("rgb.webp"), path("rgb.png")});
+  list.frames[3].bytes = std::make_shared<const std::string>(content_of(path("rgb.png")));
+  VideoFile video(list);
+  EXPECT_EQ(video.info().frames, 4);
+  EXPECT_EQ(video.info().fps, 0);
+  const at::Tensor read_frames = read(video, {0, 1, 2, 3});
+  EXPECT_TRUE(at::equal(read_frames[0], decode_image(kImageData / "rgb.webp")));
+  EXPECT_TRUE(at::equal(read_frames[1], decode_image(kImageData / "rgb.jpg")));
+  EXPECT_TRUE(at::equal(read_frames[2], read_frames[0]));
+  EXPECT_TRUE(at::equal(read_frames[3], decode_image(kImageData / "rgb.png")));
+}
+
+TEST_F(Video, NamesAFrameThatIsMissingOrDamagedOrOfAnotherSize) {
+  const auto path = [](const char* name) { return (kImageData / name).string(); };
+  EXPECT_THAT(refusal(frames({path("rgb.png"), "/nowhere/7.png"})),
+              AllOf(HasSubstr("/nowhere/7.png"), HasSubstr("the frame cannot be opened")));
+  EXPECT_THAT(refusal(frames({path("rgb.png"), path("orientation_6.jpg")})),
+              AllOf(HasSubstr("orientation_6.jpg"), HasSubstr("make all frames of the video equal")));
+  const auto damaged = put("9.png", content_of(path("rgb.png")).substr(0, 60));
+  EXPECT_THAT(refusal(frames({path("rgb.png"), damaged.string()})), HasSubstr("9.png"));
+  EXPECT_THAT(refusal(frames({folder().string()})), HasSubstr("it is a folder"));
+}
+
+TEST_F(Video, ReadsTheSameFromMemory) {
+  for (const char* name : {"indexed.mp4", "a.mov", "a.mkv", "a.ts", "a.mpg", "a.avi"}) {
+    const auto file = make(name, kLossy);
+    io::Medium bytes;
+    bytes.path = "video 1";
+    bytes.bytes = std::make_shared<const std::string>(content_of(file));
+    VideoFile from_memory(bytes);
+    VideoFile from_file(file);
+    EXPECT_EQ(from_memory.info().frames, 30) << name;
+    EXPECT_EQ(from_memory.info().fps, from_file.info().fps) << name;
+    EXPECT_TRUE(at::equal(read(from_memory, {3, 4, 11, 29}), read(from_file, {3, 4, 11, 29}))) << name;
+  }
+  io::Medium bad;
+  bad.path = "video 1";
+  for (const std::string& content : {std::string(), std::string("no video"), std::string(5'000, '\xff')}) {
+    bad.bytes = std::make_shared<const std::string>(content);
+    EXPECT_THAT(refusal(bad), AllOf(HasSubstr("video 1: "), HasSubstr("cannot be read as a video")));
+  }
 }
 
 TEST_F(Video, SaysWhatIsWrongWithAFile) {

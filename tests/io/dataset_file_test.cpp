@@ -489,10 +489,51 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithVideos) {
   EXPECT_THAT(problem(R"("video": "a", "videos": ["b"],)", "<video>"), HasSubstr("both \"video\" and \"videos\""));
   EXPECT_THAT(problem(R"("videos": ["a", 3],)", "<video>"), HasSubstr("video 2 is not a path"));
   EXPECT_THAT(problem(R"("video": "https://x/a.mp4",)", "<video>"), HasSubstr("save the video"));
-  EXPECT_THAT(problem(R"("videos": [["0.jpg", "1.jpg"]],)", "<video>"),
-              AllOf(HasSubstr("video 1 is a list"), HasSubstr("put the frames into a folder")));
+  EXPECT_THAT(problem(R"("videos": ["a", []],)", "<video><video>"), HasSubstr("video 2 is a list of no frames"));
+  EXPECT_THAT(problem(R"("videos": [["0.jpg", 1]],)", "<video>"), HasSubstr("frame 2 of video 1 is not a path"));
+  EXPECT_THAT(problem(R"("videos": [["0.jpg", "https://x/1.jpg"]],)", "<video>"), HasSubstr("https://... address"));
+  EXPECT_THAT(problem(R"("images": ["a.jpg", ["b.jpg"]],)", "<image><image>"),
+              AllOf(HasSubstr("image 2 is a list"), HasSubstr("under \"videos\"")));
   EXPECT_THAT(with_turns(R"({"from":"human","value":"Q"},{"from":"gpt","value":"<video>"})").problem,
               HasSubstr("turn 2 is the assistant's and has a video"));
+}
+
+TEST_F(ReadDataset, AListOfPicturesIsAVideo) {
+  using Frames = std::vector<std::vector<std::string>>;
+  const auto frames_of = [](const Record& record) {
+    EXPECT_EQ(record.problem, "");
+    Frames all;
+    for (const Medium& video : record.videos) {
+      auto& names = all.emplace_back();
+      for (const Medium& frame : video.frames) names.push_back(frame.path);
+      EXPECT_TRUE(names.empty() || video.path == names.front());
+    }
+    return all;
+  };
+  const auto frames = [&](std::string_view videos, std::string_view text) {
+    return frames_of(one(
+        fmt::format(R"({{{}, "conversations": [{{"from": "human", "value": "{}"}}, {{"from": "gpt", "value": "A"}}]}})",
+                    videos, text)));
+  };
+  const Frames one_video{{"b/2.jpg", "a/1.png", "b/2.jpg"}};
+  EXPECT_EQ(frames(R"("videos": [["b/2.jpg", "a/1.png", "b/2.jpg"]])", "<video>"), one_video) << "in their order";
+  EXPECT_EQ(frames(R"("video": ["b/2.jpg", "a/1.png", "b/2.jpg"])", "<video>"), one_video);
+  EXPECT_EQ(frames(R"("video": ["b/2.jpg", "a/1.png", "b/2.jpg"])", "Q"), one_video);
+  EXPECT_EQ(frames(R"("videos": [["0.JPG"], "a.mp4", ["1.webp", "file:///x/2.jpeg"]])", "<video><video><video>"),
+            (Frames{{"0.JPG"}, {}, {"1.webp", "/x/2.jpeg"}}));
+  EXPECT_EQ(frames(R"("video": ["a.mp4", "b.mp4"])", "<video><video>"), (Frames{{}, {}})) << "two videos";
+  EXPECT_EQ(frames_of(one(R"({"messages": [{"role": "user", "content": [
+                {"type": "video", "video": ["0.jpg", "1.jpg"]}, {"type": "text", "text": "Q"}]},
+                {"role": "assistant", "content": "A"}]})")),
+            (Frames{{"0.jpg", "1.jpg"}}));
+}
+
+TEST_F(ReadDataset, FramesStayInTheFolderOfImages) {
+  const auto file = put("frames.json", R"([{"videos": [["in.jpg", "../out.jpg"]], "conversations": [
+      {"from": "human", "value": "<video>"}, {"from": "gpt", "value": "A"}]}])");
+  EXPECT_EQ(open_records(file, {})->at(0).problem, "");
+  EXPECT_THAT(open_records(file, {.stays_in_image_root = true})->at(0).problem,
+              AllOf(HasSubstr("video 1 lies outside"), HasSubstr("out.jpg")));
 }
 
 TEST_F(ReadDataset, SaysWhatIsWrongWithBlocks) {
@@ -512,7 +553,8 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithBlocks) {
   EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("without \"url\""));
   EXPECT_THAT(problem(R"({"type":"video"})"), HasSubstr("has 1 <video> marks for 0 videos"));
   EXPECT_THAT(problem(R"({"type":"video","video":3})"), HasSubstr("a video block's video is not a path"));
-  EXPECT_THAT(problem(R"({"type":"video","video":["0.jpg"]})"), HasSubstr("put the frames into a folder"));
+  EXPECT_THAT(problem(R"({"type":"video","video":[]})"), HasSubstr("turn 1: a video block is a list of no frames"));
+  EXPECT_THAT(problem(R"({"type":"image","image":["0.jpg"]})"), HasSubstr("turn 1: an image block is a list"));
 }
 
 }  // namespace

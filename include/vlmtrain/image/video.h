@@ -3,18 +3,18 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
 
 #include "vlmtrain/image/size.h"
+#include "vlmtrain/io/medium.h"
 
 namespace vlmtrain::image {
 
 struct VideoInfo {
   int64_t frames;  ///< at least 1
-  double fps;      ///< average over the whole video, as its container tells it; 0: unknown, as for a folder
+  double fps;      ///< average over the whole video, as its container tells it; 0: unknown, as for pictures
   ImageSize size;  ///< of each frame, upright
 };
 
@@ -34,8 +34,9 @@ constexpr int64_t frame_decoding_bytes(ImageSize size) {
 /// Takes a frame, uint8 [3, height, width] RGB, contiguous, on the CPU. It is valid until the call returns.
 using TakeFrame = std::function<void(const at::Tensor& frame)>;
 
-/// A video: a file that FFmpeg's libraries read, or a folder of JPEG, PNG and WebP files, which are its frames in
-/// natural order of their names (frame2 before frame10); the folder's other files do not count.
+/// A video: a file that FFmpeg's libraries read, or its bytes; a folder of JPEG, PNG and WebP files, which are its
+/// frames in natural order of their names (frame2 before frame10), while the folder's other files do not count; or a
+/// list of pictures (io::Medium::frames), which are its frames in their order.
 ///
 /// The frames are those of TorchCodec, which transformers 5.23 reads videos with, and with the same FFmpeg under it
 /// they have the same bytes: converted by swscale (bicubic) with the frame's own matrix (BT.601 where it names none)
@@ -51,7 +52,8 @@ class VideoFile {
   /// Reads what `info` tells: of MP4 and MOV files the index only, of others all packets. Frames are decoded for that
   /// only where packets do not tell them (no times, as in AVI; MPEG-4 part 2, which has packets without one). The file
   /// stays open.
-  explicit VideoFile(std::filesystem::path path);
+  /// Of a folder or list the names, and the header of the first frame.
+  explicit VideoFile(const io::Medium& video);
   VideoFile(VideoFile&&) noexcept;
   VideoFile& operator=(VideoFile&&) noexcept;
   ~VideoFile();

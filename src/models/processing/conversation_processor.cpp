@@ -27,9 +27,11 @@ auto read_medium(const io::Record& record, data::MediumKind kind, const Read& re
 }
 
 /// The error with the file that it is about.
-UserError named(const std::filesystem::path& file, const UserError& error) {
-  const std::string name = file.string(), message = error.what();
-  return data_error("{}{}", message.find(name) == std::string::npos ? name + ": " : "", message);
+UserError named(const io::Medium& medium, const UserError& error) {
+  const std::string message = error.what();
+  const auto is_named = [&](const io::Medium& one) { return message.find(one.path) != std::string::npos; };
+  const bool says_which = is_named(medium) || std::ranges::any_of(medium.frames, is_named);
+  return data_error("{}{}", says_which ? "" : medium.path + ": ", message);
 }
 
 int64_t host_bytes() {
@@ -174,14 +176,14 @@ void ConversationProcessor::measure(const io::Record& record, std::vector<Medium
     read_medium(record, medium.kind, [&] {
       try {
         if (medium.kind == data::MediumKind::kVideo) {
-          medium.size = medium.video.emplace(medium.file->path).info().size;
+          medium.size = medium.video.emplace(*medium.file).info().size;
         } else {
           medium.size = image::read_image_size(*medium.file);
         }
         check_size(medium.size);
         medium.decoding_bytes = check_decoding(medium.size, medium.kind, host_bytes());
       } catch (const UserError& error) {
-        throw named(medium.file->path, error);
+        throw named(*medium.file, error);
       }
     });
   }
@@ -195,7 +197,7 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium, const PixelLimits
     image.making_bytes = medium.decoding_bytes;
     return image;
   } catch (const UserError& error) {
-    throw named(medium.file->path, error);
+    throw named(*medium.file, error);
   }
 }
 

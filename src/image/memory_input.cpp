@@ -1,0 +1,63 @@
+#include "image/memory_input.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace vlmtrain::image {
+
+namespace {
+
+constexpr int kBufferBytes = 1 << 15;
+
+}  // namespace
+
+MemoryInput::MemoryInput(std::shared_ptr<const std::string> bytes) : bytes_(std::move(bytes)) {
+  auto* const buffer = static_cast<unsigned char*>(av_malloc(kBufferBytes));
+  if (buffer == nullptr) throw std::bad_alloc();
+  context_.reset(
+      avio_alloc_context(buffer, kBufferBytes, /*write_flag=*/0, this, read, /*write_packet=*/nullptr, seek));
+  if (context_ != nullptr) return;
+  av_free(buffer);
+  throw std::bad_alloc();
+}
+
+void MemoryInput::FreeContext::operator()(AVIOContext* context) const {
+  av_freep(&context->buffer);  // which may be another one than it was given
+  avio_context_free(&context);
+}
+
+int MemoryInput::read(void* self, uint8_t* out, int most) {
+  auto& input = *static_cast<MemoryInput*>(self);
+  const int64_t count = std::min<int64_t>(most, std::ssize(*input.bytes_) - input.position_);
+  if (count <= 0) return AVERROR_EOF;
+  std::memcpy(out, input.bytes_->data() + input.position_, static_cast<size_t>(count));
+  input.position_ += count;
+  return static_cast<int>(count);
+}
+
+int64_t MemoryInput::seek(void* self, int64_t offset, int whence) {
+  auto& input = *static_cast<MemoryInput*>(self);
+  const int64_t size = std::ssize(*input.bytes_);
+  int64_t from = 0;
+  switch (whence & ~AVSEEK_FORCE) {
+    case AVSEEK_SIZE:
+      return size;
+    case SEEK_SET:
+      break;
+    case SEEK_CUR:
+      from = input.position_;
+      break;
+    case SEEK_END:
+      from = size;
+      break;
+    default:
+      return AVERROR(EINVAL);
+  }
+  if (offset < -from || offset > size - from) return AVERROR(EINVAL);
+  return input.position_ = from + offset;
+}
+
+}  // namespace vlmtrain::image
