@@ -27,6 +27,9 @@ struct StoredPixels {
 /// Each decodes a whole file of its format to RGB, `stored` being the size in its header; a data error, with `name`,
 /// where any of it is missing or damaged.
 StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+/// The same to `planes` [3, height, width], row by row, so that the picture is in memory once. False, with nothing
+/// written, where the file is not of three channels.
+bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored, const std::string& name, uint8_t* planes);
 StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
 StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
 

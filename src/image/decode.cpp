@@ -46,7 +46,10 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& nam
   const Header header = read_header(source, name);
   const auto [height, width] = upright_size(header);
   at::Tensor result = at::empty({3, height, width}, at::kByte);
-  write_upright_planes(decode_stored(bytes, header, name), header.orientation, result.mutable_data_ptr<uint8_t>());
+  auto* const planes = result.mutable_data_ptr<uint8_t>();
+  const bool is_upright_jpeg = header.format == Format::kJpeg && header.orientation == Orientation::kUpright;
+  if (is_upright_jpeg && decode_jpeg_planes(bytes, header.stored, name, planes)) return result;
+  write_upright_planes(decode_stored(bytes, header, name), header.orientation, planes);
   return result;
 }
 

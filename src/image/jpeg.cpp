@@ -8,11 +8,12 @@
 
 #include <array>
 #include <csetjmp>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "image/codecs.h"
 #include "image/colour.h"
+#include "image/split_channels.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {
@@ -82,6 +83,19 @@ class JpegReader {
     return true;
   }
 
+  /// `row` has room for one.
+  bool read_planes(uint8_t* row, uint8_t* planes) {
+    if (setjmp(errors_.jump) != 0) return false;
+    const int64_t width = info_.output_width, plane = width * info_.output_height;
+    while (info_.output_scanline < info_.output_height) {
+      uint8_t* const out = planes + info_.output_scanline * width;
+      JSAMPROW rows = row;
+      jpeg_read_scanlines(&info_, &rows, 1);
+      split_channels(row, width, {out, out + plane, out + 2 * plane});
+    }
+    return true;
+  }
+
   ImageSize size() const { return {info_.output_height, info_.output_width}; }
   int64_t channels() const { return info_.output_components; }
   const char* message() const { return errors_.message.data(); }
@@ -97,25 +111,36 @@ class JpegReader {
   ErrorManager errors_{};
 };
 
+UserError damaged(const JpegReader& reader, const std::string& name) {
+  return data_error("{}: a damaged or cut-off JPEG ({}); replace the file or drop the sample", name, reader.message());
+}
+
+void start(JpegReader& reader, std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+  if (!reader.start(bytes)) throw damaged(reader, name);
+  if (reader.size() != stored) {
+    throw data_error("{}: a JPEG that tells two sizes; replace the file or drop the sample", name);
+  }
+}
+
 }  // namespace
+
+bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored, const std::string& name, uint8_t* planes) {
+  JpegReader reader;
+  start(reader, bytes, stored, name);
+  if (reader.channels() != 3) return false;
+  std::vector<uint8_t> row(static_cast<size_t>(stored.width) * 3);
+  if (!reader.read_planes(row.data(), planes)) throw damaged(reader, name);
+  return true;
+}
 
 StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   JpegReader reader;
-  std::optional<StoredPixels> pixels;
-  bool done = reader.start(bytes);
-  if (done) {
-    if (reader.size() != stored) {
-      throw data_error("{}: a JPEG that tells two sizes; replace the file or drop the sample", name);
-    }
-    pixels.emplace(reader.size(), reader.channels());
-    done = reader.read(*pixels);
-  }
-  if (!done) {
-    throw data_error("{}: a damaged or cut-off JPEG ({}); replace the file or drop the sample", name, reader.message());
-  }
-  if (pixels->channels == 1) return grey_to_rgb(*pixels);
-  if (pixels->channels == 4) return inverted_cmyk_to_rgb(*pixels);
-  return *std::move(pixels);
+  start(reader, bytes, stored, name);
+  StoredPixels pixels(reader.size(), reader.channels());
+  if (!reader.read(pixels)) throw damaged(reader, name);
+  if (pixels.channels == 1) return grey_to_rgb(pixels);
+  if (pixels.channels == 4) return inverted_cmyk_to_rgb(pixels);
+  return pixels;
 }
 
 }  // namespace vlmtrain::image

@@ -1,5 +1,7 @@
 #include "image/upright.h"
 
+#include "image/split_channels.h"
+
 namespace vlmtrain::image {
 namespace {
 
@@ -50,6 +52,11 @@ void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint
   int64_t out = 0;
   for (int64_t y = 0; y < height; ++y) {
     const uint8_t* pixel = &rgb.samples[(walk.first + y * walk.down) * 3];
+    if (walk.right == 1) {
+      split_channels(pixel, width, {red + out, green + out, blue + out});
+      out += width;
+      continue;
+    }
     for (int64_t x = 0; x < width; ++x, ++out) {
       const uint8_t* from = pixel + x * walk.right * 3;
       red[out] = from[0];

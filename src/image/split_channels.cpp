@@ -1,0 +1,18 @@
+#include "image/split_channels.h"
+
+#include "image/vectorised.h"
+
+namespace vlmtrain::image {
+
+VLMTRAIN_VECTORISED void split_channels(const uint8_t* __restrict rgb, int64_t pixels, const PlaneRows& rows) {
+  uint8_t* __restrict red = rows.red;
+  uint8_t* __restrict green = rows.green;
+  uint8_t* __restrict blue = rows.blue;
+  for (int64_t i = 0; i < pixels; ++i) {
+    red[i] = rgb[3 * i];
+    green[i] = rgb[3 * i + 1];
+    blue[i] = rgb[3 * i + 2];
+  }
+}
+
+}  // namespace vlmtrain::image
