@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +14,7 @@
 #include "image/png_texts.h"
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/video.h"
 
 namespace vlmtrain::image {
@@ -52,6 +54,12 @@ TEST(Decode, IsBitEqualToPillow) {
     const std::byte* reference = expected.data() + entry.at("offset").get<size_t>();
     EXPECT_EQ(first_difference(tensor_bytes(picture), reference, picture.nbytes()), -1);
   }
+}
+
+TEST(EncodePng, KeepsEveryByte) {
+  const at::Tensor picture = decode_image(kImageData / "rgb.png");
+  const std::string encoded = encode_png(picture);
+  EXPECT_TRUE(at::equal(decode_image(std::as_bytes(std::span(encoded)), "encoded"), picture));
 }
 
 TEST(Decode, HeaderTellsTheSizeOfTheUprightPicture) {

@@ -141,6 +141,31 @@ TEST_F(Idefics3Processor, FewerPixelsMakeTheSampleShorter) {
   EXPECT_EQ(std::ssize(shrunk.image_token_positions), shrunk.pixel_values.size(0) * 4);
 }
 
+TEST_F(Idefics3Processor, ShowsThePicturesOfItsTiles) {
+  const auto& two = records_.at(3);
+  for (const int64_t max_length : {1000, 164}) {
+    SCOPED_TRACE(max_length);
+    settings_.max_length = max_length;
+    const auto sample = processor()->process(two, 3);
+    const auto pictures = processor()->seen(two, sample);
+    int64_t row = 0;
+    std::set<int64_t> media;
+    for (const SeenPicture& picture : pictures) {
+      media.insert(picture.medium);
+      EXPECT_EQ(picture.tile_height, 32);
+      for (int64_t top = 0; top < picture.pixels.size(1); top += 32) {
+        for (int64_t left = 0; left < picture.pixels.size(2); left += 32) {
+          EXPECT_TRUE(at::equal(picture.pixels.narrow(1, top, 32).narrow(2, left, 32), sample.pixel_values[row++]));
+        }
+      }
+    }
+    EXPECT_EQ(row, sample.pixel_values.size(0)) << "each tile is shown once, in the tower's order";
+    EXPECT_EQ(media, (std::set<int64_t>{0, 1}));
+    EXPECT_TRUE(pictures.back().is_overview);
+  }
+  EXPECT_TRUE(processor()->seen(records_.at(0), processor()->process(records_.at(0), 0)).empty());
+}
+
 TEST_F(Idefics3Processor, MoreImagesThanTheLimitAreRefused) {
   settings_.max_images_per_sample = 2;
   EXPECT_EQ(refusal(records_.at(3), {}), "accepted");

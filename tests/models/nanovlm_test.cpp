@@ -292,6 +292,27 @@ TEST(Nanovlm, ATiedOutputMayBeInTheFileTwice) {
   EXPECT_EQ(model->checkpoint_name("decoder.token_embedding.weight"), "decoder.token_embedding.weight");
 }
 
+TEST(NanoVlmProcessor, ShowsThePicturesOfItsTiles) {
+  const parity::Case reference("nanovlm_tiles");
+  const auto processor = reference.load_processor();
+  int64_t overviews = 0;
+  for (const auto& record : reference.records()) {
+    const auto sample = processor->process(record, 0);
+    int64_t row = 0;
+    for (const SeenPicture& picture : processor->seen(record, sample)) {
+      overviews += picture.is_overview ? 1 : 0;
+      const int64_t side = picture.tile_height;
+      for (int64_t top = 0; top < picture.pixels.size(1); top += side) {
+        for (int64_t left = 0; left < picture.pixels.size(2); left += side) {
+          EXPECT_TRUE(at::equal(picture.pixels.narrow(1, top, side).narrow(2, left, side), sample.pixel_values[row++]));
+        }
+      }
+    }
+    EXPECT_EQ(row, sample.pixel_values.defined() ? sample.pixel_values.size(0) : 0) << record.id;
+  }
+  EXPECT_GT(overviews, 0);
+}
+
 TEST(Registry, SaysWhatAConfigWithoutModelTypeMayBe) {
   const CheckpointCopy copy("nanovlm_tiles");
   copy.edit("config.json", [](auto& config) { config.erase("vit_hidden_dim"); });

@@ -165,6 +165,19 @@ TEST(PatchWriter, LaysPatchesTokenByTokenWithTheFramesOfAPatchOneAboveTheOther) 
   }
 }
 
+TEST(PatchWriter, FramesAreThereInItsPatches) {
+  VisionConfig vision;
+  vision.patch_size = 2;
+  const PixelSettings settings{.budget = {1, 1'000}};
+  const at::Tensor frames = at::arange(3 * 3 * 8 * 12, at::kLong).remainder(251).to(at::kByte).view({3, 3, 8, 12});
+  const at::Tensor patches = patches_of(frames, settings, vision);
+  const auto grid = grid_of(3, {8, 12}, settings, vision);
+  for (int64_t frame = 0; frame < 3; ++frame) {
+    EXPECT_TRUE(at::equal(frame_in(patches, grid, frame, vision), frames[frame])) << frame;
+  }
+  EXPECT_TRUE(at::equal(frame_in(patches, grid, 3, vision), frames[2])) << "the last one is repeated";
+}
+
 TEST(PatchWriter, RepeatsTheLastFrame) {
   VisionConfig vision;
   vision.patch_size = 2;
@@ -424,6 +437,24 @@ TEST(Qwen2VlProcessor, TakesFramesOfVideosAsSettingsSay) {
   EXPECT_EQ(grid_with(settings), (PatchGrid{2, 4, 6}));
   settings.image_max_pixels = 200;
   EXPECT_EQ(grid_with(settings), (PatchGrid{2, 2, 4}));
+}
+
+TEST(Qwen2VlProcessor, ShowsTheFramesThatItsTowerGets) {
+  const parity::Case origin("qwen2_5_vl_video");
+  const auto processor = origin.load_processor();
+  const auto records = origin.records();
+  const auto sample = processor->process(records.front(), 0);
+  const auto pictures = processor->seen(records.front(), sample);
+  ASSERT_EQ(std::ssize(pictures), sample.video_frames);
+  const int64_t side = sample.pixel_values.size(3);
+  for (size_t i = 0; i < pictures.size(); ++i) {
+    EXPECT_EQ(pictures[i].frame, i);
+    EXPECT_EQ(pictures[i].pixels.sizes(), (std::vector<int64_t>{3, 4 * side, 6 * side}));
+    // The first patch of the frame's pair; the first frame lies above the second in it.
+    const at::Tensor patch = sample.pixel_values[static_cast<int64_t>(i / 2) * 24];
+    EXPECT_TRUE(at::equal(pictures[i].pixels.narrow(1, 0, side).narrow(2, 0, side),
+                          patch.narrow(1, static_cast<int64_t>(i % 2) * side, side)));
+  }
 }
 
 }  // namespace

@@ -10,4 +10,7 @@ namespace vlmtrain::image {
 /// to 100. For pictures that people look at; nothing is trained on them.
 std::string encode_jpeg(const at::Tensor& picture, int quality);
 
+/// The same as those of a PNG file, which keeps every byte.
+std::string encode_png(const at::Tensor& picture);
+
 }  // namespace vlmtrain::image

@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "vlmtrain/data/bad_samples.h"
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/models/seen_picture.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
 
@@ -36,6 +38,10 @@ class Processor : public data::SampleProcessor {
   /// The text before images become tokens; `as_prompt` as process_prompt. Throws data::SampleError.
   virtual text::RenderedChat render(const io::Record& record, bool as_prompt) const = 0;
   virtual const text::ChatTemplate& chat_template() const = 0;
+
+  /// The pictures that the pixels of `sample`, which process() made of `record`, show: in the order of their marks,
+  /// videos frame by frame.
+  virtual std::vector<SeenPicture> seen(const io::Record& record, const data::Sample& sample) const = 0;
 
   virtual const text::Tokenizer& tokenizer() const = 0;
   /// The token that ends an answer.

@@ -1,6 +1,7 @@
 #include "models/idefics3/processor.h"
 
 #include "models/idefics3/image_text.h"
+#include "models/processing/cut_tiles.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -27,6 +28,14 @@ ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> max_pixe
 
 at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   return images_.process(image, max_pixels).tiles;
+}
+
+std::vector<SeenPicture> Processor::pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
+                                                std::optional<int64_t> max_pixels) const {
+  const TileGrid grid = images_.grid_for(size, max_pixels);
+  if (!grid.is_split()) return ConversationProcessor::pictures_in(rows, medium, size, max_pixels);
+  const int64_t cells = grid.tiles() - 1;
+  return {seen_together(rows.narrow(0, 0, cells), grid.rows, grid.columns), seen_overview(rows.select(0, cells))};
 }
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {

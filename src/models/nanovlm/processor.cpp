@@ -1,5 +1,6 @@
 #include "models/nanovlm/processor.h"
 
+#include "models/processing/cut_tiles.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::nanovlm {
@@ -35,6 +36,16 @@ ImagePlan Processor::plan(image::ImageSize size, std::optional<int64_t> max_pixe
 
 at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   return images_.process(image, max_pixels);
+}
+
+std::vector<SeenPicture> Processor::pictures_in(const at::Tensor& rows, const ImagePlan& /*medium*/,
+                                                image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  const TileGrid grid = images_.grid_for(size, max_pixels);
+  std::vector<SeenPicture> pictures;
+  if (grid.with_whole_picture) pictures.push_back(seen_overview(rows.select(0, 0)));
+  const int64_t first = grid.with_whole_picture ? 1 : 0;
+  pictures.push_back(seen_together(rows.narrow(0, first, grid.cells()), grid.rows, grid.columns));
+  return pictures;
 }
 
 int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {

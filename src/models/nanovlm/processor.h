@@ -20,6 +20,8 @@ class Processor final : public ConversationProcessor {
  private:
   ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
+  std::vector<SeenPicture> pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
+                                       std::optional<int64_t> max_pixels) const override;
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const override;
   int64_t most_positions() const override { return config_.max_positions; }

@@ -252,6 +252,40 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   return sample;
 }
 
+std::vector<SeenPicture> ConversationProcessor::seen(const io::Record& record, const data::Sample& sample) const {
+  std::vector<SeenPicture> pictures;
+  if (!sample.pixel_values.defined()) return pictures;
+  const text::RenderedChat chat = render(record, /*as_prompt=*/false);
+  std::vector<Medium> media = media_of(record, chat);
+  measure(record, media);
+  const MediaLayout layout = fitting(record, chat, media);
+  int64_t first = 0;
+  for (size_t i = 0; i < media.size(); ++i) {
+    const ImagePlan& plan = layout.plans[i];
+    if (first + plan.pixel_rows > sample.pixel_values.size(0)) throw changed_picture(record);
+    const bool is_video = media[i].kind == data::MediumKind::kVideo;
+    auto own = pictures_in(sample.pixel_values.narrow(0, first, plan.pixel_rows), plan, media[i].size,
+                           is_video ? layout.limits.frame : layout.limits.picture);
+    for (SeenPicture& picture : own) {
+      picture.medium = static_cast<int64_t>(i);
+      pictures.push_back(std::move(picture));
+    }
+    first += plan.pixel_rows;
+  }
+  return pictures;
+}
+
+std::vector<SeenPicture> ConversationProcessor::pictures_in(const at::Tensor& rows, const ImagePlan& /*medium*/,
+                                                            image::ImageSize /*size*/,
+                                                            std::optional<int64_t> /*max_pixels*/) const {
+  std::vector<SeenPicture> pictures;
+  pictures.reserve(static_cast<size_t>(rows.size(0)));
+  for (int64_t row = 0; row < rows.size(0); ++row) {
+    pictures.push_back({.pixels = rows.select(0, row), .tile_height = rows.size(2), .tile_width = rows.size(3)});
+  }
+  return pictures;
+}
+
 void ConversationProcessor::check_media(const io::Record& record) const {
   if (!record.videos.empty() && !takes_videos()) {
     throw data::SampleError("video for a family without",

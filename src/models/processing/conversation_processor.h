@@ -65,6 +65,7 @@ class ConversationProcessor : public Processor {
   int64_t end_of_turn_id() const final { return end_of_turn_id_; }
   const text::ChatTemplate& chat_template() const final { return template_; }
   text::RenderedChat render(const io::Record& record, bool as_prompt) const final;
+  std::vector<SeenPicture> seen(const io::Record& record, const data::Sample& sample) const final;
 
  protected:
   /// What a family's tower takes.
@@ -81,6 +82,10 @@ class ConversationProcessor : public Processor {
   virtual ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
   /// Of the decoded picture: rows as TowerInput says, as many as plan() of its size.
   virtual at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const = 0;
+  /// What the rows of a medium show, as pixels_of() laid them for a picture of this size or pixels_of_video() for such
+  /// frames: pixels and tiles. By itself each row is a picture.
+  virtual std::vector<SeenPicture> pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
+                                               std::optional<int64_t> max_pixels) const;
   /// data_error for a picture or frame of a size that the family does not take. What follows is asked of others only.
   virtual void check_size(image::ImageSize /*size*/) const {}
   /// How many tokens plan() of such a picture has in the text, image tokens and others.

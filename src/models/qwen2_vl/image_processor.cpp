@@ -154,4 +154,13 @@ void PatchWriter::write(const at::Tensor& resized) {
   ++frames_;
 }
 
+at::Tensor frame_in(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame, const VisionConfig& vision) {
+  const int64_t depth = vision.temporal_patch_size, merge = vision.merge_size, side = vision.patch_size;
+  return patches.narrow(0, frame / depth * grid.patches_per_frame(), grid.patches_per_frame())
+      .view({grid.rows / merge, grid.columns / merge, merge, merge, 3, depth, side, side})
+      .select(5, frame % depth)
+      .permute({4, 0, 2, 5, 1, 3, 6})
+      .reshape({3, grid.rows * side, grid.columns * side});
+}
+
 }  // namespace vlmtrain::models::qwen2_vl

@@ -67,4 +67,7 @@ class PatchWriter {
   int64_t frames_ = 0;
 };
 
+/// A frame, uint8 [3, height, width], out of the patches that a PatchWriter made.
+at::Tensor frame_in(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame, const VisionConfig& vision);
+
 }  // namespace vlmtrain::models::qwen2_vl

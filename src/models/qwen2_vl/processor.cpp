@@ -62,6 +62,21 @@ at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> 
   return patches.finish();
 }
 
+std::vector<SeenPicture> Processor::pictures_in(const at::Tensor& rows, const ImagePlan& medium,
+                                                image::ImageSize /*size*/,
+                                                std::optional<int64_t> /*max_pixels*/) const {
+  // A picture stands for all frames of its patches.
+  const int64_t count = std::max<int64_t>(medium.frames, 1);
+  std::vector<SeenPicture> pictures;
+  pictures.reserve(static_cast<size_t>(count));
+  for (int64_t frame = 0; frame < count; ++frame) {
+    at::Tensor pixels = frame_in(rows, *medium.grid, frame, config_.vision);
+    const int64_t height = pixels.size(1), width = pixels.size(2);
+    pictures.push_back({.pixels = std::move(pixels), .frame = frame, .tile_height = height, .tile_width = width});
+  }
+  return pictures;
+}
+
 void Processor::check_size(image::ImageSize size) const {
   smart_resize(size, config_.vision.pixels_per_token_side(), images_.budget);
 }
