@@ -120,6 +120,7 @@ void refuse_larger_than_packs(const PackLimits& limits, Outlines& outlines) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (!outlines.shapes[i] || limits.holds(sizes[i])) continue;
     outlines.shapes[i].reset();
+    outlines.shrunk.erase(static_cast<int64_t>(i));
     outlines.problems[static_cast<int64_t>(i)] = {
         .reason = "larger than a pack",
         .message = fmt::format(

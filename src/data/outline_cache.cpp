@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// To be raised whenever a sample of the same record and files may have another shape.
-constexpr int64_t kFormat = 5;
+constexpr int64_t kFormat = 6;
 
 uint64_t number_of(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -62,15 +62,29 @@ void add_files_of(const io::Medium& medium, std::vector<std::string>& files) {
   if (!medium.bytes && medium.frames.empty()) files.push_back(medium.path);
 }
 
+Json numbers_of(const Shrunk& shrunk) {
+  return {shrunk.tokens,      shrunk.pixels,           shrunk.tokens_left,
+          shrunk.pixels_left, shrunk.image_max_pixels, shrunk.frame_max_pixels};
+}
+
+Shrunk cached_shrunk(const Json& numbers) {
+  return {.tokens = numbers.at(0),
+          .pixels = numbers.at(1),
+          .tokens_left = numbers.at(2),
+          .pixels_left = numbers.at(3),
+          .image_max_pixels = numbers.at(4),
+          .frame_max_pixels = numbers.at(5)};
+}
+
 /// What is not bytes of three colours on a plane says so at the end.
 Json numbers_of(const CachedShape& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
   for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
-  Json numbers =
-      Json::array({cached.fingerprint, cached.file_state, shape.tokens, shape.label_tokens, shape.image_tokens,
-                   shape.images, shape.pixel_rows, shape.row.height, shape.row.width, shape.videos, shape.video_frames,
-                   cached.making_bytes, std::move(grids), cached.id, cached.task, cached.files});
+  Json numbers = Json::array({cached.fingerprint, cached.file_state, shape.tokens, shape.label_tokens,
+                              shape.image_tokens, shape.images, shape.pixel_rows, shape.row.height, shape.row.width,
+                              shape.videos, shape.video_frames, cached.making_bytes, std::move(grids), cached.id,
+                              cached.task, cached.files, cached.shrunk ? numbers_of(*cached.shrunk) : Json()});
   const PixelRow& row = shape.row;
   if (shape.volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
     numbers.push_back({row.dtype, row.channels, row.depth, shape.volumes});
@@ -93,6 +107,7 @@ CachedShape shape_from(const Json& numbers) {
   cached.id = numbers.at(++place);
   cached.task = numbers.at(++place);
   cached.files = numbers.at(++place).get<std::vector<std::string>>();
+  if (const Json& shrunk = numbers.at(++place); !shrunk.is_null()) cached.shrunk = cached_shrunk(shrunk);
   if (numbers.size() > ++place) {
     const Json& other = numbers.at(place);
     shape.row.dtype = other.at(0);

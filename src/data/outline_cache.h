@@ -18,6 +18,7 @@ struct CachedShape {
   std::vector<std::string> files{};  ///< that it names
   SampleShape shape{};
   int64_t making_bytes = 0;  ///< Sample::making_bytes
+  std::optional<Shrunk> shrunk{};
   std::string id{};
   std::string task{};
 };

@@ -34,9 +34,7 @@ class Look {
         found_(static_cast<size_t>(records.size())),
         ids_(found_.size()),
         tasks_(found_.size()),
-        problems_(found_.size()) {
-    known_.resize(found_.size());
-  }
+        problems_(found_.size()) {}
 
   Outlines at_all() {
     {
@@ -50,7 +48,7 @@ class Look {
       watch();
     }
     if (error_) std::rethrow_exception(error_);
-    if (!settings_.cache.empty() && is_news()) {
+    if (!settings_.cache.empty() && settings_.writes_cache && is_news()) {
       write_outline_cache(settings_.cache, settings_.processor, {.stamp = stamp_, .shapes = found_});
     }
     return outlines();
@@ -83,10 +81,10 @@ class Look {
 
   void look_at(int64_t index) {
     const auto place = static_cast<size_t>(index);
-    const auto& known = known_[place];
-    const bool is_record_known = known && stamp_ != 0 && stamp_ == cache_.stamp;
+    const CachedShape* const known = known_at(place);
+    const bool is_record_known = known != nullptr && stamp_ != 0 && stamp_ == cache_.stamp;
     if (is_record_known && known->file_state == state_of(known->files)) {
-      found_[place] = known;
+      found_[place] = *known;
       return;
     }
     const io::Record record = records_.at(index);
@@ -95,8 +93,8 @@ class Look {
       now.fingerprint = fingerprint_of(record);
       now.files = files_of(record);
       now.file_state = state_of(now.files);
-      if (known && is_same(*known, now)) {
-        found_[place] = known;
+      if (known != nullptr && is_same(*known, now)) {
+        found_[place] = *known;
         return;
       }
     }
@@ -104,6 +102,7 @@ class Look {
       const Sample outline = make_outline(processor_, record, index);
       now.shape = shape_of(outline);
       now.making_bytes = outline.making_bytes;
+      now.shrunk = outline.shrunk;
       now.id = record.id;
       now.task = record.task;
       found_[place] = std::move(now);
@@ -140,11 +139,17 @@ class Look {
     return one.fingerprint == other.fingerprint && one.file_state == other.file_state;
   }
 
+  /// Of an earlier look; null: nothing is known.
+  const CachedShape* known_at(size_t place) const {
+    return place < known_.size() && known_[place] ? &*known_[place] : nullptr;
+  }
+
   bool is_news() const {
-    if (cache_.stamp != stamp_) return true;
+    if (cache_.stamp != stamp_ || known_.size() > found_.size()) return true;
     for (size_t i = 0; i < found_.size(); ++i) {
-      if (found_[i].has_value() != known_[i].has_value()) return true;
-      if (found_[i] && !is_same(*found_[i], *known_[i])) return true;
+      const CachedShape* const known = known_at(i);
+      if (found_[i].has_value() != (known != nullptr)) return true;
+      if (found_[i] && !is_same(*found_[i], *known)) return true;
     }
     return false;
   }
@@ -158,8 +163,10 @@ class Look {
     for (size_t i = 0; i < found_.size(); ++i) {
       if (problems_[i]) result.problems.emplace(static_cast<int64_t>(i), std::move(*problems_[i]));
       if (!found_[i]) continue;
-      result.from_cache += known_[i] && is_same(*known_[i], *found_[i]) ? 1 : 0;
+      const CachedShape* const known = known_at(i);
+      result.from_cache += known != nullptr && is_same(*known, *found_[i]) ? 1 : 0;
       result.making_bytes = std::max(result.making_bytes, found_[i]->making_bytes);
+      if (found_[i]->shrunk) result.shrunk.emplace(static_cast<int64_t>(i), *found_[i]->shrunk);
       result.shapes[i] = std::move(found_[i]->shape);
       result.ids[i] = std::move(found_[i]->id);
       result.tasks[i] = std::move(found_[i]->task);

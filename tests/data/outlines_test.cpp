@@ -46,6 +46,7 @@ class SizeOfFile : public SampleProcessor {
     sample.is_label.assign(static_cast<size_t>(bytes), 1);
     sample.grids = {{.frames = 1, .rows = bytes, .columns = 2}};
     sample.making_bytes = 1000 + bytes;
+    if (bytes > 38) sample.shrunk = Shrunk{.tokens = bytes, .tokens_left = 38};
     return sample;
   }
 
@@ -113,6 +114,20 @@ TEST_F(OutlinesTest, WhatDidNotChangeIsKnownTheNextTime) {
   EXPECT_EQ(second.shapes, first.shapes);
   EXPECT_EQ(first.making_bytes, 1041) << "of the largest file, which has 41 bytes";
   EXPECT_EQ(second.making_bytes, first.making_bytes);
+  EXPECT_EQ(first.shrunk.size(), 3U);
+  EXPECT_EQ(first.shrunk.at(39).tokens, 41);
+  EXPECT_EQ(second.shrunk, first.shrunk);
+}
+
+TEST_F(OutlinesTest, ACacheMayBeReadAlone) {
+  const OutlineSettings settings{.workers = 1, .cache = folder() / "cache", .writes_cache = false, .processor = "p"};
+  outline_samples(records_, *processor_, settings);
+  EXPECT_FALSE(fs::exists(folder() / "cache"));
+  look();
+  const std::string kept = content_of(folder() / "cache");
+  put_picture(3, "another size");
+  EXPECT_EQ(outline_samples(records_, *processor_, settings).from_cache, 39);
+  EXPECT_EQ(content_of(folder() / "cache"), kept);
 }
 
 TEST_F(OutlinesTest, WhatChangedIsLookedAtAnew) {

@@ -21,6 +21,7 @@ struct Outlines {
   std::vector<std::string> ids;                    ///< of all that were looked at, by index
   std::vector<std::string> tasks;                  ///< of the same, by index; io::Record::task
   std::map<int64_t, SampleProblem> problems;       ///< of the bad ones, by index
+  std::map<int64_t, Shrunk> shrunk;                ///< of those whose media lose pixels, by index
   int64_t making_bytes = 0;                        ///< the most of Sample::making_bytes
   int64_t from_cache = 0;                          ///< of the shapes, how many are known from an earlier call
 
@@ -38,7 +39,8 @@ struct OutlineSettings {
   /// is: a medium that could not be read may be back. A file that is damaged, of another program or of another
   /// `processor` is no cache.
   std::filesystem::path cache{};
-  std::string processor{};  ///< what the samples depend on beside records and files
+  bool writes_cache = true;  ///< false: it is read alone
+  std::string processor{};   ///< what the samples depend on beside records and files
   /// Hears now and then how many samples are looked at, on the caller's thread. If it throws, the call ends with that.
   std::function<void(int64_t done)> on_progress{};
 };
