@@ -2,6 +2,7 @@
 
 #include "data/bad_sample_log.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/known_problems.h"
 
 namespace vlmtrain::data {
 
@@ -34,7 +35,7 @@ void settle_problems(const std::map<int64_t, SampleProblem>& problems, Ledger& l
   std::map<int64_t, SampleProblem> failed;
   for (const auto& [index, problem] : problems) {
     const std::string id = records.text_at(index).id;
-    if (policy == BadSamplePolicy::kFail && !problem.is_dropped) {
+    if (stops_run(problem, policy)) {
       failed.emplace(index, problem);
       ledger.mark_failed(index, id, problem.reason, problem.message);
       continue;

@@ -13,6 +13,7 @@
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/data/epoch_progress.h"
+#include "vlmtrain/data/pack_census.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -92,13 +93,7 @@ void RunSetup::make_order(const Config& config, data::Outlines& outlines) {
 void RunSetup::describe_packs() const {
   const auto& limits = order->settings().packs;
   if (!limits) return;
-  data::Packs packs;
-  for (int64_t lane = 0; lane < order->lanes(); ++lane) {
-    const auto epoch = order->epoch(lane, 0);
-    const int64_t before = std::ssize(packs.samples);
-    for (const int64_t end : epoch->ends) packs.ends.push_back(before + end);
-    packs.samples.insert(packs.samples.end(), epoch->samples.begin(), epoch->samples.end());
-  }
+  const data::Packs packs = data::first_packs(*order);
   const data::PackFill fill = data::fill_of(packs, order->sizes(), *limits);
   spdlog::info(
       "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are taken; {} could "
