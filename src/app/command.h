@@ -21,6 +21,7 @@ Action declare_train(CLI::App& command);
 Action declare_init(CLI::App& command);
 Action declare_doctor(CLI::App& command);
 Action declare_eval(CLI::App& command);
+Action declare_inspect(CLI::App& command);
 Action declare_generate(CLI::App& command);
 Action declare_merge(CLI::App& command);
 Action declare_options(CLI::App& command);

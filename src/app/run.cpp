@@ -33,6 +33,8 @@ struct CommandEntry {
 constexpr CommandEntry kCommands[] = {
     {"train", "train as a configuration says (also without the word: vlmtrain --config FILE)", declare_train},
     {"plan", "say what a run needs on a GPU; no GPU is needed, no weights are read", declare_plan},
+    {"inspect", "say what the data of a run is, what of it cannot be used, and show what is trained on",
+     declare_inspect},
     {"doctor", "say what this machine has and lacks, and whether training would start", declare_doctor},
     {"init", "write a randomly initialised checkpoint of a preset", declare_init},
     {"eval", "loss and accuracy of a checkpoint on a data set", declare_eval},

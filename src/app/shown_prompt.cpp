@@ -6,6 +6,7 @@
 
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/report/marked_chat.h"
 
 namespace vlmtrain::app {
 
@@ -15,21 +16,10 @@ data::Sample outline(const models::Processor& processor, const io::Record& recor
   return as_prompt ? processor.outline_prompt(record, 0) : processor.outline(record, 0);
 }
 
-std::string marked(const text::RenderedChat& chat) {
-  std::string text;
-  size_t shown = 0;
-  for (const text::Span& answer : chat.answers) {
-    text.append(chat.text, shown, answer.begin - shown).append("⟦");
-    text.append(chat.text, answer.begin, answer.end - answer.begin).append("⟧");
-    shown = answer.end;
-  }
-  return text.append(chat.text, shown);
-}
-
 }  // namespace
 
 std::string shown_prompt(const models::Processor& processor, const io::Record& record, bool as_prompt) {
-  const std::string text = marked(processor.render(record, as_prompt));
+  const std::string text = report::marked_chat(processor.render(record, as_prompt));
   const data::Sample sample = outline(processor, record, as_prompt);
   return fmt::format("{}\n\n{} tokens, {} of them of images and videos; {} are learnt{}\n{}\n",
                      isatty(STDOUT_FILENO) == 1 ? printable_lines(text) : text, sample.tokens(),

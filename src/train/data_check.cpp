@@ -39,23 +39,35 @@ data::Outlines outlines_of(const io::Records& records, const models::Processor& 
   return data::outline_samples(records, processor, settings);
 }
 
-}  // namespace
-
-data::Outlines look_at_data(const io::Records& records, const models::Processor& processor, const Config& config,
-                            const std::filesystem::path& file, const std::filesystem::path& cache) {
+/// At all samples.
+data::Outlines look_at_all(const io::Records& records, const models::Processor& processor, const Config& config,
+                           const std::filesystem::path& file, data::OutlineSettings outline_settings) {
   const auto start = std::chrono::steady_clock::now();
-  if (!config.data.check_at_start) {
-    spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
-    return outlines_of(records, processor, config, {.most_samples = kSamplesForPlan});
+  if (!outline_settings.cache.empty()) {
+    const auto settings = processor_settings(config.data, config.model.adapter);
+    outline_settings.processor = key_of(config.model.path, settings);
   }
-  const auto settings = processor_settings(config.data, config.model.adapter);
-  data::Outlines outlines =
-      outlines_of(records, processor, config,
-                  {.cache = cache, .processor = cache.empty() ? "" : key_of(config.model.path, settings)});
+  data::Outlines outlines = outlines_of(records, processor, config, std::move(outline_settings));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   spdlog::info("data {}: {} samples checked in {:.1f} s, {} of them as they were; {} cannot be used", file.string(),
                records.size(), seconds, outlines.from_cache, outlines.problems.size());
   return outlines;
+}
+
+}  // namespace
+
+data::Outlines look_at_data(const io::Records& records, const models::Processor& processor, const Config& config,
+                            const std::filesystem::path& file, const std::filesystem::path& cache) {
+  if (!config.data.check_at_start) {
+    spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
+    return outlines_of(records, processor, config, {.most_samples = kSamplesForPlan});
+  }
+  return look_at_all(records, processor, config, file, {.cache = cache});
+}
+
+data::Outlines look_to_inspect(const io::Records& records, const models::Processor& processor, const Config& config,
+                               const std::filesystem::path& file, const std::filesystem::path& cache) {
+  return look_at_all(records, processor, config, file, {.cache = cache, .writes_cache = false});
 }
 
 void refuse_bad_samples(const io::Records& records, const models::Processor& processor, const Config& config,

@@ -17,6 +17,10 @@ namespace vlmtrain::train {
 data::Outlines look_at_data(const io::Records& records, const models::Processor& processor, const Config& config,
                             const std::filesystem::path& file, const std::filesystem::path& cache);
 
+/// The same look, at all samples whatever data.check_at_start says; the cache is read and left as it is.
+data::Outlines look_to_inspect(const io::Records& records, const models::Processor& processor, const Config& config,
+                               const std::filesystem::path& file, const std::filesystem::path& cache);
+
 /// Enters the bad samples in the ledger, as data.on_bad_sample says. Throws UserError (kBadData) that names the first
 /// of them with `fail`, or if no sample is usable; the ledger is written to `ledger_file` then.
 void settle_bad_samples(const data::Outlines& outlines, const Config& config, const io::Records& records,

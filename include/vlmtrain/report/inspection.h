@@ -1,0 +1,138 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/data/content_index.h"
+#include "vlmtrain/data/histogram.h"
+#include "vlmtrain/data/ledger.h"
+#include "vlmtrain/data/pack_census.h"
+#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sources.h"
+#include "vlmtrain/models/seen_picture.h"
+#include "vlmtrain/text/chat_template.h"
+
+namespace vlmtrain::report {
+
+/// One of the things that data.train names.
+struct InspectedSource {
+  data::Source source;
+  int64_t records = 0;
+  int64_t usable = 0;
+  int64_t shrunk = 0;
+};
+
+/// What is drawn by a share of its own: a source, or a task.
+struct InspectedLane {
+  std::string name;
+  double share = 0;  ///< of the first step, of 1
+  int64_t usable = 0;
+  double repeat = 1;
+  double epochs = 0;  ///< of its own, in the whole run
+};
+
+struct InspectedTask {
+  std::string name;
+  int64_t samples = 0;
+  int64_t tokens = 0;
+  int64_t label_tokens = 0;
+};
+
+/// A sample that may need most memory.
+struct LargeSample {
+  int64_t index = 0;
+  std::string id;
+  data::SampleShape shape;
+  int64_t predicted_bytes = 0;  ///< of a step of it alone; 0: not predicted
+};
+
+/// For which card memory was predicted.
+struct PredictedFor {
+  std::string card;
+  std::string plan;  ///< its headline
+  bool fits = false;
+};
+
+/// Samples, or files, that are the same.
+template <class Name>
+using SameGroups = std::vector<std::vector<Name>>;
+
+/// What data.eval holds, and what of it is trained on.
+struct InspectedEvaluation {
+  std::string name;
+  data::Ledger ledger;
+  std::vector<data::MissingFile> missing_files = {};
+  std::vector<std::pair<std::string, std::string>> also_trained =
+      {};                                            ///< ids of equal samples, in data.eval and in data.train
+  std::vector<std::string> with_trained_media = {};  ///< ids of samples with a picture or video that training has too
+};
+
+/// A sample as it is trained on.
+struct ShownSample {
+  int64_t index = 0;
+  std::string id;
+  std::string task;
+  std::string problem = {};      ///< why there is nothing to show
+  text::RenderedChat chat = {};  ///< before media become tokens, with what is learnt
+  std::string learnt = {};       ///< the label tokens, as text again
+  data::SampleShape shape = {};
+  std::optional<data::Shrunk> shrunk = {};
+  std::vector<models::SeenPicture> pictures = {};
+};
+
+/// What `vlmtrain inspect` found out about the data of a run.
+struct Inspection {
+  std::string dataset;        ///< data.train
+  std::string model;          ///< as the user named it
+  std::string chat_template;  ///< where it is from
+  /// As a run begins with it; with `decoded`, as its first epoch leaves it.
+  data::Ledger ledger;
+  bool stops_run = false;     ///< training ends before or at a bad sample
+  std::string no_order = {};  ///< why training would not begin otherwise
+  int64_t steps = 0;          ///< of the run
+  int64_t global_batch_size = 0;
+  double epochs = 0;  ///< of all sources, in the run
+
+  std::vector<InspectedSource> sources = {};
+  std::vector<InspectedLane> lanes = {};  ///< none where all samples are drawn alike
+  std::vector<InspectedTask> tasks = {};
+
+  // Of the samples that can be used; frames of those with a video.
+  data::Histogram tokens = {}, label_tokens = {}, images = {}, pixel_rows = {}, video_frames = {};
+  bool has_patches = false;  ///< pixel rows are patches of native resolution, else tiles
+
+  std::vector<LargeSample> largest = {};  ///< that need most first
+  std::optional<PredictedFor> predicted_for = {};
+
+  int64_t media = 0;     ///< different pictures and videos
+  bool decoded = false;  ///< all of them, else only their headers were read
+  std::vector<data::MissingFile> missing_files = {};
+  std::vector<std::string> missing_in = {};  ///< ids of the first samples that name them
+  SameGroups<std::string> same_samples = {};
+  SameGroups<std::string> same_files = {};
+  std::optional<InspectedEvaluation> evaluation = {};
+
+  std::optional<data::PackLimits> pack_limits = {};
+  data::PackCensus packs = {};
+  std::vector<std::string> pack_of_most_tiles = {};  ///< ids of its samples
+
+  std::vector<ShownSample> shown = {};
+  double seconds = 0;
+
+  int64_t bad() const { return ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed); }
+  int64_t usable() const { return ledger.samples() - bad(); }
+  /// "tiles" or "patches".
+  const char* row_word() const { return has_patches ? "patches" : "tiles"; }
+  /// Samples that repeat an earlier one.
+  int64_t repeated() const;
+
+  /// `inspect --json` (docs/inspect.md), without the pictures.
+  nlohmann::ordered_json to_json() const;
+};
+
+}  // namespace vlmtrain::report

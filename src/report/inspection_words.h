@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "vlmtrain/report/inspection.h"
+
+namespace vlmtrain::report {
+
+/// A histogram that is shown: what of a sample it counts, and how the numbers lie.
+struct NamedHistogram {
+  std::string name;  ///< "Tokens"
+  std::string text;  ///< "577 to 1,204 a sample, median 621, 95 % up to 900; 1,902,334 in all"
+  const data::Histogram* histogram;
+};
+
+/// Those that say something: without frames where there is no video.
+std::vector<NamedHistogram> histograms_of(const Inspection& inspection);
+
+/// "550 - 599", "3".
+std::string bin_words(const data::Histogram::Bin& bin);
+
+/// "575 steps of 16 samples, 3.0 epochs".
+std::string run_words(const Inspection& inspection);
+
+/// How bad samples are dealt with: "training would stop at 4 of them", "they are dropped".
+std::string bad_words(const Inspection& inspection);
+
+/// What the figures of the largest samples are.
+std::string largest_words(const Inspection& inspection);
+
+/// "3,064 samples, 3,060 of which can be used".
+std::string usable_words(const data::Ledger& ledger);
+
+/// "weight 2, task vqa", "repeated 0.5 times"; empty for none.
+std::string beside_words(const data::Source& source);
+
+/// "3 images, 12 tiles"; "1 video of 16 frames, 96 patches".
+std::string media_words(const data::SampleShape& shape, const Inspection& inspection);
+
+/// How full packs are and what binds them.
+std::string pack_words(const Inspection& inspection);
+
+/// "12.0 million pixels".
+std::string pixel_words(int64_t pixels);
+
+}  // namespace vlmtrain::report
