@@ -26,6 +26,7 @@
 #include "vlmtrain/planner/search.h"
 #include "vlmtrain/planner/step_cut.h"
 #include "vlmtrain/planner/twin.h"
+#include "vlmtrain/planner/worst_case.h"
 
 namespace vlmtrain {
 

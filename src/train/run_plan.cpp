@@ -32,25 +32,24 @@ std::optional<PastRuns> past_runs_on(const planner::TargetCard& card) {
   return past_runs(past_runs_file(), place_of_card(card.device_name));
 }
 
-/// With what was kept for all that changes no cut, as far as the card has as much room.
+/// With what was kept for all that changes no cut, if that fits: a card that has some MB less than when the run began
+/// is no reason to recompute other blocks.
 planner::Plan plan_as_kept(const planner::PlanRequest& request, const KeptChoices& kept) {
   const auto limit =
       planner::limit_of(request.card, request.mode, request.limit_gigabytes, request.workload.world_size);
-  if (limit.limit_bytes >= kept.limit_bytes) {
-    planner::PlanRequest as_kept = request;
-    as_kept.fixed = fixed_as_kept(request.fixed, kept.choices);
-    as_kept.fixed.micro_batch_size = request.fixed.micro_batch_size;
-    as_kept.with_remedies = false;
-    planner::Plan plan = plan_or_say_why(as_kept);
-    plan.fixed = request.fixed;
-    if (plan.fits) return plan;
-  } else if (!request.fixed.micro_batch_size) {
+  if (limit.limit_bytes < kept.limit_bytes && !request.fixed.micro_batch_size) {
     spdlog::warn(
         "device memory: the run was planned for {:.2f} GB, and the card has {:.2f} GB for it now; it goes on with the "
         "same micro-batches, and cuts those that do not fit",
         in_gigabytes(kept.limit_bytes), in_gigabytes(limit.limit_bytes));
   }
-  return plan_or_say_why(request);
+  planner::PlanRequest as_kept = request;
+  as_kept.fixed = fixed_as_kept(request.fixed, kept.choices);
+  as_kept.fixed.micro_batch_size = request.fixed.micro_batch_size;
+  as_kept.with_remedies = false;
+  planner::Plan plan = plan_or_say_why(as_kept);
+  plan.fixed = request.fixed;
+  return plan.fits ? plan : plan_or_say_why(request);
 }
 
 }  // namespace

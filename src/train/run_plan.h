@@ -37,8 +37,9 @@ class RunPlan {
  public:
   /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit, and PlanningFailed. Sets up the
   /// allocator as the plan needs it.
-  /// `limits` are of the samples, for what the refusal says; `kept` is what the run's checkpoint says of its cut. On a
-  /// card with less room than the run was planned for, the cut stays, and recomputation is chosen anew.
+  /// `limits` are of the samples, for what the refusal says; `kept` is what the run's checkpoint says of its cut. Where
+  /// its recomputation does not fit any more, on a card with less room, the cut stays, and recomputation is chosen
+  /// anew.
   RunPlan(const Config& config, at::Device device, planner::Workload workload, std::vector<planner::SampleLimit> limits,
           const planner::Job& job, std::filesystem::path run_folder, CutOfRun cut = CutOfRun::kFound,
           const std::optional<KeptChoices>& kept = {});
