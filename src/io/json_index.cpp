@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -13,6 +12,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/user_cache.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -47,15 +47,7 @@ void take(std::string_view& bytes, std::vector<T>& values) {
 }  // namespace
 
 fs::path json_index_of(const fs::path& file) {
-  // The XDG Base Directory Specification: a path that is not absolute is passed over.
-  const auto folder_in = [](const char* variable) {
-    const char* const value = std::getenv(variable);
-    const fs::path folder(value == nullptr ? "" : value);
-    return folder.is_absolute() ? folder : fs::path();
-  };
-  fs::path folder = folder_in("VLMTRAIN_CACHE");
-  if (const auto cache = folder_in("XDG_CACHE_HOME"); folder.empty() && !cache.empty()) folder = cache / "vlmtrain";
-  if (const auto home = folder_in("HOME"); folder.empty() && !home.empty()) folder = home / ".cache/vlmtrain";
+  const fs::path folder = user_cache();
   std::error_code error;
   const fs::path absolute = fs::weakly_canonical(file, error);
   if (folder.empty() || error) return {};

@@ -1,0 +1,34 @@
+#include "train/shared_outlines.h"
+
+#include <exception>
+#include <system_error>
+
+#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/user_cache.h"
+
+namespace vlmtrain::train {
+
+namespace fs = std::filesystem;
+
+fs::path shared_outlines(const std::string& data_set, int64_t samples) {
+  constexpr int64_t kWorthKeeping = 10'000;
+  const fs::path cache = io::user_cache();
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
+  if (samples < kWorthKeeping || cache.empty() || error) return {};
+  return cache / "outlines" / (ContentHash().add((here / data_set).native()).text() + ".jsonl");
+}
+
+void copy_outlines(const fs::path& from, const fs::path& to) {
+  try {
+    fs::create_directories(to.parent_path());
+    io::write_file(to, io::read_file(from));
+  } catch (const std::exception& problem) {
+    spdlog::info("what was found out about the data is not kept in {}: {}", to.string(), problem.what());
+  }
+}
+
+}  // namespace vlmtrain::train
