@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
+#include "train/shared_outlines.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -62,12 +64,24 @@ data::Outlines look_at_data(const io::Records& records, const models::Processor&
     spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
     return outlines_of(records, processor, config, {.most_samples = kSamplesForPlan});
   }
-  return look_at_all(records, processor, config, file, {.cache = cache});
+  const auto shared = shared_outlines(file.string(), records.size());
+  if (cache.empty() || shared.empty()) {
+    return look_at_all(records, processor, config, file, {.cache = cache.empty() ? shared : cache});
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(cache, error) && std::filesystem::exists(shared, error)) copy_outlines(shared, cache);
+  auto outlines = look_at_all(records, processor, config, file, {.cache = cache});
+  const bool has_news = outlines.from_cache < outlines.usable() || !std::filesystem::exists(shared, error);
+  if (has_news && std::filesystem::exists(cache, error)) copy_outlines(cache, shared);
+  return outlines;
 }
 
 data::Outlines look_to_inspect(const io::Records& records, const models::Processor& processor, const Config& config,
                                const std::filesystem::path& file, const std::filesystem::path& cache) {
-  return look_at_all(records, processor, config, file, {.cache = cache, .writes_cache = false});
+  const auto shared = shared_outlines(file.string(), records.size());
+  std::error_code error;
+  const bool is_first = !shared.empty() && !std::filesystem::exists(cache, error);
+  return look_at_all(records, processor, config, file, {.cache = is_first ? shared : cache, .writes_cache = false});
 }
 
 void refuse_bad_samples(const io::Records& records, const models::Processor& processor, const Config& config,

@@ -12,8 +12,8 @@
 namespace vlmtrain::train {
 
 /// Looks at the data set in `file` before the first step, as data.check_at_start says: at all samples, or at as many as
-/// a plan needs. Shows how far it is, and logs what it took. `cache`: a file that keeps the result for the next start;
-/// empty: none.
+/// a plan needs. Shows how far it is, and logs what it took. `cache`: a file that keeps the result for the next start
+/// of the same run; empty: none. Of a large data set it is also kept for other runs and plans (shared_outlines.h).
 data::Outlines look_at_data(const io::Records& records, const models::Processor& processor, const Config& config,
                             const std::filesystem::path& file, const std::filesystem::path& cache);
 

@@ -19,12 +19,14 @@ fs::path shared_outlines(const std::string& data_set, int64_t samples) {
   std::error_code error;
   const fs::path here = fs::current_path(error);
   if (samples < kWorthKeeping || cache.empty() || error) return {};
-  return cache / "outlines" / (ContentHash().add((here / data_set).native()).text() + ".jsonl");
+  const fs::path folder = cache / "outlines";
+  fs::create_directories(folder, error);
+  if (error) return {};
+  return folder / (ContentHash().add((here / data_set).native()).text() + ".jsonl");
 }
 
 void copy_outlines(const fs::path& from, const fs::path& to) {
   try {
-    fs::create_directories(to.parent_path());
     io::write_file(to, io::read_file(from));
   } catch (const std::exception& problem) {
     spdlog::info("what was found out about the data is not kept in {}: {}", to.string(), problem.what());

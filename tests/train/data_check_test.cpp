@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
+#include <vector>
+
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/train/setup.h"
@@ -19,12 +23,15 @@ class DataCheckTest : public testing::Test {
     config_.data.image_root = source_.checkpoint().parent_path() / "images";
   }
 
-  data::Outlines look(const std::filesystem::path& cache) const {
+  data::Outlines look(const std::filesystem::path& cache, const std::vector<io::Record>& records) const {
     const auto processor = models::load_processor(config_.model.path, processor_settings(config_.data));
-    return look_at_data(io::RecordList(source_.records()), *processor, config_, config_.data.train.name(), cache);
+    return look_at_data(io::RecordList(records), *processor, config_, config_.data.train.name(), cache);
   }
+  data::Outlines look(const std::filesystem::path& cache) const { return look(cache, records()); }
 
-  std::filesystem::path cache() const { return folder_.path() / "data_check.jsonl"; }
+  std::vector<io::Record> records() const { return source_.records(); }
+  std::filesystem::path folder() const { return folder_.path(); }
+  std::filesystem::path cache() const { return folder() / "data_check.jsonl"; }
 
   Config config_;
 
@@ -40,6 +47,25 @@ TEST_F(DataCheckTest, WhatIsKnownIsTakenFromTheCache) {
   const auto second = look(cache());
   EXPECT_EQ(second.from_cache, 4);
   EXPECT_EQ(second.shapes, first.shapes);
+}
+
+TEST_F(DataCheckTest, ALargeDataSetIsKnownToOtherRunsAndToPlans) {
+  const parity::TemporaryFolder user;
+  setenv("VLMTRAIN_CACHE", user.path().c_str(), 1);
+  std::vector<io::Record> many;
+  for (int64_t i = 0; i < 10'000; ++i) {
+    many.push_back(records().at(static_cast<size_t>(i % 4)));
+    many.back().id = "sample-" + std::to_string(i);
+  }
+  const auto first = look(cache(), many);
+  EXPECT_EQ(first.from_cache, 0);
+  for (const auto& known : {look(folder() / "another-run.jsonl", many), look(/*cache=*/{}, many)}) {
+    EXPECT_EQ(known.from_cache, 10'000);
+    EXPECT_EQ(known.shapes, first.shapes);
+  }
+  many.pop_back();
+  EXPECT_EQ(look(folder() / "too-few.jsonl", many).from_cache, 0) << "it is looked at in no time";
+  unsetenv("VLMTRAIN_CACHE");
 }
 
 TEST_F(DataCheckTest, OtherSettingsMakeOtherSamples) {
