@@ -1,14 +1,10 @@
 #include "vlmtrain/data/outlines.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
-#include <thread>
 #include <utility>
 
+#include "data/on_workers.h"
 #include "data/outline_cache.h"
 #include "data/problem.h"
 #include "vlmtrain/base/error.h"
@@ -16,9 +12,6 @@
 namespace vlmtrain::data {
 
 namespace {
-
-constexpr int64_t kSamplesAtATime = 16;
-constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
 /// Looks at samples on several threads; each index is one thread's alone.
 class Look {
@@ -37,17 +30,9 @@ class Look {
         problems_(found_.size()) {}
 
   Outlines at_all() {
-    {
-      std::vector<std::jthread> workers;
-      try {
-        for (int64_t i = 0; i < settings_.workers; ++i) workers.emplace_back([this] { work(); });
-      } catch (...) {
-        stop_ = true;  // or those that were started would look at all before they are joined
-        throw;
-      }
-      watch();
-    }
-    if (error_) std::rethrow_exception(error_);
+    on_workers(
+        std::ssize(indices_), settings_.workers,
+        [this](int64_t place) { look_at(indices_[static_cast<size_t>(place)]); }, settings_.on_progress);
     if (!settings_.cache.empty() && settings_.writes_cache && is_news()) {
       write_outline_cache(settings_.cache, settings_.processor, {.stamp = stamp_, .shapes = found_});
     }
@@ -60,23 +45,6 @@ class Look {
     std::vector<int64_t> indices(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) indices[static_cast<size_t>(i)] = i * samples / count;
     return indices;
-  }
-
-  void work() {
-    try {
-      while (!stop_) {
-        const int64_t first = next_.fetch_add(kSamplesAtATime);
-        const int64_t end = std::min(first + kSamplesAtATime, std::ssize(indices_));
-        for (int64_t place = first; place < end && !stop_; ++place) look_at(indices_[static_cast<size_t>(place)]);
-        if (first >= end) break;
-        done_ += end - first;
-      }
-    } catch (...) {
-      fail();
-    }
-    const std::lock_guard lock(mutex_);
-    ++ended_;
-    changed_.notify_one();
   }
 
   void look_at(int64_t index) {
@@ -112,26 +80,6 @@ class Look {
       ids_[place] = record.id;
       tasks_[place] = record.task;
       problems_[place] = SampleProblem{std::move(problem.reason), std::move(problem.message), problem.is_dropped};
-    }
-  }
-
-  void fail() {
-    const std::lock_guard lock(mutex_);
-    if (!error_) error_ = std::current_exception();
-    stop_ = true;
-  }
-
-  void watch() {
-    std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, kProgressInterval, [this] { return ended_ == settings_.workers; })) {
-      if (!settings_.on_progress || stop_) continue;
-      lock.unlock();
-      try {
-        settings_.on_progress(done_);
-      } catch (...) {
-        fail();
-      }
-      lock.lock();
     }
   }
 
@@ -185,13 +133,6 @@ class Look {
   std::vector<std::string> ids_;    // of bad samples
   std::vector<std::string> tasks_;  // of bad samples
   std::vector<std::optional<SampleProblem>> problems_;
-  std::atomic<int64_t> next_{0};  // into indices_
-  std::atomic<int64_t> done_{0};
-  std::atomic<bool> stop_{false};
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::exception_ptr error_;
-  int64_t ended_ = 0;  // workers
 };
 
 }  // namespace

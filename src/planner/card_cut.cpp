@@ -23,7 +23,7 @@ std::vector<SampleGroup> groups_of(const SampleSet& samples) {
 class CardSets final : public SetRehearsal {
  public:
   /// `rehearsed` must outlive it.
-  CardSets(RehearsedOptions& rehearsed, Choices choices) : rehearsed_(rehearsed), choices_(std::move(choices)) {}
+  CardSets(RehearsedOptions& rehearsed, const Choices& choices) : rehearsed_(rehearsed), choices_(choices) {}
 
   std::vector<int64_t> bytes_of(const std::vector<SampleSet>& sets) override {
     RehearsalRequest request{.choices = choices_, .steps = {}, .each_from_empty_cache = true};
@@ -122,9 +122,9 @@ void plan_cut(Plan& plan, RehearsedOptions& rehearsed, const Estimate& estimate)
     Choices choices = plan.chosen.choices;
     choices.recompute = blocks;
     CardSets sets(rehearsed, choices);
-    CutPlan cut = learn_cut(sets, question);
+    const CutPlan cut = learn_cut(sets, question);
     if (plan.cut && cut.samples_per_second <= plan.cut->samples_per_second) continue;
-    plan.cut = std::move(cut);
+    plan.cut = cut;
     best = blocks;
     if (plan.cut->most_passes == 1) break;  // what recomputing more makes room for is there already
   }

@@ -63,7 +63,7 @@ class Learner {
     }
     fit();
     settle();
-    return std::move(plan_);
+    return plan_;
   }
 
  private:
@@ -102,7 +102,7 @@ class Learner {
       };
       for (const int64_t count : {2, 4}) {
         if (has_room(count) && is_allowed(count)) {
-          sets.push_back(SampleSet(static_cast<size_t>(count), single.front()));
+          sets.emplace_back(static_cast<size_t>(count), single.front());
         }
       }
     }
