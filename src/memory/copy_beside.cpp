@@ -47,7 +47,7 @@ CopyBeside::~CopyBeside() {
 }
 
 at::Tensor CopyBeside::add(const at::Tensor& host) {
-  const at::Tensor room = at::empty(host.sizes(), host.options().device(device_));
+  at::Tensor room = at::empty(host.sizes(), host.options().device(device_));
   if (host.is_meta()) return room;
   const at::Tensor pinned = pinned_copy(host);
   is_awaited_ = false;
