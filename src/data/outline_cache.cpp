@@ -188,12 +188,18 @@ OutlineCache read_outline_cache(const std::filesystem::path& file, const std::st
   }
 }
 
-void write_outline_cache(const std::filesystem::path& file, const std::string& key, const OutlineCache& cache) {
+void write_outline_cache(const std::filesystem::path& file, const std::string& key, uint64_t stamp,
+                         const CachedShapes& shapes) {
   std::string body;
-  for (const auto& shape : cache.shapes)
-    body += (shape ? numbers_of(*shape).dump(-1, ' ', false, Json::error_handler_t::replace) : "null") + "\n";
+  for (const auto& shape : shapes) {
+    body += shape ? numbers_of(*shape).dump(-1, ' ', false, Json::error_handler_t::replace) : "null";
+    body += '\n';
+  }
   try {
-    io::write_file(file, header_of(key, cache.stamp, body).dump() + "\n" + body);
+    io::AtomicFile whole(file);
+    whole.write(header_of(key, stamp, body).dump() + "\n");
+    whole.write(body);
+    whole.commit();
   } catch (const std::exception& problem) {
     spdlog::info("what was found out about the data is not kept for the next start: {}", problem.what());
   }

@@ -43,6 +43,7 @@ struct OutlineCache {
 OutlineCache read_outline_cache(const std::filesystem::path& file, const std::string& key);
 
 /// Atomically. A file that cannot be written is a line in the log, no error.
-void write_outline_cache(const std::filesystem::path& file, const std::string& key, const OutlineCache& cache);
+void write_outline_cache(const std::filesystem::path& file, const std::string& key, uint64_t stamp,
+                         const CachedShapes& shapes);
 
 }  // namespace vlmtrain::data

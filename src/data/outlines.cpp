@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "data/on_workers.h"
@@ -25,16 +27,14 @@ class Look {
         known_(cache_.shapes),
         indices_(chosen(records.size(), settings.most_samples)),
         found_(static_cast<size_t>(records.size())),
-        ids_(found_.size()),
-        tasks_(found_.size()),
-        problems_(found_.size()) {}
+        is_as_it_was_(found_.size()) {}
 
   Outlines at_all() {
     on_workers(
         std::ssize(indices_), settings_.workers,
         [this](int64_t place) { look_at(indices_[static_cast<size_t>(place)]); }, settings_.on_progress);
     if (!settings_.cache.empty() && settings_.writes_cache && is_news()) {
-      write_outline_cache(settings_.cache, settings_.processor, {.stamp = stamp_, .shapes = found_});
+      write_outline_cache(settings_.cache, settings_.processor, stamp_, found_);
     }
     return outlines();
   }
@@ -49,10 +49,10 @@ class Look {
 
   void look_at(int64_t index) {
     const auto place = static_cast<size_t>(index);
-    const CachedShape* const known = known_at(place);
+    CachedShape* const known = known_at(place);
     const bool is_record_known = known != nullptr && stamp_ != 0 && stamp_ == cache_.stamp;
     if (is_record_known && known->file_state == state_of(known->files)) {
-      found_[place] = *known;
+      take(place, *known);
       return;
     }
     const io::Record record = records_.at(index);
@@ -62,7 +62,7 @@ class Look {
       now.files = files_of(record);
       now.file_state = state_of(now.files);
       if (known != nullptr && is_same(*known, now)) {
-        found_[place] = *known;
+        take(place, *known);
         return;
       }
     }
@@ -77,10 +77,16 @@ class Look {
     } catch (...) {
       Problem problem = describe(std::current_exception());
       if (!problem.skippable) throw;
-      ids_[place] = record.id;
-      tasks_[place] = record.task;
-      problems_[place] = SampleProblem{std::move(problem.reason), std::move(problem.message), problem.is_dropped};
+      const std::lock_guard lock(mutex_);
+      bad_[index] = {.problem = {std::move(problem.reason), std::move(problem.message), problem.is_dropped},
+                     .id = record.id,
+                     .task = record.task};
     }
+  }
+
+  void take(size_t place, CachedShape& known) {
+    found_[place] = std::move(known);
+    is_as_it_was_[place] = 1;
   }
 
   static bool is_same(const CachedShape& one, const CachedShape& other) {
@@ -88,31 +94,32 @@ class Look {
   }
 
   /// Of an earlier look; null: nothing is known.
-  const CachedShape* known_at(size_t place) const {
-    return place < known_.size() && known_[place] ? &*known_[place] : nullptr;
-  }
+  CachedShape* known_at(size_t place) { return place < known_.size() && known_[place] ? &*known_[place] : nullptr; }
 
-  bool is_news() const {
+  bool is_news() {
     if (cache_.stamp != stamp_ || known_.size() > found_.size()) return true;
     for (size_t i = 0; i < found_.size(); ++i) {
-      const CachedShape* const known = known_at(i);
-      if (found_[i].has_value() != (known != nullptr)) return true;
-      if (found_[i] && !is_same(*found_[i], *known)) return true;
+      if (is_as_it_was_[i] == 0 && (found_[i] || known_at(i) != nullptr)) return true;
     }
     return false;
   }
 
   Outlines outlines() {
+    known_ = {};  // a data set may be large
     Outlines result;
     result.are_all = indices_.size() == found_.size();
     result.shapes.resize(found_.size());
-    result.ids = std::move(ids_);
-    result.tasks = std::move(tasks_);
+    result.ids.resize(found_.size());
+    result.tasks.resize(found_.size());
+    for (auto& [index, bad] : bad_) {
+      const auto place = static_cast<size_t>(index);
+      result.ids[place] = std::move(bad.id);
+      result.tasks[place] = std::move(bad.task);
+      result.problems.emplace(index, std::move(bad.problem));
+    }
     for (size_t i = 0; i < found_.size(); ++i) {
-      if (problems_[i]) result.problems.emplace(static_cast<int64_t>(i), std::move(*problems_[i]));
       if (!found_[i]) continue;
-      const CachedShape* const known = known_at(i);
-      result.from_cache += known != nullptr && is_same(*known, *found_[i]) ? 1 : 0;
+      result.from_cache += is_as_it_was_[i];
       result.making_bytes = std::max(result.making_bytes, found_[i]->making_bytes);
       if (found_[i]->shrunk) result.shrunk.emplace(static_cast<int64_t>(i), *found_[i]->shrunk);
       result.shapes[i] = std::move(found_[i]->shape);
@@ -122,6 +129,12 @@ class Look {
     return result;
   }
 
+  struct BadSample {
+    SampleProblem problem;
+    std::string id;
+    std::string task;
+  };
+
   const io::Records& records_;
   const SampleProcessor& processor_;
   const OutlineSettings& settings_;
@@ -130,9 +143,9 @@ class Look {
   CachedShapes& known_;
   const std::vector<int64_t> indices_;  // of the samples to look at
   CachedShapes found_;
-  std::vector<std::string> ids_;    // of bad samples
-  std::vector<std::string> tasks_;  // of bad samples
-  std::vector<std::optional<SampleProblem>> problems_;
+  std::vector<char> is_as_it_was_;    // by index, whether it is known_'s
+  std::mutex mutex_;                  // guards bad_
+  std::map<int64_t, BadSample> bad_;  // by index
 };
 
 }  // namespace

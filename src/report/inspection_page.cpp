@@ -39,7 +39,7 @@ std::string folded(const std::string& summary, const std::string& content) {
 /// Rows of cells, of which those in `texts` are set as texts, not as numbers.
 class PageTable {
  public:
-  explicit PageTable(std::vector<std::string> heads, size_t texts = 1) : texts_(texts) {
+  explicit PageTable(const std::vector<std::string>& heads, size_t texts = 1) : texts_(texts) {
     html_ = "<table><thead>" + row(heads, "th") + "</thead><tbody>\n";
   }
   void add(const std::vector<std::string>& cells) { html_ += row(cells, "td"); }
@@ -125,7 +125,7 @@ class InspectionSections {
   std::string sources() const {
     const bool have_shares =
         std::ranges::any_of(found_.sources, [](const auto& source) { return !beside_words(source.source).empty(); });
-    std::vector<std::string> heads{"source", "samples", "usable", "shrunk"};
+    const std::vector<std::string>& heads{"source", "samples", "usable", "shrunk"};
     if (have_shares) heads.insert(heads.begin() + 1, "drawn as");
     PageTable table(heads, have_shares ? 2 : 1);
     for (const auto& source : found_.sources) {
@@ -190,7 +190,7 @@ class InspectionSections {
 
   std::string largest() const {
     if (found_.largest.empty()) return {};
-    std::vector<std::string> heads{"sample", "tokens", "labels", "images", found_.row_word()};
+    const std::vector<std::string>& heads{"sample", "tokens", "labels", "images", found_.row_word()};
     if (found_.predicted_for) heads.insert(heads.begin() + 1, "memory");
     PageTable table(heads);
     for (const auto& sample : found_.largest) {

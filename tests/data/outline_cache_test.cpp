@@ -36,7 +36,7 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
                                         .task = "vqa"},
                             std::nullopt,
                             CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5, .shrunk = shrunk}};
-  write_outline_cache(file, "key", {.stamp = 17, .shapes = shapes});
+  write_outline_cache(file, "key", /*stamp=*/17, shapes);
 
   EXPECT_EQ(read_outline_cache(file, "other").shapes.size(), 0);
   EXPECT_EQ(read_outline_cache(file, "key").stamp, 17U);
