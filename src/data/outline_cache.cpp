@@ -131,6 +131,7 @@ std::optional<uint64_t> stamp_in(std::string_view line) {
 
 CachedShapes shapes_from(std::string_view body) {
   CachedShapes shapes;
+  shapes.reserve(static_cast<size_t>(std::ranges::count(body, '\n')));
   while (!body.empty()) {
     const size_t end = body.find('\n');
     const Json line = Json::parse(body.substr(0, end));

@@ -15,6 +15,14 @@ namespace vlmtrain::data {
 
 namespace {
 
+/// What is known of a sample's shape.
+enum class Known : char {
+  kNothing,
+  kEarlier,  ///< what the cache says, which was not looked at yet
+  kAsItWas,  ///< what the cache says, and nothing has changed
+  kAnew      ///< something else than the cache says: another shape, or that there is none
+};
+
 /// Looks at samples on several threads; each index is one thread's alone.
 class Look {
  public:
@@ -23,16 +31,26 @@ class Look {
         processor_(processor),
         settings_(settings),
         stamp_(settings.cache.empty() ? 0 : records.stamp()),
-        cache_(settings.cache.empty() ? OutlineCache() : read_outline_cache(settings.cache, settings.processor)),
-        known_(cache_.shapes),
         indices_(chosen(records.size(), settings.most_samples)),
-        found_(static_cast<size_t>(records.size())),
-        is_as_it_was_(found_.size()) {}
+        known_(static_cast<size_t>(records.size())) {
+    OutlineCache cache;
+    if (!settings.cache.empty()) cache = read_outline_cache(settings.cache, settings.processor);
+    cached_stamp_ = cache.stamp;
+    cached_ = cache.shapes.size();
+    found_ = std::move(cache.shapes);
+    found_.resize(known_.size());
+    for (size_t i = 0; i < found_.size(); ++i) {
+      if (found_[i]) known_[i] = Known::kEarlier;
+    }
+  }
 
   Outlines at_all() {
     on_workers(
         std::ssize(indices_), settings_.workers,
         [this](int64_t place) { look_at(indices_[static_cast<size_t>(place)]); }, settings_.on_progress);
+    for (size_t i = 0; i < found_.size(); ++i) {
+      if (known_[i] == Known::kEarlier) settle(i, std::nullopt);
+    }
     if (!settings_.cache.empty() && settings_.writes_cache && is_news()) {
       write_outline_cache(settings_.cache, settings_.processor, stamp_, found_);
     }
@@ -49,10 +67,10 @@ class Look {
 
   void look_at(int64_t index) {
     const auto place = static_cast<size_t>(index);
-    CachedShape* const known = known_at(place);
-    const bool is_record_known = known != nullptr && stamp_ != 0 && stamp_ == cache_.stamp;
-    if (is_record_known && known->file_state == state_of(known->files)) {
-      take(place, *known);
+    const auto& earlier = found_[place];
+    const bool is_record_known = earlier && stamp_ != 0 && stamp_ == cached_stamp_;
+    if (is_record_known && earlier->file_state == state_of(earlier->files)) {
+      known_[place] = Known::kAsItWas;
       return;
     }
     const io::Record record = records_.at(index);
@@ -61,8 +79,8 @@ class Look {
       now.fingerprint = fingerprint_of(record);
       now.files = files_of(record);
       now.file_state = state_of(now.files);
-      if (known != nullptr && is_same(*known, now)) {
-        take(place, *known);
+      if (earlier && is_same(*earlier, now)) {
+        known_[place] = Known::kAsItWas;
         return;
       }
     }
@@ -73,10 +91,11 @@ class Look {
       now.shrunk = outline.shrunk;
       now.id = record.id;
       now.task = record.task;
-      found_[place] = std::move(now);
+      settle(place, std::move(now));
     } catch (...) {
       Problem problem = describe(std::current_exception());
       if (!problem.skippable) throw;
+      settle(place, std::nullopt);
       const std::lock_guard lock(mutex_);
       bad_[index] = {.problem = {std::move(problem.reason), std::move(problem.message), problem.is_dropped},
                      .id = record.id,
@@ -84,28 +103,22 @@ class Look {
     }
   }
 
-  void take(size_t place, CachedShape& known) {
-    found_[place] = std::move(known);
-    is_as_it_was_[place] = 1;
+  void settle(size_t place, std::optional<CachedShape> shape) {
+    const bool is_change = shape.has_value() || found_[place].has_value();
+    known_[place] = is_change ? Known::kAnew : Known::kNothing;
+    found_[place] = std::move(shape);
   }
 
   static bool is_same(const CachedShape& one, const CachedShape& other) {
     return one.fingerprint == other.fingerprint && one.file_state == other.file_state;
   }
 
-  /// Of an earlier look; null: nothing is known.
-  CachedShape* known_at(size_t place) { return place < known_.size() && known_[place] ? &*known_[place] : nullptr; }
-
-  bool is_news() {
-    if (cache_.stamp != stamp_ || known_.size() > found_.size()) return true;
-    for (size_t i = 0; i < found_.size(); ++i) {
-      if (is_as_it_was_[i] == 0 && (found_[i] || known_at(i) != nullptr)) return true;
-    }
-    return false;
+  bool is_news() const {
+    return cached_stamp_ != stamp_ || cached_ > found_.size() ||
+           std::ranges::find(known_, Known::kAnew) != known_.end();
   }
 
   Outlines outlines() {
-    known_ = {};  // a data set may be large
     Outlines result;
     result.are_all = indices_.size() == found_.size();
     result.shapes.resize(found_.size());
@@ -119,7 +132,7 @@ class Look {
     }
     for (size_t i = 0; i < found_.size(); ++i) {
       if (!found_[i]) continue;
-      result.from_cache += is_as_it_was_[i];
+      result.from_cache += known_[i] == Known::kAsItWas;
       result.making_bytes = std::max(result.making_bytes, found_[i]->making_bytes);
       if (found_[i]->shrunk) result.shrunk.emplace(static_cast<int64_t>(i), *found_[i]->shrunk);
       result.shapes[i] = std::move(found_[i]->shape);
@@ -138,14 +151,14 @@ class Look {
   const io::Records& records_;
   const SampleProcessor& processor_;
   const OutlineSettings& settings_;
-  const uint64_t stamp_;  // of the records; 0: not known
-  OutlineCache cache_;
-  CachedShapes& known_;
+  const uint64_t stamp_;       // of the records; 0: not known
+  uint64_t cached_stamp_ = 0;  // of the cache, as its size is
+  size_t cached_ = 0;
   const std::vector<int64_t> indices_;  // of the samples to look at
-  CachedShapes found_;
-  std::vector<char> is_as_it_was_;    // by index, whether it is known_'s
-  std::mutex mutex_;                  // guards bad_
-  std::map<int64_t, BadSample> bad_;  // by index
+  CachedShapes found_;                  // first what the cache says: a data set may be large
+  std::vector<Known> known_;            // of each in found_
+  std::mutex mutex_;                    // guards bad_
+  std::map<int64_t, BadSample> bad_;    // by index
 };
 
 }  // namespace
