@@ -27,7 +27,7 @@ inline constexpr int64_t kMostDecodedPixels = int64_t{1} << 39;
 /// The most memory that reading a video's frames one by one takes at a time: the pictures that a codec refers to (16
 /// and the one in work, of 4:2:0), the frame as RGB, and as planes.
 constexpr int64_t frame_decoding_bytes(ImageSize size) {
-  constexpr int64_t kReferences = 17 * 3 / 2 + 1, kRgb = 2 * 3, kPlanes = 3;  // a pixel
+  constexpr int64_t kReferences = int64_t{17} * 3 / 2 + 1, kRgb = 6, kPlanes = 3;  // a pixel
   return (kReferences + kRgb + kPlanes) * size.height * size.width;
 }
 

@@ -205,7 +205,7 @@ at::Tensor ConversationProcessor::pixels_of(Medium& medium, const PixelLimits& l
   if (medium.kind != data::MediumKind::kVideo) {
     return pixels_of(image::decode_image(*medium.file), limits.picture);
   }
-  const at::Tensor pixels = pixels_of_video(*medium.video, limits.frame);
+  at::Tensor pixels = pixels_of_video(*medium.video, limits.frame);
   medium.video.reset();
   return pixels;
 }
