@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/natural_order.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -21,7 +23,26 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 3> kShardEndings{".parquet", ".tar", ".jsonl"};
 
+/// Each {a,b} doubles what is looked for.
+void check_braces(const std::string& pattern) {
+  constexpr int64_t kMostPatterns = 10'000;
+  int64_t patterns = 1;
+  std::vector<int64_t> open;
+  for (const char letter : pattern) {
+    if (letter == '{') open.push_back(1);
+    if (letter == ',' && !open.empty()) ++open.back();
+    if (letter != '}' || open.empty()) continue;
+    patterns *= open.back();
+    open.pop_back();
+    if (patterns > kMostPatterns) {
+      throw data_error("{}: its braces stand for more than {} patterns; name a folder, or use *", excerpt(pattern),
+                       kMostPatterns);
+    }
+  }
+}
+
 std::vector<fs::path> matching(const fs::path& pattern) {
+  check_braces(pattern.native());
   glob_t found{};
   // A folder that is not there matches nothing; one that cannot be read might.
   const auto stops = [](const char* /*folder*/, int error) { return error == ENOENT || error == ENOTDIR ? 0 : 1; };

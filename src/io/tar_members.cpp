@@ -101,6 +101,17 @@ class TarScan {
       case 'K':
       case 'g':
         break;  // of links, or of nothing that is read here
+      case '1':
+      case '2': {
+        TarMember member{.name = next_.name.value_or(name_in(header)),
+                         .offset = at_,
+                         .problem =
+                             "is a link, which is not followed: make the tar with --dereference and "
+                             "--hard-dereference"};
+        next_ = {};
+        use(std::move(member));
+        break;
+      }
       default:
         next_ = {};
         break;

@@ -29,24 +29,33 @@ using nlohmann::json;
 
 enum class PartKind { kOther, kJson, kText, kPicture, kVideo };
 
-PartKind part_kind(std::string_view ending) {
-  constexpr std::array<std::pair<std::string_view, PartKind>, 11> kKinds{{{"json", PartKind::kJson},
-                                                                          {"txt", PartKind::kText},
-                                                                          {"jpg", PartKind::kPicture},
-                                                                          {"jpeg", PartKind::kPicture},
-                                                                          {"png", PartKind::kPicture},
-                                                                          {"webp", PartKind::kPicture},
-                                                                          {"mp4", PartKind::kVideo},
-                                                                          {"mkv", PartKind::kVideo},
-                                                                          {"webm", PartKind::kVideo},
-                                                                          {"avi", PartKind::kVideo},
-                                                                          {"mov", PartKind::kVideo}}};
-  std::string word(ending.substr(ending.rfind('.') + 1));
+/// Pictures and videos in formats that are not read are a record's media too: it cannot be used, rather than without
+/// them.
+constexpr std::array kPictures =
+    std::to_array<std::string_view>({"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif",
+                                     "jxl", "jp2", "ppm", "pgm", "img", "image"});
+constexpr std::array kVideos =
+    std::to_array<std::string_view>({"mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "mpeg", "wmv", "flv", "ts"});
+
+PartKind kind_of_word(std::string_view ending) {
+  std::string word(ending);
   std::ranges::transform(word, word.begin(), [](char letter) {
     return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
   });
-  const auto* const found = std::ranges::find(kKinds, word, &std::pair<std::string_view, PartKind>::first);
-  return found == kKinds.end() ? PartKind::kOther : found->second;
+  if (word == "json") return PartKind::kJson;
+  if (word == "txt") return PartKind::kText;
+  if (std::ranges::find(kPictures, word) != kPictures.end()) return PartKind::kPicture;
+  return std::ranges::find(kVideos, word) != kVideos.end() ? PartKind::kVideo : PartKind::kOther;
+}
+
+/// By its last word; of "png.0" by the one before the number.
+PartKind part_kind(std::string_view ending) {
+  const size_t dot = ending.rfind('.');
+  const std::string_view last = ending.substr(dot + 1);
+  const bool is_number = !last.empty() && std::ranges::all_of(last, [](char c) { return c >= '0' && c <= '9'; });
+  if (!is_number || dot == std::string_view::npos) return kind_of_word(last);
+  const std::string_view before = ending.substr(0, dot);
+  return kind_of_word(before.substr(before.rfind('.') + 1));
 }
 
 /// A file of a record; its ending is what follows the first dot.
@@ -182,7 +191,8 @@ class TarRecords final : public Records {
     return std::ranges::any_of(columns_, [&](const auto& column) { return column.second == ending; });
   }
 
-  /// In the order of the record's own list, where that names these files and no others.
+  /// In the order of the record's own list, where that names these files and no others. A list of other names is of
+  /// where the files once lay; one that names some of them is data_error.
   static void put_media(json& fields, const std::array<const char*, 2>& keys, std::vector<json> media) {
     if (media.empty()) return;
     const auto name_of = [](const json& path) {
@@ -199,8 +209,14 @@ class TarRecords final : public Records {
           std::ranges::find_if(media, [&](const json& medium) { return name_of(medium["path"]) == name_of(name); });
       if (found != media.end()) ordered.push_back(*found);
     }
+    const bool are_named = ordered.size() == media.size() && names.size() == media.size();
+    if (!ordered.empty() && !are_named) {
+      throw data_error(
+          "its list \"{}\" names {} of the {} files that the tar has for it; name each of them once, or none", *listed,
+          ordered.size(), media.size());
+    }
     for (const char* key : keys) fields.erase(key);
-    fields[keys[1]] = ordered.size() == media.size() && names.size() == media.size() ? ordered : media;
+    fields[keys[1]] = are_named ? ordered : media;
   }
 
   StoredFile file_;

@@ -12,7 +12,8 @@ namespace vlmtrain::io {
 /// Of the record "a" are
 ///   a.json               its fields, as in JSON Lines
 ///   a.txt                its "caption", unless a.json has turns; a.question.txt and others: fields for data.columns
-///   a.jpg, a.0.jpg ...   its pictures (jpg, jpeg, png, webp), in the order in which a.json names them, else in natural
+///   a.jpg, a.0.jpg ...   its pictures (jpg, jpeg, png, webp; others are bad samples), in the order in which a.json
+///   names them, else in natural
 ///                        order
 ///   a.mp4 ...            its videos (mp4, mkv, webm, avi, mov)
 /// The tar is gone through once for the places of its files; each record's are read when it is asked for. A record has

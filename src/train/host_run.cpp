@@ -63,6 +63,11 @@ int64_t rounded_up(int64_t bytes) {
   return (bytes + kStep - 1) / kStep * kStep;
 }
 
+/// Packs of small samples have more than others.
+int64_t most_samples_of_step(const planner::Workload& workload) {
+  return workload.packed ? 2 * workload.samples_per_rank() : workload.samples_per_rank();
+}
+
 /// "sample s0 of 20,011 tokens and 2 images".
 std::string words_of(const planner::SampleBatch& worst) {
   const data::SampleShape& shape = worst.shapes.front();
@@ -95,7 +100,7 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
   const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
                                  .sample_bytes = largest_sample(workload.candidates),
                                  .making_bytes = making_bytes,
-                                 .samples_of_step = workload.samples_per_rank(),
+                                 .samples_of_step = most_samples_of_step(workload),
                                  .threads = config.data.num_workers};
   const memory::HostRoom room = memory::host_room();
   const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);

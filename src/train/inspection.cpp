@@ -49,7 +49,10 @@ class InspectionOfData {
     make_order();
     index_contents();
     result_.decoded = request_.decode;
-    if (request_.decode) decode(*records_, kTrained, outlines_);
+    if (request_.decode) {
+      decode(*records_, kTrained, outlines_);
+      check_lanes();
+    }
     enter_ledger(outlines_, result_.ledger);
     if (order_) enter_order(*order_, result_.ledger, config_, result_);
     if (order_ && order_->settings().packs) count_packs();
@@ -97,6 +100,19 @@ class InspectionOfData {
     } catch (const UserError& error) {
       // What is larger than a pack has become a problem by now.
       result_.no_order = outlines_.usable() == 0 ? kNoneUsable : error.what();
+    }
+  }
+
+  /// A run stops once a source or task has lost all its samples.
+  void check_lanes() {
+    const auto is_usable = [this](int64_t sample) { return outlines_.shapes[static_cast<size_t>(sample)].has_value(); };
+    for (int64_t lane = 0; order_ && lane < order_->lanes(); ++lane) {
+      const data::Lane& own = order_->lane(lane);
+      if (std::ranges::any_of(own.samples, is_usable)) continue;
+      result_.no_order = order_->lanes() == 1
+                             ? kNoneUsable
+                             : fmt::format("{}: none of its {} samples can be used", own.name, own.samples.size());
+      order_.reset();
     }
   }
 

@@ -83,8 +83,11 @@ PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Pro
   data::Outlines outlines = look_at_data(records, processor, config, config.data.train.name(), /*cache=*/{});
   const data::DrawOrder order = order_of(records, config, outlines);
   if (!outlines.problems.empty()) {
-    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for; the first: {}", config.data.train.name(),
-                 outlines.problems.size(), records.size(), outlines.problems.begin()->second.message);
+    const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
+    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for{}; the first: {}",
+                 config.data.train.name(), outlines.problems.size(), records.size(),
+                 stops ? ", and training stops at them (data.on_bad_sample=fail)" : "",
+                 outlines.problems.begin()->second.message);
   }
   return {.workload = workload_of(outlines, order, config),
           .tasks = task_settings(config.training.balance, data::Tasks(outlines, records))};

@@ -73,9 +73,19 @@ TEST_F(TarRecords, TheListOfARecordGivesTheOrder) {
         ->at(0);
   };
   EXPECT_EQ(*listed(R"("images": ["x/a.2.png", "a.1.png"],)").images.at(0).bytes, "two");
-  EXPECT_EQ(*listed(R"("images": ["a.2.png"],)").images.at(0).bytes, "one");
+  EXPECT_THAT(listed(R"("images": ["a.2.png"],)").problem, testing::HasSubstr("names 1 of the 2 files"));
   EXPECT_EQ(*listed(R"("image": "elsewhere.jpg",)").images.at(1).bytes, "two");
   EXPECT_EQ(listed(R"("image": null,)").images.size(), 2);
+}
+
+TEST_F(TarRecords, MediaThatAreNotReadAreNotLeftOut) {
+  const auto with = [&](const std::string& member, char type) {
+    return opened(TarWriter().add(member, type == '0' ? "GIF89a" : "", type).add("a.txt", "words").closed())->at(0);
+  };
+  for (const char* name : {"a.gif", "a.TIFF", "a.bmp", "a.png.0"}) EXPECT_EQ(with(name, '0').images.size(), 1U) << name;
+  for (const char link : {'1', '2'}) {
+    EXPECT_THAT(with("a.png", link).problem, testing::HasSubstr("its file a.png is a link"));
+  }
 }
 
 TEST_F(TarRecords, ReadsLongNames) {
