@@ -43,7 +43,8 @@ std::string run_words(const Inspection& inspection) {
   if (!inspection.no_order.empty()) return "none: " + inspection.no_order;
   std::string text = fmt::format("{} of {}", counted(inspection.steps, "step"),
                                  counted(inspection.global_batch_size, inspection.pack_limits ? "pack" : "sample"));
-  if (inspection.epochs > 0) text += fmt::format(", {:.3g} {}", inspection.epochs, inspection.epochs == 1 ? "epoch" : "epochs");
+  if (inspection.epochs > 0)
+    text += fmt::format(", {:.3g} {}", inspection.epochs, inspection.epochs == 1 ? "epoch" : "epochs");
   return text;
 }
 
