@@ -44,8 +44,7 @@ AtomicDirectory::AtomicDirectory(fs::path final_path)
   if (fs::exists(final_, error) && !fs::is_directory(final_, error)) {
     throw run_error("cannot write the folder {}: a file has that name; remove it or choose another", final_.string());
   }
-  note_unfinished(temporary_);
-  fs::create_directories(temporary_, error);
+  note_unfinished(temporary_, [&] { fs::create_directories(temporary_, error); });
   if (error) {
     forget_unfinished(temporary_);
     throw write_error(final_, error.value(), 0);

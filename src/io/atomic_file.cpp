@@ -35,11 +35,14 @@ std::filesystem::path replaceable(std::filesystem::path path) {
 AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
     : path_(replaceable(std::move(path))),
       temporary_(temporary_path(path_, TemporaryKind::kNew)),
-      expected_bytes_(expected_bytes),
-      descriptor_(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-  note_unfinished(temporary_);
+      expected_bytes_(expected_bytes) {
+  int error = 0;
+  note_unfinished(temporary_, [&] {
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    error = errno;
+  });
   if (descriptor_ < 0) {
-    fail(errno);
+    fail(error);
   }
   reserve();
 }

@@ -33,10 +33,11 @@ void take_away(const std::filesystem::path& path) {
 
 }  // namespace
 
-void note_unfinished(const std::filesystem::path& path) {
+void note_unfinished(const std::filesystem::path& path, const std::function<void()>& create) {
   auto& [mutex, paths] = unfinished();
   const std::lock_guard lock(mutex);
   paths.insert(path);
+  create();
 }
 
 void forget_unfinished(const std::filesystem::path& path) {
@@ -46,17 +47,18 @@ void forget_unfinished(const std::filesystem::path& path) {
 }
 
 Unfinished::Unfinished(std::filesystem::path path) : path_(std::move(path)) {
-  note_unfinished(path_);
+  note_unfinished(path_, [] {});
 }
 
 Unfinished::~Unfinished() {
   forget_unfinished(path_);
 }
 
-void remove_unfinished() {
+std::unique_lock<std::mutex> remove_unfinished() {
   auto& [mutex, paths] = unfinished();
-  const std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
   for (const auto& path : paths) take_away(path);
+  return lock;
 }
 
 }  // namespace vlmtrain::io

@@ -13,9 +13,11 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <random>
+#include <thread>
 
 #include "io/replace_directory.h"
 #include "io/temporary_folder.h"
@@ -381,12 +383,19 @@ TEST_F(RemoveUnfinished, LeavesNothingHalfWrittenAndWhatIsFinished) {
   write_file(directory.path() / "a", "x");
   AtomicFile file(folder() / "f");
   file.write("x");
-  remove_unfinished();
-  EXPECT_THAT(entries(folder()), ElementsAre("whole"));
+  std::thread late;
+  {
+    const auto nobody_writes = remove_unfinished();
+    late = std::thread([this] { write_file(folder() / "late", "x"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_THAT(entries(folder()), ElementsAre("whole")) << "as a process would leave it that ends here";
+  }
+  late.join();
+  EXPECT_THAT(entries(folder()), ElementsAre("late", "whole"));
   // A writer that goes on gives nothing half a final name.
   EXPECT_THROW(directory.commit(), std::exception);
   EXPECT_THROW(file.commit(), UserError);
-  EXPECT_THAT(entries(folder()), ElementsAre("whole"));
+  EXPECT_THAT(entries(folder()), ElementsAre("late", "whole"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <mutex>
 
 namespace vlmtrain::io {
 
@@ -17,7 +18,8 @@ class Unfinished {
 };
 
 /// Removes all that is unfinished now, for a process that is about to end while its other threads go on. What they have
-/// given its final name stays; what they have not does not get it any more.
-void remove_unfinished();
+/// given its final name stays; what they have not does not get it any more. As long as the lock is held, who begins or
+/// ends a file waits.
+[[nodiscard]] std::unique_lock<std::mutex> remove_unfinished();
 
 }  // namespace vlmtrain::io
