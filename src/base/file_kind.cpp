@@ -1,5 +1,9 @@
 #include "vlmtrain/base/file_kind.h"
 
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string>
 #include <system_error>
 
 namespace vlmtrain {
@@ -20,6 +24,13 @@ std::string_view kind_if_no_file(const std::filesystem::path& path) {
     default:
       return {};
   }
+}
+
+bool is_named_like_a_picture(const std::filesystem::path& file) {
+  constexpr std::array<std::string_view, 4> kEndings{".jpg", ".jpeg", ".png", ".webp"};
+  std::string ending = file.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  return std::ranges::find(kEndings, ending) != kEndings.end();
 }
 
 }  // namespace vlmtrain

@@ -31,9 +31,10 @@ std::optional<double> number_in(const std::string& text) {
   return !text.empty() && end == text.c_str() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-/// A number is a share, and what begins like one is meant as such: a file may have any name.
+/// A number is a share, and a number of per cent is meant as one; a file may have any other name.
 Check<std::string> is_share_or_path() {
-  return {"a path, or a share between 0 and 1", [](const std::string& value) {
+  return {"a path, or a share between 0 and 1 such as 0.05", [](const std::string& value) {
+            if (value.ends_with('%') && number_in(value.substr(0, value.size() - 1))) return false;
             const auto number = number_in(value);
             return !number || (*number > 0 && *number < 1);
           }};

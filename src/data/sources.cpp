@@ -36,7 +36,8 @@ Wrong take_text(const Json& value, const std::string& key, std::string& text) {
 
 Wrong take_number(const Json& value, const std::string& key, std::optional<double>& number) {
   if (!value.is_number() || !is_share(value.get<double>()) || value.get<double>() == 0) {
-    return fmt::format("{} of a source must be a number greater than 0, not {}", key, excerpt(value.dump()));
+    return fmt::format("{} of a source must be a number greater than 0, not {}", key,
+                       value.is_number_float() ? fmt::format("{}", value.get<double>()) : excerpt(value.dump()));
   }
   number = value.get<double>();
   return std::nullopt;

@@ -1,32 +1,23 @@
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <cstring>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "image/byte_source.h"
 #include "image/frame_source.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::image {
 namespace {
 
-bool is_picture(const std::filesystem::path& file) {
-  constexpr std::array<std::string_view, 4> kEndings{".jpg", ".jpeg", ".png", ".webp"};
-  std::string ending = file.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  return std::ranges::find(kEndings, ending) != kEndings.end();
-}
-
 std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (is_picture(entry.path())) files.push_back(entry.path());
+    if (is_named_like_a_picture(entry.path())) files.push_back(entry.path());
     check_frames(std::ssize(files), folder.string());
   }
   if (error) {

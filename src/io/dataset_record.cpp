@@ -78,8 +78,8 @@ const json& turns_of(const json& record) {
     return *found;
   }
   throw data_error(
-      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\"; data.columns tells what it "
-      "calls them");
+      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\" or a \"caption\"; "
+      "data.columns tells what it calls them");
 }
 
 Role role_of(const json& turn, size_t number) {

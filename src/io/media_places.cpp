@@ -1,9 +1,9 @@
 #include "io/media_places.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -20,10 +20,7 @@ bool is_picture(const json& value) {
     return begin.starts_with("\xff\xd8\xff") || begin.starts_with("\x89PNG") ||
            (begin.starts_with("RIFF") && begin.ends_with("WEBP"));
   }
-  std::string ending = std::filesystem::path(medium->path).extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  constexpr std::array<std::string_view, 4> kEndings{".jpg", ".jpeg", ".png", ".webp"};
-  return std::ranges::find(kEndings, ending) != kEndings.end();
+  return is_named_like_a_picture(medium->path);
 }
 
 Medium listed_medium(const json& value, size_t number, const MediaKind& kind) {

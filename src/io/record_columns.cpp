@@ -123,6 +123,9 @@ void make_messages(json& record) {
   if (has(record, "texts")) {
     record["messages"] = of_texts(record["texts"]);
   } else if (has(record, "question") || has(record, "answer")) {
+    for (const char* key : {"question", "answer"}) {
+      if (!has(record, key)) throw data_error("has no \"{}\"", key);
+    }
     record["messages"] = {turn("user", taken(record, "question")), turn("assistant", taken(record, "answer"))};
   } else if (has(record, "output") && (has(record, "instruction") || has(record, "input"))) {
     record["messages"] = of_alpaca(record);

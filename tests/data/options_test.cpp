@@ -63,7 +63,7 @@ TEST_F(DataOptionsTest, RefusesWhatCannotBe) {
   EXPECT_THAT(error_of("data.train={path: a.json, weights: 1}"), HasSubstr("did you mean weight?"));
   EXPECT_THAT(error_of("data.train={weight: 1}"), HasSubstr("a source has no path"));
   EXPECT_THAT(error_of("data.train=[{path: a.json, weight: -1}]"), HasSubstr("greater than 0, not -1"));
-  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: .nan}]"), HasSubstr("greater than 0"));
+  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: .nan}]"), HasSubstr("greater than 0, not nan"));
   EXPECT_THAT(error_of("data.train=[{path: a.json, weight: 1, repeat: 2}]"), HasSubstr("both weight and repeat"));
   EXPECT_THAT(error_of("data.train=[{path: a.json, weight: 1}, b.json]"), HasSubstr("give each one"));
   EXPECT_THAT(error_of("data.train=[[a.json]]"), HasSubstr("a source is a path"));
@@ -72,6 +72,7 @@ TEST_F(DataOptionsTest, RefusesWhatCannotBe) {
   EXPECT_THAT(error_of("data.task_shares=[vqa=1, vqa=2]"), HasSubstr("stands twice"));
   EXPECT_THAT(error_of("data.task_shares=[{step: 3, shares: {vqa: 1}}]"), HasSubstr("the first is 0"));
   EXPECT_THAT(error_of("data.pack_max_tokens=0"), HasSubstr("at least 1"));
+  EXPECT_THAT(error_of("data.eval=5%"), HasSubstr("such as 0.05"));
   EXPECT_THAT(error_of("data.max_length=0"), HasSubstr("at least 1"));
   EXPECT_THAT(error_of("data.num_workers=0"), HasSubstr("from 1 to 1024"));
   EXPECT_THAT(error_of("data.image_max_pixels=0"), HasSubstr("auto, or at least 1"));

@@ -290,7 +290,8 @@ TEST_F(ReadDataset, TakesQuestionsAndAnswers) {
   EXPECT_EQ(cauldron.turns[0].text, "<image><image>\nQ");
   EXPECT_EQ(cauldron.turns[3].text, "B");
 
-  EXPECT_THAT(one(R"({"question": "Q"})").problem, HasSubstr("turn 2 is empty"));
+  EXPECT_THAT(one(R"({"question": "Q"})").problem, HasSubstr("has no \"answer\""));
+  EXPECT_THAT(one(R"({"question": null, "answer": "A"})").problem, HasSubstr("has no \"question\""));
   EXPECT_THAT(one(R"({"texts": 3})").problem, HasSubstr("\"texts\" is not a list"));
   EXPECT_THAT(one(R"({"texts": [3]})").problem, HasSubstr("an entry that is no object"));
   EXPECT_THAT(one(R"({"output": "O", "input": "", "history": [["Q"]]})").problem, HasSubstr("\"history\""));

@@ -71,7 +71,7 @@ TEST_F(Parquet, ReadsMessagesAndQuestions) {
   EXPECT_EQ(first.problem, "");
   EXPECT_THAT(first.images, ElementsAre("/root/on/disk.png"));
   EXPECT_EQ(first.turns.at(1).text, "1.5");
-  EXPECT_THAT(questions->at(1).problem, HasSubstr("turn 2 is empty"));
+  EXPECT_THAT(questions->at(1).problem, HasSubstr("has no \"answer\""));
   EXPECT_EQ(open_records(golden("questions.parquet"), {.columns = {{"answer", "left"}}})->at(0).turns.at(1).text, "L");
 }
 

@@ -94,6 +94,10 @@ void ConversationProcessor::refuse_long(const io::Record& record, int64_t tokens
   const int64_t least = at_floor.value_or(tokens);
   const auto message = [&] {
     if (least <= settings_.max_length) return beyond_positions(least);
+    if (record.images.empty() && record.videos.empty()) {
+      return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shorten its text",
+                         record.id, tokens, settings_.max_length);
+    }
     if (!at_floor) {
       return fmt::format(
           "sample {} has {} tokens, more than data.max_length={}; raise it, or shrink the images with "
