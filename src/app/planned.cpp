@@ -1,7 +1,5 @@
 #include "app/planned.h"
 
-#include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "app/described_samples.h"
@@ -60,28 +58,17 @@ void with_described_samples(const PlanArguments& arguments, const train::Config&
 }  // namespace
 
 void with_plan_request(const PlanArguments& arguments, const std::function<void(const planner::PlanRequest&)>& use) {
-  train::Config config = config_of(arguments);
-  const std::string model = config.model.path;
-  std::optional<PresetFolder> preset;
-  if (!std::filesystem::exists(model)) {
-    preset.emplace(model, arguments.tokenizer);
-    config.model.path = preset->path().string();
-  } else if (!arguments.tokenizer.empty()) {
-    throw usage_error("--tokenizer: {} is a folder, whose own tokenizer.json is taken; leave it out", model);
-  }
-  const planner::TargetCard card = card_of(arguments);
-  const bool from_data = !config.data.train.empty() && !arguments.describes_samples();
-  try {
-    if (from_data) {
-      if (preset) preset->require_tokenizer();
-      with_data_set(arguments, config, model, card, use);
-    } else {
-      with_described_samples(arguments, config, model, card, use);
+  const train::Config typed = config_of(arguments);
+  const auto plan_for = [&](const train::Config& config, const PresetFolder* preset) {
+    const planner::TargetCard card = card_of(arguments);
+    if (config.data.train.empty() || arguments.describes_samples()) {
+      with_described_samples(arguments, config, typed.model.path, card, use);
+      return;
     }
-  } catch (const UserError& error) {
-    if (!preset) throw;
-    throw UserError(error.code(), preset->in_words(error.what()));
-  }
+    if (preset != nullptr) preset->require_tokenizer();
+    with_data_set(arguments, config, typed.model.path, card, use);
+  };
+  with_model_folder(typed, arguments.tokenizer, plan_for);
 }
 
 }  // namespace vlmtrain::app

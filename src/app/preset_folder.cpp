@@ -44,4 +44,23 @@ std::string PresetFolder::in_words(std::string text) const {
   return text;
 }
 
+void with_model_folder(train::Config config, const std::string& tokenizer,
+                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& use) {
+  const std::string model = config.model.path;
+  if (std::filesystem::exists(model)) {
+    if (!tokenizer.empty()) {
+      throw usage_error("--tokenizer: {} is a folder, whose own tokenizer.json is taken; leave it out", model);
+    }
+    use(config, nullptr);
+    return;
+  }
+  const PresetFolder preset(model, tokenizer);
+  config.model.path = preset.path().string();
+  try {
+    use(config, &preset);
+  } catch (const UserError& error) {
+    throw UserError(error.code(), preset.in_words(error.what()));
+  }
+}
+
 }  // namespace vlmtrain::app

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "app/temporary_folder.h"
+#include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {
 
@@ -24,5 +26,11 @@ class PresetFolder {
   std::string tokenizer_;
   TemporaryFolder folder_;
 };
+
+/// Calls `use` with `config` whose model.path is a folder: its own, or, where it names a preset, that of `preset`,
+/// which is null else. A UserError of `use` comes out in the user's words. Throws UserError (kUsage) for a `tokenizer`
+/// beside a folder.
+void with_model_folder(train::Config config, const std::string& tokenizer,
+                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& use);
 
 }  // namespace vlmtrain::app
