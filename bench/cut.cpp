@@ -68,16 +68,16 @@ const Mixture kMixtures[] = {{kOneOrThirty, "llava-1.5-7b", "h100", 16, one_or_t
                              {kOneToFour, "smolvlm-256m", "rtx4090", 0, one_to_four},
                              {kOneToFour, "qwen2-vl-2b", "h100", 16, one_to_four}};
 
-std::vector<planner::MeasuredSample> data_set(const Mixture& mixture, const std::filesystem::path& folder,
-                                              Random& random) {
-  std::vector<planner::MeasuredSample> samples;
+data::Outlines data_set(const Mixture& mixture, const std::filesystem::path& folder, Random& random) {
+  data::Outlines samples;
   for (int64_t i = 0; i < kDataSet; ++i) {
     models::HypotheticalSample sample{.images = mixture.images(random),
                                       .image_width = random.one_of(std::to_array<int64_t>({512, 768, 1024})),
                                       .image_height = random.one_of(std::to_array<int64_t>({512, 768})),
                                       .text_tokens = random.between(64, 768)};
     sample.label_tokens = random.between(16, sample.text_tokens / 2);
-    samples.push_back({fmt::format("s{}", i), models::shape_of(folder, sample)});
+    samples.ids.push_back(fmt::format("s{}", i));
+    samples.shapes.push_back(models::shape_of(folder, sample));
   }
   return samples;
 }
@@ -230,7 +230,8 @@ void examine(const Mixture& mixture, int64_t count, uint64_t seed) {
   request.workload = {.candidates = planner::worst_batches(samples, kGlobalBatch), .global_batch_size = kGlobalBatch};
   const auto draw = [&] {
     Samples step;
-    for (int64_t sample = 0; sample < kGlobalBatch; ++sample) step.push_back(random.one_of(samples).shape);
+    for (int64_t sample = 0; sample < kGlobalBatch; ++sample)
+      step.push_back(samples.shapes.at(random.between(0, kDataSet - 1)));
     return step;
   };
   const planner::Plan equal = planner::make_plan(request);

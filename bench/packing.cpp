@@ -21,6 +21,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/outlines.h"
+#include "vlmtrain/data/pack_census.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -53,8 +54,9 @@ std::vector<SampleSize> sizes_of_records(char** arguments) {
   const auto outlines = data::outline_samples(*records, *processor,
                                               {.workers = std::max<int64_t>(1, std::thread::hardware_concurrency())});
   std::vector<SampleSize> sizes;
-  for (const auto& shape : outlines.shapes) {
-    if (shape) sizes.push_back({.tokens = shape->tokens, .images = shape->images, .tiles = shape->pixel_rows});
+  for (int64_t index = 0; index < outlines.shapes.size(); ++index) {
+    if (const auto shape = outlines.shapes[index])
+      sizes.push_back({.tokens = shape->tokens, .images = shape->images, .tiles = shape->pixel_rows});
   }
   return sizes;
 }
@@ -84,8 +86,8 @@ void print_row(const std::string& name, const std::vector<SampleSize>& sizes, Pa
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   PackLimits whole = limits;
   whole.window = std::ssize(sizes);
-  const auto best = data::fill_of(data::pack(order, sizes, whole, kSeed), sizes, whole);
-  const auto fill = data::fill_of(packs, sizes, limits);
+  const auto best = data::census_of(data::pack(order, sizes, whole, kSeed), sizes, whole).fill;
+  const auto fill = data::census_of(packs, sizes, limits).fill;
   const int64_t samples_of_pack = std::max<int64_t>(1, std::ssize(sizes) / fill.packs);
   fmt::print("| {} | {} | {} / {} | {} | {:.1f} % | {:.1f} % | {:.3f} | {:.0f} % | {} | {:.1f} % | {:.2f} |\n", name,
              sizes.size(), limits.tokens, limits.images, fill.packs, 100 * fill.tokens, 100 * fill.images,

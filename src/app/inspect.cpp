@@ -57,30 +57,19 @@ ExitCode inspect(const Arguments& arguments) {
                                    .samples = arguments.samples,
                                    .records = arguments.records,
                                    .card = card_to_predict_for(arguments)};
-  std::optional<PresetFolder> preset;
-  if (!std::filesystem::exists(config.model.path)) {
-    preset.emplace(config.model.path, arguments.tokenizer);
-    preset->require_tokenizer();
-    config.model.path = preset->path().string();
-  } else if (!arguments.tokenizer.empty()) {
-    throw usage_error("--tokenizer: {} is a folder, whose own tokenizer.json is taken; leave it out",
-                      config.model.path);
-  }
   std::optional<report::Inspection> found;
-  try {
-    found = train::inspect_data(config, request);
-    if (preset) found->chat_template = preset->in_words(found->chat_template);
-  } catch (const UserError& error) {
-    if (!preset) throw;
-    throw UserError(error.code(), preset->in_words(error.what()));
-  }
+  with_model_folder(config, arguments.tokenizer, [&](const train::Config& own, const PresetFolder* preset) {
+    if (preset != nullptr) preset->require_tokenizer();
+    found = train::inspect_data(own, request);
+    if (preset != nullptr) found->chat_template = preset->in_words(found->chat_template);
+  });
   if (!arguments.html.empty()) io::write_file(arguments.html, report::inspection_html(*found));
   if (arguments.json) {
     fmt::print("{}\n", io::json_text(found->to_json()));
   } else {
     fmt::print("{}", report::inspection_text(*found, style_of_stdout()));
   }
-  return found->stops_run ? ExitCode::kBadData : ExitCode::kDone;
+  return found->ends_with;
 }
 
 }  // namespace

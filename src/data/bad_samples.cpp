@@ -29,21 +29,18 @@ UserError unusable_samples(const std::string& dataset, const io::Records& record
 
 }  // namespace
 
-void settle_problems(const std::map<int64_t, SampleProblem>& problems, Ledger& ledger, BadSamplePolicy policy,
-                     const io::Records& records) {
+void settle_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, Ledger& ledger,
+                     BadSamplePolicy policy, const io::Records& records) {
   BadSampleLog log;
   std::map<int64_t, SampleProblem> failed;
   for (const auto& [index, problem] : problems) {
-    const std::string id = records.text_at(index).id;
     if (stops_run(problem, policy)) {
       failed.emplace(index, problem);
-      ledger.mark_failed(index, id, problem.reason, problem.message);
-      continue;
+    } else if (ledger.status(index) != SampleStatus::kDropped) {
+      log.warn(problem.message);
     }
-    const bool known = ledger.status(index) == SampleStatus::kDropped;
-    ledger.mark_dropped(index, id, problem.reason, problem.message);
-    if (!known) log.warn(problem.message);
   }
+  enter_problems(problems, ids, policy, ledger);
   log.summarize(ledger.count(SampleStatus::kDropped), ledger.samples());
   if (!failed.empty()) throw unusable_samples(ledger.dataset(), records, failed);
 }

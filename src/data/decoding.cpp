@@ -35,11 +35,9 @@ class Decoding {
     try {
       make_sample(processor_, records_.at(index), index);
     } catch (...) {
-      Problem problem = describe(std::current_exception());
-      if (!problem.skippable) throw;
+      auto problem = bad_sample(std::current_exception());
       const std::lock_guard lock(mutex_);
-      problems_.emplace(index,
-                        SampleProblem{std::move(problem.reason), std::move(problem.message), problem.is_dropped});
+      problems_.emplace(index, std::move(problem));
     }
   }
 
@@ -56,7 +54,7 @@ std::map<int64_t, SampleProblem> decode_all(const io::Records& records, const Sa
                                             int64_t workers,
                                             const std::function<void(int64_t done, int64_t all)>& on_progress) {
   const auto is_usable = [&](int64_t sample) {
-    return outlines.shapes[static_cast<size_t>(sample)] && !outlines.problems.contains(sample);
+    return outlines.shapes.has(sample) && !outlines.problems.contains(sample);
   };
   MediaKeys seen;
   std::vector<int64_t> first;

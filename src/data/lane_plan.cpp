@@ -47,8 +47,8 @@ LanePlan lanes_of_sources(const DataSet& data_set) {
 /// passed over where they stand.
 std::map<std::string, std::vector<int64_t>> samples_by_task(const Outlines& outlines) {
   std::map<std::string, std::vector<int64_t>> samples;
-  for (size_t i = 0; i < outlines.tasks.size(); ++i) {
-    samples[name_of_task(outlines.tasks[i])].push_back(static_cast<int64_t>(i));
+  for (int64_t i = 0; i < outlines.tasks.size(); ++i) {
+    samples[name_of_task(outlines.tasks[i])].push_back(i);
   }
   return samples;
 }
@@ -92,9 +92,9 @@ LanePlan lanes_of_tasks(const TaskShareSchedule& task_shares, const Outlines& ou
 }
 
 std::vector<SampleSize> sizes_of(const Outlines& outlines) {
-  std::vector<SampleSize> sizes(outlines.shapes.size());
+  std::vector<SampleSize> sizes(static_cast<size_t>(outlines.shapes.size()));
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (const auto& shape = outlines.shapes[i]) {
+    if (const auto shape = outlines.shapes[static_cast<int64_t>(i)]) {
       sizes[i] = {.tokens = shape->tokens, .images = shape->images, .tiles = shape->pixel_rows};
     }
   }
@@ -104,8 +104,8 @@ std::vector<SampleSize> sizes_of(const Outlines& outlines) {
 void check_lanes(const LanePlan& plan, const Outlines& outlines) {
   if (!outlines.are_all || plan.lanes.size() == 1) return;
   for (const Lane& lane : plan.lanes) {
-    const bool has_usable = std::ranges::any_of(
-        lane.samples, [&](int64_t sample) { return outlines.shapes[static_cast<size_t>(sample)].has_value(); });
+    const bool has_usable =
+        std::ranges::any_of(lane.samples, [&](int64_t sample) { return outlines.shapes.has(sample); });
     if (!has_usable) {
       throw data_error("{}: none of its {} samples can be used; take it out of data.train or data.task_shares",
                        lane.name, lane.samples.size());
@@ -117,17 +117,18 @@ void check_lanes(const LanePlan& plan, const Outlines& outlines) {
 
 void refuse_larger_than_packs(const PackLimits& limits, Outlines& outlines) {
   const auto sizes = sizes_of(outlines);
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (!outlines.shapes[i] || limits.holds(sizes[i])) continue;
-    outlines.shapes[i].reset();
-    outlines.shrunk.erase(static_cast<int64_t>(i));
-    outlines.problems[static_cast<int64_t>(i)] = {
+  for (int64_t i = 0; i < outlines.shapes.size(); ++i) {
+    const SampleSize& size = sizes[static_cast<size_t>(i)];
+    if (!outlines.shapes.has(i) || limits.holds(size)) continue;
+    outlines.shapes.remove(i);
+    outlines.shrunk.erase(i);
+    outlines.problems[i] = {
         .reason = "larger than a pack",
         .message = fmt::format(
             "sample {} has {} tokens, {} images and {} tiles, and a pack may have {} tokens, {} images{}; raise "
             "data.pack_max_tokens, data.pack_max_images or data.pack_max_tiles, or make it smaller with "
             "data.image_max_pixels",
-            outlines.ids[i], sizes[i].tokens, sizes[i].images, sizes[i].tiles, limits.tokens, limits.images,
+            outlines.ids[i], size.tokens, size.images, size.tiles, limits.tokens, limits.images,
             limits.tiles ? fmt::format(" and {} tiles", *limits.tiles) : "")};
   }
 }
@@ -157,7 +158,7 @@ DrawOrder draw_order(const DataSet& data_set, const TaskShareSchedule& task_shar
   if (settings.packs) {
     is_packed.resize(sizes.size());
     for (size_t i = 0; i < sizes.size(); ++i) {
-      is_packed[i] = outlines.shapes[i] && settings.packs->holds(sizes[i]) ? 1 : 0;
+      is_packed[i] = outlines.shapes.has(static_cast<int64_t>(i)) && settings.packs->holds(sizes[i]) ? 1 : 0;
     }
   }
   return {std::move(plan.lanes), std::move(plan.shares), std::move(settings),

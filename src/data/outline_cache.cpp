@@ -6,14 +6,9 @@
 
 #include <algorithm>
 #include <exception>
-#include <fstream>
-#include <iterator>
-#include <string_view>
 #include <system_error>
 
-#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/io/atomic.h"
 
 namespace vlmtrain::data {
 
@@ -23,7 +18,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// To be raised whenever a sample of the same record and files may have another shape.
-constexpr int64_t kFormat = 6;
+constexpr int64_t kFormat = 7;
 
 uint64_t number_of(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -118,34 +113,19 @@ CachedShape shape_from(const Json& numbers) {
   return cached;
 }
 
-Json header_of(const std::string& key, uint64_t stamp, std::string_view body) {
-  return {{"format", kFormat}, {"key", key}, {"stamp", stamp}, {"content", ContentHash().add(stamp).add(body).text()}};
+Json header_of(const std::string& key, uint64_t stamp, int64_t samples) {
+  return {{"format", kFormat}, {"key", key}, {"stamp", stamp}, {"samples", samples}};
 }
 
-/// Nothing where a line is no header.
-std::optional<uint64_t> stamp_in(std::string_view line) {
-  const Json header = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object() || !header.contains("stamp") || !header["stamp"].is_number_unsigned()) return std::nullopt;
-  return header["stamp"].get<uint64_t>();
-}
-
-CachedShapes shapes_from(std::string_view body) {
-  CachedShapes shapes;
-  shapes.reserve(static_cast<size_t>(std::ranges::count(body, '\n')));
-  while (!body.empty()) {
-    const size_t end = body.find('\n');
-    const Json line = Json::parse(body.substr(0, end));
-    shapes.push_back(line.is_null() ? std::nullopt : std::optional{shape_from(line)});
-    body.remove_prefix(end + 1);
-  }
-  return shapes;
-}
+/// What is behind the header is hashed in blocks of so many bytes; the hash is the file's last line.
+constexpr size_t kBlock = size_t{1} << 20U;
+constexpr std::streamoff kHashLine = 17;
 
 }  // namespace
 
 uint64_t fingerprint_of(const io::Record& record) {
   ContentHash hash;
-  hash.add(record.id).add(record.place).add(record.task).add(record.problem);
+  hash.add(record.id).add(record.task).add(record.problem);
   hash.add(record.turns.size());
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
   for (const auto* media : {&record.images, &record.videos}) {
@@ -169,39 +149,118 @@ uint64_t state_of(const std::vector<std::string>& files) {
   return hash.value();
 }
 
-OutlineCache read_outline_cache(const std::filesystem::path& file, const std::string& key) {
-  std::error_code error;
-  if (!fs::is_regular_file(file, error)) return {};
-  std::ifstream stream(file, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(stream), {}};
-  const size_t end = content.find('\n');
-  if (end == std::string::npos || content.back() != '\n') return {};
-  constexpr size_t kLongestHeader = 10'000;
-  const std::string_view header = std::string_view(content).substr(0, end);
-  const std::string_view body = std::string_view(content).substr(end + 1);
-  const auto stamp = end < kLongestHeader ? stamp_in(header) : std::nullopt;
-  // The hash is compared before anything of the body is looked at, so that a damaged file cannot mislead a parser.
-  if (!stamp || header != header_of(key, *stamp, body).dump()) return {};
+std::string line_of(const std::optional<CachedShape>& shape) {
+  return shape ? numbers_of(*shape).dump(-1, ' ', false, Json::error_handler_t::replace) : "null";
+}
+
+std::optional<CachedShape> shape_in(std::string_view line) {
+  const Json numbers = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!numbers.is_array()) return std::nullopt;
   try {
-    return {.stamp = *stamp, .shapes = shapes_from(body)};
+    return shape_from(numbers);
   } catch (const Json::exception&) {
-    return {};
+    return std::nullopt;
   }
 }
 
-void write_outline_cache(const std::filesystem::path& file, const std::string& key, uint64_t stamp,
-                         const CachedShapes& shapes) {
-  std::string body;
-  for (const auto& shape : shapes) {
-    body += shape ? numbers_of(*shape).dump(-1, ' ', false, Json::error_handler_t::replace) : "null";
-    body += '\n';
+OutlineCacheReader::OutlineCacheReader(const fs::path& file, const std::string& key) {
+  read_header(file, key);
+  if (samples_ > 0 && is_whole()) {
+    stream_.clear();
+    stream_.seekg(body_);
+  } else {
+    stamp_ = 0;
+    samples_ = 0;
   }
+}
+
+void OutlineCacheReader::read_header(const fs::path& file, const std::string& key) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return;
+  stream_.open(file, std::ios::binary);
+  std::string line(10'000, '\0');
+  if (!stream_.getline(line.data(), std::ssize(line))) return;
+  line.resize(static_cast<size_t>(stream_.gcount()) - 1);
+  const Json header = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto number = [&header](const char* name) -> uint64_t {
+    return header.is_object() && header.contains(name) && header[name].is_number_unsigned()
+               ? header[name].get<uint64_t>()
+               : 0;
+  };
+  const auto samples = static_cast<int64_t>(number("samples"));
+  if (line != header_of(key, number("stamp"), samples).dump()) return;
+  stamp_ = number("stamp");
+  samples_ = samples;
+  body_ = stream_.tellg();
+}
+
+bool OutlineCacheReader::is_whole() {
+  stream_.seekg(0, std::ios::end);
+  auto left = stream_.tellg() - body_ - kHashLine;
+  if (left < 0) return false;
+  stream_.seekg(body_);
+  ContentHash hash;
+  hash.add(stamp_);
+  for (std::string block; left > 0; left -= std::ssize(block)) {
+    block.resize(std::min(kBlock, static_cast<size_t>(left)));
+    if (!stream_.read(block.data(), std::ssize(block))) return false;
+    hash.add(block);
+  }
+  std::string line;
+  return std::getline(stream_, line) && line == hash.text();
+}
+
+std::string OutlineCacheReader::next() {
+  std::string line;
+  if (read_ < samples_ && std::getline(stream_, line)) ++read_;
+  return line;
+}
+
+void OutlineCacheReader::repeat(OutlineCacheWriter& writer, int64_t but) {
+  if (read_ <= but) return;
+  const auto place = stream_.tellg();
+  stream_.seekg(body_);
+  std::string line;
+  for (int64_t i = 0; i < read_ - but && std::getline(stream_, line); ++i) writer.add(line);
+  stream_.seekg(place);
+}
+
+OutlineCacheWriter::OutlineCacheWriter(const fs::path& file, const std::string& key, uint64_t stamp, int64_t samples) {
+  attempt([&] {
+    file_.emplace(file);
+    file_->write(header_of(key, stamp, samples).dump() + "\n");
+  });
+  hash_.add(stamp);
+}
+
+void OutlineCacheWriter::add(std::string_view line) {
+  block_ += line;
+  block_ += '\n';
+  while (block_.size() >= kBlock) write_block();
+}
+
+void OutlineCacheWriter::commit() {
+  if (!block_.empty()) write_block();
+  if (!file_) return;
+  attempt([&] {
+    file_->write(hash_.text() + "\n");
+    file_->commit();
+  });
+}
+
+void OutlineCacheWriter::write_block() {
+  const auto block = std::string_view(block_).substr(0, kBlock);
+  hash_.add(block);
+  if (file_) attempt([&] { file_->write(block); });
+  block_.erase(0, block.size());
+}
+
+template <class Act>
+void OutlineCacheWriter::attempt(const Act& act) {
   try {
-    io::AtomicFile whole(file);
-    whole.write(header_of(key, stamp, body).dump() + "\n");
-    whole.write(body);
-    whole.commit();
+    act();
   } catch (const std::exception& problem) {
+    file_.reset();
     spdlog::info("what was found out about the data is not kept for the next start: {}", problem.what());
   }
 }

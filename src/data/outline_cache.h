@@ -2,11 +2,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/data/shape.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
@@ -23,9 +27,6 @@ struct CachedShape {
   std::string task{};
 };
 
-/// By index of the sample; nothing where there is none.
-using CachedShapes = std::vector<std::optional<CachedShape>>;
-
 /// Tells a record from what it was, by its content and by the names of its files.
 uint64_t fingerprint_of(const io::Record& record);
 /// The files and folders of a record's media, those apart that the data set itself carries.
@@ -33,17 +34,58 @@ std::vector<std::string> files_of(const io::Record& record);
 /// Tells files from what they were, and the files in folders, by their names, sizes and times. Opens no file.
 uint64_t state_of(const std::vector<std::string>& files);
 
-struct OutlineCache {
-  uint64_t stamp = 0;  ///< io::Records::stamp() of the data set that it was made for
-  CachedShapes shapes{};
+/// One line of JSON, without its end; of no shape it says so.
+std::string line_of(const std::optional<CachedShape>& shape);
+/// Nothing for any other text, too.
+std::optional<CachedShape> shape_in(std::string_view line);
+
+class OutlineCacheWriter;
+
+/// Reads what an OutlineCacheWriter wrote with the same key, one line at a time: a data set may have millions. A file
+/// that is missing, damaged or of another key has no lines. The whole file is looked over first, so that a damaged one
+/// cannot mislead a parser.
+class OutlineCacheReader {
+ public:
+  OutlineCacheReader() = default;  ///< no lines
+  OutlineCacheReader(const std::filesystem::path& file, const std::string& key);
+
+  uint64_t stamp() const { return stamp_; }     ///< io::Records::stamp() of the data set that it was made for
+  int64_t samples() const { return samples_; }  ///< lines in all
+
+  /// The next line; "" behind the last.
+  std::string next();
+
+  /// Writes the lines again that were read so far, the last `but` of them apart.
+  void repeat(OutlineCacheWriter& writer, int64_t but);
+
+ private:
+  void read_header(const std::filesystem::path& file, const std::string& key);
+  bool is_whole();
+
+  std::ifstream stream_;
+  std::streamoff body_ = 0;
+  uint64_t stamp_ = 0;
+  int64_t samples_ = 0;
+  int64_t read_ = 0;
 };
 
-/// What write_outline_cache wrote with the same key; nothing at all where the file is missing, damaged or of another
-/// key.
-OutlineCache read_outline_cache(const std::filesystem::path& file, const std::string& key);
+/// Writes one line for each sample of a data set, in their order. The file appears with commit(). One that cannot be
+/// written is a line in the log, no error.
+class OutlineCacheWriter {
+ public:
+  OutlineCacheWriter(const std::filesystem::path& file, const std::string& key, uint64_t stamp, int64_t samples);
 
-/// Atomically. A file that cannot be written is a line in the log, no error.
-void write_outline_cache(const std::filesystem::path& file, const std::string& key, uint64_t stamp,
-                         const CachedShapes& shapes);
+  void add(std::string_view line);
+  void commit();
+
+ private:
+  template <class Act>
+  void attempt(const Act& act);
+  void write_block();
+
+  std::optional<io::AtomicFile> file_;  // none once it failed
+  ContentHash hash_;
+  std::string block_;  // that is not written yet
+};
 
 }  // namespace vlmtrain::data

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
-#include <mutex>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "data/on_workers.h"
 #include "data/outline_cache.h"
@@ -15,15 +16,27 @@ namespace vlmtrain::data {
 
 namespace {
 
+/// Samples that are looked at before what was found is put away in columns and in the cache.
+constexpr int64_t kAtOnce = 8192;
+
 /// What is known of a sample's shape.
 enum class Known : char {
-  kNothing,
-  kEarlier,  ///< what the cache says, which was not looked at yet
+  kNotLooked,
   kAsItWas,  ///< what the cache says, and nothing has changed
-  kAnew      ///< something else than the cache says: another shape, or that there is none
+  kAnew,     ///< something else than the cache says
+  kBad
 };
 
-/// Looks at samples on several threads; each index is one thread's alone.
+/// What the cache says of a sample, and what was found.
+struct Finding {
+  std::string line{};  // of the cache: first as it was read, then as it is to be written
+  Known known = Known::kNotLooked;
+  bool is_change = false;  // of what the cache has
+  CachedShape shape{};
+  SampleProblem problem{};  // where it is bad
+};
+
+/// Looks at samples on several threads, many at once; each finding is one thread's alone.
 class Look {
  public:
   Look(const io::Records& records, const SampleProcessor& processor, const OutlineSettings& settings)
@@ -31,30 +44,29 @@ class Look {
         processor_(processor),
         settings_(settings),
         stamp_(settings.cache.empty() ? 0 : records.stamp()),
-        indices_(chosen(records.size(), settings.most_samples)),
-        known_(static_cast<size_t>(records.size())) {
-    OutlineCache cache;
-    if (!settings.cache.empty()) cache = read_outline_cache(settings.cache, settings.processor);
-    cached_stamp_ = cache.stamp;
-    cached_ = cache.shapes.size();
-    found_ = std::move(cache.shapes);
-    found_.resize(known_.size());
-    for (size_t i = 0; i < found_.size(); ++i) {
-      if (found_[i]) known_[i] = Known::kEarlier;
-    }
+        indices_(chosen(records.size(), settings.most_samples)) {
+    outlines_.are_all = std::ssize(indices_) == records.size();
+    outlines_.shapes = SampleShapes(records.size());
+    outlines_.ids = TextColumn(records.size());
+    outlines_.tasks = RepeatedTextColumn(records.size());
+    if (settings.cache.empty()) return;
+    cache_ = OutlineCacheReader(settings.cache, settings.processor);
+    if (cache_.stamp() != stamp_ || cache_.samples() != records.size()) start_writing(0);
   }
 
   Outlines at_all() {
-    on_workers(
-        std::ssize(indices_), settings_.workers,
-        [this](int64_t place) { look_at(indices_[static_cast<size_t>(place)]); }, settings_.on_progress);
-    for (size_t i = 0; i < found_.size(); ++i) {
-      if (known_[i] == Known::kEarlier) settle(i, std::nullopt);
+    auto left = std::span<const int64_t>(indices_);
+    for (int64_t first = 0; first < records_.size(); first += kAtOnce) {
+      std::vector<Finding> findings(static_cast<size_t>(std::min(kAtOnce, records_.size() - first)));
+      for (Finding& finding : findings) finding.line = cache_.next();
+      const auto here = std::ranges::lower_bound(left, first + std::ssize(findings)) - left.begin();
+      look_at(left.first(static_cast<size_t>(here)), first, findings);
+      left = left.subspan(static_cast<size_t>(here));
+      write(findings);
+      for (int64_t i = 0; i < std::ssize(findings); ++i) put_away(first + i, findings[static_cast<size_t>(i)]);
     }
-    if (!settings_.cache.empty() && settings_.writes_cache && is_news()) {
-      write_outline_cache(settings_.cache, settings_.processor, stamp_, found_);
-    }
-    return outlines();
+    if (writer_) writer_->commit();
+    return std::move(outlines_);
   }
 
  private:
@@ -65,100 +77,94 @@ class Look {
     return indices;
   }
 
-  void look_at(int64_t index) {
-    const auto place = static_cast<size_t>(index);
-    const auto& earlier = found_[place];
-    const bool is_record_known = earlier && stamp_ != 0 && stamp_ == cached_stamp_;
-    if (is_record_known && earlier->file_state == state_of(earlier->files)) {
-      known_[place] = Known::kAsItWas;
-      return;
-    }
+  void look_at(std::span<const int64_t> indices, int64_t first, std::vector<Finding>& findings) const {
+    const auto done_before = std::distance(indices_.data(), indices.data());
+    std::function<void(int64_t)> on_progress;
+    if (settings_.on_progress) on_progress = [&](int64_t done) { settings_.on_progress(done_before + done); };
+    const auto look_at_one = [&](int64_t place) {
+      const int64_t index = indices[static_cast<size_t>(place)];
+      look_at(index, findings[static_cast<size_t>(index - first)]);
+    };
+    on_workers(std::ssize(indices), settings_.workers, look_at_one, on_progress);
+  }
+
+  void look_at(int64_t index, Finding& finding) const {
+    auto earlier = finding.line.empty() ? std::nullopt : shape_in(finding.line);
+    const bool is_record_known = earlier && stamp_ != 0 && stamp_ == cache_.stamp();
+    const auto stay = [&] {
+      finding.shape = std::move(*earlier);
+      finding.known = Known::kAsItWas;
+    };
+    if (is_record_known && earlier->file_state == state_of(earlier->files)) return stay();
     const io::Record record = records_.at(index);
+    finding.is_change = earlier.has_value();
     CachedShape now;
+    now.id = record.id;
+    now.task = record.task;
     if (!settings_.cache.empty()) {
       now.fingerprint = fingerprint_of(record);
       now.files = files_of(record);
       now.file_state = state_of(now.files);
-      if (earlier && is_same(*earlier, now)) {
-        known_[place] = Known::kAsItWas;
-        return;
-      }
+      if (earlier && earlier->fingerprint == now.fingerprint && earlier->file_state == now.file_state) return stay();
     }
     try {
       const Sample outline = make_outline(processor_, record, index);
       now.shape = shape_of(outline);
       now.making_bytes = outline.making_bytes;
       now.shrunk = outline.shrunk;
-      now.id = record.id;
-      now.task = record.task;
-      settle(place, std::move(now));
+      finding.known = Known::kAnew;
     } catch (...) {
-      Problem problem = describe(std::current_exception());
-      if (!problem.skippable) throw;
-      settle(place, std::nullopt);
-      const std::lock_guard lock(mutex_);
-      bad_[index] = {.problem = {std::move(problem.reason), std::move(problem.message), problem.is_dropped},
-                     .id = record.id,
-                     .task = record.task};
+      finding.problem = bad_sample(std::current_exception());
+      finding.known = Known::kBad;
     }
+    finding.shape = std::move(now);
   }
 
-  void settle(size_t place, std::optional<CachedShape> shape) {
-    const bool is_change = shape.has_value() || found_[place].has_value();
-    known_[place] = is_change ? Known::kAnew : Known::kNothing;
-    found_[place] = std::move(shape);
-  }
-
-  static bool is_same(const CachedShape& one, const CachedShape& other) {
-    return one.fingerprint == other.fingerprint && one.file_state == other.file_state;
-  }
-
-  bool is_news() const {
-    return cached_stamp_ != stamp_ || cached_ > found_.size() ||
-           std::ranges::find(known_, Known::kAnew) != known_.end();
-  }
-
-  Outlines outlines() {
-    Outlines result;
-    result.are_all = indices_.size() == found_.size();
-    result.shapes.resize(found_.size());
-    result.ids.resize(found_.size());
-    result.tasks.resize(found_.size());
-    for (auto& [index, bad] : bad_) {
-      const auto place = static_cast<size_t>(index);
-      result.ids[place] = std::move(bad.id);
-      result.tasks[place] = std::move(bad.task);
-      result.problems.emplace(index, std::move(bad.problem));
+  /// From the first finding on that is another than the cache's.
+  void write(std::vector<Finding>& findings) {
+    if (settings_.cache.empty() || !settings_.writes_cache) return;
+    bool is_news = false;
+    for (Finding& finding : findings) {
+      if (finding.known == Known::kAsItWas) continue;
+      std::string line = finding.known == Known::kAnew ? line_of(finding.shape) : line_of(std::nullopt);
+      is_news = is_news || line != finding.line;
+      finding.line = std::move(line);
     }
-    for (size_t i = 0; i < found_.size(); ++i) {
-      if (!found_[i]) continue;
-      result.from_cache += known_[i] == Known::kAsItWas;
-      result.making_bytes = std::max(result.making_bytes, found_[i]->making_bytes);
-      if (found_[i]->shrunk) result.shrunk.emplace(static_cast<int64_t>(i), *found_[i]->shrunk);
-      result.shapes[i] = std::move(found_[i]->shape);
-      result.ids[i] = std::move(found_[i]->id);
-      result.tasks[i] = std::move(found_[i]->task);
-    }
-    return result;
+    if (is_news && !writer_) start_writing(std::ssize(findings));
+    if (!writer_) return;
+    for (const Finding& finding : findings) writer_->add(finding.line);
   }
 
-  struct BadSample {
-    SampleProblem problem;
-    std::string id;
-    std::string task;
-  };
+  /// `ahead`: lines that were read of the cache and not looked at.
+  void start_writing(int64_t ahead) {
+    if (!settings_.writes_cache) return;
+    writer_.emplace(settings_.cache, settings_.processor, stamp_, records_.size());
+    cache_.repeat(*writer_, ahead);
+  }
+
+  void put_away(int64_t index, Finding& finding) {
+    if (finding.known == Known::kNotLooked) return;
+    outlines_.changed += finding.is_change && finding.known != Known::kAsItWas ? 1 : 0;
+    outlines_.ids.set(index, finding.shape.id);
+    outlines_.tasks.set(index, finding.shape.task);
+    if (finding.known == Known::kBad) {
+      outlines_.problems.emplace(index, std::move(finding.problem));
+      return;
+    }
+    outlines_.shapes.set(index, finding.shape.shape);
+    if (finding.shape.shrunk) outlines_.shrunk.emplace(index, *finding.shape.shrunk);
+    outlines_.making_bytes = std::max(outlines_.making_bytes, finding.shape.making_bytes);
+    outlines_.from_cache += finding.known == Known::kAsItWas ? 1 : 0;
+  }
 
   const io::Records& records_;
   const SampleProcessor& processor_;
   const OutlineSettings& settings_;
-  const uint64_t stamp_;       // of the records; 0: not known
-  uint64_t cached_stamp_ = 0;  // of the cache, as its size is
-  size_t cached_ = 0;
-  const std::vector<int64_t> indices_;  // of the samples to look at
-  CachedShapes found_;                  // first what the cache says: a data set may be large
-  std::vector<Known> known_;            // of each in found_
-  std::mutex mutex_;                    // guards bad_
-  std::map<int64_t, BadSample> bad_;    // by index
+  const uint64_t stamp_;                // of the records; 0: not known
+  const std::vector<int64_t> indices_;  // of the samples to look at, ascending
+  OutlineCacheReader cache_;            // as an earlier look left it
+  std::optional<OutlineCacheWriter> writer_;
+  Outlines outlines_;
 };
 
 }  // namespace

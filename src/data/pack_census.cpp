@@ -17,13 +17,14 @@ Packs first_packs(const DrawOrder& order) {
 }
 
 PackCensus census_of(const Packs& packs, const std::vector<SampleSize>& sizes, const PackLimits& limits) {
-  PackCensus census{.fill = fill_of(packs, sizes, limits)};
+  PackCensus census{.fill = {.packs = std::ssize(packs.ends)}};
+  if (packs.ends.empty()) return census;
   const auto size_of = [&](int64_t sample) -> const SampleSize& { return sizes[static_cast<size_t>(sample)]; };
   int64_t shortest = std::numeric_limits<int64_t>::max();
   for (const int64_t sample : packs.samples) shortest = std::min(shortest, size_of(sample).tokens);
   census.packs.reserve(packs.ends.size());
   census.samples.reserve(packs.ends.size());
-  int64_t most_tiles = -1;
+  int64_t tokens = 0, images = 0, most_tiles = -1;
   for (size_t number = 0; number < packs.ends.size(); ++number) {
     const auto first = packs.samples.begin() + (number > 0 ? packs.ends[number - 1] : 0);
     const auto end = packs.samples.begin() + packs.ends[number];
@@ -33,6 +34,8 @@ PackCensus census_of(const Packs& packs, const std::vector<SampleSize>& sizes, c
       sum.images += size_of(sample).images;
       sum.tiles += size_of(sample).tiles;
     });
+    tokens += sum.tokens;
+    images += sum.images;
     census.packs.push_back(sum);
     census.samples.push_back(end - first);
     if (limits.tokens - sum.tokens >= shortest) {
@@ -45,6 +48,11 @@ PackCensus census_of(const Packs& packs, const std::vector<SampleSize>& sizes, c
       census.of_most_tiles.assign(first, end);
     }
   }
+  const auto all = static_cast<double>(census.fill.packs);
+  census.fill.tokens = static_cast<double>(tokens) / (all * static_cast<double>(limits.tokens));
+  census.fill.images = static_cast<double>(images) / (all * static_cast<double>(limits.images));
+  census.fill.most_tiles = most_tiles;
+  census.fill.bound_by_media = census.bound_by_images + census.bound_by_tiles;
   return census;
 }
 

@@ -116,32 +116,4 @@ Packs pack(std::span<const int64_t> order, const std::vector<SampleSize>& sizes,
   return packs;
 }
 
-PackFill fill_of(const Packs& packs, const std::vector<SampleSize>& sizes, const PackLimits& limits) {
-  PackFill fill{.packs = std::ssize(packs.ends)};
-  if (fill.packs == 0) return fill;
-  int64_t tokens = 0, images = 0, least_tokens = std::numeric_limits<int64_t>::max();
-  for (const int64_t sample : packs.samples) {
-    least_tokens = std::min(least_tokens, sizes[static_cast<size_t>(sample)].tokens);
-  }
-  int64_t first = 0;
-  for (const int64_t end : packs.ends) {
-    Room room = room_of(limits);
-    int64_t tiles = 0;
-    for (int64_t place = first; place < end; ++place) {
-      const SampleSize& size = sizes[static_cast<size_t>(packs.samples[static_cast<size_t>(place)])];
-      room.take(size);
-      tiles += size.tiles;
-    }
-    first = end;
-    tokens += limits.tokens - room.tokens;
-    images += limits.images - room.images;
-    fill.most_tiles = std::max(fill.most_tiles, tiles);
-    fill.bound_by_media += !room.has_media() && room.tokens >= least_tokens ? 1 : 0;
-  }
-  const auto all = static_cast<double>(fill.packs);
-  fill.tokens = static_cast<double>(tokens) / (all * static_cast<double>(limits.tokens));
-  fill.images = static_cast<double>(images) / (all * static_cast<double>(limits.images));
-  return fill;
-}
-
 }  // namespace vlmtrain::data

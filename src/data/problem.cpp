@@ -1,5 +1,7 @@
 #include "data/problem.h"
 
+#include <utility>
+
 #include "vlmtrain/data/sample.h"
 
 namespace vlmtrain::data {
@@ -16,6 +18,12 @@ Problem describe(const std::exception_ptr& error) {
   } catch (...) {
     return {"unexpected error", "an exception of unknown type"};
   }
+}
+
+SampleProblem bad_sample(const std::exception_ptr& error) {
+  Problem problem = describe(error);
+  if (!problem.skippable) std::rethrow_exception(error);
+  return {std::move(problem.reason), std::move(problem.message), problem.is_dropped};
 }
 
 }  // namespace vlmtrain::data

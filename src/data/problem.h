@@ -3,6 +3,8 @@
 #include <exception>
 #include <string>
 
+#include "vlmtrain/data/bad_samples.h"
+
 namespace vlmtrain::data {
 
 /// Why a sample was not made.
@@ -15,5 +17,8 @@ struct Problem {
 
 /// REQUIRES: `error` is one.
 Problem describe(const std::exception_ptr& error);
+
+/// What stands against the sample; an error that is not its own fault is thrown again. REQUIRES: `error` is one.
+SampleProblem bad_sample(const std::exception_ptr& error);
 
 }  // namespace vlmtrain::data

@@ -27,8 +27,8 @@ Tasks::Tasks(const Outlines& outlines, const io::Records& records) {
     return;
   }
   Counts counts;
-  for (size_t i = 0; i < outlines.shapes.size(); ++i) {
-    if (outlines.shapes[i]) ++counts[std::string(name_of(outlines.tasks[i]))];
+  for (int64_t i = 0; i < outlines.shapes.size(); ++i) {
+    if (outlines.shapes.has(i)) ++counts[std::string(name_of(outlines.tasks[i]))];
   }
   set(counts);
 }

@@ -178,6 +178,7 @@ ordered_json Inspection::to_json() const {
           {"missing_files", std::move(missing)},
           {"same_samples", {{"repeated", repeated()}, {"groups", same_samples}}},
           {"same_files", same_files},
+          {"repeated_ids", {{"ids", repeated_ids}, {"first", first_repeated_id}}},
           {"evaluation", evaluation_of(*this)},
           {"packs", packs_of(*this)},
           {"shown", shown_of(*this)},

@@ -254,6 +254,7 @@ class InspectionSections {
     if (!found_.same_files.empty()) {
       html += panel("Files of the same content", group_list(found_.same_files));
     }
+    if (found_.repeated_ids > 0) html += panel("Repeated ids", hint(repeated_ids_words(found_)));
     return html;
   }
 

@@ -211,7 +211,6 @@ class InspectionWriter {
   }
 
   void same() {
-    if (found_.same_samples.empty() && found_.same_files.empty()) return;
     if (!found_.same_samples.empty()) {
       heading(fmt::format("Repeated: {} the words and pictures of an earlier one",
                           found_.repeated() == 1 ? "1 sample has" : grouped(found_.repeated()) + " samples have"));
@@ -222,6 +221,7 @@ class InspectionWriter {
                           counted(std::ssize(found_.same_files), "group")));
       groups(found_.same_files);
     }
+    if (found_.repeated_ids > 0) heading(repeated_ids_words(found_));
   }
 
   void groups(const SameGroups<std::string>& all) {

@@ -106,6 +106,14 @@ std::string pack_words(const Inspection& inspection) {
   return text + fmt::format(". Most {} of one pack: {}", inspection.row_word(), grouped(packs.fill.most_tiles));
 }
 
+std::string repeated_ids_words(const Inspection& inspection) {
+  const bool is_one = inspection.repeated_ids == 1;
+  return fmt::format(
+      "{} {} of several samples{}{}: the ledger tells them apart by their index, --record takes the first",
+      counted(inspection.repeated_ids, "id"), is_one ? "is that" : "are those", is_one ? ", " : ", the first is ",
+      printable(inspection.first_repeated_id));
+}
+
 std::string pixel_words(int64_t pixels) {
   constexpr double kMillion = 1e6;
   const double millions = static_cast<double>(pixels) / kMillion;

@@ -41,6 +41,9 @@ std::string media_words(const data::SampleShape& shape, const Inspection& inspec
 /// How full packs are and what binds them.
 std::string pack_words(const Inspection& inspection);
 
+/// "2 ids are those of several samples, the first is q7: …".
+std::string repeated_ids_words(const Inspection& inspection);
+
 /// "12.0 million pixels".
 std::string pixel_words(int64_t pixels);
 

@@ -89,13 +89,13 @@ void refuse_bad_samples(const io::Records& records, const models::Processor& pro
   if (!config.data.check_at_start || config.data.on_bad_sample == data::BadSamplePolicy::kSkip) return;
   const auto outlines = outlines_of(records, processor, config, {.most_samples = most_samples});
   data::Ledger ledger(file.string(), records.size());
-  data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records);
+  data::settle_problems(outlines.problems, outlines.ids, ledger, config.data.on_bad_sample, records);
 }
 
 void settle_bad_samples(const data::Outlines& outlines, const Config& config, const io::Records& records,
                         data::Ledger& ledger, const std::filesystem::path& ledger_file) {
   try {
-    data::settle_problems(outlines.problems, ledger, config.data.on_bad_sample, records);
+    data::settle_problems(outlines.problems, outlines.ids, ledger, config.data.on_bad_sample, records);
     if (ledger.count(data::SampleStatus::kDropped) == ledger.samples()) {
       throw data_error("{}: none of the {} samples can be used; the first: {}", config.data.train.name(),
                        records.size(),

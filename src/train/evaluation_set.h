@@ -2,8 +2,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "vlmtrain/data/outlines.h"
@@ -24,18 +22,16 @@ class EvaluationSet {
 
   const std::shared_ptr<const io::Records>& records() const { return records_; }
   /// Bad samples that are not among the records.
-  int64_t dropped() const { return dropped_; }
+  int64_t dropped() const { return std::ssize(outlines_.problems); }
   /// The largest batches of up to `batch_size` samples.
   std::vector<planner::SampleBatch> worst_batches(int64_t batch_size) const;
-  int64_t making_bytes() const { return making_bytes_; }
+  int64_t making_bytes() const { return outlines_.making_bytes; }
 
  private:
   void look(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
   std::shared_ptr<const io::Records> records_;
-  int64_t dropped_ = 0;
-  std::vector<std::pair<std::string, data::SampleShape>> measured_;  // of those that were looked at, by id
-  int64_t making_bytes_ = 0;
+  data::Outlines outlines_;
 };
 
 }  // namespace vlmtrain::train

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -63,6 +64,7 @@ class InspectionOfData {
     if (evaluated_) inspect_evaluated();
     show(asked);
     result_.stops_run = !result_.no_order.empty() || result_.ledger.count(data::SampleStatus::kFailed) > 0;
+    if (result_.stops_run && result_.ends_with == ExitCode::kDone) result_.ends_with = ExitCode::kBadData;
     result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     return std::move(result_);
   }
@@ -76,10 +78,10 @@ class InspectionOfData {
   std::vector<int64_t> places_asked_for() const {
     std::vector<int64_t> places;
     for (const std::string& name : request_.records) {
-      const auto by_id = std::ranges::find(outlines_.ids, name);
+      const auto by_id = place_of_id(name);
       const auto place = number_behind("", name);
-      if (by_id != outlines_.ids.end()) {
-        places.push_back(by_id - outlines_.ids.begin());
+      if (by_id) {
+        places.push_back(*by_id);
       } else if (place && *place >= 1 && *place <= records_->size()) {
         places.push_back(*place - 1);
       } else {
@@ -88,6 +90,13 @@ class InspectionOfData {
       }
     }
     return places;
+  }
+
+  std::optional<int64_t> place_of_id(std::string_view id) const {
+    for (int64_t index = 0; index < outlines_.ids.size(); ++index) {
+      if (outlines_.ids[index] == id) return index;
+    }
+    return std::nullopt;
   }
 
   void make_order() {
@@ -100,12 +109,13 @@ class InspectionOfData {
     } catch (const UserError& error) {
       // What is larger than a pack has become a problem by now.
       result_.no_order = outlines_.usable() == 0 ? kNoneUsable : error.what();
+      if (outlines_.usable() > 0) result_.ends_with = error.code();
     }
   }
 
   /// A run stops once a source or task has lost all its samples.
   void check_lanes() {
-    const auto is_usable = [this](int64_t sample) { return outlines_.shapes[static_cast<size_t>(sample)].has_value(); };
+    const auto is_usable = [this](int64_t sample) { return outlines_.shapes.has(sample); };
     for (int64_t lane = 0; order_ && lane < order_->lanes(); ++lane) {
       const data::Lane& own = order_->lane(lane);
       if (std::ranges::any_of(own.samples, is_usable)) continue;
@@ -144,7 +154,7 @@ class InspectionOfData {
     auto problems =
         data::decode_all(records, *processor_, outlines, index_, set, config_.data.num_workers, show_progress);
     for (auto& [index, problem] : problems) {
-      outlines.shapes[static_cast<size_t>(index)].reset();
+      outlines.shapes.remove(index);
       outlines.shrunk.erase(index);
       outlines.problems.emplace(index, std::move(problem));
     }
@@ -153,7 +163,7 @@ class InspectionOfData {
   void enter_ledger(const data::Outlines& outlines, data::Ledger& ledger) const {
     data::enter_problems(outlines.problems, outlines.ids, config_.data.on_bad_sample, ledger);
     for (const auto& [index, shrunk] : outlines.shrunk) {
-      ledger.mark_shrunk(index, outlines.ids[static_cast<size_t>(index)], shrunk);
+      ledger.mark_shrunk(index, std::string(outlines.ids[index]), shrunk);
     }
   }
 
@@ -161,7 +171,7 @@ class InspectionOfData {
     result_.pack_limits = order_->settings().packs;
     result_.packs = data::census_of(data::first_packs(*order_), order_->sizes(), *result_.pack_limits);
     for (const int64_t sample : result_.packs.of_most_tiles) {
-      result_.pack_of_most_tiles.push_back(outlines_.ids[static_cast<size_t>(sample)]);
+      result_.pack_of_most_tiles.emplace_back(outlines_.ids[sample]);
     }
   }
 
@@ -180,10 +190,11 @@ class InspectionOfData {
 
   void count_samples() {
     std::vector<int64_t> tokens, label_tokens, images, rows, frames;
-    for (auto* numbers : {&tokens, &label_tokens, &images, &rows, &frames}) numbers->reserve(outlines_.shapes.size());
+    for (auto* numbers : {&tokens, &label_tokens, &images, &rows, &frames})
+      numbers->reserve(static_cast<size_t>(outlines_.shapes.known()));
     std::map<std::string, report::InspectedTask> tasks;
-    for (size_t index = 0; index < outlines_.shapes.size(); ++index) {
-      const auto& shape = outlines_.shapes[index];
+    for (int64_t index = 0; index < outlines_.shapes.size(); ++index) {
+      const auto shape = outlines_.shapes[index];
       if (!shape) continue;
       tokens.push_back(shape->tokens);
       label_tokens.push_back(shape->label_tokens);
@@ -207,16 +218,34 @@ class InspectionOfData {
     result_.video_frames = data::histogram_of(std::move(frames));
   }
 
+  void find_repeated_ids() {
+    const TextColumn& ids = outlines_.ids;
+    std::vector<int64_t> by_id(static_cast<size_t>(ids.size()));
+    std::iota(by_id.begin(), by_id.end(), int64_t{0});
+    std::ranges::sort(by_id, [&](int64_t one, int64_t other) {
+      return ids[one] != ids[other] ? ids[one] < ids[other] : one < other;
+    });
+    int64_t first = ids.size();
+    for (size_t i = 0; i + 1 < by_id.size(); ++i) {
+      const bool is_repeated = !ids[by_id[i]].empty() && ids[by_id[i]] == ids[by_id[i + 1]];
+      if (!is_repeated || (i > 0 && ids[by_id[i - 1]] == ids[by_id[i]])) continue;
+      ++result_.repeated_ids;
+      first = std::min(first, by_id[i]);
+    }
+    if (result_.repeated_ids > 0) result_.first_repeated_id = ids[first];
+  }
+
   void find_same() {
+    find_repeated_ids();
     result_.media = index_.media();
     result_.missing_files = index_.missing(kTrained);
     for (const auto& file : result_.missing_files) {
-      result_.missing_in.push_back(outlines_.ids[static_cast<size_t>(file.first)]);
+      result_.missing_in.emplace_back(outlines_.ids[file.first]);
     }
     for (const auto& group : index_.same_records(kTrained)) {
       auto& ids = result_.same_samples.emplace_back();
       ids.reserve(group.size());
-      for (const int64_t index : group) ids.push_back(outlines_.ids[static_cast<size_t>(index)]);
+      for (const int64_t index : group) ids.emplace_back(outlines_.ids[index]);
     }
     result_.same_files = index_.same_files();
   }
@@ -235,9 +264,9 @@ class InspectionOfData {
                                       .ledger = data::Ledger(config_.data.eval, evaluated_->size())};
     enter_ledger(outlines, found.ledger);
     found.missing_files = index_.missing(kEvaluated);
-    const auto id_of = [&](int64_t index) { return outlines.ids[static_cast<size_t>(index)]; };
+    const auto id_of = [&](int64_t index) { return std::string(outlines.ids[index]); };
     for (const auto& [index, trained] : index_.also_in(kEvaluated, kTrained)) {
-      found.also_trained.emplace_back(id_of(index), outlines_.ids[static_cast<size_t>(trained)]);
+      found.also_trained.emplace_back(id_of(index), outlines_.ids[trained]);
     }
     for (const int64_t index : index_.with_media_of(kEvaluated, kTrained)) {
       found.with_trained_media.push_back(id_of(index));

@@ -1,8 +1,9 @@
 #include "train/largest_samples.h"
 
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
+#include "vlmtrain/data/largest.h"
 #include "vlmtrain/planner/rehearsal_process.h"
 #include "vlmtrain/planner/search.h"
 #include "vlmtrain/report/plan_text.h"
@@ -10,60 +11,24 @@
 
 namespace vlmtrain::train {
 
-namespace {
-
-const data::SampleShape& shape_at(const data::Outlines& outlines, int64_t index) {
-  return *outlines.shapes[static_cast<size_t>(index)];
-}
-
-std::vector<int64_t> usable_samples(const data::Outlines& outlines) {
-  std::vector<int64_t> indices;
-  indices.reserve(outlines.shapes.size());
-  for (int64_t index = 0; index < std::ssize(outlines.shapes); ++index) {
-    if (outlines.shapes[static_cast<size_t>(index)]) indices.push_back(index);
-  }
-  return indices;
-}
-
-/// Whether a sample comes before another by `size`: the larger first, at equal sizes in the order of the data set.
-template <class Size>
-auto larger_by(const data::Outlines& outlines, const Size& size) {
-  return [&outlines, size](int64_t one, int64_t other) {
-    const auto own = size(shape_at(outlines, one)), others = size(shape_at(outlines, other));
-    return own != others ? own > others : one < other;
-  };
-}
-
-}  // namespace
-
 std::vector<report::LargeSample> largest_samples(const data::Outlines& outlines, int64_t count) {
-  std::vector<int64_t> indices = usable_samples(outlines);
-  if (indices.empty()) return {};
-  std::vector<int64_t> chosen;
-  const auto choose = [&](int64_t index) {
-    const bool is_new = std::ranges::none_of(
-        chosen, [&](int64_t other) { return shape_at(outlines, other) == shape_at(outlines, index); });
-    if (is_new) chosen.push_back(index);
-  };
-  choose(*std::ranges::min_element(indices, larger_by(outlines, [](const data::SampleShape& shape) {
-                                     return std::tuple(shape.pixel_rows * shape.row.bytes(), shape.tokens,
-                                                       shape.label_tokens);
-                                   })));
-  choose(*std::ranges::min_element(indices, larger_by(outlines, [](const data::SampleShape& shape) {
-                                     return std::tuple(shape.label_tokens, shape.tokens, shape.pixel_rows);
-                                   })));
-  const auto by_tokens = larger_by(outlines, [](const data::SampleShape& shape) {
-    return std::tuple(shape.tokens, shape.pixel_rows, shape.label_tokens);
-  });
-  std::ranges::sort(indices, by_tokens);
-  for (auto index = indices.begin(); index != indices.end() && std::ssize(chosen) < count; ++index) choose(*index);
-  std::ranges::sort(chosen, by_tokens);
+  const data::SampleShapes& shapes = outlines.shapes;
   std::vector<report::LargeSample> samples;
-  samples.reserve(chosen.size());
-  for (const int64_t index : chosen) {
-    const auto place = static_cast<size_t>(index);
-    samples.push_back({.index = index, .id = outlines.ids[place], .shape = *outlines.shapes[place]});
+  const auto choose = [&](int64_t index) {
+    auto shape = shapes.at(index);
+    if (std::ranges::find(samples, shape, &report::LargeSample::shape) != samples.end()) return;
+    samples.push_back({.index = index, .id = std::string(outlines.ids[index]), .shape = std::move(shape)});
+  };
+  for (const int64_t index : data::largest_by(shapes, data::by_pixels, 1)) choose(index);
+  for (const int64_t index : data::largest_by(shapes, data::by_label_tokens, 1)) choose(index);
+  for (const int64_t index : data::largest_by(shapes, data::by_tokens, shapes.known())) {
+    if (std::ssize(samples) >= count) break;
+    choose(index);
   }
+  std::ranges::sort(samples, [](const report::LargeSample& one, const report::LargeSample& other) {
+    const auto own = data::by_tokens(one.shape), others = data::by_tokens(other.shape);
+    return own != others ? own > others : one.index < other.index;
+  });
   return samples;
 }
 

@@ -59,11 +59,7 @@ data::DrawOrder order_of(const data::DataSet& data_set, const Config& config, da
 }
 
 planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config) {
-  std::vector<planner::MeasuredSample> measured;
-  for (size_t i = 0; i < outlines.shapes.size(); ++i) {
-    if (outlines.shapes[i]) measured.push_back({outlines.ids[i], *outlines.shapes[i]});
-  }
-  if (measured.empty()) {
+  if (outlines.shapes.known() == 0) {
     throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train.name(),
                      outlines.shapes.size(), outlines.problems.begin()->second.message);
   }
@@ -73,8 +69,9 @@ planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOr
                                              .micro_batch = config.training.micro_batch_size.value_or(0)};
   }
   const int64_t samples = workload.samples_per_rank();
-  workload.drawn = data::drawn_steps(order, outlines, workload.global_batch_size, planner::steps_to_draw(samples));
-  workload.candidates = planner::worst_batches(std::move(measured), samples);
+  workload.drawn =
+      data::drawn_steps(order, outlines.shapes, workload.global_batch_size, planner::steps_to_draw(samples));
+  workload.candidates = planner::worst_batches(outlines, samples);
   return workload;
 }
 

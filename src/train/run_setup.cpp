@@ -52,6 +52,7 @@ RunSetup::RunSetup(const Config& config, at::Device device)
   find_newest(config);
   data::Outlines outlines =
       look_at_data(*records, *processor, config, config.data.train.name(), folder / "data_check.jsonl");
+  warn_of_changed(config, outlines);
   make_order(config, outlines);
   if (resumed) restore_ledger(config);
   settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json");
@@ -77,6 +78,14 @@ void RunSetup::find_newest(const Config& config) {
   state.fingerprint = std::move(fingerprint);
 }
 
+void RunSetup::warn_of_changed(const Config& config, const data::Outlines& outlines) const {
+  if (!resumed || has_other_samples() || outlines.changed == 0) return;
+  spdlog::warn(
+      "{}: {} of {} are not what they were when the run looked at them last: their records or files were changed; it "
+      "goes on with what they are now",
+      config.data.train.name(), outlines.changed, counted(records->size(), "sample"));
+}
+
 void RunSetup::make_order(const Config& config, data::Outlines& outlines) {
   order.emplace(order_of(*records, config, outlines));
   const std::string sizes = order->fingerprint();
@@ -94,7 +103,7 @@ void RunSetup::describe_packs() const {
   const auto& limits = order->settings().packs;
   if (!limits) return;
   const data::Packs packs = data::first_packs(*order);
-  const data::PackFill fill = data::fill_of(packs, order->sizes(), *limits);
+  const data::PackFill fill = data::census_of(packs, order->sizes(), *limits).fill;
   spdlog::info(
       "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are taken; {} could "
       "take no more for their images{}",

@@ -65,6 +65,8 @@ struct RunSetup {
 
  private:
   void find_newest(const Config& config);
+  /// Of a data set that was changed while the run stood still.
+  void warn_of_changed(const Config& config, const data::Outlines& outlines) const;
   void make_order(const Config& config, data::Outlines& outlines);
   void describe_packs() const;
   void restore_ledger(const Config& config);

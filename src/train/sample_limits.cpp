@@ -6,6 +6,7 @@
 #include <set>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/largest.h"
 #include "vlmtrain/data/sample_stream.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/worst_case.h"
@@ -20,12 +21,6 @@ constexpr int64_t kAheadOfOne = 16;
 constexpr int64_t kBatchesMeasured = 4;
 /// Image tokens' squares below which a picture shows nothing.
 constexpr int64_t kLeastSquares = 16;
-
-/// A sample by its place in the data set.
-struct PlacedSample {
-  int64_t index = 0;
-  planner::MeasuredSample measured;
-};
 
 template <class Size>
 int64_t most(const planner::Workload& workload, const Size& size) {
@@ -54,6 +49,13 @@ int64_t pictures_of(const data::SampleShape& shape) {
   return std::max<int64_t>(1, shape.images - shape.videos - shape.volumes);
 }
 
+template <class Act>
+void for_each_shape(const data::Outlines& samples, const Act& act) {
+  for (int64_t index = 0; index < samples.shapes.size(); ++index) {
+    if (const auto shape = samples.shapes[index]) act(index, *shape);
+  }
+}
+
 /// The records under changed settings. What is measured first are those that are the largest without.
 class LimitedRecords {
  public:
@@ -64,7 +66,7 @@ class LimitedRecords {
   int64_t median(int64_t (*size)(const data::SampleShape& shape)) {
     measure_usual();
     std::vector<int64_t> sizes;
-    for (const auto& sample : usual_) sizes.push_back(size(sample.measured.shape));
+    for_each_shape(usual_, [&](int64_t, const data::SampleShape& shape) { sizes.push_back(size(shape)); });
     const auto middle = sizes.begin() + std::ssize(sizes) / 2;
     std::nth_element(sizes.begin(), middle, sizes.end());
     return *middle;
@@ -73,45 +75,42 @@ class LimitedRecords {
   /// Where a limit only leaves samples out.
   std::optional<planner::LimitedSamples> without_larger(int64_t (*size)(const data::SampleShape& shape), int64_t most) {
     measure_usual();
-    std::vector<planner::MeasuredSample> kept;
-    for (const auto& sample : usual_) {
-      if (size(sample.measured.shape) <= most) kept.push_back(sample.measured);
-    }
-    return limited(std::move(kept));
+    data::Outlines kept = usual_;
+    for_each_shape(usual_, [&](int64_t index, const data::SampleShape& shape) {
+      if (size(shape) > most) kept.shapes.remove(index);
+    });
+    return limited(kept);
   }
 
   std::optional<planner::LimitedSamples> measure(const data::DataOptions& changed, bool all) {
     measure_usual();
-    std::vector<PlacedSample> placed;
+    data::Outlines measured;
     try {
       // All are those, too, that are too long without the limit.
-      placed = measure(changed, all ? every_record() : largest_records());
+      measured = measure(changed, all ? every_record() : largest_records());
     } catch (const UserError& error) {
       if (error.code() == ExitCode::kUsage) return std::nullopt;  // a number that this processor does not take
       throw;
     }
-    std::vector<planner::MeasuredSample> measured;
-    measured.reserve(placed.size());
-    for (auto& sample : placed) measured.push_back(std::move(sample.measured));
-    auto samples = limited(std::move(measured));
+    auto samples = limited(measured);
     if (samples && !all) samples->left_out = 0;  // the largest alone do not say
     return samples;
   }
 
  private:
   void measure_usual() {
-    if (usual_.empty()) usual_ = measure(config_.data, every_record());
-    if (usual_.empty()) throw data_error("{}: none of its samples can be used", config_.data.train.name());
+    if (usual_.shapes.known() == 0) usual_ = measure(config_.data, every_record());
+    if (usual_.shapes.known() == 0) throw data_error("{}: none of its samples can be used", config_.data.train.name());
   }
 
-  std::optional<planner::LimitedSamples> limited(std::vector<planner::MeasuredSample> kept) const {
-    if (kept.empty()) return std::nullopt;
-    const int64_t left_out = std::max<int64_t>(0, std::ssize(usual_) - std::ssize(kept));
-    planner::Workload workload{.candidates = planner::worst_batches(std::move(kept), samples_of_step()),
+  std::optional<planner::LimitedSamples> limited(const data::Outlines& kept) const {
+    if (kept.shapes.known() == 0) return std::nullopt;
+    const int64_t left_out = std::max<int64_t>(0, usual_.shapes.known() - kept.shapes.known());
+    planner::Workload workload{.candidates = planner::worst_batches(kept, samples_of_step()),
                                .global_batch_size = usual_workload_.global_batch_size,
                                .packed = usual_workload_.packed};
     return planner::LimitedSamples{
-        .workload = std::move(workload), .left_out = left_out, .samples = std::ssize(usual_)};
+        .workload = std::move(workload), .left_out = left_out, .samples = usual_.shapes.known()};
   }
 
   int64_t samples_of_step() const { return usual_workload_.samples_per_rank() * usual_workload_.world_size; }
@@ -127,13 +126,8 @@ class LimitedRecords {
     if (!largest_.empty()) return largest_;
     std::set<int64_t> chosen;
     const auto add = [&](const auto& size) {
-      auto sorted = usual_;
-      const auto count = std::min(std::ssize(sorted), kBatchesMeasured * samples_of_step());
-      std::partial_sort(sorted.begin(), sorted.begin() + count, sorted.end(),
-                        [&](const PlacedSample& left, const PlacedSample& right) {
-                          return size(left.measured.shape) > size(right.measured.shape);
-                        });
-      for (auto sample = sorted.begin(); sample != sorted.begin() + count; ++sample) chosen.insert(sample->index);
+      const auto largest = data::largest_by(usual_.shapes, size, kBatchesMeasured * samples_of_step());
+      chosen.insert(largest.begin(), largest.end());
     };
     add([](const data::SampleShape& shape) { return shape.tokens; });
     add([](const data::SampleShape& shape) { return shape.pixel_rows; });
@@ -154,10 +148,10 @@ class LimitedRecords {
   }
 
   /// Those that can be used.
-  std::vector<PlacedSample> measure(const data::DataOptions& changed, const std::vector<int64_t>& indices) const {
+  data::Outlines measure(const data::DataOptions& changed, const std::vector<int64_t>& indices) const {
     const auto processor =
         models::load_processor(config_.model.path, processor_settings(changed, config_.model.adapter));
-    std::vector<PlacedSample> placed;
+    data::Outlines measured{.shapes = data::SampleShapes(records_.size()), .ids = TextColumn(records_.size())};
     data::SampleStream stream(
         [&indices, next = size_t{0}]() mutable -> std::optional<int64_t> {
           return next < indices.size() ? std::optional{indices[next++]} : std::nullopt;
@@ -168,16 +162,17 @@ class LimitedRecords {
       if (item->error) {
         pass_over_bad_sample(item->error);
       } else {
-        placed.push_back({item->sample.index, {item->sample.id, data::shape_of(item->sample)}});
+        measured.ids.set(item->sample.index, item->sample.id);
+        measured.shapes.set(item->sample.index, data::shape_of(item->sample));
       }
     }
-    return placed;
+    return measured;
   }
 
   const io::Records& records_;
   const Config& config_;
   planner::Workload usual_workload_;
-  std::vector<PlacedSample> usual_;  // without other settings
+  data::Outlines usual_;  // without other settings; shapes and ids alone
   std::vector<int64_t> largest_;
 };
 

@@ -97,7 +97,7 @@ TEST(DrawOrderOfDataSet, TasksWithSharesAreLanes) {
 TEST(DrawOrderOfDataSet, ALaneWithoutAUsableSampleIsRefused) {
   const DataSet data_set = two_sources({.path = "a.json", .repeat = 2, .task = {}, .image_root = {}});
   Outlines outlines = outlines_of(data_set);
-  for (size_t i = 0; i < 3; ++i) outlines.shapes[i].reset();
+  for (int64_t i = 0; i < 3; ++i) outlines.shapes.remove(i);
   EXPECT_THAT(refusal_of([&] { draw_order(data_set, {}, outlines, {}); }, ExitCode::kBadData),
               HasSubstr("a.json: none of its 3 samples can be used"));
 }
@@ -113,7 +113,7 @@ TEST(DrawOrderOfDataSet, WhatGoesByTheSizesNeedsALookAtAllSamples) {
 TEST(DrawOrderOfDataSet, ASampleThatIsLargerThanAPackIsBad) {
   const DataSet data_set = two_sources();
   Outlines outlines = outlines_of(data_set);
-  outlines.shapes[4]->tokens = 5000;
+  outlines.shapes.set(4, {.tokens = 5000});
   refuse_larger_than_packs({.tokens = 4096}, outlines);
   ASSERT_TRUE(outlines.problems.contains(4));
   EXPECT_EQ(outlines.problems.at(4).reason, "larger than a pack");

@@ -9,12 +9,12 @@ namespace vlmtrain::data {
 namespace {
 
 /// Sample i has 10 + i tokens; of those in `bad` there is no shape.
-Outlines outlines_of(int64_t samples, const std::set<int64_t>& bad = {}) {
-  Outlines outlines;
+SampleShapes shapes_of(int64_t samples, const std::set<int64_t>& bad = {}) {
+  SampleShapes shapes(samples);
   for (int64_t i = 0; i < samples; ++i) {
-    outlines.shapes.push_back(bad.contains(i) ? std::nullopt : std::optional{SampleShape{.tokens = 10 + i}});
+    if (!bad.contains(i)) shapes.set(i, {.tokens = 10 + i});
   }
-  return outlines;
+  return shapes;
 }
 
 DrawOrder order_in(int64_t samples, OrderSettings settings, std::vector<Lane> lanes, std::vector<double> shares) {
@@ -37,21 +37,21 @@ double mean_tokens(const std::vector<SampleShape>& step) {
 
 TEST(DrawnStepsTest, TheyAreThoseOfTheOrder) {
   const DrawOrder order(/*samples=*/12, /*seed=*/3);
-  const auto steps = drawn_steps(order, outlines_of(12), /*units=*/3, /*count=*/4);
+  const auto steps = drawn_steps(order, shapes_of(12), /*units=*/3, /*count=*/4);
   ASSERT_EQ(steps.size(), 4U);
   const auto epoch = order.epoch(0, 0);
   for (size_t i = 0; i < 12; ++i) EXPECT_EQ(steps[i / 3][i % 3].tokens, 10 + epoch->samples[i]) << i;
 }
 
 TEST(DrawnStepsTest, TheyGoOnBehindAnEpoch) {
-  const auto steps = drawn_steps(DrawOrder(3, 1), outlines_of(3), 2, 6);
+  const auto steps = drawn_steps(DrawOrder(3, 1), shapes_of(3), 2, 6);
   ASSERT_EQ(steps.size(), 6U);
   for (const auto& step : steps) EXPECT_EQ(step.size(), 2U);
 }
 
 TEST(DrawnStepsTest, BadSamplesArePassedOver) {
   const std::set<int64_t> bad{0, 1, 2, 3, 4, 7};
-  const auto steps = drawn_steps(DrawOrder(8, 1), outlines_of(8, bad), 2, 5);
+  const auto steps = drawn_steps(DrawOrder(8, 1), shapes_of(8, bad), 2, 5);
   ASSERT_EQ(steps.size(), 5U);
   for (const auto& step : steps) {
     ASSERT_EQ(step.size(), 2U);
@@ -61,14 +61,14 @@ TEST(DrawnStepsTest, BadSamplesArePassedOver) {
 
 TEST(DrawnStepsTest, ACurriculumIsSeenAsAWhole) {
   const DrawOrder order = order_in(1600, {.seed = 1, .curriculum = Curriculum::kLength}, {lane_of(0, 1600)}, {1});
-  const auto steps = drawn_steps(order, outlines_of(1600), 4, 16);
+  const auto steps = drawn_steps(order, shapes_of(1600), 4, 16);
   ASSERT_EQ(steps.size(), 16U);
   for (size_t i = 1; i < steps.size(); ++i) EXPECT_GT(mean_tokens(steps[i]), mean_tokens(steps[i - 1])) << i;
 }
 
 TEST(DrawnStepsTest, SharesArePartOfIt) {
   const DrawOrder order = order_in(1000, {.seed = 1}, {lane_of(0, 900), lane_of(900, 1000)}, {1, 3});
-  for (const auto& step : drawn_steps(order, outlines_of(1000), 8, 20)) {
+  for (const auto& step : drawn_steps(order, shapes_of(1000), 8, 20)) {
     EXPECT_EQ(std::ranges::count_if(step, [](const auto& shape) { return shape.tokens >= 910; }), 6);
   }
 }
@@ -77,13 +77,13 @@ TEST(DrawnStepsTest, OfALaneThatWasNotLookedAtThereIsNothing) {
   std::set<int64_t> unknown;
   for (int64_t i = 5; i < 10; ++i) unknown.insert(i);
   const DrawOrder order = order_in(10, {.seed = 1}, {lane_of(0, 5), lane_of(5, 10)}, {1, 1});
-  for (const auto& step : drawn_steps(order, outlines_of(10, unknown), 2, 3)) EXPECT_EQ(step.size(), 1U);
+  for (const auto& step : drawn_steps(order, shapes_of(10, unknown), 2, 3)) EXPECT_EQ(step.size(), 1U);
 }
 
 TEST(DrawnStepsTest, AUnitMayBeAPack) {
   const DrawOrder order =
       order_in(40, {.seed = 1, .packs = PackLimits{.tokens = 60, .images = 9}}, {lane_of(0, 40)}, {1});
-  const auto steps = drawn_steps(order, outlines_of(40), 3, 4);
+  const auto steps = drawn_steps(order, shapes_of(40), 3, 4);
   ASSERT_EQ(steps.size(), 4U);
   for (const auto& step : steps) {
     EXPECT_GT(step.size(), 3U);

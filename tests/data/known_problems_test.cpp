@@ -9,7 +9,8 @@ TEST(KnownProblemsTest, EnterTheLedgerAsTheRunWouldHaveThem) {
   const std::map<int64_t, SampleProblem> problems{
       {1, {.reason = "unreadable image", .message = "b is not there"}},
       {2, {.reason = "too long", .message = "c is long", .is_dropped = true}}};
-  const std::vector<std::string> ids{"a", "b", "c"};
+  TextColumn ids;
+  for (const char* id : {"a", "b", "c"}) ids.push_back(id);
   Ledger fails("d", 3), skips("d", 3);
   enter_problems(problems, ids, BadSamplePolicy::kFail, fails);
   enter_problems(problems, ids, BadSamplePolicy::kSkip, skips);

@@ -27,21 +27,29 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
                       .pixels_left = 80,
                       .image_max_pixels = 70,
                       .frame_max_pixels = 60};
-  const CachedShapes shapes{CachedShape{.fingerprint = 7,
-                                        .file_state = 11,
-                                        .files = {"p.png", "q.png"},
-                                        .shape = tiles,
-                                        .making_bytes = 9,
-                                        .id = "a",
-                                        .task = "vqa"},
-                            std::nullopt,
-                            CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5, .shrunk = shrunk}};
-  write_outline_cache(file, "key", /*stamp=*/17, shapes);
-
-  EXPECT_EQ(read_outline_cache(file, "other").shapes.size(), 0);
-  EXPECT_EQ(read_outline_cache(file, "key").stamp, 17U);
-  const CachedShapes read = read_outline_cache(file, "key").shapes;
-  ASSERT_EQ(read.size(), 3);
+  const std::vector<std::optional<CachedShape>> shapes{
+      CachedShape{.fingerprint = 7,
+                  .file_state = 11,
+                  .files = {"p.png", "q.png"},
+                  .shape = tiles,
+                  .making_bytes = 9,
+                  .id = "a",
+                  .task = "vqa"},
+      std::nullopt, CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5, .shrunk = shrunk}};
+  {
+    OutlineCacheWriter writer(file, "key", /*stamp=*/17, /*samples=*/3);
+    for (const auto& shape : shapes) writer.add(line_of(shape));
+    EXPECT_FALSE(std::filesystem::exists(file)) << "not yet whole";
+    writer.commit();
+  }
+  EXPECT_EQ(OutlineCacheReader(file, "other").samples(), 0);
+  OutlineCacheReader reader(file, "key");
+  EXPECT_EQ(reader.stamp(), 17U);
+  ASSERT_EQ(reader.samples(), 3);
+  std::vector<std::optional<CachedShape>> read;
+  for (int i = 0; i < 3; ++i) read.push_back(shape_in(reader.next()));
+  EXPECT_EQ(reader.next(), "") << "the hash is no line";
+  ASSERT_TRUE(read[0] && read[2]);
   EXPECT_EQ(read[0]->fingerprint, 7U);
   EXPECT_EQ(read[0]->file_state, 11U);
   EXPECT_EQ(read[0]->files, (std::vector<std::string>{"p.png", "q.png"}));
@@ -56,6 +64,38 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
   // Pictures are written as they were before there were volumes.
   EXPECT_NE(io::read_file(file).find("\n[7,11,20,3,8,1,2,40,50,0,0,9,[],\"a\",\"vqa\",[\"p.png\",\"q.png\"],null]\n"),
             std::string::npos);
+}
+
+TEST_F(OutlineCache, LinesThatWereReadCanBeWrittenAgain) {
+  const auto file = folder() / "old", copy = folder() / "new";
+  OutlineCacheWriter old(file, "key", 17, 1000);
+  // More than one block of the hash.
+  for (int i = 0; i < 1000; ++i) old.add(fmt::format("[{}{}]", i, std::string(3000, ' ')));
+  old.commit();
+  OutlineCacheReader reader(file, "key");
+  ASSERT_EQ(reader.samples(), 1000);
+  for (int i = 0; i < 700; ++i) reader.next();
+  OutlineCacheWriter writer(copy, "key", 18, 1000);
+  reader.repeat(writer, 100);
+  EXPECT_TRUE(reader.next().starts_with("[700 ")) << "it goes on where it was";
+  for (int i = 600; i < 1000; ++i) writer.add(std::to_string(i));
+  writer.commit();
+  OutlineCacheReader again(copy, "key");
+  ASSERT_EQ(again.samples(), 1000);
+  EXPECT_EQ(again.stamp(), 18U);
+  std::vector<std::string> lines;
+  for (int i = 0; i < 1000; ++i) lines.push_back(again.next());
+  EXPECT_TRUE(lines[599].starts_with("[599 "));
+  EXPECT_EQ(lines[600], "600");
+  EXPECT_EQ(lines[999], "999");
+}
+
+TEST_F(OutlineCache, AFileThatCannotBeWrittenIsNoError) {
+  OutlineCacheWriter writer(folder() / "missing" / "cache", "key", 1, 2);
+  writer.add("null");
+  writer.add("null");
+  writer.commit();
+  EXPECT_FALSE(std::filesystem::exists(folder() / "missing"));
 }
 
 }  // namespace

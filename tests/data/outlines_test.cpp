@@ -84,10 +84,10 @@ TEST_F(OutlinesTest, AllShapesAndAllProblemsComeTogether) {
   fs::remove(folder() / "7.png");
   records_[9].problem = "no turns";
   const Outlines found = look("p", {});
-  ASSERT_EQ(found.shapes.size(), 40U);
+  ASSERT_EQ(found.shapes.size(), 40);
   EXPECT_EQ(found.shapes[0]->tokens, 2);
   EXPECT_EQ(found.shapes[39]->tokens, 41);
-  EXPECT_FALSE(found.shapes[7] || found.shapes[9]);
+  EXPECT_FALSE(found.shapes.has(7) || found.shapes.has(9));
   ASSERT_EQ(found.problems.size(), 2U);
   EXPECT_EQ(found.problems.at(7).reason, "unreadable image");
   EXPECT_EQ(found.problems.at(9).reason, "unusable record");
@@ -97,9 +97,9 @@ TEST_F(OutlinesTest, AllShapesAndAllProblemsComeTogether) {
 
 TEST_F(OutlinesTest, ALookAtSomeIsSpreadOverTheDataSet) {
   const Outlines found = outline_samples(records_, *processor_, {.workers = 2, .most_samples = 4});
-  std::vector<size_t> looked_at;
-  for (size_t i = 0; i < found.shapes.size(); ++i) {
-    if (found.shapes[i]) looked_at.push_back(i);
+  std::vector<int64_t> looked_at;
+  for (int64_t i = 0; i < found.shapes.size(); ++i) {
+    if (found.shapes.has(i)) looked_at.push_back(i);
   }
   EXPECT_THAT(looked_at, ElementsAre(0, 10, 20, 30));
 }
@@ -111,6 +111,7 @@ TEST_F(OutlinesTest, WhatDidNotChangeIsKnownTheNextTime) {
   const Outlines second = look();
   EXPECT_THAT(processor_->asked(), UnorderedElementsAre());
   EXPECT_EQ(second.from_cache, 40);
+  EXPECT_EQ(second.changed, 0);
   EXPECT_EQ(second.shapes, first.shapes);
   EXPECT_EQ(first.making_bytes, 1041) << "of the largest file, which has 41 bytes";
   EXPECT_EQ(second.making_bytes, first.making_bytes);
@@ -143,6 +144,7 @@ TEST_F(OutlinesTest, WhatChangedIsLookedAtAnew) {
   EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s3", "s5", "s8", "s11"));
   EXPECT_EQ(found.shapes[3]->tokens, 4);
   EXPECT_EQ(found.problems.size(), 1U);
+  EXPECT_EQ(found.changed, 4);
   put_picture(8, "yyyyyyyyyy");
   EXPECT_EQ(look().problems.size(), 0U) << "it is there again";
   EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s8"));
@@ -197,6 +199,41 @@ TEST_F(OutlinesTest, RecordsOfUnchangedFilesAreNotReadAgain) {
   look_at_counted();
   look_at_counted();
   EXPECT_EQ(counted.reads, 40) << "who knows no stamp is read";
+}
+
+/// Samples whose outline takes no time, for data sets that are looked at in several parts.
+TEST_F(OutlinesTest, ALargeDataSetIsLookedAtInParts) {
+  const FakeProcessor quick;
+  auto records = make_records(20'000);
+  records[12'345].problem = "no turns";
+  const auto look_at = [&] {
+    std::vector<int64_t> heard;
+    auto found = outline_samples(
+        records, quick,
+        {.workers = 2, .cache = folder() / "cache", .processor = "p", .on_progress = [&heard](int64_t done) {
+           heard.push_back(done);
+         }});
+    EXPECT_TRUE(std::ranges::is_sorted(heard));
+    return found;
+  };
+  const Outlines first = look_at();
+  EXPECT_EQ(first.usable(), 19'999);
+  EXPECT_EQ(first.ids[12'345], "s12345");
+  EXPECT_EQ(first.ids[19'999], "s19999");
+  const std::string kept = content_of(folder() / "cache");
+  const Outlines second = look_at();
+  EXPECT_EQ(second.from_cache, 19'999);
+  EXPECT_EQ(second.shapes, first.shapes);
+  EXPECT_EQ(second.ids, first.ids);
+  EXPECT_EQ(content_of(folder() / "cache"), kept);
+  // What stands before the first part with news is taken over.
+  records[9'000].turns.push_back({.role = io::Role::kAssistant, .text = "more"});
+  EXPECT_EQ(look_at().changed, 1);
+  EXPECT_NE(content_of(folder() / "cache"), kept);
+  EXPECT_EQ(look_at().from_cache, 19'999);
+  records = make_records(20'000);
+  EXPECT_EQ(look_at().from_cache, 19'998);
+  EXPECT_EQ(look_at().from_cache, 20'000);
 }
 
 TEST_F(OutlinesTest, FramesOfAFolderCountOneByOne) {
@@ -278,12 +315,14 @@ TEST_F(OutlinesTest, WhoeverWatchesMayEndIt) {
 
 TEST(SettleProblems, ReportsTheFirstByNameAndCountsTheRest) {
   auto records = make_records(9);
+  TextColumn ids(9);
+  for (int64_t i = 0; i < 9; ++i) ids.set(i, records[i].id);
   std::map<int64_t, SampleProblem> problems;
   for (int64_t i = 1; i < 8; ++i) problems[i] = {"too long", fmt::format("sample s{} is too long", i)};
   records[2].problem = "no turns";
   Ledger ledger("train.json", 9);
   try {
-    settle_problems(problems, ledger, BadSamplePolicy::kFail, records);
+    settle_problems(problems, ids, ledger, BadSamplePolicy::kFail, records);
     FAIL() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
@@ -295,7 +334,7 @@ TEST(SettleProblems, ReportsTheFirstByNameAndCountsTheRest) {
   }
   EXPECT_EQ(ledger.count(SampleStatus::kFailed), 7);
   Ledger skipping("train.json", 9);
-  settle_problems(problems, skipping, BadSamplePolicy::kSkip, records);
+  settle_problems(problems, ids, skipping, BadSamplePolicy::kSkip, records);
   EXPECT_EQ(skipping.count(SampleStatus::kDropped), 7);
 }
 

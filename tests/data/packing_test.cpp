@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/data/pack_census.h"
 
 namespace vlmtrain::data {
 namespace {
@@ -77,7 +78,7 @@ TEST(Pack, SaysWhichLimitBinds) {
   const std::vector<SampleSize> pictures(100, {.tokens = 100, .images = 1, .tiles = 1});
   const PackLimits limits{.tokens = 4096, .images = 18};
   const auto packs = pack(in_order(100), pictures, limits, 1);
-  const PackFill fill = fill_of(packs, pictures, limits);
+  const PackFill fill = census_of(packs, pictures, limits).fill;
   EXPECT_EQ(fill.packs, 6);
   EXPECT_EQ(fill.bound_by_media, 5) << "the last has ten";
   EXPECT_NEAR(fill.tokens, 10'000.0 / (6 * 4096), 1e-12);

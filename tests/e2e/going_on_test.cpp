@@ -246,6 +246,19 @@ TEST_F(GoingOnTest, AnotherDataSetBeginsAtItsStartWithALedgerOfItsOwn) {
       AllOf(HasSubstr("has done 6 steps"), HasSubstr("training.epochs=2 asks for no more"), HasSubstr("raise")));
 }
 
+TEST_F(GoingOnTest, ADataSetThatWasRewrittenIsWarnedOf) {
+  train_well(settings("run", 4));
+  const Result same = train(settings("run", 8, {"training.resume=changed"}));
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(same.err, Not(HasSubstr("not what they were")));
+  auto rewritten = records();
+  rewritten[2]["conversations"][1]["value"] = "Another answer.";
+  write_records(rewritten);
+  const Result result = train(settings("run", 12, {"training.resume=changed"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("train.json: 1 of 11 samples are not what they were"));
+}
+
 /// A change that no checkpoint has yet is made again, by the word again.
 TEST_F(GoingOnTest, AKillBeforeTheFirstCheckpointLosesTheChangeOnly) {
   auto before = settings("whole", 4);

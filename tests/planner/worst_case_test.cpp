@@ -14,7 +14,12 @@ namespace {
 using testing::ElementsAre;
 using testing::SizeIs;
 
-MeasuredSample sample(const std::string& id, int64_t tokens, int64_t tiles, int64_t label_tokens) {
+struct NamedShape {
+  std::string id;
+  data::SampleShape shape;
+};
+
+NamedShape sample(const std::string& id, int64_t tokens, int64_t tiles, int64_t label_tokens) {
   return {id,
           {.tokens = tokens,
            .label_tokens = label_tokens,
@@ -24,6 +29,15 @@ MeasuredSample sample(const std::string& id, int64_t tokens, int64_t tiles, int6
            .row = {.height = tiles > 0 ? 64 : 0, .width = tiles > 0 ? 64 : 0}}};
 }
 
+data::Outlines outlines_of(const std::vector<NamedShape>& samples) {
+  data::Outlines outlines;
+  for (const auto& [id, shape] : samples) {
+    outlines.ids.push_back(id);
+    outlines.shapes.push_back(shape);
+  }
+  return outlines;
+}
+
 std::vector<int64_t> tokens_of(const SampleBatch& batch) {
   std::vector<int64_t> tokens;
   for (const auto& shape : batch.shapes) tokens.push_back(shape.tokens);
@@ -31,8 +45,8 @@ std::vector<int64_t> tokens_of(const SampleBatch& batch) {
 }
 
 TEST(WorstBatchesTest, AreTheLargestByTokensByTilesAndByLabels) {
-  const auto batches = worst_batches({sample("small", 10, 1, 1), sample("long", 100, 0, 2),
-                                      sample("pictures", 50, 9, 3), sample("answers", 60, 2, 40)},
+  const auto batches = worst_batches(outlines_of({sample("small", 10, 1, 1), sample("long", 100, 0, 2),
+                                                  sample("pictures", 50, 9, 3), sample("answers", 60, 2, 40)}),
                                      2);
   ASSERT_THAT(batches, SizeIs(3));
   EXPECT_EQ(batches[0].first_id, "long");
@@ -44,36 +58,37 @@ TEST(WorstBatchesTest, AreTheLargestByTokensByTilesAndByLabels) {
 }
 
 TEST(WorstBatchesTest, EachIsThereOnce) {
-  const auto batches =
-      worst_batches({sample("a", 10, 1, 1), sample("b", 20, 2, 2), sample("c", 30, 3, 3), sample("d", 5, 1, 1)}, 3);
+  const auto batches = worst_batches(
+      outlines_of({sample("a", 10, 1, 1), sample("b", 20, 2, 2), sample("c", 30, 3, 3), sample("d", 5, 1, 1)}), 3);
   ASSERT_THAT(batches, SizeIs(1));
   EXPECT_EQ(batches[0].first_id, "c");
   EXPECT_THAT(tokens_of(batches[0]), ElementsAre(30, 20, 10));
 }
 
 TEST(WorstBatchesTest, TheSameSamplesInAnotherOrderAreAnotherBatch) {
-  const auto batches = worst_batches({sample("a", 30, 1, 1), sample("b", 20, 5, 2)}, 2);
+  const auto batches = worst_batches(outlines_of({sample("a", 30, 1, 1), sample("b", 20, 5, 2)}), 2);
   ASSERT_THAT(batches, SizeIs(2)) << "a micro-batch of one takes the first only";
   EXPECT_EQ(batches[0].first_id, "a");
   EXPECT_EQ(batches[1].first_id, "b");
 }
 
 TEST(WorstBatchesTest, FewerSamplesThanABatchAreAllOfThem) {
-  const auto batches = worst_batches({sample("a", 10, 0, 1), sample("b", 20, 0, 2)}, 16);
+  const auto batches = worst_batches(outlines_of({sample("a", 10, 0, 1), sample("b", 20, 0, 2)}), 16);
   ASSERT_THAT(batches, SizeIs(1));
   EXPECT_THAT(tokens_of(batches[0]), ElementsAre(20, 10));
 }
 
-TEST(WorstBatchesTest, OfEqualSamplesTheFirstByIdIsNamed) {
-  const auto batches = worst_batches({sample("b", 10, 1, 1), sample("a", 10, 1, 1), sample("c", 10, 1, 1)}, 1);
+TEST(WorstBatchesTest, OfEqualSamplesTheFirstIsNamed) {
+  const auto batches =
+      worst_batches(outlines_of({sample("b", 10, 1, 1), sample("a", 10, 1, 1), sample("c", 10, 1, 1)}), 1);
   ASSERT_THAT(batches, SizeIs(1));
-  EXPECT_EQ(batches[0].first_id, "a");
+  EXPECT_EQ(batches[0].first_id, "b");
 }
 
 TEST(WorstBatchesTest, LargerTilesWeighMore) {
-  MeasuredSample few_large = sample("large", 10, 3, 1);
+  NamedShape few_large = sample("large", 10, 3, 1);
   few_large.shape.row.height = few_large.shape.row.width = 512;
-  const auto batches = worst_batches({sample("many", 20, 9, 5), few_large}, 1);
+  const auto batches = worst_batches(outlines_of({sample("many", 20, 9, 5), few_large}), 1);
   ASSERT_THAT(batches, SizeIs(2));
   EXPECT_EQ(batches[1].first_id, "large");
 }
@@ -84,9 +99,9 @@ TEST(WorstBatchesTest, NoOtherBatchHasMore) {
   const auto draw = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
   for (int round = 0; round < 50; ++round) {
     const int64_t batch_size = 1 + draw(5);
-    std::vector<MeasuredSample> samples;
+    std::vector<NamedShape> samples;
     for (int i = 0; i < 12; ++i) samples.push_back(sample(std::to_string(i), 1 + draw(99), draw(8), 1 + draw(20)));
-    const auto batches = worst_batches(samples, batch_size);
+    const auto batches = worst_batches(outlines_of(samples), batch_size);
     const auto expect_most = [&](int64_t data::SampleShape::*size) {
       std::vector<int64_t> sizes;
       for (const auto& one : samples) sizes.push_back(one.shape.*size);
@@ -109,7 +124,7 @@ TEST(WorstBatchesTest, NoOtherBatchHasMore) {
 }
 
 TEST(WorstBatchesTest, ADataSetWithoutSamplesIsAMistakeOfTheCaller) {
-  EXPECT_THROW(worst_batches({}, 4), InternalError);
+  EXPECT_THROW(worst_batches(data::Outlines(), 4), InternalError);
 }
 
 }  // namespace

@@ -54,6 +54,8 @@ Inspection example() {
   found.missing_in = {kHostile};
   found.same_samples = {{"x", "y", "z"}};
   found.same_files = {{"a.png", "b.png"}};
+  found.repeated_ids = 2;
+  found.first_repeated_id = "q7";
   found.evaluation = InspectedEvaluation{.name = "test.json",
                                          .ledger = data::Ledger("test.json", 5),
                                          .also_trained = {{"e1", "x"}},
@@ -84,11 +86,11 @@ TEST(InspectionTest, TextNamesTheFirstAndCountsTheRest) {
   EXPECT_THAT(text,
               AllOf(HasSubstr("12 samples, 3 of which can be used; 9 are dropped"), HasSubstr("9  unreadable image"),
                     HasSubstr("gone-4.png"), Not(HasSubstr("gone-5.png")), HasSubstr("and 4 more: --json, --html")));
-  EXPECT_THAT(text,
-              AllOf(HasSubstr("7 steps of 4 samples, 9.33 epochs"), HasSubstr("weight 2"),
-                    HasSubstr("long: 15,326 → 8,190 tokens, 12.0 million pixels → 640 pixels"),
-                    HasSubstr("2 samples have the words and pictures of an earlier one"), HasSubstr("x, y, z"),
-                    HasSubstr("a.png, b.png"), HasSubstr("1  are trained on too"), HasSubstr("Assistant: ⟦yes<end>⟧")));
+  EXPECT_THAT(text, AllOf(HasSubstr("7 steps of 4 samples, 9.33 epochs"), HasSubstr("weight 2"),
+                          HasSubstr("long: 15,326 → 8,190 tokens, 12.0 million pixels → 640 pixels"),
+                          HasSubstr("2 samples have the words and pictures of an earlier one"), HasSubstr("x, y, z"),
+                          HasSubstr("a.png, b.png"), HasSubstr("2 ids are those of several samples, the first is q7"),
+                          HasSubstr("1  are trained on too"), HasSubstr("Assistant: ⟦yes<end>⟧")));
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(inspection_text(example(), {.colour = true}), HasSubstr("\x1b[1;32m12 samples"));
 }

@@ -4,30 +4,31 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
-#include <vector>
 
+#include "vlmtrain/base/text_column.h"
 #include "vlmtrain/data/bad_samples.h"
 #include "vlmtrain/data/sample.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample_shapes.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
 /// What is known of the samples of a data set without decoding their pictures.
 struct Outlines {
-  std::vector<std::optional<SampleShape>> shapes;  ///< by index; nothing: bad, or not looked at
-  std::vector<std::string> ids;                    ///< of all that were looked at, by index
-  std::vector<std::string> tasks;                  ///< of the same, by index; io::Record::task
-  std::map<int64_t, SampleProblem> problems;       ///< of the bad ones, by index
-  std::map<int64_t, Shrunk> shrunk;                ///< of those whose media lose pixels, by index
-  int64_t making_bytes = 0;                        ///< the most of Sample::making_bytes
-  int64_t from_cache = 0;                          ///< of the shapes, how many are known from an earlier call
+  SampleShapes shapes{};                        ///< by index; unknown: bad, or not looked at
+  TextColumn ids{};                             ///< of all that were looked at, by index
+  RepeatedTextColumn tasks{};                   ///< of the same, by index; io::Record::task
+  std::map<int64_t, SampleProblem> problems{};  ///< of the bad ones, by index
+  std::map<int64_t, Shrunk> shrunk{};           ///< of those whose media lose pixels, by index
+  int64_t making_bytes = 0;                     ///< the most of Sample::making_bytes
+  int64_t from_cache = 0;                       ///< of the shapes, how many are known from an earlier call
 
+  /// How many are not what the cache has of them: their records or files were changed since.
+  int64_t changed = 0;
   bool are_all = false;  ///< whether all samples were looked at
 
-  int64_t usable() const { return std::ssize(shapes) - std::ssize(problems); }
+  int64_t usable() const { return shapes.size() - std::ssize(problems); }
 };
 
 struct OutlineSettings {
@@ -46,7 +47,8 @@ struct OutlineSettings {
 };
 
 /// Looks at all samples: texts are tokenized, of images and videos the headers are read. Bad samples are those for
-/// which SampleProcessor::outline throws a UserError with kBadData; any other exception is rethrown as it is.
+/// which SampleProcessor::outline throws a UserError with kBadData; any other exception is rethrown as it is. Some 50
+/// bytes a sample are kept.
 Outlines outline_samples(const io::Records& records, const SampleProcessor& processor, const OutlineSettings& settings);
 
 }  // namespace vlmtrain::data

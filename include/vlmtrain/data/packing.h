@@ -38,16 +38,4 @@ struct Packs {
 Packs pack(std::span<const int64_t> order, const std::vector<SampleSize>& sizes, const PackLimits& limits,
            uint64_t seed);
 
-/// How full packs are.
-struct PackFill {
-  int64_t packs = 0;
-  double tokens = 0;  ///< mean share of the limit
-  double images = 0;
-  int64_t most_tiles = 0;  ///< of one pack
-  /// Packs that took no more for their images or tiles while there was room for another sample's tokens.
-  int64_t bound_by_media = 0;
-};
-
-PackFill fill_of(const Packs& packs, const std::vector<SampleSize>& sizes, const PackLimits& limits);
-
 }  // namespace vlmtrain::data

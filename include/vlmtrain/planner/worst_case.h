@@ -1,20 +1,14 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
+#include "vlmtrain/data/outlines.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 
-/// A sample of a data set, by its sizes.
-struct MeasuredSample {
-  std::string id;
-  data::SampleShape shape;
-};
-
-/// The global batches that can be the worst that `samples` make: the largest by tokens, by tiles and by label tokens,
-/// each once. REQUIRES: samples are not empty.
-std::vector<SampleBatch> worst_batches(std::vector<MeasuredSample> samples, int64_t global_batch_size);
+/// The global batches that can be the worst that the samples of known shape make: the largest by tokens, by tiles and
+/// by label tokens, each once. Of equal samples the first of the data set comes first. REQUIRES: a known shape.
+std::vector<SampleBatch> worst_batches(const data::Outlines& samples, int64_t global_batch_size);
 
 }  // namespace vlmtrain::planner

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/data/content_index.h"
 #include "vlmtrain/data/histogram.h"
 #include "vlmtrain/data/ledger.h"
@@ -92,9 +93,10 @@ struct Inspection {
   std::string chat_template;  ///< where it is from
   /// As a run begins with it; with `decoded`, as its first epoch leaves it.
   data::Ledger ledger;
-  bool stops_run = false;     ///< training ends before or at a bad sample
-  std::string no_order = {};  ///< why training would not begin otherwise
-  int64_t steps = 0;          ///< of the run
+  bool stops_run = false;                ///< training ends before or at a bad sample
+  std::string no_order = {};             ///< why training would not begin otherwise
+  ExitCode ends_with = ExitCode::kDone;  ///< what training would, if it stops
+  int64_t steps = 0;                     ///< of the run
   int64_t global_batch_size = 0;
   double epochs = 0;  ///< of all sources, in the run
 
@@ -114,6 +116,8 @@ struct Inspection {
   std::vector<data::MissingFile> missing_files = {};
   std::vector<std::string> missing_in = {};  ///< ids of the first samples that name them
   SameGroups<std::string> same_samples = {};
+  int64_t repeated_ids = 0;  ///< ids that several samples have
+  std::string first_repeated_id = {};
   SameGroups<std::string> same_files = {};
   std::optional<InspectedEvaluation> evaluation = {};
 
