@@ -14,7 +14,7 @@ namespace vlmtrain::app {
 namespace {
 
 void leave_before_the_steps(int signal) {
-  const auto nobody_writes = io::remove_unfinished();
+  [[maybe_unused]] const auto nobody_writes = io::remove_unfinished();
   std::fprintf(stderr,
                "vlmtrain: stopped by signal %d before a step was done, so there is no checkpoint to write; the same "
                "command starts again\n",
@@ -24,7 +24,7 @@ void leave_before_the_steps(int signal) {
 
 /// Shells tell by it that a script is to end, too.
 void end_by(int signal) {
-  const auto nobody_writes = io::remove_unfinished();
+  [[maybe_unused]] const auto nobody_writes = io::remove_unfinished();
   ::signal(signal, SIG_DFL);
   sigset_t only;
   sigemptyset(&only);

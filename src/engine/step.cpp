@@ -137,10 +137,12 @@ void Step::prepare() {
   StepResult& result = accumulated_.result;
   try {
     training_.sums.finish();
+    consensus_.finish();
     training_.sums.count_as_received(consensus_.together(training_.sums.received_places()));
     add_up_counts(result, consensus_);
     consensus_.add_up(result.loss);
     for (const auto& sum : accumulated_.loss->sums()) consensus_.add_up(sum);
+    consensus_.finish();
     result.objective_numbers = accumulated_.loss->numbers();
     accumulated_.loss.reset();
     if (input_.objective.gradient_groups() > 1) input_.objective.combine(training_.sums);

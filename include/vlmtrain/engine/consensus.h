@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace vlmtrain::engine {
@@ -32,7 +34,12 @@ class Consensus {
   /// Term by term: what the loss of a step is divided by.
   virtual std::vector<double> sum(std::vector<double> own) const { return own; }
   /// Adds up in place, on the device and without waiting for it: gradients, and what a step sums up beside them.
+  /// Untouched until finish().
   virtual void add_up(const at::Tensor& /*own*/) const {}
+  /// What was to be added up is, for whoever reads it on the device.
+  virtual void finish() const {}
+  /// What each process says, in the order of their ranks.
+  virtual std::vector<std::string> each(std::string own) const { return {std::move(own)}; }
   /// All that any process names, ascending: samples of the data set that are left out, parameters with a gradient.
   virtual std::vector<int64_t> together(std::vector<int64_t> own) const { return own; }
 };

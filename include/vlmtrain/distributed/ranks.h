@@ -1,0 +1,84 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/distributed/launch.h"
+
+namespace vlmtrain::distributed {
+
+/// Why a run of several ranks ends: what the first rank that failed says of itself, or what is said of one that is
+/// lost.
+struct Failure {
+  int64_t rank = 0;
+  ExitCode code = ExitCode::kFailed;
+  std::string reason{};
+
+  /// "rank 2: …"
+  std::string text() const;
+};
+
+struct RanksSettings {
+  /// Within which all ranks have to be there.
+  std::chrono::milliseconds to_meet = std::chrono::seconds(25);
+  /// A rank that is not heard of for so long is lost: it was stopped, or its machine or network is gone. It is heard of
+  /// from a thread of its own, however long a step takes.
+  std::chrono::milliseconds silence = std::chrono::seconds(12);
+  /// Called on another thread where a failure is known and this rank's own thread has not come to hear of it, since it
+  /// waits for a rank that will not come. Is to end the process.
+  std::function<void(const Failure& failure)> on_stuck{};
+};
+
+/// The ranks of a run, by PyTorch's TCPStore, which rank 0 holds, and Gloo. All ranks make the same calls in the same
+/// order, each on one thread. A call in which another rank is lost throws a UserError with the first failure's code and
+/// reason, within some seconds.
+class Ranks {
+ public:
+  /// Waits for all others. Throws UserError: kUsage where the port is in use or nobody listens there; kFailed where
+  /// ranks do not come, with their numbers.
+  explicit Ranks(const Launch& launch, RanksSettings settings = {});
+  /// Waits for the others to come here too, unless there was a failure.
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  const Launch& launch() const { return launch_; }
+  int64_t rank() const { return launch_.rank; }
+  int64_t world_size() const { return launch_.world_size; }
+
+  /// Adds the values of all ranks up in place, meanwhile. REQUIRES: contiguous, on the CPU, of the same size in all;
+  /// untouched until finish_sums().
+  void begin_sum(const at::Tensor& values);
+  void finish_sums();
+
+  /// What each rank says, by rank.
+  std::vector<std::string> each(const std::string& own);
+
+  /// Tells the others that this rank ends, and why; the first one's word counts.
+  void fail(ExitCode code, const std::string& reason);
+
+  /// Bytes and calls of sums so far.
+  struct Traffic {
+    int64_t bytes = 0;
+    int64_t calls = 0;
+  };
+  const Traffic& traffic() const { return traffic_; }
+
+ private:
+  class Group;
+  template <class Act>
+  void guarded(const Act& act);
+
+  Launch launch_;
+  Traffic traffic_;
+  std::unique_ptr<Group> group_;
+};
+
+}  // namespace vlmtrain::distributed

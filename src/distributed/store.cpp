@@ -1,0 +1,77 @@
+#include "distributed/store.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::distributed {
+
+namespace {
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+c10d::TCPStoreOptions options_for(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(launch.port);
+  options.isServer = is_server;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  return options;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+c10::intrusive_ptr<c10d::TCPStore> open(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(launch.host, options_for(launch, is_server, timeout));
+  } catch (const c10::Error& error) {
+    const std::string why = first_line(error.what_without_backtrace());
+    if (is_server) {
+      throw usage_error("rank 0 cannot wait for the others at {}:{}: {}; choose another port with MASTER_PORT",
+                        launch.host, launch.port, why);
+    }
+    throw usage_error("rank {} found nobody at {}:{} within {} s, where rank 0 should be: {}", launch.rank, launch.host,
+                      launch.port, std::chrono::duration_cast<std::chrono::seconds>(timeout).count(), why);
+  }
+}
+
+}  // namespace
+
+struct SharedTexts::Store {
+  c10::intrusive_ptr<c10d::TCPStore> own;
+};
+
+SharedTexts::SharedTexts(const Launch& launch, bool is_server, std::chrono::milliseconds timeout)
+    : store_(std::make_unique<Store>(open(launch, is_server, timeout))) {}
+
+SharedTexts::~SharedTexts() = default;
+
+void SharedTexts::set(const std::string& name, const std::string& text) {
+  store_->own->set(name, bytes_of(text));
+}
+
+void SharedTexts::set_first(const std::string& name, const std::string& text) {
+  store_->own->compareSet(name, {}, bytes_of(text));
+}
+
+bool SharedTexts::has(const std::vector<std::string>& names) {
+  return store_->own->check(names);
+}
+
+std::vector<std::string> SharedTexts::get(const std::vector<std::string>& names) {
+  std::vector<std::string> texts;
+  texts.reserve(names.size());
+  for (const auto& bytes : store_->own->multiGet(names)) texts.emplace_back(bytes.begin(), bytes.end());
+  return texts;
+}
+
+c10d::Store& SharedTexts::store() {
+  return *store_->own;
+}
+
+}  // namespace vlmtrain::distributed

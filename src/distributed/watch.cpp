@@ -1,0 +1,209 @@
+#include "distributed/watch.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace vlmtrain::distributed {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kBeat = 500ms;
+constexpr auto kBeatAtTheEnd = 10ms;
+/// Where a connection broke, who was not heard of for so long is the one.
+constexpr auto kSilenceWhereBroken = 3s;
+constexpr auto kToExplain = 10s;
+/// What a rank may take to come to an end by itself once it knows of a failure, or while it does not.
+constexpr auto kToNotice = 10s;
+constexpr auto kToSayGoodbye = 5s;
+
+constexpr const char* kFailure = "failure";
+
+std::string beat_of(int64_t rank) {
+  return fmt::format("beat/{}", rank);
+}
+
+std::string done_of(int64_t rank) {
+  return fmt::format("done/{}", rank);
+}
+
+/// Who has seen that all are done: rank 0 goes last, for it holds what the others ask.
+std::string gone_of(int64_t rank) {
+  return fmt::format("gone/{}", rank);
+}
+
+std::string text_of(const Failure& failure) {
+  return nlohmann::json{{"rank", failure.rank}, {"code", failure.code}, {"reason", failure.reason}}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Failure failure_in(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  return {.rank = json.at("rank"), .code = json.at("code").get<ExitCode>(), .reason = json.at("reason")};
+}
+
+}  // namespace
+
+Watch::Watch(const Launch& launch, RanksSettings settings, std::vector<std::string> names)
+    : launch_(launch), settings_(std::move(settings)), names_(std::move(names)), heard_(names_.size()) {
+  for (Heard& heard : heard_) heard.at = Clock::now();
+  talk_ = std::thread([this] { talk(); });
+  guard_ = std::jthread([this] { guard(); });
+}
+
+Watch::~Watch() {
+  bool is_answered = true;
+  {
+    std::unique_lock lock(mutex_);
+    is_done_ = true;
+    changed_.notify_all();
+    const auto is_over = [this] { return failure_ || are_all_done_; };
+    changed_.wait_for(lock, kToSayGoodbye, is_over);
+    is_answered = Clock::now() - talked_ < kToSayGoodbye;
+  }
+  guard_.join();
+  if (is_answered) {
+    talk_.join();
+  } else {
+    // It waits for a machine that does not answer. The process is at its end.
+    talk_.detach();
+  }
+}
+
+void Watch::tell(Failure failure) {
+  std::unique_lock lock(mutex_);
+  is_known_ = true;
+  if (failure_) return;
+  own_ = std::move(failure);
+  changed_.notify_all();
+  changed_.wait_for(lock, kSilenceWhereBroken, [this] { return is_told_ || failure_; });
+}
+
+std::optional<Failure> Watch::await_failure() {
+  std::unique_lock lock(mutex_);
+  is_broken_ = true;
+  is_known_ = true;
+  changed_.wait_for(lock, kToExplain, [this] { return failure_.has_value(); });
+  return failure_;
+}
+
+void Watch::settle(const Failure& failure) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = failure;
+  changed_.notify_all();
+}
+
+Watch::Clock::duration Watch::silence() const {
+  return is_broken_ ? std::min<Clock::duration>(kSilenceWhereBroken, settings_.silence) : settings_.silence;
+}
+
+std::string Watch::lost_words(int64_t rank) const {
+  return fmt::format(
+      "{} has not been heard of for {:.0f} s: it was killed or stopped, or its machine or network is gone",
+      names_[static_cast<size_t>(rank)], std::chrono::duration<double>(silence()).count());
+}
+
+/// The one thread that speaks to rank 0.
+void Watch::talk() {
+  try {
+    SharedTexts texts(launch_, /*is_server=*/false, settings_.to_meet);
+    for (int64_t beat = 1;; ++beat) {
+      exchange(texts, beat);
+      std::unique_lock lock(mutex_);
+      talked_ = Clock::now();
+      changed_.notify_all();
+      if (failure_ || (is_done_ && are_all_done_)) return;
+      const auto pause = is_done_ ? kBeatAtTheEnd : kBeat;
+      changed_.wait_for(lock, pause, [this, is_done = is_done_] { return (own_ && !is_told_) || is_done_ != is_done; });
+    }
+  } catch (const std::exception&) {
+    const std::unique_lock lock(mutex_);
+    const bool is_at_its_end = is_done_;
+    if (is_at_its_end) {
+      are_all_done_ = true;  // rank 0 went as soon as all had said so
+      changed_.notify_all();
+      return;
+    }
+    if (!failure_) failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = lost_words(0)};
+    changed_.notify_all();
+  }
+}
+
+void Watch::exchange(SharedTexts& texts, int64_t beat) {
+  texts.set(beat_of(launch_.rank), std::to_string(beat));
+  std::optional<Failure> own;
+  bool is_done = false;
+  {
+    const std::lock_guard lock(mutex_);
+    own = own_;
+    is_done = is_done_;
+  }
+  if (own) texts.set_first(kFailure, text_of(*own));
+  if (texts.has({kFailure})) {
+    settle(failure_in(texts.get({kFailure}).front()));
+  } else if (launch_.rank == 0) {
+    look_for_lost(texts);
+  }
+  const bool are_all_done = is_done && say_goodbye(texts);
+  const std::lock_guard lock(mutex_);
+  is_told_ = own.has_value();
+  are_all_done_ = are_all_done;
+}
+
+bool Watch::say_goodbye(SharedTexts& texts) const {
+  texts.set(done_of(launch_.rank), "");
+  std::vector<std::string> done, gone;
+  for (int64_t rank = 0; rank < launch_.world_size; ++rank) {
+    done.push_back(done_of(rank));
+    if (rank != 0) gone.push_back(gone_of(rank));
+  }
+  if (!texts.has(done)) return false;
+  if (launch_.rank == 0) return texts.has(gone);
+  texts.set(gone_of(launch_.rank), "");
+  return true;
+}
+
+void Watch::look_for_lost(SharedTexts& texts) {
+  const auto now = Clock::now();
+  for (int64_t rank = 1; rank < launch_.world_size; ++rank) {
+    Heard& heard = heard_[static_cast<size_t>(rank)];
+    const std::string name = beat_of(rank);
+    const std::string beat = texts.has({name}) ? texts.get({name}).front() : std::string();
+    if (beat != heard.beat || texts.has({done_of(rank)})) heard = {.beat = beat, .at = now};
+    std::string reason;
+    {
+      const std::lock_guard lock(mutex_);
+      if (now - heard.at > silence()) reason = lost_words(rank);
+    }
+    if (reason.empty()) continue;
+    const Failure failure{.rank = rank, .code = ExitCode::kFailed, .reason = reason};
+    texts.set_first(kFailure, text_of(failure));
+    return settle(failure_in(texts.get({kFailure}).front()));
+  }
+}
+
+/// Sees that the talking thread gets answers, and ends a process that does not come to hear of a failure.
+void Watch::guard() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait_for(lock, kBeat);
+    if (is_done_ && (failure_ || are_all_done_ || Clock::now() - talked_ >= kToSayGoodbye)) return;
+    if (!failure_ && !is_done_ && launch_.rank != 0 && Clock::now() - talked_ > silence()) {
+      failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = lost_words(0)};
+      changed_.notify_all();
+    }
+    if (failure_ && !is_known_) break;
+  }
+  const auto deadline = Clock::now() + kToNotice;
+  while (!is_known_ && !is_done_ && Clock::now() < deadline) changed_.wait_until(lock, deadline);
+  if (is_known_ || is_done_) return;
+  const Failure failure = *failure_;
+  lock.unlock();
+  if (settings_.on_stuck) settings_.on_stuck(failure);
+}
+
+}  // namespace vlmtrain::distributed

@@ -1,0 +1,103 @@
+#include "vlmtrain/distributed/launch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::distributed {
+namespace {
+
+using testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+Environment environment_of(Variables variables) {
+  return [variables = std::move(variables)](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+std::string refusal_of(Variables variables) {
+  try {
+    launch_from(environment_of(std::move(variables)));
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(LaunchTest, TorchrunsVariables) {
+  EXPECT_EQ(
+      launch_from(environment_of({{"RANK", "5"},
+                                  {"WORLD_SIZE", "8"},
+                                  {"LOCAL_RANK", "1"},
+                                  {"MASTER_ADDR", "gpu1"},
+                                  {"MASTER_PORT", "29500"}})),
+      (Launch{.rank = 5, .world_size = 8, .local_rank = 1, .host = "gpu1", .port = 29500, .launcher = "torchrun"}));
+}
+
+TEST(LaunchTest, AStepOfSrun) {
+  const Variables task{{"SLURM_JOB_ID", "77"},      {"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"},
+                       {"SLURM_PROCID", "3"},       {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NODELIST", "gpu[08-09,12]"},
+                       {"SLURM_NODELIST", "other"}, {"SLURM_NTASKS", "4"}};
+  const auto launch = launch_from(environment_of(task));
+  ASSERT_TRUE(launch);
+  EXPECT_EQ(launch->rank, 3);
+  EXPECT_EQ(launch->world_size, 4);
+  EXPECT_EQ(launch->local_rank, 1);
+  EXPECT_EQ(launch->host, "gpu08");
+  EXPECT_EQ(launch->launcher, "srun");
+  auto next_step = task;
+  next_step["SLURM_STEP_ID"] = "3";
+  EXPECT_NE(launch_from(environment_of(next_step))->port, launch->port) << "a step may begin while another one ends";
+  auto with_port = task;
+  with_port["MASTER_PORT"] = "4000";
+  EXPECT_EQ(launch_from(environment_of(with_port))->port, 4000);
+}
+
+TEST(LaunchTest, AProcessByItself) {
+  for (const Variables& variables :
+       {Variables{},
+        {{"WORLD_SIZE", "1"}, {"RANK", "0"}},
+        {{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}},
+        // A batch script in a job of several tasks.
+        {{"SLURM_JOB_ID", "3"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "8"}},
+        {{"RANK", "major"}, {"WORLD_SIZE", ""}}}) {
+    EXPECT_EQ(launch_from(environment_of(variables)), std::nullopt);
+  }
+}
+
+TEST(LaunchTest, WhoHasNowhereToMeetIsRefused) {
+  EXPECT_THAT(refusal_of({{"WORLD_SIZE", "2"}, {"RANK", "0"}}), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(refusal_of({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not set"));
+  EXPECT_THAT(refusal_of({{"RANK", "1"}}), HasSubstr("WORLD_SIZE is not set"));
+  const Variables meeting{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_ADDR", "a"}};
+  EXPECT_THAT(refusal_of(meeting), HasSubstr("MASTER_PORT="));
+  for (const char* port : {"0", "65536", "x"}) {
+    auto variables = meeting;
+    variables["MASTER_PORT"] = port;
+    EXPECT_THAT(refusal_of(variables), HasSubstr("a number from 1 to 65535"));
+  }
+  auto third = meeting;
+  third["MASTER_PORT"] = "1";
+  third["RANK"] = "2";
+  EXPECT_THAT(refusal_of(third), HasSubstr("ranks are 0 to 1"));
+  EXPECT_THAT(refusal_of({{"OMPI_COMM_WORLD_SIZE", "4"}}), HasSubstr("--launch 4"));
+  EXPECT_THAT(refusal_of({{"PMI_SIZE", "2"}}), HasSubstr("mpirun"));
+}
+
+TEST(FirstHost, OfListsAsSlurmWritesThem) {
+  EXPECT_EQ(first_host("gpu1"), "gpu1");
+  EXPECT_EQ(first_host("gpu1,gpu2"), "gpu1");
+  EXPECT_EQ(first_host("gpu[003-007,010],login1"), "gpu003");
+  EXPECT_EQ(first_host("gpu[7]"), "gpu7");
+  EXPECT_EQ(first_host("rack[1-2]node[3-4]"), "rack1node3");
+  EXPECT_EQ(first_host("a[1,3].x"), "a1.x");
+}
+
+}  // namespace
+}  // namespace vlmtrain::distributed

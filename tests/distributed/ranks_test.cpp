@@ -1,0 +1,121 @@
+#include "vlmtrain/distributed/ranks.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "distributed/ranks_of_threads.h"
+#include "vlmtrain/distributed/consensus.h"
+
+namespace vlmtrain::distributed {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(RanksTest, SumsAndWordsAreThoseOfAll) {
+  as_ranks(3, [](const Launch& launch) {
+    Ranks ranks(launch);
+    const at::Tensor first = at::full({1000}, static_cast<double>(launch.rank + 1));
+    const at::Tensor second = at::full({3}, static_cast<double>(10 * launch.rank));
+    ranks.begin_sum(first);
+    ranks.begin_sum(second);
+    ranks.finish_sums();
+    EXPECT_TRUE(at::equal(first, at::full({1000}, 6.0)));
+    EXPECT_TRUE(at::equal(second, at::full({3}, 30.0)));
+    EXPECT_EQ(ranks.traffic().bytes, 4012);
+    EXPECT_EQ(ranks.traffic().calls, 2);
+    EXPECT_THAT(ranks.each(std::string(static_cast<size_t>(launch.rank), 'x')), ElementsAre("", "x", "xx"));
+    EXPECT_THAT(ranks.each(""), ElementsAre("", "", ""));
+  });
+}
+
+TEST(RanksTest, WhatTheyAgreeOn) {
+  as_ranks(2, [](const Launch& launch) {
+    Ranks ranks(launch);
+    const RankConsensus consensus(ranks);
+    const bool is_first = launch.rank == 0;
+    EXPECT_EQ(consensus.worst(is_first ? engine::Verdict::kFine : engine::Verdict::kRedoSmaller),
+              engine::Verdict::kRedoSmaller);
+    EXPECT_EQ(consensus.worst(engine::Verdict::kFine), engine::Verdict::kFine);
+    EXPECT_TRUE(consensus.any(is_first));
+    EXPECT_FALSE(consensus.any(false));
+    EXPECT_THAT(consensus.sum({1.5, static_cast<double>(launch.rank)}), ElementsAre(3.0, 1.0));
+    EXPECT_THAT(consensus.together(is_first ? std::vector<int64_t>{7, 3} : std::vector<int64_t>{5, 3}),
+                ElementsAre(3, 5, 7));
+    EXPECT_THAT(consensus.together({}), ElementsAre());
+  });
+}
+
+/// What this rank hears of a failure, and how long it took.
+struct Heard {
+  std::string text;
+  ExitCode code = ExitCode::kDone;
+  std::chrono::steady_clock::duration after{};
+};
+
+TEST(RanksTest, TheFirstFailureIsWhatAllSay) {
+  std::mutex mutex;
+  std::vector<Heard> all;
+  as_ranks(3, [&](const Launch& launch) {
+    Ranks ranks(launch);
+    ranks.each("begin");
+    if (launch.rank == 1) {
+      ranks.fail(ExitCode::kBadData, "sample q7 cannot be read");
+      return;  // its group goes, and with it the connections
+    }
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      for (;;) ranks.each("step");
+    } catch (const UserError& error) {
+      const std::lock_guard lock(mutex);
+      all.push_back({error.what(), error.code(), std::chrono::steady_clock::now() - start});
+    }
+  });
+  ASSERT_EQ(all.size(), 2U);
+  for (const Heard& heard : all) {
+    EXPECT_EQ(heard.text, "rank 1: sample q7 cannot be read");
+    EXPECT_EQ(heard.code, ExitCode::kBadData);
+    EXPECT_LT(heard.after, 10s);
+  }
+}
+
+TEST(RanksTest, WhoDoesNotComeIsNamed) {
+  as_ranks(4, [](const Launch& launch) {
+    if (launch.rank % 2 == 1) return;
+    try {
+      const Ranks ranks(launch, {.to_meet = 500ms});
+      ADD_FAILURE() << "they are not all there";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kFailed);
+      EXPECT_THAT(error.what(), HasSubstr(": 1, 3; were they started"));
+    }
+  });
+}
+
+TEST(RanksTest, APortInUseIsRefused) {
+  const int64_t port = free_port();
+  const int listener = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  address.sin6_port = htons(static_cast<uint16_t>(port));
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  try {
+    const Ranks ranks(launch_of(0, 2, port), {.to_meet = 500ms});
+    ADD_FAILURE() << "it is in use";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("choose another port with MASTER_PORT"));
+  }
+  close(listener);
+}
+
+}  // namespace
+}  // namespace vlmtrain::distributed
