@@ -1,5 +1,7 @@
 #include "vlmtrain/data/loader.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -7,6 +9,7 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -21,17 +24,34 @@
 
 namespace vlmtrain::data {
 
-/// A unit whose samples are made.
+/// A unit whose samples are made, if they are this process's.
 struct MadeUnit {
   DrawnUnit drawn;
   std::vector<Sample> samples;
 };
+
+namespace {
+
+/// One that nobody here has made: it has no more than its place. Any other has tokens.
+bool is_made(const Sample& sample) {
+  return !sample.token_ids.empty();
+}
+
+Sample place_of(int64_t index, uint64_t seed) {
+  Sample sample;
+  sample.index = index;
+  sample.seed = seed;
+  return sample;
+}
+
+}  // namespace
 
 class Loader::Impl {
  public:
   Impl(const io::Records& records, const SampleProcessor& processor, const DrawOrder& order, LoaderSettings settings,
        Cursor start, Ledger& ledger)
       : records_(records),
+        processor_(processor),
         order_(order),
         settings_(settings),
         cursor_(start.lanes.empty() ? order.start() : std::move(start)),
@@ -49,9 +69,10 @@ class Loader::Impl {
     }
     ahead_ = std::make_unique<UnitsAhead>(order, cursor_, settings.global_batch_size);
     stream_.emplace(
-        [this] { return std::optional{ahead_->next()}; },
-        [this, &processor, dropped = dropped_samples()](int64_t index) {
-          return dropped[static_cast<size_t>(index)] ? Sample() : make_sample(processor, records_.at(index), index);
+        [this] { return std::optional{next_ahead()}; },
+        [this, dropped = dropped_samples()](int64_t index) {
+          const bool is_wanted = index >= 0 && dropped[static_cast<size_t>(index)] == 0;
+          return is_wanted ? make_sample(processor_, records_.at(index), index) : Sample();
         },
         SampleStream::Settings{
             .workers = settings.num_workers, .ahead = samples_ahead(), .bytes_ahead = settings.bytes_ahead});
@@ -63,28 +84,25 @@ class Loader::Impl {
     GlobalBatch batch;
     batch.start = cursor_;
     fill(batch);
-    batch.next = cursor_ = with_next_batch(std::move(cursor_));
+    cursor_ = with_next_batch(std::move(cursor_));
+    batch.next = cursor_;
+    while (agree_on_bad(batch)) replace_lost(batch);
     return batch;
   }
 
   void refill(GlobalBatch& batch) {
-    const int64_t batches = cursor_.batches;
-    for (const int64_t lane : lanes_that_lack(batch)) {
-      ahead_->want_another(lane);
-      add(batch, draw(lane, batch.wait_seconds));
-    }
-    fill(batch);
-    cursor_.batches = batches;
-    batch.next = cursor_;
+    do {
+      replace_lost(batch);
+    } while (agree_on_bad(batch));
   }
 
   void put_back(GlobalBatch batch) {
     std::vector<MadeUnit> units;
     units.reserve(batch.units.size());
     for (DrawnUnit& unit : batch.units) units.push_back({.drawn = unit, .samples = {}});
-    for (Sample& sample : batch.samples) {
-      units[static_cast<size_t>(batch.unit_of.at(sample.seed))].samples.push_back(std::move(sample));
-    }
+    const auto unit_of = [&](uint64_t seed) -> MadeUnit& { return units[static_cast<size_t>(batch.unit_of.at(seed))]; };
+    for (Sample& sample : batch.samples) unit_of(sample.seed).samples.push_back(std::move(sample));
+    for (const auto& [index, seed, shrunk] : batch.elsewhere) unit_of(seed).samples.push_back(place_of(index, seed));
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
       if (!unit->samples.empty()) lane(unit->drawn.lane).held_back.push_front(std::move(*unit));
     }
@@ -92,6 +110,81 @@ class Loader::Impl {
   }
 
  private:
+  bool is_alone() const { return settings_.share.world_size == 1; }
+
+  /// Which process makes the unit at this place of a batch.
+  int64_t rank_at(int64_t position) const { return position % settings_.share.world_size; }
+
+  /// The next sample that threads are to make, or ~index of one that is most likely another process's: only where a
+  /// batch has lost units does a guess fail, and the sample is made when it is drawn.
+  int64_t next_ahead() {
+    const auto [sample, position] = ahead_->next();
+    const bool is_own = is_alone() || (position && rank_at(*position) == settings_.share.rank);
+    return is_own ? sample : ~sample;
+  }
+
+  /// Draws units for those that the batch has lost.
+  void replace_lost(GlobalBatch& batch) {
+    const int64_t batches = cursor_.batches;
+    for (const auto& [lane, rank] : take_lost(batch)) {
+      ahead_->want_another(lane);
+      add(batch, draw(lane, rank, batch.wait_seconds));
+    }
+    fill(batch);
+    cursor_.batches = batches;
+    batch.next = cursor_;
+  }
+
+  /// Tells the other processes of this one's bad samples and hears of theirs: all of them leave the batch. Whether
+  /// there was any.
+  bool agree_on_bad(GlobalBatch& batch) {
+    if (is_alone()) return false;
+    std::set<int64_t> bad;
+    for (const auto& word : settings_.share.each(words_of(batch))) {
+      if (word.empty()) continue;
+      const auto json = nlohmann::json::parse(word);
+      for (const auto& entry : json.at("bad")) {
+        const auto index = entry.at(0).get<int64_t>();
+        const Problem problem{entry.at(1), entry.at(2), /*skippable=*/true, entry.at(3).get<bool>()};
+        if (bad.insert(index).second && !settle(index, problem)) throw stopped_by(index, problem);
+      }
+      for (const auto& entry : json.at("shrunk")) take_shrunk(batch, entry);
+    }
+    bad_.clear();
+    std::erase_if(batch.elsewhere, [&](const SampleElsewhere& sample) { return bad.contains(sample.index); });
+    // Drawn twice into one batch, it may have been made before the second time failed.
+    std::erase_if(batch.samples, [&](const Sample& sample) { return bad.contains(sample.index); });
+    return !bad.empty();
+  }
+
+  /// {"bad": [[index, reason, message, is dropped whatever the policy]], "shrunk": [[seed, …]]}; "" for neither.
+  std::string words_of(const GlobalBatch& batch) const {
+    auto bad = nlohmann::json::array(), shrunk = nlohmann::json::array();
+    for (const auto& [index, problem] : bad_) {
+      bad.push_back({index, problem.reason, problem.message, problem.is_dropped});
+    }
+    for (const Sample& sample : batch.samples) {
+      if (!sample.shrunk) continue;
+      const Shrunk& lost = *sample.shrunk;
+      shrunk.push_back({sample.seed, lost.tokens, lost.pixels, lost.tokens_left, lost.pixels_left,
+                        lost.image_max_pixels, lost.frame_max_pixels});
+    }
+    if (bad.empty() && shrunk.empty()) return {};
+    return nlohmann::json{{"bad", std::move(bad)}, {"shrunk", std::move(shrunk)}}.dump(
+        -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  static void take_shrunk(GlobalBatch& batch, const nlohmann::json& entry) {
+    const auto sample = std::ranges::find(batch.elsewhere, entry.at(0).get<uint64_t>(), &SampleElsewhere::seed);
+    if (sample == batch.elsewhere.end()) return;
+    sample->shrunk = Shrunk{.tokens = entry.at(1),
+                            .pixels = entry.at(2),
+                            .tokens_left = entry.at(3),
+                            .pixels_left = entry.at(4),
+                            .image_max_pixels = entry.at(5),
+                            .frame_max_pixels = entry.at(6)};
+  }
+
   struct LaneState {
     LaneWalk walk;
     Place first;
@@ -166,7 +259,7 @@ class Loader::Impl {
     for (; !is_full(units, tokens); ++units) {
       std::vector<double> due_before = cursor_.due;
       const int64_t chosen = order_.chooser().choose(cursor_);
-      MadeUnit unit = draw(chosen, batch.wait_seconds);
+      MadeUnit unit = draw(chosen, rank_at(units), batch.wait_seconds);
       const int64_t own = tokens_of(unit.samples);
       if (is_nearer_without(batch, tokens, own)) {
         cursor_.due = std::move(due_before);
@@ -185,22 +278,33 @@ class Loader::Impl {
     cursor_.lanes[static_cast<size_t>(unit.drawn.lane)] = unit.drawn.behind;
     for (Sample& sample : unit.samples) {
       batch.unit_of[sample.seed] = std::ssize(batch.units);
-      batch.samples.push_back(std::move(sample));
+      if (is_alone() || is_made(sample)) {
+        batch.samples.push_back(std::move(sample));
+      } else {
+        batch.elsewhere.push_back({.index = sample.index, .seed = sample.seed});
+      }
     }
     batch.units.push_back(unit.drawn);
   }
 
+  struct LostUnit {
+    int64_t lane;
+    int64_t rank;
+  };
+
   /// Those of the units that are gone, which are taken to be replaced from here on.
-  static std::vector<int64_t> lanes_that_lack(GlobalBatch& batch) {
+  static std::vector<LostUnit> take_lost(GlobalBatch& batch) {
     std::vector<char> is_there(batch.units.size());
-    for (const Sample& sample : batch.samples) is_there[static_cast<size_t>(batch.unit_of.at(sample.seed))] = 1;
-    std::vector<int64_t> lanes;
+    const auto mark = [&](uint64_t seed) { is_there[static_cast<size_t>(batch.unit_of.at(seed))] = 1; };
+    for (const Sample& sample : batch.samples) mark(sample.seed);
+    for (const SampleElsewhere& sample : batch.elsewhere) mark(sample.seed);
+    std::vector<LostUnit> lost;
     for (size_t unit = 0; unit < is_there.size(); ++unit) {
       if (is_there[unit] != 0 || batch.units[unit].is_replaced) continue;
       batch.units[unit].is_replaced = true;
-      lanes.push_back(batch.units[unit].lane);
+      lost.push_back({.lane = batch.units[unit].lane, .rank = batch.units[unit].rank});
     }
-    return lanes;
+    return lost;
   }
 
   static int64_t tokens_of(const std::vector<Sample>& samples) {
@@ -220,8 +324,8 @@ class Loader::Impl {
     return tokens + tokens_of_unit - goal > goal - tokens;
   }
 
-  /// The next unit of a lane that holds a usable sample, with those.
-  MadeUnit draw(int64_t number, double& wait_seconds) {
+  /// The next unit of a lane that holds a usable sample, with those: made where this is process `rank`.
+  MadeUnit draw(int64_t number, int64_t rank, double& wait_seconds) {
     LaneState& lane = this->lane(number);
     while (true) {
       MadeUnit unit;
@@ -232,9 +336,37 @@ class Loader::Impl {
         lane.held_back.pop_front();
         std::erase_if(unit.samples, [this](const Sample& sample) { return is_dropped(sample.index); });
       }
+      unit.drawn.rank = rank;
+      if (!is_alone()) make_or_forget(unit);
       if (!unit.samples.empty()) return unit;
       ahead_->want_another(number);
     }
+  }
+
+  /// What the threads made for another process, or did not make for this one, since a batch had lost units.
+  void make_or_forget(MadeUnit& unit) {
+    for (Sample& sample : unit.samples) {
+      const bool is_own = unit.drawn.rank == settings_.share.rank;
+      if (!is_own) {
+        bad_.erase(sample.index);
+        sample = place_of(sample.index, sample.seed);
+      } else if (!is_made(sample) && !bad_.contains(sample.index)) {
+        try {
+          const uint64_t seed = sample.seed;
+          sample = make_sample(processor_, records_.at(sample.index), sample.index);
+          sample.seed = seed;
+        } catch (...) {
+          note_bad(sample.index, std::current_exception());
+        }
+      }
+    }
+  }
+
+  /// A bad sample of this process's, which stays in the batch until all processes know.
+  void note_bad(int64_t index, const std::exception_ptr& error) {
+    Problem problem = describe(error);
+    if (!problem.skippable) std::rethrow_exception(error);
+    bad_.emplace(index, std::move(problem));
   }
 
   bool is_dropped(int64_t index) const { return ledger_.status(index) == SampleStatus::kDropped; }
@@ -251,11 +383,13 @@ class Loader::Impl {
       const uint64_t seed = draw_seed(number, place);
       ++place.position;
       if (is_dropped(index)) continue;
-      if (item.error) {
+      if (item.error && is_alone()) {
         settle_bad_sample(index, item.error);
         continue;
       }
+      if (item.error) note_bad(index, item.error);
       lane.has_usable = true;
+      item.sample.index = index;
       item.sample.seed = seed;
       tell_once_of_shrunk(item.sample);
       made.samples.push_back(std::move(item.sample));
@@ -271,6 +405,7 @@ class Loader::Impl {
       auto item = stream_->next();
       wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       VLMTRAIN_CHECK(item.has_value(), "the endless sequence ended");
+      if (item->index < 0) item->index = ~item->index;
       lane(order_.lane_of(item->index)).made.push_back(std::move(*item));
     }
     StreamItem item = std::move(made.front());
@@ -281,12 +416,14 @@ class Loader::Impl {
   void settle_bad_sample(int64_t index, const std::exception_ptr& error) {
     const Problem problem = describe(error);
     if (settle(index, problem)) return;
-    if (problem.skippable) {
-      throw data_error("{}, {}: {}; or go on without such samples: data.on_bad_sample=skip", ledger_.dataset(),
-                       records_.text_at(index).place, problem.message);
-    }
+    if (problem.skippable) throw stopped_by(index, problem);
     spdlog::error("{} stopped the run: {}", name(index), problem.message);
     std::rethrow_exception(error);
+  }
+
+  UserError stopped_by(int64_t index, const Problem& problem) const {
+    return data_error("{}, {}: {}; or go on without such samples: data.on_bad_sample=skip", ledger_.dataset(),
+                      records_.text_at(index).place, problem.message);
   }
 
   /// Enters the problem in the ledger; true if the run goes on without the sample.
@@ -324,6 +461,7 @@ class Loader::Impl {
   }
 
   const io::Records& records_;
+  const SampleProcessor& processor_;
   const DrawOrder& order_;
   LoaderSettings settings_;
   Cursor cursor_;  // behind the last unit that was handed out
@@ -331,6 +469,7 @@ class Loader::Impl {
   BadSampleLog log_;
   bool warned_of_bytes_ = false;
   bool told_of_shrunk_ = false;
+  std::map<int64_t, Problem> bad_;  // samples of this process, by index, that the others do not know of
   std::vector<LaneState> lanes_;
   std::unique_ptr<UnitsAhead> ahead_;
   std::optional<SampleStream> stream_;  // last: its threads ask the ones above

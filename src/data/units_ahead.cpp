@@ -15,13 +15,13 @@ UnitsAhead::UnitsAhead(const DrawOrder& order, Cursor start, int64_t units)
   }
 }
 
-int64_t UnitsAhead::next() {
+UnitsAhead::Next UnitsAhead::next() {
   if (given_ == unit_.size()) {
     const auto samples = walks_[static_cast<size_t>(choose())].next().samples;
     unit_.assign(samples.begin(), samples.end());
     given_ = 0;
   }
-  return unit_[given_++];
+  return {.sample = unit_[given_++], .position = position_};
 }
 
 int64_t UnitsAhead::choose() {
@@ -29,8 +29,10 @@ int64_t UnitsAhead::choose() {
     std::atomic<int64_t>& wanted = (*wanted_)[lane];
     if (wanted == 0) continue;
     --wanted;
+    position_.reset();
     return static_cast<int64_t>(lane);
   }
+  position_ = in_batch_;
   const int64_t lane = order_->chooser().choose(cursor_);
   if (++in_batch_ == units_) {
     in_batch_ = 0;

@@ -17,8 +17,13 @@ class UnitsAhead {
   /// `units`: of a batch. `order` has to outlive it.
   UnitsAhead(const DrawOrder& order, Cursor start, int64_t units);
 
-  /// The next sample; as data::IndexSource. By one thread at a time.
-  int64_t next();
+  struct Next {
+    int64_t sample = 0;
+    /// Of its unit in the batch, as long as none is dropped; nothing for one that was wanted besides.
+    std::optional<int64_t> position{};
+  };
+  /// By one thread at a time.
+  Next next();
   /// One more unit of a lane is wanted than was foreseen. By any thread.
   void want_another(int64_t lane) { ++(*wanted_)[static_cast<size_t>(lane)]; }
 
@@ -31,6 +36,7 @@ class UnitsAhead {
   int64_t in_batch_ = 0;  // of these, drawn
   std::vector<LaneWalk> walks_;
   std::vector<int64_t> unit_;                                  // samples of the newest one
+  std::optional<int64_t> position_;                            // of it
   size_t given_ = 0;                                           // of these
   std::unique_ptr<std::vector<std::atomic<int64_t>>> wanted_;  // by lane
 };

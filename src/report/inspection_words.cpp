@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/report/inspection_text.h"
 
 namespace vlmtrain::report {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "vlmtrain/data/bad_samples.h"
@@ -20,17 +22,34 @@ struct DrawnUnit {
   Place begin;
   Place behind;
   bool is_replaced = false;  ///< its samples left the batch, and another unit came for it
+  int64_t rank = 0;          ///< of the process that makes its samples
+};
+
+/// One of a batch that another process makes and trains on.
+struct SampleElsewhere {
+  int64_t index = 0;
+  uint64_t seed = 0;
+  std::optional<Shrunk> shrunk{};
 };
 
 /// The samples of one optimizer step: exactly the global batch, or so many that their tokens come nearest to the goal.
 struct GlobalBatch {
-  std::vector<Sample> samples;
-  int64_t label_tokens = 0;             ///< of all samples; what the loss is divided by
-  std::vector<DrawnUnit> units;         ///< in the order in which they were drawn
-  std::map<uint64_t, int64_t> unit_of;  ///< of the samples, by their seed
-  Cursor start;                         ///< where this step was drawn
-  Cursor next;                          ///< where the following step goes on
-  double wait_seconds = 0;              ///< how long the caller waited for the loader threads
+  std::vector<Sample> samples;             ///< that this process has made
+  std::vector<SampleElsewhere> elsewhere;  ///< the others
+  int64_t label_tokens = 0;                ///< of this process's samples
+  std::vector<DrawnUnit> units;            ///< in the order in which they were drawn
+  std::map<uint64_t, int64_t> unit_of;     ///< of the samples, by their seed
+  Cursor start;                            ///< where this step was drawn
+  Cursor next;                             ///< where the following step goes on
+  double wait_seconds = 0;                 ///< how long the caller waited for the loader threads
+};
+
+/// What of each batch this process makes, where several train on it together: of its units every `world_size`th.
+struct LoaderShare {
+  int64_t rank = 0;
+  int64_t world_size = 1;
+  /// What each process says, by rank; called as often in all of them.
+  std::function<std::vector<std::string>(const std::string& own)> each{};
 };
 
 struct LoaderSettings {
@@ -42,6 +61,7 @@ struct LoaderSettings {
   int64_t samples_ahead = 0;  ///< processed samples kept ready; 0: two global batches
   int64_t bytes_ahead = 0;    ///< most that these samples may take of the host's memory; 0: no bound
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
+  LoaderShare share{};  ///< not together with global_batch_tokens
 };
 
 /// Draws global batches for ever, in the order that a DrawOrder says: of which lane a unit is, its shares tell. A batch
@@ -50,6 +70,9 @@ struct LoaderSettings {
 /// whether their files have been mended since or not, and with kSkip those that turn out to be bad. Loader
 /// threads decode ahead of the caller; the samples and their order do not depend on the number of threads. A sample is
 /// bad if make_sample throws a UserError with kBadData. For one caller's thread.
+///
+/// Several processes that draw with the same order and ledger have the same batches, of which each makes its share; one
+/// whose sample is bad tells the others, and all of them replace it.
 class Loader {
  public:
   /// `records`, `processor`, `order` and `ledger` (of as many samples as there are records) must outlive the loader.
@@ -66,8 +89,8 @@ class Loader {
   /// be destroyed.
   GlobalBatch next();
 
-  /// Adds to a batch that lost units as many as it lacks, of the same lanes. Between next() and here, batches that were
-  /// drawn after it are to be put back. Errors as next().
+  /// Adds to a batch that lost units, in all processes, as many as it lacks, of the same lanes. Between next() and
+  /// here, batches that were drawn after it are to be put back. Errors as next().
   void fill(GlobalBatch& batch);
 
   /// The samples of the batch that was drawn last come again, in their order, but for those that are dropped by then.
