@@ -147,7 +147,7 @@ int run(std::vector<std::string> arguments) {
 }
 
 CLI::Validator not_empty() {
-  return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a name" : ""); }, ""};
+  return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a value" : ""); }, ""};
 }
 
 CLI::Validator not_negative() {

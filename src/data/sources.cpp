@@ -20,8 +20,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Wrong = std::optional<std::string>;
 
+/// So that shares of any number of sources add up.
+constexpr double kLargestShare = 1e15;
+
 bool is_share(double number) {
-  return std::isfinite(number) && number >= 0;
+  return number >= 0 && number <= kLargestShare;
 }
 
 /// Fills a text of a source.
@@ -36,7 +39,7 @@ Wrong take_text(const Json& value, const std::string& key, std::string& text) {
 
 Wrong take_number(const Json& value, const std::string& key, std::optional<double>& number) {
   if (!value.is_number() || !is_share(value.get<double>()) || value.get<double>() == 0) {
-    return fmt::format("{} of a source must be a number greater than 0, not {}", key,
+    return fmt::format("{} of a source must be a number greater than 0 and at most {:g}, not {}", key, kLargestShare,
                        value.is_number_float() ? fmt::format("{}", value.get<double>()) : excerpt(value.dump()));
   }
   number = value.get<double>();
@@ -84,7 +87,8 @@ std::optional<std::pair<std::string, double>> share_in(const std::string& entry)
 Wrong take_shares(const Json& value, TaskShares& shares) {
   const auto add = [&shares](const std::string& task, double share) -> Wrong {
     if (!is_share(share))
-      return fmt::format("{} has a share of {}; shares are numbers from 0 on", excerpt(task), share);
+      return fmt::format("{} has a share of {}; shares are numbers from 0 to {:g}", excerpt(task), share,
+                         kLargestShare);
     if (std::ranges::find(shares.shares, task, &std::pair<std::string, double>::first) != shares.shares.end()) {
       return fmt::format("{} stands twice; keep one", excerpt(task));
     }

@@ -69,10 +69,12 @@ data::Outlines look_at_data(const io::Records& records, const models::Processor&
     return look_at_all(records, processor, config, file, {.cache = cache.empty() ? shared : cache});
   }
   std::error_code error;
-  if (!std::filesystem::exists(cache, error) && std::filesystem::exists(shared, error)) copy_outlines(shared, cache);
+  // Nothing but a file: a pipe in its place would be waited for.
+  const bool is_shared = std::filesystem::is_regular_file(shared, error);
+  if (is_shared && !std::filesystem::exists(cache, error)) copy_outlines(shared, cache);
   auto outlines = look_at_all(records, processor, config, file, {.cache = cache});
-  const bool has_news = outlines.from_cache < outlines.usable() || !std::filesystem::exists(shared, error);
-  if (has_news && std::filesystem::exists(cache, error)) copy_outlines(cache, shared);
+  const bool has_news = outlines.from_cache < outlines.usable() || !is_shared;
+  if (has_news && std::filesystem::is_regular_file(cache, error)) copy_outlines(cache, shared);
   return outlines;
 }
 

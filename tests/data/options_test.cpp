@@ -62,12 +62,15 @@ TEST_F(DataOptionsTest, SourcesAndSharesComeBackFromTheResolvedConfiguration) {
 TEST_F(DataOptionsTest, RefusesWhatCannotBe) {
   EXPECT_THAT(error_of("data.train={path: a.json, weights: 1}"), HasSubstr("did you mean weight?"));
   EXPECT_THAT(error_of("data.train={weight: 1}"), HasSubstr("a source has no path"));
-  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: -1}]"), HasSubstr("greater than 0, not -1"));
-  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: .nan}]"), HasSubstr("greater than 0, not nan"));
+  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: -1}]"),
+              HasSubstr("greater than 0 and at most 1e+15, not -1"));
+  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: .nan}]"), HasSubstr("at most 1e+15, not nan"));
   EXPECT_THAT(error_of("data.train=[{path: a.json, weight: 1, repeat: 2}]"), HasSubstr("both weight and repeat"));
   EXPECT_THAT(error_of("data.train=[{path: a.json, weight: 1}, b.json]"), HasSubstr("give each one"));
   EXPECT_THAT(error_of("data.train=[[a.json]]"), HasSubstr("a source is a path"));
-  EXPECT_THAT(error_of("data.task_shares={vqa: -0.5}"), HasSubstr("numbers from 0 on"));
+  EXPECT_THAT(error_of("data.task_shares={vqa: -0.5}"), HasSubstr("numbers from 0 to"));
+  EXPECT_THAT(error_of("data.task_shares={vqa: 1e308, caption: 1e308}"), HasSubstr("numbers from 0 to 1e+15"));
+  EXPECT_THAT(error_of("data.train=[{path: a.json, weight: 1e308}]"), HasSubstr("at most 1e+15"));
   EXPECT_THAT(error_of("data.task_shares={vqa: 0}"), HasSubstr("no task has a share above 0"));
   EXPECT_THAT(error_of("data.task_shares=[vqa=1, vqa=2]"), HasSubstr("stands twice"));
   EXPECT_THAT(error_of("data.task_shares=[{step: 3, shares: {vqa: 1}}]"), HasSubstr("the first is 0"));

@@ -1,5 +1,7 @@
 #include "train/data_check.h"
 
+#include <sys/stat.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,6 +49,19 @@ TEST_F(DataCheckTest, WhatIsKnownIsTakenFromTheCache) {
   const auto second = look(cache());
   EXPECT_EQ(second.from_cache, 4);
   EXPECT_EQ(second.shapes, first.shapes);
+}
+
+TEST_F(DataCheckTest, APipeInTheSharedCachesPlaceIsNotWaitedFor) {
+  const parity::TemporaryFolder user;
+  setenv("VLMTRAIN_CACHE", user.path().c_str(), 1);
+  std::vector<io::Record> many(10'000, records().front());
+  look(cache(), many);
+  const auto file = std::filesystem::directory_iterator(user.path() / "outlines")->path();
+  std::filesystem::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  std::filesystem::remove(cache());
+  EXPECT_EQ(look(cache(), many).from_cache, 0);
+  unsetenv("VLMTRAIN_CACHE");
 }
 
 TEST_F(DataCheckTest, ALargeDataSetIsKnownToOtherRunsAndToPlans) {
