@@ -38,7 +38,7 @@ ExitCode plan(const PlanArguments& arguments) {
   start_log(/*quiet=*/false);
   refuse_to_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
   if (arguments.world_size > 1) {
-    spdlog::warn("--world-size {}: training on several ranks is not there yet; this is what each of them would need",
+    spdlog::warn("--world-size {}: training on several GPUs is not there yet; this is what each of them would need",
                  arguments.world_size);
   }
   bool fits = false;

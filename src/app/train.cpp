@@ -3,13 +3,14 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/launch.h"
 #include "app/openmp_waiting.h"
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/ranks.h"
 #include "vlmtrain/train/run_files.h"
 #include "vlmtrain/train/trainer.h"
 
@@ -17,12 +18,15 @@ namespace vlmtrain::app {
 
 namespace {
 
+constexpr int64_t kMostRanks = 1024;
+
 struct Arguments {
   std::string config;
   std::vector<std::string> overrides;
   std::string device = "auto";
   bool json = false;
   bool quiet = false;
+  int64_t launch = 1;
 };
 
 /// As the run goes on: the word is for one change, and would let the next one pass unasked.
@@ -36,7 +40,13 @@ std::string resolved(train::Config& config, const OptionTable& options) {
 
 ExitCode train(const Arguments& arguments) {
   start_log(arguments.quiet);
-  train::refuse_several_ranks();
+  const auto launch = distributed::launch_of_process();
+  if (launch) {
+    end_with_launcher();
+  } else if (arguments.launch > 1) {
+    return launch_ranks(arguments.launch);
+  }
+  const bool reports = !launch || launch->rank == 0;
   // What starts the program once more comes before the configuration: one from a pipe can be read once.
   if (const auto card = virtual_card(arguments.device); card && !planner::on_virtual_card()) planner::restart_on(*card);
   const at::Device device = open_device(arguments.device);
@@ -46,8 +56,8 @@ ExitCode train(const Arguments& arguments) {
   options.read(arguments.config, arguments.overrides);
   train::check_run_files(config, arguments.config);
   train::settle_chat_template_date_of_run(config.data, config.output.dir);
-  const auto summary = train::train(config, resolved(config, options), device, arguments.quiet);
-  if (arguments.json) {
+  const auto summary = train::train(config, resolved(config, options), device, arguments.quiet || !reports, launch);
+  if (arguments.json && reports) {
     fmt::print("{}\n", summary.to_json());
   } else if (!arguments.quiet) {
     spdlog::info("{} steps done; checkpoint: {}", summary.steps,
@@ -67,6 +77,11 @@ Action declare_train(CLI::App& command) {
   command
       .add_option("--device", arguments->device,
                   "auto, cpu, cuda, cuda:N, or virtual:CARD to rehearse the run on a card such as h100")
+      ->capture_default_str();
+  command
+      .add_option("--launch", arguments->launch,
+                  "train in so many processes of this machine; torchrun and srun start them without it")
+      ->check(CLI::Range(int64_t{1}, kMostRanks))
       ->capture_default_str();
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   command.add_flag("--quiet", arguments->quiet, "no progress, warnings only");

@@ -1,6 +1,7 @@
 #include "vlmtrain/base/log.h"
 
 #include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
 #include <memory>
@@ -24,15 +25,24 @@ class PrintableMessage final : public spdlog::custom_flag_formatter {
   std::unique_ptr<spdlog::custom_flag_formatter> clone() const override { return std::make_unique<PrintableMessage>(); }
 };
 
-}  // namespace
-
-void start_log(bool quiet) {
-  auto logger = std::make_shared<spdlog::logger>("vlmtrain", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+void log_to(const spdlog::sink_ptr& sink, spdlog::level::level_enum level) {
+  auto logger = std::make_shared<spdlog::logger>("vlmtrain", sink);
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<PrintableMessage>('*').set_pattern("%H:%M:%S %^%l%$ %*");
   logger->set_formatter(std::move(formatter));
-  logger->set_level(quiet ? spdlog::level::warn : spdlog::level::info);
+  logger->set_level(level);
+  logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
+}
+
+}  // namespace
+
+void start_log(bool quiet) {
+  log_to(std::make_shared<spdlog::sinks::stderr_color_sink_mt>(), quiet ? spdlog::level::warn : spdlog::level::info);
+}
+
+void log_to_file(const std::filesystem::path& file) {
+  log_to(std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string(), /*truncate=*/true), spdlog::level::info);
 }
 
 }  // namespace vlmtrain

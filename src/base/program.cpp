@@ -6,17 +6,12 @@
 
 namespace vlmtrain {
 
-namespace {
-
-/// This process's arguments, from the kernel: they are needed unchanged.
 std::vector<std::string> own_arguments() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;
   for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
   return arguments;
 }
-
-}  // namespace
 
 std::vector<char*> exec_pointers(std::vector<std::string>& texts) {
   std::vector<char*> pointers;

@@ -18,7 +18,7 @@ constexpr auto kBeatAtTheEnd = 10ms;
 constexpr auto kSilenceWhereBroken = 3s;
 constexpr auto kToExplain = 10s;
 /// What a rank may take to come to an end by itself once it knows of a failure, or while it does not.
-constexpr auto kToNotice = 10s;
+constexpr auto kToNotice = 4s;
 constexpr auto kToSayGoodbye = 5s;
 
 constexpr const char* kFailure = "failure";
@@ -102,9 +102,10 @@ Watch::Clock::duration Watch::silence() const {
 }
 
 std::string Watch::lost_words(int64_t rank) const {
-  return fmt::format(
-      "{} has not been heard of for {:.0f} s: it was killed or stopped, or its machine or network is gone",
-      names_[static_cast<size_t>(rank)], std::chrono::duration<double>(silence()).count());
+  const std::string& name = names_[static_cast<size_t>(rank)];
+  if (is_broken_) return fmt::format("{} is gone: it was killed, or its machine or network failed", name);
+  return fmt::format("{} has not been heard of for {:.0f} s: it was stopped, or its machine or network failed", name,
+                     std::chrono::duration<double>(silence()).count());
 }
 
 /// The one thread that speaks to rank 0.
@@ -128,6 +129,7 @@ void Watch::talk() {
       changed_.notify_all();
       return;
     }
+    is_broken_ = true;
     if (!failure_) failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = lost_words(0)};
     changed_.notify_all();
   }

@@ -130,14 +130,24 @@ Accumulated accumulate(models::VisionLanguageModel& model, const StepInput& inpu
 }
 
 void Step::accumulate(const StepLayout& layout) {
-  accumulated_ = engine::accumulate(training_.model, input_, layout, training_.optimizer.loss_scale(), &training_.sums);
+  // What others add up with has to come, of a process whose passes failed as well.
+  const auto add_up = [this] {
+    training_.sums.finish();
+    consensus_.finish();
+  };
+  try {
+    accumulated_ =
+        engine::accumulate(training_.model, input_, layout, training_.optimizer.loss_scale(), &training_.sums);
+  } catch (const StepOutOfMemory&) {
+    add_up();
+    throw;
+  }
+  add_up();
 }
 
 void Step::prepare() {
   StepResult& result = accumulated_.result;
   try {
-    training_.sums.finish();
-    consensus_.finish();
     training_.sums.count_as_received(consensus_.together(training_.sums.received_places()));
     add_up_counts(result, consensus_);
     consensus_.add_up(result.loss);

@@ -63,7 +63,8 @@ class PageTable {
 constexpr size_t kOpenRows = 8;
 
 template <class Entries, class Cells>
-std::string long_table(const std::vector<std::string>& heads, size_t texts, const Entries& entries, const Cells& cells) {
+std::string long_table(const std::vector<std::string>& heads, size_t texts, const Entries& entries,
+                       const Cells& cells) {
   PageTable first(heads, texts), rest(heads, texts);
   size_t number = 0;
   for (const auto& entry : entries) (number++ < kOpenRows ? first : rest).add(cells(entry));
@@ -124,7 +125,7 @@ class InspectionSections {
   std::string sources() const {
     const bool have_shares =
         std::ranges::any_of(found_.sources, [](const auto& source) { return !beside_words(source.source).empty(); });
-    const std::vector<std::string>& heads{"source", "samples", "usable", "shrunk"};
+    std::vector<std::string> heads{"source", "samples", "usable", "shrunk"};
     if (have_shares) heads.insert(heads.begin() + 1, "drawn as");
     PageTable table(heads, have_shares ? 2 : 1);
     for (const auto& source : found_.sources) {
@@ -189,7 +190,7 @@ class InspectionSections {
 
   std::string largest() const {
     if (found_.largest.empty()) return {};
-    const std::vector<std::string>& heads{"sample", "tokens", "labels", "images", found_.row_word()};
+    std::vector<std::string> heads{"sample", "tokens", "labels", "images", found_.row_word()};
     if (found_.predicted_for) heads.insert(heads.begin() + 1, "memory");
     PageTable table(heads);
     for (const auto& sample : found_.largest) {

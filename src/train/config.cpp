@@ -184,12 +184,13 @@ int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOp
                      0, std::llround(std::ceil(left / static_cast<double>(training.global_batch_size) - kRounding)));
 }
 
-int64_t largest_micro_batch(const Config& config) {
+int64_t largest_micro_batch(const Config& config, int64_t world_size) {
   const engine::TrainingOptions& training = config.training;
   if (training.micro_batch_size) return *training.micro_batch_size;
   if (config.data.packing) return kLargestAutomaticMicroBatch;
-  int64_t size = std::min(kLargestAutomaticMicroBatch, training.global_batch_size);
-  while (training.global_batch_size % size != 0) --size;
+  const int64_t of_rank = training.global_batch_size / world_size;
+  int64_t size = std::min(kLargestAutomaticMicroBatch, of_rank);
+  while (of_rank % size != 0) --size;
   return size;
 }
 
@@ -201,6 +202,31 @@ void check_micro_batch(const Config& config) {
       "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch is kept exactly, "
       "so choose a divisor of it, or auto",
       *size, global);
+}
+
+void check_ranks(const Config& config, int64_t world_size) {
+  const int64_t global = config.training.global_batch_size;
+  if (world_size == 1) return;
+  if (global % world_size != 0) {
+    const int64_t below = global / world_size * world_size;
+    throw usage_error(
+        "training.global_batch_size: {} cannot be divided among {} ranks; the global batch is kept exactly, so choose "
+        "{}{}, or another number of ranks",
+        global, world_size, below > 0 ? fmt::format("{} or ", below) : "", below + world_size);
+  }
+  const auto& micro = config.training.micro_batch_size;
+  if (micro && !config.data.packing && global / world_size % *micro != 0) {
+    throw usage_error(
+        "training.micro_batch_size: {} does not divide the {} samples that each of {} ranks has of a global batch of "
+        "{}; choose a divisor of it, or auto",
+        *micro, global / world_size, world_size, global);
+  }
+  if (config.training.balance.global_batch_tokens) {
+    throw usage_error(
+        "training.global_batch_tokens: is {}, but how many samples a step has is not agreed on by several ranks yet; "
+        "train in one process, or set training.global_batch_size alone",
+        *config.training.balance.global_batch_tokens);
+  }
 }
 
 }  // namespace vlmtrain::train

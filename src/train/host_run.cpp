@@ -90,19 +90,25 @@ std::string refusal(const HostPlan& plan) {
   return text + fmt::format("\nor where this process may have {}", gb(enough));
 }
 
+memory::HostRoom part_of(memory::HostRoom room, int64_t ranks) {
+  if (ranks == 1) return room;
+  const int64_t own = memory::host_bytes();
+  return {.bytes = own + (room.bytes - own) / ranks, .bound = fmt::format("{}, shared by {} ranks", room.bound, ranks)};
+}
+
 }  // namespace
 
 HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
-                 int64_t making_bytes, const planner::Job& job, std::filesystem::path run_folder,
+                 int64_t making_bytes, const planner::Job& job, const RunRanks& ranks, std::filesystem::path run_folder,
                  const std::optional<KeptChoices>& kept)
-    : run_folder_(std::move(run_folder)) {
+    : run_folder_(std::move(run_folder)), writes_(ranks.writes()) {
   memory::give_back_large_blocks();
   const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
                                  .sample_bytes = largest_sample(workload.candidates),
                                  .making_bytes = making_bytes,
                                  .samples_of_step = most_samples_of_step(workload),
                                  .threads = config.data.num_workers};
-  const memory::HostRoom room = memory::host_room();
+  const memory::HostRoom room = part_of(memory::host_room(), ranks.on_this_machine());
   const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);
   bytes_ahead_ = limit.ahead_bytes;
 
@@ -115,7 +121,7 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
                                 .needs = needs,
                                 .workload = asked.workload,
                                 .fixed = asked.fixed,
-                                .largest_micro_batch = largest_micro_batch(config),
+                                .largest_micro_batch = largest_micro_batch(config, asked.workload.world_size),
                                 .sample_limits = std::move(limits)};
   make_plan(config, request, limit, kept);
   if (kept) go_on_with(request, config.memory.allow_splits, *kept);
@@ -227,13 +233,13 @@ void HostRun::compare(int64_t steps) const {
          {"resident_peak_bytes", resident},
          {"refused_allocations", budget_.refusals()},
          {"steps", steps}});
-  if (!plan_ || steps == 0) return;
+  if (!plan_ || !writes_ || steps == 0) return;
   const double ratio = static_cast<double>(resident) / static_cast<double>(plan_->total_bytes());
   remember_run(past_runs_file(), place_of_processor(), {.runs = 1, .peak_ratio = ratio});
 }
 
 void HostRun::write(const nlohmann::ordered_json& measured) const {
-  if (!plan_) return;
+  if (!plan_ || !writes_) return;
   nlohmann::ordered_json json = plan_->to_json();
   if (evaluation_) json["evaluation"] = evaluation_->to_json();
   if (!measured.is_null()) json["measured"] = measured;

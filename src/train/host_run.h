@@ -8,6 +8,7 @@
 
 #include "train/evaluation_set.h"
 #include "train/kept_choices.h"
+#include "train/run_ranks.h"
 #include "vlmtrain/engine/tasks.h"
 #include "vlmtrain/memory/host_budget.h"
 #include "vlmtrain/planner/evaluation_plan.h"
@@ -16,7 +17,8 @@
 
 namespace vlmtrain::train {
 
-/// The memory of a run on the CPU: planned for what the host has free before the model is built, written to plan.json,
+/// The memory of a run on the CPU: planned for what the host has free before the model is built, for each of its ranks
+/// an equal part, written to plan.json,
 /// and held to that. Of the thread that makes it, which has to be the one that trains.
 class HostRun {
  public:
@@ -24,7 +26,7 @@ class HostRun {
   /// run's checkpoint says, if there is one. Throws UserError (kDoesNotFit), which says what would
   /// fit. A plan that fails for reasons of its own does not stop a run: choices() are then cautious ones.
   HostRun(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
-          int64_t making_bytes, const planner::Job& job, std::filesystem::path run_folder,
+          int64_t making_bytes, const planner::Job& job, const RunRanks& ranks, std::filesystem::path run_folder,
           const std::optional<KeptChoices>& kept);
 
   /// What the run does and its checkpoints keep.
@@ -56,6 +58,7 @@ class HostRun {
   void write(const nlohmann::ordered_json& measured = nullptr) const;
 
   std::filesystem::path run_folder_;
+  bool writes_;
   std::optional<planner::HostPlan> plan_;  // nothing where none could be made
   KeptChoices fixed_;                      // the limit is HostLimit::tensor_bytes
   std::optional<planner::CutPlan> cut_;

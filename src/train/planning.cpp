@@ -58,12 +58,14 @@ data::DrawOrder order_of(const data::DataSet& data_set, const Config& config, da
   return data::draw_order(data_set, config.data.task_shares, outlines, std::move(settings));
 }
 
-planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config) {
+planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config,
+                              int64_t world_size) {
   if (outlines.shapes.known() == 0) {
     throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train.name(),
                      outlines.shapes.size(), outlines.problems.begin()->second.message);
   }
-  planner::Workload workload{.candidates = {}, .global_batch_size = config.training.global_batch_size};
+  planner::Workload workload{
+      .candidates = {}, .global_batch_size = config.training.global_batch_size, .world_size = world_size};
   if (order.settings().packs) {
     workload.packed = planner::PackedSamples{.per_pack = samples_per_pack(order),
                                              .micro_batch = config.training.micro_batch_size.value_or(0)};

@@ -10,14 +10,15 @@
 
 namespace vlmtrain::train {
 
-RunSaver::RunSaver(const Config& config, RunSetup& run, OnCheckpoint on_checkpoint)
+RunSaver::RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, OnCheckpoint on_checkpoint)
     : config_(config),
       run_(run),
+      ranks_(ranks),
       on_checkpoint_(std::move(on_checkpoint)),
       saved_step_(run.resumed ? run.state.step : -1) {}
 
 void RunSaver::save() {
-  if (!is_rehearsal()) write_checkpoint();
+  if (!is_rehearsal() && ranks_.writes()) write_checkpoint();
   saved_step_ = run_.state.step;
 }
 
@@ -33,11 +34,12 @@ void RunSaver::write_checkpoint() {
 }
 
 void RunSaver::write_ledger() const {
+  if (!ranks_.writes()) return;
   io::write_file(run_.folder / "ledger.json", io::json_text(run_.ledger_json(), 2) + "\n");
 }
 
 void RunSaver::save_before_the_end(const std::exception& error, const std::function<bool()>& numbers_are_lost) {
-  if (is_rehearsal() || run_.state.step == 0 || is_saved()) return;
+  if (is_rehearsal() || !ranks_.writes() || run_.state.step == 0 || is_saved()) return;
   const std::string reason = unsafe_to_save(error, {.is_saving = is_saving_,
                                                     .weights_are_whole = run_.training->optimizer.is_whole(),
                                                     .numbers_are_lost = !is_saving_ && numbers_are_lost()});

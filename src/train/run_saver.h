@@ -9,14 +9,14 @@
 
 namespace vlmtrain::train {
 
-/// Writes what a run can go on from: its checkpoints, and the ledger beside them. A run on a virtual card has nothing
-/// to save.
+/// Writes what a run can go on from: its checkpoints, and the ledger beside them; of several ranks the first does. A
+/// run on a virtual card has nothing to save.
 class RunSaver {
  public:
   using OnCheckpoint = std::function<void(const std::filesystem::path& folder)>;
 
   /// All must outlive it.
-  RunSaver(const Config& config, RunSetup& run, OnCheckpoint on_checkpoint);
+  RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, OnCheckpoint on_checkpoint);
 
   /// The run as it is now. REQUIRES: all steps so far have been reported.
   void save();
@@ -34,6 +34,7 @@ class RunSaver {
 
   const Config& config_;
   RunSetup& run_;
+  const RunRanks& ranks_;
   OnCheckpoint on_checkpoint_;
   int64_t saved_step_;
   bool is_saving_ = false;  // stays so where that failed

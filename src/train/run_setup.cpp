@@ -42,16 +42,16 @@ std::filesystem::path run_folder(const Config& config) {
   return is_rehearsal() ? folder / fmt::format("virtual-{}", vgpu::attached()->card()) : folder;
 }
 
-RunSetup::RunSetup(const Config& config, at::Device device)
+RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& ranks)
     : folder(run_folder(config)),
       records(training_records(config)),
       processor(models::load_processor(config.model.path, processor_settings(config.data, config.model.adapter))),
       checkpoints(folder, config.output.keep, config.output.keep_best),
-      ledger(config.data.train.name(), records->size()) {
+      ledger(config.data.train.name(), records->size()),
+      ranks_(ranks) {
   checkpoints.check();
   find_newest(config);
-  data::Outlines outlines =
-      look_at_data(*records, *processor, config, config.data.train.name(), folder / "data_check.jsonl");
+  data::Outlines outlines = look_at_trained(config);
   warn_of_changed(config, outlines);
   make_order(config, outlines);
   if (resumed) restore_ledger(config);
@@ -60,7 +60,7 @@ RunSetup::RunSetup(const Config& config, at::Device device)
   settle_steps(config);
   if (config.evaluation.are_wanted()) look_at_evaluated(config);
   const planner::Job job = job_of(config, tasks->initial_settings());
-  make_plan(config, device, job, workload_of(outlines, *order, config), outlines.making_bytes);
+  make_plan(config, device, job, workload_of(outlines, *order, config, ranks.world_size()), outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
   load(config, device, job);
 }
@@ -81,8 +81,8 @@ void RunSetup::find_newest(const Config& config) {
 void RunSetup::warn_of_changed(const Config& config, const data::Outlines& outlines) const {
   if (!resumed || has_other_samples() || outlines.changed == 0) return;
   spdlog::warn(
-      "{}: {} of {} are not what they were when the run looked at them last: their records or files were changed; it "
-      "goes on with what they are now",
+      "{}: {} of {} are not what they were when the run looked at them last, by their records or by sizes and times of "
+      "their files; it goes on with what they are now",
       config.data.train.name(), outlines.changed, counted(records->size(), "sample"));
 }
 
@@ -145,7 +145,7 @@ void RunSetup::restore_ledger(const Config& config) {
     throw data_error("{}: its ledger is not that of the {} samples that its state names; copy the checkpoint again",
                      checkpoints.newest()->string(), samples.value_or(0));
   }
-  io::write_file(folder / earlier_ledger(), io::json_text(saved, 2) + "\n");
+  if (ranks_.writes()) io::write_file(folder / earlier_ledger(), io::json_text(saved, 2) + "\n");
   state.cursor = order->start();
 }
 
@@ -250,12 +250,21 @@ void RunSetup::make_plan(const Config& config, at::Device device, const planner:
   std::optional<KeptChoices> kept;
   if (!state.host_memory.is_null() && changes.empty())
     kept = KeptChoices::of_json(state.host_memory, kHostLimitKey, checkpoints.newest()->string());
-  host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, job, folder, kept);
+  host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, job, ranks_, folder,
+                                   kept);
   state.host_memory = host->fixed().to_json(kHostLimitKey);
 }
 
+data::Outlines RunSetup::look_at_trained(const Config& config) const {
+  data::Outlines outlines;
+  ranks_.in_turn([&] {
+    outlines = look_at_data(*records, *processor, config, config.data.train.name(), folder / "data_check.jsonl");
+  });
+  return outlines;
+}
+
 void RunSetup::look_at_evaluated(const Config& config) {
-  evaluated.emplace(config, *processor, folder / "eval_check.jsonl");
+  ranks_.in_turn([&] { evaluated.emplace(config, *processor, folder / "eval_check.jsonl"); });
 }
 
 void RunSetup::plan_evaluation(const Config& config) {

@@ -8,6 +8,7 @@
 #include "train/evaluation_set.h"
 #include "train/host_run.h"
 #include "train/run_plan.h"
+#include "train/run_ranks.h"
 #include "train/task_balance.h"
 #include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/ledger.h"
@@ -31,7 +32,7 @@ std::filesystem::path run_folder(const Config& config);
 /// All that a run consists of, ready for its next step: planned, loaded, and where the newest checkpoint left off.
 struct RunSetup {
   /// Throws UserError.
-  RunSetup(const Config& config, at::Device device);
+  RunSetup(const Config& config, at::Device device, const RunRanks& ranks);
 
   std::filesystem::path folder;
   std::shared_ptr<const data::DataSet> records;
@@ -75,12 +76,15 @@ struct RunSetup {
   bool has_other_course() const;
   /// Of the data set before, where that has changed.
   std::string earlier_ledger() const;
+  /// Both where rank 0 has written what it found out, for the others to read.
+  data::Outlines look_at_trained(const Config& config) const;
+  void look_at_evaluated(const Config& config);
   void make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
                  int64_t making_bytes);
-  void look_at_evaluated(const Config& config);
   void plan_evaluation(const Config& config);
   void load(const Config& config, at::Device device, const planner::Job& job);
 
+  const RunRanks& ranks_;
   nlohmann::ordered_json before_;  // the checkpoint's fingerprint
   engine::CarriedStates carried_;  // where settings were changed
   bool tasks_go_on_ = true;        // what GradNorm has learnt

@@ -12,8 +12,9 @@ namespace {
 
 constexpr int64_t kStepsBetweenEmptyings = 100;
 
-data::LoaderSettings settings_of_loader(const Config& config, const RunSetup& run) {
+data::LoaderSettings settings_of_loader(const Config& config, const RunSetup& run, const RunRanks& ranks) {
   data::LoaderSettings settings = loader_settings(config);
+  settings.share = ranks.loader_share();
   if (run.host) settings.bytes_ahead = run.host->bytes_ahead();
   return settings;
 }
@@ -28,17 +29,17 @@ std::unique_ptr<TwinLink> twin_of(const Config& config, const RunSetup& run, at:
 
 }  // namespace
 
-StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, const engine::Consensus& consensus,
-                       OnEvent on_event)
+StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, const RunRanks& ranks, OnEvent on_event)
     : config_(config),
       run_(run),
       device_(device),
-      consensus_(consensus),
+      consensus_(ranks.consensus()),
       on_event_(std::move(on_event)),
-      loader_(*run.records, *run.processor, *run.order, settings_of_loader(config, run), run.state.cursor, run.ledger),
+      loader_(*run.records, *run.processor, *run.order, settings_of_loader(config, run, ranks), run.state.cursor,
+              run.ledger),
       twin_(twin_of(config, run, device, on_event_)),
       upcoming_(loader_, run.choices, *run.tasks, twin_.get(), run.state.step + 1, run.total_steps),
-      guard_(*run.training, device, consensus,
+      guard_(*run.training, device, consensus_,
              [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); }) {}
 
 DoneStep StepRunner::run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
@@ -88,7 +89,8 @@ void StepRunner::leave_out(PlannedStep& step, const SampleDoesNotFit& error) {
   constexpr const char* kReason = "does not fit into memory";
   std::vector<int64_t> own;
   if (error.place()) own.push_back(step.batch.samples.at(static_cast<size_t>(*error.place())).index);
-  for (const int64_t index : consensus_.together(own)) {
+  const auto lost = consensus_.together(own);
+  for (const int64_t index : lost) {
     const std::string id = run_.records->text_at(index).id;
     const std::string message =
         fmt::format("sample {}: does not fit into {}, even alone and with everything recomputed ({})", id,
@@ -110,7 +112,7 @@ void StepRunner::leave_out(PlannedStep& step, const SampleDoesNotFit& error) {
                                 "(data.image_max_pixels, data.max_length)",
                                 step.step));
   }
-  if (error.place()) upcoming_.replace(step, *error.place());
+  upcoming_.replace(step, lost);
 }
 
 void StepRunner::on_failure(const std::string& reason, const engine::StepLayout& next) {

@@ -27,8 +27,7 @@ class StepRunner {
   using OnEvent = std::function<void(report::EventKind, std::string message, std::vector<std::string> ids)>;
 
   /// All must outlive it.
-  StepRunner(const Config& config, RunSetup& run, at::Device device, const engine::Consensus& consensus,
-             OnEvent on_event);
+  StepRunner(const Config& config, RunSetup& run, at::Device device, const RunRanks& ranks, OnEvent on_event);
 
   /// The samples of the next step, exactly the global batch, and how its micro-batches are to be cut.
   /// `step_seconds`: what the steps so far took.

@@ -18,6 +18,7 @@
 #include "train/evaluation_in_run.h"
 #include "train/pending_report.h"
 #include "train/run_lock.h"
+#include "train/run_ranks.h"
 #include "train/run_saver.h"
 #include "train/run_setup.h"
 #include "train/sample_predictions.h"
@@ -25,6 +26,7 @@
 #include "train/step_times.h"
 #include "train/watch/anomaly_watch.h"
 #include "train/watch/memory_watch.h"
+#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_words.h"
@@ -66,9 +68,17 @@ std::string reason_of(const std::exception& error) {
 /// One run, from its data set to its last checkpoint.
 class Trainer {
  public:
-  Trainer(const Config& config, at::Device device, bool quiet)
-      : config_(config), device_(device), run_(config, device), epochs_(run_.ledger, *run_.order) {
-    add_callbacks(quiet);
+  Trainer(const Config& config, at::Device device, const RunRanks& ranks, bool quiet)
+      : config_(config),
+        device_(device),
+        ranks_(ranks),
+        run_(config, device, ranks),
+        epochs_(run_.ledger, *run_.order) {
+    ranks.check_same("step to go on from (does each see output.dir?)", std::to_string(run_.state.step));
+    if (!ranks.is_alone()) {
+      run_.training->sums.reduce_with([this](const at::Tensor& bucket) { consensus_.add_up(bucket); });
+    }
+    if (ranks.writes()) add_callbacks(quiet);
     add_evaluations();
     log_run();
     if (run_.resumed) {
@@ -141,7 +151,7 @@ class Trainer {
     };
     evaluations_.emplace(config_, *run_.evaluated, *run_.model, *run_.processor, std::move(settings),
                          /*has_values=*/!is_rehearsal(), run_.state.evaluation);
-    run_.checkpoints.link_best(run_.state);
+    if (ranks_.writes()) run_.checkpoints.link_best(run_.state);
   }
 
   /// Someone removed its checkpoint: a later one that is not as good is better than none.
@@ -202,7 +212,7 @@ class Trainer {
 
   void loop() {
     stop_between_steps();
-    runner_.emplace(config_, run_, device_, consensus_,
+    runner_.emplace(config_, run_, device_, ranks_,
                     [this](report::EventKind kind, std::string message, std::vector<std::string> ids) {
                       event(kind, std::move(message), std::move(ids));
                     });
@@ -242,7 +252,9 @@ class Trainer {
     if (has_begun && !saver_.is_saved()) save();
     if (is_to_stop()) {
       event(report::EventKind::kStopped,
-            fmt::format("stopped by signal {} after step {}", stop_signal(), run_.state.step));
+            fmt::format("stopped by {} after step {}",
+                        stop_signal() != 0 ? fmt::format("signal {}", stop_signal()) : "a signal to another rank",
+                        run_.state.step));
       return;
     }
     if (evaluations_ && evaluations_->is_enough() && evaluations_->newest()) {
@@ -309,7 +321,8 @@ class Trainer {
   /// By all processes, or by none.
   bool is_to_stop() const { return consensus_.any(stop_signal() != 0); }
 
-  bool is_over() { return has_done_its_steps() || (evaluations_ && evaluations_->is_enough()); }
+  /// Evaluations of other machines differ by rounding: one is enough for all.
+  bool is_over() { return has_done_its_steps() || (evaluations_ && consensus_.any(evaluations_->is_enough())); }
 
   /// Asked once the gradients are there: the step before is known by then, and with it whether the schedule has moved
   /// on.
@@ -325,11 +338,18 @@ class Trainer {
     const double epochs_before = epochs_.at(run_.state.cursor);
     ++run_.state.step;
     run_.state.cursor = step.batch.next;
+    pending_.emplace(step, done, objective, device_);
     for (const auto& sample : step.batch.samples) {
       run_.ledger.mark_used(sample.index);
       if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, sample.id, *sample.shrunk);
     }
-    pending_.emplace(step, done, objective, device_);
+    for (const auto& sample : step.batch.elsewhere) {
+      run_.ledger.mark_used(sample.index);
+      if (!ranks_.writes()) continue;
+      const std::string id = run_.records->text_at(sample.index).id;
+      if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, id, *sample.shrunk);
+      pending_->report.sample_ids.push_back(id);
+    }
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.total_steps;
     metrics.epoch = epochs_.at(run_.state.cursor);
@@ -424,6 +444,7 @@ class Trainer {
 
   const Config& config_;
   at::Device device_;
+  const RunRanks& ranks_;
   RunSetup run_;
   data::EpochProgress epochs_;
   CallbackList callbacks_;
@@ -431,10 +452,10 @@ class Trainer {
   AnomalyWatch anomaly_watch_{callbacks_};
   std::optional<SamplePredictions> predictions_;
   std::optional<EvaluationInRun> evaluations_;
-  RunSaver saver_{config_, run_, [this](const std::filesystem::path& folder) {
+  RunSaver saver_{config_, run_, ranks_, [this](const std::filesystem::path& folder) {
                     event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
                   }};
-  const engine::Consensus consensus_;
+  const engine::Consensus& consensus_ = ranks_.consensus();
   std::optional<StepRunner> runner_;  // while steps are done
   std::optional<TwinSummary> twin_summary_;
   std::optional<PendingReport> pending_;
@@ -465,15 +486,19 @@ void create_folder(const std::filesystem::path& folder) {
   }
 }
 
-}  // namespace
-
-TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet) {
-  check_keys(config);
-  create_folder(run_folder(config));
-  const RunLock lock(run_folder(config));
-  auto trainer = std::make_unique<Trainer>(config, device, quiet);
-  io::write_file(run_folder(config) / "config.yaml", resolved_yaml);
-  io::write_file(run_folder(config) / "environment.json", report::Environment::collect(device).to_json());
+TrainingSummary train_as_rank(const Config& config, const std::string& resolved_yaml, at::Device device,
+                              const RunRanks& ranks, bool quiet) {
+  std::optional<RunLock> lock;
+  ranks.in_turn([&] {
+    create_folder(run_folder(config));
+    if (ranks.writes()) lock.emplace(run_folder(config));
+  });
+  if (!ranks.writes()) log_to_file(run_folder(config) / fmt::format("rank-{}.log", ranks.rank()));
+  auto trainer = std::make_unique<Trainer>(config, device, ranks, quiet);
+  if (ranks.writes()) {
+    io::write_file(run_folder(config) / "config.yaml", resolved_yaml);
+    io::write_file(run_folder(config) / "environment.json", report::Environment::collect(device).to_json());
+  }
   try {
     return trainer->train();
   } catch (const c10::AcceleratorError&) {
@@ -481,6 +506,26 @@ TrainingSummary train(const Config& config, const std::string& resolved_yaml, at
     static_cast<void>(trainer.release());
     throw;
   }
+}
+
+}  // namespace
+
+TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
+                      const std::optional<distributed::Launch>& launch) {
+  check_keys(config);
+  if (launch) check_ranks(config, launch->world_size);
+  if (launch && !device.is_cpu()) {
+    throw usage_error("{} ranks on {}: several ranks train on the CPU only as yet (--device cpu)", launch->world_size,
+                      device.str());
+  }
+  const RunRanks ranks(launch);
+  TrainingSummary summary;
+  ranks.telling_failures([&] {
+    ranks.check_same("program", report::Environment::collect(device).commit);
+    ranks.check_same("configuration", ContentHash().add(resolved_yaml).text());
+    summary = train_as_rank(config, resolved_yaml, device, ranks, quiet);
+  });
+  return summary;
 }
 
 }  // namespace vlmtrain::train

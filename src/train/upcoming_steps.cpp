@@ -1,5 +1,6 @@
 #include "train/upcoming_steps.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace vlmtrain::train {
@@ -41,12 +42,14 @@ PlannedStep UpcomingSteps::next(double step_seconds) {
   return step;
 }
 
-void UpcomingSteps::replace(PlannedStep& step, int64_t place) {
+void UpcomingSteps::replace(PlannedStep& step, const std::vector<int64_t>& lost) {
   for (; !drawn_.empty(); drawn_.pop_back()) {
     if (drawn_.back().error) std::rethrow_exception(drawn_.back().error);
     loader_.put_back(std::move(drawn_.back().batch));
   }
-  step.batch.samples.erase(step.batch.samples.begin() + place);
+  const auto is_lost = [&](const auto& sample) { return std::ranges::find(lost, sample.index) != lost.end(); };
+  std::erase_if(step.batch.samples, is_lost);
+  std::erase_if(step.batch.elsewhere, is_lost);
   loader_.fill(step.batch);
   step.layout = lay_out(step.batch, shapes_of(step.batch));
   do_as_planned(step);

@@ -21,10 +21,11 @@ class UpcomingSteps {
   /// The next step. `step_seconds`: what the steps so far took. Rethrows what the loader threw, in its turn.
   PlannedStep next(double step_seconds);
 
-  /// Takes a sample out of the step that next() gave last and puts the next usable sample of the order in its place;
+  /// Takes samples, by their index, out of the step that next() gave last and puts the next usable ones of the order in
+  /// their place, of all processes alike;
   /// the following steps begin behind that one. The step is then done as planned, whatever was foreseen, and so are
   /// those that a twin has been told of already. Rethrows what the loader threw.
-  void replace(PlannedStep& step, int64_t place);
+  void replace(PlannedStep& step, const std::vector<int64_t>& lost);
 
  private:
   struct Drawn {

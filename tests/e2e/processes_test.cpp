@@ -195,16 +195,6 @@ TEST_F(ProcessesTest, ASecondRunInTheFolderIsRefusedByNameAndOthersMayLook) {
   EXPECT_THAT(stopped.err, HasSubstr("going on after step"));
 }
 
-TEST_F(ProcessesTest, OneOfSeveralRanksIsRefused) {
-  setenv("WORLD_SIZE", "2", 1);
-  const Result refused = train({});
-  unsetenv("WORLD_SIZE");
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("WORLD_SIZE=2: this is one of several processes of a run, and training on several "
-                                     "ranks is not there yet"));
-  EXPECT_FALSE(std::filesystem::exists(folder() / "run"));
-}
-
 TEST_F(ProcessesTest, AFolderThatIsNoCheckpointIsNamedWithTheWayOn) {
   train_well({});
   std::filesystem::create_directory(folder() / "run/checkpoints/step-7");

@@ -26,7 +26,8 @@ Config config() {
 HostRun run_of(const Config& config, const data::SampleShape& shape, const std::filesystem::path& folder,
                const std::optional<KeptChoices>& kept = {}) {
   planner::Workload workload{.candidates = {{.shapes = {shape}, .first_id = "one"}}, .global_batch_size = 4};
-  return {config, std::move(workload), {}, /*making_bytes=*/0, job_of(config), folder, kept};
+  static const RunRanks alone({});
+  return {config, std::move(workload), {}, /*making_bytes=*/0, job_of(config), alone, folder, kept};
 }
 
 /// A shape that no sample can have: its rehearsal fails, and not for lack of memory.

@@ -20,7 +20,7 @@ class UpcomingStepsTest : public testing::Test {
   void replace(UpcomingSteps& upcoming, PlannedStep& step, int64_t place) {
     const int64_t lost = step.batch.samples[static_cast<size_t>(place)].index;
     ledger_.mark_dropped(lost, "s", "does not fit into memory", "is too large");
-    upcoming.replace(step, place);
+    upcoming.replace(step, {lost});
   }
 
   const planner::Choices choices_ = planner::micro_batches_of(2);
@@ -112,7 +112,7 @@ TEST(UpcomingStepsWithABadSampleTest, TheErrorIsNotLostWhereASampleIsReplaced) {
                 at::kCPU, [](report::EventKind, const std::string&) {});
   UpcomingSteps upcoming(loader, choices, tasks, &twin, 1, 8);
   PlannedStep first = upcoming.next(0);
-  EXPECT_THROW(upcoming.replace(first, 0), UserError);
+  EXPECT_THROW(upcoming.replace(first, {first.batch.samples.front().index}), UserError);
 }
 
 }  // namespace

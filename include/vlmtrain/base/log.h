@@ -2,10 +2,16 @@
 
 #include <spdlog/spdlog.h>
 
+#include <filesystem>
+
 namespace vlmtrain {
 
 /// Sends the log to stderr, so that stdout stays free for results. Call once, at the program's start; `quiet` keeps
 /// warnings and errors only. Log with spdlog::info and its sisters, which are thread-safe.
 void start_log(bool quiet);
+
+/// Sends the log to a file from now on, which is made anew; what was logged before stays where it is. Throws what
+/// spdlog throws where it cannot be written.
+void log_to_file(const std::filesystem::path& file);
 
 }  // namespace vlmtrain

@@ -93,10 +93,11 @@ class Step {
   Step(Training& training, const StepInput& input, const Consensus& consensus)
       : training_(training), input_(input), consensus_(consensus) {}
 
-  /// The passes. Throws StepOutOfMemory.
+  /// The passes, and the sums of all processes' gradients. Throws StepOutOfMemory, in whose case the sums are no
+  /// gradients.
   void accumulate(const StepLayout& layout);
-  /// Adds up over all processes, and allocates all that the update takes. REQUIRES: accumulate() went well in all of
-  /// them. Throws StepOutOfMemory.
+  /// Adds up what else there is over all processes, and allocates all that the update takes. REQUIRES: accumulate()
+  /// went well in all of them. Throws StepOutOfMemory.
   void prepare();
   /// Moves the weights. REQUIRES: prepare() went well in all processes. Throws UpdateHalfDone.
   StepResult apply(const LearningRates& rates);

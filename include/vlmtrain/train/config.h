@@ -102,10 +102,13 @@ int64_t total_steps_after(int64_t steps, double epochs, const engine::TrainingOp
 
 /// The largest micro-batch on the CPU: training.micro_batch_size, or for `auto` up to 8 samples, of a step that is not
 /// made of packs a divisor of its samples.
-int64_t largest_micro_batch(const Config& config);
+int64_t largest_micro_batch(const Config& config, int64_t world_size = 1);
 
 /// Throws UserError (kUsage) where training.micro_batch_size does not divide the global batch; packs have no number of
 /// samples that it could.
 void check_micro_batch(const Config& config);
+
+/// Throws UserError (kUsage) where so many ranks cannot train on it: each has an equal part of the global batch.
+void check_ranks(const Config& config, int64_t world_size);
 
 }  // namespace vlmtrain::train

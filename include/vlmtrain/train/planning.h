@@ -24,7 +24,8 @@ data::DrawOrder order_of(const data::DataSet& data_set, const Config& config, da
 
 /// The largest global batches that the samples of a data set can make, and steps as `order` draws them; bad samples are
 /// left out. Throws UserError (kBadData) if none is good.
-planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config);
+planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOrder& order, const Config& config,
+                              int64_t world_size = 1);
 
 /// What is planned for, and what its tasks mean.
 struct PlannedData {

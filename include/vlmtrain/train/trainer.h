@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/train/config.h"
 
@@ -36,6 +37,9 @@ struct TrainingSummary {
 /// checkpoints. On a virtual card it is the same without values: no weights are read, no checkpoint is written, losses
 /// are null, and the folder is `virtual-CARD` in output.dir. Throws UserError; whatever happens, ledger.json is written
 /// and the newest checkpoint is whole.
-TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet);
+///
+/// `launch`: this process is one of several that train together, which all call it; the first of them writes.
+TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
+                      const std::optional<distributed::Launch>& launch = {});
 
 }  // namespace vlmtrain::train

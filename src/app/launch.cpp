@@ -1,0 +1,159 @@
+#include "app/launch.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/program.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+constexpr const char* kLauncher = "VLMTRAIN_LAUNCHER";
+constexpr const char* kLauncherProcess = "VLMTRAIN_LAUNCHER_PROCESS";
+/// That ranks take to end by themselves once one has failed, at most; then they are killed.
+constexpr time_t kSecondsToEnd = 45;
+
+/// One that nobody listens at now, as the system gives it.
+int64_t free_port() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const general = reinterpret_cast<sockaddr*>(&address);
+  const bool is_found =
+      listener >= 0 && bind(listener, general, length) == 0 && getsockname(listener, general, &length) == 0;
+  const int error = errno;
+  if (listener >= 0) close(listener);
+  if (!is_found) throw run_error("--launch: no port of this machine can be had: {}", std::strerror(error));
+  return ntohs(address.sin_port);
+}
+
+/// This process's variables, with others in their place.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& own) {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string variable = *entry;
+    if (!own.contains(variable.substr(0, variable.find('=')))) all.push_back(variable);
+  }
+  for (const auto& [name, value] : own) all.push_back(name + "=" + value);
+  return all;
+}
+
+class LocalRanks {
+ public:
+  explicit LocalRanks(int64_t count) : count_(count) {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals_, signal);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    const int64_t port = free_port();
+    for (int64_t rank = 0; rank < count; ++rank) start(rank, port);
+  }
+
+  ExitCode wait() {
+    while (!running_.empty()) {
+      siginfo_t info{};
+      const timespec patience{.tv_sec = kSecondsToEnd, .tv_nsec = 0};
+      const int signal = failed_ ? sigtimedwait(&signals_, &info, &patience) : sigwaitinfo(&signals_, &info);
+      if (signal == SIGCHLD) {
+        take_ended();
+      } else if (signal > 0) {
+        // A terminal tells all processes in its foreground by itself.
+        if (info.si_code != SI_KERNEL) tell_all(signal);
+      } else if (failed_ && errno == EAGAIN) {
+        tell_all(SIGKILL);
+      }
+    }
+    return failed_.value_or(ExitCode::kDone);
+  }
+
+ private:
+  void start(int64_t rank, int64_t port) {
+    std::map<std::string, std::string> variables{{"RANK", std::to_string(rank)},
+                                                 {"LOCAL_RANK", std::to_string(rank)},
+                                                 {"WORLD_SIZE", std::to_string(count_)},
+                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                 {"MASTER_PORT", std::to_string(port)},
+                                                 {kLauncher, "--launch"},
+                                                 {kLauncherProcess, std::to_string(getpid())}};
+    if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+      const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+      variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / count_));
+    }
+    auto environment = environment_with(variables);
+    auto arguments = own_arguments();
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    pid_t id = 0;
+    const int error = posix_spawn(&id, "/proc/self/exe", nullptr, &attributes, exec_pointers(arguments).data(),
+                                  exec_pointers(environment).data());
+    posix_spawnattr_destroy(&attributes);
+    if (error != 0) {
+      tell_all(SIGKILL);
+      throw run_error("--launch: rank {} cannot be started: {}", rank, std::strerror(error));
+    }
+    running_[id] = rank;
+  }
+
+  void take_ended() {
+    int status = 0;
+    for (pid_t id = waitpid(-1, &status, WNOHANG); id > 0; id = waitpid(-1, &status, WNOHANG)) {
+      const auto ended = running_.find(id);
+      if (ended == running_.end()) continue;
+      if (WIFSIGNALED(status)) {
+        spdlog::error("rank {} was ended by signal {}", ended->second, WTERMSIG(status));
+        if (!failed_) failed_ = ExitCode::kFailed;
+      } else if (WEXITSTATUS(status) != 0 && !failed_) {
+        failed_ = static_cast<ExitCode>(WEXITSTATUS(status));
+      }
+      running_.erase(ended);
+    }
+  }
+
+  void tell_all(int signal) const {
+    for (const auto& [id, rank] : running_) kill(id, signal);
+  }
+
+  const int64_t count_;
+  sigset_t signals_{};
+  std::map<pid_t, int64_t> running_;  // ranks
+  std::optional<ExitCode> failed_;    // the first
+};
+
+}  // namespace
+
+ExitCode launch_ranks(int64_t count) {
+  return LocalRanks(count).wait();
+}
+
+void end_with_launcher() {
+  const char* const launcher = std::getenv(kLauncherProcess);
+  if (launcher == nullptr) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (std::to_string(getppid()) != launcher) throw run_error("--launch: the process that started this rank is gone");
+}
+
+}  // namespace vlmtrain::app

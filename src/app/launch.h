@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::app {
+
+/// Starts this very command `count` times, as the ranks of one run on this machine, each told so by torchrun's
+/// variables, and waits for them. What asks a run to stop is passed on to all. The processor's cores are shared among
+/// them unless OMP_NUM_THREADS is set. Returns what the first rank that failed returned, else what all did.
+ExitCode launch_ranks(int64_t count);
+
+/// A rank that launch_ranks() started ends with it.
+void end_with_launcher();
+
+}  // namespace vlmtrain::app

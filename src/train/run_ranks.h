@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "vlmtrain/data/loader.h"
+#include "vlmtrain/distributed/consensus.h"
+#include "vlmtrain/distributed/ranks.h"
+#include "vlmtrain/engine/consensus.h"
+
+namespace vlmtrain::train {
+
+/// The processes that a run consists of, of which this is one: by itself, or a rank among others. All ranks hold the
+/// same weights, order and ledger; rank 0 writes.
+class RunRanks {
+ public:
+  /// Nothing: by itself. Else waits for the others; errors as distributed::Ranks.
+  explicit RunRanks(const std::optional<distributed::Launch>& launch);
+
+  bool is_alone() const { return ranks_ == nullptr; }
+  /// Whether this process writes what the run leaves behind.
+  bool writes() const { return is_alone() || ranks_->rank() == 0; }
+  int64_t rank() const { return is_alone() ? 0 : ranks_->rank(); }
+  int64_t world_size() const { return is_alone() ? 1 : ranks_->world_size(); }
+  int64_t on_this_machine() const { return on_this_machine_; }
+  const engine::Consensus& consensus() const { return *consensus_; }
+  data::LoaderShare loader_share() const;
+
+  /// Calls `act` on rank 0, then on all others, so that they find what it has left behind.
+  void in_turn(const std::function<void()>& act) const;
+  /// Throws UserError (kUsage) in all ranks, which names those that have another text than rank 0.
+  void check_same(const std::string& what, const std::string& own) const;
+
+  /// Calls `act`; what it throws is told to the other ranks, and is thrown again.
+  void telling_failures(const std::function<void()>& act) const;
+
+ private:
+  std::unique_ptr<distributed::Ranks> ranks_;
+  std::unique_ptr<engine::Consensus> consensus_;
+  int64_t on_this_machine_ = 1;
+};
+
+}  // namespace vlmtrain::train

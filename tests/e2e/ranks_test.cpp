@@ -1,0 +1,245 @@
+#include <signal.h>
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "distributed/ranks_of_threads.h"
+#include "e2e/command.h"
+
+namespace vlmtrain::e2e {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Runs of several processes on the CPU, beside one.
+class RanksTest : public CommandTest {
+ protected:
+  using Settings = std::vector<std::string>;
+
+  static constexpr int kSteps = 6;
+
+  static Settings settings(const std::string& dir, const Settings& more = {}) {
+    Settings all{"output.dir=" + dir, "training.global_batch_size=12", "training.max_steps=" + std::to_string(kSteps),
+                 "output.sample_predictions=0", "output.report=false"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  Result train_on(int ranks, const Settings& overrides) const {
+    auto arguments = train_arguments(overrides);
+    arguments.insert(arguments.end(), {"--launch", std::to_string(ranks)});
+    return run(arguments);
+  }
+
+  void train_well_on(int ranks, const Settings& overrides) const {
+    const Result result = train_on(ranks, overrides);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+  }
+
+  /// Losses, norms, samples and counts of one process and of several.
+  void expect_as_one(const std::string& one, const std::string& several, double tolerance) const {
+    const auto expected = step_lines(one + "/metrics.jsonl"), found = step_lines(several + "/metrics.jsonl");
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      for (const char* key : {"step", "epoch", "tokens", "label_tokens", "images", "samples", "skipped"}) {
+        EXPECT_EQ(found[i][key], expected[i][key]) << key << " of step " << i + 1;
+      }
+      for (const char* key : {"loss", "grad_norm"}) {
+        const double value = expected[i][key];
+        EXPECT_NEAR(found[i][key].get<double>(), value, tolerance * std::abs(value)) << key << " of step " << i + 1;
+      }
+    }
+    const auto drawn = step_lines(one + "/samples.jsonl"), elsewhere = step_lines(several + "/samples.jsonl");
+    ASSERT_EQ(elsewhere.size(), drawn.size());
+    for (size_t i = 0; i < drawn.size(); ++i) {
+      auto ids = drawn[i]["ids"].get<std::multiset<std::string>>();
+      EXPECT_EQ(elsewhere[i]["ids"].get<std::multiset<std::string>>(), ids) << "step " << i + 1;
+    }
+    EXPECT_EQ(json_file(several + "/ledger.json"), json_file(one + "/ledger.json"));
+  }
+
+  /// One of two ranks, started by hand.
+  std::unique_ptr<Process> start_rank(int rank, int64_t port, const Settings& overrides) const {
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("RANK", std::to_string(rank).c_str(), 1);
+    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+    const auto own = folder() / ("streams-" + std::to_string(rank));
+    std::filesystem::create_directories(own);
+    auto absolute = train_arguments(overrides);
+    for (const char* name : {"train.yaml", "train.json", "images"}) {
+      if (!std::filesystem::exists(own / name)) std::filesystem::create_symlink(folder() / name, own / name);
+    }
+    auto process = std::make_unique<Process>(own, absolute);
+    for (const char* name : {"WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
+    return process;
+  }
+};
+
+struct Variant {
+  std::string name;
+  std::vector<std::string> settings;
+  double tolerance = 2e-6;
+};
+
+class SeveralRanks : public RanksTest, public testing::WithParamInterface<Variant> {};
+
+TEST_P(SeveralRanks, LearnWhatOneProcessDoes) {
+  auto tasks = records();
+  for (size_t i = 0; i < tasks.size(); ++i) tasks[i]["task"] = i % 3 == 0 ? "caption" : "question";
+  write_records(tasks);
+  train_well(settings("one", GetParam().settings));
+  for (const int ranks : {2, 3, 4}) {
+    const std::string dir = "run-" + std::to_string(ranks);
+    train_well_on(ranks, settings(dir, GetParam().settings));
+    expect_as_one("one", dir, GetParam().tolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, SeveralRanks,
+    testing::Values(Variant{"MixedBatches", {}}, Variant{"SmallMicroBatches", {"training.micro_batch_size=1"}},
+                    Variant{"Lora", {"lora.rank=4", "lora.dropout=0.2"}},
+                    Variant{"Nf4", {"lora.rank=4", "model.quantization=nf4"}},
+                    Variant{"GradNorm", {"training.task_weighting=gradnorm", "training.gradnorm_learning_rate=0.5"}},
+                    Variant{"PcGrad", {"training.gradient_conflicts=pcgrad"}},
+                    Variant{"Packs", {"data.packing=true", "data.pack_max_tokens=200"}},
+                    // Products of 16 bits differ by the shapes in which they are made.
+                    Variant{"Fp16", {"training.precision=fp16"}, 2e-3}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST_F(RanksTest, DoTheSameToTheBitAgain) {
+  for (const char* dir : {"first", "second"}) train_well_on(2, settings(dir));
+  EXPECT_EQ(read_text(folder() / "first/checkpoints/step-6/model.safetensors"),
+            read_text(folder() / "second/checkpoints/step-6/model.safetensors"));
+  EXPECT_EQ(read_text(folder() / "first/ledger.json"), read_text(folder() / "second/ledger.json"));
+}
+
+TEST_F(RanksTest, GoOnInAnotherNumber) {
+  const Settings saving{"output.save_steps=2", "output.keep=9"};
+  train_well(settings("one", saving));
+  train_well_on(3, settings("run", saving));
+  for (const int ranks : {1, 4, 2}) {
+    std::filesystem::remove_all(folder() / "run/checkpoints/step-6");
+    if (ranks == 4) std::filesystem::remove_all(folder() / "run/checkpoints/step-4");
+    train_well_on(ranks, settings("run", saving));
+    expect_as_one("one", "run", 2e-6);
+  }
+}
+
+TEST_F(RanksTest, OneFolderIsWrittenByTheFirst) {
+  train_well_on(2, settings("run"));
+  EXPECT_TRUE(std::filesystem::exists(folder() / "run/rank-1.log"));
+  EXPECT_THAT(read_text(folder() / "run/rank-1.log"), HasSubstr("6 steps done"));
+  EXPECT_EQ(step_lines("run/metrics.jsonl").size(), 6U);
+}
+
+/// Its header is whole, so that only the rank that makes the sample finds it, when its turn comes.
+TEST_F(RanksTest, ABadSampleOfOneIsLeftOutByAll) {
+  auto all = records();
+  const auto with_image = std::ranges::find_if(all, [](const auto& record) { return record.contains("image"); });
+  ASSERT_NE(with_image, all.end());
+  const std::string whole = read_text(folder() / "images" / (*with_image)["image"].get<std::string>());
+  write_text(folder() / "images/cut.png", whole.substr(0, whole.size() * 2 / 3));
+  (*with_image)["image"] = "cut.png";
+  write_records(all);
+  const Settings skipping{"data.on_bad_sample=skip"};
+  train_well(settings("one", skipping));
+  EXPECT_EQ(json_file("one/ledger.json")["dropped"], 1);
+  for (const int ranks : {2, 3}) {
+    const std::string dir = "run-" + std::to_string(ranks);
+    train_well_on(ranks, settings(dir, skipping));
+    expect_as_one("one", dir, 2e-6);
+  }
+  const Result stopped = train_on(2, settings("stopped"));
+  EXPECT_EQ(stopped.exit_code, 4) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("cut.png"));
+}
+
+TEST_F(RanksTest, ANumberThatDoesNotDivideTheBatchIsRefused) {
+  const Result result = train_on(5, settings("run"));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err,
+              HasSubstr("cannot be divided among 5 ranks; the global batch is kept exactly, so choose 10 or 15"));
+}
+
+TEST_F(RanksTest, AStopOfOneStopsAll) {
+  const int64_t port = distributed::free_port();
+  const auto dir = (folder() / "run").string();
+  const auto first = start_rank(0, port, settings(dir, {"training.max_steps=100000"}));
+  const auto second = start_rank(1, port, settings(dir, {"training.max_steps=100000"}));
+  wait_until(*first, [&] {
+    return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
+  });
+  second->send(SIGTERM);
+  const Result result = first->wait();
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_EQ(second->wait().exit_code, 75);
+  EXPECT_THAT(result.err, HasSubstr("a signal to another rank"));
+  EXPECT_FALSE(entries(folder() / "run/checkpoints").empty());
+}
+
+/// What is sent to rank 1 of two that train, what rank 0 says of it, and within which time it has to.
+struct Loss {
+  int signal;
+  const char* words;
+  std::chrono::seconds within;
+};
+
+class LostRank : public RanksTest, public testing::WithParamInterface<Loss> {};
+
+TEST_P(LostRank, EndsAllWithItsName) {
+  const int64_t port = distributed::free_port();
+  const auto dir = (folder() / "run").string();
+  const auto first = start_rank(0, port, settings(dir, {"training.max_steps=100000"}));
+  const auto second = start_rank(1, port, settings(dir, {"training.max_steps=100000"}));
+  wait_until(*first, [&] {
+    return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
+  });
+  const auto start = std::chrono::steady_clock::now();
+  second->send(GetParam().signal);
+  const Result result = first->wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, GetParam().within);
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("rank 1: process " + std::to_string(second->id())), HasSubstr(GetParam().words)));
+  second->send(SIGKILL);
+  second->wait();
+  // The same command goes on.
+  train_well_on(2, settings("run", {"training.resume=changed", "training.max_steps=200"}));
+}
+
+INSTANTIATE_TEST_SUITE_P(By, LostRank,
+                         testing::Values(Loss{SIGKILL, "is gone", 15s}, Loss{SIGSTOP, "has not been heard of", 30s}),
+                         [](const auto& instance) { return instance.param.signal == SIGKILL ? "Kill" : "Stop"; });
+
+TEST_F(RanksTest, WithOtherSettingsAreRefused) {
+  const int64_t port = distributed::free_port();
+  const auto dir = (folder() / "run").string();
+  const auto first = start_rank(0, port, settings(dir));
+  const auto second = start_rank(1, port, settings(dir, {"training.learning_rate=0.5"}));
+  const Result result = first->wait();
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("rank 1 has another configuration than rank 0"));
+  EXPECT_EQ(second->wait().exit_code, 2);
+}
+
+TEST_F(RanksTest, WithoutAPlaceToMeetAreRefused) {
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("RANK", "0", 1);
+  const Result result = train(settings("run"));
+  unsetenv("WORLD_SIZE");
+  unsetenv("RANK");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_FALSE(std::filesystem::exists(folder() / "run"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::e2e
