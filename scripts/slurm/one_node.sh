@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tries scripts/slurm/train.sbatch with a SLURM of one node on this machine, on the CPU: a run that its time limit puts
-# back in the queue, also by hand, is to have the same losses, to the last digit, as one that was never stopped.
+# back in the queue, also by hand, is to have the same losses, to the last digit, as one that was never stopped; two
+# tasks of srun, put back in the queue as well, are to have them but for rounding.
 #
 #   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge python3-numpy python3-pil
 #   VLMTRAIN=build/release/vlmtrain scripts/slurm/one_node.sh
@@ -132,20 +133,35 @@ wait_until 1200 "end of the run that is stopped" is_over "$stopped"
 whole=$(submit whole --time=60)
 wait_until 1200 "end of the run that is not stopped" is_over "$whole"
 
-for job in stopped whole; do
+ranks=$(submit ranks --ntasks=2 --time=60)
+wait_until 120 "first step of two ranks" has_steps ranks 1
+sleep 5
+scancel --batch --signal=USR1 "$ranks"
+wait_until 1200 "end of the run of two ranks" is_over "$ranks"
+
+for job in stopped whole ranks; do
   number=${!job}
   echo "$job: $(state_of "$number") after $(turns_of "$number") requeues, $(wc -l <"$dir/$job/metrics.jsonl") steps"
 done
 grep -h "vlmtrain stopped on request" "$dir/stopped.log" | sed 's/^/  /'
-[[ $(state_of "$stopped") == COMPLETED && $(state_of "$whole") == COMPLETED ]] || fail "a run did not complete"
+[[ $(state_of "$stopped") == COMPLETED && $(state_of "$whole") == COMPLETED && $(state_of "$ranks") == COMPLETED ]] || fail "a run did not complete"
+(($(turns_of "$ranks") >= 1)) || fail "the run of two ranks did not go back in the queue"
+[[ -s $dir/ranks/rank-1.log ]] || fail "srun's tasks did not train together"
 (($(turns_of "$stopped") >= 2)) || fail "fewer than two requeues: set SECONDS_OF_RUN above $seconds_of_run"
-/usr/bin/python3 - "$dir/stopped/metrics.jsonl" "$dir/whole/metrics.jsonl" <<'PYTHON'
+/usr/bin/python3 - "$dir/stopped/metrics.jsonl" "$dir/whole/metrics.jsonl" "$dir/ranks/metrics.jsonl" <<'PYTHON'
 import json, sys
 
 KEYS = ("step", "loss", "grad_norm", "learning_rate", "tokens", "samples")
-stopped, whole = ([[json.loads(line)[key] for key in KEYS] for line in open(name)] for name in sys.argv[1:])
+stopped, whole = ([[json.loads(line)[key] for key in KEYS] for line in open(name)] for name in sys.argv[1:3])
 differing = [a[0] for a, b in zip(stopped, whole) if a != b]
 if len(stopped) != len(whole) or differing:
     sys.exit(f"{len(stopped)} and {len(whole)} steps; {len(differing)} differ, the first is {differing[:1]}")
+# Rounding grows with the steps.
+FIRST = 20
+ranks = [json.loads(line)["loss"] for line in open(sys.argv[3])]
+difference = max(abs(a[1] - b) / a[1] for a, b in zip(whole[:FIRST], ranks))
+if len(ranks) != len(whole) or difference > 1e-4:
+    sys.exit(f"two ranks: {len(ranks)} steps; losses differ by {difference:.1e}")
+print(f"two ranks: {len(ranks)} steps, the losses of the first {FIRST} differ by {difference:.1e} at most")
 print(f"{len(whole)} steps: {', '.join(KEYS)} are equal to the last digit; last loss {whole[-1][1]}")
 PYTHON

@@ -55,7 +55,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
     const std::string variable = *entry;
     if (!own.contains(variable.substr(0, variable.find('=')))) all.push_back(variable);
   }
-  for (const auto& [name, value] : own) all.push_back(name + "=" + value);
+  for (const auto& [name, value] : own) all.push_back(fmt::format("{}={}", name, value));
   return all;
 }
 

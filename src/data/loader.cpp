@@ -53,7 +53,7 @@ class Loader::Impl {
       : records_(records),
         processor_(processor),
         order_(order),
-        settings_(settings),
+        settings_(std::move(settings)),
         cursor_(start.lanes.empty() ? order.start() : std::move(start)),
         ledger_(ledger) {
     check_start();
@@ -67,7 +67,7 @@ class Loader::Impl {
                         .made = {},
                         .held_back = {}});
     }
-    ahead_ = std::make_unique<UnitsAhead>(order, cursor_, settings.global_batch_size);
+    ahead_ = std::make_unique<UnitsAhead>(order, cursor_, settings_.global_batch_size);
     stream_.emplace(
         [this] { return std::optional{next_ahead()}; },
         [this, dropped = dropped_samples()](int64_t index) {
@@ -75,7 +75,7 @@ class Loader::Impl {
           return is_wanted ? make_sample(processor_, records_.at(index), index) : Sample();
         },
         SampleStream::Settings{
-            .workers = settings.num_workers, .ahead = samples_ahead(), .bytes_ahead = settings.bytes_ahead});
+            .workers = settings_.num_workers, .ahead = samples_ahead(), .bytes_ahead = settings_.bytes_ahead});
   }
 
   ~Impl() { summarize(); }
@@ -477,7 +477,7 @@ class Loader::Impl {
 
 Loader::Loader(const io::Records& records, const SampleProcessor& processor, const DrawOrder& order,
                LoaderSettings settings, Cursor start, Ledger& ledger)
-    : impl_(std::make_unique<Impl>(records, processor, order, settings, std::move(start), ledger)) {}
+    : impl_(std::make_unique<Impl>(records, processor, order, std::move(settings), std::move(start), ledger)) {}
 
 Loader::~Loader() = default;
 

@@ -163,7 +163,7 @@ void Ranks::guarded(const Act& act) {
   }
 }
 
-Ranks::Ranks(const Launch& launch, RanksSettings settings) : launch_(launch) {
+Ranks::Ranks(const Launch& launch, const RanksSettings& settings) : launch_(launch) {
   quieten_c10d();
   group_ = std::make_unique<Group>(launch, settings);
 }

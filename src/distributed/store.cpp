@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <utility>
+
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::distributed {
@@ -43,6 +45,8 @@ c10::intrusive_ptr<c10d::TCPStore> open(const Launch& launch, bool is_server, st
 }  // namespace
 
 struct SharedTexts::Store {
+  explicit Store(c10::intrusive_ptr<c10d::TCPStore> store) : own(std::move(store)) {}
+
   c10::intrusive_ptr<c10d::TCPStore> own;
 };
 

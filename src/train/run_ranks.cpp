@@ -9,6 +9,7 @@
 #include <climits>
 #include <vector>
 
+#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/unfinished.h"
@@ -38,7 +39,11 @@ RunRanks::RunRanks(const std::optional<distributed::Launch>& launch) {
     consensus_ = std::make_unique<engine::Consensus>();
     return;
   }
-  ranks_ = std::make_unique<distributed::Ranks>(*launch, distributed::RanksSettings{.on_stuck = leave});
+  ranks_ = std::make_unique<distributed::Ranks>(
+      *launch, distributed::RanksSettings{.on_stuck = [this](const distributed::Failure& failure) {
+        const auto nothing_is_half_written = while_writing();
+        leave(failure);
+      }});
   consensus_ = std::make_unique<distributed::RankConsensus>(*ranks_);
   if (writes()) {
     spdlog::info("{} ranks, started by {}, meet at {}:{}", launch->world_size, launch->launcher, launch->host,
@@ -72,6 +77,13 @@ void RunRanks::check_same(const std::string& what, const std::string& own) const
   if (others.empty()) return;
   throw usage_error("rank {} has another {} than rank 0 ({}, not {}); give all ranks the same", fmt::join(others, ", "),
                     what, all[others.front()], all.front());
+}
+
+std::string RunRanks::traffic_words(int64_t steps) const {
+  if (is_alone() || steps == 0) return {};
+  const auto& [bytes, calls] = ranks_->traffic();
+  return fmt::format("ranks added up {} in {:.1f} sums a step", format_bytes(bytes / steps),
+                     static_cast<double>(calls) / static_cast<double>(steps));
 }
 
 void RunRanks::telling_failures(const std::function<void()>& act) const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -34,10 +35,17 @@ class RunRanks {
   /// Throws UserError (kUsage) in all ranks, which names those that have another text than rank 0.
   void check_same(const std::string& what, const std::string& own) const;
 
+  /// Held while something is written that takes long: a lost rank does not end this process meanwhile.
+  [[nodiscard]] std::unique_lock<std::mutex> while_writing() const { return std::unique_lock(writing_); }
+
+  /// What ranks have told each other in so many steps, for people; empty for a process by itself.
+  std::string traffic_words(int64_t steps) const;
+
   /// Calls `act`; what it throws is told to the other ranks, and is thrown again.
   void telling_failures(const std::function<void()>& act) const;
 
  private:
+  mutable std::mutex writing_;
   std::unique_ptr<distributed::Ranks> ranks_;
   std::unique_ptr<engine::Consensus> consensus_;
   int64_t on_this_machine_ = 1;

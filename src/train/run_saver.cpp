@@ -23,6 +23,7 @@ void RunSaver::save() {
 }
 
 void RunSaver::write_checkpoint() {
+  const auto writing = ranks_.while_writing();
   is_saving_ = true;
   run_.state.task_balance = run_.tasks->state();
   const auto folder = run_.checkpoints.save(run_.state, *run_.model, run_.training->optimizer, run_.ledger, *run_.base,

@@ -104,6 +104,9 @@ class Trainer {
       if (!is_to_stop()) run_.plan->remember(beside_allocator_bytes_, most_, step_times_);
     }
     if (run_.host) run_.host->compare(run_.state.step);
+    if (const auto words = ranks_.traffic_words(run_.state.step + 1 - first_step_); !words.empty()) {
+      spdlog::info("{}", words);
+    }
     if (predictions_) predictions_->finish();
     callbacks_.end(/*well=*/true);
     TrainingSummary summary{

@@ -6,6 +6,7 @@
 namespace vlmtrain::e2e {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -222,6 +223,35 @@ TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitIsCutInsteadOfKilled) {
   EXPECT_THAT(result.err, HasSubstr("over the run's limit of"));
   EXPECT_GT(plan()["measured"]["refused_allocations"], 0);
   EXPECT_LE(plan()["measured"]["allocated_peak_bytes"], plan()["limit_bytes"]);
+  const auto steps = step_lines("run/metrics.jsonl");
+  ASSERT_EQ(steps.size(), losses.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_NEAR(steps[i]["loss"].get<double>(), losses[i]["loss"].get<double>(), 1e-4);
+  }
+}
+
+/// Each rank has its own samples, so that they fail in other micro-batches; the step is done again in both.
+TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitOfARankIsDoneAgainInAll) {
+  const auto train_in_two = [this](std::vector<std::string> overrides) {
+    overrides.emplace_back("training.global_batch_size=8");
+    auto arguments = train_arguments(overrides);
+    arguments.insert(arguments.end(), {"--launch", "2"});
+    return run(arguments);
+  };
+  ASSERT_EQ(train_in_two({}).exit_code, 0);
+  const auto ample = plan();
+  const auto losses = step_lines("run/metrics.jsonl");
+  std::filesystem::remove_all(folder() / "run");
+  const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
+  const auto standing = ample["memory"]["weights_bytes"].get<double>() +
+                        ample["memory"]["gradients_bytes"].get<double>() +
+                        ample["memory"]["optimizer_bytes"].get<double>();
+  const Result result =
+      train_in_two({"training.micro_batch_size=4", "memory.recompute=none", "memory.allow_splits=true",
+                    limit_that_leaves(ample, standing + 0.7 * (peak - standing), /*with_kept=*/false)});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(read_text(folder() / "run/events.jsonl") + read_text(folder() / "run/rank-1.log"),
+              AllOf(HasSubstr("over the run's limit of"), HasSubstr("in another process")));
   const auto steps = step_lines("run/metrics.jsonl");
   ASSERT_EQ(steps.size(), losses.size());
   for (size_t i = 0; i < steps.size(); ++i) {

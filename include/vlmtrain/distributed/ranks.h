@@ -43,7 +43,7 @@ class Ranks {
  public:
   /// Waits for all others. Throws UserError: kUsage where the port is in use or nobody listens there; kFailed where
   /// ranks do not come, with their numbers.
-  explicit Ranks(const Launch& launch, RanksSettings settings = {});
+  explicit Ranks(const Launch& launch, const RanksSettings& settings = {});
   /// Waits for the others to come here too, unless there was a failure.
   ~Ranks();
   Ranks(const Ranks&) = delete;
