@@ -20,6 +20,8 @@ constexpr auto kToExplain = 10s;
 /// What a rank may take to come to an end by itself once it knows of a failure, or while it does not.
 constexpr auto kToNotice = 4s;
 constexpr auto kToSayGoodbye = 5s;
+/// That rank 0 waits for the others to hear of a failure; a lost one does not.
+constexpr auto kToHear = 2s;
 
 constexpr const char* kFailure = "failure";
 
@@ -34,6 +36,11 @@ std::string done_of(int64_t rank) {
 /// Who has seen that all are done: rank 0 goes last, for it holds what the others ask.
 std::string gone_of(int64_t rank) {
   return fmt::format("gone/{}", rank);
+}
+
+/// Who has heard of the failure.
+std::string heard_of(int64_t rank) {
+  return fmt::format("heard/{}", rank);
 }
 
 std::string text_of(const Failure& failure) {
@@ -93,7 +100,9 @@ std::optional<Failure> Watch::await_failure() {
 
 void Watch::settle(const Failure& failure) {
   const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = failure;
+  if (failure_) return;
+  failure_ = failure;
+  hear_until_ = Clock::now() + kToHear;
   changed_.notify_all();
 }
 
@@ -117,8 +126,8 @@ void Watch::talk() {
       std::unique_lock lock(mutex_);
       talked_ = Clock::now();
       changed_.notify_all();
-      if (failure_ || (is_done_ && are_all_done_)) return;
-      const auto pause = is_done_ ? kBeatAtTheEnd : kBeat;
+      if (are_all_done_ || Clock::now() > hear_until_) return;
+      const auto pause = is_done_ || failure_ ? kBeatAtTheEnd : kBeat;
       changed_.wait_for(lock, pause, [this, is_done = is_done_] { return (own_ && !is_told_) || is_done_ != is_done; });
     }
   } catch (const std::exception&) {
@@ -145,12 +154,10 @@ void Watch::exchange(SharedTexts& texts, int64_t beat) {
     is_done = is_done_;
   }
   if (own) texts.set_first(kFailure, text_of(*own));
-  if (texts.has({kFailure})) {
-    settle(failure_in(texts.get({kFailure}).front()));
-  } else if (launch_.rank == 0) {
-    look_for_lost(texts);
-  }
-  const bool are_all_done = is_done && say_goodbye(texts);
+  if (!texts.has({kFailure}) && launch_.rank == 0) look_for_lost(texts);
+  const bool is_failed = texts.has({kFailure});
+  if (is_failed) settle(failure_in(texts.get({kFailure}).front()));
+  const bool are_all_done = is_failed ? tell_of_hearing(texts) : is_done && say_goodbye(texts);
   const std::lock_guard lock(mutex_);
   is_told_ = own.has_value();
   are_all_done_ = are_all_done;
@@ -169,6 +176,14 @@ bool Watch::say_goodbye(SharedTexts& texts) const {
   return true;
 }
 
+bool Watch::tell_of_hearing(SharedTexts& texts) const {
+  texts.set(heard_of(launch_.rank), "");
+  if (launch_.rank != 0) return true;
+  std::vector<std::string> heard;
+  for (int64_t rank = 0; rank < launch_.world_size; ++rank) heard.push_back(heard_of(rank));
+  return texts.has(heard);
+}
+
 void Watch::look_for_lost(SharedTexts& texts) {
   const auto now = Clock::now();
   for (int64_t rank = 1; rank < launch_.world_size; ++rank) {
@@ -182,9 +197,8 @@ void Watch::look_for_lost(SharedTexts& texts) {
       if (now - heard.at > silence()) reason = lost_words(rank);
     }
     if (reason.empty()) continue;
-    const Failure failure{.rank = rank, .code = ExitCode::kFailed, .reason = reason};
-    texts.set_first(kFailure, text_of(failure));
-    return settle(failure_in(texts.get({kFailure}).front()));
+    texts.set_first(kFailure, text_of({.rank = rank, .code = ExitCode::kFailed, .reason = reason}));
+    return;
   }
 }
 

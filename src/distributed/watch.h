@@ -42,6 +42,8 @@ class Watch {
   void exchange(SharedTexts& texts, int64_t beat);
   /// Whether this rank may go.
   bool say_goodbye(SharedTexts& texts) const;
+  /// The same, where there was a failure.
+  bool tell_of_hearing(SharedTexts& texts) const;
   void look_for_lost(SharedTexts& texts);
   void guard();
   void settle(const Failure& failure);
@@ -60,6 +62,7 @@ class Watch {
   bool is_known_ = false;   // to this rank's own thread
   bool is_done_ = false;
   bool are_all_done_ = false;
+  Clock::time_point hear_until_ = Clock::time_point::max();  // where there was a failure
   Clock::time_point talked_ = Clock::now();
   std::vector<Heard> heard_;  // by rank; of the talking thread
   std::jthread guard_;

@@ -59,13 +59,15 @@ struct Heard {
   std::chrono::steady_clock::duration after{};
 };
 
-TEST(RanksTest, TheFirstFailureIsWhatAllSay) {
+class FailingRank : public testing::TestWithParam<int64_t> {};
+
+TEST_P(FailingRank, SaysWhatAllSay) {
   std::mutex mutex;
   std::vector<Heard> all;
   as_ranks(3, [&](const Launch& launch) {
     Ranks ranks(launch);
     ranks.each("begin");
-    if (launch.rank == 1) {
+    if (launch.rank == GetParam()) {
       ranks.fail(ExitCode::kBadData, "sample q7 cannot be read");
       return;  // its group goes, and with it the connections
     }
@@ -79,17 +81,19 @@ TEST(RanksTest, TheFirstFailureIsWhatAllSay) {
   });
   ASSERT_EQ(all.size(), 2U);
   for (const Heard& heard : all) {
-    EXPECT_EQ(heard.text, "rank 1: sample q7 cannot be read");
+    EXPECT_EQ(heard.text, fmt::format("rank {}: sample q7 cannot be read", GetParam()));
     EXPECT_EQ(heard.code, ExitCode::kBadData);
     EXPECT_LT(heard.after, 10s);
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Each, FailingRank, testing::Values(0, 1, 2));
+
 TEST(RanksTest, WhoDoesNotComeIsNamed) {
   as_ranks(4, [](const Launch& launch) {
     if (launch.rank % 2 == 1) return;
     try {
-      const Ranks ranks(launch, {.to_meet = 500ms});
+      const Ranks ranks(launch, {.to_meet = 3s});
       ADD_FAILURE() << "they are not all there";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kFailed);
