@@ -88,7 +88,7 @@ CONFIG
 
 settings() {  # folder of the run, steps
   printf '%s\n' "model.path=$dir/model" "data.train=$dir/data/train.json" "data.eval=" "data.image_root=$dir/data" \
-    "training.max_steps=$2" "output.dir=$dir/$1" output.save_steps=0
+    "training.max_steps=$2" training.micro_batch_size=4 "output.dir=$dir/$1" output.save_steps=0
 }
 
 steps_of_a_run() {

@@ -397,8 +397,8 @@ TEST_F(PlanCommandTest, RanksShareTheGlobalBatch) {
   EXPECT_GT(json["memory"]["communication_bytes"], 0);
 }
 
-TEST_F(PlanCommandTest, SeveralRanksAreSaidNotToTrainYet) {
-  constexpr const char* kWarning = "training on several ranks is not there yet";
+TEST_F(PlanCommandTest, SeveralGpusAreSaidNotToTrainYet) {
+  constexpr const char* kWarning = "training on several GPUs is not there yet";
   const Result ranks = plan({"--gpu", "a100-80", "--model", "smolvlm-tiny", "--world-size", "2", "--json"});
   EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
   EXPECT_THAT(ranks.err, AllOf(HasSubstr("--world-size 2"), HasSubstr(kWarning)));

@@ -71,7 +71,7 @@ TEST(ConfigTest, KeysOfOtherTrainersNameTheirCounterpart) {
       {"cutoff_len", "data.max_length"},
       {"model_name_or_path", "model.path"},
       {"load_in_4bit", "model.quantization: nf4"},
-      {"deepspeed", "there is no training on several ranks"},
+      {"deepspeed", "--launch"},
       {"learning_rate", "did you mean training.learning_rate?"},
       {"data.learning_rate", "did you mean training.learning_rate?"}};
   for (const auto& [word, here] : kWords) {
