@@ -48,17 +48,6 @@ int64_t free_port() {
   return ntohs(address.sin_port);
 }
 
-/// This process's variables, with others in their place.
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& own) {
-  std::vector<std::string> all;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string variable = *entry;
-    if (!own.contains(variable.substr(0, variable.find('=')))) all.push_back(variable);
-  }
-  for (const auto& [name, value] : own) all.push_back(fmt::format("{}={}", name, value));
-  return all;
-}
-
 class LocalRanks {
  public:
   explicit LocalRanks(int64_t count) : count_(count) {
@@ -99,7 +88,7 @@ class LocalRanks {
       const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
       variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / count_));
     }
-    auto environment = environment_with(variables);
+    auto environment = environment_with(variables, [](std::string_view) { return true; });
     auto arguments = own_arguments();
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);

@@ -15,6 +15,7 @@
 
 #include "data/bad_sample_log.h"
 #include "data/problem.h"
+#include "data/shrunk_numbers.h"
 #include "data/units_ahead.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
@@ -157,17 +158,14 @@ class Loader::Impl {
     return !bad.empty();
   }
 
-  /// {"bad": [[index, reason, message, is dropped whatever the policy]], "shrunk": [[seed, …]]}; "" for neither.
+  /// {"bad": [[index, reason, message, is dropped whatever the policy]], "shrunk": [[seed, numbers]]}; "" for neither.
   std::string words_of(const GlobalBatch& batch) const {
     auto bad = nlohmann::json::array(), shrunk = nlohmann::json::array();
     for (const auto& [index, problem] : bad_) {
       bad.push_back({index, problem.reason, problem.message, problem.is_dropped});
     }
     for (const Sample& sample : batch.samples) {
-      if (!sample.shrunk) continue;
-      const Shrunk& lost = *sample.shrunk;
-      shrunk.push_back({sample.seed, lost.tokens, lost.pixels, lost.tokens_left, lost.pixels_left,
-                        lost.image_max_pixels, lost.frame_max_pixels});
+      if (sample.shrunk) shrunk.push_back({sample.seed, numbers_of(*sample.shrunk)});
     }
     if (bad.empty() && shrunk.empty()) return {};
     return nlohmann::json{{"bad", std::move(bad)}, {"shrunk", std::move(shrunk)}}.dump(
@@ -176,13 +174,7 @@ class Loader::Impl {
 
   static void take_shrunk(GlobalBatch& batch, const nlohmann::json& entry) {
     const auto sample = std::ranges::find(batch.elsewhere, entry.at(0).get<uint64_t>(), &SampleElsewhere::seed);
-    if (sample == batch.elsewhere.end()) return;
-    sample->shrunk = Shrunk{.tokens = entry.at(1),
-                            .pixels = entry.at(2),
-                            .tokens_left = entry.at(3),
-                            .pixels_left = entry.at(4),
-                            .image_max_pixels = entry.at(5),
-                            .frame_max_pixels = entry.at(6)};
+    if (sample != batch.elsewhere.end()) sample->shrunk = shrunk_in(entry.at(1));
   }
 
   struct LaneState {

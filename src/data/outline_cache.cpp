@@ -8,6 +8,7 @@
 #include <exception>
 #include <system_error>
 
+#include "data/shrunk_numbers.h"
 #include "vlmtrain/base/log.h"
 
 namespace vlmtrain::data {
@@ -57,20 +58,6 @@ void add_files_of(const io::Medium& medium, std::vector<std::string>& files) {
   if (!medium.bytes && medium.frames.empty()) files.push_back(medium.path);
 }
 
-Json numbers_of(const Shrunk& shrunk) {
-  return {shrunk.tokens,      shrunk.pixels,           shrunk.tokens_left,
-          shrunk.pixels_left, shrunk.image_max_pixels, shrunk.frame_max_pixels};
-}
-
-Shrunk cached_shrunk(const Json& numbers) {
-  return {.tokens = numbers.at(0),
-          .pixels = numbers.at(1),
-          .tokens_left = numbers.at(2),
-          .pixels_left = numbers.at(3),
-          .image_max_pixels = numbers.at(4),
-          .frame_max_pixels = numbers.at(5)};
-}
-
 /// What is not bytes of three colours on a plane says so at the end.
 Json numbers_of(const CachedShape& cached) {
   const SampleShape& shape = cached.shape;
@@ -102,7 +89,7 @@ CachedShape shape_from(const Json& numbers) {
   cached.id = numbers.at(++place);
   cached.task = numbers.at(++place);
   cached.files = numbers.at(++place).get<std::vector<std::string>>();
-  if (const Json& shrunk = numbers.at(++place); !shrunk.is_null()) cached.shrunk = cached_shrunk(shrunk);
+  if (const Json& shrunk = numbers.at(++place); !shrunk.is_null()) cached.shrunk = shrunk_in(shrunk);
   if (numbers.size() > ++place) {
     const Json& other = numbers.at(place);
     shape.row.dtype = other.at(0);

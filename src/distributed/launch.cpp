@@ -1,9 +1,9 @@
 #include "vlmtrain/distributed/launch.h"
 
-#include <charconv>
 #include <cstdlib>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::distributed {
@@ -15,10 +15,7 @@ constexpr int64_t kMostPorts = 65535;
 /// Nothing where it is not set or is no number: something else may go by that name.
 std::optional<int64_t> number_in(const Environment& environment, const char* name) {
   const auto text = environment(name);
-  if (!text) return std::nullopt;
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  return error == std::errc() && end == text->data() + text->size() ? std::optional{number} : std::nullopt;
+  return text ? number_behind("", *text) : std::nullopt;
 }
 
 int64_t port_in(const Environment& environment) {

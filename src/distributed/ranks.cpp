@@ -14,8 +14,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
-#include <array>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -24,6 +22,7 @@
 
 #include "distributed/store.h"
 #include "distributed/watch.h"
+#include "vlmtrain/base/host_name.h"
 
 namespace vlmtrain::distributed {
 
@@ -33,9 +32,7 @@ namespace {
 constexpr auto kNoTimeout = std::chrono::hours(24);
 
 std::string name_of_process() {
-  std::array<char, HOST_NAME_MAX + 1> host{};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("process {} on {}", getpid(), host.data());
+  return fmt::format("process {} on {}", getpid(), host_name());
 }
 
 std::string here(int64_t rank) {

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <atomic>
 #include <cctype>
 #include <cerrno>
@@ -17,15 +16,15 @@
 #include <string_view>
 #include <system_error>
 
+#include "vlmtrain/base/host_name.h"
+
 namespace vlmtrain::io {
 namespace {
 
 std::string machine_name() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  std::string name;
-  for (const char* c = host.data(); *c != '\0'; ++c) {
-    name += std::isalnum(static_cast<unsigned char>(*c)) ? *c : '-';
+  std::string name = host_name();
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
   }
   struct stat process_namespace {};
   if (stat("/proc/self/ns/pid", &process_namespace) == 0) {

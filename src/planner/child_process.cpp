@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <vector>
 
 #include "vlmtrain/base/error.h"
@@ -32,19 +33,6 @@ Ends make_connection() {
     throw run_error("no connection to a rehearsal process can be made: {}", std::strerror(errno));
   }
   return {ends[0], ends[1]};
-}
-
-/// This process's environment, but for what would change a rehearsal, with `changes`.
-std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& changes) {
-  std::vector<std::string> entries;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    bool changed = !reaches_rehearsals(text.substr(0, text.find('=')));
-    for (const auto& [name, value] : changes) changed |= text.starts_with(name + "=");
-    if (!changed) entries.emplace_back(text);
-  }
-  for (const auto& [name, value] : changes) entries.push_back(name + "=" + value);
-  return entries;
 }
 
 /// In which the child sees no request to stop: that is for the run it belongs to. It dies of a broken pipe.
@@ -115,9 +103,10 @@ ChildProcess::ChildProcess(const VirtualCard& card) {
   posix_spawn_file_actions_adddup2(&actions, requests.theirs, STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, answers.theirs, STDOUT_FILENO);
   std::vector<std::string> arguments{"vlmtrain", "rehearse"};
-  auto changes = environment_of(card);
-  changes.emplace_back(kParentVariable, std::to_string(parent_to_die_with()));
-  std::vector<std::string> environment = environment_with(changes);
+  const auto of_card = environment_of(card);
+  std::map<std::string, std::string> changes(of_card.begin(), of_card.end());
+  changes[kParentVariable] = std::to_string(parent_to_die_with());
+  std::vector<std::string> environment = environment_with(changes, reaches_rehearsals);
   const int error = posix_spawn(&process_, "/proc/self/exe", &actions, SpawnAttributes().get(),
                                 exec_pointers(arguments).data(), exec_pointers(environment).data());
   posix_spawn_file_actions_destroy(&actions);

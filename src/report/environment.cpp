@@ -55,6 +55,10 @@ nlohmann::ordered_json gpu_json(const GpuDescription& gpu) {
 
 }  // namespace
 
+std::string Environment::commit_of_program() {
+  return kBuildCommit;
+}
+
 Environment Environment::collect(at::Device device) {
   utsname system{};
   uname(&system);

@@ -2,12 +2,12 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <span>
 
 #include "report/base64.h"
 #include "report/tensorboard_event.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/host_name.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/report/event.h"
 #include "vlmtrain/report/progress.h"
@@ -16,15 +16,15 @@ namespace vlmtrain::report {
 
 namespace {
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+std::string known_host_name() {
+  const std::string name = host_name();
+  return name.empty() ? "unknown" : name;
 }
 
 /// TensorBoard reads the files of a folder in the order of their names; two of one process and second get a number.
 std::filesystem::path new_file(const std::filesystem::path& folder) {
-  const std::string name =
-      fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(unix_seconds()), host_name(), getpid());
+  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(unix_seconds()),
+                                       known_host_name(), getpid());
   std::filesystem::path path = folder / name;
   for (int number = 1; std::filesystem::exists(path); ++number) path = folder / fmt::format("{}.{}", name, number);
   return path;

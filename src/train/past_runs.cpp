@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -15,6 +14,7 @@
 
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
@@ -44,11 +44,6 @@ struct Entry {
   RunPlace place;
   PastRuns past;
 };
-
-std::string host_name() {
-  std::array<char, kLongestWord> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 UserError damaged(const std::filesystem::path& file, const std::string& what) {
   return data_error("{}: {}", file.string(), what);

@@ -5,7 +5,6 @@
 
 #include <fmt/chrono.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -13,6 +12,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/file_lock.h"
 
@@ -23,9 +23,7 @@ namespace {
 constexpr size_t kMostHolderBytes = 512;
 
 std::string this_holder() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), host.data(),
+  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), host_name(),
                      fmt::gmtime(std::time(nullptr)));
 }
 

@@ -5,12 +5,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <climits>
 #include <vector>
 
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/unfinished.h"
 
@@ -24,12 +23,6 @@ namespace {
   spdlog::error("{}; this rank ends with it", failure.text());
   spdlog::shutdown();
   _exit(static_cast<int>(failure.code));
-}
-
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 }  // namespace

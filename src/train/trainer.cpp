@@ -524,7 +524,7 @@ TrainingSummary train(const Config& config, const std::string& resolved_yaml, at
   const RunRanks ranks(launch);
   TrainingSummary summary;
   ranks.telling_failures([&] {
-    ranks.check_same("program", report::Environment::collect(device).commit);
+    ranks.check_same("program", report::Environment::commit_of_program());
     ranks.check_same("configuration", ContentHash().add(resolved_yaml).text());
     summary = train_as_rank(config, resolved_yaml, device, ranks, quiet);
   });

@@ -15,6 +15,23 @@ constexpr double kGigabyte = 1e9;
 /// Runs on the CPU with little memory. The model is tiny, so that all but nothing is the program itself.
 class HostMemoryRun : public CommandTest {
  protected:
+  /// Bytes of tensors that are there all the time, and at most.
+  static std::pair<double, double> standing_and_peak(const nlohmann::ordered_json& plan) {
+    const auto& memory = plan["memory"];
+    const auto bytes = [&](const char* of) { return memory[of].get<double>(); };
+    return {bytes("weights_bytes") + bytes("gradients_bytes") + bytes("optimizer_bytes"),
+            bytes("allocated_peak_bytes")};
+  }
+
+  /// Losses as they were, after a run with little memory.
+  void expect_losses(const std::vector<nlohmann::ordered_json>& expected) const {
+    const auto steps = step_lines("run/metrics.jsonl");
+    ASSERT_EQ(steps.size(), expected.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      EXPECT_NEAR(steps[i]["loss"].get<double>(), expected[i]["loss"].get<double>(), 1e-4);
+    }
+  }
+
   nlohmann::ordered_json plan() const { return json_file("run/plan.json"); }
 
   /// memory.limit_gb with which so many bytes are left for tensors, going by a plan that was made.
@@ -56,10 +73,7 @@ TEST_F(HostMemoryRun, GoesWithLessMemoryInSmallerPieces) {
   const auto losses = step_lines("run/metrics.jsonl");
   std::filesystem::remove_all(folder() / "run");
 
-  const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
-  const auto standing = ample["memory"]["weights_bytes"].get<double>() +
-                        ample["memory"]["gradients_bytes"].get<double>() +
-                        ample["memory"]["optimizer_bytes"].get<double>();
+  const auto [standing, peak] = standing_and_peak(ample);
   ASSERT_EQ(ample["micro_batch_size"], 4);
   const Result result = train({limit_that_leaves(ample, standing + (peak - standing) / 2)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -213,21 +227,14 @@ TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitIsCutInsteadOfKilled) {
   const auto ample = plan();
   const auto losses = step_lines("run/metrics.jsonl");
   std::filesystem::remove_all(folder() / "run");
-  const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
-  const auto standing = ample["memory"]["weights_bytes"].get<double>() +
-                        ample["memory"]["gradients_bytes"].get<double>() +
-                        ample["memory"]["optimizer_bytes"].get<double>();
+  const auto [standing, peak] = standing_and_peak(ample);
   const Result result = train({"training.micro_batch_size=4", "memory.recompute=none", "memory.allow_splits=true",
                                limit_that_leaves(ample, standing + 0.7 * (peak - standing), /*with_kept=*/false)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("over the run's limit of"));
   EXPECT_GT(plan()["measured"]["refused_allocations"], 0);
   EXPECT_LE(plan()["measured"]["allocated_peak_bytes"], plan()["limit_bytes"]);
-  const auto steps = step_lines("run/metrics.jsonl");
-  ASSERT_EQ(steps.size(), losses.size());
-  for (size_t i = 0; i < steps.size(); ++i) {
-    EXPECT_NEAR(steps[i]["loss"].get<double>(), losses[i]["loss"].get<double>(), 1e-4);
-  }
+  expect_losses(losses);
 }
 
 /// Each rank has its own samples, so that they fail in other micro-batches; the step is done again in both.
@@ -242,21 +249,14 @@ TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitOfARankIsDoneAgainInAll) {
   const auto ample = plan();
   const auto losses = step_lines("run/metrics.jsonl");
   std::filesystem::remove_all(folder() / "run");
-  const auto peak = ample["memory"]["allocated_peak_bytes"].get<double>();
-  const auto standing = ample["memory"]["weights_bytes"].get<double>() +
-                        ample["memory"]["gradients_bytes"].get<double>() +
-                        ample["memory"]["optimizer_bytes"].get<double>();
+  const auto [standing, peak] = standing_and_peak(ample);
   const Result result =
       train_in_two({"training.micro_batch_size=4", "memory.recompute=none", "memory.allow_splits=true",
                     limit_that_leaves(ample, standing + 0.7 * (peak - standing), /*with_kept=*/false)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(read_text(folder() / "run/events.jsonl") + read_text(folder() / "run/rank-1.log"),
               AllOf(HasSubstr("over the run's limit of"), HasSubstr("in another process")));
-  const auto steps = step_lines("run/metrics.jsonl");
-  ASSERT_EQ(steps.size(), losses.size());
-  for (size_t i = 0; i < steps.size(); ++i) {
-    EXPECT_NEAR(steps[i]["loss"].get<double>(), losses[i]["loss"].get<double>(), 1e-4);
-  }
+  expect_losses(losses);
 }
 
 /// The program under a shell that first does `before`.

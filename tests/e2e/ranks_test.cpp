@@ -80,6 +80,17 @@ class RanksTest : public CommandTest {
     for (const char* name : {"WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
     return process;
   }
+
+  /// Two ranks of a long run in the folder run, which have done some steps.
+  std::pair<std::unique_ptr<Process>, std::unique_ptr<Process>> start_two_that_train() const {
+    const int64_t port = distributed::free_port();
+    const auto endless = settings((folder() / "run").string(), {"training.max_steps=100000"});
+    auto first = start_rank(0, port, endless), second = start_rank(1, port, endless);
+    wait_until(*first, [&] {
+      return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
+    });
+    return {std::move(first), std::move(second)};
+  }
 };
 
 struct Variant {
@@ -170,13 +181,7 @@ TEST_F(RanksTest, ANumberThatDoesNotDivideTheBatchIsRefused) {
 }
 
 TEST_F(RanksTest, AStopOfOneStopsAll) {
-  const int64_t port = distributed::free_port();
-  const auto dir = (folder() / "run").string();
-  const auto first = start_rank(0, port, settings(dir, {"training.max_steps=100000"}));
-  const auto second = start_rank(1, port, settings(dir, {"training.max_steps=100000"}));
-  wait_until(*first, [&] {
-    return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
-  });
+  const auto [first, second] = start_two_that_train();
   second->send(SIGTERM);
   const Result result = first->wait();
   EXPECT_EQ(result.exit_code, 75) << result.err;
@@ -195,13 +200,7 @@ struct Loss {
 class LostRank : public RanksTest, public testing::WithParamInterface<Loss> {};
 
 TEST_P(LostRank, EndsAllWithItsName) {
-  const int64_t port = distributed::free_port();
-  const auto dir = (folder() / "run").string();
-  const auto first = start_rank(0, port, settings(dir, {"training.max_steps=100000"}));
-  const auto second = start_rank(1, port, settings(dir, {"training.max_steps=100000"}));
-  wait_until(*first, [&] {
-    return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
-  });
+  const auto [first, second] = start_two_that_train();
   const auto start = std::chrono::steady_clock::now();
   second->send(GetParam().signal);
   const Result result = first->wait();

@@ -32,6 +32,8 @@ struct Environment {
   double start_time = 0;  ///< Unix seconds
   std::string slurm_job_id{};
 
+  /// `commit` alone, which costs nothing.
+  static std::string commit_of_program();
   /// This process, on `device`.
   static Environment collect(at::Device device);
   /// {"host", "kernel", "cpu", "cpu_cores", "memory_bytes", "memory_limit_bytes", "gpu": {"name", "architecture",

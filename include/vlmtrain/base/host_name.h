@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace vlmtrain {
+
+/// Of this machine, as gethostname() has it; empty where it has none.
+std::string host_name();
+
+}  // namespace vlmtrain
