@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A folder that runs where LibTorch's wheel is and none of Debian's packages are: vlmtrain, gpu_tests and the stand-ins for
-# the CUDA libraries (vgpu/).
+# the CUDA libraries (vgpu/), and the plug-in for NCCL.
 #
 #   scripts/make_portable.sh [--program-alone] [FOLDER [BUILD]]     default: portable, and build/portable of the preset "portable"
 #
@@ -30,6 +30,8 @@ while read -r library; do
   strip --strip-unneeded -o "$folder/vgpu/$(basename "$library")" "$library"
 done < <(find "$build/vgpu" -type f)
 
+strip --strip-unneeded -o "$folder/libvlmtrain_nccl.so" "$build/libvlmtrain_nccl.so"
+
 needed() { objdump -p "$1" | awk '$1 == "NEEDED" { print $2 }'; }
 bad=0
 for program in "${programs[@]}"; do
@@ -40,7 +42,7 @@ for program in "${programs[@]}"; do
     esac
   done
 done
-files=("${programs[@]/#/$folder/}" "$folder"/vgpu/*)
+files=("${programs[@]/#/$folder/}" "$folder/libvlmtrain_nccl.so" "$folder"/vgpu/*)
 for file in "${files[@]}"; do
   path=$(objdump -p "$file" | awk '$1 == "RPATH" || $1 == "RUNPATH" { print $2 }')
   if [[ $path != '$ORIGIN/'* && $path != '$ORIGIN' ]]; then

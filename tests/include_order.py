@@ -9,7 +9,8 @@ import sys
 import tempfile
 
 # The stand-ins for CUDA's libraries must not drag LibTorch or our libraries into themselves; nor must a plug-in.
-ONLY = {"vgpu": {"vlmtrain/memory/gpu_table.h"}, "parquet": {"vlmtrain/io/row_file.h"}}
+ONLY = {"vgpu": {"vlmtrain/memory/gpu_table.h"}, "parquet": {"vlmtrain/io/row_file.h"},
+        "nccl": {"vlmtrain/distributed/nccl.h"}}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]((?:vlmtrain/)?)([a-z0-9_]+)(/[^">]+)[">]', re.MULTILINE)
 

@@ -88,6 +88,8 @@ ExitCode report_unforeseen(const std::exception& error) {
 ExitCode report_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
+  } catch (const SaidElsewhere& error) {
+    return error.code();
   } catch (const UserError& error) {
     std::fprintf(stderr, "vlmtrain: error: %s\n", printable_message(error.what()).c_str());
     return error.code();

@@ -1,5 +1,7 @@
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "app/command.h"
@@ -12,6 +14,7 @@
 #include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/run_files.h"
+#include "vlmtrain/train/setup.h"
 #include "vlmtrain/train/trainer.h"
 
 namespace vlmtrain::app {
@@ -38,18 +41,33 @@ std::string resolved(train::Config& config, const OptionTable& options) {
   return yaml;
 }
 
+/// What every rank would find is said once.
+void check_before_launch(const Arguments& arguments) {
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(arguments.config, unknown) &&
+      std::filesystem::exists(arguments.config, unknown)) {
+    throw usage_error("--config {}: with --launch each rank reads it, so it has to be a file", arguments.config);
+  }
+  train::Config config;
+  train::declare(config).read(arguments.config, arguments.overrides);
+  train::check_keys(config);
+  train::check_ranks(config, arguments.launch);
+  static_cast<void>(virtual_card(arguments.device));
+}
+
 ExitCode train(const Arguments& arguments) {
   start_log(arguments.quiet);
   const auto launch = distributed::launch_of_process();
   if (launch) {
     end_with_launcher();
   } else if (arguments.launch > 1) {
+    check_before_launch(arguments);
     return launch_ranks(arguments.launch);
   }
   const bool reports = !launch || launch->rank == 0;
   // What starts the program once more comes before the configuration: one from a pipe can be read once.
   if (const auto card = virtual_card(arguments.device); card && !planner::on_virtual_card()) planner::restart_on(*card);
-  const at::Device device = open_device(arguments.device);
+  const at::Device device = open_device(launch ? device_of_rank(arguments.device, *launch) : arguments.device);
   if (device.is_cpu()) let_openmp_threads_sleep();
   train::Config config;
   OptionTable options = train::declare(config);

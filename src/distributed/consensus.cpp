@@ -50,8 +50,10 @@ void RankConsensus::add_up(const at::Tensor& own) const {
 }
 
 std::vector<int64_t> RankConsensus::together(std::vector<int64_t> own) const {
-  std::set<int64_t> all;
-  for (const auto& text : ranks_.each(bytes_of(own))) {
+  const std::string own_text = bytes_of(own);
+  std::set<int64_t> all(own.begin(), own.end());
+  for (const auto& text : ranks_.each(own_text)) {
+    if (text == own_text) continue;  // as most do
     const auto numbers = values_in<int64_t>(text);
     all.insert(numbers.begin(), numbers.end());
   }

@@ -6,23 +6,22 @@
 
 #include <unistd.h>
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <thread>
-#include <utility>
 
+#include "distributed/backends.h"
+#include "distributed/nccl_plugin.h"
+#include "distributed/still_backend.h"
 #include "distributed/store.h"
 #include "distributed/watch.h"
 #include "vlmtrain/base/host_name.h"
+#include "vlmtrain/vgpu/counters.h"
 
 namespace vlmtrain::distributed {
 
@@ -105,98 +104,68 @@ std::string Failure::text() const {
 class Ranks::Group {
  public:
   Group(const Launch& launch, const RanksSettings& settings)
-      : texts_(launch, launch.rank == 0, settings.to_meet),
-        watch_(launch, settings, Meeting(texts_, launch, settings.to_meet).names()) {
-    auto store =
-        c10::make_intrusive<c10d::PrefixStore>("gloo", c10::intrusive_ptr<c10d::Store>::reclaim_copy(&texts_.store()));
-    auto options = c10d::ProcessGroupGloo::Options::create_default(kNoTimeout);
-    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, static_cast<int>(launch.rank),
-                                                        static_cast<int>(launch.world_size), options);
-  }
-
-  /// A group with calls under way waits for them as it goes, and a lost rank will not come; else it closes its
-  /// connections, by which the others see that this rank ends.
-  ~Group() {
-    if (is_broken_ || !sums_.empty()) static_cast<void>(gloo_.release());
-  }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-
-  void begin_sum(at::Tensor values) {
-    std::vector<at::Tensor> tensors{std::move(values)};
-    sums_.push_back(gloo_->allreduce(tensors));
-  }
-
-  void finish_sums() {
-    for (const auto& sum : std::exchange(sums_, {})) sum->wait();
-  }
-
-  at::Tensor gather(at::Tensor own, int64_t world_size) {
-    at::Tensor all = at::empty({world_size * own.numel()}, own.options());
-    gloo_->_allgather_base(all, own)->wait();
-    return all;
-  }
+      : launch_(launch),
+        texts_(launch, launch.rank == 0, settings.to_meet),
+        watch_(launch, settings, Meeting(texts_, launch, settings.to_meet).names()),
+        collectives_({.host = gloo(), .device = {}}, [this](const std::exception& error) { explain(error); }) {}
 
   Watch& watch() { return watch_; }
-  void set_broken() { is_broken_ = true; }
+  Collectives& collectives() { return collectives_; }
+
+  void connect(at::Device device) { collectives_.connect_device({.host = {}, .device = backend_on(device)}); }
 
  private:
-  SharedTexts texts_;
-  Watch watch_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  std::vector<c10::intrusive_ptr<c10d::Work>> sums_;  // under way
-  bool is_broken_ = false;
-};
+  c10::intrusive_ptr<c10d::Store> store_named(const char* name) {
+    return c10::make_intrusive<c10d::PrefixStore>(name, c10::intrusive_ptr<c10d::Store>::reclaim_copy(&texts_.store()));
+  }
 
-/// Where a call fails, the reason is another rank's.
-template <class Act>
-void Ranks::guarded(const Act& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    group_->set_broken();
-    if (const auto failure = group_->watch().await_failure()) throw UserError(failure->code, failure->text());
+  c10::intrusive_ptr<c10d::Backend> gloo() {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store_named("gloo"), rank(), world_size(),
+                                                       c10d::ProcessGroupGloo::Options::create_default(kNoTimeout));
+  }
+
+  c10::intrusive_ptr<c10d::Backend> backend_on(at::Device device) {
+    VLMTRAIN_CHECK(!device.is_cpu(), "the host is connected from the start");
+    if (vgpu::attached() != nullptr) return c10::make_intrusive<StillBackend>(rank(), world_size());
+    return nccl_backend(store_named("nccl"), rank(), world_size(), device);
+  }
+
+  /// Where a call fails, the reason is another rank's.
+  [[noreturn]] void explain(const std::exception& error) {
+    if (const auto failure = watch_.await_failure()) throw UserError(failure->code, failure->text());
     throw run_error("rank {}: the connection to another rank broke: {}", launch_.rank, error.what());
   }
-}
+
+  int rank() const { return static_cast<int>(launch_.rank); }
+  int world_size() const { return static_cast<int>(launch_.world_size); }
+
+  const Launch& launch_;
+  SharedTexts texts_;
+  Watch watch_;
+  Collectives collectives_;
+};
 
 Ranks::Ranks(const Launch& launch, const RanksSettings& settings) : launch_(launch) {
   quieten_c10d();
-  group_ = std::make_unique<Group>(launch, settings);
+  group_ = std::make_unique<Group>(launch_, settings);
 }
 
 Ranks::~Ranks() = default;
 
-void Ranks::begin_sum(const at::Tensor& values) {
-  VLMTRAIN_CHECK(values.is_cpu() && values.is_contiguous(), "sums of ranks are of contiguous values on the CPU");
-  traffic_.bytes += values.nbytes();
-  ++traffic_.calls;
-  guarded([&] { group_->begin_sum(values); });
+Collectives& Ranks::collectives() {
+  return group_->collectives();
 }
 
-void Ranks::finish_sums() {
-  guarded([&] { group_->finish_sums(); });
+const Collectives& Ranks::collectives() const {
+  return group_->collectives();
 }
 
-std::vector<std::string> Ranks::each(const std::string& own) {
-  std::vector<std::string> all;
-  guarded([&] {
-    at::Tensor size = at::empty({1}, at::kLong);
-    *size.mutable_data_ptr<int64_t>() = std::ssize(own);
-    const at::Tensor sizes = group_->gather(size, world_size());
-    const auto* const lengths = sizes.const_data_ptr<int64_t>();
-    const int64_t longest = *std::max_element(lengths, lengths + world_size());
-    all.resize(static_cast<size_t>(world_size()));
-    if (longest == 0) return;
-    at::Tensor letters = at::zeros({longest}, at::kByte);
-    std::memcpy(letters.mutable_data_ptr(), own.data(), own.size());
-    const at::Tensor gathered = group_->gather(letters, world_size());
-    const auto* const first = static_cast<const char*>(gathered.const_data_ptr());
-    for (int64_t rank = 0; rank < world_size(); ++rank) {
-      all[static_cast<size_t>(rank)].assign(first + rank * longest, static_cast<size_t>(lengths[rank]));
-    }
-  });
-  return all;
+void Ranks::connect(at::Device device) {
+  group_->connect(device);
+}
+
+bool Ranks::has_lost_first() const {
+  return group_->watch().has_lost_first();
 }
 
 void Ranks::fail(ExitCode code, const std::string& reason) {

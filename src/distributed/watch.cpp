@@ -98,6 +98,17 @@ std::optional<Failure> Watch::await_failure() {
   return failure_;
 }
 
+bool Watch::has_lost_first() {
+  const std::lock_guard lock(mutex_);
+  return has_lost_first_;
+}
+
+void Watch::lose_first() {
+  has_lost_first_ = true;
+  if (!failure_) failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = lost_words(0)};
+  changed_.notify_all();
+}
+
 void Watch::settle(const Failure& failure) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
@@ -139,8 +150,7 @@ void Watch::talk() {
       return;
     }
     is_broken_ = true;
-    if (!failure_) failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = lost_words(0)};
-    changed_.notify_all();
+    lose_first();
   }
 }
 
@@ -209,8 +219,7 @@ void Watch::guard() {
     changed_.wait_for(lock, kBeat);
     if (is_done_ && (failure_ || are_all_done_ || Clock::now() - talked_ >= kToSayGoodbye)) return;
     if (!failure_ && !is_done_ && launch_.rank != 0 && Clock::now() - talked_ > silence()) {
-      failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = lost_words(0)};
-      changed_.notify_all();
+      lose_first();
     }
     if (failure_ && !is_known_) break;
   }

@@ -28,6 +28,8 @@ class Watch {
   /// Of this rank. Returns when the others can know it, or cannot.
   void tell(Failure failure);
 
+  bool has_lost_first();
+
   /// The first failure, for a caller whose connection to some rank broke; nothing where none is known in time.
   std::optional<Failure> await_failure();
 
@@ -49,6 +51,7 @@ class Watch {
   void settle(const Failure& failure);
   Clock::duration silence() const;
   std::string lost_words(int64_t rank) const;
+  void lose_first();  // REQUIRES: mutex_ is held
 
   const Launch launch_;
   const RanksSettings settings_;
@@ -58,6 +61,7 @@ class Watch {
   std::optional<Failure> failure_;
   std::optional<Failure> own_;  // to be told
   bool is_told_ = false;
+  bool has_lost_first_ = false;
   bool is_broken_ = false;  // a connection between ranks: who is silent now is not waited for long
   bool is_known_ = false;   // to this rank's own thread
   bool is_done_ = false;

@@ -60,6 +60,15 @@ int64_t free_bytes(at::Device device) {
   return static_cast<int64_t>(ask_driver(device.index()).free_bytes);
 }
 
+std::string bus_id(at::Device device) {
+  static auto* const get = find<int(char*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetPCIBusId");
+  std::array<char, 32> id{};
+  if (get(id.data(), static_cast<int>(id.size()), device.index()) != 0) {
+    throw run_error("device cuda:{}: it does not tell its place on the PCI bus", device.index());
+  }
+  return id.data();
+}
+
 int architecture_of(at::Device device) {
   // cudaDevAttrComputeCapabilityMajor and …Minor
   constexpr int kMajor = 75;

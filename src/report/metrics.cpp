@@ -104,6 +104,7 @@ std::string StepMetrics::to_json_line() const {
                               {"host_bytes", host_bytes},
                               {"host_peak_bytes", host_peak_bytes},
                               {"tasks", tasks_json(tasks)}};
+  if (!rank_wait_seconds.empty()) json["rank_wait_seconds"] = rank_wait_seconds;
   if (evaluation) json["evaluation"] = evaluation_json(*evaluation);
   return io::json_text(json);
 }

@@ -75,6 +75,14 @@ size_t RunSteps::stretch_of(int64_t step) {
   return static_cast<size_t>((step - first_step_) / width_);
 }
 
+/// The newest line tells of the run since it was last started.
+void RunSteps::add_waits(const nlohmann::json& line) {
+  rank_wait_seconds_.clear();
+  const auto waits = line.find("rank_wait_seconds");
+  if (waits == line.end() || !waits->is_array()) return;
+  for (const auto& seconds : *waits) rank_wait_seconds_.push_back(seconds.is_number() ? seconds.get<double>() : 0);
+}
+
 void RunSteps::add(const nlohmann::json& line) {
   const int64_t step = count_in(line, "step");
   if (step <= last_step_ || step > (int64_t{1} << 50)) return;  // not a line of this run
@@ -96,6 +104,7 @@ void RunSteps::add(const nlohmann::json& line) {
     }
   }
 
+  add_waits(line);
   evaluations_.add(step, line);
 
   last_step_ = step;
@@ -190,6 +199,12 @@ nlohmann::json RunSteps::summary() const {
                          {"predicted_allocated_peak_bytes", predicted_allocated_peak_},
                          {"predicted_peak_bytes", predicted_reserved_peak_},
                          {"host_peak_bytes", host_peak_}};
+  if (!rank_wait_seconds_.empty()) {
+    const auto [least, most] = std::ranges::minmax_element(rank_wait_seconds_);
+    summary["ranks"] = rank_wait_seconds_.size();
+    summary["slowest_rank"] = least - rank_wait_seconds_.begin();
+    summary["waited_for_slowest_seconds"] = *most - *least;
+  }
   if (finite > 0) summary["loss"] = loss / static_cast<double>(finite);
   if (seconds > 0) {
     summary["tokens_per_second"] = tokens / seconds;

@@ -53,6 +53,7 @@ class RunSteps {
   static constexpr size_t kMostNumbers = 32;
 
   size_t stretch_of(int64_t step);
+  void add_waits(const nlohmann::json& line);
   void add_task(size_t stretch, const std::string& name, const nlohmann::json& values);
   std::vector<const std::pair<const std::string, Task>*> tasks_in_order() const;
 
@@ -75,6 +76,7 @@ class RunSteps {
   int64_t foreseen_splits_ = 0;
   int64_t skipped_steps_ = 0;
   double seconds_ = 0;
+  std::vector<double> rank_wait_seconds_;  // of the newest line
   int64_t allocated_peak_ = 0;
   int64_t reserved_peak_ = 0;
   int64_t predicted_allocated_peak_ = 0;

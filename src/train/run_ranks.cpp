@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "vlmtrain/base/bytes.h"
@@ -12,6 +14,8 @@
 #include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/unfinished.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/planner/virtual_card.h"
 
 namespace vlmtrain::train {
 
@@ -25,6 +29,8 @@ namespace {
   _exit(static_cast<int>(failure.code));
 }
 
+constexpr char kStops = 's', kGoesOn = 'g';
+
 }  // namespace
 
 RunRanks::RunRanks(const std::optional<distributed::Launch>& launch) {
@@ -37,32 +43,54 @@ RunRanks::RunRanks(const std::optional<distributed::Launch>& launch) {
         const auto nothing_is_half_written = while_writing();
         leave(failure);
       }});
-  consensus_ = std::make_unique<distributed::RankConsensus>(*ranks_);
+  consensus_ = std::make_unique<distributed::RankConsensus>(ranks_->collectives());
   if (writes()) {
     spdlog::info("{} ranks, started by {}, meet at {}:{}", launch->world_size, launch->launcher, launch->host,
                  launch->port);
   }
   const std::string own = host_name();
-  on_this_machine_ = std::ranges::count(ranks_->each(own), own);
+  const auto hosts = consensus_->each(own);
+  on_this_machine_ = std::ranges::count(hosts, own);
+  machines_ = std::ssize(std::set<std::string>(hosts.begin(), hosts.end()));
 }
 
 data::LoaderShare RunRanks::loader_share() const {
   if (is_alone()) return {};
   return {.rank = ranks_->rank(), .world_size = ranks_->world_size(), .each = [this](const std::string& own) {
-            return ranks_->each(own);
+            return consensus_->each(own);
           }};
 }
 
 void RunRanks::in_turn(const std::function<void()>& act) const {
   if (writes()) act();
   if (is_alone()) return;
-  ranks_->each("");
+  consensus_->each("");
   if (!writes()) act();
+}
+
+void RunRanks::connect(at::Device device) const {
+  if (is_alone()) return;
+  check_same("kind of device", std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true)));
+  if (device.is_cpu()) return;
+  if (!planner::on_virtual_card()) refuse_shared_card(fmt::format("{} of {}", memory::bus_id(device), host_name()));
+  ranks_->connect(device);
+}
+
+void RunRanks::refuse_shared_card(const std::string& own) const {
+  std::map<std::string, std::vector<size_t>> ranks_of_card;
+  const auto cards = consensus_->each(own);
+  for (size_t rank = 0; rank < cards.size(); ++rank) ranks_of_card[cards[rank]].push_back(rank);
+  for (const auto& [card, ranks] : ranks_of_card) {
+    if (ranks.size() == 1) continue;
+    throw usage_error(
+        "ranks {} have the same card, {}; start one rank for each GPU of a machine, and let each see its own",
+        fmt::join(ranks, ", "), card);
+  }
 }
 
 void RunRanks::check_same(const std::string& what, const std::string& own) const {
   if (is_alone()) return;
-  const auto all = ranks_->each(own);
+  const auto all = consensus_->each(own);
   std::vector<size_t> others;
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] != all.front()) others.push_back(rank);
@@ -72,9 +100,26 @@ void RunRanks::check_same(const std::string& what, const std::string& own) const
                     what, all[others.front()], all.front());
 }
 
+bool RunRanks::any_stops(bool own) const {
+  if (is_alone()) return own;
+  const auto all =
+      consensus_->each(fmt::format("{}{}", own ? kStops : kGoesOn, ranks_->collectives().waited_seconds()));
+  waited_seconds_.clear();
+  for (const auto& text : all) waited_seconds_.push_back(std::stod(text.substr(1)));
+  return std::ranges::any_of(all, [](const std::string& text) { return text.front() == kStops; });
+}
+
+std::string RunRanks::waiting_words() const {
+  if (waited_seconds_.empty()) return {};
+  const auto [least, most] = std::ranges::minmax_element(waited_seconds_);
+  if (*most == 0) return {};  // on virtual cards
+  return fmt::format("; rank {} was waited for most: it waited {:.1f} s for the others, rank {} {:.1f} s",
+                     least - waited_seconds_.begin(), *least, most - waited_seconds_.begin(), *most);
+}
+
 std::string RunRanks::traffic_words(int64_t steps) const {
   if (is_alone() || steps == 0) return {};
-  const auto& [bytes, calls] = ranks_->traffic();
+  const auto& [bytes, calls] = ranks_->collectives().traffic();
   return fmt::format("ranks added up {} in {:.1f} sums a step", format_bytes(bytes / steps),
                      static_cast<double>(calls) / static_cast<double>(steps));
 }
@@ -83,10 +128,13 @@ void RunRanks::telling_failures(const std::function<void()>& act) const {
   if (is_alone()) return act();
   try {
     act();
-    ranks_->each("");  // rank 0 may save for longer than the others
+    consensus_->each("");  // rank 0 may save for longer than the others
   } catch (const UserError& error) {
     ranks_->fail(error.code(), error.what());
-    throw;
+    // Rank 0 ends with the same words.
+    if (writes() || ranks_->has_lost_first()) throw;
+    spdlog::error("{}", error.what());
+    throw SaidElsewhere(error.code(), error.what());
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     ranks_->fail(ExitCode::kFailed, reason.substr(0, reason.find('\n')));

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/distributed/consensus.h"
@@ -27,6 +28,7 @@ class RunRanks {
   int64_t rank() const { return is_alone() ? 0 : ranks_->rank(); }
   int64_t world_size() const { return is_alone() ? 1 : ranks_->world_size(); }
   int64_t on_this_machine() const { return on_this_machine_; }
+  int64_t machines() const { return machines_; }
   const engine::Consensus& consensus() const { return *consensus_; }
   data::LoaderShare loader_share() const;
 
@@ -35,20 +37,35 @@ class RunRanks {
   /// Throws UserError (kUsage) in all ranks, which names those that have another text than rank 0.
   void check_same(const std::string& what, const std::string& own) const;
 
+  /// From now on gradients on `device` can be added up. Throws UserError in all ranks where they are not on devices of
+  /// one kind, or two have the same card; errors of distributed::Ranks::connect.
+  void connect(at::Device device) const;
+
   /// Held while something is written that takes long: a lost rank does not end this process meanwhile.
   [[nodiscard]] std::unique_lock<std::mutex> while_writing() const { return std::unique_lock(writing_); }
+
+  /// Whether any rank is asked to stop; each tells how long it has waited for the others.
+  bool any_stops(bool own) const;
+  /// Seconds by rank, as any_stops() was told last; empty for a process by itself.
+  const std::vector<double>& waited_seconds() const { return waited_seconds_; }
+  /// Which rank the others wait for, for people; empty for a process by itself.
+  std::string waiting_words() const;
 
   /// What ranks have told each other in so many steps, for people; empty for a process by itself.
   std::string traffic_words(int64_t steps) const;
 
-  /// Calls `act`; what it throws is told to the other ranks, and is thrown again.
+  /// Calls `act`; what it throws is told to the other ranks, and is thrown again: SaidElsewhere where rank 0 tells it.
   void telling_failures(const std::function<void()>& act) const;
 
  private:
+  void refuse_shared_card(const std::string& own) const;
+
   mutable std::mutex writing_;
   std::unique_ptr<distributed::Ranks> ranks_;
   std::unique_ptr<engine::Consensus> consensus_;
+  mutable std::vector<double> waited_seconds_;  // by rank
   int64_t on_this_machine_ = 1;
+  int64_t machines_ = 1;
 };
 
 }  // namespace vlmtrain::train

@@ -75,6 +75,7 @@ class Trainer {
         run_(config, device, ranks),
         epochs_(run_.ledger, *run_.order) {
     ranks.check_same("step to go on from (does each see output.dir?)", std::to_string(run_.state.step));
+    ranks.connect(device);
     if (!ranks.is_alone()) {
       run_.training->sums.reduce_with([this](const at::Tensor& bucket) { consensus_.add_up(bucket); });
     }
@@ -98,19 +99,20 @@ class Trainer {
     }
     end_steps();
     saver_.write_ledger();
+    const bool is_stopped = is_to_stop();
     if (run_.plan) {
       run_.plan->compare(most_, device_used_bytes(), run_.state.step, twin_summary_ ? &*twin_summary_ : nullptr);
       // Who asks a run to stop does not wait.
-      if (!is_to_stop()) run_.plan->remember(beside_allocator_bytes_, most_, step_times_);
+      if (!is_stopped && ranks_.writes()) run_.plan->remember(beside_allocator_bytes_, most_, step_times_);
     }
     if (run_.host) run_.host->compare(run_.state.step);
     if (const auto words = ranks_.traffic_words(run_.state.step + 1 - first_step_); !words.empty()) {
-      spdlog::info("{}", words);
+      spdlog::info("{}{}", words, ranks_.waiting_words());
     }
     if (predictions_) predictions_->finish();
     callbacks_.end(/*well=*/true);
     TrainingSummary summary{
-        .stopped = is_to_stop() && (!is_over() || run_.state.evaluation.is_due),
+        .stopped = is_stopped && (!is_over() || run_.state.evaluation.is_due),
         .steps = run_.state.step,
         .last_loss = last_loss_,
         .checkpoint = run_.checkpoints.newest(),
@@ -322,7 +324,7 @@ class Trainer {
   }
 
   /// By all processes, or by none.
-  bool is_to_stop() const { return consensus_.any(stop_signal() != 0); }
+  bool is_to_stop() const { return ranks_.any_stops(stop_signal() != 0); }
 
   /// Evaluations of other machines differ by rounding: one is enough for all.
   bool is_over() { return has_done_its_steps() || (evaluations_ && consensus_.any(evaluations_->is_enough())); }
@@ -397,6 +399,7 @@ class Trainer {
     }
     if (metrics.skipped) ++run_.state.skipped_steps;
     metrics.skipped_steps = run_.state.skipped_steps;
+    metrics.rank_wait_seconds = ranks_.waited_seconds();
     callbacks_.step(done);
     memory_watch_.look_at(done);
     anomaly_watch_.look_at(done);  // last: it may end the run
@@ -516,14 +519,10 @@ TrainingSummary train_as_rank(const Config& config, const std::string& resolved_
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
                       const std::optional<distributed::Launch>& launch) {
   check_keys(config);
-  if (launch) check_ranks(config, launch->world_size);
-  if (launch && !device.is_cpu()) {
-    throw usage_error("{} ranks on {}: several ranks train on the CPU only as yet (--device cpu)", launch->world_size,
-                      device.str());
-  }
   const RunRanks ranks(launch);
   TrainingSummary summary;
   ranks.telling_failures([&] {
+    check_ranks(config, ranks.world_size());
     ranks.check_same("program", report::Environment::commit_of_program());
     ranks.check_same("configuration", ContentHash().add(resolved_yaml).text());
     summary = train_as_rank(config, resolved_yaml, device, ranks, quiet);

@@ -23,22 +23,23 @@ TEST(RanksTest, SumsAndWordsAreThoseOfAll) {
     Ranks ranks(launch);
     const at::Tensor first = at::full({1000}, static_cast<double>(launch.rank + 1));
     const at::Tensor second = at::full({3}, static_cast<double>(10 * launch.rank));
-    ranks.begin_sum(first);
-    ranks.begin_sum(second);
-    ranks.finish_sums();
+    ranks.collectives().begin_sum(first);
+    ranks.collectives().begin_sum(second);
+    ranks.collectives().finish_sums();
     EXPECT_TRUE(at::equal(first, at::full({1000}, 6.0)));
     EXPECT_TRUE(at::equal(second, at::full({3}, 30.0)));
-    EXPECT_EQ(ranks.traffic().bytes, 4012);
-    EXPECT_EQ(ranks.traffic().calls, 2);
-    EXPECT_THAT(ranks.each(std::string(static_cast<size_t>(launch.rank), 'x')), ElementsAre("", "x", "xx"));
-    EXPECT_THAT(ranks.each(""), ElementsAre("", "", ""));
+    EXPECT_EQ(ranks.collectives().traffic().bytes, 4012);
+    EXPECT_EQ(ranks.collectives().traffic().calls, 2);
+    EXPECT_THAT(ranks.collectives().each(std::string(static_cast<size_t>(launch.rank), 'x')),
+                ElementsAre("", "x", "xx"));
+    EXPECT_THAT(ranks.collectives().each(""), ElementsAre("", "", ""));
   });
 }
 
 TEST(RanksTest, WhatTheyAgreeOn) {
   as_ranks(2, [](const Launch& launch) {
     Ranks ranks(launch);
-    const RankConsensus consensus(ranks);
+    const RankConsensus consensus(ranks.collectives());
     const bool is_first = launch.rank == 0;
     EXPECT_EQ(consensus.worst(is_first ? engine::Verdict::kFine : engine::Verdict::kRedoSmaller),
               engine::Verdict::kRedoSmaller);
@@ -66,14 +67,14 @@ TEST_P(FailingRank, SaysWhatAllSay) {
   std::vector<Heard> all;
   as_ranks(3, [&](const Launch& launch) {
     Ranks ranks(launch);
-    ranks.each("begin");
+    ranks.collectives().each("begin");
     if (launch.rank == GetParam()) {
       ranks.fail(ExitCode::kBadData, "sample q7 cannot be read");
       return;  // its group goes, and with it the connections
     }
     const auto start = std::chrono::steady_clock::now();
     try {
-      for (;;) ranks.each("step");
+      for (;;) ranks.collectives().each("step");
     } catch (const UserError& error) {
       const std::lock_guard lock(mutex);
       all.push_back({error.what(), error.code(), std::chrono::steady_clock::now() - start});

@@ -36,6 +36,14 @@ class RanksTest : public CommandTest {
     return run(arguments);
   }
 
+  /// What all ranks say is said once.
+  static int errors_in(const Result& result) {
+    constexpr std::string_view kError = "vlmtrain: error: ";
+    int count = 0;
+    for (size_t at = result.err.find(kError); at != std::string::npos; at = result.err.find(kError, at + 1)) ++count;
+    return count;
+  }
+
   void train_well_on(int ranks, const Settings& overrides) const {
     const Result result = train_on(ranks, overrides);
     ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -171,6 +179,7 @@ TEST_F(RanksTest, ABadSampleOfOneIsLeftOutByAll) {
   const Result stopped = train_on(2, settings("stopped"));
   EXPECT_EQ(stopped.exit_code, 4) << stopped.err;
   EXPECT_THAT(stopped.err, HasSubstr("cut.png"));
+  EXPECT_EQ(errors_in(stopped), 1) << stopped.err;
 }
 
 TEST_F(RanksTest, ANumberThatDoesNotDivideTheBatchIsRefused) {
@@ -178,6 +187,7 @@ TEST_F(RanksTest, ANumberThatDoesNotDivideTheBatchIsRefused) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err,
               HasSubstr("cannot be divided among 5 ranks; the global batch is kept exactly, so choose 10 or 15"));
+  EXPECT_EQ(errors_in(result), 1) << result.err;
 }
 
 TEST_F(RanksTest, AStopOfOneStopsAll) {

@@ -28,6 +28,12 @@ class UserError : public std::runtime_error {
   ExitCode code_;
 };
 
+/// The same, of which another process of the run tells: this one ends with the code and no further word.
+class SaidElsewhere : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// A broken invariant: a bug in vlmtrain, not a mistake of the user.
 class InternalError : public std::logic_error {
  public:

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "vlmtrain/distributed/ranks.h"
+#include "vlmtrain/distributed/collectives.h"
 #include "vlmtrain/engine/consensus.h"
 
 namespace vlmtrain::distributed {
 
-/// What the ranks of a run agree on, over Ranks, which has to outlive it. On the CPU.
+/// What the ranks of a run agree on, over what they tell each other, which has to outlive it.
 class RankConsensus final : public engine::Consensus {
  public:
-  explicit RankConsensus(Ranks& ranks) : ranks_(ranks) {}
+  explicit RankConsensus(Collectives& ranks) : ranks_(ranks) {}
 
   engine::Verdict worst(engine::Verdict own) const override;
   bool any(bool own) const override;
@@ -19,7 +19,7 @@ class RankConsensus final : public engine::Consensus {
   std::vector<std::string> each(std::string own) const override { return ranks_.each(own); }
 
  private:
-  Ranks& ranks_;
+  Collectives& ranks_;
 };
 
 }  // namespace vlmtrain::distributed

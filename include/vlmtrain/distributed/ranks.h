@@ -1,15 +1,15 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/distributed/collectives.h"
 #include "vlmtrain/distributed/launch.h"
 
 namespace vlmtrain::distributed {
@@ -53,31 +53,23 @@ class Ranks {
   int64_t rank() const { return launch_.rank; }
   int64_t world_size() const { return launch_.world_size; }
 
-  /// Adds the values of all ranks up in place, meanwhile. REQUIRES: contiguous, on the CPU, of the same size in all;
-  /// untouched until finish_sums().
-  void begin_sum(const at::Tensor& values);
-  void finish_sums();
+  /// What they tell each other. On a device after connect().
+  Collectives& collectives();
+  const Collectives& collectives() const;
 
-  /// What each rank says, by rank.
-  std::vector<std::string> each(const std::string& own);
+  /// From now on they add up tensors of this rank's device as well: by NCCL (distributed/nccl.h), on a virtual card by
+  /// nothing. Takes memory of the card. Throws UserError (kFailed) where NCCL cannot be had.
+  void connect(at::Device device);
 
   /// Tells the others that this rank ends, and why; the first one's word counts.
   void fail(ExitCode code, const std::string& reason);
-
-  /// Bytes and calls of sums so far.
-  struct Traffic {
-    int64_t bytes = 0;
-    int64_t calls = 0;
-  };
-  const Traffic& traffic() const { return traffic_; }
+  /// Whether rank 0 is lost, as far as is known.
+  bool has_lost_first() const;
 
  private:
   class Group;
-  template <class Act>
-  void guarded(const Act& act);
 
   Launch launch_;
-  Traffic traffic_;
   std::unique_ptr<Group> group_;
 };
 

@@ -28,6 +28,9 @@ struct DeviceDescription {
 /// REQUIRES: open_device() gave `device`, and it is not the CPU. Makes the CUDA context, if there is none yet.
 DeviceDescription describe(at::Device device);
 
+/// Where the card sits in its machine, as 0000:17:00.0: two names of one card have the same. REQUIRES as describe().
+std::string bus_id(at::Device device);
+
 /// What the driver has left on the card, for any process. REQUIRES as describe().
 int64_t free_bytes(at::Device device);
 

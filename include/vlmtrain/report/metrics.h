@@ -72,6 +72,8 @@ struct StepMetrics {
   std::optional<int64_t> device_free_bytes;  ///< of the whole card; nothing on the CPU
   int64_t host_bytes = 0;                    ///< resident set of the process
   int64_t host_peak_bytes = 0;
+  /// Of several ranks: that each has waited for the others since the run was last started, up to some step before.
+  std::vector<double> rank_wait_seconds{};
   std::map<std::string, TaskMetrics> tasks;     ///< by name; empty where samples have no task
   std::optional<EvaluationMetrics> evaluation;  ///< after this step, where there was one
   bool rehearsed = false;  ///< on a virtual card: there are no values, so loss and grad_norm are NaN and mean nothing

@@ -50,10 +50,11 @@ function tiles() {
     [data.events.counts.anomaly || 0, "anomaly"], [(data.events.counts.memory_growth || 0) + (data.events.counts.memory_full || 0), "memory warning"]].filter(([count]) => count > 0);
   const plural = (count, noun) => (noun === "anomaly" && count !== 1 ? `${words.grouped(count)} anomalies` : words.counted(count, noun));
   const running = standing() === "running";
+  const slowest = summary.ranks > 1 ? `; ${summary.ranks} ranks, another waited ${words.seconds(summary.waited_for_slowest_seconds)} longer than rank ${summary.slowest_rank}, the slowest` : "";
   return [
     lossTile(firstLoss),
     tile("Tokens per second", words.known(summary.tokens_per_second) ? words.grouped(summary.tokens_per_second) : "–",
-      `${words.seconds(summary.step_seconds)} a step${words.known(waited) ? `, ${words.percent(waited)} of it waiting for data` : ""}`),
+      `${words.seconds(summary.step_seconds)} a step${words.known(waited) ? `, ${words.percent(waited)} of it waiting for data` : ""}${slowest}`),
     onCard ? tile("Memory / planned", [words.bytes(summary.reserved_peak_bytes).replace(/ GB$/, ""), html("small", {}, ` / ${words.bytes(summary.predicted_peak_bytes || undefined)}`)],
       [difference, card].filter(Boolean).join("; "))
       : tile("Memory of the process", words.bytes(summary.host_peak_bytes), "peak, on the CPU"),

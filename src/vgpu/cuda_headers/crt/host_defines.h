@@ -10,5 +10,6 @@
 #define __device_builtin_surface_type__
 #define __cudart_builtin__
 #define CUDARTAPI
+#define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __builtin_align__(bytes) __align__(bytes)

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace vlmtrain::distributed {
+
+/// Bytes and calls of sums.
+struct Traffic {
+  int64_t bytes = 0;
+  int64_t calls = 0;
+};
+
+/// What ranks tell each other, over c10d's backends: Gloo, NCCL, or one that moves nothing. All ranks make the same
+/// calls in the same order, each on one thread.
+class Collectives {
+ public:
+  /// One for tensors of the host, and for words; one for those of the device, where that is another.
+  struct Backends;
+  /// Called where a call fails, with what it threw. Is to throw what the caller is told.
+  using OnBroken = std::function<void(const std::exception& error)>;
+
+  explicit Collectives(Backends backends, OnBroken on_broken = {});
+  ~Collectives();
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
+
+  int64_t rank() const;
+  int64_t world_size() const;
+
+  /// From now on tensors of the device can be added up too.
+  void connect_device(Backends backends);
+
+  /// Adds the values of all ranks up in place, meanwhile. REQUIRES: contiguous, of the same size in all, on the host or
+  /// on the device that is connected; untouched until finish_sums().
+  void begin_sum(const at::Tensor& values);
+  /// Sums on the host are there; those on the device are for whoever uses them on the current stream.
+  void finish_sums();
+
+  /// What each rank says, by rank.
+  std::vector<std::string> each(const std::string& own);
+
+  /// That this rank has waited in finish_sums() for what was not there yet, or its device has, as far as is known. Who
+  /// is slowest waits least.
+  double waited_seconds();
+
+  const Traffic& traffic() const { return traffic_; }
+
+ private:
+  class UnderWay;
+  template <class Act>
+  void guarded(const Act& act);
+
+  std::unique_ptr<UnderWay> under_way_;
+  OnBroken on_broken_;
+  Traffic traffic_;
+};
+
+}  // namespace vlmtrain::distributed

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "vlmtrain/distributed/collectives.h"
+
+namespace vlmtrain::distributed {
+
+/// Rank 0 of so many of which the others are not there, for rehearsals: what it adds up stays as it is, and all others
+/// say what it says. On any device.
+std::unique_ptr<Collectives> virtual_ranks(int64_t world_size);
+
+}  // namespace vlmtrain::distributed

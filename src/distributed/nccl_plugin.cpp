@@ -1,0 +1,47 @@
+#include "distributed/nccl_plugin.h"
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/plugin.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/distributed/nccl.h"
+
+namespace vlmtrain::distributed {
+
+namespace {
+
+constexpr const char* kNcclPlugin = "libvlmtrain_nccl.so";
+
+std::string first_line_of(const std::exception& error) {
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> nccl_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
+                                               at::Device device) {
+  static const Plugin plugin = load_plugin(kNcclPlugin, kNcclVersionOf, kNcclVersion, {kMakeNcclBackend});
+  if (plugin.functions.empty()) {
+    throw run_error(
+        "ranks on GPUs add up by NCCL, in {}, which cannot be loaded ({}); it lies beside the program where that is "
+        "built, and needs LibTorch's CUDA libraries",
+        kNcclPlugin, excerpt(plugin.problem, 300));
+  }
+  auto* const make = reinterpret_cast<MakeNcclBackend*>(plugin.functions.front());
+  try {
+    return c10::intrusive_ptr<c10d::Backend>::reclaim(
+        make(std::move(store).release(), rank, world_size, static_cast<int>(device.index())));
+  } catch (const std::exception& error) {
+    throw run_error("rank {} cannot reach the others by NCCL: {}; NCCL_DEBUG=INFO says more", rank,
+                    first_line_of(error));
+  }
+}
+
+}  // namespace vlmtrain::distributed

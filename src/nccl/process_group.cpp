@@ -1,0 +1,45 @@
+// Has run on no GPU yet: it compiles, links and is loaded (tests/distributed/nccl_test.cpp).
+#define USE_DISTRIBUTED
+#define USE_C10D_NCCL
+
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "vlmtrain/distributed/nccl.h"
+
+namespace {
+
+/// Whether a rank is there is said by others (distributed/watch.h): by how long a call takes nobody can know it.
+constexpr auto kPatience = std::chrono::hours(24);
+
+/// c10d's watchdog would end the process where it sees an error of NCCL or the card, before the first failure's reason
+/// is known here. What a person has set stays.
+void leave_errors_to_the_caller() {
+  for (const char* const variable : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING",
+                                     "TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_DUMP_ON_TIMEOUT"}) {
+    setenv(variable, "0", /*overwrite=*/0);
+  }
+}
+
+}  // namespace
+
+#define VLMTRAIN_EXPORTED extern "C" __attribute__((visibility("default")))
+
+VLMTRAIN_EXPORTED int vlmtrain_nccl_version() {
+  return vlmtrain::distributed::kNcclVersion;
+}
+
+VLMTRAIN_EXPORTED c10d::Backend* vlmtrain_make_nccl_backend(c10d::Store* store, int rank, int world_size, int card) {
+  leave_errors_to_the_caller();
+  // Sums go first where the card has to choose: the next bucket waits for them, and so does the step's end.
+  auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+  options->timeout = kPatience;
+  auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::intrusive_ptr<c10d::Store>::reclaim(store), rank,
+                                                           world_size, options);
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(card));
+  group->setBoundDeviceId(device);
+  group->eagerConnectSingleDevice(device);
+  return group.release();
+}
