@@ -3,9 +3,12 @@
 // without an allocation that is tried again; the next larger micro-batch with the same choices must not fit within the
 // margin.
 //
-//   plan_honesty [configurations] [seed] [fixed] > lines.jsonl      a line of JSON for each, a summary on stderr
+//   plan_honesty [configurations] [seed] [fixed] [ranks] > lines.jsonl      a line of JSON for each, a summary on
+//   stderr
 //
 // `fixed`: with PyTorch's fixed segments instead of expandable ones, where plans cannot know how memory fragments.
+// `ranks`: for 2 to 16 ranks on one machine or two. Up to three of a plan's ranks do steps of their own, on cards from
+// which NCCL has taken what the plan says.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -37,7 +40,19 @@ struct Setting {
 
 constexpr const char* kModels[] = {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-1.5-7b"};
 
-Setting random_setting(Random& random, const std::filesystem::path& folder, bool expandable_segments) {
+struct Kind {
+  bool expandable_segments = true;
+  bool several_ranks = false;
+};
+
+void add_ranks(Random& random, planner::Workload& workload) {
+  constexpr int64_t kRanks[] = {2, 3, 4, 6, 8, 12, 16};
+  workload.world_size = random.one_of(kRanks);
+  workload.global_batch_size = workload.world_size * random.between(1, 12);
+  if (workload.world_size % 2 == 0 && random.with_chance(0.4)) workload.nodes = 2;
+}
+
+Setting random_setting(Random& random, const std::filesystem::path& folder, const Kind& kind) {
   const std::string model = random.one_of(kModels);
   const auto& gpu = random.one_of(memory::gpus());
   models::HypotheticalSample sample{.images = random.between(0, 4),
@@ -57,8 +72,9 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, bool
   request.mode = random.one_of(planner::modes()).second;
   request.workload.candidates = {{.shapes = {models::shape_of(request.job.model, sample)}, .first_id = {}}};
   request.workload.global_batch_size = random.one_of(kGlobalBatches);
+  if (kind.several_ranks) add_ranks(random, request.workload);
   if (random.with_chance(0.2)) request.fixed.recompute.text = random.one_of(std::to_array({"none", "all", "5"}));
-  request.fixed.expandable_segments = expandable_segments;
+  request.fixed.expandable_segments = kind.expandable_segments;
   const auto& shape = request.workload.candidates.front().shapes.front();
   return {request,
           {{"model", model},
@@ -69,6 +85,8 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, bool
            {"frozen_language", request.job.frozen.language_model},
            {"mode", planner::name_of(request.mode)},
            {"global_batch_size", request.workload.global_batch_size},
+           {"world_size", request.workload.world_size},
+           {"nodes", request.workload.nodes},
            {"images", shape.images},
            {"tiles", shape.pixel_rows},
            {"tokens", shape.tokens},
@@ -120,6 +138,19 @@ int64_t next_larger_bytes(const planner::Plan& plan, planner::RehearsalProcess& 
   return outcome.out_of_memory ? INT64_MAX : outcome.peaks().reserved_bytes;
 }
 
+/// The steps of some of the ranks, each from an empty card.
+planner::Outcome run_ranks(Random& random, const planner::Plan& plan, planner::RehearsalProcess& card) {
+  constexpr int64_t kMostRanks = 3;
+  planner::Outcome all;
+  for (int64_t rank = 0; rank < std::min(kMostRanks, plan.workload.world_size); ++rank) {
+    const auto run = card.rehearse({.choices = plan.chosen.choices, .steps = random_steps(random, plan)});
+    all.out_of_memory = all.out_of_memory || run.out_of_memory;
+    all.allocation_retries += run.allocation_retries;
+    all.steps.insert(all.steps.end(), run.steps.begin(), run.steps.end());
+  }
+  return all;
+}
+
 struct Summary {
   int64_t planned = 0, fits = 0, out_of_memory = 0, retries = 0, next_fits = 0, next_asked = 0, above_plan = 0;
   double plan_seconds = 0, worst_plan_seconds = 0, rehearsals = 0;
@@ -140,8 +171,8 @@ nlohmann::ordered_json examine(Random& random, Setting setting, Summary& summary
 
   const std::string gpu(plan.card.gpu->name);
   planner::RehearsalProcess card(
-      plan.job, {.gpu = gpu, .memory_bytes = plan.limit.card_bytes, .used_bytes = plan.limit.context_bytes});
-  const auto run = card.rehearse({.choices = plan.chosen.choices, .steps = random_steps(random, plan)});
+      plan.job, {.gpu = gpu, .memory_bytes = plan.limit.card_bytes, .used_bytes = plan.beside_bytes()});
+  const auto run = run_ranks(random, plan, card);
   planner::RehearsalProcess unlimited(plan.job, {.gpu = gpu, .memory_bytes = int64_t{1} << 40});
   const int64_t next = next_larger_bytes(plan, unlimited);
 
@@ -164,7 +195,7 @@ nlohmann::ordered_json examine(Random& random, Setting setting, Summary& summary
   return line;
 }
 
-int run(int64_t configurations, uint64_t seed, bool expandable_segments) {
+int run(int64_t configurations, uint64_t seed, const Kind& kind) {
   const app::TemporaryFolder folder;
   for (const char* model : kModels) {
     std::filesystem::create_directory(folder.path() / model);
@@ -173,7 +204,7 @@ int run(int64_t configurations, uint64_t seed, bool expandable_segments) {
   Summary summary;
   for (int64_t i = 0; summary.fits < configurations; ++i) {
     Random random(seed, i);
-    Setting setting = random_setting(random, folder.path(), expandable_segments);
+    Setting setting = random_setting(random, folder.path(), kind);
     const auto& frozen = setting.request.job.frozen;
     if (setting.request.job.lora && frozen.vision_tower && frozen.language_model) continue;  // hardly anything to train
     fmt::print("{}\n", examine(random, std::move(setting), summary).dump());
@@ -201,6 +232,11 @@ int main(int count, char** arguments) {
   }
   const int64_t configurations = count > 1 ? std::atoll(arguments[1]) : 200;
   const uint64_t seed = count > 2 ? std::strtoull(arguments[2], nullptr, 10) : 1;
-  const bool fixed_segments = count > 3 && std::string_view(arguments[3]) == "fixed";
-  return vlmtrain::run(configurations, seed, !fixed_segments);
+  vlmtrain::Kind kind;
+  for (int i = 3; i < count; ++i) {
+    const std::string_view word(arguments[i]);
+    kind.expandable_segments = kind.expandable_segments && word != "fixed";
+    kind.several_ranks = kind.several_ranks || word == "ranks";
+  }
+  return vlmtrain::run(configurations, seed, kind);
 }

@@ -37,10 +37,6 @@ void print(const planner::Plan& plan, const std::vector<planner::Rung>& ladder,
 ExitCode plan(const PlanArguments& arguments) {
   start_log(/*quiet=*/false);
   refuse_to_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
-  if (arguments.world_size > 1) {
-    spdlog::warn("--world-size {}: training on several GPUs is not there yet; this is what each of them would need",
-                 arguments.world_size);
-  }
   bool fits = false;
   with_plan_request(arguments, [&](const planner::PlanRequest& asked) {
     planner::PlanRequest request = asked;

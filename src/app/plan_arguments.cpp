@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kDefaultModel = "llava-1.5-7b";
 constexpr int64_t kDefaultRank = 16;
+constexpr int64_t kMostRanks = 4096;
 
 /// What was typed for a key, the last word on it; nothing if the key was not typed. A section is its keys.
 std::optional<std::string> typed(const PlanArguments& arguments, const std::string& key_or_section) {
@@ -86,8 +87,16 @@ void declare_plan_arguments(CLI::App& command, PlanArguments& arguments) {
                      "tokenizer.json of a preset's model, to measure the samples of data.train with");
   command
       .add_option("--world-size", arguments.world_size,
-                  "GPUs that share a global batch; train does not run on several yet")
-      ->check(CLI::Range(int64_t{1}, int64_t{65536}))
+                  "ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
+      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->capture_default_str();
+  command.add_option("--nodes", arguments.nodes, "machines that the ranks are on, as many on each")
+      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->capture_default_str();
+  command
+      .add_option("--network-gbit", arguments.network_gbit,
+                  "what one of them sends to another, in 10⁹ bits a second, for the predicted time")
+      ->check(CLI::Range(0.1, 1e5))
       ->capture_default_str();
   command.add_option("--timeline", arguments.timeline, "write the memory of a step over time to this HTML file");
   command.add_flag("--compare", arguments.compare,
@@ -119,6 +128,10 @@ train::Config config_of(const PlanArguments& arguments) {
   overrides.insert(overrides.end(), arguments.overrides.begin(), arguments.overrides.end());
   train::declare(config).read(arguments.config, overrides);
   check_finetune(arguments, config);
+  if (arguments.world_size % arguments.nodes != 0) {
+    throw usage_error("--world-size {} on --nodes {}: each machine has as many ranks; choose a multiple of the nodes",
+                      arguments.world_size, arguments.nodes);
+  }
   const bool default_job = config.model.path.empty();
   if (default_job) config.model.path = kDefaultModel;
   const bool no_rank = config.lora.rank == 0 && config.model.adapter.empty();

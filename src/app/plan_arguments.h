@@ -25,6 +25,8 @@ struct PlanArguments {
   std::string finetune;
   std::string tokenizer;
   int64_t world_size = 1;
+  int64_t nodes = 1;
+  double network_gbit = 100;
   bool json = false;
   std::string timeline;
   bool compare = false;

@@ -26,7 +26,8 @@ planner::CommandWords words_for(const PlanArguments& arguments) {
 
 /// Everything of a request but what the samples are.
 void complete(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
-  request.workload.world_size = arguments.world_size;
+  request.workload.nodes = arguments.nodes;
+  request.workload.network_gbit = arguments.network_gbit;
   request.model = model;
   request.words = words_for(arguments);
   request.with_timeline = !arguments.timeline.empty();
@@ -37,7 +38,7 @@ void with_data_set(const PlanArguments& arguments, const train::Config& config, 
   const auto records = train::training_records(config);
   const auto processor =
       models::load_processor(config.model.path, train::processor_settings(config.data, config.model.adapter));
-  auto planned = train::look_at_data_to_plan(*records, *processor, config);
+  auto planned = train::look_at_data_to_plan(*records, *processor, config, arguments.world_size);
   auto request = train::plan_request(config, train::job_of(config, planned.tasks), card, std::move(planned.workload));
   request.sample_limits = train::sample_limits(*records, config, request.workload);
   complete(request, arguments, model);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "vlmtrain/base/error.h"
 
@@ -21,10 +22,12 @@ class Draws {
     }
   }
 
-  std::vector<int64_t> step(int64_t units) {
-    std::vector<int64_t> samples;
+  /// By rank.
+  std::vector<std::vector<int64_t>> step(int64_t units, int64_t ranks) {
+    std::vector<std::vector<int64_t>> parts(static_cast<size_t>(ranks));
     for (int64_t unit = 0; unit < units; ++unit) {
       const auto lane = static_cast<size_t>(order_.chooser().choose(cursor_));
+      auto& samples = parts[static_cast<size_t>(unit % ranks)];
       const size_t before = samples.size();
       while (is_known_[lane] && samples.size() == before) {
         std::ranges::copy_if(walks_[lane].next().samples, std::back_inserter(samples),
@@ -32,7 +35,7 @@ class Draws {
       }
     }
     ++cursor_.batches;
-    return samples;
+    return parts;
   }
 
  private:
@@ -53,20 +56,30 @@ int64_t steps_of_epoch(const DrawOrder& order, const SampleShapes& shapes, int64
 
 }  // namespace
 
-std::vector<std::vector<SampleShape>> drawn_steps(const DrawOrder& order, const SampleShapes& shapes, int64_t units,
-                                                  int64_t count) {
-  VLMTRAIN_CHECK(units > 0 && count > 0, "{} steps of {} units", count, units);
+std::vector<StepParts> drawn_parts(const DrawOrder& order, const SampleShapes& shapes, int64_t units, int64_t count,
+                                   int64_t ranks) {
+  VLMTRAIN_CHECK(units > 0 && count > 0 && ranks > 0, "{} steps of {} units of {} ranks", count, units, ranks);
   Draws draws(order, shapes);
   const int64_t all = std::max(count, steps_of_epoch(order, shapes, units));
-  std::vector<std::vector<SampleShape>> steps;
+  std::vector<StepParts> steps;
   for (int64_t step = 0, wanted = 0; step < all; ++step) {
-    const auto samples = draws.step(units);
+    const auto samples = draws.step(units, ranks);
     if (step < wanted * all / count) continue;
     ++wanted;
-    if (samples.empty()) continue;
+    if (std::ranges::all_of(samples, &std::vector<int64_t>::empty)) continue;
     auto& drawn = steps.emplace_back();
-    for (const int64_t sample : samples) drawn.push_back(shapes.at(sample));
+    for (const auto& part : samples) {
+      auto& own = drawn.emplace_back();
+      for (const int64_t sample : part) own.push_back(shapes.at(sample));
+    }
   }
+  return steps;
+}
+
+std::vector<std::vector<SampleShape>> drawn_steps(const DrawOrder& order, const SampleShapes& shapes, int64_t units,
+                                                  int64_t count) {
+  std::vector<std::vector<SampleShape>> steps;
+  for (auto& parts : drawn_parts(order, shapes, units, count, /*ranks=*/1)) steps.push_back(std::move(parts.front()));
   return steps;
 }
 

@@ -51,7 +51,8 @@ constexpr Gpu kA10040{.name = "a100-40",
                       .tf32_operations = 156 * kTera,
                       .bf16_operations = 312 * kTera,
                       .fp16_operations = 312 * kTera,
-                      .memory_bandwidth = 1555 * kGiga};
+                      .memory_bandwidth = 1555 * kGiga,
+                      .nvlink_bandwidth = 300 * kGiga};
 
 constexpr Gpu kA10080{.name = "a100-80",
                       .device_name = "NVIDIA A100-SXM4-80GB",
@@ -65,7 +66,8 @@ constexpr Gpu kA10080{.name = "a100-80",
                       .tf32_operations = 156 * kTera,
                       .bf16_operations = 312 * kTera,
                       .fp16_operations = 312 * kTera,
-                      .memory_bandwidth = 2039 * kGiga};
+                      .memory_bandwidth = 2039 * kGiga,
+                      .nvlink_bandwidth = 300 * kGiga};
 
 constexpr Gpu kA6000{.name = "a6000",
                      .device_name = "NVIDIA RTX A6000",
@@ -133,7 +135,8 @@ constexpr Gpu kH100{.name = "h100",
                     .tf32_operations = 494.7 * kTera,
                     .bf16_operations = 989.4 * kTera,
                     .fp16_operations = 989.4 * kTera,
-                    .memory_bandwidth = 3352 * kGiga};
+                    .memory_bandwidth = 3352 * kGiga,
+                    .nvlink_bandwidth = 450 * kGiga};
 
 constexpr Gpu kH200{.name = "h200",
                     .device_name = "NVIDIA H200",
@@ -146,7 +149,8 @@ constexpr Gpu kH200{.name = "h200",
                     .tf32_operations = 494.7 * kTera,
                     .bf16_operations = 989.4 * kTera,
                     .fp16_operations = 989.4 * kTera,
-                    .memory_bandwidth = 4800 * kGiga};
+                    .memory_bandwidth = 4800 * kGiga,
+                    .nvlink_bandwidth = 450 * kGiga};
 
 constexpr Gpu kB200{.name = "b200",
                     .device_name = "NVIDIA B200",
@@ -160,7 +164,8 @@ constexpr Gpu kB200{.name = "b200",
                     .tf32_operations = 1100 * kTera,
                     .bf16_operations = 2250 * kTera,
                     .fp16_operations = 2250 * kTera,
-                    .memory_bandwidth = 8000 * kGiga};
+                    .memory_bandwidth = 8000 * kGiga,
+                    .nvlink_bandwidth = 900 * kGiga};
 
 constexpr Gpu kRtx5090{.name = "rtx5090",
                        .device_name = "NVIDIA GeForce RTX 5090",
@@ -191,6 +196,7 @@ constexpr Gpu slice_of(Gpu card, std::string_view name, std::string_view device_
   card.bf16_operations *= share;
   card.fp16_operations *= share;
   card.memory_bandwidth *= eighths / 8.0;
+  card.nvlink_bandwidth = 0;  // instances do not reach each other's memory
   return card;
 }
 

@@ -49,7 +49,15 @@ class CardSets final : public SetRehearsal {
         .choices = choices_, .steps = {}, .cuts = cuts, .with_costs = true, .with_step_seconds = true};
     for (const SampleSet& step : steps) request.steps.push_back(groups_of(step));
     Outcome outcome = rehearsed_.run(request);
-    return {outcome.peaks(), std::move(outcome.step_seconds), outcome.costs ? outcome.costs->optimizer.seconds : 0};
+    double passes = 0, seconds = 0;
+    for (size_t i = 0; i < outcome.step_seconds.size(); ++i) {
+      passes += static_cast<double>(cuts[i].micro_batches());
+      seconds += outcome.step_seconds[i];
+    }
+    const double waiting = passes > 0 ? rehearsed_.communication(seconds / passes).waiting_seconds : 0;
+    for (double& each : outcome.step_seconds) each += waiting;
+    const double optimizer = outcome.costs ? outcome.costs->optimizer.seconds : 0;
+    return {outcome.peaks(), std::move(outcome.step_seconds), optimizer + waiting};
   }
 
  private:

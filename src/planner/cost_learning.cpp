@@ -201,8 +201,8 @@ class Learner {
     double seconds = 0;
     double samples = 0;
     for (const size_t place : drawn) {
-      const double passes_seconds = found.seconds[place] - found.optimizer_seconds;
-      seconds += found.optimizer_seconds + passes_seconds / parts[place].share;
+      const double passes_seconds = found.seconds[place] - found.seconds_beside_passes;
+      seconds += found.seconds_beside_passes + passes_seconds / parts[place].share;
       samples += static_cast<double>(parts[place].samples_of_step);
     }
     plan_.step_seconds = seconds / static_cast<double>(drawn.size());

@@ -24,9 +24,9 @@ class SetRehearsal {
   virtual std::vector<int64_t> bytes_of(const std::vector<SampleSet>& sets) = 0;
 
   struct Steps {
-    StepPeaks peaks;               ///< over all
-    std::vector<double> seconds;   ///< predicted, of each; empty where nothing predicts
-    double optimizer_seconds = 0;  ///< of these in each
+    StepPeaks peaks;                   ///< over all
+    std::vector<double> seconds;       ///< predicted, of each; empty where nothing predicts
+    double seconds_beside_passes = 0;  ///< of these in each: the optimizer, waiting for other ranks
   };
   /// Steps one after another, as a run does them.
   virtual Steps run(const std::vector<SampleSet>& steps, const std::vector<engine::Cut>& cuts) = 0;

@@ -138,6 +138,7 @@ HostPlan make_host_plan(const HostPlanRequest& asked) {
   const auto start = std::chrono::steady_clock::now();
   HostPlanRequest request = asked;
   keep_to(request.fixed, request.workload);
+  request.job.world_size = request.workload.world_size;
   HostPlan plan;
   plan.model = request.model;
   plan.job = request.job;

@@ -176,8 +176,8 @@ double OptionSearch::expected_seconds(const Choices& choices) const {
   if (const Option* known = rehearsed_.find(choices)) return known->step_seconds;
   const int64_t whole_micro_batches = workload_.samples_per_rank() / choices.micro_batch_size;
   const auto micro_batches = static_cast<double>(whole_micro_batches);
-  return micro_batches * estimate_->micro_batch_seconds(choices.micro_batch_size, choices.recompute) +
-         estimate_->optimizer_seconds();
+  const double pass = estimate_->micro_batch_seconds(choices.micro_batch_size, choices.recompute);
+  return micro_batches * pass + estimate_->optimizer_seconds() + rehearsed_.communication(pass).waiting_seconds;
 }
 
 /// The fastest of what is expected to fit.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 
 #include "planner/plan_json.h"
 
@@ -74,6 +75,20 @@ nlohmann::ordered_json average_json(const AverageStep& average, const Plan& plan
           {"samples_per_second", average.samples_per_second}};
 }
 
+/// The rank with most first.
+nlohmann::ordered_json rank_steps_json(std::vector<RankStep> steps) {
+  if (steps.empty()) return nullptr;
+  std::ranges::stable_sort(steps, std::greater{}, [](const RankStep& step) { return step.peaks.reserved_bytes; });
+  auto json = nlohmann::ordered_json::array();
+  for (const auto& step : steps) {
+    json.push_back({{"rank", step.rank},
+                    {"drawn_step", step.drawn_step},
+                    {"allocated_peak_bytes", step.peaks.allocated_bytes},
+                    {"reserved_peak_bytes", step.peaks.reserved_bytes}});
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string Suggestion::text() const {
@@ -127,6 +142,8 @@ nlohmann::ordered_json Plan::to_json() const {
        {"alternatives", others},
        {"cut", cut ? cut->to_json() : nullptr}});
   if (average) json["average"] = average_json(*average, *this);
+  json["communication"] = communication ? communication->to_json() : nullptr;
+  json["ranks"] = rank_steps_json(rank_steps);
   return json;
 }
 

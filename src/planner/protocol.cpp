@@ -102,15 +102,21 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluatedBatch, samples, layout, max_new_tokens)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cost, product_operations, attention_operations, bytes_moved, launches, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward, optimizer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSums, bytes, overlapping)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, by_component, reserved_bytes, place, backward)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RehearsalDetail, peak, vision_blocks, language_blocks, total_elements,
                                    trained_elements, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {
-      {"model", path_as_text(job.model)}, {"precision", job.precision}, {"frozen", job.frozen},      {"lora", job.lora},
-      {"quantization", job.quantization}, {"optimizer", job.optimizer}, {"objective", job.objective}};
+  json = {{"model", path_as_text(job.model)},
+          {"precision", job.precision},
+          {"frozen", job.frozen},
+          {"lora", job.lora},
+          {"quantization", job.quantization},
+          {"optimizer", job.optimizer},
+          {"objective", job.objective},
+          {"world_size", job.world_size}};
   if (job.lora) json["lora"]["adapter"] = path_as_text(job.lora->adapter);
 }
 
@@ -123,6 +129,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("quantization").get_to(job.quantization);
   json.at("optimizer").get_to(job.optimizer);
   json.at("objective").get_to(job.objective);
+  json.at("world_size").get_to(job.world_size);
 }
 
 void to_json(nlohmann::json& json, const RehearsalRequest& request) {
@@ -156,6 +163,7 @@ void to_json(nlohmann::json& json, const Outcome& outcome) {
           {"steps", outcome.steps},
           {"step_seconds", outcome.step_seconds},
           {"allocation_retries", outcome.allocation_retries},
+          {"sums", outcome.sums},
           {"costs", outcome.costs},
           {"detail", outcome.detail},
           {"seconds", outcome.seconds},
@@ -167,6 +175,7 @@ void from_json(const nlohmann::json& json, Outcome& outcome) {
   json.at("steps").get_to(outcome.steps);
   json.at("step_seconds").get_to(outcome.step_seconds);
   json.at("allocation_retries").get_to(outcome.allocation_retries);
+  json.at("sums").get_to(outcome.sums);
   json.at("costs").get_to(outcome.costs);
   json.at("detail").get_to(outcome.detail);
   json.at("seconds").get_to(outcome.seconds);

@@ -83,6 +83,7 @@ class Rehearser {
       outcome_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
       memory::reset_peaks(device_);
     }
+    outcome_.sums = run.sums_of_step();
     for (const auto& batch : request_.evaluations) {
       memory::release_unused(device_);
       memory::reset_peaks(device_);

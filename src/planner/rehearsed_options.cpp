@@ -66,7 +66,11 @@ VirtualCard rehearsal_card(const TargetCard& card) {
 
 RehearsedOptions::RehearsedOptions(const Job& job, const TargetCard& card, const Workload& workload,
                                    int64_t limit_bytes)
-    : job_(job), workload_(workload), limit_bytes_(limit_bytes), process_(job, rehearsal_card(card)) {}
+    : job_(job),
+      workload_(workload),
+      links_(links_of(*card.gpu, workload.world_size, workload.nodes, workload.network_gbit)),
+      limit_bytes_(limit_bytes),
+      process_(job, rehearsal_card(card)) {}
 
 void RehearsedOptions::must_hold(const SampleBatch& batch) {
   batches_.push_back(batch);
@@ -77,6 +81,7 @@ Outcome RehearsedOptions::run(const RehearsalRequest& request) {
   Outcome outcome = process_.rehearse(request);
   ++effort_.rehearsals;
   effort_.rehearsal_seconds += outcome.seconds;
+  if (!outcome.sums.bytes.empty()) sums_ = outcome.sums;
   return outcome;
 }
 
@@ -99,7 +104,11 @@ double RehearsedOptions::step_seconds(const Choices& choices, const StepCosts& c
   const auto micro_batches = static_cast<double>(whole_micro_batches);
   const double each =
       (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(micro_batches_rehearsed(choices));
-  return micro_batches * each + costs.optimizer.seconds;
+  return micro_batches * each + costs.optimizer.seconds + communication(each).waiting_seconds;
+}
+
+Communication RehearsedOptions::communication(double last_pass_seconds) const {
+  return communication_of(links_, sums_, last_pass_seconds);
 }
 
 double RehearsedOptions::tokens_per_step(const SampleBatch& batch) const {
@@ -108,6 +117,12 @@ double RehearsedOptions::tokens_per_step(const SampleBatch& batch) const {
     tokens += static_cast<double>(group.shape.tokens * group.count);
   }
   return tokens * static_cast<double>(workload_.world_size);
+}
+
+Communication RehearsedOptions::communication(const Choices& choices) const {
+  const StepCosts& costs = *entry_of(choices)->outcome.costs;
+  return communication((costs.total.seconds - costs.optimizer.seconds) /
+                       static_cast<double>(micro_batches_rehearsed(choices)));
 }
 
 std::vector<RehearsedOptions::Entry>::const_iterator RehearsedOptions::entry_of(const Choices& choices) const {
@@ -206,7 +221,10 @@ AverageStep RehearsedOptions::average_step(const Choices& choices, const std::ve
   const auto all = static_cast<double>(samples.size());
   const double parts = std::max(1.0, all / static_cast<double>(most));
   const double optimizer = outcome.costs->optimizer.seconds;
-  average.step_seconds = parts * (outcome.costs->total.seconds - optimizer) + optimizer;
+  const double passes = outcome.costs->total.seconds - optimizer;
+  const double last_pass =
+      passes * static_cast<double>(choices.micro_batch_size) / std::min(all, static_cast<double>(most));
+  average.step_seconds = parts * passes + optimizer + communication(last_pass).waiting_seconds;
   const auto ranks = static_cast<double>(workload_.world_size);
   average.tokens_per_second = ranks * tokens / average.step_seconds;
   average.samples_per_second = ranks * all / average.step_seconds;

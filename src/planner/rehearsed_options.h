@@ -58,6 +58,10 @@ class RehearsedOptions {
   Outcome run(const RehearsalRequest& request);
 
   double tokens_per_step(const SampleBatch& batch) const;  ///< of all ranks
+  /// What the ranks of a step tell each other whose last micro-batch takes so long; as the last rehearsal had it.
+  Communication communication(double last_pass_seconds) const;
+  /// The same of a plan that was rehearsed.
+  Communication communication(const Choices& choices) const;
   const PlanningEffort& effort() const { return effort_; }
 
  private:
@@ -80,7 +84,9 @@ class RehearsedOptions {
 
   Job job_;
   Workload workload_;
+  Links links_;
   int64_t limit_bytes_;
+  StepSums sums_;
   std::vector<SampleBatch> batches_;
   RehearsalProcess process_;
   std::vector<Entry> entries_;

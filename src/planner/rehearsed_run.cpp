@@ -1,7 +1,10 @@
 #include "planner/rehearsed_run.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "vlmtrain/distributed/consensus.h"
+#include "vlmtrain/distributed/virtual_ranks.h"
 #include "vlmtrain/engine/step.h"
 
 namespace vlmtrain::planner {
@@ -16,23 +19,43 @@ std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
   return samples;
 }
 
-/// All samples of a rehearsal are of the first task. In a run there are gradients of the others too, whose products
-/// take their time.
-class GradientsOfAllTasks final : public engine::Consensus {
+/// What the ranks of a rehearsal agree on, of which one is there.
+class RehearsedConsensus final : public engine::Consensus {
  public:
-  explicit GradientsOfAllTasks(const engine::GradientSums& sums) : sums_(sums) {}
+  /// `noted` gets each sum.
+  RehearsedConsensus(const engine::GradientSums& sums, int64_t world_size, StepSums& noted)
+      : sums_(sums), noted_(noted) {
+    if (world_size == 1) return;
+    ranks_ = distributed::virtual_ranks(world_size);
+    all_ = std::make_unique<distributed::RankConsensus>(*ranks_);
+  }
 
+  engine::Verdict worst(engine::Verdict own) const override { return all_->worst(own); }
+  bool any(bool own) const override { return all_->any(own); }
+  std::vector<double> sum(std::vector<double> own) const override { return all_->sum(std::move(own)); }
+  void add_up(const at::Tensor& own) const override {
+    if (ranks_) noted_.bytes.push_back(static_cast<int64_t>(own.nbytes()));
+    all_->add_up(own);
+  }
+  void finish() const override { all_->finish(); }
+  std::vector<std::string> each(std::string own) const override { return all_->each(std::move(own)); }
+
+  /// All samples of a rehearsal are of the first task. In a run there are gradients of the others too, whose products
+  /// take their time.
   std::vector<int64_t> together(std::vector<int64_t> own) const override {
     std::vector<int64_t> all;
     all.reserve(own.size() * static_cast<size_t>(sums_.groups()));
     for (int64_t group = 0; group < sums_.groups(); ++group) {
       for (const int64_t place : own) all.push_back(place + group * static_cast<int64_t>(sums_.size()));
     }
-    return all;
+    return all_->together(std::move(all));
   }
 
  private:
   const engine::GradientSums& sums_;
+  StepSums& noted_;
+  std::unique_ptr<distributed::Collectives> ranks_;
+  std::unique_ptr<const engine::Consensus> all_ = std::make_unique<const engine::Consensus>();
 };
 
 }  // namespace
@@ -41,15 +64,21 @@ RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
     : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
   if (!trains) return;
   training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups());
+  consensus_ = std::make_unique<RehearsedConsensus>(training_->sums, job.world_size, sums_of_step_);
+  if (job.world_size == 1) return;
+  training_->sums.reduce_with([this](const at::Tensor& bucket) { consensus_->add_up(bucket); });
 }
 
 void RehearsedRun::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
   try {
     const auto samples = samples_of(groups);
     const auto input = engine::step_input(*objective_, samples);
-    const GradientsOfAllTasks consensus(training_->sums);
-    engine::Step step(*training_, input, consensus);
+    sums_of_step_ = {};
+    engine::Step step(*training_, input, *consensus_);
     step.accumulate(layout);
+    // The last bucket is whole when the backward pass is; with several groups all are handed over behind it.
+    const int64_t buckets = std::ssize(sums_of_step_.bytes);
+    if (training_->sums.groups() == 1) sums_of_step_.overlapping = std::max<int64_t>(0, buckets - 1);
     step.prepare();
     scalars_.emplace(step.apply(engine::LearningRates{}).numbers);
   } catch (const engine::StepOutOfMemory& error) {

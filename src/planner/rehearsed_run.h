@@ -7,6 +7,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/async_scalars.h"
+#include "vlmtrain/engine/consensus.h"
 #include "vlmtrain/engine/objective.h"
 #include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/engine/training.h"
@@ -33,12 +34,15 @@ class RehearsedRun {
   const models::VisionLanguageModel& model() const { return *model_; }
   /// REQUIRES: it trains.
   const engine::Training& training() const { return *training_; }
+  const StepSums& sums_of_step() const { return sums_of_step_; }
 
  private:
   at::Device device_;
   std::unique_ptr<const engine::Objective> objective_;
   std::unique_ptr<models::VisionLanguageModel> model_;
   std::unique_ptr<engine::Training> training_;
+  StepSums sums_of_step_;
+  std::unique_ptr<const engine::Consensus> consensus_;
   std::optional<engine::AsyncScalars> scalars_;  // of a step, until the next one
 };
 

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
 #include "planner/card_cut.h"
 #include "planner/option_search.h"
 #include "planner/suggest.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/planner/drawn_steps.h"
 
 namespace vlmtrain::planner {
 
@@ -74,12 +76,45 @@ void restate(Plan& plan, RehearsedOptions& rehearsed, const SampleBatch& worse) 
   }
 }
 
+/// Each rank's largest part of a drawn step, rehearsed by itself.
+std::vector<RankStep> rehearse_ranks(const Plan& plan, RehearsedOptions& rehearsed) {
+  constexpr size_t kMostRanks = 64;
+  constexpr int64_t kMostPasses = 400;
+  auto parts = largest_parts(plan.workload);
+  std::ranges::stable_sort(parts, std::greater{}, &DrawnPart::tokens);
+  if (parts.size() > kMostRanks) parts.resize(kMostRanks);
+  Choices choices = plan.chosen.choices;
+  if (plan.cut) choices.costs = plan.cut->table;
+  RehearsalRequest request{.choices = choices, .steps = {}, .each_from_empty_cache = true};
+  const auto add = [&](const DrawnPart& part) {
+    auto& groups = request.steps.emplace_back();
+    for (const auto& shape : part.samples) add_sample(groups, shape);
+    request.cuts.push_back(layout_of(choices, part.samples).cut);
+  };
+  if (parts.empty()) return {};
+  add(parts.front());  // the first step makes the optimizer's states
+  int64_t passes = 0;
+  for (const auto& part : parts) {
+    if (passes > kMostPasses) break;
+    add(part);
+    passes += request.cuts.back().micro_batches();
+  }
+  const Outcome outcome = rehearsed.run(request);
+  std::vector<RankStep> steps;
+  for (size_t i = 1; i < outcome.steps.size(); ++i) {
+    steps.push_back({.rank = parts[i - 1].rank, .drawn_step = parts[i - 1].step, .peaks = outcome.steps[i]});
+  }
+  std::ranges::sort(steps, {}, &RankStep::rank);
+  return steps;
+}
+
 }  // namespace
 
 Plan make_plan(const PlanRequest& asked) {
   const auto start = std::chrono::steady_clock::now();
   PlanRequest request = asked;
   keep_to(request.fixed, request.workload);
+  request.job.world_size = request.workload.world_size;
   check(request.job, request.card, request.workload, request.fixed);
   Plan plan;
   plan.model = request.model;
@@ -119,6 +154,10 @@ Plan make_plan(const PlanRequest& asked) {
   plan.costs = *outcome.costs;
   if (!request.workload.average.empty()) {
     plan.average = rehearsed.average_step(plan.chosen.choices, request.workload.average);
+  }
+  if (request.workload.world_size > 1) {
+    plan.communication = rehearsed.communication(plan.chosen.choices);
+    if (plan.fits) plan.rank_steps = rehearse_ranks(plan, rehearsed);
   }
   if (plan.fits) {
     plan.suggestions = suggest_faster(plan, search->estimate());

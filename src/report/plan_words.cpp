@@ -82,6 +82,22 @@ std::string context_words(const planner::Plan& plan) {
   return text;
 }
 
+/// What is predicted of ranks; whose part of the data needs most.
+std::string rank_words(const planner::Plan& plan) {
+  const planner::Communication& told = *plan.communication;
+  std::string text =
+      fmt::format("{}{} over {}; a step adds up {} in {}: predicted {}, of which {} not behind a backward pass",
+                  counted(plan.workload.world_size, "rank"),
+                  plan.workload.nodes > 1 ? fmt::format(" on {} machines", plan.workload.nodes) : "",
+                  told.links.words(), format_bytes(told.bytes()), counted(std::ssize(told.sums.bytes), "sum"),
+                  seconds_words(told.seconds), seconds_words(told.waiting_seconds));
+  if (plan.rank_steps.empty()) return text;
+  const auto most = std::ranges::max_element(plan.rank_steps, {},
+                                             [](const planner::RankStep& step) { return step.peaks.reserved_bytes; });
+  return text + fmt::format("; of the drawn steps rank {} needs most, {} (all ranks hold the worst step)", most->rank,
+                            gigabytes(most->peaks.reserved_bytes + plan.beside_bytes()));
+}
+
 std::string step_words(const planner::Plan& plan) {
   const planner::Choices& choices = plan.chosen.choices;
   return fmt::format("{}, loss in chunks of {}{}", vision_pass_words(plan), counted(choices.loss_chunk_rows, "row"),
@@ -168,6 +184,7 @@ std::vector<Fact> plan_facts(const planner::Plan& plan) {
                              {"margin", margin_words(plan)},
                              {"context", context_words(plan)},
                              {"step", step_words(plan)}});
+  if (plan.communication) facts.push_back({"ranks", rank_words(plan)});
   return facts;
 }
 

@@ -71,14 +71,14 @@ planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOr
                                              .micro_batch = config.training.micro_batch_size.value_or(0)};
   }
   const int64_t samples = workload.samples_per_rank();
-  workload.drawn =
-      data::drawn_steps(order, outlines.shapes, workload.global_batch_size, planner::steps_to_draw(samples));
+  workload.drawn = data::drawn_parts(order, outlines.shapes, workload.global_batch_size,
+                                     planner::steps_to_draw(samples), workload.world_size);
   workload.candidates = planner::worst_batches(outlines, samples);
   return workload;
 }
 
-PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor,
-                                 const Config& config) {
+PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor, const Config& config,
+                                 int64_t world_size) {
   data::Outlines outlines = look_at_data(records, processor, config, config.data.train.name(), /*cache=*/{});
   const data::DrawOrder order = order_of(records, config, outlines);
   if (!outlines.problems.empty()) {
@@ -88,7 +88,7 @@ PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Pro
                  stops ? ", and training stops at them (data.on_bad_sample=fail)" : "",
                  outlines.problems.begin()->second.message);
   }
-  return {.workload = workload_of(outlines, order, config),
+  return {.workload = workload_of(outlines, order, config, world_size),
           .tasks = task_settings(config.training.balance, data::Tasks(outlines, records))};
 }
 

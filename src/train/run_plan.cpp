@@ -55,9 +55,9 @@ planner::Plan plan_as_kept(const planner::PlanRequest& request, const KeptChoice
 }  // namespace
 
 RunPlan::RunPlan(const Config& config, at::Device device, planner::Workload workload,
-                 std::vector<planner::SampleLimit> limits, const planner::Job& job, std::filesystem::path run_folder,
-                 CutOfRun cut, const std::optional<KeptChoices>& kept)
-    : device_(device), run_folder_(std::move(run_folder)) {
+                 std::vector<planner::SampleLimit> limits, const planner::Job& job, const RunRanks& ranks,
+                 std::filesystem::path run_folder, CutOfRun cut, const std::optional<KeptChoices>& kept)
+    : device_(device), run_folder_(std::move(run_folder)), writes_(ranks.writes()) {
   auto request = plan_request(config, job, planner::card_of_device(memory::describe(device)), std::move(workload));
   request.sample_limits = std::move(limits);
   past_ = past_runs_on(request.card);
@@ -163,6 +163,7 @@ void RunPlan::remember(int64_t beside_bytes, const memory::DeviceMemory& measure
 }
 
 void RunPlan::write(const nlohmann::ordered_json& measured) const {
+  if (!writes_) return;
   nlohmann::ordered_json json = plan_.to_json();
   if (evaluation_) json["evaluation"] = evaluation_->to_json();
   if (past_) json["past_runs"] = past_->to_json();
@@ -170,18 +171,18 @@ void RunPlan::write(const nlohmann::ordered_json& measured) const {
   io::write_file(run_folder_ / "plan.json", io::json_text(json, 2) + "\n");
 }
 
-void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure,
+void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure, const RunRanks& ranks,
                         const std::filesystem::path& run_folder) {
   spdlog::warn(
       "the run has no plan, since planning failed: {}; it goes on with what takes least memory: single samples, "
       "everything recomputed, but for what the configuration fixes (memory.recompute, training.micro_batch_size)",
       failure.what());
   std::error_code ignored;
-  std::filesystem::remove(run_folder / "plan.json", ignored);  // of the run before
+  if (ranks.writes()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of the run before
   memory::set_expandable_segments(config.memory.expandable_segments);
   if (!config.memory.limit_gb) return;
   const auto card = planner::card_of_device(memory::describe(device));
-  const auto limit = planner::limit_of(card, config.memory.mode, config.memory.limit_gb, /*world_size=*/1);
+  const auto limit = planner::limit_of(card, config.memory.mode, config.memory.limit_gb, ranks.world_size());
   memory::limit_reserved_bytes(device, limit.card_bytes - limit.context_bytes);
 }
 

@@ -8,6 +8,7 @@
 
 #include "train/evaluation_set.h"
 #include "train/kept_choices.h"
+#include "train/run_ranks.h"
 #include "train/step_times.h"
 #include "train/twin_link.h"
 #include "vlmtrain/memory/device.h"
@@ -32,7 +33,7 @@ enum class CutOfRun {
 };
 
 /// The plan of a run on a GPU: made and written to plan.json before anything is allocated there, and compared with what
-/// was measured at the end.
+/// was measured at the end. Of several ranks each has its own, and the first one's is written.
 class RunPlan {
  public:
   /// Throws UserError (kDoesNotFit), which says what would, if the run does not fit, and PlanningFailed. Sets up the
@@ -41,8 +42,8 @@ class RunPlan {
   /// its recomputation does not fit any more, on a card with less room, the cut stays, and recomputation is chosen
   /// anew.
   RunPlan(const Config& config, at::Device device, planner::Workload workload, std::vector<planner::SampleLimit> limits,
-          const planner::Job& job, std::filesystem::path run_folder, CutOfRun cut = CutOfRun::kFound,
-          const std::optional<KeptChoices>& kept = {});
+          const planner::Job& job, const RunRanks& ranks, std::filesystem::path run_folder,
+          CutOfRun cut = CutOfRun::kFound, const std::optional<KeptChoices>& kept = {});
 
   const planner::Choices& choices() const { return choices_; }
   planner::StepPeaks peaks() const { return plan_.peaks(); }
@@ -72,6 +73,7 @@ class RunPlan {
 
   at::Device device_;
   std::filesystem::path run_folder_;
+  bool writes_;                   // the first rank does
   bool may_not_fit_ = false;      // the micro-batch, with the largest samples: such steps are cut
   std::optional<PastRuns> past_;  // of runs on this machine's card
   planner::Plan plan_;
@@ -82,7 +84,7 @@ class RunPlan {
 
 /// A run without a plan is to go on all the same: says why there is none, and sets up the allocator. The choices are
 /// cautious_choices().
-void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure,
+void go_on_without_plan(const Config& config, at::Device device, const PlanningFailed& failure, const RunRanks& ranks,
                         const std::filesystem::path& run_folder);
 
 }  // namespace vlmtrain::train

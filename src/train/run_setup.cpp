@@ -231,6 +231,7 @@ std::string RunSetup::describe_changes(const Config& config) const {
 
 void RunSetup::make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
                          int64_t making_bytes) {
+  workload.nodes = ranks_.machines();
   auto limits = sample_limits(*records, config, workload);
   if (!device.is_cpu()) {
     try {
@@ -239,11 +240,11 @@ void RunSetup::make_plan(const Config& config, at::Device device, const planner:
         kept = KeptChoices::of_json(state.device_memory, kDeviceLimitKey, checkpoints.newest()->string());
       }
       const bool cuts_anew = !resumed || !changes.empty();
-      plan.emplace(config, device, std::move(workload), std::move(limits), job, folder,
+      plan.emplace(config, device, std::move(workload), std::move(limits), job, ranks_, folder,
                    cuts_anew ? CutOfRun::kFound : CutOfRun::kKept, kept);
       state.device_memory = plan->fixed() ? plan->fixed()->to_json(kDeviceLimitKey) : nullptr;
     } catch (const PlanningFailed& failure) {
-      go_on_without_plan(config, device, failure, folder);
+      go_on_without_plan(config, device, failure, ranks_, folder);
     }
     return;
   }

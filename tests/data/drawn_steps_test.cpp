@@ -43,6 +43,20 @@ TEST(DrawnStepsTest, TheyAreThoseOfTheOrder) {
   for (size_t i = 0; i < 12; ++i) EXPECT_EQ(steps[i / 3][i % 3].tokens, 10 + epoch->samples[i]) << i;
 }
 
+TEST(DrawnStepsTest, UnitsGoRoundTheRanks) {
+  const DrawOrder order(/*samples=*/24, /*seed=*/5);
+  const auto whole = drawn_steps(order, shapes_of(24), /*units=*/6, /*count=*/4);
+  const auto parts = drawn_parts(order, shapes_of(24), 6, 4, /*ranks=*/3);
+  ASSERT_EQ(parts.size(), whole.size());
+  for (size_t step = 0; step < whole.size(); ++step) {
+    ASSERT_EQ(parts[step].size(), 3U);
+    for (size_t unit = 0; unit < 6; ++unit) {
+      ASSERT_EQ(parts[step][unit % 3].size(), 2U);
+      EXPECT_EQ(parts[step][unit % 3][unit / 3].tokens, whole[step][unit].tokens) << step << ", " << unit;
+    }
+  }
+}
+
 TEST(DrawnStepsTest, TheyGoOnBehindAnEpoch) {
   const auto steps = drawn_steps(DrawOrder(3, 1), shapes_of(3), 2, 6);
   ASSERT_EQ(steps.size(), 6U);

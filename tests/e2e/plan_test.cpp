@@ -397,14 +397,45 @@ TEST_F(PlanCommandTest, RanksShareTheGlobalBatch) {
   EXPECT_GT(json["memory"]["communication_bytes"], 0);
 }
 
-TEST_F(PlanCommandTest, SeveralGpusAreSaidNotToTrainYet) {
-  constexpr const char* kWarning = "training on several GPUs is not there yet";
-  const Result ranks = plan({"--gpu", "a100-80", "--model", "smolvlm-tiny", "--world-size", "2", "--json"});
-  EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
-  EXPECT_THAT(ranks.err, AllOf(HasSubstr("--world-size 2"), HasSubstr(kWarning)));
-  json_of(ranks);  // the warning is not on stdout
-  const Result one = plan({"--gpu", "a100-80", "--model", "smolvlm-tiny", "--json"});
-  EXPECT_THAT(one.err, Not(HasSubstr(kWarning)));
+TEST_F(PlanCommandTest, WhatRanksTellEachOtherIsPredicted) {
+  const std::vector<std::string> tiny{"--gpu", "h100", "--model", "smolvlm-tiny", "--global-batch", "16"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tiny.begin(), tiny.end());
+    return plan_json(more);
+  };
+  EXPECT_TRUE(with({})["communication"].is_null());
+  const auto near = with({"--world-size", "4"})["communication"];
+  const auto far = with({"--world-size", "4", "--nodes", "2"})["communication"];
+  const auto fast = with({"--world-size", "4", "--nodes", "2", "--network-gbit", "400"})["communication"];
+  EXPECT_EQ(near["bytes_per_step"], far["bytes_per_step"]);
+  EXPECT_EQ(near["least_sent_bytes"], near["bytes_per_step"].get<int64_t>() * 2 * 3 / 4);
+  EXPECT_THAT(near["links"].get<std::string>(), AllOf(HasSubstr("NVLink"), Not(HasSubstr("network"))));
+  EXPECT_THAT(fast["links"].get<std::string>(), HasSubstr("400 Gbit/s"));
+  EXPECT_LT(near["seconds"], fast["seconds"]);
+  EXPECT_LT(fast["seconds"], far["seconds"]);
+  const Result text = plan({"--gpu", "h100", "--model", "smolvlm-tiny", "--world-size", "2"});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("2 ranks over NVLink"), HasSubstr("a step adds up")));
+}
+
+TEST_F(PlanCommandTest, RanksThatCannotBeAreRefused) {
+  const auto refusal = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--gpu", "h100", "--model", "smolvlm-tiny"});
+    const Result result = plan(more);
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(refusal({"--world-size", "6", "--nodes", "4"}), HasSubstr("choose a multiple of the nodes"));
+  EXPECT_THAT(refusal({"--nodes", "2"}), HasSubstr("--world-size 1 on --nodes 2"));
+  EXPECT_THAT(refusal({"--world-size", "5"}), HasSubstr("cannot be shared equally by 5 ranks"));
+  EXPECT_THAT(refusal({"--world-size", "2", "--network-gbit", "0"}), HasSubstr("--network-gbit"));
+}
+
+/// Each in its place: rank 0 has the first sample of each step of two, rank 1 the second.
+TEST_F(PlanCommandTest, TheRankWithTheLargestSamplesIsNamed) {
+  const auto json = plan_json({"--config", "train.yaml", "--gpu", "rtx4090", "--world-size", "2"});
+  ASSERT_EQ(json["ranks"].size(), 2U);
+  EXPECT_GE(json["ranks"][0]["reserved_peak_bytes"], json["ranks"][1]["reserved_peak_bytes"]);
+  EXPECT_LE(json["ranks"][0]["reserved_peak_bytes"], json["memory"]["reserved_peak_bytes"]);
 }
 
 TEST_F(PlanCommandTest, AConfigurationIsPlannedForItsWorstSampleByName) {

@@ -6,6 +6,7 @@
 namespace vlmtrain::e2e {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -64,6 +65,27 @@ TEST_F(TwinTest, ForeseesEveryStepToTheByte) {
   const auto twin = plan()["measured"]["twin"];
   EXPECT_EQ(twin["foreseen_steps"], 12);
   EXPECT_EQ(twin["worst_error"], 0.0);
+}
+
+/// Two processes, each with a virtual card and a twin, whose samples differ: rank 1 says the same in its log.
+TEST_F(TwinTest, EachRankHasItsOwn) {
+  const Result result = train_on_card({"training.global_batch_size=8", "training.micro_batch_size=2",
+                                       "training.max_steps=8", "output.report=false", "--launch", "2"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(steps().size(), 8U);
+  for (const auto& step : steps()) {
+    EXPECT_EQ(step["samples"], 8) << "of both";
+    EXPECT_EQ(step["micro_batches"], 2);
+    EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
+    EXPECT_EQ(step["predicted_allocated_peak_bytes"], step["allocated_peak_bytes"]) << step["step"];
+  }
+  EXPECT_EQ(plan()["world_size"], 2);
+  EXPECT_EQ(plan()["measured"]["twin"]["foreseen_steps"], 8);
+  const std::string second = read_text(folder() / kVirtualRun / "rank-1.log");
+  EXPECT_THAT(second, AllOf(HasSubstr("twin: 8 of 8 steps foreseen"), HasSubstr("within 0.00 %")));
+  // What they added up is what the plan says that they do.
+  const auto told = plan()["communication"];
+  EXPECT_THAT(second, HasSubstr("in " + std::to_string(told["calls_per_step"].get<int>()) + ".0 sums a step"));
 }
 
 TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {

@@ -119,6 +119,48 @@ TEST_F(TinyPlanTest, ALargerCardHoldsWhatTheRanksSayToEachOtherToo) {
             limit_of(card_by_name("rtx4090"), Mode::kBalanced, std::nullopt, 2).communication_bytes);
 }
 
+/// What ranks add up is their gradients, in fp32 and as laid out; it takes no memory of PyTorch's.
+TEST_F(TinyPlanTest, RanksAddTheirGradientsUp) {
+  const Plan alone = make_plan(request(4)), together = make_plan(request(16, 4));
+  EXPECT_FALSE(alone.communication);
+  ASSERT_TRUE(together.communication);
+  const StepSums& sums = together.communication->sums;
+  const double gradients = 4.0 * static_cast<double>(together.detail.trained_elements);
+  EXPECT_GE(static_cast<double>(together.communication->bytes()), gradients);
+  EXPECT_LE(static_cast<double>(together.communication->bytes()), 1.1 * gradients);
+  EXPECT_EQ(together.peaks().reserved_bytes, alone.peaks().reserved_bytes);
+  EXPECT_EQ(together.peaks().allocated_bytes, alone.peaks().allocated_bytes);
+  EXPECT_DOUBLE_EQ(together.chosen.step_seconds, alone.chosen.step_seconds + together.communication->waiting_seconds);
+  EXPECT_GT(together.communication->waiting_seconds, 0);
+  EXPECT_GE(sums.overlapping, 0);
+  EXPECT_LT(sums.overlapping, std::ssize(sums.bytes));
+}
+
+TEST_F(TinyPlanTest, GradientsOfTasksThatAreKeptApartOverlapWithNothing) {
+  PlanRequest apart = request(8, 2);
+  apart.job.objective.tasks = {.count = 2, .weights = {1, 1}, .resolve_conflicts = true};
+  const Plan plan = make_plan(apart), usual = make_plan(request(8, 2));
+  EXPECT_EQ(plan.communication->sums.overlapping, 0);
+  EXPECT_GT(plan.communication->bytes(), 1.9 * static_cast<double>(usual.communication->bytes()));
+}
+
+/// Rank 1 of two has all that is large in the second of the steps.
+TEST_F(TinyPlanTest, TheRankThatNeedsMostIsNamed) {
+  PlanRequest drawn = request(8, 2);
+  const auto large = model_.shape({.images = 2}), small = model_.shape({.images = 0, .text_tokens = 80});
+  const std::vector larger(4, large), smaller(4, small);
+  drawn.workload.candidates = {{.shapes = {large}, .first_id = "large"}};
+  drawn.workload.drawn = {{smaller, smaller}, {smaller, larger}};
+  const Plan plan = make_plan(drawn);
+  ASSERT_EQ(plan.rank_steps.size(), 2U);
+  EXPECT_EQ(plan.rank_steps[1].rank, 1);
+  EXPECT_EQ(plan.rank_steps[1].drawn_step, 1);
+  EXPECT_GT(plan.rank_steps[1].peaks.allocated_bytes, plan.rank_steps[0].peaks.allocated_bytes);
+  EXPECT_LE(plan.rank_steps[1].peaks.reserved_bytes, plan.peaks().reserved_bytes);
+  const auto json = plan.to_json()["ranks"];
+  EXPECT_EQ(json[0]["rank"], 1);
+}
+
 TEST_F(TinyPlanTest, SaysWhatStaysFreeWhereTheBatchIsOneMicroBatch) {
   const Plan plan = make_plan(request(2));
   ASSERT_FALSE(plan.suggestions.empty());

@@ -15,4 +15,11 @@ namespace vlmtrain::data {
 std::vector<std::vector<SampleShape>> drawn_steps(const DrawOrder& order, const SampleShapes& shapes, int64_t units,
                                                   int64_t count);
 
+/// The samples of a step by the rank that trains on them.
+using StepParts = std::vector<std::vector<SampleShape>>;
+
+/// The same steps, of which each unit is of the rank that the loader gives it to: unit i of a step of rank i % ranks.
+std::vector<StepParts> drawn_parts(const DrawOrder& order, const SampleShapes& shapes, int64_t units, int64_t count,
+                                   int64_t ranks);
+
 }  // namespace vlmtrain::data

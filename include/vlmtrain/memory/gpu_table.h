@@ -32,6 +32,8 @@ struct Gpu {
   double bf16_operations = 0;  ///< fp16 too, with fp32 sums
   double fp16_operations = 0;
   double memory_bandwidth = 0;  ///< bytes a second
+  /// Bytes a second each way, all links together, of cards that come on boards with NVLink only (SXM); else 0.
+  double nvlink_bandwidth = 0;
 };
 
 /// Every known card, smallest architecture first.

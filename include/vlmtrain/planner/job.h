@@ -24,6 +24,7 @@ struct Job {
   nn::Quantization quantization = nn::Quantization::kNone;
   engine::AdamWSettings optimizer = {};      ///< with a loss scale if, and only if, the precision is fp16
   engine::ObjectiveSettings objective = {};  ///< rehearsed samples are all of the first task
+  int64_t world_size = 1;                    ///< ranks, of which one is rehearsed
 };
 
 /// The same in another precision.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/data/drawn_steps.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/planner/cut_plan.h"
 #include "vlmtrain/planner/limit.h"
@@ -34,11 +35,13 @@ struct Workload {
   std::vector<SampleBatch> candidates;
   int64_t global_batch_size = 16;  ///< of all ranks: samples, or packs
   int64_t world_size = 1;
+  int64_t nodes = 1;                                   ///< machines with as many ranks each
+  double network_gbit = 100;                           ///< 10⁹ bits a second from one of them to another
   std::optional<PackedSamples> packed = std::nullopt;  ///< where global_batch_size counts packs
   /// A rank's samples of a usual step, in order, of which a plan says what they take; empty: only the worst is known.
   std::vector<data::SampleShape> average{};
-  /// The samples of some steps of all ranks (data/drawn_steps.h); empty where all are like the worst.
-  std::vector<std::vector<data::SampleShape>> drawn = {};
+  /// The samples of some steps, by rank; empty where all are like the worst.
+  std::vector<data::StepParts> drawn = {};
 
   /// Of a step. Of packs a number near their average that divides into micro-batches of the size that is fixed, or else
   /// of many sizes.
@@ -91,6 +94,13 @@ struct Suggestion {
   std::string text() const;
 };
 
+/// What a rank needs for its part of a drawn step, rehearsed with the chosen plan from an empty cache.
+struct RankStep {
+  int64_t rank = 0;
+  int64_t drawn_step = 0;  ///< place in Workload::drawn: of that rank's parts the one with the most tokens
+  StepPeaks peaks;
+};
+
 /// How long the planner took, and for what.
 struct PlanningEffort {
   double seconds = 0;
@@ -111,8 +121,10 @@ struct Plan {
   StepCosts costs;  ///< of the rehearsed step, which may have fewer micro-batches
   MemoryLimit limit;
   Workload workload;
-  SampleBatch worst;                   ///< of the workload's candidates, with the chosen plan
-  std::optional<AverageStep> average;  ///< where the workload says what is usual
+  SampleBatch worst;                             ///< of the workload's candidates, with the chosen plan
+  std::optional<AverageStep> average;            ///< where the workload says what is usual
+  std::optional<Communication> communication{};  ///< of several ranks
+  std::vector<RankStep> rank_steps{};  ///< of several ranks with drawn steps, by rank; of many ranks the 64 with most
   FixedChoices fixed;
   TargetCard card;
   std::vector<Option> alternatives;  ///< by micro-batch, then by blocks recomputed

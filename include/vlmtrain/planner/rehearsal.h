@@ -14,6 +14,7 @@
 #include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/planner/communication.h"
 #include "vlmtrain/planner/cost_table.h"
 #include "vlmtrain/planner/job.h"
 
@@ -114,6 +115,7 @@ struct Outcome {
   std::vector<StepPeaks> steps;           ///< those that were done
   std::vector<double> step_seconds = {};  ///< of these, where they were asked for
   int64_t allocation_retries = 0;
+  StepSums sums = {};  ///< of the last step
   std::optional<StepCosts> costs;
   std::optional<RehearsalDetail> detail;
   double seconds = 0;  ///< that the rehearsal took

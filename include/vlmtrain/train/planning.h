@@ -35,8 +35,8 @@ struct PlannedData {
 
 /// The same, after a look at the data set as data.check_at_start says, which warns of bad samples. Throws UserError
 /// (kUsage) where the configuration asks for what the tasks do not allow.
-PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor,
-                                 const Config& config);
+PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor, const Config& config,
+                                 int64_t world_size = 1);
 
 /// What a run does whose plan could not be made, on a GPU or on the CPU: what takes least memory, which is single
 /// samples, everything recomputed, one tile a vision pass and small chunks of the loss; but for what the configuration

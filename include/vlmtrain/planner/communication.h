@@ -1,0 +1,55 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/memory/gpu_table.h"
+
+namespace vlmtrain::planner {
+
+/// What joins the cards of a run. Bandwidths are in bytes a second, each way.
+struct Links {
+  int64_t world_size = 1;  ///< ranks, each with a card
+  int64_t nodes = 1;       ///< machines, which have as many ranks each
+  double card_bandwidth = 0;
+  double network_bandwidth = 0;  ///< of a machine, to another one
+  bool is_nvlink = false;        ///< between the cards of a machine; else PCI Express
+
+  /// "NVLink (450 GB/s)", "PCI Express (32 GB/s) and a network of 100 Gbit/s".
+  std::string words() const;
+};
+
+/// By data sheets: NVLink where the card is of a form that has it on every board, else PCI Express with 16 lanes of the
+/// card's generation. `network_gbit`: of a machine, in 10⁹ bits a second.
+Links links_of(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double network_gbit);
+
+/// What the ranks of a step add up.
+struct StepSums {
+  std::vector<int64_t> bytes{};  ///< of each sum, in order; empty for one rank
+  int64_t overlapping = 0;       ///< the first ones: under way while the last backward pass goes on
+
+  bool operator==(const StepSums&) const = default;
+};
+
+/// And how long that is predicted to take.
+struct Communication {
+  Links links;
+  StepSums sums;
+  double seconds = 0;          ///< of all sums
+  double waiting_seconds = 0;  ///< of these, what the last backward pass does not hide
+
+  int64_t bytes() const;
+  /// What each rank has to send at least, 2 · (n − 1) / n of them: a ring's (Patarasuk and Yuan 2009).
+  int64_t least_sent_bytes() const;
+  nlohmann::ordered_json to_json() const;
+};
+
+/// `last_pass_seconds`: forward and backward pass of the last micro-batch, whose backward pass (two thirds of it) hides
+/// what overlaps with it. A sum takes 2 · (n − 1) / n of its bytes over the slowest link of a ring, and
+/// 2 · (n − 1) hops. Nothing of this is measured.
+Communication communication_of(const Links& links, StepSums sums, double last_pass_seconds);
+
+}  // namespace vlmtrain::planner

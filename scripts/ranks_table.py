@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Plans for 1 to 16 ranks, as docs/planner.md shows them.
+
+    ranks_table.py VLMTRAIN [--ranks 1,2,4,8,16] [arguments of vlmtrain plan, such as --gpu h100 --model qwen2.5-vl-3b]
+
+From 16 ranks on they are on two machines as well.
+"""
+import argparse
+import json
+import subprocess
+
+
+def plan(program, ranks, nodes, arguments):
+    ended = subprocess.run([program, "plan", "--json", "--world-size", str(ranks), "--nodes", str(nodes), *arguments],
+                           capture_output=True, text=True)
+    if ended.returncode not in (0, 3):
+        raise SystemExit(ended.stderr)
+    return json.loads(ended.stdout)
+
+
+def row(found, nodes):
+    told = found["communication"]
+    gigabytes = found["memory"]["total_bytes"] / 1e9
+    cells = [str(found["world_size"]), str(nodes), f'{found["micro_batch_size"]} x {found["gradient_accumulation_steps"]}',
+             f"{gigabytes:.1f} GB" if found["fits"] else "-", f'{found["step_seconds"]:.2f} s',
+             f'{found["tokens_per_second"]:,.0f}']
+    if told:
+        cells += [f'{told["bytes_per_step"] / 1e6:,.0f} MB in {told["calls_per_step"]}',
+                  f'{told["least_sent_bytes"] / 1e6:,.0f} MB', f'{1e3 * told["seconds"]:.0f} ms',
+                  f'{1e3 * told["waiting_seconds"]:.1f} ms']
+    else:
+        cells += ["-"] * 4
+    return "| " + " | ".join(cells) + " |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--ranks", default="1,2,4,8,16")
+    known, arguments = parser.parse_known_args()
+    print("| ranks | machines | micro-batch x passes | each card | step | tokens/s | added up, in sums | each sends at least | "
+          "takes | not hidden |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for ranks in map(int, known.ranks.split(",")):
+        for nodes in (1, 2) if ranks >= 16 else (1,):
+            print(row(plan(known.program, ranks, nodes, arguments), nodes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+#include "vlmtrain/planner/communication.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "vlmtrain/memory/gpu_table.h"
+
+namespace vlmtrain::planner {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+const memory::Gpu& gpu(const char* name) {
+  return *memory::find_gpu(name);
+}
+
+TEST(LinksTest, AreThoseOfTheCardsForm) {
+  const Links sxm = links_of(gpu("h100"), 8, 1, 100);
+  EXPECT_EQ(sxm.words(), "NVLink (450 GB/s each way)");
+  EXPECT_EQ(links_of(gpu("a100-80"), 8, 1, 100).card_bandwidth, 300e9);
+  EXPECT_EQ(links_of(gpu("h100-pcie"), 8, 1, 100).words(), "PCI Express (63 GB/s each way)");
+  EXPECT_EQ(links_of(gpu("t4"), 2, 1, 100).card_bandwidth, 15.75e9);
+  EXPECT_EQ(links_of(gpu("rtx4090"), 2, 1, 100).card_bandwidth, 31.5e9);
+  EXPECT_FALSE(links_of(gpu("h100-mig-3g.40gb"), 2, 1, 100).is_nvlink);
+  EXPECT_EQ(links_of(gpu("rtx4090"), 4, 2, 25).words(),
+            "PCI Express (32 GB/s each way) and a network of 25 Gbit/s a machine");
+  EXPECT_EQ(links_of(gpu("rtx4090"), 2, 2, 25).words(), "a network of 25 Gbit/s a machine");
+}
+
+TEST(CommunicationTest, ARingSendsTwiceWhatTheOthersHave) {
+  const StepSums sums{.bytes = {800, 400, 8}, .overlapping = 1};
+  const auto of = [&](int64_t world_size) {
+    return communication_of(links_of(gpu("h100"), world_size, 1, 100), sums, 1.0);
+  };
+  EXPECT_EQ(of(2).bytes(), 1208);
+  EXPECT_EQ(of(2).least_sent_bytes(), 1208);
+  EXPECT_EQ(of(4).least_sent_bytes(), 1812);
+  EXPECT_EQ(of(8).least_sent_bytes(), 2114);
+}
+
+TEST(CommunicationTest, WhatTheBackwardPassDoesNotHideIsWaitedFor) {
+  constexpr int64_t kBucket = 63'000'000'000;  // a second over PCI Express of the fifth generation
+  const Links two = links_of(gpu("h100-pcie"), 2, 1, 100);
+  const StepSums sums{.bytes = {kBucket, kBucket, kBucket, 4}, .overlapping = 2};
+  constexpr double kHops = 1e-3;
+  EXPECT_NEAR(communication_of(two, sums, 0).waiting_seconds, 3, kHops);
+  EXPECT_NEAR(communication_of(two, sums, 1.5).waiting_seconds, 2, kHops);
+  EXPECT_NEAR(communication_of(two, sums, 3).waiting_seconds, 1, kHops);
+  const Communication long_pass = communication_of(two, sums, 300);
+  EXPECT_NEAR(long_pass.seconds, 3, kHops);
+  EXPECT_NEAR(long_pass.waiting_seconds, 1, kHops) << "the last one comes behind it";
+}
+
+TEST(CommunicationTest, TheSlowestLinkOfTheRingCounts) {
+  const StepSums sums{.bytes = {12'500'000'000}, .overlapping = 0};
+  const Links near = links_of(gpu("h100"), 16, 1, 100), far = links_of(gpu("h100"), 16, 2, 100);
+  EXPECT_LT(communication_of(near, sums, 0).seconds, 0.1);
+  EXPECT_NEAR(communication_of(far, sums, 0).seconds, 2.0 * 15 / 16, 1e-3);
+  EXPECT_NEAR(communication_of(links_of(gpu("h100"), 16, 2, 400), sums, 0).seconds, 2.0 * 15 / 16 / 4, 1e-3);
+}
+
+TEST(CommunicationTest, OneRankSaysNothing) {
+  const Communication alone = communication_of(links_of(gpu("h100"), 1, 1, 100), {.bytes = {4}, .overlapping = 0}, 1);
+  EXPECT_EQ(alone.seconds, 0);
+  EXPECT_EQ(alone.waiting_seconds, 0);
+  EXPECT_EQ(alone.least_sent_bytes(), 0);
+  EXPECT_THAT(alone.links.words(), Not(HasSubstr("network")));
+}
+
+}  // namespace
+}  // namespace vlmtrain::planner
