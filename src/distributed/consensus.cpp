@@ -4,6 +4,8 @@
 #include <cstring>
 #include <set>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::distributed {
 
 namespace {
