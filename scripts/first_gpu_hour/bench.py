@@ -69,7 +69,7 @@ class Bench:
         """Of the two sides on the CPU, another number of threads makes sums round otherwise."""
         if not self.is_cpu:
             return {}
-        return {"OMP_NUM_THREADS": "1" if device == "reference" else "2"}
+        return {"OMP_NUM_THREADS": "2" if device == "card" else "1"}
 
     def run(self, words, environment=None, watch=None):
         return program.run([self.vlmtrain, *words], self.clock, environment, watch)
@@ -123,7 +123,8 @@ class Bench:
         """The run on the device under test."""
         return self.kept_run("card", self.device, preset, {**(overrides or {}), **self.fault})
 
-    def kept_run(self, side, device, preset, overrides):
+    def kept_run(self, side, device, preset, overrides, words=()):
+        """`words`: further ones of the command; a side has the same in all of its runs."""
         settings = self.settings(preset, overrides)
         key = json.dumps([self.program_identity, side, device, preset, {name: str(value) for name, value in settings.items()}], sort_keys=True)
         folder = self.work / "runs" / f"{side}-{preset}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -132,24 +133,24 @@ class Bench:
             return Run(self.run_folder(folder / "run", device), 0)
         inputs.clear(folder)
         folder.mkdir(parents=True)
-        run = self.train(folder, device, settings, environment=self.environment(side))
+        run = self.train(folder, device, settings, words, self.environment(side))
         done.touch()
         return run
 
     def run_folder(self, folder, device):
         return folder / device.replace(":", "-") if device.startswith("virtual:") else folder
 
-    def train(self, folder, device, settings, overrides=(), environment=None, watch=None, expected=(0,)):
+    def train(self, folder, device, settings, words=(), environment=None, watch=None, expected=(0,)):
         """A training run in a fresh `folder`. Raises RunFailed unless it ends with one of `expected`."""
-        ended, run = self.try_train(folder, device, settings, overrides, environment, watch)
+        ended, run = self.try_train(folder, device, settings, words, environment, watch)
         if ended.code not in expected:
             raise RunFailed(f"the run on {device}", ended)
         return run
 
-    def try_train(self, folder, device, settings, overrides=(), environment=None, watch=None):
+    def try_train(self, folder, device, settings, words=(), environment=None, watch=None):
         folder.mkdir(parents=True, exist_ok=True)
         self.write_config(folder / "train.yaml", {**settings, "output.dir": folder / "run"})
-        ended = self.run(["--config", folder / "train.yaml", "--device", device, "--quiet", *overrides], environment, watch)
+        ended = self.run(["--config", folder / "train.yaml", "--device", device, "--quiet", *words], environment, watch)
         return ended, Run(self.run_folder(folder / "run", device), ended.seconds)
 
     def remove_runs(self):
