@@ -20,13 +20,13 @@ import correctness
 import gtests
 import inputs
 import program
+import ranks
 import results
 import speed
 import truth
 from bench import Bench, RunFailed
 
-PARTS = [*correctness.PARTS, *gtests.PARTS, *truth.PARTS, *speed.PARTS]
-MINUTES_OF_ALL = 25
+PARTS = [*correctness.PARTS, *gtests.PARTS, *truth.PARTS, *speed.PARTS, *ranks.PARTS]
 
 
 def read_arguments():
@@ -127,7 +127,7 @@ def say(text):
 def do_part(part, bench, record, arguments, seconds):
     """Whether all of it is done."""
     bench.clock = program.Clock(seconds)
-    done = True
+    done, why_not = True, part.why_not(bench)
     say(f"== {part.name}: {part.about} (at most {seconds / 60:.1f} minutes)")
     for check in part.checks(bench):
         if arguments.only not in check.name:
@@ -136,7 +136,9 @@ def do_part(part, bench, record, arguments, seconds):
             say(f"   done before: {check.name}")
             continue
         began = time.monotonic()
-        if bench.clock.left() < min(check.seconds, seconds / 4):
+        if why_not:
+            outcome = results.skipped(why_not)
+        elif bench.clock.left() < min(check.seconds, seconds / 4):
             outcome = results.Outcome(results.CUT, "not begun: too little of the part's time was left; call it again")
         else:
             outcome = outcome_of(check, bench)
@@ -218,7 +220,8 @@ def main():
         self_test(arguments, bench, record)
         return finish(record, done=True)
 
-    whole = program.Clock(60 * (arguments.minutes if arguments.parts == ["all"] and arguments.minutes else MINUTES_OF_ALL))
+    minutes_of_all = sum(part.minutes for part in parts if not part.why_not(bench))
+    whole = program.Clock(60 * (arguments.minutes if arguments.parts == ["all"] and arguments.minutes else minutes_of_all))
     done = True
     for part in parts:
         own = 60 * (arguments.minutes if arguments.minutes and arguments.parts != ["all"] else part.minutes)

@@ -22,3 +22,4 @@ class Part:
     about: str
     minutes: float
     checks: Callable  # Bench → list of Check
+    why_not: Callable = lambda bench: ""  # why this machine can do none of them; empty where it can

@@ -55,6 +55,26 @@ def same_in_fp32(preset, overrides=None, card_overrides=None, mend=KERNELS):
     return do
 
 
+def rounded_outcome(card, exact, rounded, mend=KERNELS):
+    """`card` and `rounded` did in 16 bits what `exact` did in fp32."""
+    own_gradients = comparison.whole_gradients_apart(rounded, exact)
+    own_worst, _ = comparison.gradients_apart(rounded, exact)
+    own_losses = comparison.losses_apart(rounded, exact)
+    verdict = Verdict()
+    # The error of one loss may be small by chance; that of the gradients, which are many, is not.
+    losses = comparison.losses_apart(card, exact)
+    verdict.at_most(4 * max(own_losses[0], own_gradients / 8), losses[0], "first loss")
+    gradients = comparison.whole_gradients_apart(card, exact)
+    verdict.at_most(3 * own_gradients, gradients, "gradients")
+    verdict.at_least(own_gradients / 8, gradients, "gradients")
+    worst, name = comparison.gradients_apart(card, exact)
+    verdict.at_most(4 * own_worst, worst, "worst gradient", name)
+    verdict.at_most(4 * max(max(own_losses), own_gradients / 8), max(losses), f"worst of {STEPS} losses")
+    verdict.at_most(3 * comparison.whole_gradients_apart(rounded, exact, STEPS),
+                    comparison.whole_gradients_apart(card, exact, STEPS), f"moments after {STEPS} steps")
+    return outcome_of(verdict, mend)
+
+
 def about_as_far(preset, overrides, mend=KERNELS):
     """In 16 bits the card is about as far from fp32 as the CPU is. Much nearer would mean that it did not run in 16 bits."""
 
@@ -63,23 +83,7 @@ def about_as_far(preset, overrides, mend=KERNELS):
         if bench.is_virtual:
             return rehearsed(card)
         exact = bench.reference(preset, {**overrides, "training.precision": "fp32", "training.loss_scale": "auto"})
-        rounded = bench.reference(preset, overrides)
-        own_gradients = comparison.whole_gradients_apart(rounded, exact)
-        own_worst, _ = comparison.gradients_apart(rounded, exact)
-        own_losses = comparison.losses_apart(rounded, exact)
-        verdict = Verdict()
-        # The error of one loss may be small by chance; that of the gradients, which are many, is not.
-        losses = comparison.losses_apart(card, exact)
-        verdict.at_most(4 * max(own_losses[0], own_gradients / 8), losses[0], "first loss")
-        gradients = comparison.whole_gradients_apart(card, exact)
-        verdict.at_most(3 * own_gradients, gradients, "gradients")
-        verdict.at_least(own_gradients / 8, gradients, "gradients")
-        worst, name = comparison.gradients_apart(card, exact)
-        verdict.at_most(4 * own_worst, worst, "worst gradient", name)
-        verdict.at_most(4 * max(max(own_losses), own_gradients / 8), max(losses), f"worst of {STEPS} losses")
-        verdict.at_most(3 * comparison.whole_gradients_apart(rounded, exact, STEPS),
-                        comparison.whole_gradients_apart(card, exact, STEPS), f"moments after {STEPS} steps")
-        return outcome_of(verdict, mend)
+        return rounded_outcome(card, exact, bench.reference(preset, overrides), mend)
 
     return do
 

@@ -44,15 +44,18 @@ def text(seed, count):
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
-def write_small_data(folder):
-    """Eight samples that differ in length, pictures and sizes: one has none, one has two."""
+SMALL_DATA = [[0], [1], [], [2], [0, 1], [1], [2], [0]]
+MIXED_DATA = [[0], [], [], [2], [0, 1], [], [2], []]
+
+
+def write_small_data(folder, pictures=None):
+    """Eight samples that differ in length, pictures and sizes. `pictures`: of each; else one has none, one has two."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = [(224, 224), (300, 180), (150, 260)]
     for i, (width, height) in enumerate(sizes):
         write_waves(folder / f"{i}.png", width, height, i)
-    pictures = [[0], [1], [], [2], [0, 1], [1], [2], [0]]
     records = []
-    for i, used in enumerate(pictures):
+    for i, used in enumerate(pictures or SMALL_DATA):
         records.append({"id": f"sample-{i}", "image": [f"{number}.png" for number in used],
                         "conversations": [{"from": "human", "value": "<image>\n" * len(used) + text(i, 4 + i) + "?"},
                                           {"from": "gpt", "value": text(100 + i, 3 + 5 * (i % 4))}]})

@@ -1,0 +1,29 @@
+"""Which GPUs a program that is started now can see."""
+
+import os
+import re
+import subprocess
+
+
+def all_cards():
+    """(index, UUID) of each GPU of the machine; MIG's parts of one are no cards of their own here."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return re.findall(r"^GPU (\d+):.*\(UUID: (\S+)\)", listed, re.MULTILINE)
+
+
+def visible_cards():
+    """As CUDA_VISIBLE_DEVICES names them; what stands behind a name that is none is not seen, as CUDA has it."""
+    cards = all_cards()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [index for index, _ in cards]
+    seen = []
+    for name in (word.strip() for word in named.split(",")):
+        found = [index for index, identity in cards if name == index or (name.startswith("GPU-") and identity.startswith(name))]
+        if len(found) != 1 or found[0] in seen:
+            break
+        seen.append(found[0])
+    return seen

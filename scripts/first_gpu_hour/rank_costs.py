@@ -1,0 +1,109 @@
+"""What a second card costs: NCCL's memory beside the estimate, the time of sums beside the predicted, peaks of each rank."""
+
+import re
+import statistics
+
+import inputs
+import results
+from checks import Check
+from rank_values import LAUNCH
+from truth import GLOBAL_BATCH, PEAK_TOLERANCE, WARM_UP, Job, context_bytes, gigabytes
+
+UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
+MEMORY = "what NCCL holds beside PyTorch's memory: kNcclBytesPerChannelAndPeer in src/planner/limit.cpp"
+COUNTED = "StepSums in src/planner/rehearsed_options.cpp against the buckets that src/engine sums"
+
+
+def job_of(bench, ranks):
+    """The same work for each rank."""
+    if bench.is_cpu:
+        return Job("smolvlm-tiny", {"training.precision": "fp32"}, images=1, words=20, global_batch=4 * ranks)
+    return Job("smolvlm-256m", global_batch=GLOBAL_BATCH * ranks)
+
+
+def run_of(bench, ranks):
+    """Done once for the checks that need it."""
+    runs = bench.__dict__.setdefault("cost_runs", {})
+    if ranks not in runs:
+        folder = bench.work / "rank-costs" / str(ranks)
+        inputs.clear(folder)
+        runs[ranks] = bench.train(folder, bench.device, job_of(bench, ranks).settings(bench), LAUNCH if ranks > 1 else (),
+                                  bench.environment("ranks"))
+        inputs.clear(runs[ranks].folder / "checkpoints")
+    return runs[ranks]
+
+
+def log_of_rank_1(run):
+    """What it reserved at most, and what was added up in a step, as its log has them: (bytes, bytes, calls)."""
+    text = (run.folder / "rank-1.log").read_text()
+    reserved = re.search(r"([\d.]+) GB reserved", text)
+    sums = re.search(r"ranks added up ([\d.]+) (\w+) in ([\d.]+) sums a step", text)
+    return (float(reserved[1]) * 1e9 if reserved else None,
+            float(sums[1]) * UNITS[sums[2]] if sums else None, float(sums[3]) if sums else None)
+
+
+def memory(bench):
+    if bench.is_cpu:
+        return results.skipped("a CPU's memory is another matter")
+    one, two = run_of(bench, 1), run_of(bench, 2)
+    plan, planned = two.plan(), two.plan()["memory"]["reserved_peak_bytes"]
+    # What is beside PyTorch's memory on one card is its context; the rest came with NCCL.
+    beside = [context_bytes(run.lines()[-1], run.plan()["card_bytes"]) for run in (one, two)]
+    nccl, estimate = beside[1] - beside[0], plan["memory"]["communication_bytes"]
+    reserved = [plan["measured"]["reserved_peak_bytes"], log_of_rank_1(two)[0]]
+    text = (f"NCCL {gigabytes(nccl)} of rank 0's card beside a context of {gigabytes(beside[0])}: {nccl / estimate:.2f} of the estimate, "
+            f"{gigabytes(estimate)} ({MEMORY}); planned peak {gigabytes(planned)}")
+    figures = {"nccl_bytes": nccl, "nccl_estimated_bytes": estimate, "context_bytes": beside[0], "reserved_planned_bytes": planned,
+               "reserved_measured_bytes": reserved}
+    bad = []
+    for rank, seen in enumerate(reserved):
+        if seen is None:
+            bad.append(f"rank {rank} does not say what it reserved")
+            continue
+        text += f"; rank {rank} reserved {gigabytes(seen)}, {100 * (seen / planned - 1):+.1f} %"
+        if abs(seen / planned - 1) > PEAK_TOLERANCE:
+            bad.append(f"the peak of rank {rank} is not the planned one")
+    if bad:
+        return results.failed("; ".join([*bad, text]), "src/planner, as in truth-1; rank-1.log has rank 1's", **figures)
+    return results.dry(f"{text}; on a card that is as it was told", **figures) if bench.is_virtual else results.measured(text, **figures)
+
+
+def step_seconds(run):
+    return statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in run.lines()[WARM_UP:])
+
+
+def waits_a_step(run):
+    """Of each rank; the lines have them since the start."""
+    first, last = run.lines()[WARM_UP - 1], run.lines()[-1]
+    steps = last["step"] - first["step"]
+    return [(b - a) / steps for a, b in zip(first.get("rank_wait_seconds", []), last.get("rank_wait_seconds", []))]
+
+
+def time(bench):
+    one, two = run_of(bench, 1), run_of(bench, 2)
+    waits, (_, summed, calls) = waits_a_step(two), log_of_rank_1(two)
+    figures, bad = {"rank_wait_seconds_a_step": waits, "summed_bytes_a_step": summed, "sums_a_step": calls}, []
+    if len(waits) != 2:
+        bad.append("metrics.jsonl has no rank_wait_seconds of two ranks")
+    text = f"{summed / 1e6:.1f} MB added up in {calls:.1f} sums a step" if summed else "rank-1.log does not say what was added up"
+    if not bench.is_virtual:
+        alone, both = step_seconds(one), step_seconds(two)
+        figures.update(one_step_seconds=alone, two_step_seconds=both, throughput=2 * alone / both)
+        text = (f"{both:.4f} s a step for twice the samples, {alone:.4f} s alone: {2 * alone / both:.2f} times the samples a second; {text}; "
+                f"ranks waited {' and '.join(f'{1e3 * wait:.2f} ms' for wait in waits)} a step")
+    # A CPU has no plan of this kind.
+    if told := (two.plan() or {}).get("communication"):
+        figures["predicted"] = {name: told[name] for name in ("seconds", "waiting_seconds", "bytes_per_step", "calls_per_step")}
+        figures["predicted_step_seconds"] = [run.plan()["step_seconds"] for run in (one, two)]
+        text += (f"; predicted {1e3 * told['seconds']:.2f} ms of sums, {1e3 * told['waiting_seconds']:.2f} ms not hidden, over "
+                 f"{told['links']}; steps of {figures['predicted_step_seconds'][1]:.4f} s, {figures['predicted_step_seconds'][0]:.4f} s alone")
+        # The log rounds to a tenth.
+        if summed and (abs(summed / told["bytes_per_step"] - 1) > 0.05 or abs(calls - told["calls_per_step"]) > 0.2):
+            bad.append(f"{told['bytes_per_step'] / 1e6:.1f} MB in {told['calls_per_step']} sums were planned")
+    if bad or not summed:
+        return results.failed("; ".join([*bad, text]), COUNTED, **figures)
+    return results.dry(text + "; no times on a virtual card", **figures) if bench.is_virtual else results.measured(text, **figures)
+
+
+def checks():
+    return [Check("memory: NCCL's, and each rank's peak", 60, memory), Check("time: two beside one", 60, time)]

@@ -1,0 +1,120 @@
+"""One of two ranks is killed, stopped or asked to stop; two ranks see one card."""
+
+import signal
+
+import cards
+import inputs
+import results
+from checks import Check
+from rank_processes import Ranks
+from rank_values import with_mixed_data
+
+WATCH = "src/distributed/watch.cpp and leave() in src/train/run_ranks.cpp; what each rank said lies in {}"
+# Each within what docs/several-ranks.md promises, and some seconds for the driver to let go of the card.
+SECONDS_TO_END, SECONDS_TO_SAVE = 30, 60
+STEPS_BEFORE = 4
+
+
+def endless(bench, name):
+    """→ the folder of a run that ends by being ended."""
+    folder = bench.work / "rank-faults" / name
+    inputs.clear(folder)
+    folder.mkdir(parents=True)
+    own = {"training.max_steps": 1000000, "output.save_steps": 0, "output.keep": 2, "output.dir": folder / "run"}
+    bench.write_config(folder / "train.yaml", bench.settings("smolvlm-tiny", with_mixed_data(bench, own)))
+    return folder
+
+
+def outcome(bench, bad, text, mend, **figures):
+    if bad:
+        return results.failed("; ".join([*bad, text] if text else bad), mend, **figures)
+    return results.dry(f"{text}; nothing is judged on a virtual card", **figures) if bench.is_virtual else results.passed(text, **figures)
+
+
+def described(ended, rank):
+    return f"rank {rank} went on" if ended is None else f"rank {rank} ended after {ended.seconds:.1f} s with exit code {ended.code}: {ended.reason()}"
+
+
+def lost(name, what, words):
+    """Rank 1 gets the signal `what`: rank 0 has to end, and say `words` of it."""
+
+    def do(bench):
+        folder = endless(bench, name)
+        mend = WATCH.format(folder)
+        with Ranks(bench, folder, "first") as ranks:
+            if not ranks.wait_for_steps(STEPS_BEFORE):
+                return results.failed(f"a rank ended before anything was sent: {described(ranks.end_of(0, 30), 0)}", mend)
+            ranks.send(1, bench.fault.get("signal", what))
+            seconds = bench.fault.get("seconds", SECONDS_TO_END)
+            ended = ranks.end_of(0, seconds)
+            number = ranks.processes[1].pid
+        bad = []
+        if ended is None:
+            bad.append(f"not within {seconds} s")
+        else:
+            if ended.code != 5:
+                bad.append("the exit code has to be 5")
+            bad += [f"it does not say '{wanted}'" for wanted in (f"rank 1: process {number}", words) if wanted not in ended.err]
+        return outcome(bench, bad, described(ended, 0), mend, code=ended and ended.code, seconds=ended and ended.seconds)
+
+    return do
+
+
+def newest_checkpoint(folder):
+    return max((int(path.name.removeprefix("step-")) for path in folder.glob("run/checkpoints/step-*")), default=None)
+
+
+def stop_and_go_on(bench):
+    """TERM to rank 1, the same command again, TERM to rank 0."""
+    folder = endless(bench, "asked")
+    mend = f"is_to_stop() in src/train/trainer.cpp, any_stops() in src/train/run_ranks.cpp; what each rank said lies in {folder}"
+    bad, texts = [], []
+    for name, rank in (("first", 1), ("second", 0)):
+        before = newest_checkpoint(folder)
+        with Ranks(bench, folder, name) as ranks:
+            if not ranks.wait_for_steps(STEPS_BEFORE):
+                return results.failed(f"the {name} start ended before it was asked to: {described(ranks.end_of(0, 30), 0)}", mend)
+            ranks.send(rank, bench.fault.get("signal", signal.SIGTERM))
+            ended = [ranks.end_of(each, SECONDS_TO_SAVE) for each in range(2)]
+            steps = [line["step"] for line in ranks.lines()]
+        codes = [each and each.code for each in ended]
+        checkpoint = newest_checkpoint(folder)
+        texts.append(f"TERM to rank {rank}: exit codes {codes[0]} and {codes[1]}, {len(steps)} steps, checkpoint {checkpoint}")
+        if codes != [75, 75]:
+            bad += ["both exit codes have to be 75", *(described(each, number) for number, each in enumerate(ended))]
+        if not bench.is_virtual and (not steps or checkpoint != steps[-1]):
+            bad.append("the last step has no checkpoint")
+        if before is not None and steps != list(range(1, checkpoint + 1)):
+            bad.append(f"it did not go on from step {before}, but has steps {steps[0]} to {steps[-1]}")
+        if bad:
+            break
+        if bench.fault.get("without a checkpoint"):
+            inputs.clear(folder / "run" / "checkpoints")
+            (folder / "run" / "metrics.jsonl").write_text("")
+    return outcome(bench, bad, "; ".join(texts), mend)
+
+
+def shared_card(bench):
+    """Both ranks see one card: NCCL would hang or fail in words of its own."""
+    if not bench.device.startswith("cuda"):
+        return results.skipped("no real cards")
+    folder = endless(bench, "shared")
+    with Ranks(bench, folder, "first", {"CUDA_VISIBLE_DEVICES": cards.visible_cards()[0]}) as ranks:
+        ended = [ranks.end_of(rank, SECONDS_TO_SAVE) for rank in range(2)]
+    bad = []
+    if [each and each.code for each in ended] != [2, 2]:
+        bad.append("both exit codes have to be 2")
+    if not (ended[0] and "have the same card" in ended[0].err):
+        bad.append("rank 0 does not say that ranks have the same card")
+    return outcome(bench, bad, "; ".join(described(each, rank) for rank, each in enumerate(ended)),
+                   f"refuse_shared_card() in src/train/run_ranks.cpp, bus_id() in src/memory/device.cpp; what each rank said lies in {folder}")
+
+
+def checks():
+    return [Check("rank 1 is killed", 40, lost("killed", signal.SIGKILL, "is gone"),
+                  {"asked to stop instead": {"signal": signal.SIGTERM}, "no time to end": {"seconds": 0.1}}),
+            Check("rank 1 is stopped", 50, lost("stopped", signal.SIGSTOP, "has not been heard of"),
+                  {"killed instead": {"signal": signal.SIGKILL}}),
+            Check("TERM to one, and the same command again", 40, stop_and_go_on,
+                  {"killed instead": {"signal": signal.SIGKILL}, "no checkpoint to go on from": {"without a checkpoint": True}}),
+            Check("two ranks on one card are refused", 20, shared_card)]

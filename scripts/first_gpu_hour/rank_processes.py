@@ -1,0 +1,79 @@
+"""The two ranks of a run as processes of their own, started as torchrun does it, so that each can be hit and has an exit code."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import program
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Ranks:
+    """Of `with`: what still runs at its end is killed, with all that it has started."""
+
+    def __init__(self, bench, folder, name, environment=None):
+        """The configuration is folder/train.yaml, the run folder/run; `name`: of the files of what the ranks say."""
+        self.bench, self.folder, self.name = bench, folder, name
+        self.run = bench.run_folder(folder / "run", bench.device)
+        self.started = self.lines()
+        port = free_port()
+        self.processes = []
+        for rank in range(2):
+            variables = {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            with open(self.said(rank), "w") as said:
+                self.processes.append(subprocess.Popen(
+                    [str(word) for word in (bench.vlmtrain, "--config", folder / "train.yaml", "--device", bench.device, "--quiet")],
+                    stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                    env={**os.environ, **program.LEARNS_NOTHING, **bench.environment("ranks"), **variables, **(environment or {})}))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+
+    def said(self, rank):
+        return self.folder / f"{self.name}-{rank}.txt"
+
+    def lines(self):
+        """Of metrics.jsonl; the last may be half written."""
+        path = self.run / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+    def wait_for_steps(self, count):
+        """→ whether so many new steps were made before a rank ended."""
+        while len(self.lines()) - len(self.started) < count:
+            if self.bench.clock.left() <= 0:
+                raise program.OutOfTime
+            if any(process.poll() is not None for process in self.processes):
+                return False
+            time.sleep(0.1)
+        return True
+
+    def send(self, rank, what):
+        self.processes[rank].send_signal(what)
+
+    def end_of(self, rank, seconds):
+        """→ program.Ended; nothing where the rank goes on for longer than `seconds`."""
+        began = time.monotonic()
+        try:
+            code = self.processes[rank].wait(timeout=max(0, min(seconds, self.bench.clock.left())))
+        except subprocess.TimeoutExpired:
+            if self.bench.clock.left() <= 0:
+                raise program.OutOfTime from None
+            return None
+        return program.Ended(code, "", self.said(rank).read_text(errors="replace"), time.monotonic() - began)

@@ -1,0 +1,105 @@
+"""Two ranks against one process on the same device: they make the same steps, so losses, gradients and weights are the same
+but for rounding."""
+
+import json
+
+import comparison
+import inputs
+import results
+from checks import Check
+from correctness import FASTER, LORA, OTHER_ORDER, STEPS, fp32_outcome, rehearsed, rounded_outcome
+
+LAUNCH = ["--launch", "2"]
+SUMS = ("what ranks add up: src/distributed/collectives.cpp, src/nccl/process_group.cpp, the buckets of gradients in src/engine; "
+        "the same with --device cpu says whether it is NCCL")
+REPEATED = "what ranks agree on: src/distributed/consensus.cpp, src/data/loader.cpp"
+HALF = {"training.global_batch_size": 2}
+
+
+def with_mixed_data(bench, overrides):
+    """Every other sample has no pictures: in some steps only one rank has gradients of the vision tower."""
+    folder = bench.work / "mixed-data"
+    if not (folder / "train.json").exists():
+        inputs.write_small_data(folder, inputs.MIXED_DATA)
+    return {"data.train": folder / "train.json", "output.log_samples": True, **overrides}
+
+
+def one_process(bench, preset, overrides):
+    return bench.kept_run("one", bench.device, preset, with_mixed_data(bench, overrides))
+
+
+def two_ranks(bench, preset, overrides, side="ranks"):
+    return bench.kept_run(side, bench.device, preset, with_mixed_data(bench, overrides), LAUNCH)
+
+
+def steps_of_uneven_ranks(bench, one):
+    """Steps in which one rank alone has pictures: rank r has every second sample from the r-th on."""
+    records = json.loads((bench.work / "mixed-data" / "train.json").read_text())
+    has_pictures = {record["id"]: bool(record["image"]) for record in records}
+    steps = [json.loads(line)["ids"] for line in (one.folder / "samples.jsonl").read_text().splitlines()]
+    return sum(any(has_pictures[name] for name in ids[0::2]) != any(has_pictures[name] for name in ids[1::2]) for ids in steps)
+
+
+def same_in_fp32(preset, overrides=None, of_ranks=None):
+    """`of_ranks`: what the ranks do otherwise, which must not change anything."""
+    overrides = overrides or {}
+
+    def do(bench):
+        ranks = two_ranks(bench, preset, {**overrides, **(of_ranks or {}), **bench.fault})
+        if bench.is_virtual:
+            return rehearsed(ranks)
+        one = one_process(bench, preset, overrides)
+        outcome = fp32_outcome(ranks, one, SUMS)
+        uneven = steps_of_uneven_ranks(bench, one)
+        outcome.text += f"; {uneven} of {STEPS} steps with pictures on one rank alone"
+        outcome.figures["uneven_steps"] = uneven
+        return outcome
+
+    return do
+
+
+def about_as_far(preset):
+    bf16 = {"training.precision": "bf16"}
+
+    def do(bench):
+        ranks = two_ranks(bench, preset, {**bf16, **bench.fault})
+        if bench.is_virtual:
+            return rehearsed(ranks)
+        return rounded_outcome(ranks, one_process(bench, preset, {}), one_process(bench, preset, bf16), SUMS)
+
+    return do
+
+
+def repetition(preset):
+    """To the bit on the CPU; NCCL promises no order of its sums."""
+
+    def do(bench):
+        first, again = two_ranks(bench, preset, {}), two_ranks(bench, preset, bench.fault, side="ranks-again")
+        if bench.is_virtual:
+            return rehearsed(again)
+        a, b = (run.folder / "checkpoints" / f"step-{STEPS}" for run in (first, again))
+        names = sorted(path.relative_to(a) for path in a.rglob("*.safetensors"))
+        unequal = [str(name) for name in names if not (b / name).exists() or (a / name).read_bytes() != (b / name).read_bytes()]
+        apart = comparison.weights_apart(again, first, STEPS)
+        figures = {"files": len(names), "unequal": unequal, "weights_apart": apart}
+        text = f"{len(names) - len(unequal)} of {len(names)} files are equal to the bit; weights {apart:.1e} of their way apart"
+        if not bench.is_cpu:
+            return results.measured(text, **figures)
+        return results.failed(text, REPEATED, **figures) if unequal or not names else results.passed(text, **figures)
+
+    return do
+
+
+def checks():
+    found = []
+    faults = {"a learning rate 1 % higher": FASTER, "samples in another order": OTHER_ORDER, "half of the samples": HALF}
+    dropped = {**LORA, "lora.dropout": 0.3}
+    for preset in ("smolvlm-tiny", "qwen2.5-vl-tiny"):
+        found.append(Check(f"{preset}: fp32, mixed batches", 20, same_in_fp32(preset), faults))
+        found.append(Check(f"{preset}: LoRA with dropout, fp32, single samples", 20,
+                           same_in_fp32(preset, dropped, {"training.micro_batch_size": 1}),
+                           {"no dropout": {"lora.dropout": 0}, "another seed": OTHER_ORDER}))
+        found.append(Check(f"{preset}: bf16, mixed batches", 20, about_as_far(preset),
+                           {"fp32 in its place": {"training.precision": "fp32"}, "half of the samples": HALF}))
+    found.append(Check("smolvlm-tiny: the same ranks once more", 20, repetition("smolvlm-tiny"), {"samples in another order": OTHER_ORDER}))
+    return found
