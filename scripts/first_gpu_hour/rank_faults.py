@@ -70,27 +70,25 @@ def stop_and_go_on(bench):
     mend = f"is_to_stop() in src/train/trainer.cpp, any_stops() in src/train/run_ranks.cpp; what each rank said lies in {folder}"
     bad, texts = [], []
     for name, rank in (("first", 1), ("second", 0)):
-        before = newest_checkpoint(folder)
         with Ranks(bench, folder, name) as ranks:
             if not ranks.wait_for_steps(STEPS_BEFORE):
                 return results.failed(f"the {name} start ended before it was asked to: {described(ranks.end_of(0, 30), 0)}", mend)
             ranks.send(rank, bench.fault.get("signal", signal.SIGTERM))
             ended = [ranks.end_of(each, SECONDS_TO_SAVE) for each in range(2)]
-            steps = [line["step"] for line in ranks.lines()]
+            lines = ranks.lines()
         codes = [each and each.code for each in ended]
         checkpoint = newest_checkpoint(folder)
-        texts.append(f"TERM to rank {rank}: exit codes {codes[0]} and {codes[1]}, {len(steps)} steps, checkpoint {checkpoint}")
+        texts.append(f"TERM to rank {rank}: exit codes {codes[0]} and {codes[1]}, {len(lines)} steps, checkpoint {checkpoint}")
         if codes != [75, 75]:
             bad += ["both exit codes have to be 75", *(described(each, number) for number, each in enumerate(ended))]
-        if not bench.is_virtual and (not steps or checkpoint != steps[-1]):
+        if not bench.is_virtual and (not lines or checkpoint != lines[-1]["step"]):
             bad.append("the last step has no checkpoint")
-        if before is not None and steps != list(range(1, checkpoint + 1)):
-            bad.append(f"it did not go on from step {before}, but has steps {steps[0]} to {steps[-1]}")
+        if not bench.is_virtual and (lines[:len(ranks.started)] != ranks.started or [line["step"] for line in lines] != list(range(1, len(lines) + 1))):
+            bad.append(f"it did not go on from step {len(ranks.started)}, but began anew or left steps out")
         if bad:
             break
         if bench.fault.get("without a checkpoint"):
             inputs.clear(folder / "run" / "checkpoints")
-            (folder / "run" / "metrics.jsonl").write_text("")
     return outcome(bench, bad, "; ".join(texts), mend)
 
 

@@ -13,7 +13,7 @@ LAUNCH = ["--launch", "2"]
 SUMS = ("what ranks add up: src/distributed/collectives.cpp, src/nccl/process_group.cpp, the buckets of gradients in src/engine; "
         "the same with --device cpu says whether it is NCCL")
 REPEATED = "what ranks agree on: src/distributed/consensus.cpp, src/data/loader.cpp"
-HALF = {"training.global_batch_size": 2}
+HALF = {"training.global_batch_size": 2, "training.micro_batch_size": 1}
 
 
 def with_mixed_data(bench, overrides):
