@@ -128,7 +128,7 @@ def do_part(part, bench, record, arguments, seconds):
     """Whether all of it is done."""
     bench.clock = program.Clock(seconds)
     done, why_not = True, part.why_not(bench)
-    say(f"== {part.name}: {part.about} (at most {seconds / 60:.1f} minutes)")
+    say(f"== {part.name}: {part.about} ({'skipped' if why_not else f'at most {seconds / 60:.1f} minutes'})")
     for check in part.checks(bench):
         if arguments.only not in check.name:
             continue

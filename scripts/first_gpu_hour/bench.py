@@ -1,5 +1,6 @@
 """The program under test: checkpoints, runs on the card and on the CPU, and what they left behind."""
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -16,6 +17,13 @@ class RunFailed(Exception):
 
     def __init__(self, what, ended):
         super().__init__(f"{what}: exit code {ended.code}: {ended.reason()}")
+
+
+class Hung(RunFailed):
+    """A program went on for longer than it may, and was ended."""
+
+    def __init__(self, what, seconds):
+        Exception.__init__(self, f"{what} went on for more than {seconds} s and was ended")
 
 
 @dataclass
@@ -76,6 +84,20 @@ class Bench:
 
     def run_program(self, words, environment=None):
         return program.run(words, self.clock, environment)
+
+    @contextlib.contextmanager
+    def at_most(self, seconds, what):
+        """What hangs costs one check and not the rest of the part."""
+        whole = self.clock
+        self.clock = program.Clock(min(seconds, whole.left()))
+        try:
+            yield
+        except program.OutOfTime:
+            if whole.left() <= 0:
+                raise
+            raise Hung(what, seconds) from None
+        finally:
+            self.clock = whole
 
     def checkpoint(self, preset, seed=0):
         """A randomly initialised checkpoint, made once."""

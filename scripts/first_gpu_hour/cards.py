@@ -15,15 +15,15 @@ def all_cards():
 
 
 def visible_cards():
-    """As CUDA_VISIBLE_DEVICES names them; what stands behind a name that is none is not seen, as CUDA has it."""
+    """In the words of CUDA_VISIBLE_DEVICES. What stands there behind a name that is none is not seen, as CUDA has it."""
     cards = all_cards()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [index for index, _ in cards]
-    seen = []
+    seen = {}
     for name in (word.strip() for word in named.split(",")):
         found = [index for index, identity in cards if name == index or (name.startswith("GPU-") and identity.startswith(name))]
         if len(found) != 1 or found[0] in seen:
             break
-        seen.append(found[0])
-    return seen
+        seen[found[0]] = name
+    return list(seen.values())

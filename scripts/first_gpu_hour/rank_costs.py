@@ -9,6 +9,7 @@ from checks import Check
 from rank_values import LAUNCH
 from truth import GLOBAL_BATCH, PEAK_TOLERANCE, WARM_UP, Job, compare, context_bytes, gigabytes
 
+SECONDS = 120
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
 MEMORY = "what NCCL holds beside PyTorch's memory: kNcclBytesPerChannelAndPeer in src/planner/limit.cpp"
 COUNTED = "StepSums in src/planner/rehearsed_options.cpp against the buckets that src/engine sums"
@@ -29,7 +30,8 @@ def run_of(bench, ranks):
         folder = bench.work / "rank-costs" / str(ranks)
         inputs.clear(folder)
         settings, words = job_of(bench, ranks).settings(bench), LAUNCH if ranks > 1 else ()
-        bench.cost_runs[ranks] = bench.train(folder, bench.device, settings, words, bench.environment("ranks"))
+        with bench.at_most(SECONDS, f"the run of {ranks} (NCCL_DEBUG=INFO says what NCCL does; {folder})"):
+            bench.cost_runs[ranks] = bench.train(folder, bench.device, settings, words, bench.environment("ranks"))
         inputs.clear(folder / "run" / "checkpoints")
     return bench.cost_runs[ranks]
 

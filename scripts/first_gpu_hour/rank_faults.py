@@ -11,7 +11,7 @@ from rank_values import with_mixed_data
 
 WATCH = "src/distributed/watch.cpp and leave() in src/train/run_ranks.cpp; what each rank said lies in {}"
 # Each within what docs/several-ranks.md promises, and some seconds for the driver to let go of the card.
-SECONDS_TO_END, SECONDS_TO_SAVE = 30, 60
+SECONDS_TO_START, SECONDS_TO_END, SECONDS_TO_SAVE = 60, 30, 60
 STEPS_BEFORE = 4
 
 
@@ -42,8 +42,8 @@ def lost(name, what, words):
         folder = endless(bench, name)
         mend = WATCH.format(folder)
         with Ranks(bench, folder, "first") as ranks:
-            if not ranks.wait_for_steps(STEPS_BEFORE):
-                return results.failed(f"a rank ended before anything was sent: {described(ranks.end_of(0, 30), 0)}", mend)
+            if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
+                return results.failed(f"nothing was sent, since the ranks made no steps: {described(ranks.end_of(0, 10), 0)}", mend)
             ranks.send(1, bench.fault.get("signal", what))
             seconds = bench.fault.get("seconds", SECONDS_TO_END)
             ended = ranks.end_of(0, seconds)
@@ -71,10 +71,10 @@ def stop_and_go_on(bench):
     bad, texts = [], []
     for name, rank in (("first", 1), ("second", 0)):
         with Ranks(bench, folder, name) as ranks:
-            if not ranks.wait_for_steps(STEPS_BEFORE):
-                return results.failed(f"the {name} start ended before it was asked to: {described(ranks.end_of(0, 30), 0)}", mend)
+            if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
+                return results.failed(f"the ranks of the {name} start made no steps: {described(ranks.end_of(0, 10), 0)}", mend)
             ranks.send(rank, bench.fault.get("signal", signal.SIGTERM))
-            ended = [ranks.end_of(each, SECONDS_TO_SAVE) for each in range(2)]
+            ended = ranks.ends(SECONDS_TO_SAVE)
             lines = ranks.lines()
         codes = [each and each.code for each in ended]
         checkpoint = newest_checkpoint(folder)
@@ -98,7 +98,7 @@ def shared_card(bench):
         return results.skipped("no real cards")
     folder = endless(bench, "shared")
     with Ranks(bench, folder, "first", {"CUDA_VISIBLE_DEVICES": cards.visible_cards()[0]}) as ranks:
-        ended = [ranks.end_of(rank, SECONDS_TO_SAVE) for rank in range(2)]
+        ended = ranks.ends(SECONDS_TO_SAVE)
     bad = []
     if [each and each.code for each in ended] != [2, 2]:
         bad.append("both exit codes have to be 2")

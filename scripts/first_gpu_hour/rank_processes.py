@@ -54,12 +54,13 @@ class Ranks:
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
-    def wait_for_steps(self, count):
-        """→ whether so many new steps were made before a rank ended."""
+    def make_steps(self, count, seconds):
+        """→ whether so many new steps were made within `seconds`, before any rank ended."""
+        began = time.monotonic()
         while len(self.lines()) - len(self.started) < count:
             if self.bench.clock.left() <= 0:
                 raise program.OutOfTime
-            if any(process.poll() is not None for process in self.processes):
+            if time.monotonic() - began > seconds or any(process.poll() is not None for process in self.processes):
                 return False
             time.sleep(0.1)
         return True
@@ -77,3 +78,8 @@ class Ranks:
                 raise program.OutOfTime from None
             return None
         return program.Ended(code, "", self.said(rank).read_text(errors="replace"), time.monotonic() - began)
+
+    def ends(self, seconds):
+        """Of both, within `seconds` in all."""
+        last = time.monotonic() + seconds
+        return [self.end_of(rank, last - time.monotonic()) for rank in range(2)]

@@ -13,6 +13,8 @@ LAUNCH = ["--launch", "2"]
 SUMS = ("what ranks add up: src/distributed/collectives.cpp, src/nccl/process_group.cpp, the buckets of gradients in src/engine; "
         "the same with --device cpu says whether it is NCCL")
 REPEATED = "what ranks agree on: src/distributed/consensus.cpp, src/data/loader.cpp"
+SECONDS = 60  # of a run of a tiny model, all in all
+HANGS = "the run of two ranks (NCCL_DEBUG=INFO says what NCCL does; rank-1.log in the newest folder of WORK/runs)"
 HALF = {"training.global_batch_size": 2, "training.micro_batch_size": 1}
 
 
@@ -29,7 +31,8 @@ def one_process(bench, preset, overrides):
 
 
 def two_ranks(bench, preset, overrides, side="ranks"):
-    return bench.kept_run(side, bench.device, preset, with_mixed_data(bench, overrides), LAUNCH)
+    with bench.at_most(SECONDS, HANGS):
+        return bench.kept_run(side, bench.device, preset, with_mixed_data(bench, overrides), LAUNCH)
 
 
 def steps_of_uneven_ranks(bench, one):
