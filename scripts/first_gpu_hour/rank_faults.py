@@ -6,6 +6,7 @@ import cards
 import inputs
 import results
 from checks import Check
+from rank_costs import job_of
 from rank_processes import Ranks
 from rank_values import with_mixed_data
 
@@ -15,13 +16,13 @@ SECONDS_TO_START, SECONDS_TO_END, SECONDS_TO_SAVE = 60, 30, 60
 STEPS_BEFORE = 4
 
 
-def endless(bench, name):
+def endless(bench, name, settings=None):
     """→ the folder of a run that ends by being ended."""
     folder = bench.work / "rank-faults" / name
     inputs.clear(folder)
     folder.mkdir(parents=True)
     own = {"training.max_steps": 1000000, "output.save_steps": 0, "output.keep": 2, "output.dir": folder / "run"}
-    bench.write_config(folder / "train.yaml", bench.settings("smolvlm-tiny", with_mixed_data(bench, own)))
+    bench.write_config(folder / "train.yaml", {**(settings or bench.settings("smolvlm-tiny", with_mixed_data(bench, {}))), **own})
     return folder
 
 
@@ -35,11 +36,14 @@ def described(ended, rank):
     return f"rank {rank} went on" if ended is None else f"rank {rank} ended after {ended.seconds:.1f} s with exit code {ended.code}: {ended.reason()}"
 
 
-def lost(name, what, words):
-    """Rank 1 gets the signal `what`: rank 0 has to end, and say `words` of it."""
+def lost(name, what, words, has_long_steps=False):
+    """Rank 1 gets the signal `what`: rank 0 has to end, and say `words` of it. In a long step it is most likely lost in a pass,
+    while its peer's card waits in a kernel of NCCL; in a short one between two calls."""
 
     def do(bench):
-        folder = endless(bench, name)
+        if has_long_steps and bench.is_cpu:
+            return results.skipped("no card that could wait in a kernel")
+        folder = endless(bench, name, job_of(bench, 2).settings(bench) if has_long_steps else None)
         mend = WATCH.format(folder)
         with Ranks(bench, folder, "first") as ranks:
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
@@ -111,6 +115,7 @@ def shared_card(bench):
 def checks():
     return [Check("rank 1 is killed", 40, lost("killed", signal.SIGKILL, "is gone"),
                   {"asked to stop instead": {"signal": signal.SIGTERM}, "no time to end": {"seconds": 0.1}}),
+            Check("rank 1 is killed in a long step", 60, lost("killed-in-step", signal.SIGKILL, "is gone", has_long_steps=True)),
             Check("rank 1 is stopped", 50, lost("stopped", signal.SIGSTOP, "has not been heard of"),
                   {"killed instead": {"signal": signal.SIGKILL}}),
             Check("TERM to one, and the same command again", 40, stop_and_go_on,
