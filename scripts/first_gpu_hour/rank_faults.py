@@ -101,7 +101,7 @@ def shared_card(bench):
     if not bench.device.startswith("cuda"):
         return results.skipped("no real cards")
     folder = endless(bench, "shared")
-    with Ranks(bench, folder, "first", {"CUDA_VISIBLE_DEVICES": cards.visible_cards()[0]}) as ranks:
+    with Ranks(bench, folder, "first", 2 * [{"CUDA_VISIBLE_DEVICES": cards.visible_cards()[0]}]) as ranks:
         ended = ranks.ends(SECONDS_TO_SAVE)
     bad = []
     if [each and each.code for each in ended] != [2, 2]:

@@ -19,7 +19,7 @@ def free_port():
 class Ranks:
     """Of `with`: what still runs at its end is killed, with all that it has started."""
 
-    def __init__(self, bench, folder, name, environment=None):
+    def __init__(self, bench, folder, name, environments=({}, {})):
         """The configuration is folder/train.yaml, the run folder/run; `name`: of the files of what the ranks say."""
         self.bench, self.folder, self.name = bench, folder, name
         self.run = bench.run_folder(folder / "run", bench.device)
@@ -32,7 +32,7 @@ class Ranks:
                 self.processes.append(subprocess.Popen(
                     [str(word) for word in (bench.vlmtrain, "--config", folder / "train.yaml", "--device", bench.device, "--quiet")],
                     stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
-                    env={**os.environ, **program.LEARNS_NOTHING, **bench.environment("ranks"), **variables, **(environment or {})}))
+                    env={**os.environ, **program.LEARNS_NOTHING, **bench.environment("ranks"), **variables, **environments[rank]}))
 
     def __enter__(self):
         return self

@@ -3,6 +3,7 @@
 import cards
 import rank_costs
 import rank_faults
+import rank_shortage
 import rank_values
 from checks import Part
 
@@ -17,4 +18,4 @@ def why_not(bench):
 
 
 PARTS = [Part("ranks", "two ranks on two GPUs: values, repetition, NCCL's memory and time, lost and stopped ranks", 6,
-              lambda bench: rank_values.checks() + rank_costs.checks() + rank_faults.checks(), why_not)]
+              lambda bench: rank_values.checks() + rank_costs.checks() + rank_faults.checks() + rank_shortage.checks(), why_not)]

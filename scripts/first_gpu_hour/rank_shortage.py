@@ -1,0 +1,67 @@
+"""Memory runs out on rank 1 alone: its allocator is capped, of which neither plan nor twin know."""
+
+import json
+
+import inputs
+import results
+from checks import Check
+from comparison import FP32_LATER_LOSS, finite
+from rank_faults import described, outcome
+from rank_processes import Ranks
+from truth import Job, gigabytes
+
+MEND = "src/train/oom_guard.cpp, and what ranks agree on in src/distributed/consensus.cpp; what each rank said lies in {}"
+STEPS, SECONDS = 3, 90
+SHARE = 0.75  # of the peak: half of the micro-batch fits, since most of the peak are activations
+
+
+def run(bench, name, limit):
+    """→ (its plan, its steps, how each rank ended)"""
+    folder = bench.work / "rank-shortage" / name
+    inputs.clear(folder)
+    folder.mkdir(parents=True)
+    job = Job("smolvlm-256m", {"training.precision": "fp32", "training.micro_batch_size": 2, "training.max_steps": STEPS,
+                               "memory.recompute": "none", "memory.twin": False}, images=1, global_batch=8)
+    bench.write_config(folder / "train.yaml", {**job.settings(bench), "output.dir": folder / "run"})
+    capped = {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(limit)} if limit else {}
+    with Ranks(bench, folder, "rank", ({}, capped)) as ranks:
+        ended, lines, plan = ranks.ends(SECONDS), ranks.lines(), ranks.run / "plan.json"
+    inputs.clear(folder / "run" / "checkpoints")
+    return json.loads(plan.read_text()) if plan.exists() else None, lines, ended
+
+
+def losses_apart(a, b):
+    pairs = [(x["loss"], y["loss"]) for x, y in zip(a, b)]
+    return max((abs(x - y) / abs(y) if finite(x) and finite(y) and y else float("inf") for x, y in pairs), default=float("inf"))
+
+
+def shortage(bench):
+    """Both do the step again; rank 1 in smaller pieces, and nothing of the result changes."""
+    if bench.is_cpu:
+        return results.skipped("a CPU's memory is another matter")
+    mend = MEND.format(bench.work / "rank-shortage")
+    plan, free, ended = run(bench, "free", None)
+    if [each and each.code for each in ended] == [3, 3]:
+        return results.skipped(f"does not fit without a cap: {ended[0].reason()}")
+    if plan is None or [each and each.code for each in ended] != [0, 0]:
+        return results.failed("without a cap: " + "; ".join(described(each, rank) for rank, each in enumerate(ended)), mend)
+    limit = int(SHARE * plan["measured"]["reserved_peak_bytes"])
+    _, capped, ended = run(bench, "capped", limit)
+    again = sum(line["oom_splits"] for line in capped)
+    text = (f"peak {gigabytes(plan['measured']['reserved_peak_bytes'])}, rank 1 capped at {gigabytes(limit)}: {len(capped)} steps, "
+            f"{again} times a step was done again")
+    bad = []
+    if [each and each.code for each in ended] != [0, 0]:
+        bad += [described(each, rank) for rank, each in enumerate(ended)]
+    if len(capped) != STEPS or not again:
+        bad.append(f"{STEPS} steps, and some done again, were to be seen")
+    if not bench.is_virtual:
+        apart = losses_apart(capped, free)
+        text += f"; losses {apart:.1e} apart (at most {FP32_LATER_LOSS:.1e})"
+        if not apart <= FP32_LATER_LOSS:
+            bad.append("the losses changed")
+    return outcome(bench, bad, text, mend, limit_bytes=limit, done_again=again)
+
+
+def checks():
+    return [Check("memory runs out on rank 1 alone", 60, shortage)]
