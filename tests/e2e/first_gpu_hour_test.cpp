@@ -60,6 +60,14 @@ TEST_F(FirstGpuHourTest, WhatIsPlantedIsFound) {
   for (size_t i = 1; i < 3; ++i) EXPECT_THAT(results()[i]["text"].get<std::string>(), HasSubstr("FAILED: ")) << i;
 }
 
+TEST_F(FirstGpuHourTest, TwoRanksAreHeldAgainstOneProcess) {
+  const Result result = hour({"ranks", "--only", "smolvlm-tiny: fp32, mixed batches", "--device", "cpu"});
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  ASSERT_EQ(results().size(), 1U);
+  EXPECT_EQ(results()[0]["state"], "passed");
+  EXPECT_GT(results()[0]["figures"]["uneven_steps"], 0);
+}
+
 TEST_F(FirstGpuHourTest, APartKeepsItsBudgetAndSaysThatItIsNotDone) {
   const Result result = hour({"correctness-1", "--only", kCheck, "--device", "cpu", "--minutes", "0.0005"});
   EXPECT_EQ(result.exit_code, 3) << result.out << result.err;
