@@ -29,11 +29,13 @@ def endless(bench, name, settings=None):
 def outcome(bench, bad, text, mend, **figures):
     if bad:
         return results.failed("; ".join([*bad, text] if text else bad), mend, **figures)
-    return results.dry(f"{text}; nothing is judged on a virtual card", **figures) if bench.is_virtual else results.passed(text, **figures)
+    return results.dry(f"{text}; on a virtual card", **figures) if bench.is_virtual else results.passed(text, **figures)
 
 
 def described(ended, rank):
-    return f"rank {rank} went on" if ended is None else f"rank {rank} ended after {ended.seconds:.1f} s with exit code {ended.code}: {ended.reason()}"
+    if ended is None:
+        return f"rank {rank} went on"
+    return f"rank {rank} ended after {ended.seconds:.1f} s with exit code {ended.code}: {ended.reason()}"
 
 
 def lost(name, what, words, has_long_steps=False):
@@ -49,7 +51,8 @@ def lost(name, what, words, has_long_steps=False):
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
                 return results.failed(f"nothing was sent, since the ranks made no steps: {described(ranks.end_of(0, 10), 0)}", mend)
             ranks.send(1, bench.fault.get("signal", what))
-            seconds = bench.fault.get("seconds", SECONDS_TO_END)
+            # Rank 0 may save some GB of the larger model first.
+            seconds = bench.fault.get("seconds", SECONDS_TO_SAVE if has_long_steps else SECONDS_TO_END)
             ended = ranks.end_of(0, seconds)
             number = ranks.processes[1].pid
         bad = []
