@@ -79,7 +79,8 @@ Tag: py3-none-manylinux_{glibc.replace(".", "_")}_x86_64
         files[f"vlmtrain/{path.relative_to(ROOT / 'packaging/vlmtrain')}"] = path.read_bytes()
     for path in ("scripts/train_shapes.sh", "scripts/make_shapes.py", "scripts/draw_answers.py", "configs/quickstart.yaml"):
         files[f"vlmtrain/shapes/{Path(path).name}"] = (ROOT / path).read_bytes()
-    files["vlmtrain/slurm/train.sbatch"] = (ROOT / "scripts/slurm/train.sbatch").read_bytes()
+    for path in (ROOT / "scripts/slurm").glob("*.sbatch"):
+        files[f"vlmtrain/slurm/{path.name}"] = path.read_bytes()
     for path in (program / "vgpu").glob("lib*"):
         if not path.is_symlink():
             files[f"vlmtrain/vgpu/{path.name}"] = path.read_bytes()

@@ -60,9 +60,10 @@ class Wheel(unittest.TestCase):
             needed = next(line for line in file if line.startswith("Requires-Python"))
         self.assertIn(needed, self.text("METADATA"))
 
-    def test_it_carries_the_program_all_stand_ins_the_job_and_the_licences(self):
+    def test_it_carries_the_program_all_stand_ins_the_jobs_and_the_licences(self):
         self.assertEqual(self.files["vlmtrain/vlmtrain"], ((PROGRAM / "vlmtrain").read_bytes(), 0o100755))
-        self.assertIn("vlmtrain/slurm/train.sbatch", self.files)
+        jobs = {path.name for path in (ROOT / "scripts/slurm").glob("*.sbatch")}
+        self.assertEqual({Path(name).name for name in self.files if name.startswith("vlmtrain/slurm/")}, jobs)
         stand_ins = {path.name for path in (PROGRAM / "vgpu").iterdir() if not path.is_symlink()}
         self.assertEqual({Path(name).name for name in self.files if name.startswith("vlmtrain/vgpu/")}, stand_ins)
         self.assertIn("libvlmtrain_vgpu.so", stand_ins)
