@@ -125,8 +125,9 @@ def free_port():
 
 
 def steps_of(run):
+    """Of whole lines: a run may be writing the next one."""
     path = run / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")] if path.exists() else []
 
 
 def numbers_of(run):
@@ -252,13 +253,15 @@ class Trial:
         """The end of what it wrote to its standard streams."""
         return "\n".join(self.place.log_of(rank).read_text(errors="replace").splitlines()[-4:])
 
-    def lose(self, kind, rank, after_seconds):
-        """Seconds until the others have ended, whether they ended right, and what was wrong."""
+    def lose(self, kind, rank, after_steps, delay_seconds):
+        """Seconds until the others have ended, after how many steps it was, and what was wrong."""
         shutil.rmtree(self.run, ignore_errors=True)
         begin = time.monotonic()
         processes = self.start(other for other in range(WORLD_SIZE) if kind != "missing" or other != rank)
         if kind != "missing":
-            time.sleep(after_seconds)
+            while len(steps_of(self.run)) < after_steps and processes[rank].poll() is None:
+                time.sleep(0.01)
+            time.sleep(delay_seconds)
             if processes[rank].poll() is not None:
                 raise RuntimeError(f"rank {rank} had ended before it was lost:\n{self.words_of(rank)}")
             steps = len(steps_of(self.run))
@@ -322,8 +325,7 @@ class Trial:
 
 
 def lost(place, arguments):
-    place.model()
-    settings = {"training.max_steps": arguments.steps, "output.save_steps": 7}
+    settings = {"model.path": RECORDS / "checkpoint", "training.max_steps": arguments.steps, "output.save_steps": 7}
     trial = Trial(place, settings, None)
     shutil.rmtree(trial.run, ignore_errors=True)
     begin = time.monotonic()
@@ -339,7 +341,10 @@ def lost(place, arguments):
         for number in range(count):
             # Rank 0 holds the store, writes, and is the one that is most wanted: a third of the trials at the least.
             rank = rng.choice(range(WORLD_SIZE)) if number >= WORLD_SIZE else number
-            seconds, done, wrong = trial.lose(kind, rank, rng.uniform(0.05, 0.85) * whole_seconds)
+            # In one of five trials before the first step: while they start, meet or load.
+            at_start = rng.random() < 0.2
+            point = (0, rng.uniform(0, 3)) if at_start else (rng.randint(1, arguments.steps - 4), rng.uniform(0, 0.2))
+            seconds, done, wrong = trial.lose(kind, rank, *point)
             wrong_again, checkpoints = trial.again()
             ends.append(seconds)
             steps.append(done)
