@@ -243,7 +243,7 @@ class Trial:
     def __init__(self, place, settings, undisturbed):
         self.place, self.settings, self.undisturbed = place, settings, undisturbed
         self.run = place.folder / "lost"
-        self.silent_logs = 0
+        self.silent = {"its log": 0, "its standard error": 0}
 
     def start(self, ranks):
         port = free_port()
@@ -280,10 +280,13 @@ class Trial:
                 continue
             if code not in self.codes_of(rank, steps):
                 wrong.append(f"rank {other} exit {code}")
-            if not self.names(self.words_of(other), rank):
-                wrong.append(f"rank {other} does not name rank {rank}: {self.words_of(other)[-300:]}")
             log = self.run / f"rank-{other}.log"
-            self.silent_logs += log.exists() and not self.names(log.read_text(errors="replace"), rank)
+            in_log = log.exists() and self.names(log.read_text(errors="replace"), rank)
+            in_streams = self.names(self.words_of(other), rank)
+            self.silent["its log"] += log.exists() and not in_log
+            self.silent["its standard error"] += not in_streams
+            if not in_log and not in_streams:
+                wrong.append(f"rank {other} does not name rank {rank}: {self.words_of(other)[-300:]}")
         seconds = time.monotonic() - begin
         if seconds > SECONDS_TO_END:
             wrong.append(f"{seconds:.0f} s")
@@ -360,7 +363,7 @@ def lost(place, arguments):
     print("\n| a rank is | times | after steps | seconds until the others have ended: min / median / max | ended right "
           "| the same command again: losses of an undisturbed run |\n|---|---|---|---|---|---|")  # fmt: skip
     print("\n".join(rows))
-    print(f"\nLogs rank-N.log that do not name the lost rank: {trial.silent_logs}")
+    print(f"\nRanks that do not name the lost one in {', '.join(f'{where}: {count}' for where, count in trial.silent.items())}")
     for fault in faults:
         print(f"- {' '.join(fault.split())}")
 
@@ -494,7 +497,7 @@ def refused(place, arguments):
         outcomes = act()
         seconds = time.monotonic() - begin
         codes = ", ".join(str(code) for code, _ in outcomes)
-        words = "; ".join(dict.fromkeys(line.replace(str(place.folder), "…").replace("|", "\\|") for _, line in outcomes))
+        words = "; ".join(dict.fromkeys(line.replace(str(place.folder), "…").replace(f"on {socket.gethostname()}", "on …").replace("|", "\\|") for _, line in outcomes))
         print(f"| {name} | {codes} | {seconds:.1f} | {words} |", flush=True)
 
 
