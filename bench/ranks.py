@@ -370,7 +370,7 @@ def lost(place, arguments):
 
 # --- overlap ---------------------------------------------------------------------------------------------------------
 
-STEPS_TO_WARM_UP = 3
+STEPS_TO_WARM_UP = 2
 
 
 def median_step(run):
@@ -393,7 +393,7 @@ def bytes_on_the_wire(place, settings, few, many):
 def overlap(place, arguments):
     print("| model | gradients, MB | samples a rank | one rank, s | one beside another, s | 2 ranks, s | by one rank | by one beside "
           "another | the log's words | on the wire a rank and step, MB: sent, minimum |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
-    for name, model, own, cut, steps in (("tiny", place.model(), 6, 6, 23), ("large", place.large_model(), 4, 4, 11), ("large", place.large_model(), 8, 4, 9)):
+    for name, model, own, cut, steps in (("tiny", place.model(), 6, 6, 23), ("large", place.large_model(), 4, 4, 8), ("large", place.large_model(), 8, 4, 8)):
         settings = {"model.path": model, "training.max_steps": steps, "training.micro_batch_size": cut, "training.learning_rate": "1.0e-5",
                     "model.allow_missing": "[model, lm_head]" if name == "large" else "[]"}  # fmt: skip
         on_one = {**settings, "training.global_batch_size": own}
@@ -412,7 +412,7 @@ def overlap(place, arguments):
             run, log = place.train("ranks", 2, on_two)
             times["ranks"].append(median_step(run))
         gradients = sum(4 * len(values) for values in tensors_of(place.folder / "ranks").values())
-        sent = bytes_on_the_wire(place, on_two, 4, 14)
+        sent = bytes_on_the_wire(place, on_two, 3, 6)
         alone, beside, ranks = (statistics.median(times[kind]) for kind in ("alone", "beside", "ranks"))
         ratios = [statistics.median(b / a for a, b in zip(times[kind], times["ranks"], strict=True)) for kind in ("alone", "beside")]
         said = next((line.partition("ranks added up ")[2] for line in log.splitlines() if "ranks added up" in line), "?")
