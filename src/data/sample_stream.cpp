@@ -1,28 +1,12 @@
 #include "vlmtrain/data/sample_stream.h"
 
-#include <dlfcn.h>
-
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/single_thread.h"
 
 namespace vlmtrain::data {
-namespace {
-
-// An ATen operation above its grain size starts an OpenMP team in whichever thread calls it: N workers would have N
-// teams, each as large as the machine. at::set_num_threads(1) would also hold for threads that start later, such as the
-// engine's, so the limit is set for this thread alone, in the OpenMP runtime that LibTorch brings along.
-void keep_aten_on_this_thread() {
-  at::get_num_threads();  // LibTorch sets a thread up at its first use, which would lift the limit later
-  using SetNumThreads = void (*)(int);
-  const auto set_num_threads = reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-  if (set_num_threads != nullptr) set_num_threads(1);
-}
-
-}  // namespace
 
 IndexSource file_order(int64_t samples) {
   return [samples, next = int64_t{0}]() mutable -> std::optional<int64_t> {
@@ -63,7 +47,7 @@ std::optional<StreamItem> SampleStream::next() {
 }
 
 void SampleStream::work(const std::stop_token& stop) {
-  keep_aten_on_this_thread();
+  memory::keep_aten_on_this_thread();
   std::unique_lock lock(mutex_);
   while (room_.wait(lock, stop, [this] { return ended_ || has_room(); }) && !stop.stop_requested()) {
     Slot* slot = claim();

@@ -17,7 +17,10 @@ struct BudgetCount final : AllocationWatcher {
   int64_t limit_bytes = kUnlimited;
   int64_t peak_bytes = 0;
   int64_t refusals = 0;
+  bool is_paused = false;
   std::atomic<int64_t> live_bytes{0};  // tensors may die in other threads
+
+  bool is_listening() const override { return !is_paused; }
 
   void take(int64_t bytes) override {
     if (bytes > limit_bytes - live_bytes) {
@@ -49,6 +52,15 @@ HostBudget::Limit::Limit(HostBudget& budget, int64_t bytes) : count_(budget.coun
 
 HostBudget::Limit::~Limit() {
   count_->limit_bytes = BudgetCount::kUnlimited;
+}
+
+HostBudget::Pause::Pause(HostBudget& budget) : count_(budget.count_) {
+  VLMTRAIN_CHECK(!count_->is_paused, "two pauses of one budget");
+  count_->is_paused = true;
+}
+
+HostBudget::Pause::~Pause() {
+  count_->is_paused = false;
 }
 
 int64_t HostBudget::live_bytes() const {

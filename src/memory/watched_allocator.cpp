@@ -3,6 +3,7 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -70,7 +71,11 @@ class WatchedAllocator final : public c10::Allocator {
   Watchers watchers_of_this_thread() {
     const std::lock_guard lock(mutex_);
     const auto found = by_thread_.find(std::this_thread::get_id());
-    return found == by_thread_.end() ? Watchers() : found->second;
+    Watchers listening;
+    if (found == by_thread_.end()) return listening;
+    std::ranges::copy_if(found->second, std::back_inserter(listening),
+                         [](const auto& watcher) { return watcher->is_listening(); });
+    return listening;
   }
 
   static void take(const Watchers& watchers, int64_t bytes) {

@@ -13,6 +13,8 @@ class AllocationWatcher {
   AllocationWatcher(const AllocationWatcher&) = delete;
   AllocationWatcher& operator=(const AllocationWatcher&) = delete;
 
+  /// Whether it is to hear of what its thread takes now.
+  virtual bool is_listening() const { return true; }
   /// Before it is taken; what this throws goes to whoever asked for memory, and nothing is taken then.
   virtual void take(int64_t bytes) = 0;
   /// What was taken is given back, maybe by another thread.

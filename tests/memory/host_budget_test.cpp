@@ -65,6 +65,22 @@ TEST(HostBudgetTest, AnotherThreadGivesBackWhatThisOneTook) {
   EXPECT_EQ(budget.live_bytes(), 0);
 }
 
+TEST(HostBudgetTest, DoesNotCountWhatIsMadeInAPause) {
+  HostBudget budget;
+  at::Tensor made;
+  {
+    const HostBudget::Limit limit(budget, kMegabyte);
+    const HostBudget::Pause pause(budget);
+    made = megabytes(5);
+    EXPECT_EQ(budget.live_bytes(), 0);
+  }
+  EXPECT_EQ(budget.refusals(), 0);
+  made.reset();
+  EXPECT_EQ(budget.live_bytes(), 0) << "what was not counted is not given back";
+  const at::Tensor counted = megabytes(1);
+  EXPECT_EQ(budget.peak_bytes(), kMegabyte);
+}
+
 TEST(HostBudgetTest, CountsBesideATestsFaults) {
   HostBudget budget;
   FaultInjection faults;

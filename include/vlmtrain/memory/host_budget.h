@@ -31,6 +31,19 @@ class HostBudget {
     std::shared_ptr<BudgetCount> count_;
   };
 
+  /// While it lives, what the thread makes is not counted, however long it stays: what is no step's, and for which
+  /// there is room elsewhere. One at a time.
+  class Pause {
+   public:
+    explicit Pause(HostBudget& budget);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    std::shared_ptr<BudgetCount> count_;
+  };
+
   int64_t live_bytes() const;
   /// The most that lived since reset_peak().
   int64_t peak_bytes() const;
