@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <tuple>
 
@@ -43,10 +44,12 @@ int64_t LazyTensor::bytes() const {
 LazyTensors lazily(const NamedTensors& tensors) {
   LazyTensors lazy;
   for (const auto& [name, tensor] : tensors) {
-    lazy.push_back(
-        {.name = name, .dtype = tensor.scalar_type(), .shape = tensor.sizes().vec(), .make = [held = tensor] {
-           return held;
-         }});
+    const auto held = std::make_shared<at::Tensor>(tensor);
+    lazy.push_back({.name = name,
+                    .dtype = tensor.scalar_type(),
+                    .shape = tensor.sizes().vec(),
+                    .make = [held] { return *held; },
+                    .written = [held] { held->reset(); }});
   }
   return lazy;
 }

@@ -19,7 +19,7 @@ struct LazyTensor {
   std::string name;
   c10::ScalarType dtype;
   std::vector<int64_t> shape;
-  std::function<at::Tensor()> make;    ///< of that type and shape, on any device
+  std::function<at::Tensor()> make;    ///< of that type and shape, on any device; called once
   std::function<void()> written = {};  ///< called once it is written; may be empty
 
   int64_t bytes() const;
@@ -27,7 +27,7 @@ struct LazyTensor {
 
 using LazyTensors = std::vector<LazyTensor>;
 
-/// The same tensors, which are there already.
+/// The same tensors, which are there already. Each is let go once it is written.
 LazyTensors lazily(const NamedTensors& tensors);
 
 /// As the functions of NamedTensors in io/safetensors.h and io/checkpoint.h.

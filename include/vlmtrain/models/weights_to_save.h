@@ -10,8 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "vlmtrain/io/lazy_tensors.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/model.h"
 
@@ -78,14 +80,32 @@ struct SavedWeights {
 /// The type that a parameter is saved in.
 at::ScalarType saved_dtype(const nn::Parameter& parameter, const SavedWeights& how);
 
-/// Writes a checkpoint that transformers loads into the existing folder `out`: weights as `how` says, and config.json,
-/// tokenizer, processor and template files as the base has them; the config's dtype is set where how.dtype is. Throws
-/// UserError (kUsage) for quantised weights.
+/// A checkpoint or an adapter that is ready to be written, once, by any thread: what is read of then are the trained
+/// values that it was given, frozen parameters, and the base's files.
+struct ModelToSave {
+  std::vector<std::pair<std::string, std::string>> files;  ///< names and contents
+  io::LazyTensors tensors;
+  bool is_adapter = false;
+
+  /// Into the existing folder `out`. Errors as io/atomic.h.
+  void write(const std::filesystem::path& out, int64_t max_shard_bytes) const;
+};
+
+/// A checkpoint that transformers loads: weights as `how` says, and config.json, tokenizer, processor and template
+/// files as the base has them; the config's dtype is set where how.dtype is. Throws UserError (kUsage), which names
+/// `out`, for quantised weights.
+ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeights& how,
+                               const std::filesystem::path& out);
+
+/// The adapters and the modules_to_save of a model with LoRA, with the base's tokenizer, processor and template files.
+/// PEFT loads it.
+ModelToSave adapter_to_save(const VisionLanguageModel& model, const SavedWeights& how);
+
+/// Writes what checkpoint_to_save() makes into the existing folder `out`.
 void save_checkpoint(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out,
                      int64_t max_shard_bytes);
 
-/// Writes the adapters and the modules_to_save of a model with LoRA into the existing folder `out`, with the base's
-/// tokenizer, processor and template files. PEFT loads it.
+/// The same of adapter_to_save().
 void save_adapter(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out);
 
 /// Gives the frozen weights of a model that was loaded from `saved` the values that they had at the run's start, where

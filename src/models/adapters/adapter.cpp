@@ -17,6 +17,7 @@
 #include "models/checkpoints/weights_fit.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -159,8 +160,8 @@ void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
 
 namespace {
 
-void write_adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base,
-                          const std::filesystem::path& out) {
+/// adapter_config.json
+std::string adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base) {
   const nn::ParameterStore& store = model.parameters();
   VLMTRAIN_CHECK(store.lora().has_value(), "a model without adapters");
   const nn::LoraSettings& lora = *store.lora();
@@ -185,14 +186,14 @@ void write_adapter_config(const VisionLanguageModel& model, const std::filesyste
                                       {"task_type", nullptr},
                                       {"use_dora", lora.use_dora},
                                       {"use_rslora", lora.use_rslora}};
-  io::write_file(out / kAdapterConfigName, io::json_text(config, 2) + "\n");
+  return io::json_text(config, 2) + "\n";
 }
 
 }  // namespace
 
 void save_adapter(const VisionLanguageModel& model, const std::filesystem::path& base,
                   const std::filesystem::path& out) {
-  write_adapter_config(model, base, out);
+  io::write_file(out / kAdapterConfigName, adapter_config(model, base));
   copy_companion_files(base, out);
   io::NamedTensors tensors;
   for (const auto& parameter : adapter_parameters(model)) {
@@ -201,13 +202,20 @@ void save_adapter(const VisionLanguageModel& model, const std::filesystem::path&
   io::write_safetensors(out / kAdapterWeightsName, tensors);
 }
 
-void save_adapter(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out) {
-  write_adapter_config(model, how.base->folder(), out);
+ModelToSave adapter_to_save(const VisionLanguageModel& model, const SavedWeights& how) {
+  ModelToSave saved;
+  saved.is_adapter = true;
+  saved.files.emplace_back(kAdapterConfigName, adapter_config(model, how.base->folder()));
   for (const auto& [name, content] : how.base->files()) {
-    if (name != "config.json") io::write_file(out / name, content);
+    if (name != "config.json") saved.files.emplace_back(name, content);
   }
   const auto name_of = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
-  io::write_safetensors(out / kAdapterWeightsName, tensors_to_save(adapter_parameters(model), how, name_of));
+  saved.tensors = tensors_to_save(adapter_parameters(model), how, name_of);
+  return saved;
+}
+
+void save_adapter(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out) {
+  adapter_to_save(model, how).write(out, io::kDefaultShardBytes);
 }
 
 std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& folder, at::Device device,

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "models/adapters/adapter_layout.h"
 #include "models/adapters/lora_targets.h"
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/from_settings.h"
@@ -152,20 +153,35 @@ void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t
   io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
 }
 
-void save_checkpoint(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out,
-                     int64_t max_shard_bytes) {
+ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeights& how,
+                               const std::filesystem::path& out) {
   refuse_quantized_model(model, out);
+  ModelToSave saved;
   for (const auto& [name, content] : how.base->files()) {
     const bool is_config = name == "config.json";
-    io::write_file(out / name, is_config ? saved_config(model, content, name, how.dtype) : content);
+    saved.files.emplace_back(name, is_config ? saved_config(model, content, name, how.dtype) : content);
   }
-  auto weights = tensors_to_save(own_parameters(model), how, [&model](const nn::Parameter& parameter) {
+  saved.tensors = tensors_to_save(own_parameters(model), how, [&model](const nn::Parameter& parameter) {
     return model.checkpoint_name(parameter.name);
   });
   io::NamedTensors tables;
   model.complete_weights(tables);
-  for (auto& table : io::lazily(tables)) weights.push_back(std::move(table));
-  io::write_checkpoint_tensors(out, weights, max_shard_bytes);
+  for (auto& table : io::lazily(tables)) saved.tensors.push_back(std::move(table));
+  return saved;
+}
+
+void ModelToSave::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
+  for (const auto& [name, content] : files) io::write_file(out / name, content);
+  if (is_adapter) {
+    io::write_safetensors(out / kAdapterWeightsName, tensors);
+  } else {
+    io::write_checkpoint_tensors(out, tensors, max_shard_bytes);
+  }
+}
+
+void save_checkpoint(const VisionLanguageModel& model, const SavedWeights& how, const std::filesystem::path& out,
+                     int64_t max_shard_bytes) {
+  checkpoint_to_save(model, how, out).write(out, max_shard_bytes);
 }
 
 }  // namespace vlmtrain::models

@@ -173,8 +173,11 @@ io::LazyTensors tensors_to_save(const std::vector<nn::Parameter>& parameters, co
     const BaseWeights::Entry* entry = how.base->find(parameter);
     const auto master = how.masters.find(parameter.name);
     if (is_trained(parameter)) {
-      const at::Tensor values = master != how.masters.end() ? master->second : parameter.tensor.detach();
-      tensor.make = [values, dtype] { return values.cpu().to(dtype); };
+      // Let go once it is written: it may be a copy.
+      const auto values =
+          std::make_shared<at::Tensor>(master != how.masters.end() ? master->second : parameter.tensor.detach());
+      tensor.make = [values, dtype] { return values->cpu().to(dtype); };
+      tensor.written = [values] { values->reset(); };
     } else if (const auto read = from_base(parameter, entry); read && base_is_there) {
       tensor.make = [read, dtype] { return read().to(dtype); };
       tensor.written = entry->release;
