@@ -121,6 +121,11 @@ void declare(OptionTable& table, OutputOptions& options) {
   table.add("output.keep_best", options.keep_best,
             "Where there are evaluations: writes a checkpoint at the step that is the best so far, and keeps it beside "
             "those of `output.keep`; `checkpoints/best` is a link to it.");
+  table.add_choice("output.async_save", options.async_save,
+                   {{"auto", AsyncSave::kAuto}, {"true", AsyncSave::kTrue}, {"false", AsyncSave::kFalse}},
+                   "Training goes on while a checkpoint is written, from copies of the trained values and the "
+                   "optimizer's states in the host's memory. `auto`: where there is room for them (docs/memory.md). "
+                   "`false`: the next step waits until it is written.");
   table.add("output.sample_predictions", options.sample_predictions,
             "At each checkpoint the model answers this many samples of `data.eval`, or of `data.train` where there is "
             "none; report.html and TensorBoard show them. 0: none.",

@@ -220,21 +220,28 @@ std::unique_ptr<memory::HostBudget::Limit> HostRun::guard() {
   return std::make_unique<memory::HostBudget::Limit>(budget_, guard_bytes_);
 }
 
+int64_t HostRun::left_bytes() const {
+  if (!plan_) return 0;
+  return std::max<int64_t>(0, plan_->limit.room.bytes - plan_->limit.margin_bytes - plan_->total_bytes());
+}
+
 void HostRun::compare(int64_t steps) const {
   const int64_t resident = memory::host_peak_bytes();
   std::string planned_tensors, planned_total;
   if (plan_) {
     planned_tensors = fmt::format(" (planned for the worst batch: {})", gb(plan_->peak_bytes));
-    planned_total = fmt::format(" (planned: {})", gb(plan_->total_bytes()));
+    planned_total = fmt::format(" (planned: {}{})", gb(plan_->total_bytes()),
+                                copies_bytes_ > 0 ? ", and copies of checkpoints of " + gb(copies_bytes_) : "");
   }
   spdlog::info("host memory at most: tensors of {}{}, {} resident{}; {} allocations would have gone over the limit",
                gb(budget_.peak_bytes()), planned_tensors, gb(resident), planned_total, budget_.refusals());
   write({{"allocated_peak_bytes", budget_.peak_bytes()},
          {"resident_peak_bytes", resident},
+         {"checkpoint_copies_bytes", copies_bytes_},
          {"refused_allocations", budget_.refusals()},
          {"steps", steps}});
   if (!plan_ || !writes_ || steps == 0) return;
-  const double ratio = static_cast<double>(resident) / static_cast<double>(plan_->total_bytes());
+  const double ratio = static_cast<double>(resident) / static_cast<double>(plan_->total_bytes() + copies_bytes_);
   remember_run(past_runs_file(), place_of_processor(), {.runs = 1, .peak_ratio = ratio});
 }
 

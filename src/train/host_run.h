@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -48,6 +50,16 @@ class HostRun {
   /// The same of an evaluation, whose samples take memory beside those of the training.
   std::unique_ptr<memory::HostBudget::Limit> guard_of_evaluation();
 
+  /// What the process takes at most, as planned; and what the plan leaves of its limit, 0 where there is no plan.
+  int64_t planned_bytes() const { return plan_ ? plan_->total_bytes() : 0; }
+  int64_t left_bytes() const;
+  /// While it lives, tensors do not count towards the limit: copies of a checkpoint, for which left_bytes() is there.
+  std::unique_ptr<memory::HostBudget::Pause> beside_steps() {
+    return std::make_unique<memory::HostBudget::Pause>(budget_);
+  }
+  /// Copies took so much, beside what is planned.
+  void note_copies(int64_t bytes) { copies_bytes_ = std::max(copies_bytes_, bytes); }
+
   /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json.
   void compare(int64_t steps) const;
 
@@ -67,6 +79,7 @@ class HostRun {
   std::optional<planner::EvaluationPlan> evaluation_;
   int64_t evaluation_bytes_ahead_ = 0;
   int64_t evaluation_samples_bytes_ = 0;  // all that evaluated samples take until they are tensors of a batch
+  int64_t copies_bytes_ = 0;              // of checkpoints, at most
   memory::HostBudget budget_;
 };
 

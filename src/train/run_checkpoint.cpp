@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "train/checkpoint_content.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
@@ -57,21 +57,6 @@ std::vector<std::pair<int64_t, std::filesystem::path>> all_checkpoints(const std
   }
   std::sort(found.begin(), found.end());
   return found;
-}
-
-/// The optimizer's state, and the fp32 values of what is saved in another type, where the state does not have them.
-io::NamedTensors state_to_save(const models::VisionLanguageModel& model, const engine::AdamW& optimizer,
-                               const models::SavedWeights& how) {
-  io::NamedTensors tensors = optimizer.state();
-  std::set<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.insert(name);
-  for (const auto& parameter : model.parameters().all()) {
-    const auto master = how.masters.find(parameter.name);
-    const std::string name = "master." + parameter.name;
-    if (master == how.masters.end() || names.contains(name)) continue;
-    if (models::saved_dtype(parameter, how) != at::kFloat) tensors.emplace_back(name, master->second);
-  }
-  return tensors;
 }
 
 /// Opens every file that a run goes on from: lengths and headers are checked, no tensor is read.
@@ -137,12 +122,6 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
   }
 }
 
-nlohmann::ordered_json to_json(const data::Cursor& cursor) {
-  auto lanes = nlohmann::ordered_json::array();
-  for (const data::Place& place : cursor.lanes) lanes.push_back({{"epoch", place.epoch}, {"position", place.position}});
-  return {{"lanes", std::move(lanes)}, {"due", cursor.due}, {"batches", cursor.batches}};
-}
-
 /// Of a checkpoint from before there were lanes too.
 data::Cursor cursor_of(const nlohmann::ordered_json& json, int64_t step, const std::string& path) {
   const auto place_of = [&](const nlohmann::ordered_json& place) {
@@ -161,15 +140,6 @@ data::Cursor cursor_of(const nlohmann::ordered_json& json, int64_t step, const s
   read.lanes.reserve(lanes->size());
   for (const auto& place : *lanes) read.lanes.push_back(place_of(place));
   return read;
-}
-
-nlohmann::ordered_json to_json(const EvaluationState& evaluation) {
-  nlohmann::ordered_json json{{"basis", evaluation.basis},
-                              {"without_improvement", evaluation.without_improvement},
-                              {"is_due", evaluation.is_due}};
-  if (evaluation.best_step) json["best_step"] = *evaluation.best_step;
-  if (evaluation.best_value) json["best_value"] = *evaluation.best_value;
-  return json;
 }
 
 EvaluationState evaluation_of(const nlohmann::ordered_json& json, int64_t step, const std::filesystem::path& path) {
@@ -249,49 +219,26 @@ void RunCheckpoints::check() const {
   }
 }
 
-std::filesystem::path RunCheckpoints::save(const RunState& state, const models::VisionLanguageModel& model,
-                                           const engine::AdamW& optimizer, const data::Ledger& ledger,
-                                           const models::BaseWeights& base, std::optional<at::ScalarType> dtype) {
-  const auto masters = optimizer.masters();
-  const models::SavedWeights how{.base = &base, .dtype = dtype, .masters = {masters.begin(), masters.end()}};
-  std::filesystem::path checkpoint = checkpoint_of_step(folder_, state.step);
+std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
+  std::filesystem::path checkpoint = checkpoint_of_step(folder_, content.step);
   io::AtomicDirectory folder(checkpoint);
-  if (model.parameters().lora()) {
-    models::save_adapter(model, how, folder.path());
-  } else {
-    models::save_checkpoint(model, how, folder.path(), kShardBytes);
-  }
+  content.model.write(folder.path(), kShardBytes);
   const auto trainer_state = state_folder(folder.path());
   std::filesystem::create_directory(trainer_state);
-  io::write_safetensors(trainer_state / "optimizer.safetensors", state_to_save(model, optimizer, how));
-  io::write_file(trainer_state / "ledger.json", io::json_text(ledger.to_json(), 2) + "\n");
-  nlohmann::ordered_json json{{"step", state.step},
-                              {"skipped_steps", state.skipped_steps},
-                              {"cursor", to_json(state.cursor)},
-                              {"fingerprint", state.fingerprint}};
-  if (state.total_steps) json["total_steps"] = *state.total_steps;
-  if (state.changed_at > 0) {
-    json["changed_at"] = state.changed_at;
-    json["schedule_start"] = state.schedule_start.step;
-    json["schedule_start_skipped"] = state.schedule_start.skipped_steps;
-    json["settled_parts"] = state.settled_parts;
-  }
-  if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
-  if (!state.evaluation.basis.is_null()) json["evaluation"] = to_json(state.evaluation);
-  if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
-  if (!state.device_memory.is_null()) json["device_memory"] = state.device_memory;
-  io::write_file(trainer_state / "state.json", io::json_text(json, 2) + "\n");
+  io::write_safetensors(trainer_state / "optimizer.safetensors", content.optimizer);
+  io::write_file(trainer_state / "ledger.json", content.ledger);
+  io::write_file(trainer_state / "state.json", content.state);
   folder.commit();
-  link_best(state);
-  remove_old(state);
+  link_best(content.best_step);
+  remove_old(content.best_step);
   return checkpoint;
 }
 
-void RunCheckpoints::link_best(const RunState& state) {
+void RunCheckpoints::link_best(std::optional<int64_t> best_step) {
   const auto link = folder_ / kBest;
   std::error_code error;
   if (!std::filesystem::is_directory(folder_, error)) return;
-  const auto target = state.evaluation.best_step ? checkpoint_of_step(folder_, *state.evaluation.best_step) : link;
+  const auto target = best_step ? checkpoint_of_step(folder_, *best_step) : link;
   if (!keep_best_ || target == link || !std::filesystem::is_directory(target, error)) {
     if (std::filesystem::is_symlink(link, error)) std::filesystem::remove(link, error);
     return;
@@ -306,13 +253,13 @@ void RunCheckpoints::link_best(const RunState& state) {
   }
 }
 
-void RunCheckpoints::remove_old(const RunState& state) {
+void RunCheckpoints::remove_old(std::optional<int64_t> best_step) {
   std::erase_if(remains_, [](const auto& path) { return !io::remove_directory(path); });
   const auto checkpoints = all_checkpoints(folder_);
   const auto surplus = static_cast<int64_t>(checkpoints.size()) - keep_;
   for (int64_t i = 0; i < surplus; ++i) {
     const auto& [step, path] = checkpoints[static_cast<size_t>(i)];
-    if (!keep_best_ || step != state.evaluation.best_step) remove(path);
+    if (!keep_best_ || step != best_step) remove(path);
   }
 }
 

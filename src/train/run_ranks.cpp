@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 #include <vector>
@@ -20,6 +21,10 @@
 namespace vlmtrain::train {
 
 namespace {
+
+/// That a checkpoint which is being written is waited for where a rank is lost: it is worth more than the minutes that
+/// all ranks' machines do nothing, but a file system may be lost, too. What is cut off has its temporary name only.
+constexpr auto kLongestWrite = std::chrono::minutes(5);
 
 /// While it waits in a call of a library, for a rank that will not come.
 [[noreturn]] void leave(const distributed::Failure& failure) {
@@ -40,7 +45,7 @@ RunRanks::RunRanks(const std::optional<distributed::Launch>& launch) {
   }
   ranks_ = std::make_unique<distributed::Ranks>(
       *launch, distributed::RanksSettings{.on_stuck = [this](const distributed::Failure& failure) {
-        const auto nothing_is_half_written = while_writing();
+        writing_.close(kLongestWrite);
         leave(failure);
       }});
   consensus_ = std::make_unique<distributed::RankConsensus>(ranks_->collectives());

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "train/writing_gate.h"
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/distributed/consensus.h"
 #include "vlmtrain/distributed/ranks.h"
@@ -41,8 +41,9 @@ class RunRanks {
   /// one kind, or two have the same card; errors of distributed::Ranks::connect.
   void connect(at::Device device) const;
 
-  /// Held while something is written that takes long: a lost rank does not end this process meanwhile.
-  [[nodiscard]] std::unique_lock<std::mutex> while_writing() const { return std::unique_lock(writing_); }
+  /// Held while a checkpoint is written, by whatever thread gives it back: a lost rank does not end this process
+  /// meanwhile, for some minutes. One at a time.
+  [[nodiscard]] WritingGate::Pass while_writing() const { return writing_.pass(); }
 
   /// Whether any rank is asked to stop; each tells how long it has waited for the others.
   bool any_stops(bool own) const;
@@ -60,7 +61,7 @@ class RunRanks {
  private:
   void refuse_shared_card(const std::string& own) const;
 
-  mutable std::mutex writing_;
+  mutable WritingGate writing_;
   std::unique_ptr<distributed::Ranks> ranks_;
   std::unique_ptr<engine::Consensus> consensus_;
   mutable std::vector<double> waited_seconds_;  // by rank

@@ -2,26 +2,51 @@
 
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <functional>
+#include <future>
+#include <memory>
+#include <optional>
 #include <string>
 
+#include "train/checkpoint_content.h"
 #include "train/run_setup.h"
 
 namespace vlmtrain::train {
 
 /// Writes what a run can go on from: its checkpoints, and the ledger beside them; of several ranks the first does. A
 /// run on a virtual card has nothing to save.
+///
+/// Where there is room for copies, training goes on while a thread writes them (output.async_save): one checkpoint at a
+/// time, the bytes that the other way writes. What it throws is thrown by the next call but the last two.
 class RunSaver {
  public:
-  using OnCheckpoint = std::function<void(const std::filesystem::path& folder)>;
+  /// Told on the run's thread, once a checkpoint is whole.
+  using OnCheckpoint = std::function<void(int64_t step, const std::filesystem::path& folder)>;
+  /// What copies may take of the host's memory.
+  using Room = std::function<memory::HostRoom()>;
 
   /// All must outlive it.
   RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, OnCheckpoint on_checkpoint);
+  RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, OnCheckpoint on_checkpoint, Room room);
+  /// Waits for what is being written.
+  ~RunSaver();
+  RunSaver(const RunSaver&) = delete;
+  RunSaver& operator=(const RunSaver&) = delete;
 
-  /// The run as it is now. REQUIRES: all steps so far have been reported.
-  void save();
+  /// The run as it is now; `goes_on`: further steps follow. Waits for the checkpoint before, if that is being written.
+  /// REQUIRES: all steps so far have been reported.
+  void save(bool goes_on);
   /// Whether nothing has happened since save(), or since the checkpoint that the run went on from.
   bool is_saved() const { return saved_step_ == run_.state.step; }
+
+  /// Between two steps: tells of a checkpoint that has become whole meanwhile.
+  void look();
+  /// Waits until it is whole, if one is being written.
+  void finish();
+
+  /// That steps waited for checkpoints so far.
+  double seconds() const { return seconds_; }
 
   void write_ledger() const;
 
@@ -30,14 +55,33 @@ class RunSaver {
   void save_before_the_end(const std::exception& error, const std::function<bool()>& numbers_are_lost);
 
  private:
-  void write_checkpoint();
+  struct Written {
+    int64_t step;
+    std::filesystem::path folder;
+  };
+
+  void save_now();
+  /// False where it has to be written before the next step.
+  bool save_meanwhile();
+  bool has_room_for_copies();
+  int64_t bytes_in_background() const;
+  void say_why_not(const std::string& reason);
+  CheckpointContent content(ChangingValues values) const;
+  std::string ledger_text() const;
+  /// On any thread.
+  Written write(const CheckpointContent& content, const std::string& ledger) const;
+  void finish_before_the_end();
 
   const Config& config_;
   RunSetup& run_;
   const RunRanks& ranks_;
   OnCheckpoint on_checkpoint_;
+  Room room_;
   int64_t saved_step_;
   bool is_saving_ = false;  // stays so where that failed
+  bool has_said_why_not_ = false;
+  double seconds_ = 0;
+  std::future<Written> writing_;  // the last member: it is waited for before the others go
 };
 
 }  // namespace vlmtrain::train

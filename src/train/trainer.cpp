@@ -119,7 +119,8 @@ class Trainer {
         .reserved_peak_bytes = most_.reserved_peak_bytes,
         .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
         .skipped_steps = run_.state.skipped_steps,
-        .callback_seconds = callbacks_.seconds() + (predictions_ ? predictions_->seconds() : 0)};
+        .callback_seconds = callbacks_.seconds() + (predictions_ ? predictions_->seconds() : 0),
+        .save_seconds = saver_.seconds()};
     if (evaluations_) tell_of_evaluations(summary);
     return summary;
   }
@@ -156,7 +157,7 @@ class Trainer {
     };
     evaluations_.emplace(config_, *run_.evaluated, *run_.model, *run_.processor, std::move(settings),
                          /*has_values=*/!is_rehearsal(), run_.state.evaluation);
-    if (ranks_.writes()) run_.checkpoints.link_best(run_.state);
+    if (ranks_.writes()) run_.checkpoints.link_best(run_.state.evaluation.best_step);
   }
 
   /// Someone removed its checkpoint: a later one that is not as good is better than none.
@@ -249,12 +250,14 @@ class Trainer {
       const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
       const bool saves = is_save_step() || (is_best && config_.output.keep_best);
       if (device_.is_cpu() || saves || pending_->report.metrics.evaluation) finish_pending();
-      // 5. Save.
+      // 5. Save, and tell of what was written meanwhile.
+      saver_.look();
       if (saves) save();
     }
     finish_pending();
     const bool has_begun = run_.state.step > 0;
-    if (has_begun && !saver_.is_saved()) save();
+    if (has_begun && !saver_.is_saved()) save(/*is_last=*/true);
+    saver_.finish();
     if (is_to_stop()) {
       event(report::EventKind::kStopped,
             fmt::format("stopped by {} after step {}",
@@ -311,6 +314,8 @@ class Trainer {
 
   /// Nothing where a stop was asked for meanwhile.
   std::optional<report::EvaluationMetrics> evaluate_now() {
+    // On the CPU its batches are as large as fits beside no copies.
+    if (device_.is_cpu()) saver_.finish();
     // What the step left in the cache would come on top of what was planned.
     if (!device_.is_cpu()) memory::release_unused(device_);
     memory::reset_peaks(device_);
@@ -409,8 +414,8 @@ class Trainer {
     return config_.output.save_steps > 0 && run_.state.step % config_.output.save_steps == 0;
   }
 
-  void save() {
-    saver_.save();
+  void save(bool is_last = false) {
+    saver_.save(/*goes_on=*/!is_last && !has_done_its_steps());
     if (predictions_) predictions_->after_checkpoint(run_.state.step);
     runner_->leave_device_as_found();  // by predictions
   }
@@ -458,8 +463,10 @@ class Trainer {
   AnomalyWatch anomaly_watch_{callbacks_};
   std::optional<SamplePredictions> predictions_;
   std::optional<EvaluationInRun> evaluations_;
-  RunSaver saver_{config_, run_, ranks_, [this](const std::filesystem::path& folder) {
-                    event(report::EventKind::kCheckpoint, fmt::format("checkpoint: {}", folder.string()));
+  RunSaver saver_{config_, run_, ranks_, [this](int64_t step, const std::filesystem::path& folder) {
+                    callbacks_.event({.step = step,
+                                      .kind = report::EventKind::kCheckpoint,
+                                      .message = fmt::format("checkpoint: {}", folder.string())});
                   }};
   const engine::Consensus& consensus_ = ranks_.consensus();
   std::optional<StepRunner> runner_;  // while steps are done

@@ -12,6 +12,7 @@ std::string TrainingSummary::to_json() const {
   if (planned_peak_bytes) json["planned_peak_bytes"] = *planned_peak_bytes;
   json["skipped_steps"] = skipped_steps;
   json["callback_seconds"] = callback_seconds;
+  json["save_seconds"] = save_seconds;
   json["early_stopped"] = early_stopped;
   json["best_metric"] = best_metric.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(best_metric);
   json["best_step"] = best_step ? nlohmann::ordered_json(*best_step) : nlohmann::ordered_json();

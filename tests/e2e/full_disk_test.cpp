@@ -1,6 +1,8 @@
 #include <sched.h>
 #include <sys/mount.h>
 
+#include <tuple>
+
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {
@@ -15,9 +17,8 @@ using testing::Not;
 class FullDiskTest : public CommandTest {
  protected:
   /// Without what a run writes beside its checkpoints, so that the disk's size says which file fails.
-  const std::vector<std::string> kSettings{
-      "training.max_steps=6", "output.save_steps=1",      "output.keep=1",
-      "output.report=false",  "output.tensorboard=false", "output.sample_predictions=0"};
+  std::vector<std::string> settings_{"training.max_steps=6", "output.save_steps=1",      "output.keep=1",
+                                     "output.report=false",  "output.tensorboard=false", "output.sample_predictions=0"};
 
   void TearDown() override {
     if (mounted_) umount(disk().c_str());
@@ -39,7 +40,7 @@ class FullDiskTest : public CommandTest {
   }
 
   Result train_in(const std::string& dir, rlim_t file_bytes = 0) const {
-    auto settings = kSettings;
+    auto settings = settings_;
     settings.push_back("output.dir=" + dir);
     return run(train_arguments(settings), file_bytes);
   }
@@ -62,10 +63,13 @@ class FullDiskTest : public CommandTest {
 };
 
 /// The sizes leave room for one checkpoint (about 800 kB) and let the second fail at different files of it.
-class FullDiskWhileSavingTest : public FullDiskTest, public testing::WithParamInterface<int> {};
+class FullDiskWhileSavingTest : public FullDiskTest,
+                                public testing::WithParamInterface<std::tuple<int, const char*>> {};
 
 TEST_P(FullDiskWhileSavingTest, NamesTheFileAndLeavesThePreviousCheckpointWhole) {
-  if (!mount_disk(GetParam())) GTEST_SKIP() << "no permission to mount a tmpfs";
+  const auto& [kilobytes, async] = GetParam();
+  if (!mount_disk(kilobytes)) GTEST_SKIP() << "no permission to mount a tmpfs";
+  settings_.push_back(std::string("output.async_save=") + async);
   const Result full = train_in("disk/run");
   EXPECT_EQ(full.exit_code, 5) << full.err;
   EXPECT_THAT(full.err, Not(HasSubstr("internal error")));
@@ -82,7 +86,8 @@ TEST_P(FullDiskWhileSavingTest, NamesTheFileAndLeavesThePreviousCheckpointWhole)
   expect_whole("disk/run");
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, FullDiskWhileSavingTest, testing::Values(820, 1000, 1200));
+INSTANTIATE_TEST_SUITE_P(Sizes, FullDiskWhileSavingTest,
+                         testing::Combine(testing::Values(820, 1000, 1200), testing::Values("false", "true")));
 
 TEST_F(FullDiskTest, ADiskWithoutAnyRoom) {
   if (!mount_disk(4)) GTEST_SKIP() << "no permission to mount a tmpfs";

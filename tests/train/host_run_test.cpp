@@ -69,6 +69,17 @@ TEST(HostRunTest, APlanThatIsMadeIsWritten) {
   EXPECT_EQ(run.fixed().choices.micro_batch_size, 4);
 }
 
+TEST(HostRunTest, SaysWhatItsPlanLeavesOfTheLimit) {
+  const parity::TemporaryFolder folder;
+  Config limited = config();
+  limited.memory.limit_gb = 4;
+  const HostRun run = run_of(limited, kShape, folder.path());
+  EXPECT_EQ(run.left_bytes(), 4'000'000'000 - 200'000'000 - run.planned_bytes()) << "less the margin of 5 %";
+  data::SampleShape broken = kShape;
+  broken.label_tokens = 2 * broken.tokens;
+  EXPECT_EQ(run_of(limited, broken, folder.path()).left_bytes(), 0) << "nobody knows";
+}
+
 TEST(HostRunTest, ARunGoesOnWithWhatItHad) {
   const parity::TemporaryFolder folder;
   const data::SampleShape shape{.tokens = 40,

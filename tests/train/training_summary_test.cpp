@@ -13,6 +13,7 @@ TEST(TrainingSummaryTest, ARunThatDidNoStepHasNoLoss) {
   EXPECT_EQ(summary.to_json(),
             R"({"stopped":false,"steps":3,"last_loss":null,"checkpoint":"run/checkpoints/step-3",)"
             R"("reserved_peak_bytes":0,"planned_peak_bytes":null,"skipped_steps":0,"callback_seconds":0.0,)"
+            R"("save_seconds":0.0,)"
             R"("early_stopped":false,"best_metric":null,"best_step":null,"best_value":null,"best_checkpoint":null,)"
             R"("last_evaluation":null})");
   summary.last_loss = 1.5;

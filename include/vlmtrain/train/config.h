@@ -64,12 +64,16 @@ struct EvaluationOptions {
 /// The type of saved weights.
 enum class OutputDtype { kAuto, kFp32, kBf16, kFp16 };
 
+/// Whether training goes on while a checkpoint is written.
+enum class AsyncSave { kAuto, kTrue, kFalse };
+
 struct OutputOptions {
   std::string dir;
   OutputDtype dtype = OutputDtype::kAuto;
   int64_t save_steps = 500;
   int64_t keep = 2;
   bool keep_best = true;
+  AsyncSave async_save = AsyncSave::kAuto;
   int64_t sample_predictions = 4;
   double sample_predictions_share = 0.1;
   bool report = true;

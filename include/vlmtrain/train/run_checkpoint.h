@@ -14,6 +14,8 @@
 
 namespace vlmtrain::train {
 
+struct CheckpointContent;  // train/checkpoint_content.h
+
 /// What a run's evaluations have shown so far.
 struct EvaluationState {
   /// What was evaluated and by what: the values of another are not compared with these. Null where the run has no
@@ -72,19 +74,16 @@ class RunCheckpoints {
   /// copied in part, or where something else has a checkpoint's name.
   void check() const;
 
-  /// Makes checkpoints/best a link to the best checkpoint of the run that is in `state`, or removes the link where none
-  /// is kept. A file system without links is a warning.
-  void link_best(const RunState& state);
+  /// Makes checkpoints/best a link to the checkpoint of `best_step`, or removes the link where none is kept. A file
+  /// system without links is a warning.
+  void link_best(std::optional<int64_t> best_step);
 
-  /// Returns the checkpoint's folder. Older ones than `keep` go; what cannot be removed of them is a warning. Weights
-  /// are saved as the base has them (models/weights_to_save.h), `dtype` as SavedWeights::dtype. What is lost by that of
-  /// the fp32 values of trained weights is kept in trainer_state, so that the run goes on with the same bits.
-  std::filesystem::path save(const RunState& state, const models::VisionLanguageModel& model,
-                             const engine::AdamW& optimizer, const data::Ledger& ledger,
-                             const models::BaseWeights& base, std::optional<at::ScalarType> dtype);
+  /// Returns the checkpoint's folder. Older ones than `keep` go; what cannot be removed of them is a warning. On any
+  /// thread, while no other uses this. Errors as io/atomic.h.
+  std::filesystem::path write(const CheckpointContent& content);
 
  private:
-  void remove_old(const RunState& state);
+  void remove_old(std::optional<int64_t> best_step);
   void remove(const std::filesystem::path& checkpoint);
 
   std::filesystem::path folder_;

@@ -22,6 +22,7 @@ struct TrainingSummary {
   std::optional<int64_t> planned_peak_bytes;        ///< the same, as planned; nothing on the CPU
   int64_t skipped_steps = 0;                        ///< whose loss or gradients were not finite
   double callback_seconds = 0;                      ///< spent on metrics, progress, reports, sample answers
+  double save_seconds = 0;                          ///< that steps waited for checkpoints
   bool early_stopped = false;                       ///< training.early_stopping_patience was used up
   std::string best_metric{};                        ///< what best_value is; empty where there are no evaluations
   std::optional<int64_t> best_step{};
