@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""What a checkpoint costs the steps of a run, with output.async_save false and true in turn: a table for docs/benchmarks/saving.md.
+
+    bench/saving.py --vlmtrain build/release/vlmtrain --work /tmp/saving [--preset nanovlm-222m] [--repeats 3] [--save-steps 12]
+
+A preset is drawn at random and trained in full in fp32 on the CPU, on words only, so that steps are short beside the checkpoints,
+which are written to --work: that disk is measured. All is seen from outside, by when the lines of metrics.jsonl appear. A step
+waits: the time between the lines on both sides of a checkpoint, less the median of the others of the run that waits for all of
+them. Steps meanwhile: the mean of the others between two checkpoints, which share processors and disk with what writes. The last
+checkpoint of a run is not looked at, since both ways wait for it. Needs Python 3.11.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+
+from speed import LineClock
+
+ROOT = Path(__file__).resolve().parent.parent
+# Between two checkpoints that are looked at, and before the last one.
+CHECKPOINTS = 3
+
+
+def prepare(arguments):
+    model = arguments.work / arguments.preset
+    if not model.exists():
+        tokenizer = ROOT / "configs" / "models" / "nanovlm-tiny" / "tokenizer.json"
+        subprocess.run([arguments.vlmtrain, "init", "--preset", arguments.preset, "--out", model]
+                       + (["--tokenizer", tokenizer] if arguments.preset.startswith("nanovlm-") else []), check=True)
+    words = " ".join(["The left lung is clear and the heart is of normal size."] * 4)
+    records = [{"id": f"words-{i}", "conversations": [{"from": "human", "value": "What is seen?"},
+                                                      {"from": "gpt", "value": words}]} for i in range(8)]
+    (arguments.work / "train.json").write_text(json.dumps(records))
+    return model
+
+
+def train(arguments, model, asynchronous):
+    """Seconds between the lines of one step and the next, from the first step on; and what the run says at its end."""
+    run = arguments.work / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    settings = {
+        "model.path": model, "data.train": arguments.work / "train.json", "output.dir": run, "output.save_steps": arguments.save_steps,
+        "output.keep": 1, "output.async_save": asynchronous, "output.sample_predictions": 0, "output.report": "false",
+        "output.tensorboard": "false", "training.max_steps": CHECKPOINTS * arguments.save_steps, "training.global_batch_size": 1,
+        "training.precision": "fp32",
+    }
+    (arguments.work / "empty.yaml").write_text("{}\n")
+    os.sync()
+    clock = LineClock(run / "metrics.jsonl")
+    clock.start()
+    with (arguments.work / f"log-{asynchronous}.txt").open("w") as log:
+        told = subprocess.run([arguments.vlmtrain, "--config", arguments.work / "empty.yaml", "--device", "cpu", "--json"]
+                              + [f"{key}={value}" for key, value in settings.items()], check=True, stdout=subprocess.PIPE, stderr=log,
+                              env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "VLMTRAIN_PAST_RUNS": "off"})
+    clock.finish()
+    size = sum(file.stat().st_size for file in (run / "checkpoints").rglob("*") if file.is_file() and not file.is_symlink())
+    gaps = [after - before for before, after in zip(clock.times, clock.times[1:])]
+    return gaps, size, json.loads(told.stdout)["save_seconds"], json.loads((run / "plan.json").read_text())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vlmtrain", type=Path, default=ROOT / "build" / "release" / "vlmtrain")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--preset", default="nanovlm-222m")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--save-steps", type=int, default=12)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    model = prepare(arguments)
+
+    waits, meanwhile, in_all = {"false": [], "true": []}, {"false": [], "true": []}, {"false": [], "true": []}
+    for repeat in range(arguments.repeats):
+        ordinary = None
+        for asynchronous in ("false", "true"):
+            gaps, size, seconds, plan = train(arguments, model, asynchronous)
+            at_checkpoints = [number * arguments.save_steps - 1 for number in range(1, CHECKPOINTS)]
+            between = gaps[at_checkpoints[0] + 1:at_checkpoints[-1]]
+            ordinary = ordinary or statistics.median(between)
+            waits[asynchronous] += [gaps[i] - ordinary for i in at_checkpoints]
+            meanwhile[asynchronous].append(statistics.fmean(between))
+            in_all[asynchronous].append(seconds)
+            print(f"# {repeat + 1}: async_save {asynchronous}: waits {[round(gaps[i] - ordinary, 2) for i in at_checkpoints]}, "
+                  f"a step {ordinary:.2f} s, copies {plan['measured']['checkpoint_copies_bytes'] / 1e9:.2f} GB", flush=True)
+
+    print(f"\n{arguments.preset}, {arguments.threads} threads, checkpoints of {size / 1e9:.2f} GB every {arguments.save_steps} steps, "
+          f"{arguments.repeats} runs each way\n")
+    print("| output.async_save | a step waits for a checkpoint | least to most | steps meanwhile | save_seconds of a run, the last checkpoint included |")
+    print("|---|---|---|---|---|")
+    for asynchronous in ("false", "true"):
+        own = waits[asynchronous]
+        print(f"| {asynchronous} | {statistics.median(own):.2f} s | {min(own):.2f} to {max(own):.2f} s | "
+              f"{statistics.fmean(meanwhile[asynchronous]):.2f} s | {statistics.median(in_all[asynchronous]):.1f} s |")
+    print(f"\nratio of the waits: {statistics.median(waits['false']) / statistics.median(waits['true']):.1f}")
+
+
+if __name__ == "__main__":
+    main()
