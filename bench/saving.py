@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """What a checkpoint costs the steps of a run, with output.async_save false and true in turn: a table for docs/benchmarks/saving.md.
 
-    bench/saving.py --vlmtrain build/release/vlmtrain --work /tmp/saving [--preset nanovlm-222m] [--repeats 3] [--save-steps 12]
+    bench/saving.py --vlmtrain build/release/vlmtrain --work /tmp/saving [--rows 200000] [--repeats 3] [--save-steps 12]
 
-A preset is drawn at random and trained in full in fp32 on the CPU, on words only, so that steps are short beside the checkpoints,
-which are written to --work: that disk is measured. All is seen from outside, by when the lines of metrics.jsonl appear. A step
-waits: the time between the lines on both sides of a checkpoint, less the median of the others of the run that waits for all of
-them. Steps meanwhile: the mean of the others between two checkpoints, which share processors and disk with what writes. The last
-checkpoint of a run is not looked at, since both ways wait for it. Needs Python 3.11.
+The quickstart's model is drawn at random and trained in full in fp32 on the CPU, on words only; `--rows` of its vocabulary make its
+checkpoints large beside its steps. They are written to --work: that disk is measured. All is seen from outside, by when the lines
+of metrics.jsonl appear. A step waits: the time between the lines on both sides of a checkpoint, less the median of the others
+of the run that waits. Steps meanwhile: the mean of the others between two checkpoints, which share processors and disk
+with what writes. The last checkpoint of a run is not looked at, since both ways wait for it. Needs Python 3.11.
 """
 
 import argparse
@@ -26,11 +26,12 @@ CHECKPOINTS = 3
 
 
 def prepare(arguments):
-    model = arguments.work / arguments.preset
+    model = arguments.work / f"model-{arguments.rows}"
     if not model.exists():
-        tokenizer = ROOT / "configs" / "models" / "nanovlm-tiny" / "tokenizer.json"
-        subprocess.run([arguments.vlmtrain, "init", "--preset", arguments.preset, "--out", model]
-                       + (["--tokenizer", tokenizer] if arguments.preset.startswith("nanovlm-") else []), check=True)
+        subprocess.run([arguments.vlmtrain, "init", "--preset", "smolvlm-tiny", "--out", model], check=True)
+        config = json.loads((model / "config.json").read_text())
+        config["text_config"]["vocab_size"] = arguments.rows
+        (model / "config.json").write_text(json.dumps(config, indent=2))
     words = " ".join(["The left lung is clear and the heart is of normal size."] * 4)
     records = [{"id": f"words-{i}", "conversations": [{"from": "human", "value": "What is seen?"},
                                                       {"from": "gpt", "value": words}]} for i in range(8)]
@@ -46,7 +47,7 @@ def train(arguments, model, asynchronous):
         "model.path": model, "data.train": arguments.work / "train.json", "output.dir": run, "output.save_steps": arguments.save_steps,
         "output.keep": 1, "output.async_save": asynchronous, "output.sample_predictions": 0, "output.report": "false",
         "output.tensorboard": "false", "training.max_steps": CHECKPOINTS * arguments.save_steps, "training.global_batch_size": 1,
-        "training.precision": "fp32",
+        "training.precision": "fp32", "model.resize_embeddings": "true",
     }
     (arguments.work / "empty.yaml").write_text("{}\n")
     os.sync()
@@ -66,7 +67,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vlmtrain", type=Path, default=ROOT / "build" / "release" / "vlmtrain")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--preset", default="nanovlm-222m")
+    parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--save-steps", type=int, default=12)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -88,7 +89,7 @@ def main():
             print(f"# {repeat + 1}: async_save {asynchronous}: waits {[round(gaps[i] - ordinary, 2) for i in at_checkpoints]}, "
                   f"a step {ordinary:.2f} s, copies {plan['measured']['checkpoint_copies_bytes'] / 1e9:.2f} GB", flush=True)
 
-    print(f"\n{arguments.preset}, {arguments.threads} threads, checkpoints of {size / 1e9:.2f} GB every {arguments.save_steps} steps, "
+    print(f"\nsmolvlm-tiny with {arguments.rows:,} rows, {arguments.threads} threads, checkpoints of {size / 1e9:.2f} GB every {arguments.save_steps} steps, "
           f"{arguments.repeats} runs each way\n")
     print("| output.async_save | a step waits for a checkpoint | least to most | steps meanwhile | save_seconds of a run, the last checkpoint included |")
     print("|---|---|---|---|---|")

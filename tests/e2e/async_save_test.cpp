@@ -42,6 +42,8 @@ class AsyncSaveTest : public CommandTest {
   static void release(int step, const fs::path& at) { fs::remove(at / ("hold-step-" + std::to_string(step))); }
   void hold(int step) const { hold(step, folder()); }
   void release(int step) const { release(step, folder()); }
+  /// Whether all but the name of a checkpoint is written.
+  bool is_held(int step) const { return fs::exists(folder() / ("held-step-" + std::to_string(step))); }
 
   fs::path checkpoint_of(const std::string& dir, int step) const {
     return folder() / dir / "checkpoints" / ("step-" + std::to_string(step));
@@ -114,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(A, AsyncSaveOf,
 TEST_F(AsyncSaveTest, StepsGoOnMeanwhileAndTheNextCheckpointWaits) {
   hold(5);
   const auto process = start(settings("run", "true", {"output.keep=9"}));
-  wait_until(*process, [&] { return steps_logged() >= 9; });
+  wait_until(*process, [&] { return is_held(5) && steps_logged() >= 9; });
   ASSERT_TRUE(process->is_running());
   EXPECT_FALSE(fs::exists(checkpoint_of("run", 5))) << "it is not whole yet";
   EXPECT_EQ(entries(folder() / "run/checkpoints").size(), 1U) << "but it is being written";
@@ -137,7 +139,7 @@ TEST_F(AsyncSaveTest, AKillMeanwhileLeavesTheOneBeforeAndItGoesOnBitForBit) {
   const auto overrides = settings("run", "true", {"output.keep=1"});
   hold(10);
   const auto process = start(overrides);
-  wait_until(*process, [&] { return steps_logged() >= 13; });
+  wait_until(*process, [&] { return is_held(10) && steps_logged() >= 13; });
   process->send(SIGKILL);
   process->wait();
   EXPECT_TRUE(fs::exists(checkpoint_of("run", 5))) << "it goes once the next is whole";
@@ -154,7 +156,7 @@ TEST_F(AsyncSaveTest, AKillMeanwhileLeavesTheOneBeforeAndItGoesOnBitForBit) {
 TEST_F(AsyncSaveTest, AStopMeanwhileEndsBehindBoth) {
   hold(5);
   const auto process = start(settings("run", "true", {"output.keep=9", "training.max_steps=100000"}));
-  wait_until(*process, [&] { return steps_logged() >= 7; });
+  wait_until(*process, [&] { return is_held(5) && steps_logged() >= 7; });
   process->send(SIGTERM);
   release(5);
   const Result result = process->wait();
@@ -170,7 +172,7 @@ TEST_F(AsyncSaveTest, AStopMeanwhileEndsBehindBoth) {
 TEST_F(AsyncSaveTest, WhatCannotBeWrittenEndsTheRunAtTheNextStep) {
   hold(5);
   const auto process = start(settings("run", "true"));
-  wait_until(*process, [&] { return steps_logged() >= 7; });
+  wait_until(*process, [&] { return is_held(5) && steps_logged() >= 7; });
   fs::remove_all(folder() / "run/checkpoints");
   release(5);
   const Result result = process->wait();
@@ -214,7 +216,7 @@ TEST_F(AsyncSaveTest, ALostRankIsOutlivedByWhatIsBeingWritten) {
     ranks.push_back(start(train_arguments(overrides), at.back()));
     for (const auto& [name, value] : variables) unsetenv(name);
   }
-  wait_until(*ranks[0], [&] { return steps_logged() >= 7; });
+  wait_until(*ranks[0], [&] { return fs::exists(at[0] / "held-step-5") && steps_logged() >= 7; });
   ranks[1]->send(SIGKILL);
   std::this_thread::sleep_for(8s);
   EXPECT_TRUE(ranks[0]->is_running()) << "it knows by now, and writes";

@@ -1,7 +1,8 @@
 // Preloaded: holds the rename that makes a checkpoint whole, checkpoints/step-N, as long as there is a file hold-step-N
-// in the working directory.
+// in the working directory, and says so by a file held-step-N.
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <string>
@@ -13,8 +14,10 @@ extern "C" int rename(const char* from, const char* to) {
   const std::string_view target(to);
   const std::string_view name = target.substr(target.rfind('/') + 1);
   if (name.starts_with("step-")) {
-    const std::string hold = "hold-" + std::string(name);
+    const std::string hold = "hold-" + std::string(name), held = "held-" + std::string(name);
     constexpr useconds_t kMillisecond = 1000;
+    constexpr mode_t kMode = 0600;
+    if (access(hold.c_str(), F_OK) == 0) close(creat(held.c_str(), kMode));
     while (access(hold.c_str(), F_OK) == 0) usleep(kMillisecond);
   }
   return real(from, to);
