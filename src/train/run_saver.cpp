@@ -75,9 +75,8 @@ bool RunSaver::save_meanwhile() {
   if (!has_room_for_copies()) return false;
   is_saving_ = true;
   try {
-    const auto uncounted = run_.host ? run_.host->beside_steps() : nullptr;
-    writing_ = std::async(std::launch::async, [this, copies = content(ChangingValues::kCopied),
-                                               gate = ranks_.while_writing(), ledger = ledger_text()]() mutable {
+    writing_ = std::async(std::launch::async, [this, copies = copied_content(), gate = ranks_.while_writing(),
+                                               ledger = ledger_text()]() mutable {
       // To be gone, whatever happens, before anybody asks what came of it.
       const WritingGate::Pass held = std::move(gate);
       const CheckpointContent content = std::move(copies);
@@ -121,6 +120,11 @@ CheckpointContent RunSaver::content(ChangingValues values) const {
   run_.state.task_balance = run_.tasks->state();
   return content_of(run_.state, *run_.model, run_.training->optimizer, run_.ledger, *run_.base,
                     saved_dtype(config_.output), values);
+}
+
+CheckpointContent RunSaver::copied_content() const {
+  const auto uncounted = run_.host ? run_.host->beside_steps() : nullptr;
+  return content(ChangingValues::kCopied);
 }
 
 std::string RunSaver::ledger_text() const {

@@ -67,6 +67,7 @@ class RunSaver {
   int64_t bytes_in_background() const;
   void say_why_not(const std::string& reason);
   CheckpointContent content(ChangingValues values) const;
+  CheckpointContent copied_content() const;
   std::string ledger_text() const;
   /// On any thread.
   Written write(const CheckpointContent& content, const std::string& ledger) const;
