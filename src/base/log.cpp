@@ -42,7 +42,7 @@ void start_log(bool quiet) {
 }
 
 void log_to_file(const std::filesystem::path& file) {
-  log_to(std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string(), /*truncate=*/true), spdlog::level::info);
+  log_to(std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string(), /*truncate=*/false), spdlog::level::info);
 }
 
 }  // namespace vlmtrain

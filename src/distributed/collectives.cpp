@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "distributed/backends.h"
@@ -54,6 +55,7 @@ class Collectives::UnderWay {
   }
 
   double waited_seconds() { return waiting_.seconds(); }
+  bool are_waits_over() { return waiting_.is_over(); }
   bool has_device() const { return backends_.device.defined(); }
   void set_broken() { is_broken_ = true; }
 
@@ -103,6 +105,16 @@ void Collectives::begin_sum(const at::Tensor& values) {
 
 void Collectives::finish_sums() {
   guarded([&] { under_way_->finish_sums(); });
+}
+
+bool Collectives::are_sums_done(std::chrono::milliseconds patience) {
+  constexpr auto kPause = std::chrono::milliseconds(5);
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!under_way_->are_waits_over()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
 }
 
 double Collectives::waited_seconds() {

@@ -133,7 +133,7 @@ class Ranks::Group {
   /// Where a call fails, the reason is another rank's.
   [[noreturn]] void explain(const std::exception& error) {
     if (const auto failure = watch_.await_failure()) throw UserError(failure->code, failure->text());
-    throw run_error("rank {}: the connection to another rank broke: {}", launch_.rank, error.what());
+    throw run_error("the connection to another rank broke: {}", error.what());
   }
 
   int rank() const { return static_cast<int>(launch_.rank); }

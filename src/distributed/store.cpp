@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "distributed/listener.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::distributed {
@@ -29,6 +30,10 @@ std::string first_line(const std::string& text) {
 }
 
 c10::intrusive_ptr<c10d::TCPStore> open(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
+  if (!is_server && !somebody_listens(launch, timeout)) {
+    throw usage_error("rank {} found nobody at {}:{} within {} s, where rank 0 should be; was it started?", launch.rank,
+                      launch.host, launch.port, std::chrono::duration<double>(timeout).count());
+  }
   try {
     return c10::make_intrusive<c10d::TCPStore>(launch.host, options_for(launch, is_server, timeout));
   } catch (const c10::Error& error) {

@@ -39,4 +39,9 @@ double WaitingTime::seconds() {
   return seconds_;
 }
 
+bool WaitingTime::is_over() {
+  seconds();
+  return on_device_.empty();
+}
+
 }  // namespace vlmtrain::distributed

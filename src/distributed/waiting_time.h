@@ -17,6 +17,8 @@ class WaitingTime {
 
   /// Of waits that are over. Waits for nothing.
   double seconds();
+  /// Whether none goes on. Waits for nothing.
+  bool is_over();
 
  private:
   using Clock = std::chrono::steady_clock;

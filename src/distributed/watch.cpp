@@ -16,7 +16,10 @@ constexpr auto kBeat = 500ms;
 constexpr auto kBeatAtTheEnd = 10ms;
 /// Where a connection broke, who was not heard of for so long is the one.
 constexpr auto kSilenceWhereBroken = 3s;
-constexpr auto kToExplain = 10s;
+/// Rank 0 takes as long to find out who is silent, and the word some beats to come round.
+constexpr auto kToExplain = 16s;
+/// What a rank may take to come to its end that knows of a failure, beside what it is writing.
+constexpr auto kToEnd = 15s;
 /// What a rank may take to come to an end by itself once it knows of a failure, or while it does not.
 constexpr auto kToNotice = 4s;
 constexpr auto kToSayGoodbye = 5s;
@@ -24,6 +27,8 @@ constexpr auto kToSayGoodbye = 5s;
 constexpr auto kToHear = 2s;
 
 constexpr const char* kFailure = "failure";
+/// A connection between two ranks broke: whose does not matter, one of them is silent.
+constexpr const char* kBroken = "broken";
 
 std::string beat_of(int64_t rank) {
   return fmt::format("beat/{}", rank);
@@ -164,6 +169,7 @@ void Watch::exchange(SharedTexts& texts, int64_t beat) {
     is_done = is_done_;
   }
   if (own) texts.set_first(kFailure, text_of(*own));
+  exchange_broken(texts);
   if (!texts.has({kFailure}) && launch_.rank == 0) look_for_lost(texts);
   const bool is_failed = texts.has({kFailure});
   if (is_failed) settle(failure_in(texts.get({kFailure}).front()));
@@ -171,6 +177,21 @@ void Watch::exchange(SharedTexts& texts, int64_t beat) {
   const std::lock_guard lock(mutex_);
   is_told_ = own.has_value();
   are_all_done_ = are_all_done;
+}
+
+/// Only two ranks see it; rank 0 is to know.
+void Watch::exchange_broken(SharedTexts& texts) {
+  bool is_broken = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_broken = is_broken_;
+  }
+  if (is_broken) {
+    texts.set(kBroken, "");
+  } else if (launch_.rank == 0 && texts.has({kBroken})) {
+    const std::lock_guard lock(mutex_);
+    is_broken_ = true;
+  }
 }
 
 bool Watch::say_goodbye(SharedTexts& texts) const {
@@ -194,22 +215,24 @@ bool Watch::tell_of_hearing(SharedTexts& texts) const {
   return texts.has(heard);
 }
 
+/// Names the one that is silent longest.
 void Watch::look_for_lost(SharedTexts& texts) {
   const auto now = Clock::now();
+  int64_t longest = 0;
   for (int64_t rank = 1; rank < launch_.world_size; ++rank) {
     Heard& heard = heard_[static_cast<size_t>(rank)];
     const std::string name = beat_of(rank);
     const std::string beat = texts.has({name}) ? texts.get({name}).front() : std::string();
     if (beat != heard.beat || texts.has({done_of(rank)})) heard = {.beat = beat, .at = now};
-    std::string reason;
-    {
-      const std::lock_guard lock(mutex_);
-      if (now - heard.at > silence()) reason = lost_words(rank);
-    }
-    if (reason.empty()) continue;
-    texts.set_first(kFailure, text_of({.rank = rank, .code = ExitCode::kFailed, .reason = reason}));
-    return;
+    if (longest == 0 || heard.at < heard_[static_cast<size_t>(longest)].at) longest = rank;
   }
+  std::string reason;
+  {
+    const std::lock_guard lock(mutex_);
+    if (now - heard_[static_cast<size_t>(longest)].at > silence()) reason = lost_words(longest);
+  }
+  if (reason.empty()) return;
+  texts.set_first(kFailure, text_of({.rank = longest, .code = ExitCode::kFailed, .reason = reason}));
 }
 
 /// Sees that the talking thread gets answers, and ends a process that does not come to hear of a failure.
@@ -221,11 +244,13 @@ void Watch::guard() {
     if (!failure_ && !is_done_ && launch_.rank != 0 && Clock::now() - talked_ > silence()) {
       lose_first();
     }
-    if (failure_ && !is_known_) break;
+    if (failure_) break;
   }
-  const auto deadline = Clock::now() + kToNotice;
-  while (!is_known_ && !is_done_ && Clock::now() < deadline) changed_.wait_until(lock, deadline);
-  if (is_known_ || is_done_) return;
+  const auto start = Clock::now();
+  // It may hang although it knows: in a call that waits for a device, which waits for the lost rank.
+  const auto deadline = [&] { return start + (is_known_ ? kToEnd : kToNotice); };
+  while (!is_done_ && Clock::now() < deadline()) changed_.wait_until(lock, deadline());
+  if (is_done_) return;
   const Failure failure = *failure_;
   lock.unlock();
   if (settings_.on_stuck) settings_.on_stuck(failure);

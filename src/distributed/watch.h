@@ -51,6 +51,7 @@ class Watch {
   void settle(const Failure& failure);
   Clock::duration silence() const;
   std::string lost_words(int64_t rank) const;
+  void exchange_broken(SharedTexts& texts);
   void lose_first();  // REQUIRES: mutex_ is held
 
   const Launch launch_;

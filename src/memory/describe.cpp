@@ -62,9 +62,10 @@ int64_t free_bytes(at::Device device) {
 
 std::string bus_id(at::Device device) {
   static auto* const get = find<int(char*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetPCIBusId");
+  const int index = device.index();
   std::array<char, 32> id{};
-  if (get(id.data(), static_cast<int>(id.size()), device.index()) != 0) {
-    throw run_error("device cuda:{}: it does not tell its place on the PCI bus", device.index());
+  if (get(id.data(), static_cast<int>(id.size()), index) != 0) {
+    throw run_error("device cuda:{}: it does not tell its place on the PCI bus", index);
   }
   return id.data();
 }

@@ -2,7 +2,9 @@
 
 #include <ATen/Context.h>
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/recovery.h"
@@ -27,6 +29,20 @@ OomGuard::OomGuard(engine::Training& training, at::Device device, const engine::
                    OnFailure on_failure)
     : training_(training), device_(device), consensus_(consensus), on_failure_(std::move(on_failure)) {}
 
+namespace {
+
+/// What those say that have anything to say; of several processes by their ranks.
+std::string reasons_of(const std::vector<std::string>& each) {
+  if (each.size() == 1) return each.front();
+  std::string text;
+  for (size_t rank = 0; rank < each.size(); ++rank) {
+    if (!each[rank].empty()) text += fmt::format("{}rank {}: {}", text.empty() ? "" : "; ", rank, each[rank]);
+  }
+  return text;
+}
+
+}  // namespace
+
 DoneStep OomGuard::step(const engine::Objective& objective, std::span<const data::Sample> samples,
                         const engine::StepLayout& layout, uint64_t seed, const RatesSource& rates) {
   const engine::StepInput input{
@@ -45,10 +61,9 @@ DoneStep OomGuard::step(const engine::Objective& objective, std::span<const data
     } catch (const SampleDoesNotFit& error) {
       hopeless = error;
     }
-    if (consensus_.worst(hopeless ? Verdict::kLeaveOut : Verdict::kFine) == Verdict::kLeaveOut) {
-      throw hopeless ? *hopeless : SampleDoesNotFit(std::nullopt, Scarce::kDevice, "another process's sample");
-    }
-    on_failure_(own.failure ? own.failure->what() : "in another process", done.layout);
+    const std::string lost = reasons_of(consensus_.each(hopeless ? hopeless->what() : ""));
+    if (!lost.empty()) throw hopeless ? *hopeless : SampleDoesNotFit(std::nullopt, Scarce::kDevice, lost);
+    on_failure_(reasons_of(consensus_.each(own.failure ? own.failure->what() : "")), done.layout);
   }
 }
 

@@ -129,6 +129,11 @@ std::string RunRanks::traffic_words(int64_t steps) const {
                      static_cast<double>(calls) / static_cast<double>(steps));
 }
 
+bool RunRanks::are_sums_done() const {
+  constexpr auto kPatience = std::chrono::seconds(2);
+  return is_alone() || ranks_->collectives().are_sums_done(kPatience);
+}
+
 void RunRanks::telling_failures(const std::function<void()>& act) const {
   if (is_alone()) return act();
   try {
@@ -136,10 +141,12 @@ void RunRanks::telling_failures(const std::function<void()>& act) const {
     consensus_->each("");  // rank 0 may save for longer than the others
   } catch (const UserError& error) {
     ranks_->fail(error.code(), error.what());
-    // Rank 0 ends with the same words.
-    if (writes() || ranks_->has_lost_first()) throw;
+    // The device would be waited for on the way out.
+    if (!are_sums_done()) leave({.rank = rank(), .code = error.code(), .reason = error.what()});
+    if (writes()) throw;
     spdlog::error("{}", error.what());
-    throw SaidElsewhere(error.code(), error.what());
+    if (ranks_->has_lost_first()) throw;
+    throw SaidElsewhere(error.code(), error.what());  // rank 0 ends with the same words
   } catch (const std::exception& error) {
     const std::string reason = error.what();
     ranks_->fail(ExitCode::kFailed, reason.substr(0, reason.find('\n')));

@@ -55,6 +55,9 @@ class RunRanks {
   /// What ranks have told each other in so many steps, for people; empty for a process by itself.
   std::string traffic_words(int64_t steps) const;
 
+  /// Whether the sums of the steps so far are there: not on a GPU where a rank was lost in the middle of one.
+  bool are_sums_done() const;
+
   /// Calls `act`; what it throws is told to the other ranks, and is thrown again: SaidElsewhere where rank 0 tells it.
   void telling_failures(const std::function<void()>& act) const;
 

@@ -168,6 +168,10 @@ void RunSaver::finish_before_the_end() {
 void RunSaver::save_before_the_end(const std::exception& error, const std::function<bool()>& numbers_are_lost) {
   finish_before_the_end();
   if (is_rehearsal() || !ranks_.writes() || run_.state.step == 0 || (is_saved() && !is_saving_)) return;
+  if (!ranks_.are_sums_done()) {
+    spdlog::warn("the steps since the last checkpoint are not saved: what the ranks added up last is not whole");
+    return;
+  }
   const std::string reason = unsafe_to_save(error, {.is_saving = is_saving_,
                                                     .weights_are_whole = run_.training->optimizer.is_whole(),
                                                     .numbers_are_lost = !is_saving_ && numbers_are_lost()});

@@ -10,7 +10,7 @@ namespace vlmtrain {
 /// warnings and errors only. Log with spdlog::info and its sisters, which are thread-safe.
 void start_log(bool quiet);
 
-/// Sends the log to a file from now on, which is made anew; what was logged before stays where it is. Throws what
+/// Sends the log to the end of a file from now on; what was logged before stays where it is. Throws what
 /// spdlog throws where it cannot be written.
 void log_to_file(const std::filesystem::path& file);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -42,6 +43,10 @@ class Collectives {
   void begin_sum(const at::Tensor& values);
   /// Sums on the host are there; those on the device are for whoever uses them on the current stream.
   void finish_sums();
+
+  /// Whether what finish_sums() was called for is there on the device too; waits for it up to `patience`. It never is
+  /// where a rank was lost meanwhile.
+  bool are_sums_done(std::chrono::milliseconds patience);
 
   /// What each rank says, by rank.
   std::vector<std::string> each(const std::string& own);

@@ -27,12 +27,12 @@ struct Failure {
 
 struct RanksSettings {
   /// Within which all ranks have to be there.
-  std::chrono::milliseconds to_meet = std::chrono::seconds(25);
+  std::chrono::milliseconds to_meet = std::chrono::seconds(20);
   /// A rank that is not heard of for so long is lost: it was stopped, or its machine or network is gone. It is heard of
   /// from a thread of its own, however long a step takes.
   std::chrono::milliseconds silence = std::chrono::seconds(12);
-  /// Called on another thread where a failure is known and this rank's own thread has not come to hear of it, since it
-  /// waits for a rank that will not come. Is to end the process.
+  /// Called on another thread where a failure is known and this rank does not come to an end: its own thread has not
+  /// heard of it, or waits for a device that waits for the lost rank. Is to end the process.
   std::function<void(const Failure& failure)> on_stuck{};
 };
 
