@@ -255,7 +255,7 @@ TEST_F(HostMemoryRun, AStepThatGoesOverTheLimitOfARankIsDoneAgainInAll) {
                     limit_that_leaves(ample, standing + 0.7 * (peak - standing), /*with_kept=*/false)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(read_text(folder() / "run/events.jsonl") + read_text(folder() / "run/rank-1.log"),
-              AllOf(HasSubstr("over the run's limit of"), HasSubstr("in another process")));
+              AllOf(HasSubstr("over the run's limit of"), HasSubstr("memory ran out (rank 1: ")));
   expect_losses(losses);
 }
 
