@@ -36,6 +36,10 @@ std::string name_of(int device) {
   return name.data();
 }
 
+int number_of(at::Device device) {
+  return static_cast<unsigned char>(device.index());
+}
+
 struct CardMemory {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
@@ -62,7 +66,7 @@ int64_t free_bytes(at::Device device) {
 
 std::string bus_id(at::Device device) {
   static auto* const get = find<int(char*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetPCIBusId");
-  const int index = device.index();
+  const int index = number_of(device);
   std::array<char, 32> id{};
   if (get(id.data(), static_cast<int>(id.size()), index) != 0) {
     throw run_error("device cuda:{}: it does not tell its place on the PCI bus", index);
@@ -79,7 +83,7 @@ int architecture_of(at::Device device) {
 
 DeviceDescription describe(at::Device device) {
   constexpr int kMultiprocessors = 16;  // cudaDevAttrMultiProcessorCount
-  const int index = device.index();
+  const int index = number_of(device);
   const CardMemory memory = ask_driver(index);
   return {.name = name_of(index),
           .architecture = architecture_of(device),
