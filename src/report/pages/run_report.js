@@ -50,7 +50,7 @@ function tiles() {
     [data.events.counts.anomaly || 0, "anomaly"], [(data.events.counts.memory_growth || 0) + (data.events.counts.memory_full || 0), "memory warning"]].filter(([count]) => count > 0);
   const plural = (count, noun) => (noun === "anomaly" && count !== 1 ? `${words.grouped(count)} anomalies` : words.counted(count, noun));
   const running = standing() === "running";
-  const slowest = summary.ranks > 1 ? `; ${summary.ranks} ranks, another waited ${words.seconds(summary.waited_for_slowest_seconds)} longer than rank ${summary.slowest_rank}, the slowest` : "";
+  const slowest = summary.waited_for_slowest_seconds > 0 ? `; rank ${summary.slowest_rank} of ${summary.ranks} is the slowest, by ${words.seconds(summary.waited_for_slowest_seconds)} in all` : "";
   return [
     lossTile(firstLoss),
     tile("Tokens per second", words.known(summary.tokens_per_second) ? words.grouped(summary.tokens_per_second) : "–",
