@@ -82,7 +82,7 @@ class LocalRanks {
                                                  {"WORLD_SIZE", std::to_string(count_)},
                                                  {"MASTER_ADDR", "127.0.0.1"},
                                                  {"MASTER_PORT", std::to_string(port)},
-                                                 {kLauncher, "--launch"},
+                                                 {kLauncher, kLaunchedByUs},
                                                  {kLauncherProcess, std::to_string(getpid())}};
     if (std::getenv("OMP_NUM_THREADS") == nullptr) {
       const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());

@@ -6,6 +6,9 @@
 
 namespace vlmtrain::app {
 
+/// distributed::Launch::launcher of ranks that launch_ranks() has started, which have its arguments.
+inline constexpr const char* kLaunchedByUs = "--launch";
+
 /// Starts this very command `count` times, as the ranks of one run on this machine, each told so by torchrun's
 /// variables, and waits for them. What asks a run to stop is passed on to all. The processor's cores are shared among
 /// them unless OMP_NUM_THREADS is set. Returns what the first rank that failed returned, else what all did.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "app/run_device.h"
 #include "vlmtrain/base/error.h"
@@ -128,6 +129,7 @@ train::Config config_of(const PlanArguments& arguments) {
   overrides.insert(overrides.end(), arguments.overrides.begin(), arguments.overrides.end());
   train::declare(config).read(arguments.config, overrides);
   check_finetune(arguments, config);
+  if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: a number above 0 is wanted");
   if (arguments.world_size % arguments.nodes != 0) {
     throw usage_error("--world-size {} on --nodes {}: each machine has as many ranks; choose a multiple of the nodes",
                       arguments.world_size, arguments.nodes);

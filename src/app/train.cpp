@@ -58,6 +58,10 @@ void check_before_launch(const Arguments& arguments) {
 ExitCode train(const Arguments& arguments) {
   start_log(arguments.quiet);
   const auto launch = distributed::launch_of_process();
+  if (launch && arguments.launch > 1 && launch->launcher != kLaunchedByUs) {
+    throw usage_error("--launch {} in a process that {} has started as one of {} ranks: take one of the two",
+                      arguments.launch, launch->launcher, launch->world_size);
+  }
   if (launch) {
     end_with_launcher();
   } else if (arguments.launch > 1) {

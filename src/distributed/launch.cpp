@@ -35,6 +35,12 @@ void check(const Launch& launch, const char* rank, const char* world_size) {
   if (launch.local_rank < 0) throw usage_error("the rank on this machine is {}: it is 0 or more", launch.local_rank);
 }
 
+void check_world_size(int64_t world_size, const char* variable) {
+  constexpr int64_t kMostRanks = 4096;
+  if (world_size >= 1 && world_size <= kMostRanks) return;
+  throw usage_error("{}={}: a number of ranks from 1 to {} is wanted", variable, world_size, kMostRanks);
+}
+
 std::optional<Launch> by_torchrun(const Environment& environment) {
   const auto world_size = number_in(environment, "WORLD_SIZE");
   const auto rank = number_in(environment, "RANK");
@@ -42,7 +48,12 @@ std::optional<Launch> by_torchrun(const Environment& environment) {
     if (rank && *rank > 0) throw usage_error("RANK={}, but WORLD_SIZE is not set: how many ranks are there?", *rank);
     return std::nullopt;
   }
-  if (*world_size <= 1) return std::nullopt;
+  check_world_size(*world_size, "WORLD_SIZE");
+  if (*world_size == 1) return std::nullopt;
+  if (!rank && environment("RANK")) {
+    throw usage_error("RANK={}: a number from 0 to {} is wanted", excerpt(environment("RANK").value_or("")),
+                      *world_size - 1);
+  }
   if (!rank) throw usage_error("WORLD_SIZE={}, but RANK is not set: which of them is this process?", *world_size);
   const auto host = environment("MASTER_ADDR");
   if (!host || host->empty()) {
@@ -71,6 +82,7 @@ int64_t port_of_step(int64_t job, int64_t step) {
 std::optional<Launch> by_srun(const Environment& environment) {
   const auto tasks = number_in(environment, "SLURM_STEP_NUM_TASKS");
   if (!environment("SLURM_STEP_ID") || !tasks || *tasks <= 1) return std::nullopt;
+  check_world_size(*tasks, "SLURM_STEP_NUM_TASKS");
   const auto rank = number_in(environment, "SLURM_PROCID");
   const auto nodes = environment("SLURM_STEP_NODELIST");
   if (!rank || !nodes || nodes->empty()) {

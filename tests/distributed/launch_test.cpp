@@ -75,6 +75,10 @@ TEST(LaunchTest, WhoHasNowhereToMeetIsRefused) {
   EXPECT_THAT(refusal_of({{"WORLD_SIZE", "2"}, {"RANK", "0"}}), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_THAT(refusal_of({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not set"));
   EXPECT_THAT(refusal_of({{"RANK", "1"}}), HasSubstr("WORLD_SIZE is not set"));
+  EXPECT_THAT(refusal_of({{"WORLD_SIZE", "2"}, {"RANK", "abc"}}), HasSubstr("RANK=abc: a number from 0 to 1"));
+  for (const char* size : {"0", "-1", "99999999999"}) {
+    EXPECT_THAT(refusal_of({{"WORLD_SIZE", size}, {"RANK", "0"}}), HasSubstr("a number of ranks from 1 to 4096"));
+  }
   const Variables meeting{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_ADDR", "a"}};
   EXPECT_THAT(refusal_of(meeting), HasSubstr("MASTER_PORT="));
   for (const char* port : {"0", "65536", "x"}) {

@@ -427,7 +427,9 @@ TEST_F(PlanCommandTest, RanksThatCannotBeAreRefused) {
   EXPECT_THAT(refusal({"--world-size", "6", "--nodes", "4"}), HasSubstr("choose a multiple of the nodes"));
   EXPECT_THAT(refusal({"--nodes", "2"}), HasSubstr("--world-size 1 on --nodes 2"));
   EXPECT_THAT(refusal({"--world-size", "5"}), HasSubstr("cannot be shared equally by 5 ranks"));
-  EXPECT_THAT(refusal({"--world-size", "2", "--network-gbit", "0"}), HasSubstr("--network-gbit"));
+  for (const char* number : {"0", "nan", "-5"}) {
+    EXPECT_THAT(refusal({"--world-size", "2", "--network-gbit", number}), HasSubstr("--network-gbit"));
+  }
 }
 
 /// Each in its place: rank 0 has the first sample of each step of two, rank 1 the second.
