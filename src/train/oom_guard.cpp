@@ -61,8 +61,10 @@ DoneStep OomGuard::step(const engine::Objective& objective, std::span<const data
     } catch (const SampleDoesNotFit& error) {
       hopeless = error;
     }
-    const std::string lost = reasons_of(consensus_.each(hopeless ? hopeless->what() : ""));
-    if (!lost.empty()) throw hopeless ? *hopeless : SampleDoesNotFit(std::nullopt, Scarce::kDevice, lost);
+    if (consensus_.worst(hopeless ? Verdict::kLeaveOut : Verdict::kFine) == Verdict::kLeaveOut) {
+      const std::string reasons = reasons_of(consensus_.each(hopeless ? hopeless->what() : ""));
+      throw hopeless ? *hopeless : SampleDoesNotFit(std::nullopt, Scarce::kDevice, reasons);
+    }
     on_failure_(reasons_of(consensus_.each(own.failure ? own.failure->what() : "")), done.layout);
   }
 }
