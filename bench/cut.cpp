@@ -142,17 +142,11 @@ class Optimum {
   std::vector<SetSizes> bins_;
 };
 
-std::vector<planner::SampleGroup> groups_of(const Samples& samples) {
-  std::vector<planner::SampleGroup> groups;
-  for (const auto& shape : samples) planner::add_sample(groups, shape);
-  return groups;
-}
-
 double samples_per_second(planner::RehearsalProcess& process, const planner::Choices& choices,
                           const std::vector<Samples>& steps, const std::vector<engine::Cut>& cuts) {
   planner::RehearsalRequest request{.choices = choices, .steps = {}, .with_step_seconds = true};
   for (size_t i = 0; i < std::min(kTimedSteps, steps.size()); ++i) {
-    request.steps.push_back(groups_of(steps[i]));
+    request.steps.push_back(planner::groups_of(steps[i]));
     request.cuts.push_back(cuts[i]);
   }
   const auto outcome = process.rehearse(request);
@@ -177,7 +171,7 @@ Foreseen foresee(const planner::Plan& plan, const planner::Choices& choices, con
     engine::StepLayout layout = planner::layout_of(choices, steps[i]);
     layout.cut = cuts[i];
     twin.announce({.step = static_cast<int64_t>(i),
-                   .samples = groups_of(steps[i]),
+                   .samples = planner::groups_of(steps[i]),
                    .layout = layout,
                    .limit_bytes = plan.limit.limit_bytes});
     const auto answer = twin.foresight(static_cast<int64_t>(i), std::chrono::seconds(600));
@@ -207,7 +201,7 @@ int64_t steps_that_fit_in_fewer(planner::RehearsalProcess& process, const planne
       wider.limit_bytes += plan.cut->table.limit_bytes / 100;
       engine::Cut cut = planner::cut_by_memory(steps[i], wider);
       if (cut.micro_batches() >= cuts[i].micro_batches()) continue;
-      const auto samples = groups_of(steps[i]);
+      const auto samples = planner::groups_of(steps[i]);
       const auto outcome =
           process.rehearse({.choices = plan.chosen.choices, .steps = {samples, samples}, .cuts = {cut, cut}});
       found += outcome.peaks().reserved_bytes <= plan.limit.limit_bytes;
@@ -278,7 +272,7 @@ void examine(const Mixture& mixture, int64_t count, uint64_t seed) {
                                             .memory_bytes = plan.limit.card_bytes,
                                             .used_bytes = plan.limit.context_bytes});
   planner::RehearsalRequest run{.choices = plan.chosen.choices, .steps = {}, .cuts = foreseen.cuts};
-  for (const auto& step : steps) run.steps.push_back(groups_of(step));
+  for (const auto& step : steps) run.steps.push_back(planner::groups_of(step));
   const auto outcome = card.rehearse(run);
   // From where the twin had a run empty its cache these steps, which do not, are other ones.
   int64_t exact = 0;

@@ -7,6 +7,7 @@
 
 #include "app/run_device.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::app {
@@ -15,7 +16,6 @@ namespace {
 
 constexpr const char* kDefaultModel = "llava-1.5-7b";
 constexpr int64_t kDefaultRank = 16;
-constexpr int64_t kMostRanks = 4096;
 
 /// What was typed for a key, the last word on it; nothing if the key was not typed. A section is its keys.
 std::optional<std::string> typed(const PlanArguments& arguments, const std::string& key_or_section) {
@@ -89,10 +89,10 @@ void declare_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   command
       .add_option("--world-size", arguments.world_size,
                   "ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
-      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->check(CLI::Range(int64_t{1}, distributed::kMostRanks))
       ->capture_default_str();
   command.add_option("--nodes", arguments.nodes, "machines that the ranks are on, as many on each")
-      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->check(CLI::Range(int64_t{1}, distributed::kMostRanks))
       ->capture_default_str();
   command
       .add_option("--network-gbit", arguments.network_gbit,

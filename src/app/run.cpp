@@ -16,6 +16,7 @@
 #include "app/leave.h"
 #include "app/standard_streams.h"
 #include "app/wrong_words.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/memory/shortage.h"
@@ -67,13 +68,12 @@ ExitCode report_unforeseen(const std::exception& error) {
                  on_host ? ", ask for more (SLURM's --mem)" : "");
     return ExitCode::kDoesNotFit;
   }
-  if (const auto* const failed_call = dynamic_cast<const c10::AcceleratorError*>(&error)) {
-    const std::string reason = failed_call->what_without_backtrace();
+  if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
     std::fprintf(
         stderr,
         "vlmtrain: error: the device failed: %s; start again, and training goes on from its last checkpoint; if "
         "it happens again, look at the driver's log (dmesg) and try another device\n",
-        printable(reason.substr(0, reason.find('\n'))).c_str());
+        printable(first_line(error.what())).c_str());
     return ExitCode::kFailed;
   }
   if (is_thread_that_cannot_start(error)) {

@@ -21,7 +21,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr int64_t kMostRanks = 1024;
+constexpr int64_t kMostRanksHere = 1024;
 
 struct Arguments {
   std::string config;
@@ -103,7 +103,7 @@ Action declare_train(CLI::App& command) {
   command
       .add_option("--launch", arguments->launch,
                   "train in so many processes of this machine; torchrun and srun start them without it")
-      ->check(CLI::Range(int64_t{1}, kMostRanks))
+      ->check(CLI::Range(int64_t{1}, kMostRanksHere))
       ->capture_default_str();
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   command.add_flag("--quiet", arguments->quiet, "no progress, warnings only");

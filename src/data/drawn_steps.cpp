@@ -76,11 +76,4 @@ std::vector<StepParts> drawn_parts(const DrawOrder& order, const SampleShapes& s
   return steps;
 }
 
-std::vector<std::vector<SampleShape>> drawn_steps(const DrawOrder& order, const SampleShapes& shapes, int64_t units,
-                                                  int64_t count) {
-  std::vector<std::vector<SampleShape>> steps;
-  for (auto& parts : drawn_parts(order, shapes, units, count, /*ranks=*/1)) steps.push_back(std::move(parts.front()));
-  return steps;
-}
-
 }  // namespace vlmtrain::data

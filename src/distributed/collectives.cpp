@@ -72,10 +72,6 @@ Collectives::Collectives(Backends backends, OnBroken on_broken)
 
 Collectives::~Collectives() = default;
 
-int64_t Collectives::rank() const {
-  return under_way_->host().getRank();
-}
-
 int64_t Collectives::world_size() const {
   return under_way_->host().getSize();
 }

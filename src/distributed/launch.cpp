@@ -36,7 +36,6 @@ void check(const Launch& launch, const char* rank, const char* world_size) {
 }
 
 void check_world_size(int64_t world_size, const char* variable) {
-  constexpr int64_t kMostRanks = 4096;
   if (world_size >= 1 && world_size <= kMostRanks) return;
   throw usage_error("{}={}: a number of ranks from 1 to {} is wanted", variable, world_size, kMostRanks);
 }

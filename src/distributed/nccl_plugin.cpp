@@ -1,12 +1,11 @@
 #include "distributed/nccl_plugin.h"
 
-#include <c10/util/Exception.h>
-
 #include <exception>
 #include <string>
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/plugin.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/distributed/nccl.h"
@@ -16,12 +15,6 @@ namespace vlmtrain::distributed {
 namespace {
 
 constexpr const char* kNcclPlugin = "libvlmtrain_nccl.so";
-
-std::string first_line_of(const std::exception& error) {
-  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
-  return text.substr(0, text.find('\n'));
-}
 
 }  // namespace
 
@@ -40,7 +33,7 @@ c10::intrusive_ptr<c10d::Backend> nccl_backend(c10::intrusive_ptr<c10d::Store> s
         make(std::move(store).release(), rank, world_size, static_cast<int>(device.index())));
   } catch (const std::exception& error) {
     throw run_error("rank {} cannot reach the others by NCCL: {}; NCCL_DEBUG=INFO says more", rank,
-                    first_line_of(error));
+                    first_line(error.what()));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "distributed/listener.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 
 namespace vlmtrain::distributed {
 
@@ -25,10 +26,6 @@ c10d::TCPStoreOptions options_for(const Launch& launch, bool is_server, std::chr
   return options;
 }
 
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
 c10::intrusive_ptr<c10d::TCPStore> open(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
   if (!is_server && !somebody_listens(launch, timeout)) {
     throw usage_error("rank {} found nobody at {}:{} within {} s, where rank 0 should be; was it started?", launch.rank,
@@ -37,7 +34,7 @@ c10::intrusive_ptr<c10d::TCPStore> open(const Launch& launch, bool is_server, st
   try {
     return c10::make_intrusive<c10d::TCPStore>(launch.host, options_for(launch, is_server, timeout));
   } catch (const c10::Error& error) {
-    const std::string why = first_line(error.what_without_backtrace());
+    const std::string why = first_line(error.what());
     if (is_server) {
       throw usage_error("rank 0 cannot wait for the others at {}:{}: {}; choose another port with MASTER_PORT",
                         launch.host, launch.port, why);

@@ -4,6 +4,8 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include "vlmtrain/base/first_line.h"
+
 namespace vlmtrain::memory {
 
 void release_pinned(at::Device device) {
@@ -15,8 +17,7 @@ std::optional<std::string> failure_of(at::Device device) {
     at::full({1 << 20}, /*fill_value=*/1, at::TensorOptions(at::kByte).device(device)).sum().item();
     return std::nullopt;
   } catch (const c10::Error& error) {
-    const std::string reason = error.what_without_backtrace();
-    return reason.substr(0, reason.find('\n'));
+    return first_line(error.what());
   }
 }
 

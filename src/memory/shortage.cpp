@@ -6,6 +6,8 @@
 #include <array>
 #include <new>
 
+#include "vlmtrain/base/first_line.h"
+
 namespace vlmtrain::memory {
 
 namespace {
@@ -34,10 +36,6 @@ constexpr std::array kWordings{
 /// does not answer is not OutOfMemoryError, but an assertion about that.
 bool fell_over_nvml(std::string_view text) {
   return text.starts_with("NVML_SUCCESS") && text.find("CUDACachingAllocator.cpp") != std::string_view::npos;
-}
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace

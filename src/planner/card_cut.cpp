@@ -14,12 +14,6 @@ namespace vlmtrain::planner {
 
 namespace {
 
-std::vector<SampleGroup> groups_of(const SampleSet& samples) {
-  std::vector<SampleGroup> groups;
-  for (const auto& shape : samples) add_sample(groups, shape);
-  return groups;
-}
-
 class CardSets final : public SetRehearsal {
  public:
   /// `rehearsed` must outlive it.

@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <functional>
+#include <span>
 
 #include "planner/host_rehearsal.h"
 #include "vlmtrain/planner/rehearsal_process.h"
@@ -23,7 +24,7 @@ std::vector<EvaluatedBatch> batches_of(const EvaluationRequest& request, const E
     batch.layout = tried.layout;
     batch.max_new_tokens = request.max_new_tokens;
     const auto count = std::min(static_cast<size_t>(tried.batch_size), candidate.shapes.size());
-    for (size_t i = 0; i < count; ++i) add_sample(batch.samples, candidate.shapes[i]);
+    batch.samples = groups_of(std::span(candidate.shapes).first(count));
   }
   return batches;
 }

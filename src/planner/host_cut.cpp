@@ -39,9 +39,7 @@ class HostSets final : public SetRehearsal {
   StepPeaks step(const SampleSet& samples, engine::Cut cut) {
     engine::StepLayout layout = layout_of(choices_, samples);
     layout.cut = std::move(cut);
-    std::vector<SampleGroup> groups;
-    for (const auto& shape : samples) add_sample(groups, shape);
-    const Outcome outcome = rehearsal_.step(layout, groups);
+    const Outcome outcome = rehearsal_.step(layout, groups_of(samples));
     ++effort_.rehearsals;
     effort_.rehearsal_seconds += outcome.seconds;
     return outcome.peaks();

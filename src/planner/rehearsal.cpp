@@ -129,6 +129,12 @@ void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape) {
   }
 }
 
+std::vector<SampleGroup> groups_of(std::span<const data::SampleShape> shapes) {
+  std::vector<SampleGroup> groups;
+  for (const auto& shape : shapes) add_sample(groups, shape);
+  return groups;
+}
+
 std::vector<data::SampleShape> shapes_of(const std::vector<SampleGroup>& groups) {
   std::vector<data::SampleShape> shapes;
   for (const auto& group : groups) shapes.insert(shapes.end(), static_cast<size_t>(group.count), group.shape);

@@ -31,11 +31,8 @@ UserError beyond_all_cards(const SampleBatch& batch, const Choices& choices) {
 
 /// The first `count` samples of a batch.
 std::vector<SampleGroup> first_samples(const SampleBatch& batch, int64_t count) {
-  std::vector<SampleGroup> groups;
   const int64_t different = std::min(count, std::ssize(batch.shapes));
-  for (const auto& shape : std::span(batch.shapes).first(static_cast<size_t>(different))) {
-    add_sample(groups, shape);
-  }
+  auto groups = groups_of(std::span(batch.shapes).first(static_cast<size_t>(different)));
   groups.back().count += count - different;
   return groups;
 }

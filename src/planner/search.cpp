@@ -87,8 +87,7 @@ std::vector<RankStep> rehearse_ranks(const Plan& plan, RehearsedOptions& rehears
   if (plan.cut) choices.costs = plan.cut->table;
   RehearsalRequest request{.choices = choices, .steps = {}, .each_from_empty_cache = true};
   const auto add = [&](const DrawnPart& part) {
-    auto& groups = request.steps.emplace_back();
-    for (const auto& shape : part.samples) add_sample(groups, shape);
+    request.steps.push_back(groups_of(part.samples));
     request.cuts.push_back(layout_of(choices, part.samples).cut);
   };
   if (parts.empty()) return {};

@@ -8,6 +8,7 @@
 #include "train/plan_or_split.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/data/shape.h"
@@ -154,11 +155,10 @@ void HostRun::make_plan(const Config& config, HostPlanRequest request, const Hos
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
-    const std::string reason = error.what();
     spdlog::warn(
         "host memory: no plan could be made ({}); the run goes on with what takes least memory: single samples, "
         "everything recomputed, but for what the configuration fixes; and what goes over {} is cut",
-        reason.substr(0, reason.find('\n')), gb(limit.room.bytes));
+        first_line(error.what()), gb(limit.room.bytes));
     constexpr int64_t kAllBlocks = 1'000'000;
     fixed_.choices = kept ? kept->choices : cautious_choices(config, kAllBlocks, kAllBlocks);
   }

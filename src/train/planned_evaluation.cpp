@@ -2,6 +2,7 @@
 
 #include "train/evaluation_planning.h"
 #include "train/evaluation_set.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/host.h"
@@ -74,8 +75,7 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
           plan.batch_size);
     }
   } catch (const std::exception& error) {
-    const std::string reason = error.what();
-    spdlog::warn("the evaluation is not planned ({}); it goes in batches of {}", reason.substr(0, reason.find('\n')),
+    spdlog::warn("the evaluation is not planned ({}); it goes in batches of {}", first_line(error.what()),
                  planned.settings.batch_size);
   }
   return planned;

@@ -12,6 +12,7 @@
 
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/unfinished.h"
@@ -148,8 +149,7 @@ void RunRanks::telling_failures(const std::function<void()>& act) const {
     if (ranks_->has_lost_first()) throw;
     throw SaidElsewhere(error.code(), error.what());  // rank 0 ends with the same words
   } catch (const std::exception& error) {
-    const std::string reason = error.what();
-    ranks_->fail(ExitCode::kFailed, reason.substr(0, reason.find('\n')));
+    ranks_->fail(ExitCode::kFailed, first_line(error.what()));
     throw;
   }
 }

@@ -9,6 +9,7 @@
 #include "train/frozen_on_the_way.h"
 #include "train/resumption.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/number_words.h"
@@ -274,8 +275,7 @@ void RunSetup::plan_evaluation(const Config& config) {
     if (plan) evaluation_plan = plan->plan_evaluation(config, *evaluated);
     if (host) evaluation_plan = host->plan_evaluation(config, *evaluated);
   } catch (const std::exception& error) {
-    const std::string reason = error.what();
-    spdlog::warn("evaluations are not planned ({}); they go in batches of {}", reason.substr(0, reason.find('\n')),
+    spdlog::warn("evaluations are not planned ({}); they go in batches of {}", first_line(error.what()),
                  evaluation_plan.batch_size);
     return;
   }

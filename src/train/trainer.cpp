@@ -28,6 +28,7 @@
 #include "train/watch/memory_watch.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/rng.h"
@@ -59,10 +60,7 @@ double seconds_since(Clock::time_point start) {
 
 /// Of what LibTorch throws only what happened, not the trace behind it.
 std::string reason_of(const std::exception& error) {
-  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
-  if (of_torch == nullptr) return error.what();
-  const std::string text = of_torch->what_without_backtrace();
-  return text.substr(0, text.find('\n'));
+  return dynamic_cast<const c10::Error*>(&error) == nullptr ? error.what() : first_line(error.what());
 }
 
 /// One run, from its data set to its last checkpoint.

@@ -19,12 +19,6 @@ constexpr double kLockstepPatienceSeconds = 120;
 constexpr int64_t kMostLateInARow = 10;
 constexpr int64_t kSettledStep = 10;
 
-std::vector<planner::SampleGroup> groups_of(const std::vector<data::SampleShape>& shapes) {
-  std::vector<planner::SampleGroup> groups;
-  for (const auto& shape : shapes) planner::add_sample(groups, shape);
-  return groups;
-}
-
 }  // namespace
 
 TwinLink::TwinLink(TwinSettings settings, at::Device device, OnEvent on_event)
@@ -41,7 +35,7 @@ void TwinLink::announce(int64_t step, const std::vector<data::SampleShape>& samp
   last_announced_ = step;
   if (release_next_) releases_.insert(step);
   twin_->announce({.step = step,
-                   .samples = groups_of(samples),
+                   .samples = planner::groups_of(samples),
                    .layout = layout,
                    .release_first = release_next_,
                    .limit_bytes = limit_now()});

@@ -29,6 +29,13 @@ Lane lane_of(int64_t first, int64_t end) {
   return lane;
 }
 
+std::vector<std::vector<SampleShape>> drawn_steps(const DrawOrder& order, const SampleShapes& shapes, int64_t units,
+                                                  int64_t count) {
+  std::vector<std::vector<SampleShape>> steps;
+  for (auto& parts : drawn_parts(order, shapes, units, count, /*ranks=*/1)) steps.push_back(std::move(parts.front()));
+  return steps;
+}
+
 double mean_tokens(const std::vector<SampleShape>& step) {
   double tokens = 0;
   for (const auto& shape : step) tokens += static_cast<double>(shape.tokens);

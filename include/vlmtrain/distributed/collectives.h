@@ -32,7 +32,6 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  int64_t rank() const;
   int64_t world_size() const;
 
   /// From now on tensors of the device can be added up too.

@@ -8,6 +8,9 @@
 
 namespace vlmtrain::distributed {
 
+/// In a run.
+constexpr int64_t kMostRanks = 4096;
+
 /// This process among those of a run, and where they meet.
 struct Launch {
   int64_t rank = 0;

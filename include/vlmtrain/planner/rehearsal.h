@@ -47,6 +47,9 @@ struct SampleGroup {
 /// Adds a sample behind those of `groups`.
 void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape);
 
+/// Neighbours of one shape are one group.
+std::vector<SampleGroup> groups_of(std::span<const data::SampleShape> shapes);
+
 /// One after another.
 std::vector<data::SampleShape> shapes_of(const std::vector<SampleGroup>& groups);
 

@@ -1,6 +1,5 @@
 #include "app/doctor/section.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "vlmtrain/base/apart.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::app {
@@ -43,13 +43,6 @@ bool read_section(const std::string& out, Section& section) {
     section.add(*severity, finding.at(1).get<std::string>());
   }
   return true;
-}
-
-/// Of what LibTorch throws only what happened.
-std::string words_of(const std::exception& error) {
-  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
@@ -93,7 +86,7 @@ Section examine_apart(const Examination& examination, const std::function<void(S
     } catch (const UserError& error) {
       found.add(examination.on_failure, error.what());
     } catch (const std::exception& error) {
-      found.add(examination.on_failure, fmt::format("{} failed: {}", examination.doing, words_of(error)));
+      found.add(examination.on_failure, fmt::format("{} failed: {}", examination.doing, first_line(error.what())));
     }
     print_section(found);
   };
