@@ -15,6 +15,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -64,7 +65,8 @@ class LocalRanks {
       const timespec patience{.tv_sec = kSecondsToEnd, .tv_nsec = 0};
       const int signal = failed_ ? sigtimedwait(&signals_, &info, &patience) : sigwaitinfo(&signals_, &info);
       if (signal == SIGCHLD) {
-        take_ended();
+        take_changes();
+        if (failed_ && stopped_.size() == running_.size()) tell_all(SIGKILL);  // none of them ends by itself
       } else if (signal > 0) {
         // A terminal tells all processes in its foreground by itself.
         if (info.si_code != SI_KERNEL) tell_all(signal);
@@ -107,19 +109,30 @@ class LocalRanks {
     running_[id] = rank;
   }
 
-  void take_ended() {
+  void take_changes() {
+    constexpr int kChanges = WNOHANG | WUNTRACED | WCONTINUED;
     int status = 0;
-    for (pid_t id = waitpid(-1, &status, WNOHANG); id > 0; id = waitpid(-1, &status, WNOHANG)) {
-      const auto ended = running_.find(id);
-      if (ended == running_.end()) continue;
-      if (WIFSIGNALED(status)) {
-        spdlog::error("rank {} was ended by signal {}", ended->second, WTERMSIG(status));
-        if (!failed_) failed_ = ExitCode::kFailed;
-      } else if (WEXITSTATUS(status) != 0 && !failed_) {
-        failed_ = static_cast<ExitCode>(WEXITSTATUS(status));
+    for (pid_t id = waitpid(-1, &status, kChanges); id > 0; id = waitpid(-1, &status, kChanges)) {
+      if (!running_.contains(id)) continue;
+      if (WIFSTOPPED(status)) {
+        stopped_.insert(id);
+      } else if (WIFCONTINUED(status)) {
+        stopped_.erase(id);
+      } else {
+        take_ended(id, status);
       }
-      running_.erase(ended);
     }
+  }
+
+  void take_ended(pid_t id, int status) {
+    if (WIFSIGNALED(status)) {
+      spdlog::error("rank {} was ended by signal {}", running_.at(id), WTERMSIG(status));
+      if (!failed_) failed_ = ExitCode::kFailed;
+    } else if (WEXITSTATUS(status) != 0 && !failed_) {
+      failed_ = static_cast<ExitCode>(WEXITSTATUS(status));
+    }
+    running_.erase(id);
+    stopped_.erase(id);
   }
 
   void tell_all(int signal) const {
@@ -129,6 +142,7 @@ class LocalRanks {
   const int64_t count_;
   sigset_t signals_{};
   std::map<pid_t, int64_t> running_;  // ranks
+  std::set<pid_t> stopped_;           // of these, as by SIGSTOP
   std::optional<ExitCode> failed_;    // the first
 };
 

@@ -33,8 +33,14 @@ std::string machine_name() {
   return name;
 }
 
-// Field 22 of /proc/<pid>/stat, see proc(5); the second field, a name in parentheses, may hold anything.
-std::optional<uint64_t> start_time_of(pid_t process) {
+// What /proc/<pid>/stat says, see proc(5).
+struct ProcessStatus {
+  bool has_ended = false;   // and nobody has asked what came of it, as where a container's first process never does
+  uint64_t start_time = 0;  // in ticks since the machine's start
+};
+
+// The second field, a name in parentheses, may hold anything; the third is the state, the 22nd the start time.
+std::optional<ProcessStatus> status_of(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const size_t name_end = text.rfind(')');
@@ -42,12 +48,14 @@ std::optional<uint64_t> start_time_of(pid_t process) {
     return std::nullopt;
   }
   std::istringstream fields(text.substr(name_end + 1));
+  char state = 0;
+  fields >> state;
   std::string skipped;
-  for (int field = 3; field < 22; ++field) {
+  for (int field = 4; field < 22; ++field) {
     fields >> skipped;
   }
-  uint64_t ticks = 0;
-  return fields >> ticks ? std::optional(ticks) : std::nullopt;
+  ProcessStatus status{.has_ended = state == 'Z' || state == 'X'};
+  return fields >> status.start_time ? std::optional(status) : std::nullopt;
 }
 
 std::string_view word_of(TemporaryKind kind) {
@@ -98,8 +106,9 @@ const std::string& this_machine() {
 std::filesystem::path temporary_path(const std::filesystem::path& final_path, TemporaryKind kind) {
   static std::atomic<uint64_t> number{0};
   const pid_t process = getpid();
+  const uint64_t start_time = status_of(process).value_or(ProcessStatus{}).start_time;
   return final_path.parent_path() / fmt::format(".{}.{}.{}.{}.{}.{}", final_path.filename().string(), word_of(kind),
-                                                this_machine(), process, start_time_of(process).value_or(0), number++);
+                                                this_machine(), process, start_time, number++);
 }
 
 std::optional<Temporary> parse_temporary(const std::filesystem::path& path) {
@@ -126,8 +135,8 @@ bool writer_is_alive(const Temporary& temporary) {
   if (kill(temporary.process, 0) != 0 && errno == ESRCH) {
     return false;
   }
-  const std::optional<uint64_t> start_time = start_time_of(temporary.process);
-  return !start_time || *start_time == temporary.start_time;
+  const std::optional<ProcessStatus> status = status_of(temporary.process);
+  return !status || (!status->has_ended && status->start_time == temporary.start_time);
 }
 
 }  // namespace vlmtrain::io

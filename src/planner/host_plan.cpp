@@ -120,7 +120,9 @@ HostLimit host_limit(memory::HostRoom room, std::optional<double> limit_gigabyte
   HostLimit limit{.room = std::move(room), .margin_percent = margin_percent(mode)};
   limit.margin_bytes = std::llround(static_cast<double>(limit.room.bytes) * limit.margin_percent / 100);
   limit.process_bytes = needs.process_bytes;
-  limit.ahead_bytes = std::min(2 * needs.samples_of_step * needs.sample_bytes,
+  // A place that has a sample of another rank counts as one of this rank's while a thread passes over it.
+  const int64_t passed_over = needs.world_size > 1 ? needs.threads : 0;
+  limit.ahead_bytes = std::min((2 * needs.samples_of_step + passed_over) * needs.sample_bytes,
                                bytes_for_samples_ahead(limit.room.bytes, needs.process_bytes));
   limit.samples_bytes = limit.ahead_bytes + needs.samples_of_step * needs.sample_bytes +
                         needs.threads * (needs.sample_bytes + needs.making_bytes);

@@ -108,6 +108,7 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
                                  .sample_bytes = largest_sample(workload.candidates),
                                  .making_bytes = making_bytes,
                                  .samples_of_step = most_samples_of_step(workload),
+                                 .world_size = ranks.world_size(),
                                  .threads = config.data.num_workers};
   const memory::HostRoom room = part_of(memory::host_room(), ranks.on_this_machine());
   const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);

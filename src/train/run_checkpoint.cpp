@@ -221,6 +221,7 @@ void RunCheckpoints::check() const {
 
 std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
   std::filesystem::path checkpoint = checkpoint_of_step(folder_, content.step);
+  check_folder();
   io::AtomicDirectory folder(checkpoint);
   content.model.write(folder.path(), kShardBytes);
   const auto trainer_state = state_folder(folder.path());
@@ -232,6 +233,15 @@ std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
   link_best(content.best_step);
   remove_old(content.best_step);
   return checkpoint;
+}
+
+void RunCheckpoints::check_folder() const {
+  const auto run_dir = folder_.parent_path();
+  if (std::filesystem::exists(run_dir)) return;
+  throw run_error(
+      "cannot write {}: the run's folder {} was removed or renamed while the run went on; the same command begins "
+      "anew, or goes on where the folder is put back",
+      folder_.string(), run_dir.string());
 }
 
 void RunCheckpoints::link_best(std::optional<int64_t> best_step) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 /// Runs of several processes on the CPU, beside one.
 class RanksTest : public CommandTest {
@@ -47,6 +49,7 @@ class RanksTest : public CommandTest {
   void train_well_on(int ranks, const Settings& overrides) const {
     const Result result = train_on(ranks, overrides);
     ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("decoded samples wait"))) << "there is room for them";
   }
 
   /// Losses, norms, samples and counts of one process and of several.
@@ -227,6 +230,27 @@ TEST_P(LostRank, EndsAllWithItsName) {
 INSTANTIATE_TEST_SUITE_P(By, LostRank,
                          testing::Values(Loss{SIGKILL, "is gone", 15s}, Loss{SIGSTOP, "has not been heard of", 30s}),
                          [](const auto& instance) { return instance.param.signal == SIGKILL ? "Kill" : "Stop"; });
+
+/// The process that launches them does not wait for one that cannot end by itself.
+TEST_F(RanksTest, AStoppedOneOfALaunchEndsTheLaunch) {
+  auto arguments = train_arguments(settings("run", {"training.max_steps=100000"}));
+  arguments.insert(arguments.end(), {"--launch", "2"});
+  Process launcher(folder(), arguments);
+  wait_until(launcher, [&] {
+    return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
+  });
+  const auto id = std::to_string(launcher.id());
+  std::istringstream children(read_text("/proc/" + id + "/task/" + id + "/children"));
+  pid_t first = 0, second = 0;
+  ASSERT_TRUE(children >> first >> second);
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_EQ(kill(second, SIGSTOP), 0);
+  const Result result = launcher.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("has not been heard of"));
+  EXPECT_NE(kill(second, 0), 0) << "it is still there";
+}
 
 TEST_F(RanksTest, WithOtherSettingsAreRefused) {
   const int64_t port = distributed::free_port();

@@ -281,6 +281,20 @@ TEST_F(CleanLeftovers, BringsBackAFolderSetAsideByADeadProcess) {
   EXPECT_THAT(entries(folder() / "d"), ElementsAre("old"));
 }
 
+TEST_F(CleanLeftovers, RemovesWhatAKilledProcessLeftThatNobodyHasWaitedFor) {
+  const pid_t child = fork();
+  if (child == 0) {
+    fs::create_directory(temporary_path(folder() / "d", TemporaryKind::kGone));
+    raise(SIGKILL);
+  }
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
+  ASSERT_EQ(entries(folder()).size(), 1);
+  clean_leftovers(folder());
+  EXPECT_THAT(entries(folder()), IsEmpty());
+  waitpid(child, nullptr, 0);
+}
+
 TEST_F(CleanLeftovers, RemovesAFolderSetAsideAndReplaced) {
   fs::create_directories(folder() / "d" / "old");
   fs::create_directories(folder() / "fresh" / "new");

@@ -313,6 +313,11 @@ TEST_F(HostPlanTest, TheLimitIsTheRoomLessMarginProgramAndSamples) {
   const HostLimit limit = host_limit({.bytes = 10'000'000'000, .bound = "a test"}, 8.0, Mode::kConservative, needs);
   EXPECT_EQ(limit.ahead_bytes, 2 * 4 * needs.sample_bytes);
   EXPECT_EQ(limit.samples_bytes, (2 * 4 + 4 + 2) * needs.sample_bytes + 2 * needs.making_bytes);
+  // Of several ranks each passes over the others' samples.
+  HostNeeds shared = needs;
+  shared.world_size = 3;
+  EXPECT_EQ(host_limit({.bytes = 10'000'000'000, .bound = "a test"}, 8.0, Mode::kConservative, shared).ahead_bytes,
+            (2 * 4 + 2) * needs.sample_bytes);
   EXPECT_EQ(limit.room.bytes, 8'000'000'000);
   EXPECT_EQ(limit.room.bound, "memory.limit_gb");
   EXPECT_EQ(limit.margin_bytes, 800'000'000);

@@ -8,6 +8,7 @@
 
 #include <fstream>
 
+#include "train/checkpoint_content.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/train/run_changes.h"
@@ -198,6 +199,20 @@ TEST_F(RunCheckpointTest, ARunsFolderStandsForItsNewest) {
   EXPECT_EQ(checkpoint_in(folder()), folder() / "checkpoints/step-10") << "one that was copied without its lock";
   std::ofstream(folder() / "config.json") << "{}";
   EXPECT_EQ(checkpoint_in(folder()), folder()) << "a checkpoint itself";
+}
+
+TEST_F(RunCheckpointTest, AFolderThatWasRemovedMeanwhileIsNotMadeAgain) {
+  fs::create_directories(folder() / "run");
+  RunCheckpoints checkpoints(folder() / "run", 2);
+  fs::remove_all(folder() / "run");
+  try {
+    checkpoints.write({.step = 5});
+    ADD_FAILURE() << "it was written";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kFailed);
+    EXPECT_THAT(error.what(), HasSubstr("run was removed or renamed while the run went on"));
+  }
+  EXPECT_FALSE(fs::exists(folder() / "run"));
 }
 
 TEST_F(RunCheckpointTest, ANewRunHasNone) {

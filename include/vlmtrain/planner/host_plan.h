@@ -15,10 +15,11 @@ namespace vlmtrain::planner {
 
 /// What a run on the CPU takes beside its tensors, as far as it follows from the run.
 struct HostNeeds {
-  int64_t process_bytes = 0;  ///< the program itself and the data set's records
-  int64_t sample_bytes = 0;   ///< the largest sample, decoded
-  int64_t making_bytes = 0;   ///< beside that, while a loader's thread makes it
-  int64_t samples_of_step = 1;
+  int64_t process_bytes = 0;    ///< the program itself and the data set's records
+  int64_t sample_bytes = 0;     ///< the largest sample, decoded
+  int64_t making_bytes = 0;     ///< beside that, while a loader's thread makes it
+  int64_t samples_of_step = 1;  ///< of this process
+  int64_t world_size = 1;
   int64_t threads = 1;  ///< of the loader
 };
 

@@ -79,10 +79,12 @@ class RunCheckpoints {
   void link_best(std::optional<int64_t> best_step);
 
   /// Returns the checkpoint's folder. Older ones than `keep` go; what cannot be removed of them is a warning. On any
-  /// thread, while no other uses this. Errors as io/atomic.h.
+  /// thread, while no other uses this. Errors as io/atomic.h, and where the run's folder is gone: it is not made again,
+  /// since all else that the run writes would be missing there.
   std::filesystem::path write(const CheckpointContent& content);
 
  private:
+  void check_folder() const;
   void remove_old(std::optional<int64_t> best_step);
   void remove(const std::filesystem::path& checkpoint);
 
