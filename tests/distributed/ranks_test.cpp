@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "distributed/ranks_of_threads.h"
 #include "vlmtrain/distributed/consensus.h"
@@ -15,6 +17,7 @@ namespace vlmtrain::distributed {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -103,24 +106,67 @@ TEST(RanksTest, WhoDoesNotComeIsNamed) {
   });
 }
 
-TEST(RanksTest, APortInUseIsRefused) {
-  const int64_t port = free_port();
-  const int listener = socket(AF_INET6, SOCK_STREAM, 0);
-  sockaddr_in6 address{};
-  address.sin6_family = AF_INET6;
-  address.sin6_addr = in6addr_any;
-  address.sin6_port = htons(static_cast<uint16_t>(port));
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(listener, 1), 0);
+/// Another program at a port, which says `greeting` to whoever comes and leaves; without one it never says anything.
+class AnotherProgram {
+ public:
+  explicit AnotherProgram(const char* greeting = nullptr) : listener_(socket(AF_INET6, SOCK_STREAM, 0)) {
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_addr = in6addr_any;
+    address.sin6_port = htons(static_cast<uint16_t>(port_));
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(listener_, 100), 0);
+    if (greeting == nullptr) return;
+    thread_ = std::thread([this, greeting] {
+      for (int guest = accept(listener_, nullptr, nullptr); guest >= 0; guest = accept(listener_, nullptr, nullptr)) {
+        EXPECT_GE(send(guest, greeting, std::strlen(greeting), MSG_NOSIGNAL), -1);
+        close(guest);
+      }
+    });
+  }
+  ~AnotherProgram() {
+    shutdown(listener_, SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+    close(listener_);
+  }
+  AnotherProgram(const AnotherProgram&) = delete;
+  AnotherProgram& operator=(const AnotherProgram&) = delete;
+
+  int64_t port() const { return port_; }
+
+ private:
+  int64_t port_ = free_port();
+  int listener_;
+  std::thread thread_;
+};
+
+std::string refusal_at(const Launch& launch, std::chrono::milliseconds to_meet) {
   try {
-    const Ranks ranks(launch_of(0, 2, port), {.to_meet = 500ms});
-    ADD_FAILURE() << "it is in use";
+    const Ranks ranks(launch, {.to_meet = to_meet});
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_THAT(error.what(), HasSubstr("choose another port with MASTER_PORT"));
+    return error.what();
   }
-  close(listener);
+  ADD_FAILURE() << "they met";
+  return {};
 }
+
+TEST(RanksTest, APortInUseIsRefused) {
+  const AnotherProgram other;
+  EXPECT_THAT(refusal_at(launch_of(0, 2, other.port()), 500ms), HasSubstr("choose another port with MASTER_PORT"));
+}
+
+class AnotherProgramAtThePort : public testing::TestWithParam<const char*> {};
+
+TEST_P(AnotherProgramAtThePort, IsNotTakenForRank0) {
+  const AnotherProgram other(GetParam());
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(refusal_at(launch_of(1, 2, other.port()), 3s),
+              AllOf(HasSubstr("is no rank 0 of vlmtrain"), HasSubstr("choose another port with MASTER_PORT")));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+}
+
+INSTANTIATE_TEST_SUITE_P(Which, AnotherProgramAtThePort, testing::Values(nullptr, "", "SSH-2.0-OpenSSH_9.2\r\n"));
 
 }  // namespace
 }  // namespace vlmtrain::distributed

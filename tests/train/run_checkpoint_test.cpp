@@ -206,7 +206,7 @@ TEST_F(RunCheckpointTest, AFolderThatWasRemovedMeanwhileIsNotMadeAgain) {
   RunCheckpoints checkpoints(folder() / "run", 2);
   fs::remove_all(folder() / "run");
   try {
-    checkpoints.write({.step = 5});
+    checkpoints.write(CheckpointContent{});
     ADD_FAILURE() << "it was written";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);
