@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "distributed/listener.h"
@@ -26,11 +28,21 @@ c10d::TCPStoreOptions options_for(const Launch& launch, bool is_server, std::chr
   return options;
 }
 
-/// Not rank 0's own. c10d asks for three times as long as it is told to whether that is a store of its kind.
+/// Not rank 0's own. c10d waits without end for somebody who takes the connection and says nothing, and it goes on for
+/// up to three times as long as it is told to with one who says something else: so it asks on a thread, which is left
+/// to itself then.
 c10::intrusive_ptr<c10d::TCPStore> connected(const Launch& launch, std::chrono::milliseconds timeout) {
-  auto store = c10::make_intrusive<c10d::TCPStore>(launch.host, options_for(launch, /*is_server=*/false, timeout / 3));
-  store->setTimeout(timeout);
-  return store;
+  std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect(
+      [host = launch.host, options = options_for(launch, /*is_server=*/false, timeout)] {
+        return c10::make_intrusive<c10d::TCPStore>(host, options);
+      });
+  auto store = connect.get_future();
+  std::thread(std::move(connect)).detach();
+  if (store.wait_for(timeout) == std::future_status::ready) return store.get();
+  throw usage_error(
+      "rank {} found somebody at {}:{} who is no rank 0 of vlmtrain: it does not answer as one; if that is another "
+      "program, choose another port with MASTER_PORT",
+      launch.rank, launch.host, launch.port);
 }
 
 c10::intrusive_ptr<c10d::TCPStore> open(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
@@ -47,10 +59,7 @@ c10::intrusive_ptr<c10d::TCPStore> open(const Launch& launch, bool is_server, st
       throw usage_error("rank 0 cannot wait for the others at {}:{}: {}; choose another port with MASTER_PORT",
                         launch.host, launch.port, why);
     }
-    throw usage_error(
-        "rank {} found somebody at {}:{} who is no rank 0 of vlmtrain: {}; if that is another program, choose another "
-        "port with MASTER_PORT",
-        launch.rank, launch.host, launch.port, why);
+    throw usage_error("rank {} cannot reach rank 0 at {}:{}: {}", launch.rank, launch.host, launch.port, why);
   }
 }
 
