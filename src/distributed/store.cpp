@@ -28,13 +28,15 @@ c10d::TCPStoreOptions options_for(const Launch& launch, bool is_server, std::chr
   return options;
 }
 
-/// Not rank 0's own. c10d waits without end for somebody who takes the connection and says nothing, and it goes on for
-/// up to three times as long as it is told to with one who says something else: so it asks on a thread, which is left
-/// to itself then.
+/// Not rank 0's own. c10d waits without end for somebody who takes the connection and says nothing, and what ends its
+/// patience with one who says something else it writes in twenty lines: so it asks on a thread, which is left to itself
+/// before.
 c10::intrusive_ptr<c10d::TCPStore> connected(const Launch& launch, std::chrono::milliseconds timeout) {
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect(
-      [host = launch.host, options = options_for(launch, /*is_server=*/false, timeout)] {
-        return c10::make_intrusive<c10d::TCPStore>(host, options);
+      [host = launch.host, options = options_for(launch, /*is_server=*/false, 10 * timeout), timeout] {
+        auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
+        store->setTimeout(timeout);
+        return store;
       });
   auto store = connect.get_future();
   std::thread(std::move(connect)).detach();
