@@ -47,6 +47,7 @@ class Workplace:
         words = [sample for sample in samples if "image" not in sample]
         pictures = [sample for sample in samples if "image" in sample]
         self.write_records("mixed", (samples[i % len(samples)] for i in range(59)))
+        self.write_records("alike", (pictures[0] for _ in range(60)))
         self.write_records("few_pictures", ((pictures[i % len(pictures)] if i % 12 == 0 else words[0]) for i in range(60)))
 
     def write_records(self, name, samples):
@@ -394,7 +395,8 @@ def overlap(place, arguments):
     print("| model | gradients, MB | samples a rank | one rank, s | one beside another, s | 2 ranks, s | by one rank | by one beside "
           "another | the log's words | on the wire a rank and step, MB: sent, minimum |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name, model, own, cut, steps in (("tiny", place.model(), 6, 6, 23), ("large", place.large_model(), 4, 4, 8), ("large", place.large_model(), 8, 4, 8)):
-        settings = {"model.path": model, "training.max_steps": steps, "training.micro_batch_size": cut, "training.learning_rate": "1.0e-5",
+        # Samples of one size: else a rank waits for the one that has drawn the larger ones.
+        settings = {"model.path": model, "data.train": place.folder / "alike.json", "training.max_steps": steps, "training.micro_batch_size": cut, "training.learning_rate": "1.0e-5",
                     "model.allow_missing": "[model, lm_head]" if name == "large" else "[]"}  # fmt: skip
         on_one = {**settings, "training.global_batch_size": own}
         on_two = {**settings, "training.global_batch_size": 2 * own}
