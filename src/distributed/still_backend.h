@@ -18,7 +18,10 @@ class StillBackend final : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override;
-  /// `all` becomes what this rank has, once for each rank.
+  /// `own` stays as it is: its place is within `all`.
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& own, at::Tensor& all,
+                                                      const c10d::ReduceScatterOptions& options) override;
+  /// `all` becomes what this rank has, once for each rank; where that is a part of `all`, it stays as it is.
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& all, at::Tensor& own,
                                                  const c10d::AllgatherOptions& options) override;
 };

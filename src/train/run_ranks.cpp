@@ -125,9 +125,17 @@ std::string RunRanks::waiting_words() const {
 
 std::string RunRanks::traffic_words(int64_t steps) const {
   if (is_alone() || steps == 0) return {};
-  const auto& [bytes, calls] = ranks_->collectives().traffic();
-  return fmt::format("ranks added up {} in {:.1f} sums a step", format_bytes(bytes / steps),
-                     static_cast<double>(calls) / static_cast<double>(steps));
+  const auto a_step = [steps](const distributed::Traffic& traffic, const char* calls) {
+    return fmt::format("{} in {:.1f} {} a step", format_bytes(traffic.bytes / steps),
+                       static_cast<double>(traffic.calls) / static_cast<double>(steps), calls);
+  };
+  const auto& ranks = ranks_->collectives();
+  std::string words = "ranks added up " + a_step(ranks.summed(), "sums");
+  if (ranks.gathered().calls > 0) {
+    words += fmt::format(", {}, and gathered weights of {}", a_step(ranks.summed_in_parts(), "reduce-scatters"),
+                         a_step(ranks.gathered(), "all-gathers"));
+  }
+  return words;
 }
 
 bool RunRanks::are_sums_done() const {

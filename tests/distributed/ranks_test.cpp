@@ -31,11 +31,19 @@ TEST(RanksTest, SumsAndWordsAreThoseOfAll) {
     ranks.collectives().finish_sums();
     EXPECT_TRUE(at::equal(first, at::full({1000}, 6.0)));
     EXPECT_TRUE(at::equal(second, at::full({3}, 30.0)));
-    EXPECT_EQ(ranks.collectives().traffic().bytes, 4012);
-    EXPECT_EQ(ranks.collectives().traffic().calls, 2);
+    EXPECT_EQ(ranks.collectives().summed().bytes, 4012);
+    EXPECT_EQ(ranks.collectives().summed().calls, 2);
     EXPECT_THAT(ranks.collectives().each(std::string(static_cast<size_t>(launch.rank), 'x')),
                 ElementsAre("", "x", "xx"));
     EXPECT_THAT(ranks.collectives().each(""), ElementsAre("", "", ""));
+    // Where one says much, short words of the others come whole all the same.
+    const std::string much(launch.rank == 1 ? 100'000 : 3, 'y');
+    EXPECT_THAT(ranks.collectives().each(much), ElementsAre("yyy", std::string(100'000, 'y'), "yyy"));
+    for (const size_t size : {119U, 120U, 121U}) {
+      const std::string own(size, static_cast<char>('a' + launch.rank));
+      EXPECT_THAT(ranks.collectives().each(own),
+                  ElementsAre(std::string(size, 'a'), std::string(size, 'b'), std::string(size, 'c')));
+    }
   });
 }
 

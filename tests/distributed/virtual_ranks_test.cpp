@@ -35,8 +35,8 @@ TEST(VirtualRanksTest, SumsAreCountedAndStayAsTheyAre) {
     if (!device.is_cpu()) continue;
     EXPECT_TRUE(at::equal(values, at::full({10}, 2.0)));
   }
-  EXPECT_EQ(ranks->traffic().calls, 2);
-  EXPECT_EQ(ranks->traffic().bytes, 80);
+  EXPECT_EQ(ranks->summed().calls, 2);
+  EXPECT_EQ(ranks->summed().bytes, 80);
 }
 
 }  // namespace

@@ -12,9 +12,9 @@
 
 namespace vlmtrain::distributed {
 
-/// Bytes and calls of sums.
+/// Bytes and calls of some kind.
 struct Traffic {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  ///< of all ranks' parts together
   int64_t calls = 0;
 };
 
@@ -40,8 +40,17 @@ class Collectives {
   /// Adds the values of all ranks up in place, meanwhile. REQUIRES: contiguous, of the same size in all, on the host or
   /// on the device that is connected; untouched until finish_sums().
   void begin_sum(const at::Tensor& values);
+  /// The same of n equal parts, of which the r-th rank gets its r-th: a reduce-scatter in place, after which the others
+  /// are anything. REQUIRES: as begin_sum(), and as many elements as n divides.
+  void begin_sum_of_parts(const at::Tensor& values);
   /// Sums on the host are there; those on the device are for whoever uses them on the current stream.
   void finish_sums();
+
+  /// The r-th of n equal parts of each rank reaches all others, meanwhile: an all-gather in place. REQUIRES: as
+  /// begin_sum_of_parts(); untouched until finish_gather() was called for it.
+  void begin_gather(const at::Tensor& parts);
+  /// What was begun first is there, as with finish_sums(). Once for each.
+  void finish_gather();
 
   /// Whether what finish_sums() was called for is there on the device too; waits for it up to `patience`. It never is
   /// where a rank was lost meanwhile.
@@ -50,20 +59,24 @@ class Collectives {
   /// What each rank says, by rank.
   std::vector<std::string> each(const std::string& own);
 
-  /// That this rank has waited in finish_sums() for what was not there yet, or its device has, as far as is known. Who
-  /// is slowest waits least.
+  /// That this rank has waited in finish_sums() and finish_gather() for what was not there yet, or its device has, as
+  /// far as is known. Who is slowest waits least.
   double waited_seconds();
 
-  const Traffic& traffic() const { return traffic_; }
+  /// Of sums of all, of sums of parts and of gathered parts.
+  const Traffic& summed() const { return summed_; }
+  const Traffic& summed_in_parts() const { return summed_in_parts_; }
+  const Traffic& gathered() const { return gathered_; }
 
  private:
   class UnderWay;
   template <class Act>
   void guarded(const Act& act);
+  void check_parts(const at::Tensor& values) const;
 
   std::unique_ptr<UnderWay> under_way_;
   OnBroken on_broken_;
-  Traffic traffic_;
+  Traffic summed_, summed_in_parts_, gathered_;
 };
 
 }  // namespace vlmtrain::distributed

@@ -9,6 +9,6 @@ namespace vlmtrain::distributed {
 
 /// Rank 0 of so many of which the others are not there, for rehearsals: what it adds up stays as it is, and all others
 /// say what it says. On any device.
-std::unique_ptr<Collectives> virtual_ranks(int64_t world_size);
+std::unique_ptr<Collectives> virtual_ranks(int64_t world_size, int64_t rank = 0);
 
 }  // namespace vlmtrain::distributed

@@ -36,8 +36,15 @@ class Consensus {
   /// Adds up in place, on the device and without waiting for it: gradients, and what a step sums up beside them.
   /// Untouched until finish().
   virtual void add_up(const at::Tensor& /*own*/) const {}
+  /// The same of what only parts are needed of: of n equal ones, the r-th process has its r-th added up, and anything
+  /// in the others (a reduce-scatter).
+  virtual void add_up_parts(const at::Tensor& /*all*/) const {}
   /// What was to be added up is, for whoever reads it on the device.
   virtual void finish() const {}
+  /// Each process's part, the r-th of n equal ones, reaches all others, in place and without waiting (an all-gather).
+  /// `all` is not to be touched until finish_gather() was called once for it; the calls are in the order of these.
+  virtual void gather_parts(const at::Tensor& /*all*/) const {}
+  virtual void finish_gather() const {}
   /// What each process says, in the order of their ranks.
   virtual std::vector<std::string> each(std::string own) const { return {std::move(own)}; }
   /// All that any process names, ascending: samples of the data set that are left out, parameters with a gradient.
