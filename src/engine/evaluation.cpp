@@ -14,6 +14,7 @@ namespace {
 /// fp32 [samples]. `batch.label_tasks` are the places of the labels' samples.
 at::Tensor losses_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
                      const models::ImageFeatures& image_features, int64_t loss_chunk_rows, at::Device device) {
+  model.parameters().use_outside_of_blocks();
   const at::Tensor hidden =
       model.hidden_states(batch, image_features, {.positions = batch.label_positions}, /*cache=*/nullptr).hidden;
   const at::Tensor places = at::arange(batch.samples, at::TensorOptions(at::kLong).device(device)).unsqueeze(1);

@@ -103,6 +103,7 @@ at::Tensor next_logits(const models::VisionLanguageModel& model, std::span<const
   const bool is_whole = is_first_step || cache == nullptr;
   const auto batch = is_whole ? whole_sequences(sequences, device) : newest_tokens(sequences, device);
   const at::Tensor last_rows = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1;
+  model.parameters().use_outside_of_blocks();
   const auto output = model.hidden_states(batch, is_whole ? features_of(sequences) : models::ImageFeatures(),
                                           {.positions = last_rows}, cache);
   return nn::matmul_transposed(output.hidden, model.output_weight()).to(at::kFloat);

@@ -43,9 +43,11 @@ class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
   size_t number_;
 };
 
-GradientSums::GradientSums(const nn::ParameterStore& store, int64_t groups) {
+GradientSums::GradientSums(const nn::ParameterStore& store, int64_t groups, Shard shard) : shard_(shard) {
   const memory::InComponent gradients(memory::Component::kGradients);
   VLMTRAIN_CHECK(groups >= 1, "{} groups of gradients", groups);
+  VLMTRAIN_CHECK(shard.is_all() || groups == 1, "{} groups of gradients, each in parts", groups);
+  VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "part {} of {}", shard.rank, shard.count);
   for (const auto& parameter : store.all()) {
     if (parameter.tensor.requires_grad()) entries_.push_back({parameter.name, parameter.tensor});
   }
@@ -53,15 +55,13 @@ GradientSums::GradientSums(const nn::ParameterStore& store, int64_t groups) {
   const int64_t elements = buckets_.empty() ? 0 : buckets_.back().first + buckets_.back().elements;
   flat_ = at::zeros({groups, elements}, store.options().dtype(at::kFloat));
   for (const auto& bucket : buckets_) {
-    int64_t first = bucket.first;
     for (const size_t i : bucket.entries) {
       Entry& entry = entries_[i];
-      const int64_t count = entry.parameter.numel();
+      const int64_t first = bucket.first + entry.place, count = entry.parameter.numel();
       for (int64_t group = 0; group < groups; ++group) {
         entry.sums.push_back(flat_.select(0, group).narrow(0, first, count).view(entry.parameter.sizes()));
       }
       entry.received.assign(static_cast<size_t>(groups), false);
-      first += (count + kSumAlignment - 1) / kSumAlignment * kSumAlignment;
     }
   }
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -75,17 +75,41 @@ GradientSums::~GradientSums() {
   for (const auto& entry : entries_) torch::autograd::impl::set_post_acc_grad_hooks(entry.parameter, nullptr);
 }
 
+int64_t GradientSums::aligned(int64_t elements) const {
+  const int64_t alignment = shard_.is_all() ? kSumAlignment : kShardAlignment;
+  return (elements + alignment - 1) / alignment * alignment;
+}
+
 void GradientSums::lay_out() {
   for (size_t i = entries_.size(); i-- > 0;) {
-    const int64_t count = (entries_[i].parameter.numel() + kSumAlignment - 1) / kSumAlignment * kSumAlignment;
-    if (buckets_.empty() || buckets_.back().elements + count > kBucketElements) {
-      const int64_t first = buckets_.empty() ? 0 : buckets_.back().first + buckets_.back().elements;
-      buckets_.push_back({.first = first});
-    }
+    Entry& entry = entries_[i];
+    const int64_t count = aligned(entry.parameter.numel());
+    if (buckets_.empty() || buckets_.back().elements + count > kBucketElements) buckets_.emplace_back();
+    entry.bucket = buckets_.size() - 1;
+    entry.place = buckets_.back().elements;
     buckets_.back().elements += count;
     buckets_.back().entries.push_back(i);
-    entries_[i].bucket = buckets_.size() - 1;
   }
+  int64_t first = 0;
+  for (auto& bucket : buckets_) {
+    bucket.first = first;
+    bucket.elements = aligned((bucket.elements + shard_.count - 1) / shard_.count) * shard_.count;
+    first += bucket.elements;
+  }
+}
+
+Piece GradientSums::piece(size_t i) const {
+  const Entry& entry = entries_[i];
+  const int64_t part = buckets_[entry.bucket].elements / shard_.count;
+  const int64_t first = std::max(shard_.rank * part, entry.place);
+  const int64_t end = std::min((shard_.rank + 1) * part, entry.place + entry.parameter.numel());
+  return end > first ? Piece{.first = first - entry.place, .count = end - first} : Piece{};
+}
+
+std::vector<int64_t> GradientSums::bucket_elements() const {
+  std::vector<int64_t> elements;
+  for (const auto& bucket : buckets_) elements.push_back(bucket.elements);
+  return elements;
 }
 
 void GradientSums::receive_for(int64_t group) {
@@ -120,6 +144,11 @@ at::Tensor GradientSums::sum(size_t i, int64_t group) const {
   return entries_[i].sums[static_cast<size_t>(group)];
 }
 
+at::Tensor GradientSums::sum_of_piece(size_t i) const {
+  const auto [first, count] = piece(i);
+  return sum(i).view(-1).narrow(0, first, count);
+}
+
 at::Tensor GradientSums::sum(const std::string& name) const {
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].name == name) return received(i) ? sum(i) : at::Tensor();
@@ -131,7 +160,12 @@ at::Tensor GradientSums::norm() const {
   const at::NoGradGuard no_gradients;
   std::vector<at::Tensor> sums;
   for (size_t i = 0; i < size(); ++i) {
-    if (received(i)) sums.push_back(sum(i));
+    if (!received(i)) continue;
+    if (shard_.is_all()) {
+      sums.push_back(sum(i));
+    } else if (piece(i).count > 0) {
+      sums.push_back(sum_of_piece(i));
+    }
   }
   if (sums.empty()) return at::zeros({}, flat_.options());
   return at::linalg_vector_norm(at::stack(at::_foreach_norm(sums, 2)), 2);

@@ -21,6 +21,8 @@ namespace vlmtrain::engine {
 
 namespace {
 
+static_assert(kShardAlignment == kBlockElements, "a block of compressed states belongs to one rank");
+
 bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
   constexpr int64_t kFewestElements = 4096;
   if (states == OptimizerStates::kFp32 || parameter.elements() < kFewestElements) return false;
@@ -49,12 +51,16 @@ AdamW::AdamW(const nn::ParameterStore& store, GradientSums& sums, AdamWSettings 
   const auto fp32 = store.options().dtype(at::kFloat);
   for (const auto& parameter : store.all()) {
     if (!parameter.tensor.requires_grad()) continue;
+    VLMTRAIN_CHECK(entries_.size() < sums.size(), "sums of {} gradients for more parameters", sums.size());
+    const Piece piece = sums.piece(entries_.size());
+    const at::Tensor whole = parameter.tensor.detach();
+    const at::Tensor weight = sums.shard().is_all() ? whole : whole.view(-1).narrow(0, piece.first, piece.count);
     // The master is the same storage if that is fp32.
-    Entry entry{parameter.name, parameter.component, parameter.tensor.dim() >= 2, parameter.tensor,
-                parameter.tensor.detach().to(at::kFloat)};
+    Entry entry{parameter.name, parameter.component,  parameter.tensor.dim() >= 2, parameter.tensor, piece,
+                weight,         weight.to(at::kFloat)};
     if (!compresses(settings.states, parameter)) {
-      entry.first_moment = at::zeros(parameter.tensor.sizes(), fp32);
-      entry.second_moment = at::zeros(parameter.tensor.sizes(), fp32);
+      entry.first_moment = at::zeros(weight.sizes(), fp32);
+      entry.second_moment = at::zeros(weight.sizes(), fp32);
     }
     entries_.push_back(std::move(entry));
   }
@@ -68,11 +74,12 @@ AdamW::AdamW(const nn::ParameterStore& store, GradientSums& sums, AdamWSettings 
 
 AdamW::~AdamW() = default;
 
-PreparedUpdate AdamW::prepare(const at::Tensor& loss) const {
+PreparedUpdate AdamW::prepare(const at::Tensor& loss, const at::Tensor& norm) const {
   const at::NoGradGuard no_gradients;
   const memory::InComponent optimizer(memory::Component::kOptimizer);
   PreparedUpdate update;
-  update.grad_norm = sums_.norm();
+  VLMTRAIN_CHECK(norm.defined() || sums_.shard().is_all(), "the norm of one part of {}", sums_.shard().count);
+  update.grad_norm = norm.defined() ? norm : sums_.norm();
   // The fused kernel divides the gradients on the fly, by the loss scale and max(1, norm / max_grad_norm).
   if (loss_scale_) {
     update.loss_scale = loss_scale_->value().clone();
@@ -93,8 +100,8 @@ PreparedUpdate AdamW::prepare(const at::Tensor& loss) const {
     const Entry& entry = entries_[i];
     update.steps.push_back(entry.steps);
     update.increments.push_back(increment);
-    if (!entry.has_master()) continue;
-    update.weights.push_back(entry.weight.detach());
+    if (!entry.is_here() || !entry.has_master()) continue;
+    update.weights.push_back(entry.weight);
     update.masters.push_back(entry.master);
   }
   add_groups(update);
@@ -106,10 +113,10 @@ void AdamW::add_groups(PreparedUpdate& update) const {
   std::map<std::pair<nn::Component, bool>, PreparedUpdate::Group> groups;
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
-    if (!sums_.received(i) || entry.is_compressed()) continue;
+    if (!sums_.received(i) || !entry.is_here() || entry.is_compressed()) continue;
     PreparedUpdate::Group& group = groups[{entry.component, entry.decays}];
     group.masters.push_back(entry.master);
-    group.gradients.push_back(sums_.sum(i));
+    group.gradients.push_back(gradient_of(i));
     group.first_moments.push_back(entry.first_moment);
     group.second_moments.push_back(entry.second_moment);
     group.steps.push_back(entry.steps);
@@ -120,14 +127,20 @@ void AdamW::add_groups(PreparedUpdate& update) const {
   }
 }
 
+at::Tensor AdamW::gradient_of(size_t i) const {
+  return sums_.shard().is_all() ? sums_.sum(i) : sums_.sum_of_piece(i);
+}
+
 void AdamW::apply(const PreparedUpdate& update, const LearningRates& rates) {
   const at::NoGradGuard no_gradients;
   const memory::InComponent optimizer(memory::Component::kOptimizer);
   is_whole_ = false;
   if (updates_.defined()) {
     auto& updates = *updates_.mutable_data_ptr<int64_t>();
-    room_->scratch.random.set_current_seed(
-        stream_seed(settings_.seed, "optimizer states", {static_cast<uint64_t>(updates)}));
+    const auto place = static_cast<uint64_t>(updates), rank = static_cast<uint64_t>(sums_.shard().rank);
+    room_->scratch.random.set_current_seed(sums_.shard().is_all()
+                                               ? stream_seed(settings_.seed, "optimizer states", {place})
+                                               : stream_seed(settings_.seed, "optimizer states", {place, rank}));
     ++updates;
   }
   if (!update.steps.empty()) at::_foreach_add_(update.steps, update.increments);
@@ -156,15 +169,9 @@ at::Tensor AdamW::loss_scale() const {
   return loss_scale_ ? loss_scale_->value() : at::Tensor();
 }
 
-std::vector<std::pair<std::string, at::Tensor>> AdamW::masters() const {
-  std::vector<std::pair<std::string, at::Tensor>> masters;
-  for (const auto& entry : entries_) masters.emplace_back(entry.name, entry.master);
-  return masters;
-}
-
 int64_t AdamW::trained_elements() const {
   int64_t elements = 0;
-  for (const auto& entry : entries_) elements += entry.master.numel();
+  for (const auto& entry : entries_) elements += entry.parameter.numel();
   return elements;
 }
 

@@ -47,7 +47,7 @@ void AdamW::add_chunks(PreparedUpdate& update) const {
           return whole.view(-1).narrow(0, piece.first, piece.count);
         };
         group.masters.push_back(part(entry.master));
-        group.gradients.push_back(part(sums_.sum(number)));
+        group.gradients.push_back(part(gradient_of(number)));
         group.first_moments.push_back(compressed.states->first_values(piece));
         group.second_moments.push_back(compressed.states->second_values(piece));
         group.steps.push_back(entry.steps);

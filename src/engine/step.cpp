@@ -103,6 +103,15 @@ void add_up_counts(StepResult& result, const Consensus& consensus) {
   for (size_t i = 0; i < counts.size(); ++i) *counts[i] = std::llround(sums[i]);
 }
 
+/// Of the sums, where each process has a part of them; else undefined.
+at::Tensor norm_of_parts(const GradientSums& sums, const Consensus& consensus) {
+  if (sums.shard().is_all()) return {};
+  const at::Tensor square = sums.norm().square_();
+  consensus.add_up(square);
+  consensus.finish();
+  return square.sqrt_();
+}
+
 at::Tensor numbers_of(const StepResult& result) {
   const at::Tensor scale = result.loss_scale.defined() ? result.loss_scale : at::zeros_like(result.loss);
   const at::Tensor numbers = at::stack({result.loss, result.grad_norm, result.skipped, scale.reshape({})});
@@ -117,6 +126,11 @@ UpdateHalfDone::UpdateHalfDone(const memory::Shortage& shortage)
           fmt::format("{} ran out while the weights were being changed: {}; start again, and the run goes on from "
                       "its last checkpoint; memory.mode=conservative leaves the driver more",
                       memory::name_of(shortage.of), shortage.reason)) {}
+
+GradientSums::Reduce reduce_over(const Consensus& consensus, const Shard& shard) {
+  if (shard.is_all()) return [&consensus](const at::Tensor& bucket) { consensus.add_up(bucket); };
+  return [&consensus](const at::Tensor& bucket) { consensus.add_up_parts(bucket); };
+}
 
 StepInput step_input(const Objective& objective, std::span<const data::Sample> samples) {
   return {.objective = objective, .samples = samples, .normalizers = objective.normalizers(samples)};
@@ -156,7 +170,7 @@ void Step::prepare() {
     result.objective_numbers = accumulated_.loss->numbers();
     accumulated_.loss.reset();
     if (input_.objective.gradient_groups() > 1) input_.objective.combine(training_.sums);
-    update_ = training_.optimizer.prepare(result.loss);
+    update_ = training_.optimizer.prepare(result.loss, norm_of_parts(training_.sums, consensus_));
     result.grad_norm = update_.grad_norm;
     result.skipped = update_.skipped;
     result.loss_scale = update_.loss_scale;
@@ -169,6 +183,7 @@ void Step::prepare() {
 StepResult Step::apply(const LearningRates& rates) {
   try {
     training_.optimizer.apply(update_, rates);
+    if (training_.weights) training_.weights->gather(consensus_);
   } catch (const std::exception& error) {
     const auto shortage = memory::shortage_in(error);
     if (!shortage) throw;

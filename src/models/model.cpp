@@ -20,6 +20,7 @@ ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision,
 ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision, int64_t rows_per_pass,
                                                       bool with_dense) const {
   if (!vision.pixel_values.defined()) return {};
+  parameters_.use_outside_of_blocks();
   const InComponent component(Component::kVision);
   std::vector<ImageFeatures> passes;
   for (const auto& pass : vision_passes(vision, rows_per_pass)) {
@@ -32,6 +33,7 @@ ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision,
 ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const OutputRequest& request) const {
   const ImageFeatures features =
       all_image_features({batch.pixel_values, batch.grids, batch.pixel_units}, request.dense_features);
+  parameters_.use_outside_of_blocks();
   const InComponent language(Component::kLanguage);
   const nn::DropoutScope dropout(batch.sample_units);
   ModelOutput output = hidden_states(batch, features, request, /*cache=*/nullptr);

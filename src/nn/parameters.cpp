@@ -93,10 +93,20 @@ std::vector<std::string> ParameterStore::saved_modules_without_parameter() const
   return found;
 }
 
-std::vector<at::Tensor> ParameterStore::tensors_from(size_t first) const {
+std::vector<at::Tensor> ParameterStore::close_block(size_t first) {
   std::vector<at::Tensor> tensors;
-  for (size_t i = first; i < parameters_.size(); ++i) tensors.push_back(parameters_[i].tensor);
+  for (size_t i = first; i < parameters_.size(); ++i) {
+    parameters_[i].is_in_block = true;
+    tensors.push_back(parameters_[i].tensor);
+  }
   return tensors;
+}
+
+void ParameterStore::use_outside_of_blocks() const {
+  if (!before_use_) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].is_in_block) before_use_(i, i + 1);
+  }
 }
 
 int64_t ParameterStore::total_elements() const {

@@ -133,12 +133,18 @@ class QuantizedLinear : public testing::TestWithParam<LinearCase> {
     return tensors;
   }
 
+  static std::vector<at::Tensor> tensors_of(const ParameterStore& store) {
+    std::vector<at::Tensor> tensors;
+    for (const auto& parameter : store.all()) tensors.push_back(parameter.tensor);
+    return tensors;
+  }
+
   /// Output and gradients.
   std::vector<at::Tensor> run(const ParameterStore& store, const Linear& linear, bool recomputed) const {
     const at::Tensor x = normal({kTokens, kInFeatures}, 7).to(GetParam().dtype).set_requires_grad(true);
     const auto trained = with_trained(store, x);
     const DropoutScope same_dropout(std::vector<DropoutUnit>{{.seed = 8}});
-    const at::Tensor y = recomputed ? recompute(std::ref(linear), x, store.tensors_from(0)) : linear(x);
+    const at::Tensor y = recomputed ? recompute(std::ref(linear), x, tensors_of(store)) : linear(x);
     std::vector<at::Tensor> all{y.detach()};
     const auto gradients = torch::autograd::grad({y.pow(2).sum()}, trained);
     all.insert(all.end(), gradients.begin(), gradients.end());

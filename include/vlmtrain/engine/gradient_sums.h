@@ -7,9 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/engine/shard.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::engine {
+
+/// Elements: what compressed states have a scale for (engine/moments.h), so that no block belongs to two ranks.
+inline constexpr int64_t kShardAlignment = 256;
 
 /// fp32 sums of the gradients of a step, over its micro-batches, of all parameters that require gradients.
 ///
@@ -20,11 +24,14 @@ namespace vlmtrain::engine {
 ///
 /// The sums lie in flat buckets, in the order in which a backward pass makes them: the last parameters first. With
 /// several groups there is a set of buckets for each, for gradients that are to be told apart (engine/pcgrad.h).
+///
+/// With a shard that is not all, each bucket consists of equal parts, one a rank, and this rank needs only its own part
+/// of the sums of all ranks: tensors and parts begin where a block of kShardAlignment elements does.
 /// Not thread-safe; backward passes may run on the device's autograd thread, one after another.
 class GradientSums {
  public:
-  /// REQUIRES: at most one of a parameter at a time.
-  explicit GradientSums(const nn::ParameterStore& store, int64_t groups = 1);
+  /// REQUIRES: at most one of a parameter at a time; one group with a shard that is not all.
+  explicit GradientSums(const nn::ParameterStore& store, int64_t groups = 1, Shard shard = {});
   ~GradientSums();
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;
@@ -34,6 +41,15 @@ class GradientSums {
   size_t size() const { return entries_.size(); }
   int64_t elements(size_t i) const { return entries_[i].parameter.numel(); }
   at::TensorOptions options() const { return flat_.options(); }
+
+  const Shard& shard() const { return shard_; }
+  /// What of parameter i lies in this rank's part; of no elements where all of it lies in others.
+  Piece piece(size_t i) const;
+  /// The buckets, one behind the other: elements of each.
+  std::vector<int64_t> bucket_elements() const;
+  /// The bucket of parameter i, and where in it the parameter begins.
+  size_t bucket(size_t i) const { return entries_[i].bucket; }
+  int64_t place(size_t i) const { return entries_[i].place; }
 
   /// Gradients are of this group from now on; before the first call, of group 0.
   void receive_for(int64_t group);
@@ -45,7 +61,10 @@ class GradientSums {
   /// Of group 0, by the parameter's name; undefined if there was no gradient.
   at::Tensor sum(const std::string& name) const;
 
-  /// fp32 scalar: the norm of all sums of group 0 together; 0 where there are none.
+  /// sum(), flattened, of the piece that is this rank's. REQUIRES: received.
+  at::Tensor sum_of_piece(size_t i) const;
+
+  /// fp32 scalar: the norm of all sums of group 0 together, as far as they are this rank's; 0 where there are none.
   at::Tensor norm() const;
 
   /// The sums of group 0 become Σ_g factors[g] · those of group g, where a group that received nothing has zeros.
@@ -77,6 +96,7 @@ class GradientSums {
     std::string name;
     at::Tensor parameter;
     size_t bucket = 0;
+    int64_t place = 0;               // in the bucket
     std::vector<at::Tensor> sums{};  // by group: views of flat_
     std::vector<bool> received{};    // by group
     bool in_last_pass = false;
@@ -88,11 +108,13 @@ class GradientSums {
   };
   class Hook;
 
+  int64_t aligned(int64_t elements) const;
   void lay_out();
   void receive(size_t i);
   void hand_over(size_t bucket, int64_t group);
   void clear_missing(const Bucket& bucket, int64_t group) const;
 
+  Shard shard_;
   std::vector<Entry> entries_;
   std::vector<Bucket> buckets_;
   at::Tensor flat_;  // [groups, elements]; buckets lie end to end

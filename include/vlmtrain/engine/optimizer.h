@@ -13,6 +13,7 @@
 #include "vlmtrain/engine/gradient_sums.h"
 #include "vlmtrain/engine/loss_scale.h"
 #include "vlmtrain/engine/optimizer_states.h"
+#include "vlmtrain/engine/saved_pieces.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::engine {
@@ -73,25 +74,27 @@ struct PreparedUpdate {
 class AdamW {
  public:
   /// Takes the parameters of `store` that require gradients, as they are: weights must be loaded before.
-  /// `sums`: of the same parameters; they must outlive this, and group 0 is what a step is made of.
+  /// `sums`: of the same parameters; they must outlive this, and group 0 is what a step is made of. Where their shard
+  /// is not all, this rank has moments and masters of its pieces only, and moves these.
   AdamW(const nn::ParameterStore& store, GradientSums& sums, AdamWSettings settings);
   ~AdamW();
   AdamW(const AdamW&) = delete;
   AdamW& operator=(const AdamW&) = delete;
 
-  /// The first half of a step: the norm of the summed gradients, how they are clipped, and whether the step is skipped.
-  /// `loss` is the step's, an fp32 scalar on the device, without the loss scale; where it is undefined, only the norm
-  /// decides. All memory of a step is allocated here, so that a step that runs out of it can be done again: nothing has
-  /// changed. As in torch.optim, a parameter that got no gradient in this step (the vision tower's in a step of text
-  /// only) will stay as it is, its moments and its weight decay included; the norm is 0 where none got one.
-  PreparedUpdate prepare(const at::Tensor& loss) const;
+  /// The first half of a step: how gradients are clipped, and whether the step is skipped. `loss` is the step's, an
+  /// fp32 scalar on the device, without the loss scale; where it is undefined, only the norm decides. `norm`:
+  /// that of all ranks' parts together, fp32; where it is undefined, that of this rank's, which are all. All memory of
+  /// a step is allocated here, so that a step that runs out of it can be done again: nothing has changed. As in
+  /// torch.optim, a parameter that got no gradient in this step (the vision tower's in a step of text only) will stay
+  /// as it is, its moments and its weight decay included; the norm is 0 where none got one.
+  PreparedUpdate prepare(const at::Tensor& loss, const at::Tensor& norm = {}) const;
 
   /// The second half: moves the weights, drops the sums and updates the loss scale. Allocates no memory for
   /// tensors, on device or host. A skipped step changes no weight, no moment and no count of steps.
   /// REQUIRES: no gradient was added since prepare().
   void apply(const PreparedUpdate& update, const LearningRates& rates);
 
-  /// Both halves. Returns the norm.
+  /// Both halves. Returns the norm. REQUIRES: a shard that is all.
   at::Tensor step(const LearningRates& rates);
 
   /// fp32 scalar by which the loss is to be multiplied before the backward pass; undefined without one.
@@ -102,19 +105,22 @@ class AdamW {
   /// moments are [blocks, 256], the last block filled up: bf16, or uint8 with fp32 `first_moment_absmax.NAME` and
   /// `second_moment_absmax.NAME` [blocks]. With bf16 states `updates` counts calls of apply(). The tensors are the
   /// optimizer's own, not copies.
+  ///
+  /// Of several ranks that share moments and masters, each has pieces of these, by their names in
+  /// engine/saved_pieces.h; the first rank has all else.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
   /// Copies a saved state back. `master.NAME` may be there for fp32 weights too: their values then. Throws UserError
   /// (kBadData) naming what is missing, unexpected or of another shape or type.
-  void load_state(const std::map<std::string, at::Tensor>& state, const std::string& source);
+  void load_state(const SavedPieces& state, const std::string& source);
 
   /// Takes of the state of a run whose settings have changed since what fits: moments and count of steps of each
   /// tensor that has them in this shape and type, while others start anew; every master that is there; a loss scale
   /// that moves. `store`: the model's parameters, since saved steps are in their order. Throws UserError (kBadData)
   /// where these steps are not those of the moments.
-  CarriedStates carry_state(const nn::ParameterStore& store, const std::map<std::string, at::Tensor>& saved,
-                            const std::string& source);
+  CarriedStates carry_state(const nn::ParameterStore& store, const SavedPieces& saved, const std::string& source);
 
+  const Shard& shard() const { return sums_.shard(); }
   int64_t trained_elements() const;
 
   /// False where apply() began and did not end: weights and states are then partly those of one step and partly of the
@@ -122,11 +128,18 @@ class AdamW {
   bool is_whole() const { return is_whole_; }
 
   /// The fp32 values of all that is trained, by the parameter's name: master weights, or the weights themselves where
-  /// they are fp32. Not copies.
+  /// they are fp32. Not copies. Of several ranks that share them, pieces.
   std::vector<std::pair<std::string, at::Tensor>> masters() const;
 
  private:
   struct Entry;
+  /// A tensor of the state, and what of the whole it is: elements of the flattened tensor.
+  struct StateTensor {
+    std::string name;  ///< of the whole
+    at::Tensor values;
+    int64_t first = 0, total = 0;
+    bool is_shared = false;  ///< among ranks
+  };
   /// The tensors that have a learning rate and a weight decay in common, and compressed moments.
   struct CompressedGroup {
     nn::Component component;
@@ -135,6 +148,10 @@ class AdamW {
     std::unique_ptr<CompressedStates> states;
   };
 
+  at::Tensor gradient_of(size_t i) const;
+  std::string saved_name(const StateTensor& tensor) const;
+  StateTensor master_of(const Entry& entry) const;
+  std::vector<StateTensor> state_tensors() const;
   void make_compressed_groups(const at::TensorOptions& options);
   void add_groups(PreparedUpdate& update) const;
   void add_chunks(PreparedUpdate& update) const;

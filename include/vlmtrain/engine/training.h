@@ -1,7 +1,10 @@
 #pragma once
 
+#include <memory>
+
 #include "vlmtrain/engine/gradient_sums.h"
 #include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/shared_weights.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::engine {
@@ -9,13 +12,21 @@ namespace vlmtrain::engine {
 /// A model and what its training holds on the device beside it from step to step. The weights must be those that it
 /// starts with, and what is frozen must be (models::freeze).
 struct Training {
-  /// `gradient_groups`: as Objective's.
-  Training(models::VisionLanguageModel& trained, const AdamWSettings& settings, int64_t gradient_groups = 1)
-      : model(trained), sums(trained.parameters(), gradient_groups), optimizer(trained.parameters(), sums, settings) {}
+  /// `gradient_groups`: as Objective's. `shard`: this rank's of moments and master weights.
+  Training(models::VisionLanguageModel& trained, const AdamWSettings& settings, int64_t gradient_groups = 1,
+           Shard shard = {})
+      : model(trained),
+        sums(trained.parameters(), gradient_groups, shard),
+        weights(shard.is_all() ? nullptr : std::make_unique<SharedWeights>(trained.parameters(), sums)),
+        optimizer(trained.parameters(), sums, settings) {}
 
   models::VisionLanguageModel& model;
   GradientSums sums;
+  std::unique_ptr<SharedWeights> weights;  ///< of parts; null where this rank moves all weights
   AdamW optimizer;
 };
+
+/// What adds gradients up over the processes of `consensus`: GradientSums::reduce_with.
+GradientSums::Reduce reduce_over(const Consensus& consensus, const Shard& shard);
 
 }  // namespace vlmtrain::engine

@@ -4,6 +4,7 @@
 #include <c10/core/TensorOptions.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,7 @@ struct Parameter {
   bool in_modules_to_save = false;                       ///< the checkpoint's own, trained and kept with an adapter
   std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< of a weight that is held quantised
   bool is_embedding = false;                             ///< a table of which rows are taken
+  bool is_in_block = false;                              ///< one of a tower's, which runs block after block
 
   bool goes_with_adapter() const { return is_adapter || in_modules_to_save; }
   /// As the checkpoint has it.
@@ -95,8 +97,18 @@ class ParameterStore {
   const std::optional<LoraSettings>& lora() const { return settings_.lora; }
   Quantization quantization() const { return settings_.quantization; }
   const at::TensorOptions& options() const { return settings_.options; }
-  /// The tensors added since `all()` had `first` entries: those of one block.
-  std::vector<at::Tensor> tensors_from(size_t first) const;
+  /// What was added since all() had `first` entries is one block. Returns its tensors.
+  std::vector<at::Tensor> close_block(size_t first);
+
+  /// Called just before a forward pass reads parameters [first, end) of all(): those of a block before it runs, all
+  /// others before the first of them is read. Where weights travel between ranks, that is when they have to be there.
+  using BeforeUse = std::function<void(size_t first, size_t end)>;
+  void set_before_use(BeforeUse before_use) { before_use_ = std::move(before_use); }
+  void use_block(size_t first, size_t end) const {
+    if (before_use_) before_use_(first, end);
+  }
+  void use_outside_of_blocks() const;
+
   int64_t total_elements() const;
 
  private:
@@ -107,6 +119,7 @@ class ParameterStore {
   std::vector<LoraTarget> targets_;
   std::vector<Parameter> parameters_;
   std::vector<LinearPlace> linears_;
+  BeforeUse before_use_;
 };
 
 /// A place in the tree of parameter names, such as `model.text_model.layers.3`.

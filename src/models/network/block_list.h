@@ -49,11 +49,12 @@ class BlockList {
   /// `component` is what a trace counts the blocks' memory as.
   template <class Config>
   BlockList(const nn::ParameterScope& scope, int64_t count, const Config& config, memory::Component component)
-      : component_(component) {
+      : store_(&scope.store()), component_(component) {
     for (int64_t i = 0; i < count; ++i) {
       const size_t first_parameter = scope.store().all().size();
       auto block = std::make_unique<Block>(scope / i, config);
-      entries_.push_back({std::move(block), scope.store().tensors_from(first_parameter)});
+      auto parameters = scope.store().close_block(first_parameter);
+      entries_.push_back({std::move(block), std::move(parameters), first_parameter, scope.store().all().size()});
     }
   }
 
@@ -74,6 +75,7 @@ class BlockList {
     BlockOutputs outputs{.wanted = std::vector<at::Tensor>(between.wanted.size())};
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];
+      store_->use_block(entry.first_parameter, entry.end_parameter);
       const auto run_block = [block = entry.block.get(), context = context_of(i), i,
                               component = component_](const at::Tensor& x) {
         const memory::InBlock place(component, i);
@@ -105,7 +107,9 @@ class BlockList {
   struct Entry {
     std::unique_ptr<Block> block;
     std::vector<at::Tensor> parameters;
+    size_t first_parameter, end_parameter;  // of the store
   };
+  const nn::ParameterStore* store_;
   memory::Component component_;
   std::vector<Entry> entries_;
 };

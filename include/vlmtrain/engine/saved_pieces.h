@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace vlmtrain::engine {
+
+/// "first_moment.NAME@512": of tensor first_moment.NAME, flattened, what begins with element 512.
+std::string piece_name(std::string_view tensor, int64_t first);
+/// The tensor's name, and where the piece begins; nothing where the name is not that of a piece.
+std::optional<std::pair<std::string, int64_t>> parse_piece_name(std::string_view name);
+
+/// An optimizer's state as it was saved, whole tensors or pieces by several ranks (AdamW::state()).
+class SavedPieces {
+ public:
+  SavedPieces(std::map<std::string, at::Tensor> tensors);  // NOLINT(google-explicit-constructor): by names, as read
+
+  bool contains(const std::string& tensor) const { return pieces_.contains(tensor); }
+  std::vector<std::string> names() const;
+  /// Where it was saved whole; null where it was not, or not at all.
+  const at::Tensor* whole(const std::string& tensor) const;
+
+  /// Elements [first, first + count) of a flattened tensor that has `total` of them, and this type: [count]. Nothing
+  /// where it has other ones, or they are not all there.
+  std::optional<at::Tensor> find(const std::string& tensor, int64_t first, int64_t count, int64_t total,
+                                 at::ScalarType dtype) const;
+
+ private:
+  struct Saved {
+    int64_t first;
+    at::Tensor values;
+    bool is_whole;
+  };
+  std::map<std::string, std::vector<Saved>> pieces_;  // ascending
+};
+
+}  // namespace vlmtrain::engine
