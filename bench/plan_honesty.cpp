@@ -3,12 +3,12 @@
 // without an allocation that is tried again; the next larger micro-batch with the same choices must not fit within the
 // margin.
 //
-//   plan_honesty [configurations] [seed] [fixed] [ranks] > lines.jsonl      a line of JSON for each, a summary on
-//   stderr
+//   plan_honesty [configurations] [seed] [fixed] [ranks] [shared] > lines.jsonl      a line of JSON for each, a
+//   summary on stderr
 //
 // `fixed`: with PyTorch's fixed segments instead of expandable ones, where plans cannot know how memory fragments.
 // `ranks`: for 2 to 16 ranks on one machine or two. Up to three of a plan's ranks do steps of their own, on cards from
-// which NCCL has taken what the plan says.
+// which NCCL has taken what the plan says. `shared`: these, and they share the optimizer's state.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -43,6 +43,7 @@ constexpr const char* kModels[] = {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b
 struct Kind {
   bool expandable_segments = true;
   bool several_ranks = false;
+  bool shares = false;
 };
 
 void add_ranks(Random& random, planner::Workload& workload) {
@@ -73,6 +74,7 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, cons
   request.workload.candidates = {{.shapes = {models::shape_of(request.job.model, sample)}, .first_id = {}}};
   request.workload.global_batch_size = random.one_of(kGlobalBatches);
   if (kind.several_ranks) add_ranks(random, request.workload);
+  if (kind.shares) request.job.sharding = engine::Sharding::kOptimizer;
   if (random.with_chance(0.2)) request.fixed.recompute.text = random.one_of(std::to_array({"none", "all", "5"}));
   request.fixed.expandable_segments = kind.expandable_segments;
   const auto& shape = request.workload.candidates.front().shapes.front();
@@ -138,11 +140,17 @@ int64_t next_larger_bytes(const planner::Plan& plan, planner::RehearsalProcess& 
   return outcome.out_of_memory ? INT64_MAX : outcome.peaks().reserved_bytes;
 }
 
-/// The steps of some of the ranks, each from an empty card.
-planner::Outcome run_ranks(Random& random, const planner::Plan& plan, planner::RehearsalProcess& card) {
+/// The steps of some of the ranks, each from an empty card: the first, the last and one between.
+planner::Outcome run_ranks(Random& random, const planner::Plan& plan) {
   constexpr int64_t kMostRanks = 3;
+  const int64_t ranks = std::min(kMostRanks, plan.workload.world_size);
   planner::Outcome all;
-  for (int64_t rank = 0; rank < std::min(kMostRanks, plan.workload.world_size); ++rank) {
+  for (int64_t i = 0; i < ranks; ++i) {
+    planner::Job job = plan.job;
+    job.rank = i * (plan.workload.world_size - 1) / std::max<int64_t>(1, ranks - 1);
+    planner::RehearsalProcess card(job, {.gpu = std::string(plan.card.gpu->name),
+                                         .memory_bytes = plan.limit.card_bytes,
+                                         .used_bytes = plan.beside_bytes()});
     const auto run = card.rehearse({.choices = plan.chosen.choices, .steps = random_steps(random, plan)});
     all.out_of_memory = all.out_of_memory || run.out_of_memory;
     all.allocation_retries += run.allocation_retries;
@@ -170,9 +178,7 @@ nlohmann::ordered_json examine(Random& random, Setting setting, Summary& summary
   ++summary.fits;
 
   const std::string gpu(plan.card.gpu->name);
-  planner::RehearsalProcess card(
-      plan.job, {.gpu = gpu, .memory_bytes = plan.limit.card_bytes, .used_bytes = plan.beside_bytes()});
-  const auto run = run_ranks(random, plan, card);
+  const auto run = run_ranks(random, plan);
   planner::RehearsalProcess unlimited(plan.job, {.gpu = gpu, .memory_bytes = int64_t{1} << 40});
   const int64_t next = next_larger_bytes(plan, unlimited);
 
@@ -236,7 +242,8 @@ int main(int count, char** arguments) {
   for (int i = 3; i < count; ++i) {
     const std::string_view word(arguments[i]);
     kind.expandable_segments = kind.expandable_segments && word != "fixed";
-    kind.several_ranks = kind.several_ranks || word == "ranks";
+    kind.shares = kind.shares || word == "shared";
+    kind.several_ranks = kind.several_ranks || kind.shares || word == "ranks";
   }
   return vlmtrain::run(configurations, seed, kind);
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace vlmtrain::planner {
@@ -21,18 +20,25 @@ double pci_bandwidth(int architecture) {
 /// tables (its tuning.cc: some microseconds in a machine, some ten over a network).
 constexpr double kHopSeconds = 5e-6;
 constexpr double kNetworkHopSeconds = 15e-6;
-constexpr double kBackwardShare = 2.0 / 3;
+constexpr double kBackwardShare = 2.0 / 3, kForwardShare = 1.0 / 3;
 
-double ring_share(int64_t world_size) {
-  return 2.0 * static_cast<double>(world_size - 1) / static_cast<double>(world_size);
-}
-
-double seconds_of(const Links& links, int64_t bytes) {
+double seconds_of(const Links& links, const Transfer& transfer) {
   const double bandwidth =
       links.nodes > 1 ? std::min(links.card_bandwidth, links.network_bandwidth) : links.card_bandwidth;
   const double hop = links.nodes > 1 ? kNetworkHopSeconds : kHopSeconds;
-  return ring_share(links.world_size) * static_cast<double>(bytes) / bandwidth +
-         2.0 * static_cast<double>(links.world_size - 1) * hop;
+  const auto others = static_cast<double>(links.world_size - 1);
+  const double turn =
+      others / static_cast<double>(links.world_size) * static_cast<double>(transfer.bytes) / bandwidth + others * hop;
+  return static_cast<double>(transfer.turns) * turn;
+}
+
+template <class Count>
+int64_t sum_over(const StepSums& sums, const Count& count) {
+  int64_t sum = 0;
+  for (const auto* list : {&sums.sums, &sums.gathers}) {
+    for (const Transfer& transfer : *list) sum += count(transfer);
+  }
+  return sum;
 }
 
 }  // namespace
@@ -61,11 +67,12 @@ Links links_of(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double
 }
 
 int64_t Communication::bytes() const {
-  return std::accumulate(sums.bytes.begin(), sums.bytes.end(), int64_t{0});
+  return sum_over(sums, [](const Transfer& transfer) { return transfer.bytes; });
 }
 
 int64_t Communication::least_sent_bytes() const {
-  return 2 * bytes() * (links.world_size - 1) / links.world_size;
+  const int64_t turned = sum_over(sums, [](const Transfer& transfer) { return transfer.turns * transfer.bytes; });
+  return turned * (links.world_size - 1) / links.world_size;
 }
 
 nlohmann::ordered_json Communication::to_json() const {
@@ -73,24 +80,31 @@ nlohmann::ordered_json Communication::to_json() const {
           {"nodes", links.nodes},
           {"links", links.words()},
           {"bytes_per_step", bytes()},
-          {"calls_per_step", sums.bytes.size()},
+          {"calls_per_step", calls()},
           {"least_sent_bytes", least_sent_bytes()},
           {"seconds", seconds},
           {"waiting_seconds", waiting_seconds},
           {"predicted", "seconds are computed from counted bytes and published bandwidths, not measured"}};
 }
 
-Communication communication_of(const Links& links, StepSums sums, double last_pass_seconds) {
+Communication communication_of(const Links& links, StepSums sums, double pass_seconds) {
   Communication communication{.links = links, .sums = std::move(sums)};
   if (links.world_size == 1) return communication;
-  double hidden = 0;
-  for (size_t i = 0; i < communication.sums.bytes.size(); ++i) {
-    const double seconds = seconds_of(links, communication.sums.bytes[i]);
+  double hidden_behind_backward = 0, hidden_behind_forward = 0;
+  const StepSums& all = communication.sums;
+  for (size_t i = 0; i < all.sums.size(); ++i) {
+    const double seconds = seconds_of(links, all.sums[i]);
     communication.seconds += seconds;
-    if (static_cast<int64_t>(i) < communication.sums.overlapping) hidden += seconds;
+    if (static_cast<int64_t>(i) < all.overlapping) hidden_behind_backward += seconds;
   }
-  communication.waiting_seconds =
-      communication.seconds - std::min(hidden, kBackwardShare * std::max(0.0, last_pass_seconds));
+  for (const Transfer& gather : all.gathers) {
+    const double seconds = seconds_of(links, gather);
+    communication.seconds += seconds;
+    hidden_behind_forward += seconds;
+  }
+  const double pass = std::max(0.0, pass_seconds);
+  communication.waiting_seconds = communication.seconds - std::min(hidden_behind_backward, kBackwardShare * pass) -
+                                  std::min(hidden_behind_forward, kForwardShare * pass);
   return communication;
 }
 

@@ -4,6 +4,11 @@
 
 namespace vlmtrain::planner {
 
+engine::Shard Job::shard() const {
+  if (sharding == engine::Sharding::kNone) return {};
+  return {.rank = rank, .count = world_size};
+}
+
 Job with_precision(Job job, engine::Precision precision) {
   job.precision = precision;
   if (precision != engine::Precision::kFp16) {

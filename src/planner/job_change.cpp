@@ -37,6 +37,16 @@ bool compute_in_16_bits(const RemedyRehearsal::Asked& asked, JobChange& change) 
   return true;
 }
 
+bool share_optimizer_states(JobChange& change) {
+  Job& job = change.job;
+  if (job.world_size == 1 || job.sharding != engine::Sharding::kNone) return false;
+  if (job.objective.tasks.resolve_conflicts) return false;  // needs whole gradients
+  job.sharding = engine::Sharding::kOptimizer;
+  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::name_of(job.sharding)));
+  change.meaning = "has each rank hold a part of the optimizer's state";
+  return true;
+}
+
 bool shrink_optimizer_states(JobChange& change) {
   engine::OptimizerStates& states = change.job.optimizer.states;
   if (states == engine::OptimizerStates::k8Bit) return false;
@@ -82,7 +92,8 @@ nn::LoraSettings adapters(const models::FrozenParts& frozen, int64_t rank) {
 
 std::vector<JobChange> numeric_changes(const RemedyRehearsal::Asked& asked) {
   return changes(
-      asked, [&](JobChange& change) { return compute_in_16_bits(asked, change); }, shrink_optimizer_states,
+      asked, share_optimizer_states, [&](JobChange& change) { return compute_in_16_bits(asked, change); },
+      shrink_optimizer_states,
       [](JobChange& change) { return hold_in(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return hold_in(nn::Quantization::kNf4, change); });
 }

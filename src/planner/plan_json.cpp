@@ -54,6 +54,7 @@ nlohmann::ordered_json planned_json(const PlannedStep& step) {
           {"global_batch_size", step.workload.global_batch_size},
           {"samples_per_pack", packed ? nlohmann::ordered_json(packed->per_pack) : nullptr},
           {"world_size", step.workload.world_size},
+          {"sharding", engine::name_of(step.job.sharding)},
           {"recompute", blocks_json(step.choices.recompute)},
           {"blocks", blocks_json({step.detail.vision_blocks, step.detail.language_blocks})},
           {"vision_tiles_per_pass", step.choices.vision_tiles_per_pass},

@@ -78,7 +78,7 @@ Outcome RehearsedOptions::run(const RehearsalRequest& request) {
   Outcome outcome = process_.rehearse(request);
   ++effort_.rehearsals;
   effort_.rehearsal_seconds += outcome.seconds;
-  if (!outcome.sums.bytes.empty()) sums_ = outcome.sums;
+  if (!outcome.sums.sums.empty()) sums_ = outcome.sums;
   return outcome;
 }
 

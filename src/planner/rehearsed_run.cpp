@@ -23,10 +23,9 @@ std::vector<data::Sample> samples_of(const std::vector<SampleGroup>& groups) {
 class RehearsedConsensus final : public engine::Consensus {
  public:
   /// `noted` gets each sum.
-  RehearsedConsensus(const engine::GradientSums& sums, int64_t world_size, StepSums& noted)
-      : sums_(sums), noted_(noted) {
-    if (world_size == 1) return;
-    ranks_ = distributed::virtual_ranks(world_size);
+  RehearsedConsensus(const engine::GradientSums& sums, const Job& job, StepSums& noted) : sums_(sums), noted_(noted) {
+    if (job.world_size == 1) return;
+    ranks_ = distributed::virtual_ranks(job.world_size, job.rank);
     all_ = std::make_unique<distributed::RankConsensus>(*ranks_);
   }
 
@@ -34,10 +33,19 @@ class RehearsedConsensus final : public engine::Consensus {
   bool any(bool own) const override { return all_->any(own); }
   std::vector<double> sum(std::vector<double> own) const override { return all_->sum(std::move(own)); }
   void add_up(const at::Tensor& own) const override {
-    if (ranks_) noted_.bytes.push_back(static_cast<int64_t>(own.nbytes()));
+    if (ranks_) noted_.sums.push_back({.bytes = static_cast<int64_t>(own.nbytes()), .turns = 2});
     all_->add_up(own);
   }
+  void add_up_parts(const at::Tensor& all) const override {
+    noted_.sums.push_back({.bytes = static_cast<int64_t>(all.nbytes()), .turns = 1});
+    all_->add_up_parts(all);
+  }
   void finish() const override { all_->finish(); }
+  void gather_parts(const at::Tensor& all) const override {
+    noted_.gathers.push_back({.bytes = static_cast<int64_t>(all.nbytes()), .turns = 1});
+    all_->gather_parts(all);
+  }
+  void finish_gather() const override { all_->finish_gather(); }
   std::vector<std::string> each(std::string own) const override { return all_->each(std::move(own)); }
 
   /// All samples of a rehearsal are of the first task. In a run there are gradients of the others too, whose products
@@ -63,10 +71,10 @@ class RehearsedConsensus final : public engine::Consensus {
 RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
     : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
   if (!trains) return;
-  training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups());
-  consensus_ = std::make_unique<RehearsedConsensus>(training_->sums, job.world_size, sums_of_step_);
+  training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups(), job.shard());
+  consensus_ = std::make_unique<RehearsedConsensus>(training_->sums, job, sums_of_step_);
   if (job.world_size == 1) return;
-  training_->sums.reduce_with([this](const at::Tensor& bucket) { consensus_->add_up(bucket); });
+  training_->sums.reduce_with(engine::reduce_over(*consensus_, job.shard()));
 }
 
 void RehearsedRun::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
@@ -77,7 +85,7 @@ void RehearsedRun::step(const std::vector<SampleGroup>& groups, const engine::St
     engine::Step step(*training_, input, *consensus_);
     step.accumulate(layout);
     // The last bucket is whole when the backward pass is; with several groups all are handed over behind it.
-    const int64_t buckets = std::ssize(sums_of_step_.bytes);
+    const int64_t buckets = std::ssize(sums_of_step_.sums);
     if (training_->sums.groups() == 1) sums_of_step_.overlapping = std::max<int64_t>(0, buckets - 1);
     step.prepare();
     scalars_.emplace(step.apply(engine::LearningRates{}).numbers);

@@ -107,9 +107,7 @@ std::vector<RankStep> rehearse_ranks(const Plan& plan, RehearsedOptions& rehears
   return steps;
 }
 
-}  // namespace
-
-Plan make_plan(const PlanRequest& asked) {
+Plan plan_as_asked(const PlanRequest& asked) {
   const auto start = std::chrono::steady_clock::now();
   PlanRequest request = asked;
   keep_to(request.fixed, request.workload);
@@ -166,6 +164,30 @@ Plan make_plan(const PlanRequest& asked) {
   plan.effort = rehearsed.effort();
   plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return plan;
+}
+
+bool is_better(const Plan& plan, const Plan& other) {
+  if (plan.fits != other.fits) return plan.fits;
+  if (!plan.fits) return plan.total_bytes() < other.total_bytes();
+  return plan.chosen.step_seconds < other.chosen.step_seconds;
+}
+
+}  // namespace
+
+Plan make_plan(const PlanRequest& asked) {
+  if (!asked.chooses_sharding || asked.workload.world_size == 1) return plan_as_asked(asked);
+  PlanRequest request = asked;
+  request.job.sharding = engine::Sharding::kNone;
+  Plan whole = plan_as_asked(request);
+  if (asked.job.objective.tasks.resolve_conflicts) return whole;  // of whole gradients
+  request.job.sharding = engine::Sharding::kOptimizer;
+  Plan shared = plan_as_asked(request);
+  const PlanningEffort effort{.seconds = whole.effort.seconds + shared.effort.seconds,
+                              .rehearsals = whole.effort.rehearsals + shared.effort.rehearsals,
+                              .rehearsal_seconds = whole.effort.rehearsal_seconds + shared.effort.rehearsal_seconds};
+  Plan best = is_better(shared, whole) ? std::move(shared) : std::move(whole);
+  best.effort = effort;
+  return best;
 }
 
 }  // namespace vlmtrain::planner

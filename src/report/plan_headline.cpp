@@ -69,7 +69,10 @@ std::string refusal_headline(const planner::Plan& plan) {
 std::string plan_headline(const planner::Plan& plan) {
   if (!plan.fits) return refusal_headline(plan);
   std::string ranks;
-  if (plan.workload.world_size > 1) ranks = fmt::format(" x {} ranks", plan.workload.world_size);
+  if (plan.workload.world_size > 1) {
+    ranks = fmt::format(" x {} ranks{}", plan.workload.world_size,
+                        plan.job.sharding == engine::Sharding::kNone ? "" : " that share the optimizer's state");
+  }
   const planner::Workload& workload = plan.workload;
   const std::string batch =
       workload.packed ? fmt::format("{} of {}", counted(workload.samples_per_rank() * workload.world_size, "sample"),

@@ -86,11 +86,11 @@ std::string context_words(const planner::Plan& plan) {
 std::string rank_words(const planner::Plan& plan) {
   const planner::Communication& told = *plan.communication;
   std::string text =
-      fmt::format("{}{} over {}; a step adds up {} in {}: predicted {}, of which {} not behind a backward pass",
+      fmt::format("{}{} over {}; a step adds up {}{} in {}: predicted {}, of which {} not behind a pass",
                   counted(plan.workload.world_size, "rank"),
                   plan.workload.nodes > 1 ? fmt::format(" on {} machines", plan.workload.nodes) : "",
-                  told.links.words(), format_bytes(told.bytes()), counted(std::ssize(told.sums.bytes), "sum"),
-                  seconds_words(told.seconds), seconds_words(told.waiting_seconds));
+                  told.links.words(), told.sums.gathers.empty() ? "" : "and gathers ", format_bytes(told.bytes()),
+                  counted(told.calls(), "call"), seconds_words(told.seconds), seconds_words(told.waiting_seconds));
   if (plan.rank_steps.empty()) return text;
   const auto most = std::ranges::max_element(plan.rank_steps, {},
                                              [](const planner::RankStep& step) { return step.peaks.reserved_bytes; });

@@ -29,7 +29,9 @@ TEST(LinksTest, AreThoseOfTheCardsForm) {
 }
 
 TEST(CommunicationTest, ARingSendsTwiceWhatTheOthersHave) {
-  const StepSums sums{.bytes = {800, 400, 8}, .overlapping = 1};
+  const StepSums sums{.sums = {{.bytes = 800, .turns = 2}, {.bytes = 400, .turns = 2}, {.bytes = 8, .turns = 2}},
+                      .overlapping = 1,
+                      .gathers = {}};
   const auto of = [&](int64_t world_size) {
     return communication_of(links_of(gpu("h100"), world_size, 1, 100), sums, 1.0);
   };
@@ -42,7 +44,12 @@ TEST(CommunicationTest, ARingSendsTwiceWhatTheOthersHave) {
 TEST(CommunicationTest, WhatTheBackwardPassDoesNotHideIsWaitedFor) {
   constexpr int64_t kBucket = 63'000'000'000;  // a second over PCI Express of the fifth generation
   const Links two = links_of(gpu("h100-pcie"), 2, 1, 100);
-  const StepSums sums{.bytes = {kBucket, kBucket, kBucket, 4}, .overlapping = 2};
+  const StepSums sums{.sums = {{.bytes = kBucket, .turns = 2},
+                               {.bytes = kBucket, .turns = 2},
+                               {.bytes = kBucket, .turns = 2},
+                               {.bytes = 4, .turns = 2}},
+                      .overlapping = 2,
+                      .gathers = {}};
   constexpr double kHops = 1e-3;
   EXPECT_NEAR(communication_of(two, sums, 0).waiting_seconds, 3, kHops);
   EXPECT_NEAR(communication_of(two, sums, 1.5).waiting_seconds, 2, kHops);
@@ -52,8 +59,24 @@ TEST(CommunicationTest, WhatTheBackwardPassDoesNotHideIsWaitedFor) {
   EXPECT_NEAR(long_pass.waiting_seconds, 1, kHops) << "the last one comes behind it";
 }
 
+TEST(CommunicationTest, WhatIsGatheredHidesBehindTheNextForwardPass) {
+  constexpr int64_t kBucket = 126'000'000'000;  // a second in one turn of two ranks
+  const Links two = links_of(gpu("h100-pcie"), 2, 1, 100);
+  const StepSums sums{.sums = {{.bytes = kBucket, .turns = 1}, {.bytes = kBucket, .turns = 1}},
+                      .overlapping = 1,
+                      .gathers = {{.bytes = kBucket, .turns = 1}}};
+  constexpr double kHops = 1e-3;
+  const Communication of_none = communication_of(two, sums, 0);
+  EXPECT_EQ(of_none.bytes(), 3 * kBucket);
+  EXPECT_EQ(of_none.least_sent_bytes(), 3 * kBucket / 2);
+  EXPECT_EQ(of_none.calls(), 3);
+  EXPECT_NEAR(of_none.waiting_seconds, 3, kHops);
+  EXPECT_NEAR(communication_of(two, sums, 1.5).waiting_seconds, 1.5, kHops) << "half of the gather is hidden";
+  EXPECT_NEAR(communication_of(two, sums, 300).waiting_seconds, 1, kHops) << "the last sum comes behind";
+}
+
 TEST(CommunicationTest, TheSlowestLinkOfTheRingCounts) {
-  const StepSums sums{.bytes = {12'500'000'000}, .overlapping = 0};
+  const StepSums sums{.sums = {{.bytes = 12'500'000'000, .turns = 2}}, .overlapping = 0, .gathers = {}};
   const Links near = links_of(gpu("h100"), 16, 1, 100), far = links_of(gpu("h100"), 16, 2, 100);
   EXPECT_LT(communication_of(near, sums, 0).seconds, 0.1);
   EXPECT_NEAR(communication_of(far, sums, 0).seconds, 2.0 * 15 / 16, 1e-3);
@@ -61,7 +84,8 @@ TEST(CommunicationTest, TheSlowestLinkOfTheRingCounts) {
 }
 
 TEST(CommunicationTest, OneRankSaysNothing) {
-  const Communication alone = communication_of(links_of(gpu("h100"), 1, 1, 100), {.bytes = {4}, .overlapping = 0}, 1);
+  const Communication alone = communication_of(
+      links_of(gpu("h100"), 1, 1, 100), {.sums = {{.bytes = 4, .turns = 2}}, .overlapping = 0, .gathers = {}}, 1);
   EXPECT_EQ(alone.seconds, 0);
   EXPECT_EQ(alone.waiting_seconds, 0);
   EXPECT_EQ(alone.least_sent_bytes(), 0);

@@ -133,7 +133,7 @@ TEST_F(TinyPlanTest, RanksAddTheirGradientsUp) {
   EXPECT_DOUBLE_EQ(together.chosen.step_seconds, alone.chosen.step_seconds + together.communication->waiting_seconds);
   EXPECT_GT(together.communication->waiting_seconds, 0);
   EXPECT_GE(sums.overlapping, 0);
-  EXPECT_LT(sums.overlapping, std::ssize(sums.bytes));
+  EXPECT_LT(sums.overlapping, std::ssize(sums.sums));
 }
 
 TEST_F(TinyPlanTest, GradientsOfTasksThatAreKeptApartOverlapWithNothing) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,19 @@ struct Links {
 /// card's generation. `network_gbit`: of a machine, in 10⁹ bits a second.
 Links links_of(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double network_gbit);
 
-/// What the ranks of a step add up.
+/// A call of all ranks.
+struct Transfer {
+  int64_t bytes = 0;  ///< of all ranks' parts together
+  int64_t turns = 2;  ///< of a ring, in each of which (n − 1) / n of them travel: a sum takes 2, one of parts 1
+
+  bool operator==(const Transfer&) const = default;
+};
+
+/// What the ranks of a step add up, and gather.
 struct StepSums {
-  std::vector<int64_t> bytes{};  ///< of each sum, in order; empty for one rank
-  int64_t overlapping = 0;       ///< the first ones: under way while the last backward pass goes on
+  std::vector<Transfer> sums{};     ///< in order; empty for one rank
+  int64_t overlapping = 0;          ///< the first ones: under way while the last backward pass goes on
+  std::vector<Transfer> gathers{};  ///< behind the step, while the next forward pass begins
 
   bool operator==(const StepSums&) const = default;
 };
@@ -38,18 +48,19 @@ struct StepSums {
 struct Communication {
   Links links;
   StepSums sums;
-  double seconds = 0;          ///< of all sums
-  double waiting_seconds = 0;  ///< of these, what the last backward pass does not hide
+  double seconds = 0;          ///< of all
+  double waiting_seconds = 0;  ///< of these, what neither the last backward nor the next forward pass hides
 
   int64_t bytes() const;
-  /// What each rank has to send at least, 2 · (n − 1) / n of them: a ring's (Patarasuk and Yuan 2009).
+  int64_t calls() const { return std::ssize(sums.sums) + std::ssize(sums.gathers); }
+  /// What each rank has to send at least, (n − 1) / n of them in each turn: a ring's (Patarasuk and Yuan 2009).
   int64_t least_sent_bytes() const;
   nlohmann::ordered_json to_json() const;
 };
 
-/// `last_pass_seconds`: forward and backward pass of the last micro-batch, whose backward pass (two thirds of it) hides
-/// what overlaps with it. A sum takes 2 · (n − 1) / n of its bytes over the slowest link of a ring, and
-/// 2 · (n − 1) hops. Nothing of this is measured.
-Communication communication_of(const Links& links, StepSums sums, double last_pass_seconds);
+/// `pass_seconds`: forward and backward pass of a micro-batch. The last one's backward pass (two thirds of it) hides
+/// the sums that overlap with it; the next step's first forward pass (a third) hides what is gathered. A turn takes (n
+/// − 1) / n of the bytes over the slowest link of a ring, and n − 1 hops. Nothing of this is measured.
+Communication communication_of(const Links& links, StepSums sums, double pass_seconds);
 
 }  // namespace vlmtrain::planner

@@ -9,6 +9,7 @@
 #include "vlmtrain/engine/objective.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/shard.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/lora_settings.h"
 #include "vlmtrain/nn/quantization.h"
@@ -25,6 +26,11 @@ struct Job {
   engine::AdamWSettings optimizer = {};      ///< with a loss scale if, and only if, the precision is fp16
   engine::ObjectiveSettings objective = {};  ///< rehearsed samples are all of the first task
   int64_t world_size = 1;                    ///< ranks, of which one is rehearsed
+  int64_t rank = 0;                          ///< that one
+  engine::Sharding sharding = engine::Sharding::kNone;
+
+  /// Of moments and master weights.
+  engine::Shard shard() const;
 };
 
 /// The same in another precision.

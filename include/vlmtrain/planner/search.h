@@ -18,6 +18,7 @@ struct CommandWords {
 struct PlanRequest {
   std::string model;  ///< as the user named it
   Job job;
+  bool chooses_sharding = false;  ///< of several ranks: the least predicted step time that fits, not job.sharding
   TargetCard card;
   Mode mode = Mode::kBalanced;
   std::optional<double> limit_gigabytes;
