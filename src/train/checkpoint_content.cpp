@@ -33,15 +33,18 @@ class HostCopies {
 };
 
 /// The optimizer's state, and the fp32 values of what is saved in another type, where the state does not have them.
+/// `masters` may be pieces (engine/saved_pieces.h).
 io::NamedTensors state_to_save(const models::VisionLanguageModel& model, io::NamedTensors tensors,
-                               const models::SavedWeights& how) {
+                               const io::NamedTensors& masters, const models::SavedWeights& how) {
   std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) names.insert(name);
-  for (const auto& parameter : model.parameters().all()) {
-    const auto master = how.masters.find(parameter.name);
-    const std::string name = "master." + parameter.name;
-    if (master == how.masters.end() || names.contains(name)) continue;
-    if (models::saved_dtype(parameter, how) != at::kFloat) tensors.emplace_back(name, master->second);
+  std::map<std::string, const nn::Parameter*> parameters;
+  for (const auto& parameter : model.parameters().all()) parameters.emplace(parameter.name, &parameter);
+  for (const auto& [name, values] : masters) {
+    const auto piece = engine::parse_piece_name(name);
+    const nn::Parameter& parameter = *parameters.at(piece ? piece->first : name);
+    if (names.contains("master." + name) || models::saved_dtype(parameter, how) == at::kFloat) continue;
+    tensors.emplace_back("master." + name, values);
   }
   return tensors;
 }
@@ -95,13 +98,15 @@ CheckpointContent content_of(const RunState& state, const models::VisionLanguage
       for (auto& [name, tensor] : *list) tensor = copies.of(tensor);
     }
   }
-  const models::SavedWeights how{.base = &base, .dtype = dtype, .masters = {masters.begin(), masters.end()}};
+  models::SavedWeights how{.base = &base, .dtype = dtype, .masters = {}};
+  // Where ranks share them, each has all weights, in the type that it computes with.
+  if (optimizer.shard().is_all()) how.masters = {masters.begin(), masters.end()};
   CheckpointContent content;
   content.step = state.step;
   content.best_step = state.evaluation.best_step;
   content.model = model.parameters().lora() ? models::adapter_to_save(model, how)
                                             : models::checkpoint_to_save(model, how, base.folder());
-  content.optimizer = io::lazily(state_to_save(model, std::move(tensors), how));
+  content.optimizer = io::lazily(state_to_save(model, std::move(tensors), masters, how));
   content.ledger = io::json_text(ledger.to_json(), 2) + "\n";
   content.state = state_text(state);
   return content;

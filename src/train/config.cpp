@@ -139,6 +139,16 @@ void declare(OptionTable& table, OutputOptions& options) {
   table.add("output.log_samples", options.log_samples, "Writes the ids of each step's samples to samples.jsonl.");
 }
 
+void declare(OptionTable& table, DistributedOptions& options) {
+  table.describe_section("distributed", "What several ranks share (docs/several-ranks.md).");
+  table.add_choice(
+      "distributed.sharding", options.sharding,
+      {{"none", engine::Sharding::kNone}, {"optimizer", engine::Sharding::kOptimizer}, {"auto", std::nullopt}},
+      "`none`: each rank holds all. `optimizer`: each holds and moves a part of AdamW's moments and fp32 "
+      "master weights (ZeRO's first stage). `auto`: what fits, and of that what is predicted to be faster. "
+      "One rank has nothing to share.");
+}
+
 }  // namespace
 
 const char* name_of(BestMetric metric) {
@@ -166,6 +176,7 @@ OptionTable declare(Config& config) {
   declare(table, config.evaluation);
   planner::declare(table, config.memory);
   declare(table, config.output);
+  declare(table, config.distributed);
   table.explain_unknown(counterpart_of);
   return table;
 }
@@ -225,6 +236,12 @@ void check_ranks(const Config& config, int64_t world_size) {
         "training.micro_batch_size: {} does not divide the {} samples that each of {} ranks has of a global batch of "
         "{}; choose a divisor of it, or auto",
         *micro, global / world_size, world_size, global);
+  }
+  const bool shares = config.distributed.sharding != engine::Sharding::kNone;
+  if (shares && config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
+    throw usage_error(
+        "distributed.sharding and training.gradient_conflicts=pcgrad: PCGrad compares whole gradients, of which a rank "
+        "has a part then; choose distributed.sharding=none");
   }
   if (config.training.balance.global_batch_tokens) {
     throw usage_error(

@@ -33,13 +33,15 @@ planner::Job job_of(const Config& config, const engine::TaskSettings& tasks) {
           .lora = lora_settings(config),
           .quantization = quantization(config),
           .optimizer = adamw_settings(config.training),
-          .objective = {.tasks = tasks}};
+          .objective = {.tasks = tasks},
+          .sharding = config.distributed.sharding.value_or(engine::Sharding::kNone)};
 }
 
 planner::PlanRequest plan_request(const Config& config, planner::Job job, planner::TargetCard card,
                                   planner::Workload workload) {
   return {.model = config.model.path,
           .job = std::move(job),
+          .chooses_sharding = !config.distributed.sharding,
           .card = std::move(card),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/checkpoint_content.h"
+#include "train/optimizer_files.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
@@ -32,14 +33,16 @@ std::filesystem::path state_folder(const std::filesystem::path& checkpoint) {
   return checkpoint / "trainer_state";
 }
 
-std::filesystem::path optimizer_file(const std::filesystem::path& checkpoint) {
-  return state_folder(checkpoint) / "optimizer.safetensors";
+std::string optimizer_source(const std::filesystem::path& checkpoint) {
+  return optimizer_files(state_folder(checkpoint)).front().string();
 }
 
 std::map<std::string, at::Tensor> saved_state(const std::filesystem::path& checkpoint) {
-  const io::SafetensorsFile file(optimizer_file(checkpoint));
   std::map<std::string, at::Tensor> state;
-  for (const auto& name : file.names()) state.emplace(name, file.tensor(name));
+  for (const auto& path : optimizer_files(state_folder(checkpoint))) {
+    const io::SafetensorsFile file(path);
+    for (const auto& name : file.names()) state.emplace(name, file.tensor(name));
+  }
   return state;
 }
 
@@ -67,7 +70,7 @@ void check_whole(const std::filesystem::path& checkpoint) {
   }
   io::read_ordered_json(state / "state.json");
   io::read_ordered_json(state / "ledger.json");
-  const io::SafetensorsFile optimizer(state / "optimizer.safetensors");
+  for (const auto& path : optimizer_files(state)) const io::SafetensorsFile optimizer(path);
   if (models::is_adapter(checkpoint)) {
     models::read_adapter_settings(checkpoint);
   } else {
@@ -170,6 +173,12 @@ std::filesystem::path checkpoint_of_step(const std::filesystem::path& folder, in
   return folder / fmt::format("{}{}", kPrefix, step);
 }
 
+void write_all_but_optimizer(const CheckpointContent& content, const std::filesystem::path& folder) {
+  content.model.write(folder, kShardBytes);
+  io::write_file(state_folder(folder) / "ledger.json", content.ledger);
+  io::write_file(state_folder(folder) / "state.json", content.state);
+}
+
 }  // namespace
 
 std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& run_dir) {
@@ -223,16 +232,39 @@ std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
   std::filesystem::path checkpoint = checkpoint_of_step(folder_, content.step);
   check_folder();
   io::AtomicDirectory folder(checkpoint);
-  content.model.write(folder.path(), kShardBytes);
-  const auto trainer_state = state_folder(folder.path());
-  std::filesystem::create_directory(trainer_state);
-  io::write_safetensors(trainer_state / "optimizer.safetensors", content.optimizer);
-  io::write_file(trainer_state / "ledger.json", content.ledger);
-  io::write_file(trainer_state / "state.json", content.state);
+  std::filesystem::create_directory(state_folder(folder.path()));
+  write_all_but_optimizer(content, folder.path());
+  io::write_safetensors(state_folder(folder.path()) / optimizer_file_name(0, 1), content.optimizer);
   folder.commit();
-  link_best(content.best_step);
-  remove_old(content.best_step);
+  committed(content.best_step);
   return checkpoint;
+}
+
+std::filesystem::path RunCheckpoints::write_parts(const CheckpointContent& content, const engine::Shard& shard,
+                                                  const engine::Consensus& consensus) {
+  std::filesystem::path checkpoint = checkpoint_of_step(folder_, content.step);
+  std::optional<io::AtomicDirectory> folder;
+  if (shard.rank == 0) {
+    check_folder();
+    folder.emplace(checkpoint);
+    std::filesystem::create_directory(state_folder(folder->path()));
+  }
+  const std::filesystem::path shared = consensus.each(folder ? folder->path().string() : "").front();
+  if (folder) write_all_but_optimizer(content, shared);
+  const auto own = state_folder(shared) / optimizer_file_name(shard.rank, shard.count);
+  io::write_safetensors(own, content.optimizer);
+  consensus.each("");  // all parts are whole
+  if (folder) {
+    folder->commit();
+    committed(content.best_step);
+  }
+  consensus.each("");
+  return checkpoint;
+}
+
+void RunCheckpoints::committed(std::optional<int64_t> best_step) {
+  link_best(best_step);
+  remove_old(best_step);
 }
 
 void RunCheckpoints::check_folder() const {
@@ -329,19 +361,20 @@ RunState load_run_state(const std::filesystem::path& checkpoint) {
 }
 
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
-  optimizer.load_state(saved_state(checkpoint), optimizer_file(checkpoint).string());
+  optimizer.load_state(saved_state(checkpoint), optimizer_source(checkpoint));
 }
 
 engine::CarriedStates carry_optimizer(const std::filesystem::path& checkpoint, const models::BaseWeights& saved,
                                       const nn::ParameterStore& store, engine::AdamW& optimizer) {
-  auto state = saved_state(checkpoint);
+  auto tensors = saved_state(checkpoint);
+  const engine::SavedPieces state(tensors);
   for (const auto& parameter : store.all()) {
     const auto* const entry = saved.find(parameter);
     const std::string master = "master." + parameter.name;
     if (entry == nullptr || state.contains(master) || !state.contains("first_moment." + parameter.name)) continue;
-    state.emplace(master, entry->read().to(at::kFloat));
+    tensors.emplace(master, entry->read().to(at::kFloat));
   }
-  return optimizer.carry_state(store, state, optimizer_file(checkpoint).string());
+  return optimizer.carry_state(store, std::move(tensors), optimizer_source(checkpoint));
 }
 
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint) {

@@ -56,6 +56,7 @@ class RunPlan {
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& set);
 
   /// For a twin of the run.
+  engine::Sharding sharding() const { return plan_.job.sharding; }
   TwinSettings twin_settings() const;
 
   /// Logs what was measured over `steps` steps beside what was planned, and adds it to plan.json. `device_used_bytes`:

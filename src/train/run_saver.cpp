@@ -51,7 +51,9 @@ RunSaver::RunSaver(const Config& config, RunSetup& run, const RunRanks& ranks, O
 RunSaver::~RunSaver() = default;
 
 void RunSaver::save(bool goes_on) {
-  if (!is_rehearsal() && ranks_.writes()) {
+  if (!is_rehearsal() && shares_state()) {
+    save_together();
+  } else if (!is_rehearsal() && ranks_.writes()) {
     finish();
     if (!goes_on || !save_meanwhile()) save_now();
   }
@@ -68,6 +70,26 @@ void RunSaver::save_now() {
   is_saving_ = false;
   saved_step_ = run_.state.step;
   on_checkpoint_(written.step, written.folder);
+}
+
+bool RunSaver::shares_state() const {
+  return !run_.training->optimizer.shard().is_all();
+}
+
+void RunSaver::save_together() {
+  run_.training->weights->finish();
+  is_saving_ = true;
+  const auto folder = [this] {
+    const WaitingTime waiting(seconds_);
+    if (config_.output.async_save == AsyncSave::kTrue)
+      say_why_not("ranks that share the optimizer's state write it together");
+    const auto all = content(ChangingValues::kInPlace);
+    return run_.checkpoints.write_parts(all, run_.training->optimizer.shard(), ranks_.consensus());
+  }();
+  is_saving_ = false;
+  if (!ranks_.writes()) return;
+  write_ledger();
+  on_checkpoint_(run_.state.step, folder);
 }
 
 bool RunSaver::save_meanwhile() {
@@ -168,6 +190,10 @@ void RunSaver::finish_before_the_end() {
 void RunSaver::save_before_the_end(const std::exception& error, const std::function<bool()>& numbers_are_lost) {
   finish_before_the_end();
   if (is_rehearsal() || !ranks_.writes() || run_.state.step == 0 || (is_saved() && !is_saving_)) return;
+  if (shares_state()) {
+    spdlog::warn("the steps since the last checkpoint are not saved: each rank has a part of what would be");
+    return;
+  }
   if (!ranks_.are_sums_done()) {
     spdlog::warn("the steps since the last checkpoint are not saved: what the ranks added up last is not whole");
     return;

@@ -14,8 +14,8 @@
 
 namespace vlmtrain::train {
 
-/// Writes what a run can go on from: its checkpoints, and the ledger beside them; of several ranks the first does. A
-/// run on a virtual card has nothing to save.
+/// Writes what a run can go on from: its checkpoints, and the ledger beside them; of several ranks the first does, and
+/// where they share the optimizer's state all do together. A run on a virtual card has nothing to save.
 ///
 /// Where there is room for copies, training goes on while a thread writes them (output.async_save): one checkpoint at a
 /// time, the bytes that the other way writes. What it throws is thrown by the next call but the last two.
@@ -61,9 +61,12 @@ class RunSaver {
   };
 
   void save_now();
+  /// By all ranks, which share the optimizer's state; steps wait.
+  void save_together();
   /// False where it has to be written before the next step.
   bool save_meanwhile();
   bool has_room_for_copies();
+  bool shares_state() const;
   int64_t bytes_in_background() const;
   void say_why_not(const std::string& reason);
   CheckpointContent content(ChangingValues values) const;

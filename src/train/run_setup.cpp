@@ -60,8 +60,21 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& rank
   tasks.emplace(config.training.balance, data::Tasks(outlines, *records));
   settle_steps(config);
   if (config.evaluation.are_wanted()) look_at_evaluated(config);
-  const planner::Job job = job_of(config, tasks->initial_settings());
-  make_plan(config, device, job, workload_of(outlines, *order, config, ranks.world_size()), outlines.making_bytes);
+  planner::Job job = job_of(config, tasks->initial_settings());
+  job.world_size = ranks.world_size();
+  job.rank = ranks.rank();
+  const auto workload = workload_of(outlines, *order, config, ranks.world_size());
+  make_plan(config, device, job, workload, outlines.making_bytes);
+  if (!config.distributed.sharding) {
+    // Plans of ranks with other samples may differ: that of the first counts.
+    const auto found = plan ? plan->sharding() : job.sharding;
+    job.sharding = ranks.consensus().any(ranks.writes() && found == engine::Sharding::kOptimizer)
+                       ? engine::Sharding::kOptimizer
+                       : engine::Sharding::kNone;
+    Config settled = config;
+    settled.distributed.sharding = job.sharding;
+    if (plan && job.sharding != found) make_plan(settled, device, job, workload, outlines.making_bytes);
+  }
   if (evaluated) plan_evaluation(config);
   load(config, device, job);
 }
@@ -311,7 +324,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
   choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());
   training = std::make_unique<engine::Training>(*model, job.optimizer,
-                                                engine::make_objective(job.objective)->gradient_groups());
+                                                engine::make_objective(job.objective)->gradient_groups(), job.shard());
   if (!newest) return;
   if (changes.empty()) {
     load_optimizer(*newest, training->optimizer);

@@ -75,7 +75,7 @@ class Trainer {
     ranks.check_same("step to go on from (does each see output.dir?)", std::to_string(run_.state.step));
     ranks.connect(device);
     if (!ranks.is_alone()) {
-      run_.training->sums.reduce_with([this](const at::Tensor& bucket) { consensus_.add_up(bucket); });
+      run_.training->sums.reduce_with(engine::reduce_over(consensus_, run_.training->optimizer.shard()));
     }
     if (ranks.writes()) add_callbacks(quiet);
     add_evaluations();

@@ -126,14 +126,22 @@ TEST_P(SeveralRanks, LearnWhatOneProcessDoes) {
 
 INSTANTIATE_TEST_SUITE_P(
     Of, SeveralRanks,
-    testing::Values(Variant{"MixedBatches", {}}, Variant{"SmallMicroBatches", {"training.micro_batch_size=1"}},
-                    Variant{"Lora", {"lora.rank=4", "lora.dropout=0.2"}},
-                    Variant{"Nf4", {"lora.rank=4", "model.quantization=nf4"}},
-                    Variant{"GradNorm", {"training.task_weighting=gradnorm", "training.gradnorm_learning_rate=0.5"}},
-                    Variant{"PcGrad", {"training.gradient_conflicts=pcgrad"}},
-                    Variant{"Packs", {"data.packing=true", "data.pack_max_tokens=200"}},
-                    // Products of 16 bits differ by the shapes in which they are made.
-                    Variant{"Fp16", {"training.precision=fp16"}, 2e-3}),
+    testing::Values(
+        Variant{"MixedBatches", {}}, Variant{"SmallMicroBatches", {"training.micro_batch_size=1"}},
+        Variant{"Lora", {"lora.rank=4", "lora.dropout=0.2"}}, Variant{"Nf4", {"lora.rank=4", "model.quantization=nf4"}},
+        Variant{"GradNorm", {"training.task_weighting=gradnorm", "training.gradnorm_learning_rate=0.5"}},
+        Variant{"PcGrad", {"training.gradient_conflicts=pcgrad"}},
+        Variant{"Packs", {"data.packing=true", "data.pack_max_tokens=200"}},
+        Variant{"SharedStates", {"distributed.sharding=optimizer"}},
+        Variant{"SharedStatesOfLora", {"distributed.sharding=optimizer", "lora.rank=4", "lora.dropout=0.2"}},
+        Variant{"SharedStatesOfNf4", {"distributed.sharding=optimizer", "lora.rank=4", "model.quantization=nf4"}},
+        Variant{"SharedStatesOfAFrozenTower",
+                {"distributed.sharding=optimizer", "model.freeze_vision_tower=true", "memory.recompute=all"}},
+        Variant{"SharedStatesWithGradNorm",
+                {"distributed.sharding=optimizer", "training.task_weighting=gradnorm",
+                 "training.gradnorm_learning_rate=0.5"}},
+        // Products of 16 bits differ by the shapes in which they are made.
+        Variant{"Fp16", {"training.precision=fp16"}, 2e-3}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST_F(RanksTest, DoTheSameToTheBitAgain) {
@@ -153,6 +161,42 @@ TEST_F(RanksTest, GoOnInAnotherNumber) {
     train_well_on(ranks, settings("run", saving));
     expect_as_one("one", "run", 2e-6);
   }
+}
+
+TEST_F(RanksTest, SharedStatesGoOnInAnotherNumber) {
+  const Settings saving{"output.save_steps=2", "output.keep=9", "distributed.sharding=optimizer"};
+  train_well(settings("one", saving));
+  train_well_on(3, settings("run", saving));
+  const auto state = folder() / "run/checkpoints/step-6/trainer_state";
+  EXPECT_TRUE(std::filesystem::exists(state / "optimizer-00003-of-00003.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(state / "optimizer.safetensors"));
+  for (const int ranks : {1, 4, 2}) {
+    std::filesystem::remove_all(folder() / "run/checkpoints/step-6");
+    if (ranks == 4) std::filesystem::remove_all(folder() / "run/checkpoints/step-4");
+    train_well_on(ranks, settings("run", saving));
+    expect_as_one("one", "run", 2e-6);
+  }
+}
+
+TEST_F(RanksTest, APartOfSharedStatesThatIsMissingIsNamed) {
+  const Settings sharing{"output.save_steps=2", "output.keep=9", "distributed.sharding=optimizer"};
+  train_well_on(2, settings("run", sharing));
+  std::filesystem::remove(folder() / "run/checkpoints/step-6/trainer_state/optimizer-00002-of-00002.safetensors");
+  Settings longer = sharing;
+  longer.insert(longer.end(), {"training.max_steps=8", "training.resume=changed"});
+  for (const int ranks : {1, 2}) {
+    const Result result = train_on(ranks, settings("run", longer));
+    EXPECT_EQ(result.exit_code, 4) << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("optimizer-00002-of-00002.safetensors: is missing"), HasSubstr("step-4")));
+    EXPECT_EQ(errors_in(result), 1) << result.err;
+  }
+}
+
+TEST_F(RanksTest, ConflictsOfWholeGradientsAndSharedStatesAreRefused) {
+  const Settings both{"distributed.sharding=optimizer", "training.gradient_conflicts=pcgrad"};
+  const Result result = train_on(2, settings("run", both));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("PCGrad compares whole gradients"));
 }
 
 TEST_F(RanksTest, OneFolderIsWrittenByTheFirst) {

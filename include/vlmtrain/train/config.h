@@ -7,6 +7,7 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/shard.h"
 #include "vlmtrain/nn/quantization.h"
 #include "vlmtrain/planner/options.h"
 
@@ -67,6 +68,11 @@ enum class OutputDtype { kAuto, kFp32, kBf16, kFp16 };
 /// Whether training goes on while a checkpoint is written.
 enum class AsyncSave { kAuto, kTrue, kFalse };
 
+/// Section `distributed`: what ranks share.
+struct DistributedOptions {
+  Auto<engine::Sharding> sharding = engine::Sharding::kNone;
+};
+
 struct OutputOptions {
   std::string dir;
   OutputDtype dtype = OutputDtype::kAuto;
@@ -92,6 +98,7 @@ struct Config {
   EvaluationOptions evaluation;
   planner::MemoryOptions memory;
   OutputOptions output;
+  DistributedOptions distributed;
 };
 
 /// The options of all sections, bound to `config`, which must outlive the table.

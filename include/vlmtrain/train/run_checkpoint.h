@@ -9,6 +9,7 @@
 
 #include "vlmtrain/data/ledger.h"
 #include "vlmtrain/data/order.h"
+#include "vlmtrain/engine/consensus.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/models/weights_to_save.h"
 
@@ -82,9 +83,14 @@ class RunCheckpoints {
   /// thread, while no other uses this. Errors as io/atomic.h, and where the run's folder is gone: it is not made again,
   /// since all else that the run writes would be missing there.
   std::filesystem::path write(const CheckpointContent& content);
+  /// The same by all ranks of `consensus` at once, each with its `shard` of the optimizer's state: the first writes the
+  /// checkpoint and its part, all others their parts into it. Its folder has its name when all are whole.
+  std::filesystem::path write_parts(const CheckpointContent& content, const engine::Shard& shard,
+                                    const engine::Consensus& consensus);
 
  private:
   void check_folder() const;
+  void committed(std::optional<int64_t> best_step);
   void remove_old(std::optional<int64_t> best_step);
   void remove(const std::filesystem::path& checkpoint);
 
