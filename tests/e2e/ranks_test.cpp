@@ -60,9 +60,10 @@ class RanksTest : public CommandTest {
       for (const char* key : {"step", "epoch", "tokens", "label_tokens", "images", "samples", "skipped"}) {
         EXPECT_EQ(found[i][key], expected[i][key]) << key << " of step " << i + 1;
       }
-      for (const char* key : {"loss", "grad_norm"}) {
+      // One process that is cut otherwise has norms as far apart (docs/benchmarks/ranks.md).
+      for (const auto& [key, rounding] : {std::pair{"loss", tolerance}, {"grad_norm", 5 * tolerance}}) {
         const double value = expected[i][key];
-        EXPECT_NEAR(found[i][key].get<double>(), value, tolerance * std::abs(value)) << key << " of step " << i + 1;
+        EXPECT_NEAR(found[i][key].get<double>(), value, rounding * std::abs(value)) << key << " of step " << i + 1;
       }
     }
     const auto drawn = step_lines(one + "/samples.jsonl"), elsewhere = step_lines(several + "/samples.jsonl");
