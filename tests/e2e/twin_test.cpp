@@ -67,10 +67,14 @@ TEST_F(TwinTest, ForeseesEveryStepToTheByte) {
   EXPECT_EQ(twin["worst_error"], 0.0);
 }
 
+class TwinOfARank : public TwinTest, public testing::WithParamInterface<const char*> {};
+
 /// Two processes, each with a virtual card and a twin, whose samples differ: rank 1 says the same in its log.
-TEST_F(TwinTest, EachRankHasItsOwn) {
-  const Result result = train_on_card({"training.global_batch_size=8", "training.micro_batch_size=2",
-                                       "training.max_steps=8", "output.report=false", "--launch", "2"});
+TEST_P(TwinOfARank, ForeseesItsSteps) {
+  const std::string sharding = GetParam();
+  const Result result =
+      train_on_card({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=8",
+                     "output.report=false", "distributed.sharding=" + sharding, "--launch", "2"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 8U);
   for (const auto& step : steps()) {
@@ -83,10 +87,20 @@ TEST_F(TwinTest, EachRankHasItsOwn) {
   EXPECT_EQ(plan()["measured"]["twin"]["foreseen_steps"], 8);
   const std::string second = read_text(folder() / kVirtualRun / "rank-1.log");
   EXPECT_THAT(second, AllOf(HasSubstr("twin: 8 of 8 steps foreseen"), HasSubstr("within 0.00 %")));
-  // What they added up is what the plan says that they do.
-  const auto told = plan()["communication"];
-  EXPECT_THAT(second, HasSubstr("in " + std::to_string(told["calls_per_step"].get<int>()) + ".0 sums a step"));
+  // What they added up and gathered is what the plan says that they do.
+  EXPECT_EQ(plan()["sharding"], sharding);
+  const int calls = plan()["communication"]["calls_per_step"];
+  if (sharding == "none") {
+    EXPECT_THAT(second, HasSubstr("in " + std::to_string(calls) + ".0 sums a step"));
+  } else {
+    EXPECT_EQ(calls, 5);
+    EXPECT_THAT(second, AllOf(HasSubstr("in 3.0 sums a step"), HasSubstr("in 1.0 reduce-scatters a step"),
+                              HasSubstr("in 1.0 all-gathers a step")));
+  }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sharing, TwinOfARank, testing::Values("none", "optimizer"),
+                         [](const auto& instance) { return std::string(instance.param); });
 
 TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {
   const std::string limit = "memory.limit_gb=" + limit_between();
