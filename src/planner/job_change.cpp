@@ -93,8 +93,7 @@ nn::LoraSettings adapters(const models::FrozenParts& frozen, int64_t rank) {
 std::vector<JobChange> numeric_changes(const RemedyRehearsal::Asked& asked) {
   return changes(
       asked, share_optimizer_states, [&](JobChange& change) { return compute_in_16_bits(asked, change); },
-      shrink_optimizer_states,
-      [](JobChange& change) { return hold_in(nn::Quantization::kInt8, change); },
+      shrink_optimizer_states, [](JobChange& change) { return hold_in(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return hold_in(nn::Quantization::kNf4, change); });
 }
 
