@@ -81,8 +81,9 @@ void RunSaver::save_together() {
   is_saving_ = true;
   const auto folder = [this] {
     const WaitingTime waiting(seconds_);
-    if (config_.output.async_save == AsyncSave::kTrue)
+    if (config_.output.async_save == AsyncSave::kTrue) {
       say_why_not("ranks that share the optimizer's state write it together");
+    }
     const auto all = content(ChangingValues::kInPlace);
     return run_.checkpoints.write_parts(all, run_.training->optimizer.shard(), ranks_.consensus());
   }();

@@ -37,6 +37,8 @@ class RunSaver {
   /// The run as it is now; `goes_on`: further steps follow. Waits for the checkpoint before, if that is being written.
   /// REQUIRES: all steps so far have been reported.
   void save(bool goes_on);
+  /// Whether all ranks write a checkpoint together, so that all have to call save() for it.
+  bool shares_state() const;
   /// Whether nothing has happened since save(), or since the checkpoint that the run went on from.
   bool is_saved() const { return saved_step_ == run_.state.step; }
 
@@ -66,7 +68,6 @@ class RunSaver {
   /// False where it has to be written before the next step.
   bool save_meanwhile();
   bool has_room_for_copies();
-  bool shares_state() const;
   int64_t bytes_in_background() const;
   void say_why_not(const std::string& reason);
   CheckpointContent content(ChangingValues values) const;

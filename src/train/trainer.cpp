@@ -246,7 +246,7 @@ class Trainer {
       // 4. Evaluate.
       if (run_.state.evaluation.is_due) pending_->report.metrics.evaluation = evaluate_now();
       const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
-      const bool saves = is_save_step() || (is_best && config_.output.keep_best);
+      const bool saves = all_save(is_save_step() || (is_best && config_.output.keep_best));
       if (device_.is_cpu() || saves || pending_->report.metrics.evaluation) finish_pending();
       // 5. Save, and tell of what was written meanwhile.
       saver_.look();
@@ -305,10 +305,13 @@ class Trainer {
   void make_up_evaluation() {
     if (!run_.state.evaluation.is_due || is_to_stop()) return;
     const auto evaluation = evaluate_now();
-    if (!evaluation) return;
-    callbacks_.late_evaluation(run_.state.step, *evaluation);
-    save();
+    if (evaluation) callbacks_.late_evaluation(run_.state.step, *evaluation);
+    if (all_save(evaluation.has_value())) save();
   }
+
+  /// Where all ranks write a checkpoint together, whether the first one wants it: numbers of an evaluation may differ
+  /// by rounding, and not all are stopped in the middle of one.
+  bool all_save(bool own) const { return saver_.shares_state() ? consensus_.any(own && ranks_.writes()) : own; }
 
   /// Nothing where a stop was asked for meanwhile.
   std::optional<report::EvaluationMetrics> evaluate_now() {
