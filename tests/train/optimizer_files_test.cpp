@@ -1,0 +1,64 @@
+#include "train/optimizer_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+
+namespace vlmtrain::train {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class OptimizerFilesTest : public io::TemporaryFolderTest {
+ protected:
+  void put_part(int64_t rank, int64_t count) const {
+    io::write_file(folder() / optimizer_file_name(rank, count), "a part");
+  }
+  std::string refusal() const {
+    try {
+      optimizer_files(folder());
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      return error.what();
+    }
+    ADD_FAILURE() << "they were taken";
+    return {};
+  }
+};
+
+TEST_F(OptimizerFilesTest, AreOneOrAsManyAsTheirNamesSay) {
+  EXPECT_THAT(optimizer_files(folder()), ElementsAre(folder() / "optimizer.safetensors")) << "the one that is missing";
+  for (const int64_t rank : {1, 0, 2}) put_part(rank, 3);
+  EXPECT_THAT(optimizer_files(folder()), ElementsAre(folder() / "optimizer-00001-of-00003.safetensors",
+                                                     folder() / "optimizer-00002-of-00003.safetensors",
+                                                     folder() / "optimizer-00003-of-00003.safetensors"));
+}
+
+TEST_F(OptimizerFilesTest, OneThatIsMissingIsNamed) {
+  put_part(2, 3);
+  EXPECT_THAT(refusal(), HasSubstr("optimizer-00001-of-00003.safetensors: is missing, one of the 3 parts"));
+}
+
+TEST_F(OptimizerFilesTest, TwoStatesAreRefused) {
+  put_part(0, 1);
+  for (const int64_t rank : {0, 1}) put_part(rank, 2);
+  EXPECT_THAT(refusal(), HasSubstr("in 2 parts and a whole one"));
+  put_part(0, 4);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("in 2 parts and one in 4")));
+}
+
+TEST_F(OptimizerFilesTest, OtherNamesAreNoParts) {
+  for (const char* name : {"optimizer-00000-of-00002.safetensors", "optimizer-00003-of-00002.safetensors",
+                           "optimizer-1-of-2.safetensors", "optimizer-00001-of-00002.safetensors.bak"}) {
+    io::write_file(folder() / name, "something else");
+  }
+  EXPECT_THAT(optimizer_files(folder()), ElementsAre(folder() / "optimizer.safetensors"));
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
