@@ -135,6 +135,7 @@ train::Config config_of(const PlanArguments& arguments) {
     throw usage_error("--world-size {} on --nodes {}: each machine has as many ranks; choose a multiple of the nodes",
                       arguments.world_size, arguments.nodes);
   }
+  train::check_sharding(config, arguments.world_size);
   const bool default_job = config.model.path.empty();
   if (default_job) config.model.path = kDefaultModel;
   const bool no_rank = config.lora.rank == 0 && config.model.adapter.empty();

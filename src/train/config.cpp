@@ -5,6 +5,7 @@
 
 #include "train/other_trainers.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 
 namespace vlmtrain::train {
 
@@ -220,8 +221,22 @@ void check_micro_batch(const Config& config) {
       *size, global);
 }
 
+void check_sharding(const Config& config, int64_t world_size) {
+  if (config.distributed.sharding != engine::Sharding::kOptimizer) return;
+  if (world_size == 1) {
+    spdlog::info("distributed.sharding: one rank has nothing to share");
+    return;
+  }
+  if (config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
+    throw usage_error(
+        "distributed.sharding=optimizer and training.gradient_conflicts=pcgrad: PCGrad compares whole gradients, of "
+        "which a rank has a part then; choose distributed.sharding=none");
+  }
+}
+
 void check_ranks(const Config& config, int64_t world_size) {
   const int64_t global = config.training.global_batch_size;
+  check_sharding(config, world_size);
   if (world_size == 1) return;
   if (global % world_size != 0) {
     const int64_t below = global / world_size * world_size;
@@ -236,12 +251,6 @@ void check_ranks(const Config& config, int64_t world_size) {
         "training.micro_batch_size: {} does not divide the {} samples that each of {} ranks has of a global batch of "
         "{}; choose a divisor of it, or auto",
         *micro, global / world_size, world_size, global);
-  }
-  const bool shares = config.distributed.sharding != engine::Sharding::kNone;
-  if (shares && config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
-    throw usage_error(
-        "distributed.sharding and training.gradient_conflicts=pcgrad: PCGrad compares whole gradients, of which a rank "
-        "has a part then; choose distributed.sharding=none");
   }
   if (config.training.balance.global_batch_tokens) {
     throw usage_error(

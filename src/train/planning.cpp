@@ -41,7 +41,8 @@ planner::PlanRequest plan_request(const Config& config, planner::Job job, planne
                                   planner::Workload workload) {
   return {.model = config.model.path,
           .job = std::move(job),
-          .chooses_sharding = !config.distributed.sharding,
+          .chooses_sharding = !config.distributed.sharding &&
+                              config.training.balance.gradient_conflicts != engine::GradientConflicts::kPcGrad,
           .card = std::move(card),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,

@@ -119,6 +119,9 @@ int64_t largest_micro_batch(const Config& config, int64_t world_size = 1);
 /// samples that it could.
 void check_micro_batch(const Config& config);
 
+/// Throws UserError (kUsage) where so many ranks cannot share what it says; the log says that one has nothing to share.
+void check_sharding(const Config& config, int64_t world_size);
+
 /// Throws UserError (kUsage) where so many ranks cannot train on it: each has an equal part of the global batch.
 void check_ranks(const Config& config, int64_t world_size);
 
