@@ -6,14 +6,19 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <tuple>
 #include <vector>
+
+#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::planner {
 
@@ -30,8 +35,7 @@ at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std:
                             std::optional<std::string_view> /*algorithm*/) {
   const at::Tensor rows = a.contiguous();
   at::Tensor result = at::empty({a.size(0), b.size(0)}, a.options());
-  // oneDNN lays the second factor out as its kernels want it.
-  const at::Tensor packed = contiguous_like(b);
+  const at::Tensor packed = repacked_factors(a.scalar_type()) > 0 ? contiguous_like(b) : at::Tensor();
   return result;
 }
 
@@ -107,14 +111,24 @@ at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor&
   return contiguous_like(gradient);
 }
 
-/// What a thread of the flash kernel holds: scores of a block of queries and keys, and sums over them.
-at::Tensor flash_buffers(const at::Tensor& query, const at::Tensor& key, int64_t scores) {
-  constexpr int64_t kMostQueries = 256;
+/// A block of rows that a thread of the flash kernels takes at a time (LibTorch's FlashAttentionKernel.cpp).
+struct FlashBlock {
+  int64_t queries, keys;
+};
+
+FlashBlock flash_block(const at::Tensor& query, const at::Tensor& key) {
   constexpr int64_t kMostKeys = 512;
-  const int64_t queries = std::min(kMostQueries, query.size(2));
-  const int64_t keys = std::min(kMostKeys, key.size(2));
-  const int64_t each = scores * queries * keys + queries * (query.size(3) + 2);
-  return at::empty({at::get_num_threads(), each}, query.options().dtype(at::kFloat));
+  const int64_t rows = query.size(2);
+  const int64_t most_queries = rows >= 768 ? 256 : rows >= 192 ? 64 : 32;
+  return {.queries = std::min(most_queries, rows), .keys = std::min(kMostKeys, key.size(2))};
+}
+
+/// fp32 elements of each thread: `scores` blocks of scores, and beside them what sums take. 16-bit inputs have each
+/// block of scores in their own type, too.
+at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t scores, int64_t sums) {
+  const int64_t of_a_block = block.queries * block.keys;
+  const int64_t rounded = query.element_size() < 4 ? of_a_block / 2 : 0;
+  return at::empty({at::get_num_threads(), scores * (of_a_block + rounded) + sums}, query.options().dtype(at::kFloat));
 }
 
 /// query [batch, heads, rows, head_dim]
@@ -125,7 +139,8 @@ std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, cons
   const int64_t batch = query.size(0), heads = query.size(1), rows = query.size(2);
   const at::Tensor output = at::empty({batch, rows, heads, query.size(3)}, query.options());
   const at::Tensor log_sums = at::empty({batch, rows, heads}, query.options().dtype(at::kFloat));
-  const at::Tensor buffers = flash_buffers(query, key, /*scores=*/1);
+  const FlashBlock block = flash_block(query, key);
+  const at::Tensor buffers = flash_buffers(query, block, /*scores=*/1, block.queries * (query.size(3) + 2));
   return {output.transpose(1, 2), log_sums.transpose(1, 2)};
 }
 
@@ -137,7 +152,7 @@ Three flash_attention_backward(const at::Tensor& /*gradient*/, const at::Tensor&
     return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
   };
   Three result{rows_first(query), rows_first(key), rows_first(value)};
-  const at::Tensor buffers = flash_buffers(query, key, /*scores=*/2);
+  const at::Tensor buffers = flash_buffers(query, flash_block(query, key), /*scores=*/2, /*sums=*/0);
   return result;
 }
 
@@ -166,7 +181,22 @@ class Kernels {
   torch::Library library_;
 };
 
+int64_t count_repacked_factors(at::ScalarType dtype) {
+  constexpr int64_t kSide = 64;
+  const at::Tensor factor = at::ones({kSide, kSide}, dtype);
+  memory::FaultInjection allocations;
+  const at::Tensor product = nn::matmul_transposed(factor, factor);
+  return allocations.peak_bytes() / static_cast<int64_t>(product.nbytes()) - 1;
+}
+
 }  // namespace
+
+int64_t repacked_factors(at::ScalarType dtype) {
+  static const std::map<at::ScalarType, int64_t> counts{{at::kFloat, count_repacked_factors(at::kFloat)},
+                                                        {at::kBFloat16, count_repacked_factors(at::kBFloat16)}};
+  const auto found = counts.find(dtype);
+  return found == counts.end() ? 0 : found->second;
+}
 
 void describe_cpu_kernels() {
   static const auto* const described = [] {

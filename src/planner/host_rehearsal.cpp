@@ -5,9 +5,9 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,36 +22,59 @@ namespace {
 constexpr std::string_view kConvertingOperations[] = {"aten::add", "aten::add_", "aten::sub", "aten::sub_",
                                                       "aten::mul", "aten::mul_", "aten::div", "aten::div_"};
 
-/// The copies, for as long as the operation goes on.
-struct ConvertedInputs final : at::ObserverContext {
+/// Products of matrices.
+constexpr std::string_view kProducts[] = {"aten::mm", "aten::addmm", "aten::bmm"};
+
+/// Copies of inputs, for as long as the operation goes on.
+struct CopiedInputs final : at::ObserverContext {
   std::vector<at::Tensor> copies;
 };
 
-std::unique_ptr<at::ObserverContext> convert_inputs(const at::RecordFunction& function) {
-  const std::string_view name = function.name();
-  if (std::ranges::find(kConvertingOperations, name) == std::end(kConvertingOperations)) return nullptr;
-  const auto inputs = function.inputs();
-  if (inputs.size() < 2 || !inputs[0].isTensor() || !inputs[1].isTensor()) return nullptr;
-  const std::array tensors{inputs[0].toTensor(), inputs[1].toTensor()};
-  if (!tensors[0].is_meta() || tensors[0].scalar_type() == tensors[1].scalar_type()) return nullptr;
-  const at::ScalarType common = at::result_type(tensors[0], tensors[1]);
-  auto converted = std::make_unique<ConvertedInputs>();
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.scalar_type() != common) {
-      converted->copies.push_back(at::empty(tensor.sizes(), tensor.options().dtype(common)));
-    }
-  }
-  return converted;
+bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
 }
 
-class ConversionsCounted {
+std::unique_ptr<CopiedInputs> converted(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == b.scalar_type()) return nullptr;
+  const at::ScalarType common = at::result_type(a, b);
+  auto copied = std::make_unique<CopiedInputs>();
+  for (const at::Tensor& tensor : {a, b}) {
+    if (tensor.scalar_type() != common) {
+      copied->copies.push_back(at::empty(tensor.sizes(), tensor.options().dtype(common)));
+    }
+  }
+  return copied;
+}
+
+std::unique_ptr<CopiedInputs> repacked(const at::Tensor& a, const at::Tensor& b) {
+  const int64_t count = repacked_factors(a.scalar_type());
+  if (a.scalar_type() == at::kFloat || count == 0) return nullptr;  // fp32: MKL, which has memory of its own
+  auto copied = std::make_unique<CopiedInputs>();
+  copied->copies.push_back(at::empty(b.sizes(), b.options()));
+  if (count > 1) copied->copies.push_back(at::empty(a.sizes(), a.options()));
+  return copied;
+}
+
+std::unique_ptr<at::ObserverContext> copy_inputs(const at::RecordFunction& function) {
+  const std::string_view name = function.name();
+  const bool is_product = is_one_of(name, kProducts);
+  if (!is_product && !is_one_of(name, kConvertingOperations)) return nullptr;
+  const auto inputs = function.inputs();
+  const size_t first = name == "aten::addmm" ? 1 : 0;  // behind what is added
+  if (inputs.size() < first + 2 || !inputs[first].isTensor() || !inputs[first + 1].isTensor()) return nullptr;
+  const at::Tensor a = inputs[first].toTensor(), b = inputs[first + 1].toTensor();
+  if (!a.is_meta()) return nullptr;
+  return is_product ? repacked(a, b) : converted(a, b);
+}
+
+class CopiesCounted {
  public:
-  ConversionsCounted()
+  CopiesCounted()
       : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(convert_inputs).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {}
-  ~ConversionsCounted() { at::removeCallback(handle_); }
-  ConversionsCounted(const ConversionsCounted&) = delete;
-  ConversionsCounted& operator=(const ConversionsCounted&) = delete;
+            at::RecordFunctionCallback(copy_inputs).needsInputs(true).scopes({at::RecordScope::FUNCTION}))) {}
+  ~CopiesCounted() { at::removeCallback(handle_); }
+  CopiesCounted(const CopiesCounted&) = delete;
+  CopiesCounted& operator=(const CopiesCounted&) = delete;
 
  private:
   at::CallbackHandle handle_;
@@ -73,7 +96,7 @@ StepPeaks HostRehearsal::evaluate(const EvaluatedBatch& batch) {
   memory_.reset_peak();
   const int64_t small_bytes = memory_.small_live_bytes();
   {
-    const ConversionsCounted conversions;
+    const CopiesCounted copies;
     run_.evaluate(batch);
   }
   return {memory_.peak_bytes(), memory_.peak_bytes() + memory_.small_peak_bytes() - small_bytes};
@@ -89,7 +112,7 @@ Outcome HostRehearsal::step(const engine::StepLayout& layout, const std::vector<
   memory_.reset_peak();
   const int64_t small_bytes = memory_.small_live_bytes();
   {
-    const ConversionsCounted conversions;
+    const CopiesCounted copies;
     run_.step(samples, layout);
   }
   Outcome outcome;

@@ -58,8 +58,9 @@ struct CaseJob {
 
 class HostRehearsalOfCase : public testing::TestWithParam<std::string> {};
 
-/// The models are so small that tables and single buffers are a good part of the whole. Too little is what ends a run.
-constexpr double kTooLittle = -0.05;
+/// The models are so small that tables and single buffers are a good part of the whole, and what kernels take beside
+/// their results differs with the processor's instructions.
+constexpr double kTooLittle = -0.1;
 constexpr double kTooMuch = 0.1;
 const auto kIsTrue = testing::AllOf(testing::Gt(kTooLittle), testing::Lt(kTooMuch));
 
