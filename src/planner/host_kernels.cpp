@@ -30,6 +30,8 @@ at::Tensor contiguous_like(const at::Tensor& x) {
   return at::empty(x.sizes(), x.options());
 }
 
+// The dispatcher takes kernels whose parameters are of its own types only: by value.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& /*bias*/,
                             std::string_view /*attr*/, c10::List<std::optional<at::Scalar>> /*scalars*/,
                             std::optional<std::string_view> /*algorithm*/) {
@@ -38,6 +40,7 @@ at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std:
   const at::Tensor packed = repacked_factors(a.scalar_type()) > 0 ? contiguous_like(b) : at::Tensor();
   return result;
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 at::Tensor index_select(const at::Tensor& x, int64_t dim, const at::Tensor& index) {
   std::vector<int64_t> sizes = x.sizes().vec();
@@ -100,10 +103,12 @@ Three native_layer_norm_backward(const at::Tensor& /*gradient*/, const at::Tenso
   return result;
 }
 
+// NOLINTBEGIN(performance-unnecessary-value-param)
 at::Tensor embedding_dense_backward(const at::Tensor& gradient, const at::Tensor& /*indices*/, c10::SymInt rows,
                                     c10::SymInt /*padding*/, bool /*scale_by_frequency*/) {
   return at::empty({rows.expect_int(), gradient.size(-1)}, gradient.options());
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor& /*mask*/, double /*scale*/) {
   at::Tensor masked = contiguous_like(gradient);
