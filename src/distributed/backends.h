@@ -9,6 +9,8 @@ namespace vlmtrain::distributed {
 struct Collectives::Backends {
   c10::intrusive_ptr<c10d::Backend> host{};
   c10::intrusive_ptr<c10d::Backend> device{};
+
+  c10d::Backend& of(const at::Tensor& values) const { return values.is_cpu() ? *host : *device; }
 };
 
 }  // namespace vlmtrain::distributed

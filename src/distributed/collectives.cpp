@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <deque>
+#include <map>
 #include <thread>
 #include <utility>
 
 #include "distributed/backends.h"
 #include "distributed/waiting_time.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/unwatched.h"
 
 namespace vlmtrain::distributed {
 
@@ -59,46 +60,62 @@ void count(Traffic& traffic, const at::Tensor& values) {
 
 class Collectives::UnderWay {
  public:
-  explicit UnderWay(Backends backends) : backends_(std::move(backends)) {}
+  explicit UnderWay(const Backends& all) : all_(all), group_(all) {}
 
   /// A group with calls under way waits for them as it goes, and a lost rank will not come; else it closes its
   /// connections, by which the others see that this rank ends.
   ~UnderWay() {
-    if (!is_broken_ && sums_.empty() && gathers_.empty()) {
-      if (backends_.device) backends_.device->shutdown();
-      return;
+    const bool is_over = !is_broken_ && sums_.empty() && gathers_.empty();
+    for (Backends* const backends : {&copies_, &group_, &all_}) {
+      if (is_over) {
+        if (backends->device && (backends == &all_ || backends->device != all_.device)) backends->device->shutdown();
+      } else {
+        static_cast<void>(backends->host.release());
+        static_cast<void>(backends->device.release());
+      }
     }
-    static_cast<void>(backends_.host.release());
-    static_cast<void>(backends_.device.release());
   }
   UnderWay(const UnderWay&) = delete;
   UnderWay& operator=(const UnderWay&) = delete;
 
-  c10d::Backend& host() { return *backends_.host; }
-  void connect_device(c10::intrusive_ptr<c10d::Backend> device) { backends_.device = std::move(device); }
+  const Backends& all() const { return all_; }
+  const Backends& group() const { return group_; }
+  const Backends& copies() const { return copies_; }
 
-  void begin_sum(at::Tensor values) {
-    c10d::Backend& backend = backend_of(values);
-    std::vector<at::Tensor> tensors{std::move(values)};
-    sums_.push_back(backend.allreduce(tensors));
+  void share_in_groups(Backends group, Backends copies) {
+    group_ = std::move(group);
+    copies_ = std::move(copies);
+  }
+
+  void connect_device(Backends all, Backends group, Backends copies) {
+    all_.device = std::move(all.device);
+    group_.device = group.device ? std::move(group.device) : all_.device;
+    copies_.device = std::move(copies.device);
+  }
+
+  void begin_sum(const Backends& ranks, at::Tensor values) {
+    device_ = values.device();
+    std::vector<at::Tensor> tensors{values};
+    sums_.push_back(ranks.of(values).allreduce(tensors));
   }
 
   void begin_sum_of_parts(at::Tensor values) {
+    device_ = values.device();
     at::Tensor own = own_part(values);
-    sums_.push_back(backend_of(values)._reduce_scatter_base(own, values));
+    sums_.push_back(group_.of(values)._reduce_scatter_base(own, values));
   }
 
-  void begin_gather(at::Tensor parts) {
-    at::Tensor own = own_part(parts);
-    gathers_.push_back(backend_of(parts)._allgather_base(parts, own));
+  int64_t begin_gather(at::Tensor all, at::Tensor own) {
+    device_ = all.device();
+    gathers_.emplace(next_gather_, group_.of(all)._allgather_base(all, own));
+    return next_gather_++;
   }
 
-  void finish_gather() {
-    VLMTRAIN_CHECK(!gathers_.empty(), "no parts of ranks are under way");
-    const auto gather = std::move(gathers_.front());
-    gathers_.pop_front();
+  void finish_gather(int64_t ticket) {
+    const auto gather = gathers_.extract(ticket);
+    VLMTRAIN_CHECK(!gather.empty(), "parts of ranks that are not under way");
     waiting_.begin(device_);
-    gather->wait();
+    gather.mapped()->wait();
     waiting_.end(device_);
   }
 
@@ -109,51 +126,57 @@ class Collectives::UnderWay {
     waiting_.end(device_);
   }
 
+  at::Tensor own_part(const at::Tensor& values) const {
+    const int64_t part = values.numel() / group_.host->getSize();
+    return values.narrow(0, group_.host->getRank() * part, part);
+  }
+
   at::Tensor gather(at::Tensor own) {
-    at::Tensor all = at::empty({backends_.host->getSize() * own.numel()}, own.options());
-    backends_.host->_allgather_base(all, own)->wait();
+    at::Tensor all = at::empty({all_.host->getSize() * own.numel()}, own.options());
+    all_.host->_allgather_base(all, own)->wait();
     return all;
   }
 
   double waited_seconds() { return waiting_.seconds(); }
   bool are_waits_over() { return waiting_.is_over(); }
-  bool has_device() const { return backends_.device.defined(); }
+  bool has_device() const { return all_.device.defined(); }
   void set_broken() { is_broken_ = true; }
 
  private:
-  c10d::Backend& backend_of(const at::Tensor& values) {
-    device_ = values.device();
-    return values.is_cpu() ? *backends_.host : *backends_.device;
-  }
-
-  at::Tensor own_part(const at::Tensor& values) const {
-    const int64_t part = values.numel() / backends_.host->getSize();
-    return values.narrow(0, backends_.host->getRank() * part, part);
-  }
-
-  Backends backends_;
+  Backends all_, group_, copies_;  // the group is all, and there are no copies, unless ranks share in groups
   std::vector<c10::intrusive_ptr<c10d::Work>> sums_;
-  std::deque<c10::intrusive_ptr<c10d::Work>> gathers_;
+  std::map<int64_t, c10::intrusive_ptr<c10d::Work>> gathers_;  // by ticket
+  int64_t next_gather_ = 0;
   at::Device device_ = at::kCPU;  // of these
   WaitingTime waiting_;
   bool is_broken_ = false;
 };
 
 Collectives::Collectives(Backends backends, OnBroken on_broken)
-    : under_way_(std::make_unique<UnderWay>(std::move(backends))), on_broken_(std::move(on_broken)) {}
+    : under_way_(std::make_unique<UnderWay>(backends)), on_broken_(std::move(on_broken)) {}
 
 Collectives::~Collectives() = default;
 
 int64_t Collectives::world_size() const {
-  return under_way_->host().getSize();
+  return under_way_->all().host->getSize();
 }
 
-void Collectives::connect_device(Backends backends) {
-  under_way_->connect_device(std::move(backends.device));
+int64_t Collectives::group_size() const {
+  return under_way_->group().host->getSize();
+}
+
+void Collectives::share_in_groups(Backends group, Backends copies) {
+  under_way_->share_in_groups(std::move(group), std::move(copies));
+}
+
+void Collectives::connect_device(Backends all, Backends group, Backends copies) {
+  under_way_->connect_device(std::move(all), std::move(group), std::move(copies));
 }
 
 template <class Act>
 void Collectives::guarded(const Act& act) {
+  // Gloo copies what it adds up.
+  const memory::Unwatched unwatched;
   try {
     act();
   } catch (const std::exception& error) {
@@ -163,17 +186,34 @@ void Collectives::guarded(const Act& act) {
   }
 }
 
-void Collectives::begin_sum(const at::Tensor& values) {
+void Collectives::check_place(const at::Tensor& values) const {
   VLMTRAIN_CHECK(values.is_contiguous(), "sums of ranks are of contiguous values");
   VLMTRAIN_CHECK(values.is_cpu() || under_way_->has_device(), "the ranks' devices are not connected");
+}
+
+void Collectives::begin_sum(const at::Tensor& values) {
+  check_place(values);
   count(summed_, values);
-  guarded([&] { under_way_->begin_sum(values); });
+  guarded([&] { under_way_->begin_sum(under_way_->all(), values); });
+}
+
+void Collectives::begin_sum_in_group(const at::Tensor& values) {
+  check_place(values);
+  count(summed_, values);
+  guarded([&] { under_way_->begin_sum(under_way_->group(), values); });
+}
+
+void Collectives::begin_sum_of_copies(const at::Tensor& values) {
+  if (!under_way_->copies().host) return;
+  check_place(values);
+  count(summed_, values);
+  guarded([&] { under_way_->begin_sum(under_way_->copies(), values); });
 }
 
 void Collectives::check_parts(const at::Tensor& values) const {
-  VLMTRAIN_CHECK(values.is_contiguous() && values.dim() == 1 && values.numel() % world_size() == 0,
-                 "{} values in parts of {} ranks", values.numel(), world_size());
-  VLMTRAIN_CHECK(values.is_cpu() || under_way_->has_device(), "the ranks' devices are not connected");
+  check_place(values);
+  VLMTRAIN_CHECK(values.dim() == 1 && values.numel() % group_size() == 0, "{} values in parts of {} ranks",
+                 values.numel(), group_size());
 }
 
 void Collectives::begin_sum_of_parts(const at::Tensor& values) {
@@ -182,14 +222,23 @@ void Collectives::begin_sum_of_parts(const at::Tensor& values) {
   guarded([&] { under_way_->begin_sum_of_parts(values); });
 }
 
-void Collectives::begin_gather(const at::Tensor& parts) {
+int64_t Collectives::begin_gather(const at::Tensor& parts) {
   check_parts(parts);
-  count(gathered_, parts);
-  guarded([&] { under_way_->begin_gather(parts); });
+  return begin_gather(parts, under_way_->own_part(parts));
 }
 
-void Collectives::finish_gather() {
-  guarded([&] { under_way_->finish_gather(); });
+int64_t Collectives::begin_gather(const at::Tensor& all, const at::Tensor& own) {
+  check_parts(all);
+  VLMTRAIN_CHECK(own.is_contiguous() && own.numel() * group_size() == all.numel(), "{} of {} values of each rank",
+                 own.numel(), all.numel());
+  count(gathered_, all);
+  int64_t ticket = 0;
+  guarded([&] { ticket = under_way_->begin_gather(all, own); });
+  return ticket;
+}
+
+void Collectives::finish_gather(int64_t ticket) {
+  guarded([&] { under_way_->finish_gather(ticket); });
 }
 
 void Collectives::finish_sums() {

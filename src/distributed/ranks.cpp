@@ -89,10 +89,12 @@ class Meeting {
   std::vector<std::string> all_;
 };
 
-/// Of a connection that is lost c10d says no more than Failure, in many lines.
+/// Of a connection that is lost c10d says no more than Failure, in many lines. Its record of the last calls is
+/// nobody's: it takes time in each, and is not safe where ranks are threads of one process, as in tests.
 void quieten_c10d() {
   constexpr int kErrorsOnly = 2;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrorsOnly;
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
 }
 
 }  // namespace
@@ -107,27 +109,63 @@ class Ranks::Group {
       : launch_(launch),
         texts_(launch, launch.rank == 0, settings.to_meet),
         watch_(launch, settings, Meeting(texts_, launch, settings.to_meet).names()),
-        collectives_({.host = gloo(), .device = {}}, [this](const std::exception& error) { explain(error); }) {}
+        collectives_({.host = gloo(all()), .device = {}}, [this](const std::exception& error) { explain(error); }) {}
 
   Watch& watch() { return watch_; }
   Collectives& collectives() { return collectives_; }
 
-  void connect(at::Device device) { collectives_.connect_device({.host = {}, .device = backend_on(device)}); }
+  void connect(at::Device device) {
+    const auto on_device = [&](const Members& members) {
+      return Collectives::Backends{.host = {}, .device = backend_on(device, members)};
+    };
+    if (group_size_ == launch_.world_size) {
+      collectives_.connect_device(on_device(all()), {}, {});
+    } else {
+      collectives_.connect_device(on_device(all()), on_device(group()), on_device(copies()));
+    }
+  }
+
+  void share_in_groups_of(int64_t count) {
+    VLMTRAIN_CHECK(count > 0 && launch_.world_size % count == 0, "groups of {} of {} ranks", count, launch_.world_size);
+    group_size_ = count;
+    if (count == launch_.world_size) return;
+    collectives_.share_in_groups({.host = gloo(group()), .device = {}}, {.host = gloo(copies()), .device = {}});
+  }
 
  private:
-  c10::intrusive_ptr<c10d::Store> store_named(const char* name) {
+  /// Ranks that tell each other something, and this one among them.
+  struct Members {
+    std::string name;
+    int64_t rank, count;
+  };
+
+  Members all() const { return {.name = "all", .rank = launch_.rank, .count = launch_.world_size}; }
+  Members group() const {
+    const int64_t number = launch_.rank / group_size_;
+    return {.name = fmt::format("group{}", number), .rank = launch_.rank % group_size_, .count = group_size_};
+  }
+  Members copies() const {
+    const int64_t place = launch_.rank % group_size_;
+    return {.name = fmt::format("copies{}", place),
+            .rank = launch_.rank / group_size_,
+            .count = launch_.world_size / group_size_};
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_named(const std::string& name) {
     return c10::make_intrusive<c10d::PrefixStore>(name, c10::intrusive_ptr<c10d::Store>::reclaim_copy(&texts_.store()));
   }
 
-  c10::intrusive_ptr<c10d::Backend> gloo() {
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(store_named("gloo"), rank(), world_size(),
+  c10::intrusive_ptr<c10d::Backend> gloo(const Members& members) {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store_named("gloo/" + members.name),
+                                                       static_cast<int>(members.rank), static_cast<int>(members.count),
                                                        c10d::ProcessGroupGloo::Options::create_default(kNoTimeout));
   }
 
-  c10::intrusive_ptr<c10d::Backend> backend_on(at::Device device) {
+  c10::intrusive_ptr<c10d::Backend> backend_on(at::Device device, const Members& members) {
     VLMTRAIN_CHECK(!device.is_cpu(), "the host is connected from the start");
-    if (vgpu::attached() != nullptr) return c10::make_intrusive<StillBackend>(rank(), world_size());
-    return nccl_backend(store_named("nccl"), rank(), world_size(), device);
+    const auto rank = static_cast<int>(members.rank), count = static_cast<int>(members.count);
+    if (vgpu::attached() != nullptr) return c10::make_intrusive<StillBackend>(rank, count);
+    return nccl_backend(store_named("nccl/" + members.name), rank, count, device);
   }
 
   /// Where a call fails, the reason is another rank's.
@@ -136,17 +174,16 @@ class Ranks::Group {
     throw run_error("the connection to another rank broke: {}", error.what());
   }
 
-  int rank() const { return static_cast<int>(launch_.rank); }
-  int world_size() const { return static_cast<int>(launch_.world_size); }
-
   const Launch& launch_;
+  int64_t group_size_ = launch_.world_size;
   SharedTexts texts_;
   Watch watch_;
   Collectives collectives_;
 };
 
 Ranks::Ranks(const Launch& launch, const RanksSettings& settings) : launch_(launch) {
-  quieten_c10d();
+  static const bool is_quiet = (quieten_c10d(), true);
+  static_cast<void>(is_quiet);
   group_ = std::make_unique<Group>(launch_, settings);
 }
 
@@ -158,6 +195,10 @@ Collectives& Ranks::collectives() {
 
 const Collectives& Ranks::collectives() const {
   return group_->collectives();
+}
+
+void Ranks::share_in_groups_of(int64_t count) {
+  group_->share_in_groups_of(count);
 }
 
 void Ranks::connect(at::Device device) {

@@ -5,9 +5,16 @@
 
 namespace vlmtrain::distributed {
 
-std::unique_ptr<Collectives> virtual_ranks(int64_t world_size, int64_t rank) {
-  const auto backend = c10::make_intrusive<StillBackend>(static_cast<int>(rank), static_cast<int>(world_size));
-  return std::make_unique<Collectives>(Collectives::Backends{.host = backend, .device = backend});
+std::unique_ptr<Collectives> virtual_ranks(int64_t world_size, int64_t rank, int64_t group) {
+  const auto still = [](int64_t place, int64_t size) {
+    const auto backend = c10::make_intrusive<StillBackend>(static_cast<int>(place), static_cast<int>(size));
+    return Collectives::Backends{.host = backend, .device = backend};
+  };
+  auto ranks = std::make_unique<Collectives>(still(rank, world_size));
+  if (group > 0 && group < world_size) {
+    ranks->share_in_groups(still(rank % group, group), still(rank / group, world_size / group));
+  }
+  return ranks;
 }
 
 }  // namespace vlmtrain::distributed

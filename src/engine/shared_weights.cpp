@@ -60,12 +60,13 @@ SharedWeights::~SharedWeights() {
 void SharedWeights::gather(const Consensus& consensus) {
   finish();
   consensus_ = &consensus;
-  for (const auto& bucket : buckets_) consensus.gather_parts(bucket);
+  tickets_.clear();
+  for (const auto& bucket : buckets_) tickets_.push_back(consensus.gather_parts(bucket));
   arrived_ = 0;
 }
 
 void SharedWeights::finish() {
-  for (; arrived_ < buckets_.size(); ++arrived_) consensus_->finish_gather();
+  for (; arrived_ < buckets_.size(); ++arrived_) consensus_->finish_gather(tickets_[arrived_]);
 }
 
 void SharedWeights::wait_for(size_t first_parameter, size_t end_parameter) {
@@ -73,7 +74,7 @@ void SharedWeights::wait_for(size_t first_parameter, size_t end_parameter) {
   const auto wanted = std::max_element(behind_.begin() + static_cast<std::ptrdiff_t>(first_parameter),
                                        behind_.begin() + static_cast<std::ptrdiff_t>(end_parameter));
   const size_t count = wanted == behind_.begin() + static_cast<std::ptrdiff_t>(end_parameter) ? 0 : *wanted;
-  for (; arrived_ < count; ++arrived_) consensus_->finish_gather();
+  for (; arrived_ < count; ++arrived_) consensus_->finish_gather(tickets_[arrived_]);
 }
 
 }  // namespace vlmtrain::engine

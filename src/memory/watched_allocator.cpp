@@ -11,10 +11,14 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/unwatched.h"
 
 namespace vlmtrain::memory {
 
 namespace {
+
+/// How many scopes of Unwatched this thread is in.
+thread_local int unwatched_scopes = 0;
 
 using Watchers = std::vector<std::shared_ptr<AllocationWatcher>>;
 
@@ -44,7 +48,7 @@ class WatchedAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    Watchers watchers = watchers_of_this_thread();
+    Watchers watchers = unwatched_scopes > 0 ? Watchers() : watchers_of_this_thread();
     if (watchers.empty()) return real_->allocate(bytes);
     const auto count = static_cast<int64_t>(bytes);
     take(watchers, count);
@@ -133,6 +137,14 @@ void WatchedAllocator::free(void* address) {
 }
 
 }  // namespace
+
+Unwatched::Unwatched() {
+  ++unwatched_scopes;
+}
+
+Unwatched::~Unwatched() {
+  --unwatched_scopes;
+}
 
 void watch_allocations(std::shared_ptr<AllocationWatcher> watcher) {
   allocator_in_front().watch(std::move(watcher));

@@ -47,6 +47,41 @@ TEST(RanksTest, SumsAndWordsAreThoseOfAll) {
   });
 }
 
+/// Ranks 0 and 1, 2 and 3 have parts of the same; 0 and 2, 1 and 3 have the same part.
+TEST(RanksTest, GroupsHavePartsAndCopies) {
+  as_ranks(4, [](const Launch& launch) {
+    Ranks ranks(launch);
+    ranks.share_in_groups_of(2);
+    const RankConsensus consensus(ranks.collectives());
+    const int64_t place = launch.rank % 2, group = launch.rank / 2;
+    EXPECT_EQ(ranks.collectives().world_size(), 4);
+    EXPECT_EQ(ranks.collectives().group_size(), 2);
+
+    const at::Tensor values = at::full({4}, static_cast<double>(launch.rank + 1));
+    const at::Tensor own = values.narrow(0, 2 * place, 2);
+    consensus.add_up_parts(values);
+    consensus.finish();
+    EXPECT_TRUE(at::equal(own, at::full({2}, group == 0 ? 3.0 : 7.0)));
+    consensus.add_up_copies(own);
+    consensus.finish();
+    EXPECT_TRUE(at::equal(own, at::full({2}, 10.0)));
+    own.fill_(static_cast<double>(launch.rank));
+    consensus.finish_gather(consensus.gather_parts(values));
+    EXPECT_TRUE(at::equal(values.narrow(0, 0, 2), at::full({2}, 2.0 * static_cast<double>(group))));
+    EXPECT_TRUE(at::equal(values.narrow(0, 2, 2), at::full({2}, 2.0 * static_cast<double>(group) + 1)));
+
+    const at::Tensor one = at::full({1}, static_cast<double>(launch.rank));
+    consensus.add_up_in_group(one);
+    consensus.finish();
+    EXPECT_EQ(one.item<float>(), group == 0 ? 1 : 5);
+    const at::Tensor of_all = at::full({1}, 1.0);
+    consensus.add_up(of_all);
+    consensus.finish();
+    EXPECT_EQ(of_all.item<float>(), 4);
+    EXPECT_EQ(consensus.each(std::to_string(launch.rank)), (std::vector<std::string>{"0", "1", "2", "3"}));
+  });
+}
+
 TEST(RanksTest, WhatTheyAgreeOn) {
   as_ranks(2, [](const Launch& launch) {
     Ranks ranks(launch);

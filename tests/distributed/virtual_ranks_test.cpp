@@ -39,5 +39,21 @@ TEST(VirtualRanksTest, SumsAreCountedAndStayAsTheyAre) {
   EXPECT_EQ(ranks->summed().bytes, 80);
 }
 
+TEST(VirtualRanksTest, MayShareInGroups) {
+  const auto ranks = virtual_ranks(6, /*rank=*/4, /*group=*/2);
+  EXPECT_EQ(ranks->world_size(), 6);
+  EXPECT_EQ(ranks->group_size(), 2);
+  const at::Tensor own = at::full({3}, 2.0), all = at::full({6}, 0.0);
+  ranks->finish_gather(ranks->begin_gather(all, own));
+  EXPECT_TRUE(at::equal(all, at::full({6}, 2.0)));
+  ranks->begin_sum_of_parts(all);
+  ranks->begin_sum_of_copies(own);
+  ranks->finish_sums();
+  EXPECT_EQ(ranks->summed_in_parts().bytes, 24);
+  EXPECT_EQ(ranks->summed().bytes, 12);
+  EXPECT_EQ(ranks->gathered().bytes, 24);
+  EXPECT_THAT(ranks->each("x"), ElementsAre("x", "x", "x", "x", "x", "x"));
+}
+
 }  // namespace
 }  // namespace vlmtrain::distributed

@@ -50,8 +50,8 @@ TEST(ShardTest, SharedWeightsAreViewsThatTheModelSees) {
 /// What is read first travels first, and is waited for alone.
 class NotedGathers : public Consensus {
  public:
-  void gather_parts(const at::Tensor& /*all*/) const override { ++begun; }
-  void finish_gather() const override { ++finished; }
+  engine::GatherTicket gather_parts(const at::Tensor& /*all*/) const override { return begun++; }
+  void finish_gather(engine::GatherTicket ticket) const override { EXPECT_EQ(ticket, finished++); }
 
   mutable int64_t begun = 0, finished = 0;
 };

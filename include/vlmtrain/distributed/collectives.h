@@ -33,24 +33,34 @@ class Collectives {
   Collectives& operator=(const Collectives&) = delete;
 
   int64_t world_size() const;
+  /// That share what begin_sum_of_parts() and begin_gather() are about.
+  int64_t group_size() const;
 
-  /// From now on tensors of the device can be added up too.
-  void connect_device(Backends backends);
+  /// From now on parts are those of a group of ranks instead of all: `group` joins its members, `copies` those that are
+  /// at the same place in other groups.
+  void share_in_groups(Backends group, Backends copies);
+  /// From now on tensors of the device can be added up too; the last two, where there are groups.
+  void connect_device(Backends all, Backends group, Backends copies);
 
   /// Adds the values of all ranks up in place, meanwhile. REQUIRES: contiguous, of the same size in all, on the host or
   /// on the device that is connected; untouched until finish_sums().
   void begin_sum(const at::Tensor& values);
-  /// The same of n equal parts, of which the r-th rank gets its r-th: a reduce-scatter in place, after which the others
-  /// are anything. REQUIRES: as begin_sum(), and as many elements as n divides.
+  /// The same of the n ranks of a group and n equal parts, of which the r-th rank gets its r-th: a reduce-scatter in
+  /// place, after which the others are anything. REQUIRES: as begin_sum(), and as many elements as n divides.
   void begin_sum_of_parts(const at::Tensor& values);
+  /// The same as begin_sum(), of the ranks of a group; of those at the same place of all groups.
+  void begin_sum_in_group(const at::Tensor& values);
+  void begin_sum_of_copies(const at::Tensor& values);
   /// Sums on the host are there; those on the device are for whoever uses them on the current stream.
   void finish_sums();
 
-  /// The r-th of n equal parts of each rank reaches all others, meanwhile: an all-gather in place. REQUIRES: as
-  /// begin_sum_of_parts(); untouched until finish_gather() was called for it.
-  void begin_gather(const at::Tensor& parts);
-  /// What was begun first is there, as with finish_sums(). Once for each.
-  void finish_gather();
+  /// The r-th of n equal parts of each rank reaches all others of its group, meanwhile: an all-gather in place.
+  /// REQUIRES: as begin_sum_of_parts(); untouched until finish_gather() was called for the ticket that comes back.
+  [[nodiscard]] int64_t begin_gather(const at::Tensor& parts);
+  /// The same of parts that are elsewhere: `all` becomes the `own` of the group's ranks, one behind the other.
+  [[nodiscard]] int64_t begin_gather(const at::Tensor& all, const at::Tensor& own);
+  /// It is there, as with finish_sums(). Once for each.
+  void finish_gather(int64_t ticket);
 
   /// Whether what finish_sums() was called for is there on the device too; waits for it up to `patience`. It never is
   /// where a rank was lost meanwhile.
@@ -63,7 +73,7 @@ class Collectives {
   /// far as is known. Who is slowest waits least.
   double waited_seconds();
 
-  /// Of sums of all, of sums of parts and of gathered parts.
+  /// Of sums of all (and of those of copies), of sums of parts and of gathered parts.
   const Traffic& summed() const { return summed_; }
   const Traffic& summed_in_parts() const { return summed_in_parts_; }
   const Traffic& gathered() const { return gathered_; }
@@ -72,6 +82,7 @@ class Collectives {
   class UnderWay;
   template <class Act>
   void guarded(const Act& act);
+  void check_place(const at::Tensor& values) const;
   void check_parts(const at::Tensor& values) const;
 
   std::unique_ptr<UnderWay> under_way_;

@@ -57,6 +57,10 @@ class Ranks {
   Collectives& collectives();
   const Collectives& collectives() const;
 
+  /// From now on each `count` consecutive ranks have parts of what they share, and what those at the same place in
+  /// other groups have is the same. Before connect(). REQUIRES: that it divides their number.
+  void share_in_groups_of(int64_t count);
+
   /// From now on they add up tensors of this rank's device as well: by NCCL (distributed/nccl.h), on a virtual card by
   /// nothing. Takes memory of the card. Throws UserError (kFailed) where NCCL cannot be had.
   void connect(at::Device device);

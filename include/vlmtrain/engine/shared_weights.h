@@ -38,6 +38,7 @@ class SharedWeights {
   std::vector<at::Tensor> buckets_;  // in the order in which they travel
   std::vector<size_t> behind_;       // by parameter of the store: so many of them have to be there
   const Consensus* consensus_ = nullptr;
+  std::vector<GatherTicket> tickets_;  // of the last gather()
   size_t arrived_ = 0;
 };
 

@@ -1,0 +1,15 @@
+#pragma once
+
+namespace vlmtrain::memory {
+
+/// While it lives, no limit and no count hears of the memory that this thread takes on the CPU: that of a call which
+/// must not fail here alone, since other processes have made it as well.
+class Unwatched {
+ public:
+  Unwatched();
+  ~Unwatched();
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+};
+
+}  // namespace vlmtrain::memory
