@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
+#include "engine/pass.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/nn/fused_loss.h"
 
@@ -45,9 +46,12 @@ BatchScore evaluate_batch(const models::VisionLanguageModel& model, std::vector<
   {
     const auto batch = data::collate(samples, /*with_tasks=*/true).to(generation.device);
     samples.clear();
-    features =
-        model.all_image_features({batch.pixel_values, batch.grids}, layout.vision_tiles_per_pass, /*with_dense=*/false);
-    score.losses = read(losses_of(model, batch, features, layout.loss_chunk_rows, generation.device));
+    const models::VisionInput vision{batch.pixel_values, batch.grids};
+    const nn::PassShape shape{.vision_passes = models::passes_of(vision, layout.vision_tiles_per_pass)};
+    in_pass(model.parameters(), shape, [&] {
+      features = model.all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense=*/false);
+      score.losses = read(losses_of(model, batch, features, layout.loss_chunk_rows, generation.device));
+    });
   }
   if (!prompts.empty()) score.answers = generate(model, std::move(prompts), features, generation);
   return score;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "engine/pass.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/memory/copy.h"
@@ -103,14 +104,18 @@ at::Tensor next_logits(const models::VisionLanguageModel& model, std::span<const
   const bool is_whole = is_first_step || cache == nullptr;
   const auto batch = is_whole ? whole_sequences(sequences, device) : newest_tokens(sequences, device);
   const at::Tensor last_rows = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1;
-  model.parameters().use_outside_of_blocks();
-  const auto output = model.hidden_states(batch, is_whole ? features_of(sequences) : models::ImageFeatures(),
-                                          {.positions = last_rows}, cache);
-  return nn::matmul_transposed(output.hidden, model.output_weight()).to(at::kFloat);
+  at::Tensor logits;
+  in_pass(model.parameters(), {}, [&] {
+    model.parameters().use_outside_of_blocks();
+    const auto output = model.hidden_states(batch, is_whole ? features_of(sequences) : models::ImageFeatures(),
+                                            {.positions = last_rows}, cache);
+    logits = nn::matmul_transposed(output.hidden, model.output_weight()).to(at::kFloat);
+  });
+  return logits;
 }
 
 at::Tensor uniform_numbers(std::span<Sequence> sequences) {
-  const at::Tensor numbers = at::empty({std::ssize(sequences)}, at::kDouble);
+  at::Tensor numbers = at::empty({std::ssize(sequences)}, at::kDouble);
   auto* number = numbers.mutable_data_ptr<double>();
   for (auto& sequence : sequences) *number++ = static_cast<double>(sequence.random.next() >> 11) * 0x1p-53;
   return numbers;
@@ -147,7 +152,10 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
   models::ImageFeatures features;
   {
     const auto batch = data::collate(prompts).to(settings.device);
-    features = model.all_image_features({batch.pixel_values, batch.grids});
+    const models::VisionInput vision{batch.pixel_values, batch.grids};
+    const nn::PassShape shape{.vision_passes = models::passes_of(vision, model.vision_tiles_per_pass()),
+                              .text_model = false};
+    in_pass(model.parameters(), shape, [&] { features = model.all_image_features(vision); });
   }
   return generate(model, std::move(prompts), features, settings);
 }

@@ -43,20 +43,31 @@ class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
   size_t number_;
 };
 
-GradientSums::GradientSums(const nn::ParameterStore& store, int64_t groups, Shard shard) : shard_(shard) {
+GradientSums::GradientSums(const nn::ParameterStore& store, int64_t groups, Shard shard)
+    : shard_(shard), has_sharded_blocks_(!store.shard().is_all()) {
   const memory::InComponent gradients(memory::Component::kGradients);
   VLMTRAIN_CHECK(groups >= 1, "{} groups of gradients", groups);
   VLMTRAIN_CHECK(shard.is_all() || groups == 1, "{} groups of gradients, each in parts", groups);
   VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "part {} of {}", shard.rank, shard.count);
   for (const auto& parameter : store.all()) {
-    if (parameter.tensor.requires_grad()) entries_.push_back({parameter.name, parameter.tensor});
+    if (!parameter.tensor.requires_grad()) continue;
+    entries_.push_back({.name = parameter.name, .parameter = parameter.tensor});
+    if (parameter.is_trained_in_parts()) {
+      entries_.back().block = parameter.sharded.get();
+      entries_.back().place = parameter.sharded->first(parameter.number_in_block);
+    }
   }
   lay_out();
   const int64_t elements = buckets_.empty() ? 0 : buckets_.back().first + buckets_.back().elements;
   flat_ = at::zeros({groups, elements}, store.options().dtype(at::kFloat));
+  lay_out_blocks(store);
   for (const auto& bucket : buckets_) {
     for (const size_t i : bucket.entries) {
       Entry& entry = entries_[i];
+      if (bucket.block != nullptr) {
+        entry.received.assign(1, false);
+        continue;
+      }
       const int64_t first = bucket.first + entry.place, count = entry.parameter.numel();
       for (int64_t group = 0; group < groups; ++group) {
         entry.sums.push_back(flat_.select(0, group).narrow(0, first, count).view(entry.parameter.sizes()));
@@ -83,6 +94,7 @@ int64_t GradientSums::aligned(int64_t elements) const {
 void GradientSums::lay_out() {
   for (size_t i = entries_.size(); i-- > 0;) {
     Entry& entry = entries_[i];
+    if (entry.block != nullptr) continue;
     const int64_t count = aligned(entry.parameter.numel());
     if (buckets_.empty() || buckets_.back().elements + count > kBucketElements) buckets_.emplace_back();
     entry.bucket = buckets_.size() - 1;
@@ -98,17 +110,58 @@ void GradientSums::lay_out() {
   }
 }
 
+void GradientSums::lay_out_blocks(const nn::ParameterStore& store) {
+  int64_t first = 0, largest = 0;
+  for (size_t i = entries_.size(); i-- > 0;) {
+    Entry& entry = entries_[i];
+    if (entry.block == nullptr) continue;
+    if (buckets_.empty() || buckets_.back().block != entry.block) {
+      const int64_t elements = entry.block->elements(nn::ShardedBlock::Kind::kTrained);
+      buckets_.push_back({.first = first, .elements = elements, .block = entry.block});
+      first += elements / shard_.count;
+      largest = std::max(largest, elements);
+    }
+    entry.bucket = buckets_.size() - 1;
+    buckets_.back().entries.push_back(i);
+  }
+  const auto options = store.options().dtype(at::kFloat);
+  parts_ = at::zeros({first}, options);
+  for (auto& room : room_) room = at::zeros({largest}, options);
+}
+
 Piece GradientSums::piece(size_t i) const {
   const Entry& entry = entries_[i];
   const int64_t part = buckets_[entry.bucket].elements / shard_.count;
-  const int64_t first = std::max(shard_.rank * part, entry.place);
-  const int64_t end = std::min((shard_.rank + 1) * part, entry.place + entry.parameter.numel());
-  return end > first ? Piece{.first = first - entry.place, .count = end - first} : Piece{};
+  return nn::piece_in_shard(entry.place, entry.parameter.numel(), part, shard_);
+}
+
+at::Tensor GradientSums::part_of(const Bucket& bucket) const {
+  const int64_t part = bucket.elements / shard_.count;
+  if (bucket.block != nullptr) return parts_.narrow(0, bucket.first, part);
+  return flat_.select(0, 0).narrow(0, bucket.first + shard_.rank * part, part);
+}
+
+std::vector<at::Tensor> GradientSums::parts_of_blocks() const {
+  std::vector<at::Tensor> parts;
+  for (const auto& bucket : buckets_) {
+    if (bucket.block != nullptr && bucket.has_sum) parts.push_back(part_of(bucket));
+  }
+  return parts;
+}
+
+std::vector<at::Tensor> GradientSums::parts_of_others() const {
+  std::vector<at::Tensor> parts;
+  for (const auto& bucket : buckets_) {
+    if (bucket.block == nullptr) parts.push_back(part_of(bucket));
+  }
+  return parts;
 }
 
 std::vector<int64_t> GradientSums::bucket_elements() const {
   std::vector<int64_t> elements;
-  for (const auto& bucket : buckets_) elements.push_back(bucket.elements);
+  for (const auto& bucket : buckets_) {
+    if (bucket.block == nullptr) elements.push_back(bucket.elements);
+  }
   return elements;
 }
 
@@ -119,6 +172,10 @@ void GradientSums::receive_for(int64_t group) {
 
 void GradientSums::receive(size_t i) {
   Entry& entry = entries_[i];
+  if (entry.block != nullptr) {
+    receive_of_block(i);
+    return;
+  }
   const auto group = static_cast<size_t>(group_);
   VLMTRAIN_CHECK(entry.bucket >= handed_over_ && !(is_last_pass_ && entry.in_last_pass),
                  "a gradient of {} after its sum was handed over", entry.name);
@@ -135,18 +192,81 @@ void GradientSums::receive(size_t i) {
   while (handed_over_ < buckets_.size() && buckets_[handed_over_].missing == 0) hand_over(handed_over_++, group_);
 }
 
+void GradientSums::receive_of_block(size_t i) {
+  Entry& entry = entries_[i];
+  VLMTRAIN_CHECK(filled_bucket_ == kNone || filled_bucket_ == entry.bucket,
+                 "a gradient of {} while those of another block are made", entry.name);
+  filled_bucket_ = entry.bucket;
+  room_[filling_].narrow(0, entry.place, entry.parameter.numel()).copy_(entry.parameter.grad().view(-1));
+  filled_.push_back(i);
+  entry.received[0] = true;
+}
+
+void GradientSums::finish_block(const nn::ShardedBlock& block) {
+  const auto found = std::ranges::find(buckets_, &block, &Bucket::block);
+  if (found == buckets_.end()) return;
+  const at::NoGradGuard no_gradients;
+  const auto number = static_cast<size_t>(found - buckets_.begin());
+  VLMTRAIN_CHECK(filled_bucket_ == kNone || filled_bucket_ == number, "gradients of another block than that which ran");
+  const at::Tensor whole = room_[filling_].narrow(0, 0, found->elements);
+  clear_unfilled(*found, whole);
+  filled_.clear();
+  filled_bucket_ = kNone;
+  finish_blocks();
+  if (reduce_) reduce_(whole);
+  summed_bucket_ = number;
+  filling_ = 1 - filling_;
+}
+
+/// What lies between tensors is nobody's, whatever it is.
+void GradientSums::clear_unfilled(const Bucket& bucket, const at::Tensor& whole) const {
+  if (filled_.empty()) {
+    whole.zero_();
+    return;
+  }
+  std::vector<at::Tensor> missing;
+  for (const size_t i : bucket.entries) {
+    if (std::ranges::find(filled_, i) != filled_.end()) continue;
+    missing.push_back(whole.narrow(0, entries_[i].place, entries_[i].parameter.numel()));
+  }
+  if (!missing.empty()) at::_foreach_zero_(missing);
+}
+
+void GradientSums::finish_blocks() {
+  if (summed_bucket_ == kNone) return;
+  const at::NoGradGuard no_gradients;
+  if (wait_) wait_();
+  Bucket& bucket = buckets_[summed_bucket_];
+  const int64_t part = bucket.elements / shard_.count;
+  const at::Tensor own = room_[1 - filling_].narrow(0, shard_.rank * part, part);
+  if (bucket.has_sum) {
+    part_of(bucket).add_(own);
+  } else {
+    part_of(bucket).copy_(own);
+    bucket.has_sum = true;
+  }
+  summed_bucket_ = kNone;
+}
+
 bool GradientSums::received(size_t i, int64_t group) const {
   return entries_[i].received[static_cast<size_t>(group)];
 }
 
 at::Tensor GradientSums::sum(size_t i, int64_t group) const {
   VLMTRAIN_CHECK(received(i, group), "{} has no gradient", entries_[i].name);
+  VLMTRAIN_CHECK(entries_[i].block == nullptr, "the whole gradient of {}, of which each rank has a part",
+                 entries_[i].name);
   return entries_[i].sums[static_cast<size_t>(group)];
 }
 
 at::Tensor GradientSums::sum_of_piece(size_t i) const {
+  const Entry& entry = entries_[i];
   const auto [first, count] = piece(i);
-  return sum(i).view(-1).narrow(0, first, count);
+  if (entry.block == nullptr) return sum(i).view(-1).narrow(0, first, count);
+  VLMTRAIN_CHECK(received(i), "{} has no gradient", entry.name);
+  const Bucket& bucket = buckets_[entry.bucket];
+  const int64_t begin = entry.place + first - shard_.rank * (bucket.elements / shard_.count);
+  return part_of(bucket).narrow(0, count == 0 ? 0 : begin, count);
 }
 
 at::Tensor GradientSums::sum(const std::string& name) const {
@@ -197,16 +317,21 @@ void GradientSums::drop() {
     entry.parameter.mutable_grad().reset();
     std::fill(entry.received.begin(), entry.received.end(), false);
   }
+  for (auto& bucket : buckets_) bucket.has_sum = false;
+  filled_.clear();
+  filled_bucket_ = summed_bucket_ = kNone;
   is_last_pass_ = false;
   handed_over_ = 0;
 }
 
-void GradientSums::reduce_with(Reduce reduce) {
+void GradientSums::reduce_with(Reduce reduce, std::function<void()> wait) {
   reduce_ = std::move(reduce);
+  wait_ = std::move(wait);
 }
 
 void GradientSums::begin_last_pass() {
-  if (!reduce_ || groups() > 1) return;
+  // Between the calls for blocks, these would come at another place in each process.
+  if (!reduce_ || groups() > 1 || has_sharded_blocks_) return;
   is_last_pass_ = true;
   for (auto& entry : entries_) entry.in_last_pass = false;
   for (auto& bucket : buckets_) bucket.missing = bucket.entries.size();
@@ -214,10 +339,13 @@ void GradientSums::begin_last_pass() {
 
 void GradientSums::finish() {
   is_last_pass_ = false;
+  finish_blocks();
   if (!reduce_) return;
   const at::NoGradGuard no_gradients;
   for (int64_t group = 0; group < groups(); ++group) {
-    for (size_t bucket = handed_over_; bucket < buckets_.size(); ++bucket) hand_over(bucket, group);
+    for (size_t bucket = handed_over_; bucket < buckets_.size(); ++bucket) {
+      if (buckets_[bucket].block == nullptr) hand_over(bucket, group);
+    }
   }
   handed_over_ = buckets_.size();
 }

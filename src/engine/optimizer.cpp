@@ -29,6 +29,13 @@ bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
   return states != OptimizerStates::k8Bit || !parameter.is_embedding;
 }
 
+/// What of a parameter this rank moves.
+at::Tensor own_weight(const nn::Parameter& parameter, const Piece& piece, const Shard& shard) {
+  if (parameter.is_trained_in_parts()) return parameter.sharded->own_piece(parameter.number_in_block);
+  const at::Tensor whole = parameter.tensor.detach();
+  return shard.is_all() ? whole : whole.view(-1).narrow(0, piece.first, piece.count);
+}
+
 }  // namespace
 
 double LearningRates::of(nn::Component component) const {
@@ -53,8 +60,7 @@ AdamW::AdamW(const nn::ParameterStore& store, GradientSums& sums, AdamWSettings 
     if (!parameter.tensor.requires_grad()) continue;
     VLMTRAIN_CHECK(entries_.size() < sums.size(), "sums of {} gradients for more parameters", sums.size());
     const Piece piece = sums.piece(entries_.size());
-    const at::Tensor whole = parameter.tensor.detach();
-    const at::Tensor weight = sums.shard().is_all() ? whole : whole.view(-1).narrow(0, piece.first, piece.count);
+    const at::Tensor weight = own_weight(parameter, piece, sums.shard());
     // The master is the same storage if that is fp32.
     Entry entry{parameter.name, parameter.component,  parameter.tensor.dim() >= 2, parameter.tensor, piece,
                 weight,         weight.to(at::kFloat)};

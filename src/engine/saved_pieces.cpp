@@ -21,11 +21,11 @@ std::optional<std::pair<std::string, int64_t>> parse_piece_name(std::string_view
   return std::pair{std::string(name.substr(0, at)), *first};
 }
 
-SavedPieces::SavedPieces(std::map<std::string, at::Tensor> tensors) {
-  for (auto& [name, values] : tensors) {
+SavedPieces::SavedPieces(const std::map<std::string, at::Tensor>& tensors) {
+  for (const auto& [name, values] : tensors) {
     const auto piece = parse_piece_name(name);
     pieces_[piece ? piece->first : name].push_back(
-        {.first = piece ? piece->second : 0, .values = std::move(values), .is_whole = !piece});
+        {.first = piece ? piece->second : 0, .values = values, .is_whole = !piece});
   }
   for (auto& [name, pieces] : pieces_) std::ranges::sort(pieces, {}, &Saved::first);
 }

@@ -23,6 +23,10 @@ SharedWeights::SharedWeights(nn::ParameterStore& store, const GradientSums& sums
   for (size_t i = 0; i < store.all().size(); ++i) {
     const nn::Parameter& parameter = store.all()[i];
     if (!parameter.tensor.requires_grad()) continue;
+    if (sums.is_of_sharded_block(trained)) {
+      ++trained;
+      continue;
+    }
     VLMTRAIN_CHECK(parameter.tensor.scalar_type() == store.options().dtype().toScalarType(),
                    "{} is of another type than the other weights", parameter.name);
     of_sums[i] = trained;

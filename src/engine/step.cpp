@@ -10,6 +10,7 @@
 
 #include "engine/backward_thread.h"
 #include "engine/micro_batch_source.h"
+#include "engine/pass.h"
 
 namespace vlmtrain::engine {
 
@@ -52,8 +53,10 @@ class Accumulation {
       }
     } catch (const std::exception& error) {
       wait_for_backward_thread(device_);
+      if (memory::shortage_in(error)) model_.parameters().follow();
       rethrow(error, result.micro_batches);
     }
+    model_.parameters().follow();
     return std::move(done_);
   }
 
@@ -61,11 +64,14 @@ class Accumulation {
   void add(std::span<const int64_t> places) {
     if (sums_ != nullptr && !groups_.empty()) sums_->receive_for(only_group_of(places));
     const auto batch = source_.next();
-    const at::Tensor loss = done_.loss->of(batch);
-    // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
-    if (loss.requires_grad()) loss.backward(loss_scale_);
     StepResult& result = done_.result;
-    result.loss += loss.detach();
+    const nn::PassShape shape{.vision_passes = model_.vision_passes_of(batch), .backward = true};
+    in_pass(model_.parameters(), shape, [&] {
+      const at::Tensor loss = done_.loss->of(batch);
+      // Nothing is trained that a micro-batch of text reaches where only the vision tower or its adapters are.
+      if (loss.requires_grad()) loss.backward(loss_scale_);
+      result.loss += loss.detach();
+    });
     result.tokens += batch.tokens();
     result.label_tokens += batch.label_tokens();
     result.images += batch.images;
@@ -103,11 +109,19 @@ void add_up_counts(StepResult& result, const Consensus& consensus) {
   for (size_t i = 0; i < counts.size(); ++i) *counts[i] = std::llround(sums[i]);
 }
 
+/// Where several groups of processes have the same parts: those of the others.
+void add_up_copies(const GradientSums& sums, const Consensus& consensus) {
+  if (sums.shard().is_all()) return;
+  for (const auto& part : sums.parts_of_blocks()) consensus.add_up_copies(part);
+  for (const auto& part : sums.parts_of_others()) consensus.add_up_copies(part);
+  consensus.finish();
+}
+
 /// Of the sums, where each process has a part of them; else undefined.
 at::Tensor norm_of_parts(const GradientSums& sums, const Consensus& consensus) {
   if (sums.shard().is_all()) return {};
   const at::Tensor square = sums.norm().square_();
-  consensus.add_up(square);
+  consensus.add_up_in_group(square);
   consensus.finish();
   return square.sqrt_();
 }
@@ -127,11 +141,6 @@ UpdateHalfDone::UpdateHalfDone(const memory::Shortage& shortage)
                       "its last checkpoint; memory.mode=conservative leaves the driver more",
                       memory::name_of(shortage.of), shortage.reason)) {}
 
-GradientSums::Reduce reduce_over(const Consensus& consensus, const Shard& shard) {
-  if (shard.is_all()) return [&consensus](const at::Tensor& bucket) { consensus.add_up(bucket); };
-  return [&consensus](const at::Tensor& bucket) { consensus.add_up_parts(bucket); };
-}
-
 StepInput step_input(const Objective& objective, std::span<const data::Sample> samples) {
   return {.objective = objective, .samples = samples, .normalizers = objective.normalizers(samples)};
 }
@@ -148,6 +157,7 @@ void Step::accumulate(const StepLayout& layout) {
   const auto add_up = [this] {
     training_.sums.finish();
     consensus_.finish();
+    add_up_copies(training_.sums, consensus_);
   };
   try {
     accumulated_ =

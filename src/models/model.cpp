@@ -13,6 +13,10 @@ namespace vlmtrain::models {
 using memory::Component;
 using memory::InComponent;
 
+int64_t passes_of(const VisionInput& vision, int64_t rows_per_pass) {
+  return vision.pixel_values.defined() ? std::ssize(vision_passes(vision, rows_per_pass)) : 0;
+}
+
 ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision, bool with_dense) const {
   return all_image_features(vision, vision_tiles_per_pass_, with_dense);
 }

@@ -67,4 +67,8 @@ std::vector<std::pair<std::string, at::Tensor>> Int8Weight::state() const {
   return {{"weight", values_}, {"SCB", row_absmax_}};
 }
 
+std::vector<at::Tensor> Int8Weight::tensors() const {
+  return {values_, row_absmax_};
+}
+
 }  // namespace vlmtrain::nn

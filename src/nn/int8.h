@@ -13,6 +13,7 @@ class Int8Weight : public QuantizedWeight {
   void quantize(const at::Tensor& weight) override;
   at::Tensor dequantize() const override;
   std::vector<std::pair<std::string, at::Tensor>> state() const override;
+  std::vector<at::Tensor> tensors() const override;
 
  private:
   at::ScalarType dtype_;

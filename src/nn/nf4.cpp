@@ -104,4 +104,8 @@ std::vector<std::pair<std::string, at::Tensor>> Nf4Weight::state() const {
           {"nested_offset", nested_offset_}};
 }
 
+std::vector<at::Tensor> Nf4Weight::tensors() const {
+  return {packed_, absmax_, nested_absmax_, nested_offset_};
+}
+
 }  // namespace vlmtrain::nn

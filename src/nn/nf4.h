@@ -21,6 +21,7 @@ class Nf4Weight : public QuantizedWeight {
   void quantize(const at::Tensor& weight) override;
   at::Tensor dequantize() const override;
   std::vector<std::pair<std::string, at::Tensor>> state() const override;
+  std::vector<at::Tensor> tensors() const override;
 
  private:
   /// fp32, one for a block.

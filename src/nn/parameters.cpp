@@ -14,8 +14,15 @@ InitialValues InitialValues::for_fan_in(int64_t fan_in, double gain) {
   return {0, gain / std::sqrt(static_cast<double>(fan_in))};
 }
 
+at::Tensor Parameter::values() const {
+  VLMTRAIN_CHECK(!sharded || sharded->is_lent(), "the values of {}, of which other processes have parts", name);
+  return quantized ? quantized->dequantize() : tensor.detach();
+}
+
 void Parameter::set_values(const at::Tensor& values) const {
-  if (quantized) {
+  if (sharded) {
+    sharded->set_values(number_in_block, values);
+  } else if (quantized) {
     quantized->quantize(values);
   } else {
     tensor.detach().copy_(values);
@@ -94,12 +101,42 @@ std::vector<std::string> ParameterStore::saved_modules_without_parameter() const
 }
 
 std::vector<at::Tensor> ParameterStore::close_block(size_t first) {
+  blocks_.push_back({.first = first, .end = parameters_.size()});
+  if (!settings_.shard.is_all()) shard_block(blocks_.back());
   std::vector<at::Tensor> tensors;
   for (size_t i = first; i < parameters_.size(); ++i) {
     parameters_[i].is_in_block = true;
     tensors.push_back(parameters_[i].tensor);
   }
   return tensors;
+}
+
+void ParameterStore::shard_block(BlockPlace& block) {
+  std::vector<ShardedBlock::Weight> weights;
+  std::vector<size_t> members;
+  for (size_t i = block.first; i < block.end; ++i) {
+    const Parameter& parameter = parameters_[i];
+    if (parameter.is_adapter) continue;
+    const auto kind = parameter.tensor.requires_grad() ? ShardedBlock::Kind::kTrained : ShardedBlock::Kind::kFrozen;
+    weights.push_back({.kind = kind, .tensor = parameter.tensor, .quantized = parameter.quantized});
+    members.push_back(i);
+  }
+  if (weights.empty()) return;
+  block.sharded = std::make_shared<ShardedBlock>(weights, settings_.options, settings_.shard);
+  for (size_t number = 0; number < members.size(); ++number) {
+    Parameter& parameter = parameters_[members[number]];
+    parameter.sharded = block.sharded;
+    parameter.number_in_block = number;
+    if (parameter.quantized) parameter.tensor = parameter.quantized->state().front().second;
+  }
+}
+
+at::Tensor ParameterStore::values_of(const Parameter& parameter) const {
+  if (!parameter.sharded || parameter.sharded->is_lent()) return parameter.values();
+  VLMTRAIN_CHECK(block_weights_ != nullptr, "nothing brings {} together", parameter.name);
+  const auto block = std::ranges::find(blocks_, parameter.sharded, &BlockPlace::sharded);
+  block_weights_->bring(block->first);
+  return parameter.values();
 }
 
 void ParameterStore::use_outside_of_blocks() const {

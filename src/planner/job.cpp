@@ -6,7 +6,8 @@ namespace vlmtrain::planner {
 
 engine::Shard Job::shard() const {
   if (sharding == engine::Sharding::kNone) return {};
-  return {.rank = rank, .count = world_size};
+  const int64_t count = sharding == engine::Sharding::kHybrid ? world_size / nodes : world_size;
+  return {.rank = rank % count, .count = count};
 }
 
 Job with_precision(Job job, engine::Precision precision) {
@@ -20,7 +21,8 @@ Job with_precision(Job job, engine::Precision precision) {
 }
 
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
-  auto model = models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization);
+  auto model = models::build_model(job.model, device, engine::dtype_of(job.precision), job.lora, job.quantization,
+                                   job.block_shard());
   models::freeze(*model, job.frozen);
   return model;
 }

@@ -2,8 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,9 +13,6 @@
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::engine {
-
-/// Elements: what compressed states have a scale for (engine/moments.h), so that no block belongs to two ranks.
-inline constexpr int64_t kShardAlignment = 256;
 
 /// fp32 sums of the gradients of a step, over its micro-batches, of all parameters that require gradients.
 ///
@@ -27,6 +26,11 @@ inline constexpr int64_t kShardAlignment = 256;
 ///
 /// With a shard that is not all, each bucket consists of equal parts, one a rank, and this rank needs only its own part
 /// of the sums of all ranks: tensors and parts begin where a block of kShardAlignment elements does.
+///
+/// Where the weights of blocks are in parts themselves (nn::ShardedBlock), so are the sums of their gradients: a
+/// block's are its bucket, in the places of its weights. What a backward pass makes of them is held until the block is
+/// done with (finish_block), then added up over the ranks, and each keeps its part.
+///
 /// Not thread-safe; backward passes may run on the device's autograd thread, one after another.
 class GradientSums {
  public:
@@ -45,11 +49,17 @@ class GradientSums {
   const Shard& shard() const { return shard_; }
   /// What of parameter i lies in this rank's part; of no elements where all of it lies in others.
   Piece piece(size_t i) const;
-  /// The buckets, one behind the other: elements of each.
+  /// Whether parameter i is of a block whose weights are in parts.
+  bool is_of_sharded_block(size_t i) const { return buckets_[entries_[i].bucket].block != nullptr; }
+  /// The buckets of what is of no sharded block, one behind the other: elements of each.
   std::vector<int64_t> bucket_elements() const;
   /// The bucket of parameter i, and where in it the parameter begins.
   size_t bucket(size_t i) const { return entries_[i].bucket; }
   int64_t place(size_t i) const { return entries_[i].place; }
+  /// fp32 [part], views: this rank's part of each bucket of a sharded block that there was a sum of in this step.
+  std::vector<at::Tensor> parts_of_blocks() const;
+  /// The same of all other buckets, where the shard is not all.
+  std::vector<at::Tensor> parts_of_others() const;
 
   /// Gradients are of this group from now on; before the first call, of group 0.
   void receive_for(int64_t group);
@@ -78,7 +88,12 @@ class GradientSums {
   /// in place, on the thread of the backward pass. Buckets come in the same order in every process: that of the
   /// backward pass.
   using Reduce = std::function<void(const at::Tensor& bucket)>;
-  void reduce_with(Reduce reduce);
+  /// `wait`: what was handed over is there.
+  void reduce_with(Reduce reduce, std::function<void()> wait = {});
+  /// The backward pass of a micro-batch, of this process or of others, is done with the block: its gradients are
+  /// handed over, zeros where there are none, meanwhile those of the block before are there. All processes call this
+  /// in the same order. Of a block of which nothing is trained it does nothing.
+  void finish_block(const nn::ShardedBlock& block);
   /// The last micro-batch of the step begins: a bucket is handed over as soon as this backward pass has made all of its
   /// gradients and those before it have been. With several groups none is before finish().
   void begin_last_pass();
@@ -95,6 +110,7 @@ class GradientSums {
   struct Entry {
     std::string name;
     at::Tensor parameter;
+    const nn::ShardedBlock* block = nullptr;
     size_t bucket = 0;
     int64_t place = 0;               // in the bucket
     std::vector<at::Tensor> sums{};  // by group: views of flat_
@@ -104,20 +120,38 @@ class GradientSums {
   struct Bucket {
     int64_t first = 0, elements = 0;  // in a row of flat_
     std::vector<size_t> entries{};
-    size_t missing = 0;  // in the last pass
+    size_t missing = 0;                       // in the last pass
+    const nn::ShardedBlock* block = nullptr;  // then `first` is a place in parts_
+    bool has_sum = false;                     // of this step, then
   };
   class Hook;
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
 
   int64_t aligned(int64_t elements) const;
   void lay_out();
   void receive(size_t i);
   void hand_over(size_t bucket, int64_t group);
   void clear_missing(const Bucket& bucket, int64_t group) const;
+  void lay_out_blocks(const nn::ParameterStore& store);
+  void receive_of_block(size_t i);
+  void clear_unfilled(const Bucket& bucket, const at::Tensor& whole) const;
+  at::Tensor part_of(const Bucket& bucket) const;
+  void finish_blocks();
 
   Shard shard_;
+  bool has_sharded_blocks_;
   std::vector<Entry> entries_;
   std::vector<Bucket> buckets_;
   at::Tensor flat_;  // [groups, elements]; buckets lie end to end
+  // Of sharded blocks: this rank's parts, end to end; and two whole buckets, of which one is filled while the other
+  // is added up over the ranks.
+  at::Tensor parts_;
+  std::array<at::Tensor, 2> room_;
+  size_t filling_ = 0;            // of room_
+  size_t filled_bucket_ = kNone;  // whose gradients it holds
+  std::vector<size_t> filled_{};  // of these, that are there
+  size_t summed_bucket_ = kNone;  // of the other one
+  std::function<void()> wait_;
   int64_t group_ = 0;
   Reduce reduce_;
   bool is_last_pass_ = false;

@@ -1,32 +1,39 @@
 #pragma once
 
-#include <cstdint>
+#include "vlmtrain/nn/shard.h"
 
 namespace vlmtrain::engine {
+
+using nn::kShardAlignment;
+using nn::Piece;
+using nn::Shard;
 
 /// What of a training each rank holds only a part of, while the others hold the rest (Rajbhandari et al. 2020, arXiv
 /// 1910.02054).
 enum class Sharding {
   kNone,       ///< nothing: all hold the same
   kOptimizer,  ///< AdamW's moments and fp32 master weights: ZeRO's first stage
+  kFull,       ///< these, and weights and gradients of all blocks: ZeRO's third stage
+  kHybrid,     ///< the same among the ranks of a node; all nodes hold the same
 };
 
 constexpr const char* name_of(Sharding sharding) {
-  return sharding == Sharding::kOptimizer ? "optimizer" : "none";
+  switch (sharding) {
+    case Sharding::kOptimizer:
+      return "optimizer";
+    case Sharding::kFull:
+      return "full";
+    case Sharding::kHybrid:
+      return "hybrid";
+    case Sharding::kNone:
+      break;
+  }
+  return "none";
 }
 
-/// A rank's part of what is cut into as many equal ones as there are ranks.
-struct Shard {
-  int64_t rank = 0;
-  int64_t count = 1;
-
-  bool is_all() const { return count == 1; }
-};
-
-/// Elements [first, first + count) of a tensor, flattened.
-struct Piece {
-  int64_t first = 0;
-  int64_t count = 0;
-};
+/// Whether a rank holds only a part of the blocks' weights.
+constexpr bool shards_blocks(Sharding sharding) {
+  return sharding == Sharding::kFull || sharding == Sharding::kHybrid;
+}
 
 }  // namespace vlmtrain::engine

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "vlmtrain/engine/gathered_blocks.h"
 #include "vlmtrain/engine/gradient_sums.h"
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/shared_weights.h"
@@ -12,21 +13,25 @@ namespace vlmtrain::engine {
 /// A model and what its training holds on the device beside it from step to step. The weights must be those that it
 /// starts with, and what is frozen must be (models::freeze).
 struct Training {
-  /// `gradient_groups`: as Objective's. `shard`: this rank's of moments and master weights.
+  /// `gradient_groups`: as Objective's. `shard`: this rank's of moments and master weights; where the model's blocks
+  /// are in parts, these are of the same shard.
   Training(models::VisionLanguageModel& trained, const AdamWSettings& settings, int64_t gradient_groups = 1,
            Shard shard = {})
       : model(trained),
         sums(trained.parameters(), gradient_groups, shard),
         weights(shard.is_all() ? nullptr : std::make_unique<SharedWeights>(trained.parameters(), sums)),
+        blocks(trained.parameters().shard().is_all() ? nullptr
+                                                     : std::make_unique<GatheredBlocks>(trained.parameters(), sums)),
         optimizer(trained.parameters(), sums, settings) {}
+
+  /// Gradients are added up over the processes of `consensus` from now on, which must outlive this.
+  void connect(const Consensus& consensus);
 
   models::VisionLanguageModel& model;
   GradientSums sums;
   std::unique_ptr<SharedWeights> weights;  ///< of parts; null where this rank moves all weights
+  std::unique_ptr<GatheredBlocks> blocks;  ///< null where this rank has all of their weights
   AdamW optimizer;
 };
-
-/// What adds gradients up over the processes of `consensus`: GradientSums::reduce_with.
-GradientSums::Reduce reduce_over(const Consensus& consensus, const Shard& shard);
 
 }  // namespace vlmtrain::engine

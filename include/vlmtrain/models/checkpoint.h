@@ -19,11 +19,12 @@ namespace vlmtrain::models {
 /// only the names of their tensors are read. Throws UserError (kBadData) that names the known families for an unknown
 /// one. With `lora` the Linears that it targets have adapters, and only these are trained; a target that matches no
 /// Linear is a UserError that lists near names. `quantization` is of the frozen weights of all Linears; it asks for
-/// `lora`.
+/// `lora`. `shard` is this process's of the weights of blocks.
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype,
                                                  const std::optional<nn::LoraSettings>& lora = std::nullopt,
-                                                 nn::Quantization quantization = nn::Quantization::kNone);
+                                                 nn::Quantization quantization = nn::Quantization::kNone,
+                                                 const nn::Shard& shard = {});
 
 /// In what a checkpoint may differ from the model that its config.json describes. Modules and tensors are given by
 /// names of their path, as nn::lies_within.

@@ -38,6 +38,9 @@ struct VisionInput {
   std::vector<nn::DropoutUnit> units = {};  ///< as data::MicroBatch::pixel_units; empty: nothing is dropped
 };
 
+/// In how many passes the tower sees it, with at most `rows_per_pass` rows of pixels each (0: all); 0 of no pixels.
+int64_t passes_of(const VisionInput& vision, int64_t rows_per_pass);
+
 /// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the
 /// CPU, on CUDA and on a virtual card. Not thread-safe.
 class VisionLanguageModel {
@@ -87,6 +90,10 @@ class VisionLanguageModel {
   /// 0: all that a micro-batch has. Fewer need less memory for temporaries; the features are the same.
   void set_vision_tiles_per_pass(int64_t tiles) { vision_tiles_per_pass_ = tiles; }
   int64_t vision_tiles_per_pass() const { return vision_tiles_per_pass_; }
+  /// Of the tower, in forward(batch).
+  int64_t vision_passes_of(const data::MicroBatch& batch) const {
+    return passes_of({batch.pixel_values, batch.grids}, vision_tiles_per_pass_);
+  }
 
  private:
   nn::ParameterStore parameters_;

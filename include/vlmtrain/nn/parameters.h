@@ -12,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/nn/block_weights.h"
 #include "vlmtrain/nn/component.h"
 #include "vlmtrain/nn/linear_weight.h"
 #include "vlmtrain/nn/lora_settings.h"
 #include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/sharded_block.h"
 
 namespace vlmtrain::nn {
 
@@ -43,13 +45,19 @@ struct Parameter {
   std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< of a weight that is held quantised
   bool is_embedding = false;                             ///< a table of which rows are taken
   bool is_in_block = false;                              ///< one of a tower's, which runs block after block
+  std::shared_ptr<ShardedBlock> sharded = nullptr;       ///< of a block of which this process has a part: that
+  size_t number_in_block = 0;                            ///< there
 
   bool goes_with_adapter() const { return is_adapter || in_modules_to_save; }
   /// As the checkpoint has it.
   at::IntArrayRef sizes() const { return quantized ? quantized->sizes() : tensor.sizes(); }
   int64_t elements() const { return c10::multiply_integers(sizes()); }
-  /// Without gradients: the tensor itself, or a new one with the quantised values.
-  at::Tensor values() const { return quantized ? quantized->dequantize() : tensor.detach(); }
+  /// Whether the gradients of a block's parameters are summed up with the block's.
+  bool is_trained_in_parts() const {
+    return sharded && sharded->kind(number_in_block) == ShardedBlock::Kind::kTrained && tensor.requires_grad();
+  }
+  /// Without gradients: the tensor itself, or a new one with the quantised values. REQUIRES: not of a sharded block.
+  at::Tensor values() const;
   /// Copies values of these sizes, converted or quantised.
   void set_values(const at::Tensor& values) const;
 };
@@ -59,6 +67,7 @@ struct ParameterSettings {
   at::TensorOptions options;  ///< device and dtype
   std::optional<LoraSettings> lora = std::nullopt;
   Quantization quantization = Quantization::kNone;  ///< of the weights of all Linears; with LoRA only
+  Shard shard = {};                                 ///< of the weights of blocks; adapters are everywhere
 };
 
 /// A Linear of a model, by its place in the tree of names.
@@ -66,6 +75,13 @@ struct LinearPlace {
   std::string path;
   Component component;
   bool has_adapter;
+};
+
+/// The parameters [first, end) of ParameterStore::all() are those of a block.
+struct BlockPlace {
+  size_t first = 0;
+  size_t end = 0;
+  std::shared_ptr<ShardedBlock> sharded = nullptr;  ///< where this process has a part of it only
 };
 
 /// The parameters of a model in order of construction. Modules hold the same tensors.
@@ -99,6 +115,8 @@ class ParameterStore {
   const at::TensorOptions& options() const { return settings_.options; }
   /// What was added since all() had `first` entries is one block. Returns its tensors.
   std::vector<at::Tensor> close_block(size_t first);
+  const std::vector<BlockPlace>& blocks() const { return blocks_; }
+  const Shard& shard() const { return settings_.shard; }
 
   /// Called just before a forward pass reads parameters [first, end) of all(): those of a block before it runs, all
   /// others before the first of them is read. Where weights travel between ranks, that is when they have to be there.
@@ -106,20 +124,44 @@ class ParameterStore {
   void set_before_use(BeforeUse before_use) { before_use_ = std::move(before_use); }
   void use_block(size_t first, size_t end) const {
     if (before_use_) before_use_(first, end);
+    if (block_weights_ != nullptr) block_weights_->use(first);
   }
   void use_outside_of_blocks() const;
+
+  /// What brings the weights of sharded blocks together; null: nothing does, so that none can be read. These calls are
+  /// BlockWeights', and do nothing where no block is sharded.
+  void set_block_weights(BlockWeights* weights) { block_weights_ = weights; }
+  bool are_blocks_brought() const { return block_weights_ != nullptr; }
+  void begin_pass(const PassShape& shape) const {
+    if (block_weights_ != nullptr) block_weights_->begin_pass(shape);
+  }
+  /// A block is about to be read by the backward pass.
+  void use_block_again(size_t first) const {
+    if (block_weights_ != nullptr) block_weights_->use(first);
+  }
+  void end_pass() const {
+    if (block_weights_ != nullptr) block_weights_->end_pass();
+  }
+  void follow() const {
+    if (block_weights_ != nullptr) block_weights_->follow();
+  }
+  /// Parameter::values() of any. Those of a sharded block are brought, which the other processes have to follow.
+  at::Tensor values_of(const Parameter& parameter) const;
 
   int64_t total_elements() const;
 
  private:
   bool takes(const LoraTarget& target, const LinearPlace& linear) const;
+  void shard_block(BlockPlace& block);
 
   ParameterSettings settings_;
   std::optional<Quantizer> quantizer_;
   std::vector<LoraTarget> targets_;
   std::vector<Parameter> parameters_;
   std::vector<LinearPlace> linears_;
+  std::vector<BlockPlace> blocks_;
   BeforeUse before_use_;
+  BlockWeights* block_weights_ = nullptr;
 };
 
 /// A place in the tree of parameter names, such as `model.text_model.layers.3`.

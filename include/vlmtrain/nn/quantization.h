@@ -44,6 +44,9 @@ class QuantizedWeight {
   /// int8: `weight` int8 [out, in]; `SCB` fp32 [out], the largest absolute value of each row.
   virtual std::vector<std::pair<std::string, at::Tensor>> state() const = 0;
 
+  /// The tensors that it consists of, whole: what state() shows, and what it is filled up with.
+  virtual std::vector<at::Tensor> tensors() const = 0;
+
  protected:
   explicit QuantizedWeight(at::IntArrayRef sizes) : sizes_(sizes.vec()) {}
 

@@ -29,8 +29,12 @@ struct Job {
   int64_t rank = 0;                          ///< that one
   engine::Sharding sharding = engine::Sharding::kNone;
 
+  int64_t nodes = 1;  ///< machines that the ranks are on, as many on each, consecutively numbered
+
   /// Of moments and master weights.
   engine::Shard shard() const;
+  /// Of the weights of blocks.
+  engine::Shard block_shard() const { return engine::shards_blocks(sharding) ? shard() : engine::Shard(); }
 };
 
 /// The same in another precision.

@@ -210,7 +210,7 @@ ModelToSave adapter_to_save(const VisionLanguageModel& model, const SavedWeights
     if (name != "config.json") saved.files.emplace_back(name, content);
   }
   const auto name_of = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
-  saved.tensors = tensors_to_save(adapter_parameters(model), how, name_of);
+  saved.tensors = tensors_to_save(model.parameters(), adapter_parameters(model), how, name_of);
   return saved;
 }
 

@@ -46,13 +46,13 @@ const char* dtype_name(at::ScalarType dtype) {
 
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
-                                                 nn::Quantization quantization) {
+                                                 nn::Quantization quantization, const nn::Shard& shard) {
   const memory::InComponent weights(memory::Component::kWeights);
   const auto config = read_model_config(folder);
   auto model = from_settings(folder, [&] {
     const Family& family = family_of(config, folder);
     check_elements(family.elements(config, folder), folder);
-    return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization});
+    return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization, shard});
   });
   check_lora_targets(model->parameters(), folder);
   return model;
@@ -161,9 +161,9 @@ ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeig
     const bool is_config = name == "config.json";
     saved.files.emplace_back(name, is_config ? saved_config(model, content, name, how.dtype) : content);
   }
-  saved.tensors = tensors_to_save(own_parameters(model), how, [&model](const nn::Parameter& parameter) {
-    return model.checkpoint_name(parameter.name);
-  });
+  saved.tensors =
+      tensors_to_save(model.parameters(), own_parameters(model), how,
+                      [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
   io::NamedTensors tables;
   model.complete_weights(tables);
   for (auto& table : io::lazily(tables)) saved.tensors.push_back(std::move(table));

@@ -9,8 +9,9 @@
 
 namespace vlmtrain::models {
 
-/// Parameters as a saved checkpoint or adapter has them.
-io::LazyTensors tensors_to_save(const std::vector<nn::Parameter>& parameters, const SavedWeights& how,
+/// Parameters of a store, which outlives them, as a saved checkpoint or adapter has them.
+io::LazyTensors tensors_to_save(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
+                                const SavedWeights& how,
                                 const std::function<std::string(const nn::Parameter&)>& name_of);
 
 }  // namespace vlmtrain::models

@@ -9,7 +9,9 @@ void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::
                        const memory::HostRoom& room) {
   int64_t bytes = 0;
   for (const auto& parameter : model.parameters().all()) {
-    if (parameter.tensor.is_cpu()) bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+    if (!parameter.tensor.is_cpu()) continue;
+    const int64_t parts = parameter.sharded ? model.parameters().shard().count : 1;
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) / parts;
   }
   if (bytes <= room.bytes) return;
   throw UserError(ExitCode::kDoesNotFit,

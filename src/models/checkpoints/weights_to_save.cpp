@@ -161,7 +161,8 @@ at::ScalarType saved_dtype(const nn::Parameter& parameter, const SavedWeights& h
   return !is_trained(parameter) || holds_weights(entry->info.dtype) ? entry->info.dtype : own;
 }
 
-io::LazyTensors tensors_to_save(const std::vector<nn::Parameter>& parameters, const SavedWeights& how,
+io::LazyTensors tensors_to_save(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
+                                const SavedWeights& how,
                                 const std::function<std::string(const nn::Parameter&)>& name_of) {
   const bool base_is_there = how.base->is_unchanged();
   bool needs_base = false;
@@ -172,7 +173,10 @@ io::LazyTensors tensors_to_save(const std::vector<nn::Parameter>& parameters, co
         .name = name_of(parameter), .dtype = dtype, .shape = parameter.sizes().vec(), .make = {}, .written = {}};
     const BaseWeights::Entry* entry = how.base->find(parameter);
     const auto master = how.masters.find(parameter.name);
-    if (is_trained(parameter)) {
+    const auto as_it_is = [&store, parameter, dtype] { return store.values_of(parameter).cpu().to(dtype); };
+    if (is_trained(parameter) && parameter.sharded) {
+      tensor.make = as_it_is;
+    } else if (is_trained(parameter)) {
       // Let go once it is written: it may be a copy.
       const auto values =
           std::make_shared<at::Tensor>(master != how.masters.end() ? master->second : parameter.tensor.detach());
@@ -183,7 +187,7 @@ io::LazyTensors tensors_to_save(const std::vector<nn::Parameter>& parameters, co
       tensor.written = entry->release;
     } else {
       needs_base |= static_cast<bool>(read);
-      tensor.make = [parameter, dtype] { return parameter.values().cpu().to(dtype); };
+      tensor.make = as_it_is;
     }
     tensors.push_back(std::move(tensor));
   }
@@ -206,7 +210,7 @@ void restore_frozen(VisionLanguageModel& model, const fs::path& saved, const Bas
     const BaseWeights::Entry* entry = base.find(parameter);
     if (dtype == (entry ? entry->info.dtype : parameter.tensor.scalar_type())) continue;
     if (const auto read = from_base(parameter, entry)) {
-      parameter.tensor.detach().copy_(read());
+      parameter.set_values(read());
       entry->release();
     } else if (entry == nullptr) {
       draw_initial_values(parameter, seed);

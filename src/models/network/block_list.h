@@ -83,6 +83,7 @@ class BlockList {
       };
       const bool recomputes = i < recomputed && c10::GradMode::is_enabled();
       hidden = recomputes ? nn::recompute(run_block, hidden, entry.parameters) : run_block(hidden);
+      if (store_->are_blocks_brought() && hidden.requires_grad()) use_again_before_backward(hidden, entry);
       for (size_t place = 0; place < between.wanted.size(); ++place) {
         if (between.wanted[place] == i) outputs.wanted[place] = hidden;
       }
@@ -97,6 +98,15 @@ class BlockList {
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
 
  private:
+  struct Entry;
+
+  /// The backward pass reaches a block's output just before it reads the block.
+  void use_again_before_backward(const at::Tensor& output, const Entry& entry) const {
+    output.register_hook([store = store_, first = entry.first_parameter](const at::Tensor& /*gradient*/) {
+      store->use_block_again(first);
+    });
+  }
+
   void check(const BetweenBlocks& between) const {
     const auto exists = [this](int64_t block) { return block >= 0 && block < size(); };
     VLMTRAIN_CHECK(std::ranges::all_of(between.wanted, exists) &&
