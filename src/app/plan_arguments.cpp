@@ -76,7 +76,8 @@ void declare_plan_arguments(CLI::App& command, PlanArguments& arguments) {
   add_key_flag(command, arguments, "--optimizer-states", "training.optimizer_states", "fp32, bf16 or 8bit");
   add_key_flag(command, arguments, "--quantization", "model.quantization", "none, nf4 or int8; with LoRA");
   add_key_flag(command, arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
-  add_key_flag(command, arguments, "--sharding", "distributed.sharding", "none, optimizer or auto; of several ranks");
+  add_key_flag(command, arguments, "--sharding", "distributed.sharding",
+               "none, optimizer, full, hybrid or auto; of several ranks");
   add_key_flag(command, arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
   add_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "most memory to take, in GB of 10⁹ bytes");
   declare_sample_arguments(command, arguments.samples);

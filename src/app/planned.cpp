@@ -27,6 +27,7 @@ planner::CommandWords words_for(const PlanArguments& arguments) {
 /// Everything of a request but what the samples are.
 void complete(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
   request.workload.nodes = arguments.nodes;
+  request.job.nodes = arguments.nodes;
   request.workload.network_gbit = arguments.network_gbit;
   request.model = model;
   request.words = words_for(arguments);

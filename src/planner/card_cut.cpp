@@ -48,10 +48,14 @@ class CardSets final : public SetRehearsal {
       passes += static_cast<double>(cuts[i].micro_batches());
       seconds += outcome.step_seconds[i];
     }
-    const double waiting = passes > 0 ? rehearsed_.communication(seconds / passes).waiting_seconds : 0;
-    for (double& each : outcome.step_seconds) each += waiting;
+    const auto waiting = [&](int64_t micro_batches) {
+      return passes > 0 ? rehearsed_.communication(seconds / passes, micro_batches).waiting_seconds : 0;
+    };
+    for (size_t i = 0; i < outcome.step_seconds.size(); ++i) {
+      outcome.step_seconds[i] += waiting(cuts[i].micro_batches());
+    }
     const double optimizer = outcome.costs ? outcome.costs->optimizer.seconds : 0;
-    return {outcome.peaks(), std::move(outcome.step_seconds), optimizer + waiting};
+    return {outcome.peaks(), std::move(outcome.step_seconds), optimizer + waiting(/*micro_batches=*/0)};
   }
 
  private:

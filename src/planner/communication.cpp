@@ -22,23 +22,49 @@ constexpr double kHopSeconds = 5e-6;
 constexpr double kNetworkHopSeconds = 15e-6;
 constexpr double kBackwardShare = 2.0 / 3, kForwardShare = 1.0 / 3;
 
+int64_t ranks_among(const Links& links, Among among) {
+  switch (among) {
+    case Among::kNode:
+      return links.world_size / links.nodes;
+    case Among::kCopies:
+      return links.nodes;
+    case Among::kAll:
+      break;
+  }
+  return links.world_size;
+}
+
 double seconds_of(const Links& links, const Transfer& transfer) {
-  const double bandwidth =
-      links.nodes > 1 ? std::min(links.card_bandwidth, links.network_bandwidth) : links.card_bandwidth;
-  const double hop = links.nodes > 1 ? kNetworkHopSeconds : kHopSeconds;
-  const auto others = static_cast<double>(links.world_size - 1);
-  const double turn =
-      others / static_cast<double>(links.world_size) * static_cast<double>(transfer.bytes) / bandwidth + others * hop;
+  const bool is_over_network = links.nodes > 1 && transfer.among != Among::kNode;
+  // A ring of all enters and leaves a machine once; of copies, each card of a machine has one.
+  const double network = transfer.among == Among::kCopies ? links.network_bandwidth * static_cast<double>(links.nodes) /
+                                                                static_cast<double>(links.world_size)
+                                                          : links.network_bandwidth;
+  const double bandwidth = is_over_network ? std::min(links.card_bandwidth, network) : links.card_bandwidth;
+  const double hop = is_over_network ? kNetworkHopSeconds : kHopSeconds;
+  const auto ranks = static_cast<double>(ranks_among(links, transfer.among));
+  const double turn = (ranks - 1) / ranks * static_cast<double>(transfer.bytes) / bandwidth + (ranks - 1) * hop;
   return static_cast<double>(transfer.turns) * turn;
 }
 
+double seconds_of(const Links& links, const std::vector<Transfer>& transfers) {
+  double seconds = 0;
+  for (const Transfer& transfer : transfers) seconds += seconds_of(links, transfer);
+  return seconds;
+}
+
+/// Over all calls of a step, of which those of blocks were counted in other passes.
 template <class Count>
-int64_t sum_over(const StepSums& sums, const Count& count) {
-  int64_t sum = 0;
-  for (const auto* list : {&sums.sums, &sums.gathers}) {
+int64_t sum_over(const Communication& communication, const Count& count) {
+  const StepSums& all = communication.sums;
+  int64_t sum = 0, of_blocks = 0;
+  for (const auto* list : {&all.sums, &all.gathers}) {
     for (const Transfer& transfer : *list) sum += count(transfer);
   }
-  return sum;
+  for (const auto* list : {&all.block_gathers, &all.block_sums}) {
+    for (const Transfer& transfer : *list) of_blocks += count(transfer);
+  }
+  return sum + of_blocks / all.passes * communication.passes;
 }
 
 }  // namespace
@@ -67,12 +93,23 @@ Links links_of(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double
 }
 
 int64_t Communication::bytes() const {
-  return sum_over(sums, [](const Transfer& transfer) { return transfer.bytes; });
+  return sum_over(*this, [](const Transfer& transfer) { return transfer.bytes; });
+}
+
+int64_t Communication::calls() const {
+  return sum_over(*this, [](const Transfer&) { return int64_t{1}; });
 }
 
 int64_t Communication::least_sent_bytes() const {
-  const int64_t turned = sum_over(sums, [](const Transfer& transfer) { return transfer.turns * transfer.bytes; });
-  return turned * (links.world_size - 1) / links.world_size;
+  int64_t least = 0;
+  for (const Among among : {Among::kAll, Among::kNode, Among::kCopies}) {
+    const int64_t ranks = ranks_among(links, among);
+    const int64_t turned = sum_over(*this, [among](const Transfer& transfer) {
+      return transfer.among == among ? transfer.turns * transfer.bytes : 0;
+    });
+    least += turned / ranks * (ranks - 1) + turned % ranks * (ranks - 1) / ranks;
+  }
+  return least;
 }
 
 nlohmann::ordered_json Communication::to_json() const {
@@ -87,8 +124,8 @@ nlohmann::ordered_json Communication::to_json() const {
           {"predicted", "seconds are computed from counted bytes and published bandwidths, not measured"}};
 }
 
-Communication communication_of(const Links& links, StepSums sums, double pass_seconds) {
-  Communication communication{.links = links, .sums = std::move(sums)};
+Communication communication_of(const Links& links, StepSums sums, double pass_seconds, int64_t passes) {
+  Communication communication{.links = links, .sums = std::move(sums), .passes = passes};
   if (links.world_size == 1) return communication;
   double hidden_behind_backward = 0, hidden_behind_forward = 0;
   const StepSums& all = communication.sums;
@@ -105,6 +142,12 @@ Communication communication_of(const Links& links, StepSums sums, double pass_se
   const double pass = std::max(0.0, pass_seconds);
   communication.waiting_seconds = communication.seconds - std::min(hidden_behind_backward, kBackwardShare * pass) -
                                   std::min(hidden_behind_forward, kForwardShare * pass);
+  if (all.block_gathers.empty()) return communication;
+  const double of_a_pass =
+      (seconds_of(links, all.block_gathers) + seconds_of(links, all.block_sums)) / static_cast<double>(all.passes);
+  const double first = std::min(of_a_pass, seconds_of(links, all.block_gathers.front()));
+  communication.seconds += static_cast<double>(passes) * of_a_pass;
+  communication.waiting_seconds += static_cast<double>(passes) * (first + std::max(0.0, of_a_pass - first - pass));
   return communication;
 }
 

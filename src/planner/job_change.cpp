@@ -47,6 +47,16 @@ bool share_optimizer_states(JobChange& change) {
   return true;
 }
 
+bool share_blocks(JobChange& change) {
+  Job& job = change.job;
+  if (job.world_size == 1 || engine::shards_blocks(job.sharding)) return false;
+  if (job.objective.tasks.resolve_conflicts || (job.lora && job.lora->use_dora)) return false;
+  job.sharding = engine::Sharding::kFull;
+  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::name_of(job.sharding)));
+  change.meaning = "has each rank hold a part of weights, gradients and the optimizer's state";
+  return true;
+}
+
 bool shrink_optimizer_states(JobChange& change) {
   engine::OptimizerStates& states = change.job.optimizer.states;
   if (states == engine::OptimizerStates::k8Bit) return false;
@@ -92,7 +102,7 @@ nn::LoraSettings adapters(const models::FrozenParts& frozen, int64_t rank) {
 
 std::vector<JobChange> numeric_changes(const RemedyRehearsal::Asked& asked) {
   return changes(
-      asked, share_optimizer_states, [&](JobChange& change) { return compute_in_16_bits(asked, change); },
+      asked, share_optimizer_states, share_blocks, [&](JobChange& change) { return compute_in_16_bits(asked, change); },
       shrink_optimizer_states, [](JobChange& change) { return hold_in(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return hold_in(nn::Quantization::kNf4, change); });
 }

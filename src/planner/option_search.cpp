@@ -177,7 +177,8 @@ double OptionSearch::expected_seconds(const Choices& choices) const {
   const int64_t whole_micro_batches = workload_.samples_per_rank() / choices.micro_batch_size;
   const auto micro_batches = static_cast<double>(whole_micro_batches);
   const double pass = estimate_->micro_batch_seconds(choices.micro_batch_size, choices.recompute);
-  return micro_batches * pass + estimate_->optimizer_seconds() + rehearsed_.communication(pass).waiting_seconds;
+  return micro_batches * pass + estimate_->optimizer_seconds() +
+         rehearsed_.communication(pass, whole_micro_batches).waiting_seconds;
 }
 
 /// The fastest of what is expected to fit.

@@ -102,8 +102,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluatedBatch, samples, layout, max_new_tokens)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cost, product_operations, attention_operations, bytes_moved, launches, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward, optimizer)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Transfer, bytes, turns)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSums, sums, overlapping, gathers)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Transfer, bytes, turns, among)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSums, sums, overlapping, gathers, block_gathers, block_sums, passes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TimelinePoint, by_component, reserved_bytes, place, backward)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RehearsalDetail, peak, vision_blocks, language_blocks, total_elements,
@@ -119,6 +119,7 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"objective", job.objective},
           {"world_size", job.world_size},
           {"rank", job.rank},
+          {"nodes", job.nodes},
           {"sharding", job.sharding}};
   if (job.lora) json["lora"]["adapter"] = path_as_text(job.lora->adapter);
 }
@@ -134,6 +135,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("objective").get_to(job.objective);
   json.at("world_size").get_to(job.world_size);
   json.at("rank").get_to(job.rank);
+  json.at("nodes").get_to(job.nodes);
   json.at("sharding").get_to(job.sharding);
 }
 

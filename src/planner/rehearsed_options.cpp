@@ -101,11 +101,11 @@ double RehearsedOptions::step_seconds(const Choices& choices, const StepCosts& c
   const auto micro_batches = static_cast<double>(whole_micro_batches);
   const double each =
       (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(micro_batches_rehearsed(choices));
-  return micro_batches * each + costs.optimizer.seconds + communication(each).waiting_seconds;
+  return micro_batches * each + costs.optimizer.seconds + communication(each, whole_micro_batches).waiting_seconds;
 }
 
-Communication RehearsedOptions::communication(double last_pass_seconds) const {
-  return communication_of(links_, sums_, last_pass_seconds);
+Communication RehearsedOptions::communication(double pass_seconds, int64_t passes) const {
+  return communication_of(links_, sums_, pass_seconds, passes);
 }
 
 double RehearsedOptions::tokens_per_step(const SampleBatch& batch) const {
@@ -118,8 +118,9 @@ double RehearsedOptions::tokens_per_step(const SampleBatch& batch) const {
 
 Communication RehearsedOptions::communication(const Choices& choices) const {
   const StepCosts& costs = *entry_of(choices)->outcome.costs;
-  return communication((costs.total.seconds - costs.optimizer.seconds) /
-                       static_cast<double>(micro_batches_rehearsed(choices)));
+  return communication(
+      (costs.total.seconds - costs.optimizer.seconds) / static_cast<double>(micro_batches_rehearsed(choices)),
+      workload_.samples_per_rank() / choices.micro_batch_size);
 }
 
 std::vector<RehearsedOptions::Entry>::const_iterator RehearsedOptions::entry_of(const Choices& choices) const {
@@ -221,7 +222,8 @@ AverageStep RehearsedOptions::average_step(const Choices& choices, const std::ve
   const double passes = outcome.costs->total.seconds - optimizer;
   const double last_pass =
       passes * static_cast<double>(choices.micro_batch_size) / std::min(all, static_cast<double>(most));
-  average.step_seconds = parts * passes + optimizer + communication(last_pass).waiting_seconds;
+  average.step_seconds =
+      parts * passes + optimizer + communication(last_pass, std::llround(parts * passes / last_pass)).waiting_seconds;
   const auto ranks = static_cast<double>(workload_.world_size);
   average.tokens_per_second = ranks * tokens / average.step_seconds;
   average.samples_per_second = ranks * all / average.step_seconds;

@@ -58,8 +58,9 @@ class RehearsedOptions {
   Outcome run(const RehearsalRequest& request);
 
   double tokens_per_step(const SampleBatch& batch) const;  ///< of all ranks
-  /// What the ranks of a step tell each other whose last micro-batch takes so long; as the last rehearsal had it.
-  Communication communication(double last_pass_seconds) const;
+  /// What the ranks of a step tell each other that has so many micro-batches, each of which takes so long; as the last
+  /// rehearsal had it.
+  Communication communication(double pass_seconds, int64_t passes) const;
   /// The same of a plan that was rehearsed.
   Communication communication(const Choices& choices) const;
   const PlanningEffort& effort() const { return effort_; }

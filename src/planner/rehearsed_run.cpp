@@ -25,7 +25,12 @@ class RehearsedConsensus final : public engine::Consensus {
   /// `noted` gets each sum.
   RehearsedConsensus(const engine::GradientSums& sums, const Job& job, StepSums& noted) : sums_(sums), noted_(noted) {
     if (job.world_size == 1) return;
-    ranks_ = distributed::virtual_ranks(job.world_size, job.rank);
+    if (const auto shard = job.shard(); !shard.is_all() && shard.count < job.world_size) {
+      among_ = Among::kNode;
+      ranks_ = distributed::virtual_ranks(job.world_size, job.rank, shard.count);
+    } else {
+      ranks_ = distributed::virtual_ranks(job.world_size, job.rank);
+    }
     all_ = std::make_unique<distributed::RankConsensus>(*ranks_);
   }
 
@@ -33,19 +38,31 @@ class RehearsedConsensus final : public engine::Consensus {
   bool any(bool own) const override { return all_->any(own); }
   std::vector<double> sum(std::vector<double> own) const override { return all_->sum(std::move(own)); }
   void add_up(const at::Tensor& own) const override {
-    if (ranks_) noted_.sums.push_back({.bytes = static_cast<int64_t>(own.nbytes()), .turns = 2});
+    if (ranks_) noted_.sums.push_back(transfer(own, /*turns=*/2, Among::kAll));
     all_->add_up(own);
   }
   void add_up_parts(const at::Tensor& all) const override {
-    noted_.sums.push_back({.bytes = static_cast<int64_t>(all.nbytes()), .turns = 1});
+    noted_.sums.push_back(transfer(all, /*turns=*/1, among_));
     all_->add_up_parts(all);
   }
-  void finish() const override { all_->finish(); }
-  void gather_parts(const at::Tensor& all) const override {
-    noted_.gathers.push_back({.bytes = static_cast<int64_t>(all.nbytes()), .turns = 1});
-    all_->gather_parts(all);
+  void add_up_copies(const at::Tensor& own) const override {
+    if (among_ == Among::kNode) noted_.sums.push_back(transfer(own, /*turns=*/2, Among::kCopies));
+    all_->add_up_copies(own);
   }
-  void finish_gather() const override { all_->finish_gather(); }
+  void add_up_in_group(const at::Tensor& own) const override {
+    if (ranks_) noted_.sums.push_back(transfer(own, /*turns=*/2, among_));
+    all_->add_up_in_group(own);
+  }
+  void finish() const override { all_->finish(); }
+  engine::GatherTicket gather_parts(const at::Tensor& all) const override {
+    noted_.gathers.push_back(transfer(all, /*turns=*/1, among_));
+    return all_->gather_parts(all);
+  }
+  engine::GatherTicket gather_into(const at::Tensor& all, const at::Tensor& own) const override {
+    noted_.block_gathers.push_back(transfer(all, /*turns=*/1, among_));
+    return all_->gather_into(all, own);
+  }
+  void finish_gather(engine::GatherTicket ticket) const override { all_->finish_gather(ticket); }
   std::vector<std::string> each(std::string own) const override { return all_->each(std::move(own)); }
 
   /// All samples of a rehearsal are of the first task. In a run there are gradients of the others too, whose products
@@ -60,8 +77,13 @@ class RehearsedConsensus final : public engine::Consensus {
   }
 
  private:
+  static Transfer transfer(const at::Tensor& values, int64_t turns, Among among) {
+    return {.bytes = static_cast<int64_t>(values.nbytes()), .turns = turns, .among = among};
+  }
+
   const engine::GradientSums& sums_;
   StepSums& noted_;
+  Among among_ = Among::kAll;  // that have parts
   std::unique_ptr<distributed::Collectives> ranks_;
   std::unique_ptr<const engine::Consensus> all_ = std::make_unique<const engine::Consensus>();
 };
@@ -73,8 +95,7 @@ RehearsedRun::RehearsedRun(const Job& job, at::Device device, bool trains)
   if (!trains) return;
   training_ = std::make_unique<engine::Training>(*model_, job.optimizer, objective_->gradient_groups(), job.shard());
   consensus_ = std::make_unique<RehearsedConsensus>(training_->sums, job, sums_of_step_);
-  if (job.world_size == 1) return;
-  training_->sums.reduce_with(engine::reduce_over(*consensus_, job.shard()));
+  if (job.world_size > 1) training_->connect(*consensus_);
 }
 
 void RehearsedRun::step(const std::vector<SampleGroup>& groups, const engine::StepLayout& layout) {
@@ -86,13 +107,28 @@ void RehearsedRun::step(const std::vector<SampleGroup>& groups, const engine::St
     step.accumulate(layout);
     // The last bucket is whole when the backward pass is; with several groups all are handed over behind it.
     const int64_t buckets = std::ssize(sums_of_step_.sums);
-    if (training_->sums.groups() == 1) sums_of_step_.overlapping = std::max<int64_t>(0, buckets - 1);
+    if (training_->blocks) {
+      sums_of_step_.passes = layout.cut.micro_batches();
+      take_out_sums_of_blocks();
+    } else if (training_->sums.groups() == 1) {
+      sums_of_step_.overlapping = std::max<int64_t>(0, buckets - 1);
+    }
     step.prepare();
     scalars_.emplace(step.apply(engine::LearningRates{}).numbers);
   } catch (const engine::StepOutOfMemory& error) {
     if (error.scarce() == memory::Scarce::kHost) throw rehearsal_lacks_memory(error.what());
     throw;
   }
+}
+
+/// They come first: all else is added up when the passes are over.
+void RehearsedRun::take_out_sums_of_blocks() {
+  auto& sums = sums_of_step_.sums;
+  const auto copies = std::ranges::count(sums, Among::kCopies, &Transfer::among);
+  const auto others = std::ssize(training_->sums.bucket_elements());
+  const auto end = sums.end() - copies - others;
+  sums_of_step_.block_sums.assign(sums.begin(), end);
+  sums.erase(sums.begin(), end);
 }
 
 void RehearsedRun::evaluate(const EvaluatedBatch& batch) const {

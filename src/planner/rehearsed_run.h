@@ -37,6 +37,8 @@ class RehearsedRun {
   const StepSums& sums_of_step() const { return sums_of_step_; }
 
  private:
+  void take_out_sums_of_blocks();
+
   at::Device device_;
   std::unique_ptr<const engine::Objective> objective_;
   std::unique_ptr<models::VisionLanguageModel> model_;

@@ -172,22 +172,41 @@ bool is_better(const Plan& plan, const Plan& other) {
   return plan.chosen.step_seconds < other.chosen.step_seconds;
 }
 
+/// Blocks that are brought together again and again take longer than those that are there: it pays where nothing fits
+/// else, or where activations are recomputed for want of memory.
+bool gains_by_memory(const Plan& plan) {
+  return !plan.fits || !(plan.chosen.choices.recompute == models::RecomputeBlocks{});
+}
+
+bool may_share_blocks(const Job& job) {
+  return !job.lora || !job.lora->use_dora;
+}
+
 }  // namespace
 
 Plan make_plan(const PlanRequest& asked) {
   if (!asked.chooses_sharding || asked.workload.world_size == 1) return plan_as_asked(asked);
   PlanRequest request = asked;
-  request.job.sharding = engine::Sharding::kNone;
-  Plan whole = plan_as_asked(request);
-  if (asked.job.objective.tasks.resolve_conflicts) return whole;  // of whole gradients
-  request.job.sharding = engine::Sharding::kOptimizer;
-  Plan shared = plan_as_asked(request);
-  const PlanningEffort effort{.seconds = whole.effort.seconds + shared.effort.seconds,
-                              .rehearsals = whole.effort.rehearsals + shared.effort.rehearsals,
-                              .rehearsal_seconds = whole.effort.rehearsal_seconds + shared.effort.rehearsal_seconds};
-  Plan best = is_better(shared, whole) ? std::move(shared) : std::move(whole);
-  best.effort = effort;
-  return best;
+  std::optional<Plan> best;
+  PlanningEffort effort;
+  const auto consider = [&](engine::Sharding sharding) {
+    request.job.sharding = sharding;
+    Plan plan = plan_as_asked(request);
+    effort.seconds += plan.effort.seconds;
+    effort.rehearsals += plan.effort.rehearsals;
+    effort.rehearsal_seconds += plan.effort.rehearsal_seconds;
+    if (!best || is_better(plan, *best)) best = std::move(plan);
+  };
+  consider(engine::Sharding::kNone);
+  if (!asked.job.objective.tasks.resolve_conflicts) {  // of whole gradients
+    consider(engine::Sharding::kOptimizer);
+    if (may_share_blocks(asked.job) && gains_by_memory(*best)) {
+      if (asked.job.nodes > 1 && asked.job.nodes < asked.workload.world_size) consider(engine::Sharding::kHybrid);
+      if (!best->fits || asked.job.nodes == 1) consider(engine::Sharding::kFull);
+    }
+  }
+  best->effort = effort;
+  return std::move(*best);
 }
 
 }  // namespace vlmtrain::planner

@@ -64,14 +64,27 @@ std::string refusal_headline(const planner::Plan& plan) {
       least_words(plan), gigabytes(usable), others, gigabytes(missing_bytes(plan)));
 }
 
+const char* sharing_words(engine::Sharding sharding) {
+  switch (sharding) {
+    case engine::Sharding::kNone:
+      return "";
+    case engine::Sharding::kOptimizer:
+      return " that share the optimizer's state";
+    case engine::Sharding::kFull:
+      return " that share weights, gradients and the optimizer's state";
+    case engine::Sharding::kHybrid:
+      return " that share weights, gradients and the optimizer's state within a machine";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string plan_headline(const planner::Plan& plan) {
   if (!plan.fits) return refusal_headline(plan);
   std::string ranks;
   if (plan.workload.world_size > 1) {
-    ranks = fmt::format(" x {} ranks{}", plan.workload.world_size,
-                        plan.job.sharding == engine::Sharding::kNone ? "" : " that share the optimizer's state");
+    ranks = fmt::format(" x {} ranks{}", plan.workload.world_size, sharing_words(plan.job.sharding));
   }
   const planner::Workload& workload = plan.workload;
   const std::string batch =

@@ -33,7 +33,7 @@ TEST(CommunicationTest, ARingSendsTwiceWhatTheOthersHave) {
                       .overlapping = 1,
                       .gathers = {}};
   const auto of = [&](int64_t world_size) {
-    return communication_of(links_of(gpu("h100"), world_size, 1, 100), sums, 1.0);
+    return communication_of(links_of(gpu("h100"), world_size, 1, 100), sums, 1.0, 1);
   };
   EXPECT_EQ(of(2).bytes(), 1208);
   EXPECT_EQ(of(2).least_sent_bytes(), 1208);
@@ -51,10 +51,10 @@ TEST(CommunicationTest, WhatTheBackwardPassDoesNotHideIsWaitedFor) {
                       .overlapping = 2,
                       .gathers = {}};
   constexpr double kHops = 1e-3;
-  EXPECT_NEAR(communication_of(two, sums, 0).waiting_seconds, 3, kHops);
-  EXPECT_NEAR(communication_of(two, sums, 1.5).waiting_seconds, 2, kHops);
-  EXPECT_NEAR(communication_of(two, sums, 3).waiting_seconds, 1, kHops);
-  const Communication long_pass = communication_of(two, sums, 300);
+  EXPECT_NEAR(communication_of(two, sums, 0, 1).waiting_seconds, 3, kHops);
+  EXPECT_NEAR(communication_of(two, sums, 1.5, 1).waiting_seconds, 2, kHops);
+  EXPECT_NEAR(communication_of(two, sums, 3, 1).waiting_seconds, 1, kHops);
+  const Communication long_pass = communication_of(two, sums, 300, 1);
   EXPECT_NEAR(long_pass.seconds, 3, kHops);
   EXPECT_NEAR(long_pass.waiting_seconds, 1, kHops) << "the last one comes behind it";
 }
@@ -66,26 +66,59 @@ TEST(CommunicationTest, WhatIsGatheredHidesBehindTheNextForwardPass) {
                       .overlapping = 1,
                       .gathers = {{.bytes = kBucket, .turns = 1}}};
   constexpr double kHops = 1e-3;
-  const Communication of_none = communication_of(two, sums, 0);
+  const Communication of_none = communication_of(two, sums, 0, 1);
   EXPECT_EQ(of_none.bytes(), 3 * kBucket);
   EXPECT_EQ(of_none.least_sent_bytes(), 3 * kBucket / 2);
   EXPECT_EQ(of_none.calls(), 3);
   EXPECT_NEAR(of_none.waiting_seconds, 3, kHops);
-  EXPECT_NEAR(communication_of(two, sums, 1.5).waiting_seconds, 1.5, kHops) << "half of the gather is hidden";
-  EXPECT_NEAR(communication_of(two, sums, 300).waiting_seconds, 1, kHops) << "the last sum comes behind";
+  EXPECT_NEAR(communication_of(two, sums, 1.5, 1).waiting_seconds, 1.5, kHops) << "half of the gather is hidden";
+  EXPECT_NEAR(communication_of(two, sums, 300, 1).waiting_seconds, 1, kHops) << "the last sum comes behind";
 }
 
 TEST(CommunicationTest, TheSlowestLinkOfTheRingCounts) {
   const StepSums sums{.sums = {{.bytes = 12'500'000'000, .turns = 2}}, .overlapping = 0, .gathers = {}};
   const Links near = links_of(gpu("h100"), 16, 1, 100), far = links_of(gpu("h100"), 16, 2, 100);
-  EXPECT_LT(communication_of(near, sums, 0).seconds, 0.1);
-  EXPECT_NEAR(communication_of(far, sums, 0).seconds, 2.0 * 15 / 16, 1e-3);
-  EXPECT_NEAR(communication_of(links_of(gpu("h100"), 16, 2, 400), sums, 0).seconds, 2.0 * 15 / 16 / 4, 1e-3);
+  EXPECT_LT(communication_of(near, sums, 0, 1).seconds, 0.1);
+  EXPECT_NEAR(communication_of(far, sums, 0, 1).seconds, 2.0 * 15 / 16, 1e-3);
+  EXPECT_NEAR(communication_of(links_of(gpu("h100"), 16, 2, 400), sums, 0, 1).seconds, 2.0 * 15 / 16 / 4, 1e-3);
+}
+
+/// Counted in two passes of two blocks, in a step of three.
+TEST(CommunicationTest, WhatIsToldOfBlocksIsOfEachPass) {
+  constexpr int64_t kBlock = 126'000'000'000;  // a second in one turn of two ranks
+  constexpr Transfer kOfBlock{.bytes = kBlock, .turns = 1};
+  StepSums sums{.sums = {{.bytes = 4, .turns = 2}}};
+  sums.passes = 2;
+  sums.block_gathers.assign(8, kOfBlock);
+  sums.block_sums.assign(4, kOfBlock);
+  const Links two = links_of(gpu("h100-pcie"), 2, 1, 100);
+  constexpr double kHops = 1e-3;
+  const Communication of_three = communication_of(two, sums, 0, 3);
+  EXPECT_EQ(of_three.bytes(), 18 * kBlock + 4);
+  EXPECT_EQ(of_three.calls(), 19);
+  EXPECT_EQ(of_three.least_sent_bytes(), 9 * kBlock + 4);
+  EXPECT_NEAR(of_three.seconds, 18, kHops);
+  EXPECT_NEAR(of_three.waiting_seconds, 18, kHops);
+  EXPECT_NEAR(communication_of(two, sums, 3, 3).waiting_seconds, 9, kHops);
+  EXPECT_NEAR(communication_of(two, sums, 300, 3).waiting_seconds, 3, kHops) << "nothing hides a pass's first gather";
+}
+
+TEST(CommunicationTest, GroupsTalkOverTheirMachinesLinks) {
+  constexpr int64_t kBytes = 450'000'000'000;  // a second over an H100's NVLink, 36 over a network of 100 Gbit/s
+  const Links links = links_of(gpu("h100"), 16, 2, 100);
+  const auto of = [&](Among among) {
+    return communication_of(links, {.sums = {{.bytes = kBytes, .turns = 1, .among = among}}}, 0, 1);
+  };
+  EXPECT_NEAR(of(Among::kNode).seconds, 7.0 / 8, 1e-3);
+  EXPECT_EQ(of(Among::kNode).least_sent_bytes(), kBytes / 8 * 7);
+  EXPECT_NEAR(of(Among::kAll).seconds, 36 * 15.0 / 16, 1e-2);
+  EXPECT_NEAR(of(Among::kCopies).seconds, 36 * 8 / 2.0, 1e-2) << "eight of a machine share its network";
+  EXPECT_EQ(of(Among::kCopies).least_sent_bytes(), kBytes / 2);
 }
 
 TEST(CommunicationTest, OneRankSaysNothing) {
   const Communication alone = communication_of(
-      links_of(gpu("h100"), 1, 1, 100), {.sums = {{.bytes = 4, .turns = 2}}, .overlapping = 0, .gathers = {}}, 1);
+      links_of(gpu("h100"), 1, 1, 100), {.sums = {{.bytes = 4, .turns = 2}}, .overlapping = 0, .gathers = {}}, 1, 1);
   EXPECT_EQ(alone.seconds, 0);
   EXPECT_EQ(alone.waiting_seconds, 0);
   EXPECT_EQ(alone.least_sent_bytes(), 0);
