@@ -144,10 +144,16 @@ void declare(OptionTable& table, DistributedOptions& options) {
   table.describe_section("distributed", "What several ranks share (docs/several-ranks.md).");
   table.add_choice(
       "distributed.sharding", options.sharding,
-      {{"none", engine::Sharding::kNone}, {"optimizer", engine::Sharding::kOptimizer}, {"auto", std::nullopt}},
+      {{"none", engine::Sharding::kNone},
+       {"optimizer", engine::Sharding::kOptimizer},
+       {"full", engine::Sharding::kFull},
+       {"hybrid", engine::Sharding::kHybrid},
+       {"auto", std::nullopt}},
       "`none`: each rank holds all. `optimizer`: each holds and moves a part of AdamW's moments and fp32 "
-      "master weights (ZeRO's first stage). `auto`: what fits, and of that what is predicted to be faster. "
-      "One rank has nothing to share.");
+      "master weights (ZeRO's first stage). `full`: of all blocks' weights and gradients, too; a block's weights are "
+      "brought together just before it runs (ZeRO's third stage, FSDP). `hybrid`: that among the ranks of a machine, "
+      "and each machine holds all. `auto`: what fits, and of that what is predicted to be faster. One rank has nothing "
+      "to share.");
 }
 
 }  // namespace
@@ -222,15 +228,23 @@ void check_micro_batch(const Config& config) {
 }
 
 void check_sharding(const Config& config, int64_t world_size) {
-  if (config.distributed.sharding != engine::Sharding::kOptimizer) return;
+  const auto sharding = config.distributed.sharding.value_or(engine::Sharding::kNone);
+  if (sharding == engine::Sharding::kNone) return;
   if (world_size == 1) {
     spdlog::info("distributed.sharding: one rank has nothing to share");
     return;
   }
   if (config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
     throw usage_error(
-        "distributed.sharding=optimizer and training.gradient_conflicts=pcgrad: PCGrad compares whole gradients, of "
-        "which a rank has a part then; choose distributed.sharding=none");
+        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad compares whole gradients, of "
+        "which a rank has a part then; choose distributed.sharding=none",
+        engine::name_of(sharding));
+  }
+  if (engine::shards_blocks(sharding) && config.lora.use_dora) {
+    throw usage_error(
+        "distributed.sharding={} and lora.use_dora=true: DoRA takes the lengths of all rows of the weights that it "
+        "adapts, of which a rank has a part then; choose distributed.sharding=optimizer, or LoRA without it",
+        engine::name_of(sharding));
   }
 }
 

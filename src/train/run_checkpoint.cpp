@@ -240,19 +240,22 @@ std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
   return checkpoint;
 }
 
-std::filesystem::path RunCheckpoints::write_parts(const CheckpointContent& content, const engine::Shard& shard,
+std::filesystem::path RunCheckpoints::write_parts(const CheckpointContent& content, const OwnPart& part,
                                                   const engine::Consensus& consensus) {
   std::filesystem::path checkpoint = checkpoint_of_step(folder_, content.step);
   std::optional<io::AtomicDirectory> folder;
-  if (shard.rank == 0) {
+  if (part.is_first) {
     check_folder();
     folder.emplace(checkpoint);
     std::filesystem::create_directory(state_folder(folder->path()));
   }
   const std::filesystem::path shared = consensus.each(folder ? folder->path().string() : "").front();
   if (folder) write_all_but_optimizer(content, shared);
-  const auto own = state_folder(shared) / optimizer_file_name(shard.rank, shard.count);
-  io::write_safetensors(own, content.optimizer);
+  part.follow();
+  if (!part.is_copy) {
+    io::write_safetensors(state_folder(shared) / optimizer_file_name(part.shard.rank, part.shard.count),
+                          content.optimizer);
+  }
   consensus.each("");  // all parts are whole
   if (folder) {
     folder->commit();

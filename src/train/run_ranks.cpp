@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/io/unfinished.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/virtual_card.h"
@@ -36,6 +38,7 @@ constexpr auto kLongestWrite = std::chrono::minutes(5);
 }
 
 constexpr char kStops = 's', kGoesOn = 'g';
+constexpr const char* kRanksOfANode = "VLMTRAIN_RANKS_OF_A_NODE";
 
 }  // namespace
 
@@ -55,9 +58,36 @@ RunRanks::RunRanks(const std::optional<distributed::Launch>& launch) {
                  launch->port);
   }
   const std::string own = host_name();
-  const auto hosts = consensus_->each(own);
-  on_this_machine_ = std::ranges::count(hosts, own);
-  machines_ = std::ssize(std::set<std::string>(hosts.begin(), hosts.end()));
+  hosts_ = consensus_->each(own);
+  on_this_machine_ = std::ranges::count(hosts_, own);
+  machines_ = std::ssize(std::set<std::string>(hosts_.begin(), hosts_.end()));
+}
+
+int64_t RunRanks::ranks_of_a_node() const {
+  if (is_alone()) return 1;
+  if (const char* const given = std::getenv(kRanksOfANode)) {
+    const int64_t count = number_behind("", given).value_or(0);
+    if (count > 0 && world_size() % count == 0) return count;
+    throw usage_error("{}={} does not divide {} ranks", kRanksOfANode, given, world_size());
+  }
+  const int64_t count =
+      std::ranges::find_if(hosts_, [this](const auto& host) { return host != hosts_.front(); }) - hosts_.begin();
+  for (int64_t rank = 0; rank < world_size(); ++rank) {
+    const auto& first = hosts_[static_cast<size_t>(rank / count * count)];
+    const bool is_there = hosts_[static_cast<size_t>(rank)] == first;
+    const bool is_apart = rank == 0 || rank % count != 0 || hosts_[static_cast<size_t>(rank - 1)] != first;
+    if (is_there && is_apart && world_size() % count == 0) continue;
+    throw usage_error(
+        "distributed.sharding=hybrid shares the weights among the ranks of a machine, so each needs as many, numbered "
+        "consecutively; {} has {} of {} ranks, and rank {} is on {}; start as many on each, or choose full",
+        hosts_.front(), std::ranges::count(hosts_, hosts_.front()), world_size(), rank,
+        hosts_[static_cast<size_t>(rank)]);
+  }
+  return count;
+}
+
+void RunRanks::share_in_groups_of(int64_t count) const {
+  if (!is_alone()) ranks_->share_in_groups_of(count);
 }
 
 data::LoaderShare RunRanks::loader_share() const {

@@ -29,6 +29,9 @@ class RunRanks {
   int64_t world_size() const { return is_alone() ? 1 : ranks_->world_size(); }
   int64_t on_this_machine() const { return on_this_machine_; }
   int64_t machines() const { return machines_; }
+  /// As many on each machine, consecutively numbered. Throws UserError (kUsage) where they are not so. The variable
+  /// VLMTRAIN_RANKS_OF_A_NODE counts instead of host names, so that groups can be tried on one machine.
+  int64_t ranks_of_a_node() const;
   const engine::Consensus& consensus() const { return *consensus_; }
   data::LoaderShare loader_share() const;
 
@@ -36,6 +39,9 @@ class RunRanks {
   void in_turn(const std::function<void()>& act) const;
   /// Throws UserError (kUsage) in all ranks, which names those that have another text than rank 0.
   void check_same(const std::string& what, const std::string& own) const;
+
+  /// As distributed::Ranks; nothing for a process by itself.
+  void share_in_groups_of(int64_t count) const;
 
   /// From now on gradients on `device` can be added up. Throws UserError in all ranks where they are not on devices of
   /// one kind, or two have the same card; errors of distributed::Ranks::connect.
@@ -68,6 +74,7 @@ class RunRanks {
   std::unique_ptr<distributed::Ranks> ranks_;
   std::unique_ptr<engine::Consensus> consensus_;
   mutable std::vector<double> waited_seconds_;  // by rank
+  std::vector<std::string> hosts_;              // by rank
   int64_t on_this_machine_ = 1;
   int64_t machines_ = 1;
 };

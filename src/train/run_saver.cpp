@@ -85,7 +85,13 @@ void RunSaver::save_together() {
       say_why_not("ranks that share the optimizer's state write it together");
     }
     const auto all = content(ChangingValues::kInPlace);
-    return run_.checkpoints.write_parts(all, run_.training->optimizer.shard(), ranks_.consensus());
+    const engine::Shard& shard = run_.training->optimizer.shard();
+    return run_.checkpoints.write_parts(all,
+                                        {.shard = shard,
+                                         .is_copy = ranks_.rank() >= shard.count,
+                                         .is_first = ranks_.writes(),
+                                         .follow = [this] { run_.model->parameters().follow(); }},
+                                        ranks_.consensus());
   }();
   is_saving_ = false;
   if (!ranks_.writes()) return;

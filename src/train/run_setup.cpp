@@ -34,6 +34,22 @@ constexpr const char* kDeviceLimitKey = "limit_bytes";
 
 }  // namespace
 
+namespace {
+
+/// Of the machines that hold a whole training each, where ranks may share one within them.
+int64_t nodes_of_shards(const Config& config, const RunRanks& ranks) {
+  const auto& sharding = config.distributed.sharding;
+  if (ranks.is_alone() || (sharding && sharding != engine::Sharding::kHybrid)) return 1;
+  try {
+    return ranks.world_size() / ranks.ranks_of_a_node();
+  } catch (const UserError&) {
+    if (sharding) throw;
+    return 1;  // it is not chosen then
+  }
+}
+
+}  // namespace
+
 bool is_rehearsal() {
   return planner::on_virtual_card();
 }
@@ -63,14 +79,14 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& rank
   planner::Job job = job_of(config, tasks->initial_settings());
   job.world_size = ranks.world_size();
   job.rank = ranks.rank();
+  job.nodes = nodes_of_shards(config, ranks);
   const auto workload = workload_of(outlines, *order, config, ranks.world_size());
   make_plan(config, device, job, workload, outlines.making_bytes);
   if (!config.distributed.sharding) {
     // Plans of ranks with other samples may differ: that of the first counts.
     const auto found = plan ? plan->sharding() : job.sharding;
-    job.sharding = ranks.consensus().any(ranks.writes() && found == engine::Sharding::kOptimizer)
-                       ? engine::Sharding::kOptimizer
-                       : engine::Sharding::kNone;
+    const auto of_first = ranks.consensus().each(std::to_string(static_cast<int>(found))).front();
+    job.sharding = static_cast<engine::Sharding>(number_behind("", of_first).value_or(0));
     Config settled = config;
     settled.distributed.sharding = job.sharding;
     if (plan && job.sharding != found) make_plan(settled, device, job, workload, outlines.making_bytes);

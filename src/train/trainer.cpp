@@ -73,10 +73,11 @@ class Trainer {
         run_(config, device, ranks),
         epochs_(run_.ledger, *run_.order) {
     ranks.check_same("step to go on from (does each see output.dir?)", std::to_string(run_.state.step));
-    ranks.connect(device);
-    if (!ranks.is_alone()) {
-      run_.training->sums.reduce_with(engine::reduce_over(consensus_, run_.training->optimizer.shard()));
+    if (const auto& shard = run_.training->optimizer.shard(); !shard.is_all() && shard.count < ranks.world_size()) {
+      ranks.share_in_groups_of(shard.count);
     }
+    ranks.connect(device);
+    if (!ranks.is_alone()) run_.training->connect(consensus_);
     if (ranks.writes()) add_callbacks(quiet);
     add_evaluations();
     log_run();
@@ -107,7 +108,7 @@ class Trainer {
     if (const auto words = ranks_.traffic_words(run_.state.step + 1 - first_step_); !words.empty()) {
       spdlog::info("{}{}", words, ranks_.waiting_words());
     }
-    if (predictions_) predictions_->finish();
+    predict([](SamplePredictions& predictions) { predictions.finish(); });
     callbacks_.end(/*well=*/true);
     TrainingSummary summary{
         .stopped = is_stopped && (!is_over() || run_.state.evaluation.is_due),
@@ -221,7 +222,9 @@ class Trainer {
                       event(kind, std::move(message), std::move(ids));
                     });
     const bool has_to_stop = is_to_stop();
-    if (predictions_ && run_.resumed && !has_to_stop) predictions_->resume(run_.state.step);
+    if (run_.resumed && !has_to_stop) {
+      predict([this](SamplePredictions& predictions) { predictions.resume(run_.state.step); });
+    }
     // What loading left behind is not what a step leaves behind.
     memory::release_unused(device_);
     make_up_evaluation();
@@ -322,11 +325,20 @@ class Trainer {
     memory::reset_peaks(device_);
     auto evaluation = [&] {
       const auto host_limit = run_.host ? run_.host->guard_of_evaluation() : nullptr;
-      return evaluations_->after(run_.state.step);
+      auto own = evaluations_->after(run_.state.step);
+      run_.model->parameters().follow();
+      return own;
     }();
     raise_peaks(memory::device_memory(device_));
     runner_->leave_device_as_found();
     return evaluation;
+  }
+
+  /// By the rank that writes; the others take part where all have parts of the weights.
+  template <class Act>
+  void predict(const Act& act) {
+    if (predictions_) act(*predictions_);
+    run_.model->parameters().follow();
   }
 
   /// By all processes, or by none.
@@ -417,7 +429,7 @@ class Trainer {
 
   void save(bool is_last = false) {
     saver_.save(/*goes_on=*/!is_last && !has_done_its_steps());
-    if (predictions_) predictions_->after_checkpoint(run_.state.step);
+    predict([this](SamplePredictions& predictions) { predictions.after_checkpoint(run_.state.step); });
     runner_->leave_device_as_found();  // by predictions
   }
 

@@ -144,6 +144,13 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"SharedStatesWithGradNorm",
                 {"distributed.sharding=optimizer", "training.task_weighting=gradnorm",
                  "training.gradnorm_learning_rate=0.5"}},
+        Variant{"SharedWeights", {"distributed.sharding=full"}},
+        Variant{"SharedWeightsOfNf4", {"distributed.sharding=full", "lora.rank=4", "model.quantization=nf4"}},
+        Variant{
+            "SharedWeightsWithEvaluations",
+            {"distributed.sharding=full", "data.eval=0.2", "training.eval_steps=2", "training.eval_max_new_tokens=2"}},
+        Variant{"SharedWeightsAndPacks",
+                {"distributed.sharding=full", "data.packing=true", "data.pack_max_tokens=200"}},
         // Products of 16 bits differ by the shapes in which they are made.
         Variant{"Fp16", {"training.precision=fp16"}, 2e-3}),
     [](const auto& instance) { return instance.param.name; });
@@ -167,8 +174,10 @@ TEST_F(RanksTest, GoOnInAnotherNumber) {
   }
 }
 
-TEST_F(RanksTest, SharedStatesGoOnInAnotherNumber) {
-  const Settings saving{"output.save_steps=2", "output.keep=9", "distributed.sharding=optimizer"};
+class WhatIsShared : public RanksTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(WhatIsShared, GoesOnInAnotherNumber) {
+  const Settings saving{"output.save_steps=2", "output.keep=9", std::string("distributed.sharding=") + GetParam()};
   train_well(settings("one", saving));
   train_well_on(3, settings("run", saving));
   const auto state = folder() / "run/checkpoints/step-6/trainer_state";
@@ -181,6 +190,9 @@ TEST_F(RanksTest, SharedStatesGoOnInAnotherNumber) {
     expect_as_one("one", "run", 2e-6);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Sharding, WhatIsShared, testing::Values("optimizer", "full"),
+                         [](const auto& instance) { return std::string(instance.param); });
 
 TEST_F(RanksTest, APartOfSharedStatesThatIsMissingIsNamed) {
   const Settings sharing{"output.save_steps=2", "output.keep=9", "distributed.sharding=optimizer"};
@@ -196,11 +208,25 @@ TEST_F(RanksTest, APartOfSharedStatesThatIsMissingIsNamed) {
   }
 }
 
-TEST_F(RanksTest, ConflictsOfWholeGradientsAndSharedStatesAreRefused) {
-  const Settings both{"distributed.sharding=optimizer", "training.gradient_conflicts=pcgrad"};
+TEST_P(WhatIsShared, IsRefusedWithConflictsOfWholeGradients) {
+  const Settings both{std::string("distributed.sharding=") + GetParam(), "training.gradient_conflicts=pcgrad"};
   const Result result = train_on(2, settings("run", both));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("PCGrad compares whole gradients"));
+}
+
+/// Four ranks of one machine, taken for two machines with two each.
+TEST_F(RanksTest, WeightsAreSharedWithinAMachine) {
+  const Settings sharing{"distributed.sharding=hybrid"};
+  train_well(settings("one"));
+  setenv("VLMTRAIN_RANKS_OF_A_NODE", "2", 1);
+  train_well_on(4, settings("run", sharing));
+  expect_as_one("one", "run", 2e-6);
+  setenv("VLMTRAIN_RANKS_OF_A_NODE", "3", 1);
+  const Result uneven = train_on(4, settings("uneven", sharing));
+  unsetenv("VLMTRAIN_RANKS_OF_A_NODE");
+  EXPECT_EQ(uneven.exit_code, 2);
+  EXPECT_THAT(uneven.err, HasSubstr("does not divide 4 ranks"));
 }
 
 TEST_F(RanksTest, OneFolderIsWrittenByTheFirst) {

@@ -67,6 +67,13 @@ TEST_F(TwinTest, ForeseesEveryStepToTheByte) {
   EXPECT_EQ(twin["worst_error"], 0.0);
 }
 
+/// "… 12.5 sums a step" has 12.5 before " sums a step".
+double number_before(const std::string& text, const std::string& words) {
+  const size_t end = text.find(words);
+  if (end == std::string::npos) return 0;
+  return std::stod(text.substr(text.rfind(' ', end - 1) + 1, end));
+}
+
 class TwinOfARank : public TwinTest, public testing::WithParamInterface<const char*> {};
 
 /// Two processes, each with a virtual card and a twin, whose samples differ: rank 1 says the same in its log.
@@ -92,6 +99,11 @@ TEST_P(TwinOfARank, ForeseesItsSteps) {
   const int calls = plan()["communication"]["calls_per_step"];
   if (sharding == "none") {
     EXPECT_THAT(second, HasSubstr("in " + std::to_string(calls) + ".0 sums a step"));
+  } else if (sharding == "full") {
+    const auto counted = [&](const char* what) { return number_before(second, what); };
+    EXPECT_NEAR(counted(" sums a step") + counted(" reduce-scatters a step") + counted(" all-gathers a step"), calls,
+                0.1);
+    EXPECT_GT(counted(" all-gathers a step"), 4) << "of two micro-batches, each block twice";
   } else {
     EXPECT_EQ(calls, 4);  // of the sums, those of the loss and of the norm's square
     EXPECT_THAT(second, AllOf(HasSubstr("in 2.0 sums a step"), HasSubstr("in 1.0 reduce-scatters a step"),
@@ -99,7 +111,7 @@ TEST_P(TwinOfARank, ForeseesItsSteps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sharing, TwinOfARank, testing::Values("none", "optimizer"),
+INSTANTIATE_TEST_SUITE_P(Sharing, TwinOfARank, testing::Values("none", "optimizer", "full"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 TEST_F(TwinTest, CutsWhatWouldNotFitBeforeItFails) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -59,6 +60,14 @@ std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::pa
 /// The one that the newest one's state calls the best, if it is there.
 std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& run_dir);
 
+/// What a rank writes of a checkpoint of several.
+struct OwnPart {
+  engine::Shard shard{};           ///< of the optimizer's state
+  bool is_copy = false;            ///< another rank writes the same
+  bool is_first = false;           ///< writes all else, too
+  std::function<void()> follow{};  ///< goes along while the first one reads weights that all have parts of
+};
+
 /// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA an adapter that PEFT
 /// loads, and `trainer_state/`. Each is written under a temporary name and renamed, so that a kill at any instant
 /// leaves the previous one whole.
@@ -83,9 +92,9 @@ class RunCheckpoints {
   /// thread, while no other uses this. Errors as io/atomic.h, and where the run's folder is gone: it is not made again,
   /// since all else that the run writes would be missing there.
   std::filesystem::path write(const CheckpointContent& content);
-  /// The same by all ranks of `consensus` at once, each with its `shard` of the optimizer's state: the first writes the
+  /// The same by all ranks of `consensus` at once, each with its part of the optimizer's state: the first writes the
   /// checkpoint and its part, all others their parts into it. Its folder has its name when all are whole.
-  std::filesystem::path write_parts(const CheckpointContent& content, const engine::Shard& shard,
+  std::filesystem::path write_parts(const CheckpointContent& content, const OwnPart& part,
                                     const engine::Consensus& consensus);
 
  private:
