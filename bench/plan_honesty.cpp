@@ -3,12 +3,12 @@
 // without an allocation that is tried again; the next larger micro-batch with the same choices must not fit within the
 // margin.
 //
-//   plan_honesty [configurations] [seed] [fixed] [ranks] [shared] > lines.jsonl      a line of JSON for each, a
-//   summary on stderr
+//   plan_honesty [configurations] [seed] [fixed] [ranks] [optimizer|full|hybrid] > lines.jsonl      a line of JSON for
+//   each, a summary on stderr
 //
 // `fixed`: with PyTorch's fixed segments instead of expandable ones, where plans cannot know how memory fragments.
 // `ranks`: for 2 to 16 ranks on one machine or two. Up to three of a plan's ranks do steps of their own, on cards from
-// which NCCL has taken what the plan says. `shared`: these, and they share the optimizer's state.
+// which NCCL has taken what the plan says. `optimizer`, `full`, `hybrid`: these, and they share that.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -43,7 +43,7 @@ constexpr const char* kModels[] = {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b
 struct Kind {
   bool expandable_segments = true;
   bool several_ranks = false;
-  bool shares = false;
+  engine::Sharding sharding = engine::Sharding::kNone;
 };
 
 void add_ranks(Random& random, planner::Workload& workload) {
@@ -74,7 +74,8 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, cons
   request.workload.candidates = {{.shapes = {models::shape_of(request.job.model, sample)}, .first_id = {}}};
   request.workload.global_batch_size = random.one_of(kGlobalBatches);
   if (kind.several_ranks) add_ranks(random, request.workload);
-  if (kind.shares) request.job.sharding = engine::Sharding::kOptimizer;
+  request.job.sharding = kind.sharding;
+  request.job.nodes = request.workload.nodes;
   if (random.with_chance(0.2)) request.fixed.recompute.text = random.one_of(std::to_array({"none", "all", "5"}));
   request.fixed.expandable_segments = kind.expandable_segments;
   const auto& shape = request.workload.candidates.front().shapes.front();
@@ -89,6 +90,7 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, cons
            {"global_batch_size", request.workload.global_batch_size},
            {"world_size", request.workload.world_size},
            {"nodes", request.workload.nodes},
+           {"sharding", engine::name_of(request.job.sharding)},
            {"images", shape.images},
            {"tiles", shape.pixel_rows},
            {"tokens", shape.tokens},
@@ -242,8 +244,11 @@ int main(int count, char** arguments) {
   for (int i = 3; i < count; ++i) {
     const std::string_view word(arguments[i]);
     kind.expandable_segments = kind.expandable_segments && word != "fixed";
-    kind.shares = kind.shares || word == "shared";
-    kind.several_ranks = kind.several_ranks || kind.shares || word == "ranks";
+    for (const auto sharding : {engine::Sharding::kOptimizer, engine::Sharding::kFull, engine::Sharding::kHybrid}) {
+      if (word == engine::name_of(sharding)) kind.sharding = sharding;
+    }
+    const bool shares = kind.sharding != engine::Sharding::kNone;
+    kind.several_ranks = kind.several_ranks || shares || word == "ranks";
   }
   return vlmtrain::run(configurations, seed, kind);
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Several ranks beside one process, on the CPU: the tables of docs/benchmarks/ranks.md.
 
-    bench/ranks.py numbers [--steps 20]           losses, gradient norms and weights on 1, 2, 3 and 4 ranks
-    bench/ranks.py lost [--killed 30] [--stopped 10] [--missing 5] [--seed 1]
+    bench/ranks.py numbers [--steps 20] [--sharding full]    losses, gradient norms and weights on 1, 2, 3 and 4 ranks
+    bench/ranks.py lost [--killed 30] [--stopped 10] [--missing 5] [--seed 1] [--sharding full] [--on-another-number]
+    bench/ranks.py traffic                        bytes on the wire by what is shared (as root: in a network of its own)
     bench/ranks.py overlap [--pairs 5]            step times, and bytes on the wire (as root: in a network of its own)
     bench/ranks.py refused                        exit codes and messages
 
@@ -196,10 +197,12 @@ VARIANTS = {
 }  # fmt: skip
 
 
-def row_of_numbers(place, name, settings, steps):
+def row_of_numbers(place, name, settings, steps, sharding):
     settings = {**settings, "training.max_steps": steps}
     one, _ = place.train("one", 1, settings)
     expected, weights = steps_of(one), tensors_of(one)
+
+    several = {**settings, "distributed.sharding": sharding}
 
     def difference(run):
         found = steps_of(run)
@@ -207,9 +210,9 @@ def row_of_numbers(place, name, settings, steps):
 
     otherwise = 2 if settings.get("training.micro_batch_size") != 2 else 4
     floor = difference(place.train("otherwise", 1, {**settings, "training.micro_batch_size": otherwise})[0])
-    runs = {ranks: place.train(f"on-{ranks}", ranks, settings)[0] for ranks in (2, 3, 4)}
+    runs = {ranks: place.train(f"on-{ranks}", ranks, several)[0] for ranks in (2, 3, 4)}
     parts = [difference(run) for run in runs.values()]
-    again, _ = place.train("again", 3, settings)
+    again, _ = place.train("again", 3, several)
     equal = numbers_of(runs[3]) == numbers_of(again) and tensors_of(runs[3]) == tensors_of(again)
 
     def column(index):
@@ -228,14 +231,18 @@ def numbers(place, arguments):
           "| run | losses | gradient norms | all weights | the tensor that differs most | which | biases of keys "
           "| steps with fewer than 4 pictures | 3 ranks again: equal to the bit |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name, settings in VARIANTS.items():
+        if arguments.sharding != "none" and "PCGrad" in name:
+            continue  # refused
         if not arguments.only or any(word in name for word in arguments.only):
-            row_of_numbers(place, name, settings, arguments.steps)
+            row_of_numbers(place, name, settings, arguments.steps, arguments.sharding)
 
 
 # --- lost ------------------------------------------------------------------------------------------------------------
 
 # In a ring of four there is a rank that is not rank 0's neighbour.
 WORLD_SIZE = 4
+# Losses of another number of ranks, relative, at the learning rate of these runs.
+ROUNDING = 5e-6
 
 
 class Trial:
@@ -243,12 +250,13 @@ class Trial:
 
     def __init__(self, place, settings, undisturbed):
         self.place, self.settings, self.undisturbed = place, settings, undisturbed
+        self.apart = 0.0
         self.run = place.folder / "lost"
         self.silent = {"its log": 0, "its standard error": 0}
 
-    def start(self, ranks):
+    def start(self, ranks, world_size=WORLD_SIZE):
         port = free_port()
-        return {rank: self.place.start_rank(rank, WORLD_SIZE, port, self.run, self.settings) for rank in ranks}
+        return {rank: self.place.start_rank(rank, world_size, port, self.run, self.settings) for rank in ranks}
 
     def words_of(self, rank):
         """The end of what it wrote to its standard streams."""
@@ -319,24 +327,29 @@ class Trial:
         return any(any(phrase in line for phrase in phrases) or "did not come" in line and line.split(" s: ")[-1].startswith(f"{rank};")
                    for line in last)  # fmt: skip
 
-    def again(self):
-        """What is wrong with the same command's second turn."""
+    def again(self, world_size):
+        """What is wrong with the second turn, of as many ranks or another number."""
         from_step = [path.name for path in (self.run / "checkpoints").glob("step-*")] if (self.run / "checkpoints").exists() else []
-        codes = [process.wait() for process in self.start(range(WORLD_SIZE)).values()]
+        codes = [process.wait() for process in self.start(range(world_size), world_size).values()]
         if any(codes):
             return [f"again: exit {codes}: …{self.words_of(0)}"], from_step
-        return ([] if numbers_of(self.run) == self.undisturbed else ["again: other losses"]), from_step
+        if world_size == WORLD_SIZE:
+            return ([] if numbers_of(self.run) == self.undisturbed else ["again: other losses"]), from_step
+        apart = largest(self.undisturbed_steps, steps_of(self.run), "loss")
+        self.apart = max(self.apart, apart)
+        return ([] if apart < ROUNDING else [f"again: losses {apart:.1e} apart"]), from_step
 
 
 def lost(place, arguments):
-    settings = {"model.path": RECORDS / "checkpoint", "training.max_steps": arguments.steps, "output.save_steps": 7}
+    settings = {"model.path": RECORDS / "checkpoint", "training.max_steps": arguments.steps, "output.save_steps": 7,
+                "distributed.sharding": arguments.sharding}  # fmt: skip
     trial = Trial(place, settings, None)
     shutil.rmtree(trial.run, ignore_errors=True)
     begin = time.monotonic()
     codes = [process.wait() for process in trial.start(range(WORLD_SIZE)).values()]
     whole_seconds = time.monotonic() - begin
     assert not any(codes), (codes, trial.words_of(0))
-    trial.undisturbed = numbers_of(trial.run)
+    trial.undisturbed, trial.undisturbed_steps = numbers_of(trial.run), steps_of(trial.run)
     print(f"An undisturbed run of {arguments.steps} steps on {WORLD_SIZE} ranks: {whole_seconds:.1f} s", flush=True)
     rng = random.Random(arguments.seed)
     rows, faults = [], []
@@ -349,21 +362,24 @@ def lost(place, arguments):
             at_start = rng.random() < 0.2
             point = (0, rng.uniform(0, 3)) if at_start else (rng.randint(1, arguments.steps - 4), rng.uniform(0, 0.2))
             seconds, done, wrong = trial.lose(kind, rank, *point)
-            wrong_again, checkpoints = trial.again()
+            ranks_again = rng.choice([1, 2, 3]) if arguments.on_another_number else WORLD_SIZE
+            wrong_again, checkpoints = trial.again(ranks_again)
             ends.append(seconds)
             steps.append(done)
             right += not wrong
             same += not wrong_again
             of_rank_0 += rank == 0
             faults += [f"{kind} {number}: rank {rank} after {done} steps: {text}" for text in wrong + wrong_again]
-            print(f"{kind} {number}: rank {rank} after {done} steps, {seconds:.1f} s; again from {checkpoints or 'the start'}; "
+            print(f"{kind} {number}: rank {rank} after {done} steps, {seconds:.1f} s; again on {ranks_again} from {checkpoints or 'the start'}; "
                   f"{wrong + wrong_again or 'right'}", file=sys.stderr, flush=True)  # fmt: skip
         if count:
             rows.append(f"| {kind} | {count} ({of_rank_0} of rank 0) | {min(steps)} to {max(steps)} | {min(ends):.1f} / "
                         f"{statistics.median(ends):.1f} / {max(ends):.1f} | {right} of {count} | {same} of {count} |")  # fmt: skip
     print("\n| a rank is | times | after steps | seconds until the others have ended: min / median / max | ended right "
-          "| the same command again: losses of an undisturbed run |\n|---|---|---|---|---|---|")  # fmt: skip
+          "| again: losses of an undisturbed run |\n|---|---|---|---|---|---|")  # fmt: skip
     print("\n".join(rows))
+    if arguments.on_another_number:
+        print(f"\nAgain on another number of ranks: losses {trial.apart:.1e} apart at most")
     print(f"\nRanks that do not name the lost one in {', '.join(f'{where}: {count}' for where, count in trial.silent.items())}")
     for fault in faults:
         print(f"- {' '.join(fault.split())}")
@@ -421,6 +437,29 @@ def overlap(place, arguments):
         wire = "not counted" if sent is None else f"{sent / 2 / 1e6:.2f}, {2 * (2 - 1) / 2 * gradients / 1e6:.2f}"
         print(f"| {name} | {gradients / 1e6:.1f} | {own} in micro-batches of {cut} | {alone:.3f} | {beside:.3f} | {ranks:.3f} | {ratios[0]:.2f} "
               f"| {ratios[1]:.2f} | {said} | {wire} |", flush=True)  # fmt: skip
+
+
+# --- traffic ---------------------------------------------------------------------------------------------------------
+
+
+def traffic(place, arguments):
+    print("| what ranks share | micro-batches | on the wire a rank and step, MB | the minimum: (n - 1) / n of the blocks' bytes, times (2 of others') | MB "
+          "| more than that | the log's words |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    for sharding in ("none", "optimizer", "full"):
+        for cut in (4, 2) if sharding == "full" else (4,):
+            settings = {"model.path": place.large_model(), "data.train": place.folder / "alike.json", "training.micro_batch_size": cut,
+                        "training.global_batch_size": 8, "training.max_steps": 3, "training.learning_rate": "1.0e-5",
+                        "model.allow_missing": "[model, lm_head]", "distributed.sharding": sharding}  # fmt: skip
+            run, log = place.train("traffic", 2, settings)
+            weights = {name: 4 * len(values) for name, values in tensors_of(run).items()}
+            blocks = sum(size for name, size in weights.items() if ".layers." in name)
+            # Sums are a reduce-scatter and a gather; with `full` a micro-batch gathers blocks twice and reduce-scatters their gradients.
+            times = 2 if sharding != "full" else 3 * (4 // cut)
+            least = (times * blocks + 2 * (sum(weights.values()) - blocks)) / 2
+            sent = bytes_on_the_wire(place, settings, 3, 6)
+            said = next((line.partition("ranks added up ")[2] for line in log.splitlines() if "ranks added up" in line), "?")
+            wire, more = ("not counted", "-") if sent is None else (f"{sent / 2 / 1e6:.2f}", f"{100 * (sent / 2 / least - 1):+.1f} %")
+            print(f"| {sharding} | {4 // cut} | {wire} | {times} | {least / 1e6:.2f} | {more} | {said} |", flush=True)
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
@@ -511,16 +550,20 @@ def main():
     table = tables.add_parser("numbers")
     table.add_argument("--steps", type=int, default=20)
     table.add_argument("--only", nargs="*", help="rows whose names have one of these words")
+    table.add_argument("--sharding", default="none")
     table.set_defaults(act=numbers)
     table = tables.add_parser("lost")
     for kind, count in (("killed", 30), ("stopped", 10), ("missing", 5)):
         table.add_argument(f"--{kind}", type=int, default=count)
     table.add_argument("--steps", type=int, default=40)
     table.add_argument("--seed", type=int, default=1)
+    table.add_argument("--sharding", default="none")
+    table.add_argument("--on-another-number", action="store_true", help="go on with 1, 2 or 3 ranks, as is drawn")
     table.set_defaults(act=lost)
     table = tables.add_parser("overlap")
     table.add_argument("--pairs", type=int, default=5)
     table.set_defaults(act=overlap)
+    tables.add_parser("traffic").set_defaults(act=traffic)
     tables.add_parser("refused").set_defaults(act=refused)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
