@@ -187,14 +187,19 @@ bool may_share_blocks(const Job& job) {
 Plan make_plan(const PlanRequest& asked) {
   if (!asked.chooses_sharding || asked.workload.world_size == 1) return plan_as_asked(asked);
   PlanRequest request = asked;
+  request.with_remedies = false;  // of what is not chosen, nobody asks
   std::optional<Plan> best;
   PlanningEffort effort;
-  const auto consider = [&](engine::Sharding sharding) {
+  const auto plan_with = [&](engine::Sharding sharding) {
     request.job.sharding = sharding;
     Plan plan = plan_as_asked(request);
     effort.seconds += plan.effort.seconds;
     effort.rehearsals += plan.effort.rehearsals;
     effort.rehearsal_seconds += plan.effort.rehearsal_seconds;
+    return plan;
+  };
+  const auto consider = [&](engine::Sharding sharding) {
+    Plan plan = plan_with(sharding);
     if (!best || is_better(plan, *best)) best = std::move(plan);
   };
   consider(engine::Sharding::kNone);
@@ -204,6 +209,10 @@ Plan make_plan(const PlanRequest& asked) {
       if (asked.job.nodes > 1 && asked.job.nodes < asked.workload.world_size) consider(engine::Sharding::kHybrid);
       if (!best->fits || asked.job.nodes == 1) consider(engine::Sharding::kFull);
     }
+  }
+  if (!best->fits && asked.with_remedies) {
+    request.with_remedies = true;
+    best = plan_with(best->job.sharding);
   }
   best->effort = effort;
   return std::move(*best);

@@ -32,10 +32,6 @@ namespace {
 constexpr const char* kHostLimitKey = "tensor_limit_bytes";
 constexpr const char* kDeviceLimitKey = "limit_bytes";
 
-}  // namespace
-
-namespace {
-
 /// Of the machines that hold a whole training each, where ranks may share one within them.
 int64_t nodes_of_shards(const Config& config, const RunRanks& ranks) {
   const auto& sharding = config.distributed.sharding;

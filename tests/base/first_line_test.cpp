@@ -1,0 +1,17 @@
+#include "vlmtrain/base/first_line.h"
+
+#include <gtest/gtest.h>
+
+namespace vlmtrain {
+namespace {
+
+TEST(FirstLineTest, IsTheFirstThatSaysAnything) {
+  EXPECT_EQ(first_line("one"), "one");
+  EXPECT_EQ(first_line("one\ntwo"), "one");
+  EXPECT_EQ(first_line("\n\none\n"), "one");
+  EXPECT_EQ(first_line("\n"), "");
+  EXPECT_EQ(first_line(""), "");
+}
+
+}  // namespace
+}  // namespace vlmtrain
