@@ -2,8 +2,9 @@
 """Plans for 1 to 16 ranks, as docs/planner.md shows them.
 
     ranks_table.py VLMTRAIN [--ranks 1,2,4,8,16] [arguments of vlmtrain plan, such as --gpu h100 --model qwen2.5-vl-3b]
+    ranks_table.py VLMTRAIN --shardings none,optimizer,full,hybrid [the same]      one column for each, side by side
 
-From 16 ranks on they are on two machines as well.
+From 16 ranks on they are on two machines as well; only there `hybrid` differs from `full`.
 """
 import argparse
 import json
@@ -33,17 +34,42 @@ def row(found, nodes):
     return "| " + " | ".join(cells) + " |"
 
 
+def cell(program, ranks, nodes, sharding, arguments):
+    """Memory of a card with the chosen plan, its passes and speed; or what it would need at least."""
+    if sharding != "none" and ranks == 1 or sharding == "hybrid" and nodes == 1:
+        return "-"
+    found = plan(program, ranks, nodes, [*arguments, "--sharding", sharding])
+    gigabytes = found["memory"]["total_bytes"] / 1e9
+    if not found["fits"]:
+        return f"needs {gigabytes:.0f} GB"
+    passes = f'{found["micro_batch_size"]} x {found["gradient_accumulation_steps"]}'
+    recomputed = " r" if any(found["recompute"].values()) else ""
+    return f'{gigabytes:.1f} GB, {passes}{recomputed}, {found["tokens_per_second"]:,.0f}'
+
+
+def shardings_table(program, rows, shardings, arguments):
+    """r: something is recomputed."""
+    print(f'| ranks | machines | {" | ".join(shardings)} |\n|---|---|{"---|" * len(shardings)}')
+    for ranks, nodes in rows:
+        cells = [cell(program, ranks, nodes, sharding, arguments) for sharding in shardings]
+        print(f'| {ranks} | {nodes} | {" | ".join(cells)} |', flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--ranks", default="1,2,4,8,16")
+    parser.add_argument("--shardings")
     known, arguments = parser.parse_known_args()
+    rows = [(ranks, nodes) for ranks in map(int, known.ranks.split(",")) for nodes in ((1, 2) if ranks >= 16 else (1,))]
+    if known.shardings:
+        shardings_table(known.program, rows, known.shardings.split(","), arguments)
+        return
     print("| ranks | machines | micro-batch x passes | each card | step | tokens/s | added up, in sums | each sends at least | "
           "takes | not hidden |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for ranks in map(int, known.ranks.split(",")):
-        for nodes in (1, 2) if ranks >= 16 else (1,):
-            print(row(plan(known.program, ranks, nodes, arguments), nodes))
+    for ranks, nodes in rows:
+        print(row(plan(known.program, ranks, nodes, arguments), nodes))
 
 
 if __name__ == "__main__":

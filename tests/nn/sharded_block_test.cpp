@@ -113,7 +113,8 @@ TEST(ShardedBlockTest, OfSixteenBitsTakesHalfAndConverts) {
   EXPECT_EQ(parts.block(0).elements(Kind::kFrozen), 0);
   const at::Tensor values = at::randn({512, 2});
   for (size_t rank = 0; rank < 2; ++rank) parts.block(rank).set_values(0, values);
-  parts.block(1).lend(parts.together());
+  const at::Tensor place = parts.together();
+  parts.block(1).lend(place);
   EXPECT_TRUE(at::equal(parts.tensor(1, 0), values.to(at::kBFloat16)));
 }
 
@@ -121,17 +122,17 @@ TEST(ShardedBlockTest, QuantisedWeightsGoAsTheyArePacked) {
   for (const Quantization quantization : {Quantization::kNf4, Quantization::kInt8}) {
     SCOPED_TRACE(name_of(quantization));
     const Quantizer quantizer(quantization, at::TensorOptions(at::kFloat));
-    const at::Tensor values = at::randn({48, 64});
-    const auto whole = quantizer.make({48, 64});
+    const at::Tensor values = at::randn({128, 256});
+    const auto whole = quantizer.make({128, 256});
     whole->quantize(values);
     std::vector<std::shared_ptr<QuantizedWeight>> held;
     const auto weights = [&] {
-      held.emplace_back(quantizer.make({48, 64}));
+      held.emplace_back(quantizer.make({128, 256}));
       return std::vector<ShardedBlock::Weight>{{.kind = Kind::kFrozen, .tensor = {}, .quantized = held.back()}};
     };
     Parts parts(3, weights, at::kFloat);
     for (size_t rank = 0; rank < 3; ++rank) parts.block(rank).set_values(0, values);
-    EXPECT_LT(parts.block(0).bytes(), 48 * 64 * 2) << "less than in 16 bits";
+    EXPECT_LT(parts.block(0).bytes(), 128 * 256 * 2) << "less than in 16 bits";
     const at::Tensor place = parts.together();
     for (size_t rank = 0; rank < 3; ++rank) {
       parts.block(rank).lend(place);

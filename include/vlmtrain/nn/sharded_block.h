@@ -43,7 +43,8 @@ class ShardedBlock {
   /// A section in such a place, uint8 [≥ bytes()]: a view [elements].
   at::Tensor whole(Kind kind, const at::Tensor& place) const;
 
-  /// The tensors are in `place` until release(), also those that a graph has kept of an earlier place.
+  /// The tensors are in `place`, which must outlive that, until release(), also those that a graph has kept of an
+  /// earlier place.
   void lend(const at::Tensor& place);
   void release();
   bool is_lent() const { return is_lent_; }
