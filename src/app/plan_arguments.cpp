@@ -137,6 +137,7 @@ train::Config config_of(const PlanArguments& arguments) {
                       arguments.world_size, arguments.nodes);
   }
   train::check_sharding(config, arguments.world_size);
+  train::check_steps_of_ranks(config, arguments.world_size);
   const bool default_job = config.model.path.empty();
   if (default_job) config.model.path = kDefaultModel;
   const bool no_rank = config.lora.rank == 0 && config.model.adapter.empty();

@@ -95,8 +95,9 @@ class Collectives::UnderWay {
 
   void begin_sum(const Backends& ranks, at::Tensor values) {
     device_ = values.device();
-    std::vector<at::Tensor> tensors{values};
-    sums_.push_back(ranks.of(values).allreduce(tensors));
+    c10d::Backend& backend = ranks.of(values);
+    std::vector<at::Tensor> tensors{std::move(values)};
+    sums_.push_back(backend.allreduce(tensors));
   }
 
   void begin_sum_of_parts(at::Tensor values) {
@@ -152,7 +153,7 @@ class Collectives::UnderWay {
   bool is_broken_ = false;
 };
 
-Collectives::Collectives(Backends backends, OnBroken on_broken)
+Collectives::Collectives(const Backends& backends, OnBroken on_broken)
     : under_way_(std::make_unique<UnderWay>(backends)), on_broken_(std::move(on_broken)) {}
 
 Collectives::~Collectives() = default;

@@ -72,9 +72,11 @@ void ShardedBlock::move_tensors(const at::TensorOptions& options) {
     const Section& section = this->section(member.kind);
     for (const Held& held : member.held) {
       at::Tensor tensor = held.tensor;
-      const int64_t first = held.first / width_of(member.kind, tensor);
-      const at::Tensor there = at::empty({0}, tensor.options().requires_grad(false));
-      there.set_(section.storage, first, tensor.sizes(), tensor.strides());
+      // Not set_(): on the meta device, where rehearsals of the host run, that resizes the storage.
+      const auto there =
+          at::detail::make_tensor<c10::TensorImpl>(c10::Storage(section.storage), tensor.key_set(), tensor.dtype());
+      there.unsafeGetTensorImpl()->set_storage_offset(held.first / width_of(member.kind, tensor));
+      there.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
       tensor.set_data(there);
     }
   }

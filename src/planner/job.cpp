@@ -10,6 +10,16 @@ engine::Shard Job::shard() const {
   return {.rank = rank % count, .count = count};
 }
 
+std::vector<engine::Sharding> possible_shardings(const Job& job) {
+  std::vector possible{engine::Sharding::kNone};
+  if (job.world_size == 1 || job.objective.tasks.resolve_conflicts) return possible;
+  possible.push_back(engine::Sharding::kOptimizer);
+  if (job.lora && job.lora->use_dora) return possible;
+  if (job.nodes > 1 && job.nodes < job.world_size) possible.push_back(engine::Sharding::kHybrid);
+  possible.push_back(engine::Sharding::kFull);
+  return possible;
+}
+
 Job with_precision(Job job, engine::Precision precision) {
   job.precision = precision;
   if (precision != engine::Precision::kFp16) {

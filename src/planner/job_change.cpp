@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "planner/arguments.h"
@@ -37,24 +38,23 @@ bool compute_in_16_bits(const RemedyRehearsal::Asked& asked, JobChange& change) 
   return true;
 }
 
-bool share_optimizer_states(JobChange& change) {
+bool share(engine::Sharding sharding, const char* meaning, JobChange& change) {
   Job& job = change.job;
-  if (job.world_size == 1 || job.sharding != engine::Sharding::kNone) return false;
-  if (job.objective.tasks.resolve_conflicts) return false;  // needs whole gradients
-  job.sharding = engine::Sharding::kOptimizer;
-  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::name_of(job.sharding)));
-  change.meaning = "has each rank hold a part of the optimizer's state";
+  const auto possible = possible_shardings(job);
+  if (job.sharding >= sharding || std::ranges::find(possible, sharding) == possible.end()) return false;
+  job.sharding = sharding;
+  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::name_of(sharding)));
+  change.meaning = meaning;
   return true;
 }
 
+bool share_optimizer_states(JobChange& change) {
+  return share(engine::Sharding::kOptimizer, "has each rank hold a part of the optimizer's state", change);
+}
+
 bool share_blocks(JobChange& change) {
-  Job& job = change.job;
-  if (job.world_size == 1 || engine::shards_blocks(job.sharding)) return false;
-  if (job.objective.tasks.resolve_conflicts || (job.lora && job.lora->use_dora)) return false;
-  job.sharding = engine::Sharding::kFull;
-  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::name_of(job.sharding)));
-  change.meaning = "has each rank hold a part of weights, gradients and the optimizer's state";
-  return true;
+  return share(engine::Sharding::kFull, "has each rank hold a part of weights, gradients and the optimizer's state",
+               change);
 }
 
 bool shrink_optimizer_states(JobChange& change) {

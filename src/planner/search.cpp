@@ -173,13 +173,9 @@ bool is_better(const Plan& plan, const Plan& other) {
 }
 
 /// Blocks that are brought together again and again take longer than those that are there: it pays where nothing fits
-/// else, or where activations are recomputed for want of memory.
-bool gains_by_memory(const Plan& plan) {
-  return !plan.fits || !(plan.chosen.choices.recompute == models::RecomputeBlocks{});
-}
-
-bool may_share_blocks(const Job& job) {
-  return !job.lora || !job.lora->use_dora;
+/// else, where activations are recomputed for want of memory, or where less goes over the network then.
+bool may_gain_by_shared_blocks(const Plan& plan) {
+  return !plan.fits || plan.workload.nodes > 1 || !(plan.chosen.choices.recompute == models::RecomputeBlocks{});
 }
 
 }  // namespace
@@ -187,6 +183,7 @@ bool may_share_blocks(const Job& job) {
 Plan make_plan(const PlanRequest& asked) {
   if (!asked.chooses_sharding || asked.workload.world_size == 1) return plan_as_asked(asked);
   PlanRequest request = asked;
+  request.job.world_size = request.workload.world_size;
   request.with_remedies = false;  // of what is not chosen, nobody asks
   std::optional<Plan> best;
   PlanningEffort effort;
@@ -198,17 +195,10 @@ Plan make_plan(const PlanRequest& asked) {
     effort.rehearsal_seconds += plan.effort.rehearsal_seconds;
     return plan;
   };
-  const auto consider = [&](engine::Sharding sharding) {
+  for (const auto sharding : possible_shardings(request.job)) {
+    if (engine::shards_blocks(sharding) && !may_gain_by_shared_blocks(*best)) continue;
     Plan plan = plan_with(sharding);
     if (!best || is_better(plan, *best)) best = std::move(plan);
-  };
-  consider(engine::Sharding::kNone);
-  if (!asked.job.objective.tasks.resolve_conflicts) {  // of whole gradients
-    consider(engine::Sharding::kOptimizer);
-    if (may_share_blocks(asked.job) && gains_by_memory(*best)) {
-      if (asked.job.nodes > 1 && asked.job.nodes < asked.workload.world_size) consider(engine::Sharding::kHybrid);
-      if (!best->fits || asked.job.nodes == 1) consider(engine::Sharding::kFull);
-    }
   }
   if (!best->fits && asked.with_remedies) {
     request.with_remedies = true;

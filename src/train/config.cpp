@@ -266,7 +266,11 @@ void check_ranks(const Config& config, int64_t world_size) {
         "{}; choose a divisor of it, or auto",
         *micro, global / world_size, world_size, global);
   }
-  if (config.training.balance.global_batch_tokens) {
+  check_steps_of_ranks(config, world_size);
+}
+
+void check_steps_of_ranks(const Config& config, int64_t world_size) {
+  if (world_size > 1 && config.training.balance.global_batch_tokens) {
     throw usage_error(
         "training.global_batch_tokens: is {}, but how many samples a step has is not agreed on by several ranks yet; "
         "train in one process, or set training.global_batch_size alone",

@@ -13,6 +13,15 @@ namespace vlmtrain::train {
 
 namespace {
 
+// Of a part's metadata.
+constexpr const char* kPart = "part";
+constexpr const char* kStep = "step";
+
+std::string text_of(const io::SafetensorsFile& file, const char* key) {
+  const auto found = file.metadata().find(key);
+  return found == file.metadata().end() ? "?" : found->second;
+}
+
 /// As many parts as the name of any of them says; nothing where there are none.
 std::optional<int64_t> parts_in(const std::filesystem::path& folder) {
   std::optional<int64_t> parts;
@@ -53,6 +62,34 @@ std::vector<std::filesystem::path> optimizer_files(const std::filesystem::path& 
                      files.back().string(), *parts);
   }
   return files;
+}
+
+std::vector<io::SafetensorsFile> open_optimizer_files(const std::filesystem::path& trainer_state) {
+  std::vector<io::SafetensorsFile> files;
+  for (const auto& path : optimizer_files(trainer_state)) files.emplace_back(path);
+  if (files.size() == 1) return files;
+  const std::string step = text_of(files.front(), kStep);
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (text_of(files[i], kPart) != std::to_string(i + 1)) {
+      throw data_error("{}: holds part {} of the optimizer's state; copy the checkpoint again",
+                       files[i].path().string(), text_of(files[i], kPart));
+    }
+    if (text_of(files[i], kStep) != step) {
+      throw data_error("{}: is of step {}, and {} of step {}; copy the checkpoint again", files[i].path().string(),
+                       text_of(files[i], kStep), files.front().path().filename().string(), step);
+    }
+  }
+  return files;
+}
+
+std::string optimizer_files_name(const std::filesystem::path& trainer_state) {
+  const auto files = optimizer_files(trainer_state);
+  if (files.size() == 1) return files.front().string();
+  return (trainer_state / fmt::format("optimizer-*-of-{:05}.safetensors", files.size())).string();
+}
+
+std::map<std::string, std::string> metadata_of_part(int64_t rank, int64_t step) {
+  return {{"format", "pt"}, {kPart, std::to_string(rank + 1)}, {kStep, std::to_string(step)}};
 }
 
 }  // namespace vlmtrain::train

@@ -34,13 +34,12 @@ std::filesystem::path state_folder(const std::filesystem::path& checkpoint) {
 }
 
 std::string optimizer_source(const std::filesystem::path& checkpoint) {
-  return optimizer_files(state_folder(checkpoint)).front().string();
+  return optimizer_files_name(state_folder(checkpoint));
 }
 
 std::map<std::string, at::Tensor> saved_state(const std::filesystem::path& checkpoint) {
   std::map<std::string, at::Tensor> state;
-  for (const auto& path : optimizer_files(state_folder(checkpoint))) {
-    const io::SafetensorsFile file(path);
+  for (const auto& file : open_optimizer_files(state_folder(checkpoint))) {
     for (const auto& name : file.names()) state.emplace(name, file.tensor(name));
   }
   return state;
@@ -70,7 +69,7 @@ void check_whole(const std::filesystem::path& checkpoint) {
   }
   io::read_ordered_json(state / "state.json");
   io::read_ordered_json(state / "ledger.json");
-  for (const auto& path : optimizer_files(state)) const io::SafetensorsFile optimizer(path);
+  open_optimizer_files(state);
   if (models::is_adapter(checkpoint)) {
     models::read_adapter_settings(checkpoint);
   } else {
@@ -254,7 +253,7 @@ std::filesystem::path RunCheckpoints::write_parts(const CheckpointContent& conte
   part.follow();
   if (!part.is_copy) {
     io::write_safetensors(state_folder(shared) / optimizer_file_name(part.shard.rank, part.shard.count),
-                          content.optimizer);
+                          content.optimizer, metadata_of_part(part.shard.rank, content.step));
   }
   consensus.each("");  // all parts are whole
   if (folder) {

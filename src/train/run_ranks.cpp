@@ -132,7 +132,9 @@ void RunRanks::check_same(const std::string& what, const std::string& own) const
     if (all[rank] != all.front()) others.push_back(rank);
   }
   if (others.empty()) return;
-  throw usage_error("rank {} has another {} than rank 0 ({}, not {}); give all ranks the same", fmt::join(others, ", "),
+  throw usage_error("{} another {} than rank 0 ({}, not {}); give all ranks the same",
+                    others.size() == 1 ? fmt::format("rank {} has", others.front())
+                                       : fmt::format("ranks {} have", fmt::join(others, ", ")),
                     what, all[others.front()], all.front());
 }
 

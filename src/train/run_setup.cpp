@@ -77,16 +77,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& rank
   job.rank = ranks.rank();
   job.nodes = nodes_of_shards(config, ranks);
   const auto workload = workload_of(outlines, *order, config, ranks.world_size());
-  make_plan(config, device, job, workload, outlines.making_bytes);
-  if (!config.distributed.sharding) {
-    // Plans of ranks with other samples may differ: that of the first counts.
-    const auto found = plan ? plan->sharding() : job.sharding;
-    const auto of_first = ranks.consensus().each(std::to_string(static_cast<int>(found))).front();
-    job.sharding = static_cast<engine::Sharding>(number_behind("", of_first).value_or(0));
-    Config settled = config;
-    settled.distributed.sharding = job.sharding;
-    if (plan && job.sharding != found) make_plan(settled, device, job, workload, outlines.making_bytes);
-  }
+  make_plans(config, device, job, workload, outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
   load(config, device, job);
 }
@@ -255,31 +246,79 @@ std::string RunSetup::describe_changes(const Config& config) const {
                             learning_rates(config.training, schedule_factor()).language_model, total_steps);
 }
 
-void RunSetup::make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
-                         int64_t making_bytes) {
-  workload.nodes = ranks_.machines();
-  auto limits = sample_limits(*records, config, workload);
-  if (!device.is_cpu()) {
-    try {
-      std::optional<KeptChoices> kept;
-      if (!state.device_memory.is_null() && changes.empty()) {
-        kept = KeptChoices::of_json(state.device_memory, kDeviceLimitKey, checkpoints.newest()->string());
-      }
-      const bool cuts_anew = !resumed || !changes.empty();
-      plan.emplace(config, device, std::move(workload), std::move(limits), job, ranks_, folder,
-                   cuts_anew ? CutOfRun::kFound : CutOfRun::kKept, kept);
-      state.device_memory = plan->fixed() ? plan->fixed()->to_json(kDeviceLimitKey) : nullptr;
-    } catch (const PlanningFailed& failure) {
-      go_on_without_plan(config, device, failure, ranks_, folder);
-    }
+void RunSetup::make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
+                          int64_t making_bytes) {
+  const auto kept = kept_choices(device);
+  if (config.distributed.sharding || ranks_.is_alone()) {
+    make_plan(config, device, job, workload, making_bytes, kept);
     return;
   }
-  std::optional<KeptChoices> kept;
-  if (!state.host_memory.is_null() && changes.empty())
-    kept = KeptChoices::of_json(state.host_memory, kHostLimitKey, checkpoints.newest()->string());
-  host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, job, ranks_, folder,
-                                   kept);
-  state.host_memory = host->fixed().to_json(kHostLimitKey);
+  const auto make_plan_with = [&](engine::Sharding sharding) {
+    Config settled = config;
+    settled.distributed.sharding = job.sharding = sharding;
+    make_plan(settled, device, job, workload, making_bytes, kept);
+  };
+  if (device.is_cpu()) {
+    job.sharding = first_that_fits(job, make_plan_with);
+    spdlog::info("distributed.sharding: {}", engine::name_of(job.sharding));
+    return;
+  }
+  make_plan(config, device, job, workload, making_bytes, kept);
+  const auto own = plan ? plan->sharding() : job.sharding;
+  job.sharding = what_saves_most(own);
+  if (plan && job.sharding != own) make_plan_with(job.sharding);
+}
+
+/// In all ranks; how long steps take on a CPU is not predicted. Throws what refuses the last.
+template <class MakePlan>
+engine::Sharding RunSetup::first_that_fits(const planner::Job& job, const MakePlan& make_plan) const {
+  const auto possible = planner::possible_shardings(job);
+  for (const auto sharding : possible) {
+    bool fits = true;
+    try {
+      make_plan(sharding);
+    } catch (const UserError& error) {
+      if (error.code() != ExitCode::kDoesNotFit || sharding == possible.back()) throw;
+      fits = false;
+    }
+    if (!ranks_.consensus().any(!fits)) return sharding;
+  }
+  return possible.back();
+}
+
+/// Plans of ranks with other samples may differ; what the others chose for want of memory fits here as well.
+engine::Sharding RunSetup::what_saves_most(engine::Sharding own) const {
+  for (const auto& chosen : ranks_.consensus().each(std::to_string(static_cast<int>(own)))) {
+    own = std::max(own, static_cast<engine::Sharding>(number_behind("", chosen).value_or(0)));
+  }
+  return own;
+}
+
+/// What the checkpoint says that the run goes on from.
+std::optional<KeptChoices> RunSetup::kept_choices(at::Device device) const {
+  const auto& json = device.is_cpu() ? state.host_memory : state.device_memory;
+  if (!resumed || json.is_null() || !changes.empty()) return std::nullopt;
+  return KeptChoices::of_json(json, device.is_cpu() ? kHostLimitKey : kDeviceLimitKey, checkpoints.newest()->string());
+}
+
+void RunSetup::make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
+                         int64_t making_bytes, const std::optional<KeptChoices>& kept) {
+  workload.nodes = ranks_.machines();
+  auto limits = sample_limits(*records, config, workload);
+  if (device.is_cpu()) {
+    host = std::make_unique<HostRun>(config, std::move(workload), std::move(limits), making_bytes, job, ranks_, folder,
+                                     kept);
+    state.host_memory = host->fixed().to_json(kHostLimitKey);
+    return;
+  }
+  try {
+    const bool cuts_anew = !resumed || !changes.empty();
+    plan.emplace(config, device, std::move(workload), std::move(limits), job, ranks_, folder,
+                 cuts_anew ? CutOfRun::kFound : CutOfRun::kKept, kept);
+    state.device_memory = plan->fixed() ? plan->fixed()->to_json(kDeviceLimitKey) : nullptr;
+  } catch (const PlanningFailed& failure) {
+    go_on_without_plan(config, device, failure, ranks_, folder);
+  }
 }
 
 data::Outlines RunSetup::look_at_trained(const Config& config) const {

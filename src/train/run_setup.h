@@ -7,6 +7,7 @@
 
 #include "train/evaluation_set.h"
 #include "train/host_run.h"
+#include "train/kept_choices.h"
 #include "train/run_plan.h"
 #include "train/run_ranks.h"
 #include "train/task_balance.h"
@@ -79,8 +80,15 @@ struct RunSetup {
   /// Both where rank 0 has written what it found out, for the others to read.
   data::Outlines look_at_trained(const Config& config) const;
   void look_at_evaluated(const Config& config);
+  /// Settles `job`'s sharding, too, where that is chosen.
+  void make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
+                  int64_t making_bytes);
+  template <class MakePlan>
+  engine::Sharding first_that_fits(const planner::Job& job, const MakePlan& make_plan) const;
+  engine::Sharding what_saves_most(engine::Sharding own) const;
   void make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
-                 int64_t making_bytes);
+                 int64_t making_bytes, const std::optional<KeptChoices>& kept);
+  std::optional<KeptChoices> kept_choices(at::Device device) const;
   void plan_evaluation(const Config& config);
   void load(const Config& config, at::Device device, const planner::Job& job);
 

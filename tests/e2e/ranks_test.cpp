@@ -50,6 +50,7 @@ class RanksTest : public CommandTest {
     const Result result = train_on(ranks, overrides);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.err, Not(HasSubstr("decoded samples wait"))) << "there is room for them";
+    EXPECT_THAT(result.err, Not(HasSubstr("no plan could be made")));
   }
 
   /// Losses, norms, samples and counts of one process and of several.
@@ -206,6 +207,68 @@ TEST_F(RanksTest, APartOfSharedStatesThatIsMissingIsNamed) {
     EXPECT_THAT(result.err, AllOf(HasSubstr("optimizer-00002-of-00002.safetensors: is missing"), HasSubstr("step-4")));
     EXPECT_EQ(errors_in(result), 1) << result.err;
   }
+}
+
+/// As a copy of half a checkpoint leaves it.
+TEST_F(RanksTest, APartOfSharedStatesThatIsAnotherOneIsNamed) {
+  const Settings sharing{"output.save_steps=2", "output.keep=9", "distributed.sharding=full"};
+  train_well_on(2, settings("run", sharing));
+  const auto state_of = [&](int step) {
+    return folder() / ("run/checkpoints/step-" + std::to_string(step)) / "trainer_state";
+  };
+  const auto first = state_of(6) / "optimizer-00001-of-00002.safetensors";
+  const auto second = state_of(6) / "optimizer-00002-of-00002.safetensors";
+  constexpr auto kInPlace = std::filesystem::copy_options::overwrite_existing;
+  Settings longer = sharing;
+  longer.insert(longer.end(), {"training.max_steps=8", "training.resume=changed"});
+  std::filesystem::copy_file(state_of(4) / second.filename(), second, kInPlace);
+  const Result older = train_on(2, settings("run", longer));
+  EXPECT_EQ(older.exit_code, 4) << older.err;
+  EXPECT_THAT(older.err,
+              AllOf(HasSubstr("optimizer-00002-of-00002.safetensors: is of step 4"), HasSubstr("of step 6")));
+  std::filesystem::copy_file(first, second, kInPlace);
+  const Result twice = train_on(2, settings("run", longer));
+  EXPECT_EQ(twice.exit_code, 4) << twice.err;
+  EXPECT_THAT(twice.err, HasSubstr("optimizer-00002-of-00002.safetensors: holds part 1 of the optimizer's state"));
+}
+
+TEST_P(WhatIsShared, IsPlannedOnTheHostAsItIsMeasured) {
+  train_well_on(2, settings("run", {std::string("distributed.sharding=") + GetParam()}));
+  const auto plan = json_file("run/plan.json");
+  const auto planned = plan["memory"]["allocated_peak_bytes"].get<double>();
+  const auto measured = plan["measured"]["allocated_peak_bytes"].get<double>();
+  EXPECT_LT(measured, 1.02 * planned);
+  EXPECT_GT(measured, 0.8 * planned);
+}
+
+/// In all ranks, whatever each of them has found. The model is so large that moments count among what a process takes.
+TEST_F(RanksTest, WhatFitsIsSharedWhereItIsToBeChosen) {
+  const auto wide = folder() / "wide";
+  std::filesystem::copy(checkpoint(), wide);
+  auto config = json_file("wide/config.json");
+  config["text_config"]["intermediate_size"] = 131072;
+  write_text(wide / "config.json", config.dump());
+  write_text(wide / "model.safetensors", std::string("\2\0\0\0\0\0\0\0{}", 10));
+  const Settings least{"model.path=wide",
+                       "model.allow_missing=[model, lm_head]",
+                       "training.micro_batch_size=1",
+                       "training.max_steps=2",
+                       "memory.recompute=all",
+                       "training.global_batch_size=2",
+                       "distributed.sharding=auto"};
+  train_well_on(2, settings("ample", least));
+  const auto whole = json_file("ample/plan.json");
+  EXPECT_EQ(whole["sharding"], "none");
+  // A part of what one rank's part of the moments takes less; what the process has beside tensors changes by some MB.
+  const double moments = whole["memory"]["optimizer_bytes"].get<double>();
+  ASSERT_GT(moments, 2e8);
+  const double limit = (whole["memory"]["total_bytes"].get<double>() - moments / 8) / 0.95;
+  Settings tight = least;
+  tight.push_back("memory.limit_gb=" + std::to_string(limit / 1e9));
+  const Result result = train_on(2, settings("tight", tight));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("distributed.sharding: optimizer"));
+  EXPECT_EQ(json_file("tight/plan.json")["sharding"], "optimizer");
 }
 
 TEST_P(WhatIsShared, IsRefusedWithConflictsOfWholeGradients) {

@@ -60,7 +60,8 @@ class GatheredBlocksTest : public testing::Test {
     std::vector<data::Sample> chosen;
     for (const size_t i : samples) chosen.push_back(samples_[i]);
     const CrossEntropy objective(TaskSettings{});
-    Step step(training_, step_input(objective, chosen), noted_);
+    const StepInput input = step_input(objective, chosen);
+    Step step(training_, input, noted_);
     step.accumulate(SmallStep{.micro_batch_size = std::ssize(chosen)}.layout_of(*model_, chosen));
     training_.sums.drop();
   }

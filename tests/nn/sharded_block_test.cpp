@@ -102,6 +102,19 @@ TEST(ShardedBlockTest, ViewsFollowTheBlockToAnotherPlace) {
   EXPECT_EQ(view[1][0].item<float>(), 1);
 }
 
+/// As rehearsals of the host have it, where nothing has values.
+TEST(ShardedBlockTest, IsThereOnTheMetaDevice) {
+  const auto options = at::TensorOptions(at::kFloat).device(at::kMeta);
+  const at::Tensor trained = at::empty({7, 100}, options), frozen = at::empty({33}, options.dtype(at::kByte));
+  ShardedBlock block({{.kind = Kind::kTrained, .tensor = trained, .quantized = nullptr},
+                      {.kind = Kind::kFrozen, .tensor = frozen, .quantized = nullptr}},
+                     options, {.rank = 1, .count = 2});
+  EXPECT_EQ(trained.sizes(), (std::vector<int64_t>{7, 100}));
+  block.lend(at::empty({block.bytes()}, options.dtype(at::kByte)));
+  EXPECT_EQ(trained.t().sizes(), (std::vector<int64_t>{100, 7}));
+  block.release();
+}
+
 TEST(ShardedBlockTest, OfSixteenBitsTakesHalfAndConverts) {
   const auto weights = [] {
     return std::vector<ShardedBlock::Weight>{

@@ -27,7 +27,7 @@ class Collectives {
   /// Called where a call fails, with what it threw. Is to throw what the caller is told.
   using OnBroken = std::function<void(const std::exception& error)>;
 
-  explicit Collectives(Backends backends, OnBroken on_broken = {});
+  explicit Collectives(const Backends& backends, OnBroken on_broken = {});
   ~Collectives();
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;

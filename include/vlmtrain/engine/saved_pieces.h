@@ -20,8 +20,8 @@ std::optional<std::pair<std::string, int64_t>> parse_piece_name(std::string_view
 /// An optimizer's state as it was saved, whole tensors or pieces by several ranks (AdamW::state()).
 class SavedPieces {
  public:
-  SavedPieces(
-      const std::map<std::string, at::Tensor>& tensors);  // NOLINT(google-explicit-constructor): by names, as read
+  // NOLINTNEXTLINE(google-explicit-constructor): by names, as read
+  SavedPieces(const std::map<std::string, at::Tensor>& tensors);
 
   bool contains(const std::string& tensor) const { return pieces_.contains(tensor); }
   std::vector<std::string> names() const;

@@ -9,12 +9,12 @@ using nn::Piece;
 using nn::Shard;
 
 /// What of a training each rank holds only a part of, while the others hold the rest (Rajbhandari et al. 2020, arXiv
-/// 1910.02054).
+/// 1910.02054). In the order of what that saves.
 enum class Sharding {
   kNone,       ///< nothing: all hold the same
   kOptimizer,  ///< AdamW's moments and fp32 master weights: ZeRO's first stage
-  kFull,       ///< these, and weights and gradients of all blocks: ZeRO's third stage
-  kHybrid,     ///< the same among the ranks of a node; all nodes hold the same
+  kHybrid,     ///< these, and weights and gradients of all blocks, among the ranks of a node; all nodes hold the same
+  kFull,       ///< the same among all ranks: ZeRO's third stage
 };
 
 constexpr const char* name_of(Sharding sharding) {

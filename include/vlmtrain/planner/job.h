@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "vlmtrain/engine/objective.h"
 #include "vlmtrain/engine/optimizer.h"
@@ -27,15 +28,19 @@ struct Job {
   engine::ObjectiveSettings objective = {};  ///< rehearsed samples are all of the first task
   int64_t world_size = 1;                    ///< ranks, of which one is rehearsed
   int64_t rank = 0;                          ///< that one
+  int64_t nodes = 1;                         ///< machines that they are on, as many on each, consecutively numbered
   engine::Sharding sharding = engine::Sharding::kNone;
-
-  int64_t nodes = 1;  ///< machines that the ranks are on, as many on each, consecutively numbered
 
   /// Of moments and master weights.
   engine::Shard shard() const;
   /// Of the weights of blocks.
   engine::Shard block_shard() const { return engine::shards_blocks(sharding) ? shard() : engine::Shard(); }
 };
+
+/// What the ranks of the job may share, in the order of what that saves; nothing at first. PCGrad compares whole
+/// gradients, DoRA takes the lengths of whole weights, and `hybrid` is something of its own where nodes have several
+/// ranks each.
+std::vector<engine::Sharding> possible_shardings(const Job& job);
 
 /// The same in another precision.
 Job with_precision(Job job, engine::Precision precision);

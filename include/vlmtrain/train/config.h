@@ -122,6 +122,9 @@ void check_micro_batch(const Config& config);
 /// Throws UserError (kUsage) where so many ranks cannot share what it says; the log says that one has nothing to share.
 void check_sharding(const Config& config, int64_t world_size);
 
+/// Throws UserError (kUsage) where so many ranks do not know how many samples a step has.
+void check_steps_of_ranks(const Config& config, int64_t world_size);
+
 /// Throws UserError (kUsage) where so many ranks cannot train on it: each has an equal part of the global batch.
 void check_ranks(const Config& config, int64_t world_size);
 
