@@ -229,7 +229,7 @@ void examine(const Mixture& mixture, int64_t count, uint64_t seed) {
     return step;
   };
   const planner::Plan equal = planner::make_plan(request);
-  for (int64_t i = 0; i < planner::steps_to_draw(kGlobalBatch); ++i) request.workload.drawn.push_back(draw());
+  for (int64_t i = 0; i < planner::steps_to_draw(kGlobalBatch); ++i) request.workload.drawn.push_back({draw()});
   const planner::Plan plan = planner::make_plan(request);
   fmt::print(stderr, "{} on {}: {:.1f} s, with the cut {:.1f} s; {} of {} blocks\n", mixture.model, mixture.card,
              equal.effort.seconds, plan.effort.seconds,

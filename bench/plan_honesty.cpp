@@ -234,6 +234,7 @@ int run(int64_t configurations, uint64_t seed, const Kind& kind) {
 }  // namespace vlmtrain
 
 int main(int count, char** arguments) {
+  using vlmtrain::engine::Sharding;
   if (count > 1 && std::string_view(arguments[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
     vlmtrain::planner::serve_rehearsals();
     return 0;
@@ -244,10 +245,10 @@ int main(int count, char** arguments) {
   for (int i = 3; i < count; ++i) {
     const std::string_view word(arguments[i]);
     kind.expandable_segments = kind.expandable_segments && word != "fixed";
-    for (const auto sharding : {engine::Sharding::kOptimizer, engine::Sharding::kFull, engine::Sharding::kHybrid}) {
-      if (word == engine::name_of(sharding)) kind.sharding = sharding;
+    for (const auto sharding : {Sharding::kOptimizer, Sharding::kHybrid, Sharding::kFull}) {
+      if (word == name_of(sharding)) kind.sharding = sharding;
     }
-    const bool shares = kind.sharding != engine::Sharding::kNone;
+    const bool shares = kind.sharding != Sharding::kNone;
     kind.several_ranks = kind.several_ranks || shares || word == "ranks";
   }
   return vlmtrain::run(configurations, seed, kind);
