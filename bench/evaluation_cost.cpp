@@ -23,6 +23,7 @@
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/cross_entropy.h"
 #include "vlmtrain/evaluation/evaluate.h"
+#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -41,11 +42,12 @@ double least_seconds(const std::function<void()>& work) {
 }
 
 void measure(const char* checkpoint, const char* data, const char* images, size_t batch_size) {
-  const io::RecordList records(io::read_dataset(data, images));
+  const auto read = io::open_records(data, {.image_root = images});
+  const io::Records& records = *read;
   const auto processor = models::load_processor(checkpoint, {});
   const auto model = models::load_model(checkpoint, at::kCPU, at::kFloat);
   std::vector<data::Sample> samples;
-  for (int64_t i = 0; i < records.size(); ++i) samples.push_back(data::make_sample(*processor, records[i], i));
+  for (int64_t i = 0; i < records.size(); ++i) samples.push_back(data::make_sample(*processor, records.at(i), i));
   const engine::CrossEntropy objective;
   const double forward = least_seconds([&] {
     const at::NoGradGuard no_gradients;
