@@ -104,5 +104,13 @@ def checks():
                            {"no dropout": {"lora.dropout": 0}, "another seed": OTHER_ORDER}))
         found.append(Check(f"{preset}: bf16, mixed batches", 20, about_as_far(preset),
                            {"fp32 in its place": {"training.precision": "fp32"}, "half of the samples": HALF}))
+    shared = {"distributed.sharding": "full"}
+    found.append(Check("smolvlm-tiny: the optimizer's state in parts, fp32", 20,
+                       same_in_fp32("smolvlm-tiny", {}, {"distributed.sharding": "optimizer"}), faults))
+    found.append(Check("smolvlm-tiny: weights in parts, fp32, mixed batches, single samples", 20,
+                       same_in_fp32("smolvlm-tiny", {}, {**shared, "training.micro_batch_size": 1}), faults))
+    found.append(Check("qwen2.5-vl-tiny: weights in parts, NF4, LoRA with dropout, recomputed", 20,
+                       same_in_fp32("qwen2.5-vl-tiny", {**dropped, "model.quantization": "nf4"}, {**shared, "memory.recompute": "all"}),
+                       {"no dropout": {"lora.dropout": 0}}))
     found.append(Check("smolvlm-tiny: the same ranks once more", 20, repetition("smolvlm-tiny"), {"samples in another order": OTHER_ORDER}))
     return found
