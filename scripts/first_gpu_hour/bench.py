@@ -41,7 +41,7 @@ class Run:
         return json.loads(path.read_text()) if path.exists() else None
 
     def optimizer(self, step):
-        return tensors.read(self.folder / "checkpoints" / f"step-{step}" / "trainer_state" / "optimizer.safetensors")
+        return tensors.read_joined(sorted((self.folder / "checkpoints" / f"step-{step}" / "trainer_state").glob("optimizer*.safetensors")))
 
     def weights(self, step):
         """fp32 masters where there are any, else the checkpoint's own tensors."""

@@ -21,6 +21,20 @@ def read(path):
     return tensors
 
 
+def read_joined(paths):
+    """The same of several files that have parts of tensors: what NAME@512 has begins with element 512 of NAME."""
+    pieces = {}
+    for path in paths:
+        for key, values in read(path).items():
+            name, _, first = key.partition("@")
+            pieces.setdefault(name, []).append((int(first or 0), values))
+    joined = {}
+    for name, parts in pieces.items():
+        parts.sort(key=lambda part: part[0])
+        joined[name] = array.array("f", (value for _, values in parts for value in values))
+    return joined
+
+
 def floats(data):
     values = array.array("f")
     values.frombytes(data)
