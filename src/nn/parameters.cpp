@@ -43,14 +43,14 @@ at::Tensor ParameterStore::add(std::string name, Component component, at::IntArr
   const bool is_used = component != Component::kUnused;
   const bool is_saved = is_used && !is_adapter && settings_.lora && settings_.lora->saves(name);
   const bool is_trained = is_used && (is_adapter || is_saved || !settings_.lora);
-  const at::Tensor tensor = at::empty(sizes, settings_.options).set_requires_grad(is_trained);
+  at::Tensor tensor = at::empty(sizes, settings_.options).set_requires_grad(is_trained);
   parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
   return tensor;
 }
 
 at::Tensor ParameterStore::add_embedding(std::string name, Component component, at::IntArrayRef sizes,
                                          InitialValues initial) {
-  const at::Tensor tensor = add(std::move(name), component, sizes, initial);
+  at::Tensor tensor = add(std::move(name), component, sizes, initial);
   parameters_.back().is_embedding = true;
   return tensor;
 }

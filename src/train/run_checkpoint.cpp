@@ -376,7 +376,7 @@ engine::CarriedStates carry_optimizer(const std::filesystem::path& checkpoint, c
     if (entry == nullptr || state.contains(master) || !state.contains("first_moment." + parameter.name)) continue;
     tensors.emplace(master, entry->read().to(at::kFloat));
   }
-  return optimizer.carry_state(store, std::move(tensors), optimizer_source(checkpoint));
+  return optimizer.carry_state(store, tensors, optimizer_source(checkpoint));
 }
 
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint) {
