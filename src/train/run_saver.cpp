@@ -152,7 +152,8 @@ CheckpointContent RunSaver::content(ChangingValues values) const {
 }
 
 CheckpointContent RunSaver::copied_content() const {
-  const auto uncounted = run_.host ? run_.host->beside_steps() : nullptr;
+  if (!run_.host) return content(ChangingValues::kCopied);
+  const auto uncounted = run_.host->beside_steps();
   return content(ChangingValues::kCopied);
 }
 
