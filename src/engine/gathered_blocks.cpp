@@ -83,6 +83,10 @@ int64_t GatheredBlocks::bytes() const {
   return slots_.front().numel() + slots_.back().numel();
 }
 
+std::vector<GatheredBlocks::Block>::iterator GatheredBlocks::block_that_begins_with(size_t first) {
+  return std::ranges::find(blocks_, first, [](const Block& block) { return block.place.first; });
+}
+
 /// The visits of a pass that has what any rank needs.
 void GatheredBlocks::agree_on(const std::string& own) {
   VLMTRAIN_CHECK(consensus_ != nullptr, "blocks in parts, and nobody to bring them together with");
@@ -135,7 +139,7 @@ void GatheredBlocks::begin_pass(const nn::PassShape& shape) {
 /// The next visit of the block that can be this process's: where others need more passes of the tower, theirs are
 /// behind its own in the forward pass, and before them in the backward pass.
 void GatheredBlocks::use(size_t first) {
-  const auto found = std::ranges::find(blocks_, first, [](const Block& block) { return block.place.first; });
+  const auto found = block_that_begins_with(first);
   if (found == blocks_.end()) return;
   VLMTRAIN_CHECK(is_in_pass_, "a block is read outside of a pass");
   const auto block = static_cast<size_t>(found - blocks_.begin());
@@ -238,7 +242,7 @@ void GatheredBlocks::follow() {
 
 void GatheredBlocks::bring(size_t first) {
   VLMTRAIN_CHECK(!is_in_pass_, "a block is brought for reading within a pass");
-  const auto found = std::ranges::find(blocks_, first, [](const Block& block) { return block.place.first; });
+  const auto found = block_that_begins_with(first);
   VLMTRAIN_CHECK(found != blocks_.end(), "parameter {} begins no block in parts", first);
   if (found->has_arrived) return;
   let_all_go();

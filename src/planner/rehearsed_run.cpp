@@ -25,12 +25,10 @@ class RehearsedConsensus final : public engine::Consensus {
   /// `noted` gets each sum.
   RehearsedConsensus(const engine::GradientSums& sums, const Job& job, StepSums& noted) : sums_(sums), noted_(noted) {
     if (job.world_size == 1) return;
-    if (const auto shard = job.shard(); !shard.is_all() && shard.count < job.world_size) {
-      among_ = Among::kNode;
-      ranks_ = distributed::virtual_ranks(job.world_size, job.rank, shard.count);
-    } else {
-      ranks_ = distributed::virtual_ranks(job.world_size, job.rank);
-    }
+    const auto shard = job.shard();
+    const int64_t group = shard.is_all() ? job.world_size : shard.count;
+    if (group < job.world_size) among_ = Among::kNode;
+    ranks_ = distributed::virtual_ranks(job.world_size, job.rank, group);
     all_ = std::make_unique<distributed::RankConsensus>(*ranks_);
   }
 

@@ -61,6 +61,7 @@ class GatheredBlocks final : public nn::BlockWeights {
     bool is_backward = false;
   };
 
+  std::vector<Block>::iterator block_that_begins_with(size_t first);
   void agree_on(const std::string& own);
   void list_visits(const nn::PassShape& shape);
   void go_to(size_t visit);
