@@ -46,6 +46,10 @@ double LearningRates::of(nn::Component component) const {
       return projector;
     case nn::Component::kLanguageModel:
       return language_model;
+    case nn::Component::kMaskEncoder:
+    case nn::Component::kMaskDecoder:
+      return masks;
+    case nn::Component::kConstant:
     case nn::Component::kUnused:
       break;
   }

@@ -73,6 +73,8 @@ at::Device open_cuda(const std::string& name, int index) {
                              count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
+  // Convolutions take ATen's own kernels, on cards and on virtual ones: what cuDNN would take cannot be foreseen.
+  at::globalContext().setUserEnabledCuDNN(false);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   if (virtual_card) check_code(name, {.name = describe(device).name, .architecture = architecture_of(device)});
   note_card_size(device);

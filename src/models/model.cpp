@@ -56,11 +56,12 @@ void VisionLanguageModel::complete_weights(std::vector<std::pair<std::string, at
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen) {
   bool anything_trained = false;
   for (const auto& parameter : model.parameters().all()) {
-    const bool stays = parameter.component == nn::Component::kUnused ||
+    const bool stays = !nn::is_trainable(parameter.component) ||
                        (model.parameters().lora() && !parameter.goes_with_adapter()) ||
                        (parameter.component == nn::Component::kVisionTower && frozen.vision_tower) ||
                        (parameter.component == nn::Component::kProjector && frozen.projector) ||
-                       (parameter.component == nn::Component::kLanguageModel && frozen.language_model);
+                       (parameter.component == nn::Component::kLanguageModel && frozen.language_model) ||
+                       (parameter.component == nn::Component::kMaskEncoder && frozen.mask_encoder);
     parameter.tensor.set_requires_grad(!stays);
     anything_trained |= !stays;
   }

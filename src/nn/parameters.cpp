@@ -40,9 +40,9 @@ ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move
 
 at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
                                bool is_adapter) {
-  const bool is_used = component != Component::kUnused;
-  const bool is_saved = is_used && !is_adapter && settings_.lora && settings_.lora->saves(name);
-  const bool is_trained = is_used && (is_adapter || is_saved || !settings_.lora);
+  const bool is_trainable = nn::is_trainable(component);
+  const bool is_saved = is_trainable && !is_adapter && settings_.lora && settings_.lora->saves(name);
+  const bool is_trained = is_trainable && (is_adapter || is_saved || !settings_.lora);
   at::Tensor tensor = at::empty(sizes, settings_.options).set_requires_grad(is_trained);
   parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
   return tensor;

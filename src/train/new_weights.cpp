@@ -45,7 +45,7 @@ models::LoadSettings load_settings(const Config& config, const std::optional<nn:
 void check_new_weights(const models::LoadedWeights& loaded, bool with_lora, const std::filesystem::path& checkpoint) {
   for (const auto* parameters : {&loaded.drawn, &loaded.resized}) {
     for (const auto& parameter : *parameters) {
-      if (!with_lora || parameter.in_modules_to_save || parameter.component == nn::Component::kUnused) continue;
+      if (!with_lora || parameter.in_modules_to_save || !nn::is_trainable(parameter.component)) continue;
       throw usage_error(
           "{} has no {} of the size that config.json asks for, and with LoRA new weights are not kept; name its "
           "module in lora.modules_to_save",

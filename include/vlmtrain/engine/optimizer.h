@@ -23,6 +23,7 @@ struct LearningRates {
   double vision_tower = 0;
   double projector = 0;
   double language_model = 0;
+  double masks = 0;  ///< of what encodes pictures for masks and decodes masks
 
   double of(nn::Component component) const;
 };

@@ -106,6 +106,7 @@ struct FrozenParts {
   bool vision_tower = false;
   bool projector = false;
   bool language_model = false;  ///< embeddings and output included
+  bool mask_encoder = false;    ///< of a family that draws masks
 };
 
 /// Lets gradients be computed for what is not frozen, and for nothing else; of a model with LoRA for the adapters

@@ -1,0 +1,52 @@
+#include "vlmtrain/nn/biased_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_efficient_attention_forward.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
+
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+/// A view of `bias` whose rows begin at multiples of 16 elements, as the kernel reads them.
+at::Tensor aligned(const at::Tensor& bias) {
+  constexpr int64_t kElements = 16;
+  const int64_t keys = bias.size(-1);
+  const int64_t missing = (kElements - keys % kElements) % kElements;
+  if (missing == 0) return bias.contiguous();
+  return at::constant_pad_nd(bias, {0, missing}).narrow(-1, 0, keys);
+}
+
+at::Tensor memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const at::Tensor& bias, double scale) {
+  constexpr int64_t kNoMask = 0;
+  return std::get<0>(at::_efficient_attention_forward(
+      query, key, value, aligned(bias).expand({query.size(0), -1, -1, -1}), /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
+      query.size(1), key.size(1), /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));
+}
+
+at::Tensor plain(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& bias,
+                 double scale) {
+  const at::Tensor scores = at::matmul((query * scale).transpose(1, 2), key.permute({0, 2, 3, 1})) + bias;
+  const at::Tensor weights = at::softmax(scores, -1);
+  return at::matmul(weights, value.transpose(1, 2)).transpose(1, 2);
+}
+
+}  // namespace
+
+at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const at::Tensor& bias) {
+  VLMTRAIN_CHECK(bias.dim() == 4 && (bias.size(0) == 1 || bias.size(0) == query.size(0)) &&
+                     bias.size(1) == query.size(2) && bias.size(2) == query.size(1) && bias.size(3) == key.size(1),
+                 "a bias of {} dimensions for {} rows and {} keys", bias.dim(), query.size(1), key.size(1));
+  const double scale = 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
+  return query.is_cuda() ? memory_efficient(query, key, value, bias, scale) : plain(query, key, value, bias, scale);
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,56 @@
+#include "vlmtrain/nn/convolution.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/rsqrt.h>
+
+#include <vector>
+
+namespace vlmtrain::nn {
+
+namespace {
+
+constexpr double kBatchNormEpsilon = 1e-5;  // torch.nn.BatchNorm2d's
+
+at::Tensor weight_of(const ParameterScope& scope, const ConvolutionShape& shape) {
+  const int64_t in_channels = shape.in_channels / shape.groups;
+  return scope.parameter("weight", {shape.out_channels, in_channels, shape.kernel, shape.kernel},
+                         InitialValues::for_fan_in(in_channels * shape.kernel * shape.kernel));
+}
+
+at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                    const ConvolutionShape& shape) {
+  const int64_t padding = shape.kernel / 2;
+  return at::convolution(x, weight, bias, {shape.stride, shape.stride}, {padding, padding}, /*dilation=*/{1, 1},
+                         /*transposed=*/false, /*output_padding=*/{0, 0}, shape.groups);
+}
+
+}  // namespace
+
+Convolution::Convolution(const ParameterScope& scope, const ConvolutionShape& shape, bool bias)
+    : shape_(shape), weight_(weight_of(scope, shape)) {
+  if (bias) bias_ = scope.parameter("bias", {shape.out_channels}, InitialValues::zeros());
+}
+
+at::Tensor Convolution::operator()(const at::Tensor& x) const {
+  return convolve(x, weight_, bias_, shape_);
+}
+
+NormedConvolution::NormedConvolution(const ParameterScope& scope, const ConvolutionShape& shape, double initial_scale)
+    : shape_(shape), weight_(weight_of(scope / "c", shape)) {
+  const ParameterScope norm = scope / "bn";
+  const ParameterScope statistics = norm.as(Component::kConstant);
+  scale_ = norm.parameter("weight", {shape.out_channels}, {.mean = initial_scale, .deviation = 0});
+  shift_ = norm.parameter("bias", {shape.out_channels}, InitialValues::zeros());
+  mean_ = statistics.parameter("running_mean", {shape.out_channels}, InitialValues::zeros());
+  variance_ = statistics.parameter("running_var", {shape.out_channels}, InitialValues::ones());
+}
+
+at::Tensor NormedConvolution::operator()(const at::Tensor& x) const {
+  const at::Tensor scale = scale_.to(at::kFloat) * at::rsqrt(variance_.to(at::kFloat) + kBatchNormEpsilon);
+  const at::Tensor shift = shift_.to(at::kFloat) - mean_.to(at::kFloat) * scale;
+  const at::Tensor weight = weight_.to(at::kFloat) * scale.view({-1, 1, 1, 1});
+  return convolve(x, weight.to(x.scalar_type()), shift.to(x.scalar_type()), shape_);
+}
+
+}  // namespace vlmtrain::nn
