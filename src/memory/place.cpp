@@ -83,6 +83,8 @@ std::string_view name_of(Component component) {
       return "vision activations";
     case Component::kLanguage:
       return "language activations";
+    case Component::kMasks:
+      return "mask activations";
     case Component::kLoss:
       return "loss";
     case Component::kWorkspace:

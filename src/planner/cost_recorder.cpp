@@ -122,7 +122,8 @@ class Totals {
     costs_.total += cost;
     if (place.component == memory::Component::kOptimizer) costs_.optimizer += cost;
     if (!forward || place.block < 0) return;
-    if (place.component == memory::Component::kVision) costs_.vision_blocks_forward += cost;
+    if (place.component == memory::Component::kVision || place.component == memory::Component::kMasks)
+      costs_.vision_blocks_forward += cost;
     if (place.component == memory::Component::kLanguage) costs_.language_blocks_forward += cost;
   }
 

@@ -27,14 +27,16 @@ nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak) {
   const auto bytes = [&](Component component) { return peak.by_component[static_cast<size_t>(component)]; };
   const int64_t vision = bytes(Component::kVision);
   const int64_t language = bytes(Component::kLanguage);
+  const int64_t masks = bytes(Component::kMasks);
   const int64_t loss = bytes(Component::kLoss);
   const int64_t input = bytes(Component::kInput) + bytes(Component::kOther);
   return {{"weights_bytes", bytes(Component::kWeights)},
           {"gradients_bytes", bytes(Component::kGradients)},
           {"optimizer_bytes", bytes(Component::kOptimizer)},
-          {"activations_bytes", vision + language + loss + input},
+          {"activations_bytes", vision + language + masks + loss + input},
           {"vision_activations_bytes", vision},
           {"language_activations_bytes", language},
+          {"mask_activations_bytes", masks},
           {"loss_bytes", loss},
           {"input_bytes", input}};
 }

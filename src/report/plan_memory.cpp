@@ -15,7 +15,8 @@ std::vector<MemoryRow> memory_rows(const planner::Plan& plan) {
   const int64_t allocated = std::accumulate(peak.begin(), peak.end(), int64_t{0});
   std::vector<MemoryRow> rows;
   for (const auto component : {Component::kWeights, Component::kGradients, Component::kOptimizer, Component::kVision,
-                               Component::kLanguage, Component::kLoss}) {
+                               Component::kLanguage, Component::kMasks, Component::kLoss}) {
+    if (component == Component::kMasks && bytes(component) == 0) continue;
     rows.push_back({std::string(memory::name_of(component)), bytes(component)});
   }
   rows.push_back({"input and other", bytes(Component::kInput) + bytes(Component::kOther)});

@@ -29,15 +29,11 @@ struct Layer {
 };
 
 /// From the bottom of the picture to its top: first what stays through a step.
-constexpr std::array kLayers{Layer{Component::kWeights, "weights"},
-                             Layer{Component::kOptimizer, "optimizer"},
-                             Layer{Component::kGradients, "gradients"},
-                             Layer{Component::kWorkspace, "workspace"},
-                             Layer{Component::kOther, "other"},
-                             Layer{Component::kInput, "input"},
-                             Layer{Component::kVision, "vision"},
-                             Layer{Component::kLanguage, "language"},
-                             Layer{Component::kLoss, "loss"}};
+constexpr std::array kLayers{Layer{Component::kWeights, "weights"},     Layer{Component::kOptimizer, "optimizer"},
+                             Layer{Component::kGradients, "gradients"}, Layer{Component::kWorkspace, "workspace"},
+                             Layer{Component::kOther, "other"},         Layer{Component::kInput, "input"},
+                             Layer{Component::kVision, "vision"},       Layer{Component::kLanguage, "language"},
+                             Layer{Component::kMasks, "masks"},         Layer{Component::kLoss, "loss"}};
 static_assert(kLayers.size() == memory::kComponents);
 
 std::string escaped(std::string_view text) {

@@ -15,8 +15,9 @@ bool less_allocated(const planner::TimelinePoint& left, const planner::TimelineP
 
 bool begins_forward(const planner::TimelinePoint& point) {
   const Component component = point.place.component;
-  return !point.backward && (component == Component::kInput || component == Component::kVision ||
-                             component == Component::kLanguage || component == Component::kLoss);
+  return !point.backward &&
+         (component == Component::kInput || component == Component::kVision || component == Component::kLanguage ||
+          component == Component::kMasks || component == Component::kLoss);
 }
 
 }  // namespace

@@ -110,6 +110,9 @@ std::string part_words(const memory::Place& place) {
       return place.block < 0 ? "vision tower outside its blocks" : fmt::format("vision block {}", place.block);
     case Component::kLanguage:
       return place.block < 0 ? "language model outside its blocks" : fmt::format("language block {}", place.block);
+    case Component::kMasks:
+      return place.block < 0 ? "mask encoder and decoder outside their blocks"
+                             : fmt::format("mask encoder block {}", place.block);
     case Component::kOther:
       return "elsewhere";
     default:
@@ -166,12 +169,13 @@ std::string vision_pass_words(const planner::Plan& plan) {
 std::string training_words(const planner::Plan& plan) {
   if (plan.job.lora) return fmt::format("LoRA of rank {}", plan.job.lora->rank);
   const auto& frozen = plan.job.frozen;
-  return frozen.vision_tower || frozen.projector || frozen.language_model ? "fine-tuning in part" : "full fine-tuning";
+  return frozen.vision_tower || frozen.projector || frozen.language_model || frozen.mask_encoder ? "fine-tuning in part"
+                                                                                                 : "full fine-tuning";
 }
 
 std::string place_words(const memory::Place& place, bool backward) {
   const bool in_a_pass = place.component == Component::kVision || place.component == Component::kLanguage ||
-                         place.component == Component::kLoss;
+                         place.component == Component::kMasks || place.component == Component::kLoss;
   std::string text = part_words(place);
   if (backward) return text + ", backward pass";
   return in_a_pass ? text + ", forward pass" : text;

@@ -118,7 +118,8 @@ TEST(PlanTimelineTest, DataHoldsEveryEvent) {
   const std::map<std::string, Component> components{
       {"weights", Component::kWeights},     {"optimizer", Component::kOptimizer}, {"gradients", Component::kGradients},
       {"workspace", Component::kWorkspace}, {"other", Component::kOther},         {"input", Component::kInput},
-      {"vision", Component::kVision},       {"language", Component::kLanguage},   {"loss", Component::kLoss}};
+      {"vision", Component::kVision},       {"language", Component::kLanguage},   {"loss", Component::kLoss},
+      {"masks", Component::kMasks}};
   std::vector<int64_t> now(components.size() + 1, 0);
   for (size_t i = 0; i < timeline.size(); ++i) {
     const auto& row = data["points"][i];

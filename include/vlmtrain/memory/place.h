@@ -14,11 +14,12 @@ enum class Component {
   kInput,      ///< a micro-batch: tokens, pixels, positions
   kVision,     ///< vision tower and projector: activations and temporaries
   kLanguage,   ///< language model: activations and temporaries
+  kMasks,      ///< mask encoder and decoder: activations and temporaries
   kLoss,       ///< logits and what is made of them
   kWorkspace,  ///< what libraries keep for themselves, cuBLAS above all
 };
 
-inline constexpr int kComponents = 9;
+inline constexpr int kComponents = 10;
 
 /// As people read it: "vision activations".
 std::string_view name_of(Component component);
