@@ -20,7 +20,7 @@ function memorySection(data) {
   const names = [
     ["weights", "weights_bytes", "--weights"], ["optimizer", "optimizer_bytes", "--optimizer"], ["gradients", "gradients_bytes", "--gradients"],
     ["vision tower's activations", "vision_activations_bytes", "--vision"], ["language model's activations", "language_activations_bytes", "--language"],
-    ["loss", "loss_bytes", "--loss"], ["input and other", "input_bytes", "--input"], ["workspace", "workspace_bytes", "--workspace"],
+    ["activations of masks", "mask_activations_bytes", "--masks"], ["loss", "loss_bytes", "--loss"], ["input and other", "input_bytes", "--input"], ["workspace", "workspace_bytes", "--workspace"],
     ["fragmentation", "fragmentation_bytes", "--fragmentation"], ["CUDA context", "context_bytes", "--other"], ["communication", "communication_bytes", "--communication"]];
   const parts = names.map(([name, key, colour]) => ({ name, value: memory[key] || 0, text: words.bytes(memory[key] || 0), colour: `var(${colour})` }));
   const planned = memory.total_bytes;
