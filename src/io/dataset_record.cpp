@@ -8,6 +8,7 @@
 
 #include "io/media_places.h"
 #include "io/record_columns.h"
+#include "io/record_masks.h"
 #include "io/white_space.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
@@ -270,6 +271,11 @@ void read_turns(const json& value, const MediaRoot& root, Record& record) {
   }
   check_alternation(record.turns);
   place_media(value, root, places, record);
+  try {
+    record.masks = masks_of(value, root, record.images.size());
+  } catch (const UserError& error) {
+    record.mask_problem = error.what();
+  }
 }
 
 }  // namespace

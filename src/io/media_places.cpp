@@ -66,6 +66,8 @@ bool leads_out_of(const std::filesystem::path& root, const std::filesystem::path
   return error || std::ranges::mismatch(folder, place).in1 != folder.end();
 }
 
+}  // namespace
+
 Medium placed(const Medium& medium, size_t number, const MediaRoot& root, const MediaKind& kind) {
   if (!medium.frames.empty()) {
     Medium video;
@@ -89,8 +91,6 @@ Medium placed(const Medium& medium, size_t number, const MediaRoot& root, const 
   }
   return file;
 }
-
-}  // namespace
 
 std::optional<Medium> medium_of(const json& value) {
   if (value.is_string()) {

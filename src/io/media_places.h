@@ -39,6 +39,9 @@ Medium medium_of_frames(const nlohmann::json& list, const std::string& name, con
 /// What a record lists of a kind beside its turns: one or several. Problems are data_errors, here and below.
 std::vector<Medium> listed_media(const nlohmann::json& record, const MediaKind& kind);
 
+/// Number `number` of a kind where it lies, a relative path of it from `root` on.
+Medium placed(const Medium& medium, size_t number, const MediaRoot& root, const MediaKind& kind);
+
 /// How often `mark` stands in `text`.
 size_t count_marks(std::string_view text, std::string_view mark);
 

@@ -1,12 +1,26 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "vlmtrain/io/conversation.h"
 #include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::io {
+
+/// A mask that belongs to one of a record's pictures: a file or bytes, or a COCO run-length encoding.
+struct MaskSource {
+  Medium file{};  ///< where there is no `rle`
+  std::optional<Rle> rle{};
+  std::optional<int64_t> value{};  ///< of the file's pixels that are mask; nothing: all that are not 0
+  std::string structure{};         ///< what it shows, for scores; may be empty
+  int64_t image = 0;               ///< which of the record's pictures it lies in
+
+  bool operator==(const MaskSource&) const = default;
+};
 
 /// One record of a data set, in one form for all formats.
 struct Record {
@@ -18,8 +32,10 @@ struct Record {
   std::vector<Turn> turns;
   std::vector<Medium> images;
   std::vector<Medium> videos;
-  std::string place;    ///< in the data set, for messages: "line 17"
-  std::string problem;  ///< why the record cannot be used, a sentence; empty where it can
+  std::vector<MaskSource> masks;  ///< in the order of the tokens of the answers that stand for them
+  std::string mask_problem;       ///< why `masks` cannot be used, which only models that draw masks mind
+  std::string place;              ///< in the data set, for messages: "line 17"
+  std::string problem;            ///< why the record cannot be used, a sentence; empty where it can
 };
 
 }  // namespace vlmtrain::io

@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Writes the reference data of the mask tests: PNG masks of every kind, and run lengths of pycocotools.
+
+    make_mask_goldens.py          (needs Pillow, numpy and pycocotools; see tests/image/data/masks/SOURCES.md)
+
+tests/image/data/masks/          PNG files, and masks.json: "files", each with the value that is asked for or null, and
+                                 "rles", each with pycocotools' counts as a list and as a string; the masks are rows of
+                                 0 and 1, or the CRC-32 of their bytes
+
+Masks are drawn by this script. Files that Pillow reads as stored are compared with what it reads.
+"""
+import importlib.metadata
+import io
+import json
+import pathlib
+import struct
+import zlib
+
+import numpy as np
+import PIL
+import PIL.Image
+from pycocotools import mask as coco
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/image/data/masks"
+HEIGHT, WIDTH = 13, 19
+ORIENTATION_TAG = 0x0112
+
+
+def labels(most: int) -> np.ndarray:
+    """Blobs of the values 0 to `most`, nowhere symmetric."""
+    y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
+    picture = np.zeros((HEIGHT, WIDTH), np.int64)
+    picture[np.hypot(y - 4, x - 5) < 3.6] = 1
+    picture[(y > 7) & (x > 11)] = most
+    picture[0, WIDTH - 1] = max(1, most // 2)
+    picture[HEIGHT - 1, 0:4] = max(1, most - 1)
+    return picture
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def packed(samples: np.ndarray, depth: int) -> bytes:
+    """Rows with their filter bytes; samples of fewer than eight bits from the highest bit on."""
+    if depth == 16:
+        return b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
+    rows = b""
+    for row in samples:
+        bits = "".join(f"{int(value):0{depth}b}" for value in row.reshape(-1))
+        bits += "0" * (-len(bits) % 8)
+        rows += b"\0" + bytes(int(bits[i : i + 8], 2) for i in range(0, len(bits), 8))
+    return rows
+
+
+def interlaced(samples: np.ndarray, depth: int) -> bytes:
+    passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+    parts = [samples[y::down, x::right] for y, x, down, right in passes]
+    return b"".join(packed(part, depth) for part in parts if part.size)
+
+
+def raw_png(depth: int, colour: int, rows: bytes, *chunks: bytes, interlace: int = 0) -> bytes:
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, depth, colour, 0, 0, interlace)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(chunks) + chunk(b"IDAT", zlib.compress(rows))
+            + chunk(b"IEND", b""))
+
+
+def saved(image: PIL.Image.Image, kind: str = "PNG", **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def with_palette(indices: np.ndarray, colours: list[tuple[int, int, int]]) -> PIL.Image.Image:
+    image = PIL.Image.fromarray(indices.astype(np.uint8), "P")
+    image.putpalette([part for colour in colours for part in colour])
+    return image
+
+
+def colours(count: int) -> list[tuple[int, int, int]]:
+    """Index 1 is black: whoever looks at colours loses it. Index 0 is not."""
+    return [(9, 9, 9), (0, 0, 0)] + [(37 * i % 256, 91 * i % 256, 200 - i % 100) for i in range(2, count)]
+
+
+def files() -> dict[str, tuple[bytes, np.ndarray]]:
+    """Name: content, and the values as stored; [height, width, 3] of RGB."""
+    one, two, four, eight, sixteen = labels(1), labels(3), labels(15), labels(255), labels(40000)
+    void = np.where(eight == 1, 255, eight // 50)
+    # Alpha that contradicts the mask, and values that only their lower byte tells from 0.
+    alpha = np.where(eight > 0, 0, 255).astype(np.uint8)
+    sixteen[2, 9] = 256
+    rgb = np.stack([eight == 1, eight == 254, eight == 127], -1) * 200
+    palette = b"".join(bytes(colour) for colour in colours(16))
+    turned = PIL.Image.Exif()
+    turned[ORIENTATION_TAG] = 6
+    grey = PIL.Image.fromarray(eight.astype(np.uint8), "L")
+    result = {
+        "bilevel.png": (saved(PIL.Image.fromarray(one.astype(bool))), one),
+        "grey_2_bit.png": (raw_png(2, 0, packed(two, 2)), two),
+        "grey_4_bit.png": (raw_png(4, 0, packed(four, 4)), four),
+        "grey.png": (saved(grey), eight),
+        "grey_16_bit.png": (saved(PIL.Image.fromarray(sixteen.astype(np.uint16))), sixteen),
+        "grey_alpha.png": (saved(PIL.Image.merge("LA", [grey, PIL.Image.fromarray(alpha)])), eight),
+        "grey_transparent_value.png": (saved(grey, transparency=255), eight),
+        "rgb.png": (saved(PIL.Image.fromarray(rgb.astype(np.uint8))), rgb),
+        "rgba.png": (saved(PIL.Image.fromarray(np.dstack([rgb, alpha]).astype(np.uint8))), rgb),
+        "rgb_16_bit.png": (raw_png(16, 2, packed(np.stack([sixteen * 0, sixteen, sixteen * 0], -1), 16)),
+                           np.stack([sixteen * 0, sixteen, sixteen * 0], -1)),
+        "palette_1.png": (saved(with_palette(one, colours(2)), bits=1), one),
+        "palette_2.png": (saved(with_palette(two, colours(4)), bits=2), two),
+        "palette_4.png": (saved(with_palette(four, colours(16)), bits=4), four),
+        "palette_8.png": (saved(with_palette(void, colours(256))), void),
+        "palette_transparent.png": (saved(with_palette(void, colours(256)), transparency=bytes(256)), void),
+        "palette_interlaced.png": (raw_png(4, 3, interlaced(four, 4), chunk(b"PLTE", palette), interlace=1), four),
+        "orientation_6.png": (saved(grey, exif=turned), np.rot90(eight, -1)),
+    }
+    for name, (content, values) in result.items():
+        image = PIL.Image.open(io.BytesIO(content))
+        if image.mode in ("1", "L", "P", "I;16", "RGB") and "_bit" not in name and "orientation" not in name:
+            assert np.array_equal(np.asarray(image).astype(np.int64), values), name
+    return result
+
+
+def rows(mask: np.ndarray) -> list[str]:
+    return ["".join(str(int(pixel)) for pixel in row) for row in mask]
+
+
+def file_cases(name: str, values: np.ndarray) -> list[dict]:
+    if values.ndim == 3:
+        return [{"file": name, "value": None, "mask": rows(values.any(-1))}]
+    wanted = [None, *sorted({0, 1, int(values.max())})]
+    return [{"file": name, "value": value, "mask": rows(values != 0 if value is None else values == value)}
+            for value in wanted]
+
+
+def rle_masks() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(5)
+    y, x = np.mgrid[0:200, 0:300]
+    return {
+        "empty": np.zeros((4, 6), bool),
+        "full": np.ones((4, 6), bool),
+        "pixel": np.ones((1, 1), bool),
+        "row": np.array([[0, 1, 1, 0, 1]], bool),
+        "column": np.array([[1], [1], [0], [1]], bool),
+        "blobs": labels(3) > 0,
+        "noise": random.random((17, 23)) < 0.5,
+        "disc": np.hypot(y - 90, x - 170) < 80,
+        "sparse": random.random((333, 257)) < 0.0005,
+        "corner": np.hypot(y, x) < 4,
+    }
+
+
+def counts_of(text: str) -> list[int]:
+    """pycocotools has no function that tells them: those of the mask, down the columns."""
+    flat = coco.decode(text).T.reshape(-1)
+    ends = np.flatnonzero(np.diff(flat)) + 1
+    counts = np.diff(np.concatenate([[0], ends, [flat.size]])).tolist()
+    return [0, *counts] if flat[0] else counts
+
+
+def rle_cases() -> list[dict]:
+    cases = []
+    for name, mask in rle_masks().items():
+        encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+        counts = counts_of(encoded)
+        as_list = coco.frPyObjects({"size": encoded["size"], "counts": counts}, *encoded["size"])
+        assert as_list["counts"] == encoded["counts"], name
+        case = {"name": name, "size": encoded["size"], "counts": counts, "string": encoded["counts"].decode("ascii"),
+                "crc32": f"{zlib.crc32(mask.astype(np.uint8).tobytes()):08x}"}
+        cases.append(case | ({"mask": rows(mask)} if mask.size < 500 else {}))
+    return cases
+
+
+def write_json(path: pathlib.Path, value: dict[str, list]) -> None:
+    """One case a line, so that a change shows as one."""
+    lists = [f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]"
+             for key, cases in value.items()]
+    path.write_text("{\n" + ",\n".join(lists) + "\n}\n")
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    drawn = files()
+    for file, (content, _) in drawn.items():
+        (FOLDER / file).write_bytes(content)
+    (FOLDER / "lossy.jpg").write_bytes(saved(PIL.Image.fromarray(labels(255).astype(np.uint8)), "JPEG"))
+    (FOLDER / "lossless.webp").write_bytes(saved(PIL.Image.fromarray(labels(255).astype(np.uint8)), "WEBP", lossless=True))
+    write_json(FOLDER / "masks.json", {
+        "files": [case for name, (_, values) in sorted(drawn.items()) for case in file_cases(name, values)],
+        "rles": rle_cases()})
+    (FOLDER / "SOURCES.md").write_text(
+        "# Sources\n\nMasks as PNG files of every kind, and `masks.json`: of each the mask, and run lengths of pycocotools.\n\n"
+        f"Made by `scripts/make_mask_goldens.py` with Pillow {PIL.__version__}, numpy {np.__version__} and pycocotools "
+        f"{importlib.metadata.version('pycocotools')}; drawn by that script.\n")

@@ -1,0 +1,163 @@
+#include "vlmtrain/io/torch_file.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <utility>
+
+#include "io/temporary_folder.h"
+#include "io/torch_archive.h"
+
+namespace vlmtrain::io {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class TorchFile : public TemporaryFolderTest {
+ protected:
+  static fs::path golden(std::string_view name) {
+    return fs::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data" / fmt::format("torch_{}.pt", name);
+  }
+
+  static std::string refusal(const fs::path& path) {
+    const std::string message = message_of([&] { read_torch_file(path); });
+    EXPECT_THAT(message, HasSubstr(path.string()));
+    return message;
+  }
+
+  static void expect_small_model(const NamedTensors& tensors) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors) names.push_back(name);
+    ASSERT_THAT(names, ElementsAre("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var",
+                                   "1.num_batches_tracked"));
+    EXPECT_TRUE(at::equal(tensors[0].second, at::arange(6, at::kFloat).view({2, 3})));
+    EXPECT_TRUE(at::equal(tensors[1].second, at::arange(2, at::kFloat) + 10));
+    EXPECT_TRUE(at::equal(tensors[3].second, at::arange(2, at::kFloat) + 30));
+    EXPECT_TRUE(at::equal(tensors[5].second, at::full({2}, 1.0)));
+    EXPECT_TRUE(at::equal(tensors[6].second, at::zeros({}, at::kLong)));
+  }
+};
+
+TEST_F(TorchFile, HoldsAStateDict) {
+  expect_small_model(read_torch_file(golden("state")));
+  expect_small_model(read_torch_file(golden("protocol_4")));
+}
+
+TEST_F(TorchFile, HoldsAStateDictBesideOtherThings) {
+  expect_small_model(read_torch_file(golden("training")));
+}
+
+TEST_F(TorchFile, HoldsTensorsOfAnyTypeAndStride) {
+  std::map<std::string, at::Tensor> tensors;
+  for (auto& [name, tensor] : read_torch_file(golden("tensors"))) tensors[name] = tensor;
+  const at::Tensor base = at::arange(12, at::kFloat).view({3, 4});
+  const std::map<std::string, at::Tensor> wanted{{"base", base},
+                                                 {"transposed", base.t()},
+                                                 {"row", base[1]},
+                                                 {"every_second", base.flatten().slice(0, 1, 12, 2)},
+                                                 {"expanded", base.slice(0, 0, 1).expand({2, 4})},
+                                                 {"parameter", base},
+                                                 {"parameter_with_state", base + 100},
+                                                 {"scalar", at::full({}, 2.5)},
+                                                 {"empty", at::zeros({0, 4})},
+                                                 {"float64", at::arange(5, at::kDouble)},
+                                                 {"float32", at::arange(5, at::kFloat)},
+                                                 {"float16", at::arange(5, at::kHalf)},
+                                                 {"bfloat16", at::arange(5, at::kBFloat16)},
+                                                 {"int64", at::arange(5, at::kLong)},
+                                                 {"int32", at::arange(5, at::kInt)},
+                                                 {"int16", at::arange(5, at::kShort)},
+                                                 {"int8", at::arange(5, at::kChar)},
+                                                 {"uint8", at::arange(5, at::kByte)},
+                                                 {"bool", at::arange(5).to(at::kBool)}};
+  EXPECT_EQ(tensors.size(), wanted.size());
+  for (const auto& [name, tensor] : wanted) {
+    ASSERT_TRUE(tensors.contains(name)) << name;
+    ASSERT_EQ(tensors[name].scalar_type(), tensor.scalar_type()) << name;
+    ASSERT_EQ(tensors[name].sizes(), tensor.sizes()) << name;
+    EXPECT_TRUE(at::equal(tensors[name], tensor)) << name;
+    EXPECT_FALSE(tensors[name].requires_grad()) << name;
+  }
+  EXPECT_EQ(tensors["transposed"].storage().data(), tensors["base"].storage().data());
+}
+
+TEST_F(TorchFile, SaysWhatItCannotRead) {
+  EXPECT_THAT(refusal(golden("legacy")), AllOf(HasSubstr("since PyTorch 1.6"), HasSubstr("save it again")));
+  EXPECT_THAT(refusal(golden("module")),
+              AllOf(HasSubstr("torch.nn.modules.container.Sequential"), HasSubstr("save its state_dict()")));
+  EXPECT_THAT(refusal(golden("list")), HasSubstr("no dict from names to tensors"));
+  EXPECT_THAT(refusal(golden("numbers")), HasSubstr("under model, state_dict, model_state_dict"));
+  EXPECT_THAT(refusal(golden("complex")), AllOf(HasSubstr("spectrum"), HasSubstr("torch.ComplexFloatStorage")));
+  EXPECT_THAT(refusal(put("text.pt", "not a checkpoint")), HasSubstr("zip format"));
+  EXPECT_THAT(refusal(put("empty.pt", "")), HasSubstr("zip format"));
+  EXPECT_THAT(refusal(folder() / "missing.pt"), HasSubstr("missing.pt"));
+  EXPECT_THAT(refusal(put("pointer.pt", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")),
+              HasSubstr("git lfs pull"));
+}
+
+TEST_F(TorchFile, RunsNoCode) {
+  EXPECT_THAT(refusal(golden("command")), AllOf(HasSubstr("evil"), HasSubstr("posix.system")));
+  EXPECT_FALSE(fs::exists("torch_file_has_run_code"));
+}
+
+TEST_F(TorchFile, TruncatedIsSaidToBe) {
+  const std::string content = content_of(golden("tensors"));
+  for (size_t bytes = 2; bytes < content.size(); bytes += 101) {
+    EXPECT_THAT(refusal(put("cut.pt", content.substr(0, bytes))), HasSubstr("damaged or truncated")) << bytes;
+  }
+}
+
+TEST_F(TorchFile, DamageOfTheArchiveIsRefusedOrHarmless) {
+  std::string content = content_of(golden("state"));
+  for (size_t i = 0; i < content.size(); i += 7) {
+    const char right = std::exchange(content[i], static_cast<char>(content[i] ^ 0x81));
+    const fs::path path = put("damaged.pt", content);
+    content[i] = right;
+    try {
+      for (const auto& [name, tensor] : read_torch_file(path)) EXPECT_LE(tensor.nbytes(), content.size());
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData);
+      EXPECT_THAT(error.what(), HasSubstr(path.string()));
+    }
+  }
+}
+
+/// Which the archive's checksums hide in a whole file. Every byte is changed in turn, in ways that make other
+/// instructions, lengths and sizes of it.
+TEST_F(TorchFile, DamageOfThePickleIsRefusedOrHarmless) {
+  for (const std::string_view name : {"state", "protocol_4", "tensors", "training"}) {
+    TorchArchive archive(golden(name));
+    std::string program = archive.program();
+    size_t refused = 0;
+    for (size_t i = 0; i < program.size(); ++i) {
+      for (const int change : {0x01, 0x04, 0x10, 0x81, 0xff}) {
+        const char right = std::exchange(program[i], static_cast<char>(program[i] ^ change));
+        try {
+          const Pickle pickle(program, "damaged", archive);
+          EXPECT_LE(pickle.result().items.size(), program.size());
+        } catch (const UserError& error) {
+          EXPECT_EQ(error.code(), ExitCode::kBadData);
+          ++refused;
+        }
+        program[i] = right;
+      }
+    }
+    EXPECT_GT(refused, program.size() / 2);
+    for (size_t bytes = 0; bytes < program.size(); ++bytes) {
+      const std::string_view cut = std::string_view(program).substr(0, bytes);
+      EXPECT_THAT(message_of([&] { const Pickle pickle(cut, "damaged", archive); }), HasSubstr("damaged")) << bytes;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::io
