@@ -39,4 +39,17 @@ bool FileSource::read(uint64_t offset, std::span<uint8_t> out) {
   return file_.gcount() == static_cast<std::streamsize>(out.size());
 }
 
+std::vector<std::byte> read_whole_file(const std::filesystem::path& path) {
+  require_file(path, "the picture");
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) {
+    throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(file.tellg()));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!file) throw data_error("{}: the picture cannot be read to its end; check the disk or network", path.string());
+  return bytes;
+}
+
 }  // namespace vlmtrain::image

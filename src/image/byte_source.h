@@ -6,6 +6,7 @@
 #include <fstream>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace vlmtrain::image {
 
@@ -39,5 +40,8 @@ class FileSource final : public ByteSource {
  private:
   std::ifstream file_;
 };
+
+/// The content of a file that holds a picture. A data error where it cannot be opened or read.
+std::vector<std::byte> read_whole_file(const std::filesystem::path& path);
 
 }  // namespace vlmtrain::image

@@ -24,6 +24,13 @@ struct StoredPixels {
   int64_t row_bytes() const { return size.width * channels; }
 };
 
+/// What stands in a PNG, neither scaled nor looked up in its palette; alpha is left out.
+struct PngSamples {
+  StoredPixels rows;  ///< its channels are bytes a pixel: a sample of 16 bits is two, the upper one first
+  int64_t channels;   ///< 1 grey or palette index, 3 RGB
+  int64_t bits;       ///< of a sample in the file: 1, 2, 4, 8 or 16
+};
+
 /// Each decodes a whole file of its format to RGB, `stored` being the size in its header; a data error, with `name`,
 /// where any of it is missing or damaged.
 StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
@@ -32,5 +39,6 @@ StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, con
 bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored, const std::string& name, uint8_t* planes);
 StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
 StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
 
 }  // namespace vlmtrain::image

@@ -2,9 +2,6 @@
 
 #include <ATen/ops/empty.h>
 
-#include <fstream>
-#include <vector>
-
 #include "image/byte_source.h"
 #include "image/codecs.h"
 #include "image/header.h"
@@ -26,19 +23,6 @@ StoredPixels decode_stored(std::span<const std::byte> bytes, const Header& heade
   return decode_webp(bytes, header.stored, name);
 }
 
-std::vector<std::byte> read_file(const std::filesystem::path& path) {
-  require_file(path, "the picture");
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
-    throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
-  }
-  std::vector<std::byte> bytes(static_cast<size_t>(file.tellg()));
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!file) throw data_error("{}: the picture cannot be read to its end; check the disk or network", path.string());
-  return bytes;
-}
-
 }  // namespace
 
 at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& name) {
@@ -54,7 +38,7 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& nam
 }
 
 at::Tensor decode_image(const io::Medium& picture) {
-  if (!picture.bytes) return decode_image(read_file(picture.path), picture.path);
+  if (!picture.bytes) return decode_image(read_whole_file(picture.path), picture.path);
   return decode_image(std::as_bytes(std::span(*picture.bytes)), picture.path);
 }
 

@@ -1,19 +1,19 @@
 #include <png.h>
 
+#include "image/mask_check.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/encode.h"
 
 namespace vlmtrain::image {
+namespace {
 
-std::string encode_png(const at::Tensor& picture) {
-  VLMTRAIN_CHECK(picture.dim() == 3 && picture.size(0) == 3 && picture.scalar_type() == at::kByte && picture.is_cpu(),
-                 "a picture to encode is uint8 [3, height, width] on the CPU");
-  const at::Tensor rows = picture.permute({1, 2, 0}).contiguous();
+/// Rows of interleaved bytes, [height, width, channels] or [height, width], contiguous.
+std::string encode_rows(const at::Tensor& rows, png_uint_32 format) {
   png_image info{};
   info.version = PNG_IMAGE_VERSION;
   info.height = static_cast<png_uint_32>(rows.size(0));
   info.width = static_cast<png_uint_32>(rows.size(1));
-  info.format = PNG_FORMAT_RGB;
+  info.format = format;
   const auto* const pixels = rows.const_data_ptr<uint8_t>();
   png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(info);
   std::string encoded(size, '\0');
@@ -22,6 +22,19 @@ std::string encode_png(const at::Tensor& picture) {
   VLMTRAIN_CHECK(done != 0, "libpng cannot write {} x {} pixels: {}", rows.size(1), rows.size(0), info.message);
   encoded.resize(size);
   return encoded;
+}
+
+}  // namespace
+
+std::string encode_png(const at::Tensor& picture) {
+  VLMTRAIN_CHECK(picture.dim() == 3 && picture.size(0) == 3 && picture.scalar_type() == at::kByte && picture.is_cpu(),
+                 "a picture to encode is uint8 [3, height, width] on the CPU");
+  return encode_rows(picture.permute({1, 2, 0}).contiguous(), PNG_FORMAT_RGB);
+}
+
+std::string encode_mask_png(const at::Tensor& mask) {
+  check_is_mask(mask);
+  return encode_rows(mask.ne(0).to(at::kByte).mul_(255).contiguous(), PNG_FORMAT_GRAY);
 }
 
 }  // namespace vlmtrain::image

@@ -33,6 +33,12 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
   *rest = rest->subspan(count);
 }
 
+/// What the samples of a PNG become.
+enum class Samples {
+  kAsColour,  ///< RGB or RGBA of 8 bits
+  kAsStored,  ///< grey, palette indices or RGB as in the file, without alpha
+};
+
 /// A decompressor. What libpng's longjmp jumps over must have no destructor, so memory is owned here and by the caller.
 class PngReader {
  public:
@@ -47,13 +53,19 @@ class PngReader {
   PngReader& operator=(const PngReader&) = delete;
 
   /// Each returns false on an error, with message() set.
-  bool start() {
+  bool start(Samples samples) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // read_header has its own
     png_read_info(png_, info_);
-    png_set_expand(png_);    // palettes, few bits, and a transparent colour to alpha
-    png_set_strip_16(png_);  // keeps the upper byte, as Pillow does
-    png_set_gray_to_rgb(png_);
+    depth_ = png_get_bit_depth(png_, info_);
+    if (samples == Samples::kAsColour) {
+      png_set_expand(png_);    // palettes, few bits, and a transparent colour to alpha
+      png_set_strip_16(png_);  // keeps the upper byte, as Pillow does
+      png_set_gray_to_rgb(png_);
+    } else {
+      png_set_packing(png_);  // few bits to a byte each, not scaled
+      png_set_strip_alpha(png_);
+    }
     png_set_interlace_handling(png_);
     png_read_update_info(png_, info_);
     return true;
@@ -67,6 +79,8 @@ class PngReader {
 
   ImageSize size() const { return {png_get_image_height(png_, info_), png_get_image_width(png_, info_)}; }
   int64_t channels() const { return png_get_channels(png_, info_); }
+  int64_t row_bytes() const { return static_cast<int64_t>(png_get_rowbytes(png_, info_)); }
+  int depth() const { return depth_; }  ///< bits a sample, in the file
   const char* message() const { return error_.text.data(); }
 
  private:
@@ -74,27 +88,40 @@ class PngReader {
   std::span<const std::byte> rest_;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
+  int depth_ = 0;
 };
 
-}  // namespace
-
-StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
-  PngReader reader(bytes);
+/// What was read, its channels being bytes a pixel.
+StoredPixels read_pixels(PngReader& reader, Samples samples, ImageSize stored, const std::string& name) {
   std::optional<StoredPixels> pixels;
   std::vector<png_bytep> rows;
-  bool done = reader.start();
+  bool done = reader.start(samples);
   if (done) {
     if (reader.size() != stored) {
       throw data_error("{}: a PNG that tells two sizes; replace the file or drop the sample", name);
     }
-    pixels.emplace(reader.size(), reader.channels());
+    pixels.emplace(reader.size(), reader.row_bytes() / stored.width);
     for (int64_t y = 0; y < stored.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
     done = reader.read(rows.data());
   }
   if (!done) {
     throw data_error("{}: a damaged or cut-off PNG ({}); replace the file or drop the sample", name, reader.message());
   }
-  return pixels->channels == 4 ? rgba_on_white(*pixels) : *std::move(pixels);
+  return *std::move(pixels);
+}
+
+}  // namespace
+
+StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+  PngReader reader(bytes);
+  StoredPixels pixels = read_pixels(reader, Samples::kAsColour, stored, name);
+  return pixels.channels == 4 ? rgba_on_white(pixels) : std::move(pixels);
+}
+
+PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+  PngReader reader(bytes);
+  StoredPixels pixels = read_pixels(reader, Samples::kAsStored, stored, name);
+  return {.rows = std::move(pixels), .channels = reader.channels(), .bits = reader.depth()};
 }
 
 }  // namespace vlmtrain::image

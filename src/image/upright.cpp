@@ -66,4 +66,13 @@ void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint
   }
 }
 
+void write_upright_plane(const StoredPixels& grey, Orientation orientation, uint8_t* plane) {
+  const Walk walk = upright_walk(orientation, grey.size);
+  const auto [height, width] = upright_size(grey.size, orientation);
+  for (int64_t y = 0; y < height; ++y) {
+    const uint8_t* from = &grey.samples[walk.first + y * walk.down];
+    for (int64_t x = 0; x < width; ++x) *plane++ = from[x * walk.right];
+  }
+}
+
 }  // namespace vlmtrain::image

@@ -13,4 +13,7 @@ std::string encode_jpeg(const at::Tensor& picture, int quality);
 /// The same as those of a PNG file, which keeps every byte.
 std::string encode_png(const at::Tensor& picture);
 
+/// A mask, uint8 [height, width] on the CPU, as those of a grey PNG file of 8 bits: 255 where it is not 0.
+std::string encode_mask_png(const at::Tensor& mask);
+
 }  // namespace vlmtrain::image

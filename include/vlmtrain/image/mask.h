@@ -1,0 +1,37 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/rle.h"
+
+namespace vlmtrain::image {
+
+// A mask says of each pixel of a picture whether it belongs to what is meant: uint8 [height, width] of 0 and 1,
+// contiguous, on the CPU.
+
+/// The mask in a PNG file: grey of 1 to 16 bits, RGB, or a palette, with or without alpha, which is ignored. Of a
+/// palette the indices count and not the colours, as segmentation data sets write them (PASCAL VOC).
+///
+/// Without `value` all that is not 0 belongs to the mask, of RGB what is not black; with it the pixels of that grey
+/// value or palette index, on the file's own scale: 0 to 1 of 1 bit, 0 to 65535 of 16. The mask is turned as
+/// decode_image turns a picture with the same EXIF orientation, and read_image_size tells its size.
+///
+/// A data error where the file is missing, damaged, cut off, too large or no PNG (JPEG blurs the edges of a mask), and
+/// where no pixel can have `value`: RGB, or beyond the file's bits. Thread-safe.
+at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value);
+
+using io::compressed_counts;
+using io::parse_rle;
+using io::Rle;
+
+/// REQUIRES: counts as parse_rle checks them.
+at::Tensor decode_rle(const Rle& rle);
+
+/// The counts that pycocotools gives: none but the first is 0. `mask`: anything but 0 belongs to it.
+Rle encode_rle(const at::Tensor& mask);
+
+}  // namespace vlmtrain::image

@@ -1,0 +1,86 @@
+#include "vlmtrain/image/mask.h"
+
+#include <ATen/ops/empty.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "image/byte_source.h"
+#include "image/codecs.h"
+#include "image/header.h"
+#include "image/upright.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+namespace {
+
+void check_is_png(const Header& header, const std::string& name) {
+  if (header.format == Format::kJpeg) {
+    throw data_error("{}: a mask as JPEG, which blurs its edges; save the mask as PNG, grey or with a palette", name);
+  }
+  if (header.format == Format::kWebp) {
+    throw data_error("{}: a mask as WebP; convert it to PNG, grey or with a palette", name);
+  }
+}
+
+void check_value(int64_t value, const PngSamples& samples, const std::string& name) {
+  if (samples.channels != 1) {
+    throw data_error(
+        "{}: the mask's value {} is asked for, but the PNG is RGB, of which pixels have three; save it grey or with a "
+        "palette, or leave the value out: then all that is not black is mask",
+        name, value);
+  }
+  const int64_t largest = (int64_t{1} << samples.bits) - 1;
+  if (value < 0 || value > largest) {
+    throw data_error(
+        "{}: no pixel can have the mask's value {}: the PNG has {} bits a pixel, values of 0 to {}; give one of these, "
+        "or leave the value out: then all that is not 0 is mask",
+        name, value, samples.bits, largest);
+  }
+}
+
+/// To a byte a pixel: 1 where `belongs` says so of its bytes.
+template <class Belongs>
+StoredPixels bytes_where(const StoredPixels& rows, const Belongs& belongs) {
+  StoredPixels mask(rows.size, 1);
+  const int64_t pixels = rows.size.height * rows.size.width;
+  const uint8_t* pixel = rows.samples.get();
+  for (int64_t i = 0; i < pixels; ++i, pixel += rows.channels) mask.samples[i] = belongs(pixel) ? 1 : 0;
+  return mask;
+}
+
+StoredPixels mask_of(const StoredPixels& rows, std::optional<int64_t> value) {
+  const int64_t count = rows.channels;
+  if (!value) {
+    return bytes_where(rows, [count](const uint8_t* pixel) {
+      uint8_t any = 0;
+      for (int64_t i = 0; i < count; ++i) any |= pixel[i];
+      return any != 0;
+    });
+  }
+  const int64_t wanted = *value;
+  if (count == 1) return bytes_where(rows, [wanted](const uint8_t* pixel) { return pixel[0] == wanted; });
+  return bytes_where(rows, [wanted](const uint8_t* pixel) { return (pixel[0] << 8 | pixel[1]) == wanted; });
+}
+
+at::Tensor decode_mask_bytes(std::span<const std::byte> bytes, std::optional<int64_t> value, const std::string& name) {
+  MemorySource source(bytes);
+  const Header header = read_header(source, name);
+  check_is_png(header, name);
+  const PngSamples samples = decode_png_samples(bytes, header.stored, name);
+  if (value) check_value(*value, samples, name);
+  const auto [height, width] = upright_size(header);
+  at::Tensor result = at::empty({height, width}, at::kByte);
+  write_upright_plane(mask_of(samples.rows, value), header.orientation, result.mutable_data_ptr<uint8_t>());
+  return result;
+}
+
+}  // namespace
+
+at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value) {
+  if (!file.bytes) return decode_mask_bytes(read_whole_file(file.path), value, file.path);
+  return decode_mask_bytes(std::as_bytes(std::span(*file.bytes)), value, file.path);
+}
+
+}  // namespace vlmtrain::image
