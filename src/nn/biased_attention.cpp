@@ -2,11 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_efficient_attention_forward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/softmax.h>
 
 #include <cmath>
+#include <optional>
 
 #include "vlmtrain/base/error.h"
 
@@ -24,11 +26,15 @@ at::Tensor aligned(const at::Tensor& bias) {
 }
 
 at::Tensor memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                            const at::Tensor& bias, double scale) {
+                            const std::optional<at::Tensor>& bias, double scale) {
   constexpr int64_t kNoMask = 0;
-  return std::get<0>(at::_efficient_attention_forward(
-      query, key, value, aligned(bias).expand({query.size(0), -1, -1, -1}), /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
-      query.size(1), key.size(1), /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));
+  return std::get<0>(at::_efficient_attention_forward(query, key, value, bias, /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
+                                                      query.size(1), key.size(1),
+                                                      /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));
+}
+
+double batch_scale(const at::Tensor& query) {
+  return 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
 }
 
 at::Tensor plain(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& bias,
@@ -45,8 +51,18 @@ at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, cons
   VLMTRAIN_CHECK(bias.dim() == 4 && (bias.size(0) == 1 || bias.size(0) == query.size(0)) &&
                      bias.size(1) == query.size(2) && bias.size(2) == query.size(1) && bias.size(3) == key.size(1),
                  "a bias of {} dimensions for {} rows and {} keys", bias.dim(), query.size(1), key.size(1));
-  const double scale = 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
-  return query.is_cuda() ? memory_efficient(query, key, value, bias, scale) : plain(query, key, value, bias, scale);
+  const double scale = batch_scale(query);
+  if (!query.is_cuda()) return plain(query, key, value, bias, scale);
+  return memory_efficient(query, key, value, aligned(bias).expand({query.size(0), -1, -1, -1}), scale);
+}
+
+at::Tensor batched_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  const double scale = batch_scale(query);
+  if (query.is_cuda()) return memory_efficient(query, key, value, /*bias=*/std::nullopt, scale);
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query.transpose(1, 2), key.transpose(1, 2),
+                                                                     value.transpose(1, 2), /*dropout_p=*/0.0,
+                                                                     /*is_causal=*/false, /*attn_mask=*/{}, scale))
+      .transpose(1, 2);
 }
 
 }  // namespace vlmtrain::nn

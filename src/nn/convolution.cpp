@@ -12,10 +12,15 @@ namespace {
 
 constexpr double kBatchNormEpsilon = 1e-5;  // torch.nn.BatchNorm2d's
 
-at::Tensor weight_of(const ParameterScope& scope, const ConvolutionShape& shape) {
+// A random start has no statistics to norm by. Without this much of both a picture would pass convolutions and GELUs
+// nearly unbent, and the first layer norm behind them would leave of its brightness no more than the sign.
+constexpr double kGainBeforeGelu = 1.5;  // 1 / √E[gelu(x)²] of a normal x
+constexpr double kInitialShift = 0.5;
+
+at::Tensor weight_of(const ParameterScope& scope, const ConvolutionShape& shape, double gain = 1) {
   const int64_t in_channels = shape.in_channels / shape.groups;
   return scope.parameter("weight", {shape.out_channels, in_channels, shape.kernel, shape.kernel},
-                         InitialValues::for_fan_in(in_channels * shape.kernel * shape.kernel));
+                         InitialValues::for_fan_in(in_channels * shape.kernel * shape.kernel, gain));
 }
 
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
@@ -37,11 +42,11 @@ at::Tensor Convolution::operator()(const at::Tensor& x) const {
 }
 
 NormedConvolution::NormedConvolution(const ParameterScope& scope, const ConvolutionShape& shape, double initial_scale)
-    : shape_(shape), weight_(weight_of(scope / "c", shape)) {
+    : shape_(shape), weight_(weight_of(scope / "c", shape, kGainBeforeGelu)) {
   const ParameterScope norm = scope / "bn";
   const ParameterScope statistics = norm.as(Component::kConstant);
   scale_ = norm.parameter("weight", {shape.out_channels}, {.mean = initial_scale, .deviation = 0});
-  shift_ = norm.parameter("bias", {shape.out_channels}, InitialValues::zeros());
+  shift_ = norm.parameter("bias", {shape.out_channels}, InitialValues::uniform(kInitialShift * initial_scale));
   mean_ = statistics.parameter("running_mean", {shape.out_channels}, InitialValues::zeros());
   variance_ = statistics.parameter("running_var", {shape.out_channels}, InitialValues::ones());
 }

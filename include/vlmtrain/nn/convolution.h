@@ -31,9 +31,10 @@ class Convolution {
   at::Tensor bias_;  // undefined: none
 };
 
-/// A convolution without bias, `c`, and a batch norm behind it, `bn`, whose statistics are those of the checkpoint: they
-/// do not change in training, so that no sample depends on which others are beside it (Ioffe and Szegedy 2015, arXiv
-/// 1502.03167, section 3.1, inference). Each pass folds the norm into weight and bias; gradients reach the norm's own.
+/// A convolution without bias, `c`, and a batch norm behind it, `bn`, whose statistics are those of the checkpoint:
+/// they do not change in training, so that no sample depends on which others are beside it (Ioffe and Szegedy 2015,
+/// arXiv 1502.03167, section 3.1, inference). Each pass folds the norm into weight and bias; gradients reach the norm's
+/// own.
 class NormedConvolution {
  public:
   /// `initial_scale`: what the norm's weight starts at, 0 at the end of some residual branches.

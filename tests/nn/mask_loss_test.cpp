@@ -1,0 +1,130 @@
+#include "vlmtrain/nn/mask_loss.h"
+
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/upsample_bilinear2d.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <filesystem>
+
+#include "parity/deviations.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::nn {
+namespace {
+
+using parity::relative_difference;
+using Sizes = std::vector<std::array<int64_t, 2>>;
+
+class MaskLossTest : public testing::Test {
+ protected:
+  MaskLossTest() {
+    at::manual_seed(1);
+    logits_ = (at::randn({5, 8, 6}) * 3).set_requires_grad(true);
+    targets_ = at::rand({5, 32, 24}).lt(0.3).to(at::kByte);
+    targets_[3].zero_();
+  }
+
+  MaskLoss loss(const at::Tensor& logits, int64_t first = 0, int64_t count = 5) const {
+    return mask_loss(logits.narrow(0, first, count), targets_.narrow(0, first, count),
+                     Sizes(sizes_.begin() + first, sizes_.begin() + first + count), 2.0, 0.5, kPixels, kMasks);
+  }
+
+  static at::Tensor gradient(const at::Tensor& loss, const at::Tensor& of) {
+    return torch::autograd::grad({loss * 3}, {of})[0];
+  }
+
+  static constexpr double kPixels = 4000, kMasks = 7;
+  at::Tensor logits_, targets_;
+  const Sizes sizes_{{32, 24}, {20, 24}, {32, 5}, {31, 23}, {1, 1}};
+};
+
+TEST_F(MaskLossTest, IsThePlainFormula) {
+  const at::Tensor resized =
+      at::upsample_bilinear2d(logits_.to(at::kDouble).unsqueeze(1), {32, 24}, /*align_corners=*/false).squeeze(1);
+  at::Tensor entropy = at::zeros({}, at::kDouble), dice = at::zeros({}, at::kDouble);
+  for (int64_t i = 0; i < 5; ++i) {
+    const auto [rows, columns] = sizes_[static_cast<size_t>(i)];
+    const at::Tensor x = resized[i].narrow(0, 0, rows).narrow(1, 0, columns);
+    const at::Tensor g = targets_[i].narrow(0, 0, rows).narrow(1, 0, columns).to(at::kDouble);
+    const at::Tensor p = x.sigmoid();
+    entropy = entropy - (p.log() * g + (1 - p).log() * (1 - g)).sum();
+    dice = dice + 1 - ((p * g).sum() * 2 + 1e-5) / (p.sum() + g.sum() + 1e-5);
+  }
+  const at::Tensor wanted = entropy * (2.0 / kPixels) + dice * (0.5 / kMasks);
+  const MaskLoss found = loss(logits_);
+  EXPECT_NEAR(found.loss.item<double>(), wanted.item<double>(), 1e-6);
+  EXPECT_NEAR(found.sums[0].item<double>(), entropy.item<double>() / kPixels, 1e-6);
+  EXPECT_NEAR(found.sums[1].item<double>(), dice.item<double>() / kMasks, 1e-6);
+  EXPECT_FALSE(found.sums.requires_grad());
+  EXPECT_LT(relative_difference(gradient(found.loss, logits_), gradient(wanted, logits_)), 1e-6);
+}
+
+TEST_F(MaskLossTest, IsMonaisAndPyTorchs) {
+  const auto reference = io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/nn/data/mask_loss.json");
+  const auto numbers = [&](const char* name) {
+    return at::tensor(reference.at(name).get<std::vector<double>>(), at::kFloat);
+  };
+  const int64_t rows = reference.at("rows"), columns = reference.at("columns");
+  const at::Tensor logits =
+      numbers("logits").view({3, reference.at("height"), reference.at("width")}).set_requires_grad(true);
+  const at::Tensor targets = numbers("targets").to(at::kByte).view({3, rows, columns});
+  const Sizes whole(3, {rows, columns});
+  const MaskLoss bce = mask_loss(logits, targets, whole, 1.0, 0.0, 1.0, 1.0);
+  const MaskLoss dice = mask_loss(logits, targets, whole, 0.0, 1.0, 1.0, 1.0);
+  EXPECT_NEAR(bce.loss.item<double>() / reference.at("bce").get<double>(), 1.0, 1e-6);
+  EXPECT_NEAR(dice.loss.item<double>() / reference.at("dice").get<double>(), 1.0, 1e-6);
+  const auto gradient_of = [&](const MaskLoss& loss) {
+    return torch::autograd::grad({loss.loss}, {logits})[0].flatten();
+  };
+  EXPECT_LT(relative_difference(gradient_of(bce), numbers("bce_gradient")), 1e-6);
+  EXPECT_LT(relative_difference(gradient_of(dice), numbers("dice_gradient")), 1e-6);
+}
+
+TEST_F(MaskLossTest, AddsUpHoweverTheMasksAreCut) {
+  const MaskLoss whole = loss(logits_);
+  for (int64_t cut = 0; cut <= 5; ++cut) {
+    const MaskLoss first = loss(logits_, 0, cut), second = loss(logits_, cut, 5 - cut);
+    EXPECT_NEAR((first.loss + second.loss).item<double>(), whole.loss.item<double>(), 1e-6);
+    EXPECT_LT(relative_difference(first.sums + second.sums, whole.sums), 1e-6);
+    EXPECT_LT(relative_difference(gradient(first.loss + second.loss, logits_), gradient(loss(logits_).loss, logits_)),
+              1e-7);
+  }
+}
+
+TEST_F(MaskLossTest, PaddingCountsNothing) {
+  const MaskLoss before = loss(logits_);
+  const at::Tensor first = gradient(before.loss, logits_);
+  targets_[1].narrow(0, 20, 12).fill_(1);
+  targets_[2].narrow(1, 5, 19).fill_(1);
+  const MaskLoss after = loss(logits_);
+  EXPECT_EQ(before.loss.item<float>(), after.loss.item<float>());
+  EXPECT_TRUE(first.equal(gradient(after.loss, logits_)));
+}
+
+TEST_F(MaskLossTest, AnEmptyMaskHasAGradient) {
+  const at::Tensor of_empty = gradient(loss(logits_).loss, logits_)[3];
+  EXPECT_TRUE(of_empty.isfinite().all().item<bool>());
+  EXPECT_GT(of_empty.min().item<float>(), 0);
+}
+
+TEST_F(MaskLossTest, NothingIsKeptWithoutAGradient) {
+  const MaskLoss found = loss(logits_.detach());
+  EXPECT_FALSE(found.loss.requires_grad());
+  EXPECT_EQ(found.loss.item<float>(), loss(logits_).loss.item<float>());
+}
+
+TEST_F(MaskLossTest, SizesHaveToFit) {
+  EXPECT_THROW(mask_loss(logits_, targets_, Sizes(4, {32, 24}), 1, 1, 1, 1), InternalError);
+  EXPECT_THROW(mask_loss(logits_, targets_, Sizes(5, {33, 24}), 1, 1, 1, 1), InternalError);
+}
+
+}  // namespace
+}  // namespace vlmtrain::nn
