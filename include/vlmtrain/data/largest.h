@@ -24,6 +24,10 @@ inline std::tuple<int64_t, int64_t, int64_t> by_label_tokens(const SampleShape& 
   return {shape.label_tokens, shape.tokens, shape.pixel_rows};
 }
 
+inline std::tuple<int64_t, int64_t, int64_t> by_masks(const SampleShape& shape) {
+  return {shape.masks, shape.mask_pictures, shape.tokens};
+}
+
 /// The `count` samples of known shape that have the largest `size(shape)`, or all where there are fewer; the largest
 /// first, equal ones in the order of the data set.
 template <class Size>

@@ -14,6 +14,17 @@
 
 namespace vlmtrain::data {
 
+/// What the samples of a micro-batch are to draw. The tensors are undefined without masks.
+struct MaskBatch {
+  at::Tensor pixels;     ///< as Masks::pixels, of all pictures
+  at::Tensor targets;    ///< as Masks::targets; undefined where a sample's are not known
+  at::Tensor positions;  ///< int64 [masks], rows of token_ids that predict a mask's token: their hidden state draws it
+  at::Tensor pictures;   ///< int64 [masks], rows of `pixels`
+  std::vector<FilledPart> filled;  ///< [masks], on the host
+
+  int64_t count() const { return static_cast<int64_t>(filled.size()); }
+};
+
 /// Some samples end to end, without padding. Everything that depends on values (where image features go, which tokens
 /// are labels) is computed here on the host, so that the step reads nothing back from the device.
 struct MicroBatch {
@@ -25,7 +36,8 @@ struct MicroBatch {
   std::vector<PatchGrid> grids;  ///< of rows that are patches, in order; on the host. Empty: each row is seen alone
   at::Tensor label_positions;    ///< int64 [labels], rows whose hidden state predicts the label
   at::Tensor labels;             ///< int64 [labels], the token that follows that row
-  at::Tensor label_tasks;        ///< int64 [labels], the task_number of the label's sample; undefined where not wanted
+  MaskBatch masks;
+  at::Tensor label_tasks;  ///< int64 [labels], the task_number of the label's sample; undefined where not wanted
   std::vector<nn::DropoutUnit> sample_units;  ///< the samples, by tokens
   std::vector<nn::DropoutUnit> pixel_units;   ///< the frames of the grids, by patches; else the rows of pixels
   int64_t samples = 0;
@@ -35,7 +47,7 @@ struct MicroBatch {
   int64_t label_tokens() const { return labels.numel(); }
 
   /// Those that are wanted on the device; some may be undefined.
-  std::array<at::Tensor*, 8> tensors();
+  std::array<at::Tensor*, 12> tensors();
 
   /// Copies to the device without waiting (from pinned memory if `device` is CUDA).
   MicroBatch to(at::Device device) const;

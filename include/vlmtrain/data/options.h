@@ -8,6 +8,7 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/data/sources.h"
+#include "vlmtrain/image/augment.h"
 
 namespace vlmtrain::data {
 
@@ -31,6 +32,8 @@ struct DataOptions {
   Auto<int64_t> pack_max_tiles;
   Auto<int64_t> max_images_per_sample;
   Auto<int64_t> image_max_pixels;
+  Auto<int64_t> mask_image_size;
+  std::map<std::string, std::string> augment;  ///< numbers by the names of image::AugmentSettings
   double video_fps = 2.0;
   int64_t video_max_frames = 128;  ///< as LLaMA-Factory's: transformers' 768 would fill many times max_length
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
@@ -42,6 +45,9 @@ struct DataOptions {
 
 /// The share that data.eval is; nothing where it is a data set, or empty.
 std::optional<double> share_to_hold_out(const DataOptions& options);
+
+/// How pictures and masks are changed in training.
+image::AugmentSettings augment_settings(const DataOptions& options);
 
 void declare(OptionTable& table, DataOptions& options);
 

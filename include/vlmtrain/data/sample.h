@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/masks.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
@@ -75,6 +76,7 @@ struct Sample {
   /// [rows, channels, height, width] or [rows, channels, depth, height, width], as PixelRow; undefined without media,
   /// or once the features are known; on the meta device, a shape without pixels, in a rehearsal.
   at::Tensor pixel_values;
+  Masks masks;                        ///< of a family that draws them
   std::vector<PatchGrid> grids;       ///< of rows that are patches, one a picture or video; empty: each is seen alone
   std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; empty: 0, 1, 2 … on every axis
   int64_t images = 0;                 ///< media of all kinds
@@ -132,11 +134,18 @@ class SampleProcessor {
   /// values (meta device). For planning: some reads of a few bytes an image instead of decoding it. A picture whose
   /// header is whole and whose pixels are not (cut off, corrupt) passes here and is an error there.
   virtual Sample outline(const io::Record& record, int64_t index) const = 0;
+
+  /// As process(), with its pictures changed at random where the settings ask for it (data.augment), by `seed` alone.
+  virtual Sample process_augmented(const io::Record& record, int64_t index, uint64_t /*seed*/) const {
+    return process(record, index);
+  }
 };
 
 /// The sample of the record whose place in the data set is `index`, for training and evaluation alike. Throws
-/// SampleError also if the record has a problem or if the sample has no label token. Thread-safe.
-Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index);
+/// SampleError also if the record has a problem or if the sample has no label token. `augmented_by`: the sample's seed
+/// in training; nothing: it is as the record says. Thread-safe.
+Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
+                   std::optional<uint64_t> augmented_by = std::nullopt);
 
 /// The same of SampleProcessor::outline, with the same errors.
 Sample make_outline(const SampleProcessor& processor, const io::Record& record, int64_t index);

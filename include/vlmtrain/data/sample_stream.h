@@ -26,6 +26,16 @@ IndexSource file_order(int64_t samples);
 /// Makes the sample of an index, or throws. Called by several threads at once.
 using MakeSample = std::function<Sample(int64_t index)>;
 
+/// A sample of a sequence that may come again, and then with another seed.
+struct DrawnPlace {
+  int64_t index = -1;
+  uint64_t seed = 0;
+};
+
+/// The same for such sequences.
+using DrawSource = std::function<std::optional<DrawnPlace>()>;
+using MakeDrawn = std::function<Sample(const DrawnPlace& place)>;
+
 /// What one place of the sequence gave.
 struct StreamItem {
   int64_t index = -1;
@@ -50,6 +60,7 @@ class SampleStream {
   };
 
   SampleStream(IndexSource source, MakeSample make, Settings settings);
+  SampleStream(DrawSource source, MakeDrawn make, Settings settings);
   /// Waits only for samples that are being made at this moment.
   ~SampleStream();
   SampleStream(const SampleStream&) = delete;
@@ -65,6 +76,7 @@ class SampleStream {
  private:
   struct Slot {
     StreamItem item;
+    uint64_t seed = 0;
     bool ready = false;
     int64_t bytes = 0;  ///< once ready
   };
@@ -73,8 +85,8 @@ class SampleStream {
   bool has_room();
   Slot* claim();
 
-  IndexSource source_;
-  MakeSample make_;
+  DrawSource source_;
+  MakeDrawn make_;
   size_t ahead_;
   int64_t bytes_ahead_;
   std::atomic<bool> held_back_{false};

@@ -20,7 +20,12 @@ struct SampleShape {
   int64_t videos = 0;              ///< of the images
   int64_t video_frames = 0;        ///< of all videos together, as many as are looked at
   int64_t volumes = 0;             ///< of the images
+  int64_t masks = 0;               ///< to be drawn
+  int64_t mask_pictures = 0;       ///< that they lie in
+  int64_t mask_side = 0;           ///< of these, in pixels
 
+  /// Of the host's memory, for what is drawn in and what is to be drawn.
+  int64_t mask_bytes() const { return (3 * mask_pictures + masks) * mask_side * mask_side; }
   bool operator==(const SampleShape&) const = default;
 };
 

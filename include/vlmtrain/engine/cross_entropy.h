@@ -23,6 +23,7 @@ class CrossEntropy final : public Objective {
   std::vector<TaskCounts> counts(std::span<const data::Sample> samples) const override;
   ObjectiveMetrics metrics(std::span<const double> numbers, const std::vector<TaskCounts>& counts) const override;
 
+  std::vector<double> task_weights() const override { return tasks_.weights; }
   const TaskSettings& tasks() const { return tasks_; }
 
  private:

@@ -23,7 +23,14 @@ inline constexpr EvaluationLayout kLeastEvaluationLayout{.vision_tiles_per_pass 
 struct BatchScore {
   std::vector<double> losses;                 ///< the sum of the cross-entropy of its label tokens
   std::vector<std::vector<int64_t>> answers;  ///< empty where none were asked for
+  /// Of a model that draws masks, those of its right answer: fp32 logits [masks, height, width] on the CPU, over the
+  /// whole squares; undefined for a sample without a mask. Else empty.
+  std::vector<at::Tensor> mask_logits{};
 };
+
+/// The logits of masks, as BatchScore's, one behind the other: of samples whose targets need not be known.
+at::Tensor draw_masks(const models::VisionLanguageModel& model, const std::vector<data::Sample>& samples,
+                      const EvaluationLayout& layout, at::Device device);
 
 /// Loss of `samples`, and answers to `prompts`, which are those of the same samples, or none. A batch's pictures pass
 /// the vision tower once. Without gradients; waits for the device. Throws whatever an operation throws, a lack of

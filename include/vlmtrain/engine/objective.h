@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/engine/cut.h"
+#include "vlmtrain/engine/mask_losses.h"
 #include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/engine/tasks.h"
 #include "vlmtrain/models/model.h"
@@ -24,7 +26,8 @@ using Normalizers = std::vector<double>;
 
 /// What an objective says of a step beside the loss.
 struct ObjectiveMetrics {
-  std::vector<TaskResult> tasks;  ///< empty where tasks are not told apart
+  std::vector<TaskResult> tasks;    ///< empty where tasks are not told apart
+  std::optional<MaskLosses> masks;  ///< of a model that draws masks
 };
 
 /// An objective over the micro-batches of one step, on the model's device.
@@ -79,11 +82,14 @@ class Objective {
                                    const std::vector<TaskCounts>& /*counts*/) const {
     return {};
   }
+  /// Of each task's label tokens in the loss; empty: 1.
+  virtual std::vector<double> task_weights() const { return {}; }
 };
 
-/// What a job says of its objective; cross-entropy over label tokens is the one there is.
+/// What a job says of its objective.
 struct ObjectiveSettings {
   TaskSettings tasks = {};
+  std::optional<MaskLossWeights> masks = std::nullopt;  ///< of a model that draws masks; nothing: words alone
 };
 
 std::unique_ptr<const Objective> make_objective(const ObjectiveSettings& settings);

@@ -11,6 +11,7 @@
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/engine/balance_options.h"
+#include "vlmtrain/engine/mask_losses.h"
 #include "vlmtrain/engine/optimizer_states.h"
 #include "vlmtrain/engine/schedule.h"
 
@@ -40,6 +41,8 @@ struct TrainingOptions {
   double learning_rate = 1e-5;
   Auto<double> vision_learning_rate;
   Auto<double> projector_learning_rate;
+  Auto<double> mask_learning_rate;
+  MaskLossWeights mask_losses;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;

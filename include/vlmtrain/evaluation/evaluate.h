@@ -11,6 +11,8 @@
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/engine/evaluation.h"
 #include "vlmtrain/evaluation/answer_score.h"
+#include "vlmtrain/evaluation/drawn_mask.h"
+#include "vlmtrain/evaluation/mask_score.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
@@ -53,6 +55,7 @@ struct Evaluation {
   std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in the total only
   ClosedScore closed;
   OpenScore open;
+  MaskScores masks;        ///< of those that the model draws for the right answers
   int64_t skipped = 0;     ///< bad samples left out under on_bad_sample=skip
   int64_t left_out = 0;    ///< samples that do not fit into memory even alone
   int64_t batch_size = 0;  ///< as it was in the end: less than was asked for where memory ran out
@@ -72,11 +75,14 @@ struct Answer {
   std::string question;  ///< the last of the record, without the places of images and videos
   std::string expected, given;
   AnswerType type = AnswerType::kOpen;
+  std::vector<DrawnMask> masks = {};  ///< that the model draws for the right answers of the record
+  int64_t index = 0;                  ///< of the record
 };
 
 /// Loss over every answer, and greedy answers to the last question of each record: exact if equal to the record's after
-/// white space at both ends is dropped; closed and open ones as evaluation/answer_score.h says. A batch's pictures are
-/// decoded and pass the vision tower once. `on_answer` sees each answer, in the data set's order.
+/// white space at both ends is dropped; masks that the right answers stand for, in their pictures' own size; closed and
+/// open ones as evaluation/answer_score.h says. A batch's pictures are decoded and pass the vision tower once.
+/// `on_answer` sees each answer, in the data set's order.
 ///
 /// Where memory runs out, of the device or of the host, caches are emptied and the batch is halved, from there on; a
 /// sample alone is tried once more with its tiles one by one and in small loss chunks, then left out. The loss is the

@@ -20,6 +20,8 @@ struct HypotheticalSample {
   std::optional<int64_t> image_max_pixels = std::nullopt;  ///< as ProcessorSettings::image_max_pixels
   double wanted_fps = 2.0;                                 ///< as ProcessorSettings::video_fps
   int64_t video_max_frames = 128;                          ///< as ProcessorSettings::video_max_frames
+  std::optional<int64_t> masks = std::nullopt;             ///< nothing: one of each image, where the family draws them
+  std::optional<int64_t> mask_image_size = std::nullopt;   ///< as ProcessorSettings::mask_image_size
 };
 
 /// Its sizes as the processor of `folder` would make them; `folder` needs config.json and the processor's settings.

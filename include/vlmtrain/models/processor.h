@@ -8,6 +8,7 @@
 
 #include "vlmtrain/data/bad_samples.h"
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/image/augment.h"
 #include "vlmtrain/models/seen_picture.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
@@ -21,6 +22,8 @@ struct ProcessorSettings {
   std::optional<int64_t> image_max_pixels;  ///< nothing: what the checkpoint's own processor allows
   double video_fps = 2.0;                   ///< frames looked at, a second of video
   int64_t video_max_frames = 128;           ///< most frames of a video that are looked at
+  image::AugmentSettings augment = {};      ///< of pictures and their masks, in training
+  std::optional<int64_t> mask_image_size;   ///< side of the mask encoder's squares; nothing: config.json's
   std::string chat_template = "auto";       ///< as text::choose_template
   std::string chat_template_date;           ///< "2026-11-22", what templates take for today; empty: today
   /// Whose chat templates are the checkpoint's own; empty: the checkpoint's folder.
@@ -42,6 +45,17 @@ class Processor : public data::SampleProcessor {
   /// The pictures that the pixels of `sample`, which process() made of `record`, show: in the order of their marks,
   /// videos frame by frame.
   virtual std::vector<SeenPicture> seen(const io::Record& record, const data::Sample& sample) const = 0;
+
+  /// Whether the family draws masks (data::Masks). Of one that does not, records' masks are passed over.
+  virtual bool draws_masks() const { return false; }
+  /// The masks of a record in their pictures' own size, uint8 [height, width] of 0 and 1. Throws UserError (kBadData).
+  virtual std::vector<at::Tensor> masks_of(const io::Record& /*record*/) const { return {}; }
+  /// `prompt`, which process_prompt() made of `record`, with an answer behind it and a mask of the first picture for
+  /// each token of the answer that stands for one; their targets are not known. Nothing where there is none to draw.
+  virtual std::optional<data::Sample> to_draw(const io::Record& /*record*/, const data::Sample& /*prompt*/,
+                                              const std::vector<int64_t>& /*answer*/) const {
+    return std::nullopt;
+  }
 
   virtual const text::Tokenizer& tokenizer() const = 0;
   /// The token that ends an answer.

@@ -19,6 +19,8 @@ struct SetSizes {
   int64_t longest = 0;  ///< tokens of the longest sample
   int64_t label_tokens = 0;
   int64_t pixel_rows = 0;
+  int64_t masks = 0;
+  int64_t mask_pictures = 0;
 
   bool operator==(const SetSizes&) const = default;
 
@@ -41,6 +43,9 @@ struct CostTable {
     kLossRows,  ///< label tokens up to the rows of a loss chunk
     kPixelRows,
     kPassRows,  ///< rows of pixels up to those of a vision pass
+    kMasks,
+    kMaskPictures,
+    kPassPictures,  ///< pictures that masks lie in, up to those of a vision pass
     kTerms
   };
 

@@ -19,18 +19,35 @@ struct TaskMetrics {
   std::optional<double> accuracy{};  ///< share of its label tokens whose most likely token is the right one
 };
 
+/// How well masks were drawn: means over them.
+struct MaskMetrics {
+  int64_t masks = 0;
+  double dice = 0;
+  double iou = 0;
+  std::optional<double> hausdorff95{};  ///< pixels, over the masks of which neither side is empty
+};
+
+/// The parts of the loss of a model that draws masks, before their weights.
+struct LossParts {
+  double text = 0;
+  double bce = 0;
+  double dice = 0;
+};
+
 /// Of one task, or of all samples, in an evaluation.
 struct EvaluationScore {
   double loss = 0;  ///< mean over the label tokens
   int64_t label_tokens = 0;
   int64_t samples = 0;
   std::optional<double> exact_match{};  ///< share of samples answered exactly; nothing where none was to be answered
+  std::optional<MaskMetrics> masks{};   ///< nothing where none was to be drawn
 };
 
 /// What the model was worth on data.eval after a step.
 struct EvaluationMetrics {
   EvaluationScore total;
-  std::map<std::string, EvaluationScore> tasks;  ///< by name; empty where samples have no task
+  std::map<std::string, EvaluationScore> tasks{};   ///< by name; empty where samples have no task
+  std::map<std::string, MaskMetrics> structures{};  ///< what masks show, where the data says so
   double seconds = 0;
   int64_t batch_size = 0;  ///< most samples that were computed at once
   int64_t oom_splits = 0;  ///< batches that were done again in smaller ones
@@ -49,6 +66,8 @@ struct StepMetrics {
   double learning_rate = 0;                       ///< of the language model
   std::optional<double> vision_learning_rate;     ///< nothing where the vision tower stays as it is
   std::optional<double> projector_learning_rate;  ///< the same of the projector
+  std::optional<double> mask_learning_rate;       ///< nothing unless the model draws masks
+  std::optional<LossParts> loss_parts;            ///< the same
   double grad_norm = 0;                           ///< before clipping
   int64_t tokens = 0;
   int64_t label_tokens = 0;

@@ -10,6 +10,13 @@
 
 namespace vlmtrain::report {
 
+/// A mask as the model drew it for the right answer.
+struct PredictedMask {
+  std::string structure{};  ///< what it shows; may be empty
+  double dice = 0;
+  std::string overlay{};  ///< overlay_data_uri()
+};
+
 /// What the model answered to a sample after a step, a line of predictions.jsonl.
 struct Prediction {
   int64_t step = 0;
@@ -19,8 +26,10 @@ struct Prediction {
   std::string expected{};
   std::string given{};
   std::vector<std::string> images{};  ///< thumbnails as data URIs
+  std::vector<PredictedMask> masks{};
 
-  /// {"step", "id", "task", "question", "expected", "given", "images"}
+  /// {"step", "id", "task", "question", "expected", "given", "images", and where there are masks, "masks":
+  /// [{"structure", "dice", "overlay"}]}
   std::string to_json_line() const;
 };
 
@@ -32,5 +41,12 @@ std::string thumbnail_data_uri(const at::Tensor& picture);
 
 /// The same of a JPEG, PNG or WebP file. Throws as image::decode_image does.
 std::string thumbnail_data_uri(const io::Medium& picture);
+
+/// Larger than a thumbnail, so that contours can be told apart.
+inline constexpr int64_t kOverlayPixels = 240;
+
+/// The picture, small, with the mask `drawn` filled in orange and the outline of the true one in green. Both are uint8
+/// [height, width] of the picture's size.
+std::string overlay_data_uri(const at::Tensor& picture, const at::Tensor& drawn, const at::Tensor& truth);
 
 }  // namespace vlmtrain::report

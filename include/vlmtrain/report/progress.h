@@ -32,13 +32,17 @@ struct EvaluationBefore {
   int64_t step = 0;
   double loss = 0;
   std::optional<double> exact_match{};
+  std::optional<double> dice{};
 };
 
-/// By what evaluations are compared.
-enum class BestBy : uint8_t { kLoss, kExactMatch };
+/// As it is worth to compare later ones with.
+EvaluationBefore evaluation_before(int64_t step, const EvaluationScore& score);
 
-/// "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match 41.2 %, 12 s"; `best` is that
-/// of the evaluations before. REQUIRES: the step has an evaluation.
+/// By what evaluations are compared.
+enum class BestBy : uint8_t { kLoss, kExactMatch, kDice };
+
+/// "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match 41.2 %, Dice 0.873, 12 s";
+/// `best` is that of the evaluations before. REQUIRES: the step has an evaluation.
 std::string evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBefore>& best = {},
                             BestBy by = BestBy::kLoss);
 

@@ -32,7 +32,7 @@ class TensorBoard {
   void step(const StepMetrics& metrics);
   /// Under eval/; where it is the best so far, a text says so.
   void evaluation(int64_t step, const EvaluationMetrics& evaluation);
-  /// The answer as text and the thumbnails as pictures, under answers/.
+  /// The answer as text, the thumbnails and the overlays of masks as pictures, under answers/.
   void prediction(const Prediction& prediction);
 
  private:

@@ -19,6 +19,7 @@ struct ModelOptions {
   bool freeze_vision_tower = false;
   bool freeze_projector = false;
   bool freeze_language_model = false;
+  bool freeze_mask_encoder = false;
   std::vector<std::string> allow_missing;
   std::vector<std::string> allow_unexpected;
   bool resize_embeddings = false;
@@ -44,7 +45,7 @@ enum class Resume { kAuto, kChanged, kNever };
 enum class ScheduleFrom { kStart, kChange };
 
 /// What the best checkpoint is best by.
-enum class BestMetric { kLoss, kExactMatch };
+enum class BestMetric { kLoss, kExactMatch, kDice };
 
 /// As the configuration writes it.
 const char* name_of(BestMetric metric);

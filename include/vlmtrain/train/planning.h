@@ -11,6 +11,9 @@
 
 namespace vlmtrain::train {
 
+/// What masks count in the loss; nothing where the model draws none.
+std::optional<engine::MaskLossWeights> mask_losses(const Config& config);
+
 /// What a run trains and how, for its rehearsals and for itself; `tasks` are those of the samples, if they are known.
 planner::Job job_of(const Config& config, const engine::TaskSettings& tasks = {});
 

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/threshold.h>
 #include <ATen/ops/silu.h>
 
 #include "vlmtrain/base/error.h"
@@ -12,7 +13,8 @@ Activation activation_of(std::string_view name, std::string_view key, const std:
   if (name == "gelu") return Activation::kGelu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   if (name == "quick_gelu") return Activation::kQuickGelu;
-  throw data_error("{}: {} {} is not supported; gelu, gelu_pytorch_tanh and quick_gelu are", source, key, name);
+  if (name == "relu") return Activation::kRelu;
+  throw data_error("{}: {} {} is not supported; gelu, gelu_pytorch_tanh, quick_gelu and relu are", source, key, name);
 }
 
 at::Tensor activate(Activation activation, const at::Tensor& x) {
@@ -26,6 +28,8 @@ at::Tensor activate(Activation activation, const at::Tensor& x) {
       constexpr double kSteepness = 1.702;
       return at::silu(x * kSteepness) * (1 / kSteepness);
     }
+    case Activation::kRelu:
+      return at::threshold(x, 0, 0);  // at::relu has no kernel for a plan of the host (meta)
   }
   throw InternalError("unknown activation");
 }

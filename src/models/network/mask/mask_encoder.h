@@ -17,8 +17,9 @@ class MaskEncoder {
   MaskEncoder(const MaskEncoder&) = delete;
   MaskEncoder& operator=(const MaskEncoder&) = delete;
 
-  /// Normalised pixels [pictures, 3, image_size, image_size] of the model's dtype → features, picture by picture and
-  /// row by row: [pictures · (image_size / kStride)², channels]. The first `recomputed_blocks` keep only their input.
+  /// Normalised pixels [pictures, 3, side, side] of the model's dtype → features, picture by picture and row by row:
+  /// [pictures · (side / kStride)², channels]. TinyViT takes any side that is a multiple of kStride. The first
+  /// `recomputed_blocks` keep only their input.
   virtual at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const = 0;
   virtual int64_t blocks() const = 0;
 };

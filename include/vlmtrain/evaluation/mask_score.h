@@ -1,0 +1,63 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace vlmtrain::evaluation {
+
+/// How well a predicted mask is the true one.
+struct MaskScore {
+  double iou;   ///< pixels in both over pixels in either
+  double dice;  ///< twice the pixels in both over the sum of the pixels of each
+  /// The 95th percentile of the distances from the edge of one mask to the other's, the larger of both directions, in
+  /// pixels; nothing where a mask is empty.
+  std::optional<double> hausdorff95;
+};
+
+/// Of masks uint8 [height, width] on the CPU, of equal size; anything but 0 belongs to a mask. Where nothing is there
+/// and nothing is predicted, IoU and Dice are 1; where one of both is empty, they are 0.
+///
+/// The Hausdorff distance is MONAI's (1.6, compute_hausdorff_distance with percentile=95): edges are the pixels with
+/// one of four neighbours outside of their mask, beyond the picture's border being outside; the percentile is linear
+/// between the two nearest ranks. MONAI computes ranks in float32, which moves its result by some 1e-5.
+///
+/// Time is linear in the pixels; thread-safe.
+MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth);
+
+/// What adds up scores of masks; each number is the mean over the masks that have it.
+struct MaskScoreSums {
+  int64_t masks = 0;
+  double iou_sum = 0, dice_sum = 0;
+  int64_t with_hausdorff95 = 0;  ///< masks of which neither is empty
+  double hausdorff95_sum = 0;
+
+  void add(const MaskScore& score);
+  void merge(const MaskScoreSums& other);
+  double iou() const { return masks > 0 ? iou_sum / static_cast<double>(masks) : 0; }
+  double dice() const { return masks > 0 ? dice_sum / static_cast<double>(masks) : 0; }
+  /// Nothing where no mask has one.
+  std::optional<double> hausdorff95() const;
+};
+
+/// Scores of a data set's masks, together, by task and by what the masks are of.
+class MaskScores {
+ public:
+  /// An empty name is no group: the score counts in the total alone.
+  void add(const MaskScore& score, const std::string& task, const std::string& structure);
+  /// Adds those of another part of the data set.
+  void merge(const MaskScores& other);
+
+  const MaskScoreSums& total() const { return total_; }
+  const std::map<std::string, MaskScoreSums>& by_task() const { return by_task_; }
+  const std::map<std::string, MaskScoreSums>& by_structure() const { return by_structure_; }
+
+ private:
+  MaskScoreSums total_;
+  std::map<std::string, MaskScoreSums> by_task_, by_structure_;
+};
+
+}  // namespace vlmtrain::evaluation

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace vlmtrain::models {
+
+/// How SAM's own checkpoints (`sam_vit_b_01ec64.pth`) and MobileSAM's (`mobile_sam.pt`) call the parameter that is
+/// `own` below a mask model's scope. There it has transformers' name, with the encoder in `vision_encoder`; TinyViT's
+/// parameters have the same name in both.
+std::string original_sam_name(std::string_view own);
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,133 @@
+#include "models/network/mask/tiny_vit/tiny_vit_config.h"
+
+#include "models/checkpoints/size_limits.h"
+#include "models/network/mask/mask_encoder.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+constexpr NumberRange kWidthRatios{0, 64};
+constexpr int64_t kLargestWindow = 64;  // the table of offsets has its fourth power
+constexpr int64_t kMostStages = 16;
+
+/// A number of each stage, under `key`.
+struct StageList {
+  const char* key;
+  int64_t TinyVitStage::*member;
+  int64_t most;
+};
+
+constexpr StageList kStageLists[] = {{"embed_dims", &TinyVitStage::width, kWidestLayer},
+                                     {"depths", &TinyVitStage::blocks, kMostBlocks},
+                                     {"num_heads", &TinyVitStage::heads, kWidestLayer},
+                                     {"window_sizes", &TinyVitStage::window, kLargestWindow}};
+
+std::vector<int64_t> numbers_of(const std::vector<TinyVitStage>& stages, int64_t TinyVitStage::*member) {
+  std::vector<int64_t> numbers;
+  numbers.reserve(stages.size());
+  for (const TinyVitStage& stage : stages) numbers.push_back(stage.*member);
+  return numbers;
+}
+
+std::vector<TinyVitStage> stages_of(const nlohmann::json& json, const std::vector<TinyVitStage>& defaults,
+                                    const std::string& source) {
+  std::vector<TinyVitStage> stages;
+  for (const auto& [key, member, most] : kStageLists) {
+    const auto numbers = io::get_or<std::vector<int64_t>>(json, key, numbers_of(defaults, member), source);
+    if (stages.empty()) {
+      check_size(std::ssize(numbers), fmt::format("the length of {}", key), kMostStages, source);
+      stages.resize(numbers.size());
+    }
+    if (numbers.size() != stages.size()) {
+      throw data_error("{}: {} has {} entries, but {} has {}: give each stage one", source, key, numbers.size(),
+                       kStageLists[0].key, stages.size());
+    }
+    for (size_t i = 0; i < stages.size(); ++i) {
+      check_size(numbers[i], key, most, source);
+      stages[i].*member = numbers[i];
+    }
+  }
+  return stages;
+}
+
+void check_stages(const TinyVitConfig& config, const std::string& source) {
+  if (config.stages[0].width % 2 != 0) {
+    throw data_error("{}: embed_dims begins with {}; it must be even, since the first convolution has half of it",
+                     source, config.stages[0].width);
+  }
+  for (size_t i = 1; i < config.stages.size(); ++i) {
+    const TinyVitStage& stage = config.stages[i];
+    if (stage.width % stage.heads == 0) continue;
+    throw data_error("{}: stage {} has {} in embed_dims, which is not a multiple of {} in num_heads", source, i,
+                     stage.width, stage.heads);
+  }
+  if (config.stride() != MaskEncoder::kStride) {
+    throw data_error(
+        "{}: {} stages with last_merging_keeps_size {} make a feature of {} pixels, where masks are drawn from one of "
+        "{}: give 4 stages, the last of which keeps the size, or 3",
+        source, config.stages.size(), config.last_merging_keeps_size, config.stride(), MaskEncoder::kStride);
+  }
+}
+
+void check_widths(const TinyVitConfig& config, const std::string& source) {
+  for (const TinyVitStage& stage : config.stages) {
+    check_size(config.mlp_features(stage.width), "embed_dims times mlp_ratio", kWidestLayer, source);
+    check_size(config.expanded_channels(stage.width), "embed_dims times mbconv_expand_ratio", kWidestLayer, source);
+  }
+}
+
+}  // namespace
+
+TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::string& source) {
+  TinyVitConfig config;
+  config.image_size = size_of(json, "image_size", config.image_size, kLargestSide, source);
+  config.stages = stages_of(json, config.stages, source);
+  config.mlp_ratio = number_of(json, "mlp_ratio", config.mlp_ratio, kWidthRatios, source);
+  config.mbconv_expand_ratio = number_of(json, "mbconv_expand_ratio", config.mbconv_expand_ratio, kWidthRatios, source);
+  config.local_conv_size = size_of(json, "local_conv_size", config.local_conv_size, kLargestWindow, source);
+  config.last_merging_keeps_size =
+      io::get_or<bool>(json, "last_merging_keeps_size", config.last_merging_keeps_size, source);
+  config.out_channels = size_of(json, "out_channels", config.out_channels, kWidestLayer, source);
+  if (config.image_size % MaskEncoder::kStride != 0) {
+    throw data_error("{}: image_size {} is not a multiple of {}", source, config.image_size, MaskEncoder::kStride);
+  }
+  if (config.local_conv_size % 2 == 0) {
+    throw data_error("{}: local_conv_size is {}; it must be odd, to keep height and width", source,
+                     config.local_conv_size);
+  }
+  check_stages(config, source);
+  check_widths(config, source);
+  return config;
+}
+
+int64_t TinyVitConfig::stride() const {
+  int64_t stride = 4;  // of the patch embedding
+  for (size_t i = 0; i + 1 < stages.size(); ++i) stride *= halves_behind(i) ? 2 : 1;
+  return stride;
+}
+
+int64_t TinyVitConfig::blocks() const {
+  int64_t blocks = 0;
+  for (const TinyVitStage& stage : stages) blocks += stage.blocks;
+  return blocks;
+}
+
+double TinyVitConfig::elements() const {
+  const auto out = static_cast<double>(out_channels);
+  double elements = 9 * out * out;
+  double before = 0;
+  for (const TinyVitStage& stage : stages) {
+    const auto width = static_cast<double>(stage.width);
+    const double block = before == 0 ? 2 * mbconv_expand_ratio * width * width
+                                     : (4 + 2 * mlp_ratio) * width * width +
+                                           static_cast<double>(stage.heads * stage.window * stage.window);
+    elements += width * (before + (before == 0 ? 4.5 * width : width)) + static_cast<double>(stage.blocks) * block;
+    before = width;
+  }
+  return elements + before * out;
+}
+
+}  // namespace vlmtrain::models

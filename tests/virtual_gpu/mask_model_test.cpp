@@ -1,0 +1,63 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "models/network/mask/mask_decoder/mask_decoder.h"
+#include "models/network/mask/sam_vit/sam_vit.h"
+#include "virtual_gpu/card.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/nn/mask_loss.h"
+
+namespace vlmtrain {
+namespace {
+
+/// SAM's encoder and decoder and the loss of masks on the card: two blocks of ViT-B's width, whole pictures.
+class MaskModelOnCardTest : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  MaskModelOnCardTest() {
+    config_.layers = 2;
+    config_.global_blocks = {1};
+  }
+
+  void pass(const models::SamVit& encoder, const models::MaskDecoder& decoder) const {
+    const at::Tensor pixels = at::empty({1, 3, config_.image_size, config_.image_size}, options_);
+    const at::Tensor prompts = at::empty({kMasks, config_.output_channels}, options_).set_requires_grad(true);
+    const at::Tensor pictures = at::zeros({kMasks}, options_.dtype(at::kLong));
+    const at::Tensor targets = at::empty({kMasks, config_.image_size, config_.image_size}, options_.dtype(at::kByte));
+    const at::Tensor features = encoder(pixels, /*recomputed_blocks=*/1);
+    const at::Tensor logits = decoder(features, config_.side(), prompts, pictures);
+    const auto loss = nn::mask_loss(logits, targets, {{1024, 1024}, {700, 1024}, {1024, 333}}, 2, 0.5, 1e6, kMasks);
+    torch::autograd::backward({loss.loss}, {});
+  }
+
+  static constexpr int64_t kMasks = 3;
+  const at::TensorOptions options_ = at::TensorOptions(GetParam()).device(memory::open_device("cuda:0"));
+  models::SamVitConfig config_;
+};
+
+TEST_P(MaskModelOnCardTest, LaunchesWhatTheCardAcceptsAndNeverWaits) {
+  nn::ParameterStore store(options_);
+  const nn::ParameterScope scope(store, nn::Component::kMaskEncoder, "sam");
+  const models::SamVit encoder(scope / "vision_encoder", config_);
+  const models::MaskDecoder decoder(scope, models::MaskDecoderConfig());
+  for (int i = 0; i < 2; ++i) {
+    card().reset();
+    pass(encoder, decoder);
+    const auto done = counters();
+    EXPECT_GT(done.launches, 0U);
+    EXPECT_EQ(done.rejected_launches, 0U);
+    EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
+    EXPECT_EQ(done.device_to_host_pinned.calls + done.device_to_host_pageable.calls, 0U);
+    EXPECT_EQ(done.host_to_device_pageable.calls, 0U);
+    EXPECT_EQ(done.stream_synchronizations, 0U);
+    EXPECT_EQ(done.device_synchronizations, 0U);
+    EXPECT_EQ(done.blocking_copies, 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, MaskModelOnCardTest, testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                         [](const auto& instance) { return c10::toString(instance.param); });
+
+}  // namespace
+}  // namespace vlmtrain
