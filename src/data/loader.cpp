@@ -71,9 +71,10 @@ class Loader::Impl {
     ahead_ = std::make_unique<UnitsAhead>(order, cursor_, settings_.global_batch_size);
     stream_.emplace(
         [this] { return std::optional{next_ahead()}; },
-        [this, dropped = dropped_samples()](int64_t index) {
+        [this, dropped = dropped_samples()](const DrawnPlace& place) {
+          const int64_t index = place.index;
           const bool is_wanted = index >= 0 && dropped[static_cast<size_t>(index)] == 0;
-          return is_wanted ? make_sample(processor_, records_.at(index), index) : Sample();
+          return is_wanted ? make_sample(processor_, records_.at(index), index, place.seed) : Sample();
         },
         SampleStream::Settings{
             .workers = settings_.num_workers, .ahead = samples_ahead(), .bytes_ahead = settings_.bytes_ahead});
@@ -118,10 +119,10 @@ class Loader::Impl {
 
   /// The next sample that threads are to make, or ~index of one that is most likely another process's: only where a
   /// batch has lost units does a guess fail, and the sample is made when it is drawn.
-  int64_t next_ahead() {
-    const auto [sample, position] = ahead_->next();
-    const bool is_own = is_alone() || (position && rank_at(*position) == settings_.share.rank);
-    return is_own ? sample : ~sample;
+  DrawnPlace next_ahead() {
+    const UnitsAhead::Next next = ahead_->next();
+    const bool is_own = is_alone() || (next.position && rank_at(*next.position) == settings_.share.rank);
+    return {.index = is_own ? next.sample : ~next.sample, .seed = draw_seed(next.lane, next.place)};
   }
 
   /// Draws units for those that the batch has lost.
@@ -345,7 +346,7 @@ class Loader::Impl {
       } else if (!is_made(sample) && !bad_.contains(sample.index)) {
         try {
           const uint64_t seed = sample.seed;
-          sample = make_sample(processor_, records_.at(sample.index), sample.index);
+          sample = make_sample(processor_, records_.at(sample.index), sample.index, seed);
           sample.seed = seed;
         } catch (...) {
           note_bad(sample.index, std::current_exception());

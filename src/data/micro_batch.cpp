@@ -102,6 +102,35 @@ at::Tensor copy_to(const at::Tensor& tensor, at::Device device) {
   return memory::copy_to_device(tensor, device);
 }
 
+/// Of samples that a family draws masks of; those without are passed over.
+MaskBatch join_masks(const Samples& samples) {
+  MaskBatch batch;
+  std::vector<at::Tensor> pixels, targets;
+  std::vector<int64_t> positions, pictures;
+  int64_t tokens = 0, pictures_before = 0;
+  for (const Sample& sample : samples) {
+    const Masks& own = sample.masks;
+    if (!own.empty()) {
+      VLMTRAIN_CHECK(std::ssize(own.pictures) == own.count() && std::ssize(own.filled) == own.count(),
+                     "sample {}: {} masks in {} pictures and {} parts of them", sample.id, own.count(),
+                     own.pictures.size(), own.filled.size());
+      for (const int64_t position : own.token_positions) positions.push_back(tokens + position - 1);
+      for (const int64_t picture : own.pictures) pictures.push_back(pictures_before + picture);
+      batch.filled.insert(batch.filled.end(), own.filled.begin(), own.filled.end());
+      pixels.push_back(own.pixels);
+      if (own.targets.defined()) targets.push_back(own.targets);
+      pictures_before += own.pixels.size(0);
+    }
+    tokens += sample.tokens();
+  }
+  if (pixels.empty()) return batch;
+  batch.pixels = at::cat(pixels);
+  if (targets.size() == pixels.size()) batch.targets = at::cat(targets);
+  batch.positions = to_tensor(positions);
+  batch.pictures = to_tensor(pictures);
+  return batch;
+}
+
 MicroBatch collate(const Samples& samples, bool with_tasks) {
   VLMTRAIN_CHECK(!samples.empty(), "a micro-batch without samples");
   MicroBatch batch;
@@ -139,15 +168,16 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
       "pixels with grids beside pixels without");
   batch.label_positions = to_tensor(label_positions);
   batch.labels = to_tensor(labels);
+  batch.masks = join_masks(samples);
   if (with_tasks) batch.label_tasks = to_tensor(label_tasks);
   return batch;
 }
 
 }  // namespace
 
-std::array<at::Tensor*, 8> MicroBatch::tensors() {
-  return {&token_ids,    &position_ids,    &segments.offsets, &image_positions,
-          &pixel_values, &label_positions, &labels,           &label_tasks};
+std::array<at::Tensor*, 12> MicroBatch::tensors() {
+  return {&token_ids, &position_ids, &segments.offsets, &image_positions, &pixel_values,    &label_positions,
+          &labels,    &label_tasks,  &masks.pixels,     &masks.targets,   &masks.positions, &masks.pictures};
 }
 
 MicroBatch MicroBatch::to(at::Device device) const {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -48,7 +49,37 @@ Check<std::map<std::string, std::string>> are_known_columns() {
           }};
 }
 
+struct Augmented {
+  std::string_view name;
+  double most;
+  double image::AugmentSettings::*value;
+};
+
+constexpr std::array<Augmented, 3> kAugmented{{{"flip", 1.0, &image::AugmentSettings::flip},
+                                               {"rotation", 180.0, &image::AugmentSettings::rotation_degrees},
+                                               {"brightness", 1.0, &image::AugmentSettings::brightness}}};
+
+Check<std::map<std::string, std::string>> are_augmentations() {
+  return {"of flip (a probability), rotation (degrees, up to 180) and brightness (a share, up to 1)",
+          [](const auto& settings) {
+            return std::ranges::all_of(settings, [](const auto& setting) {
+              const auto known = std::ranges::find(kAugmented, std::string_view(setting.first), &Augmented::name);
+              const auto number = number_in(setting.second);
+              return known != kAugmented.end() && number && *number >= 0 && *number <= known->most;
+            });
+          }};
+}
+
 }  // namespace
+
+image::AugmentSettings augment_settings(const DataOptions& options) {
+  image::AugmentSettings settings;
+  for (const auto& [name, number] : options.augment) {
+    const auto known = std::ranges::find(kAugmented, std::string_view(name), &Augmented::name);
+    settings.*(known->value) = number_in(number).value();
+  }
+  return settings;
+}
 
 std::optional<double> share_to_hold_out(const DataOptions& options) {
   return number_in(options.eval);
@@ -122,6 +153,16 @@ void declare(OptionTable& table, DataOptions& options) {
             "Most pixels of an image, width x height; a larger one is made smaller. auto: what the model's own "
             "processor allows.",
             std::optional{unless_auto(at_least<int64_t>(1))});
+  table.add("data.mask_image_size", options.mask_image_size,
+            "Of a model that draws masks: side in pixels of the square that its mask encoder sees a picture in. auto: "
+            "what the model's config.json says.",
+            std::optional{unless_auto(between<int64_t>(16, 8192))});
+  table.add("data.augment", options.augment,
+            "How pictures, and their masks with them, are changed at random in training: `{flip: 0.5, rotation: 10, "
+            "brightness: 0.2}` mirrors half of them left to right, turns each by up to 10 degrees either way and makes "
+            "it up to a fifth brighter or darker. Empty: not at all. No word is changed: leave flip out where texts "
+            "say left or right.",
+            std::optional{are_augmentations()});
   table.add("data.video_fps", options.video_fps,
             "Frames of a video that are looked at, a second; a folder of frames has no seconds and is taken whole.",
             std::optional{greater_than(0.0)});

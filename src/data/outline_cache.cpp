@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// To be raised whenever a sample of the same record and files may have another shape.
-constexpr int64_t kFormat = 7;
+constexpr int64_t kFormat = 8;
 
 uint64_t number_of(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -53,6 +53,11 @@ void add_medium(ContentHash& hash, const io::Medium& medium) {
   if (medium.bytes) hash.add(*medium.bytes);
 }
 
+void add_rle(ContentHash& hash, const io::Rle& rle) {
+  hash.add(static_cast<uint64_t>(rle.height)).add(static_cast<uint64_t>(rle.width)).add(rle.counts.size());
+  for (const int64_t count : rle.counts) hash.add(static_cast<uint64_t>(count));
+}
+
 void add_files_of(const io::Medium& medium, std::vector<std::string>& files) {
   for (const auto& frame : medium.frames) add_files_of(frame, files);
   if (!medium.bytes && medium.frames.empty()) files.push_back(medium.path);
@@ -68,9 +73,11 @@ Json numbers_of(const CachedShape& cached) {
                               shape.videos, shape.video_frames, cached.making_bytes, std::move(grids), cached.id,
                               cached.task, cached.files, cached.shrunk ? numbers_of(*cached.shrunk) : Json()});
   const PixelRow& row = shape.row;
-  if (shape.volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
+  const bool has_masks = shape.masks > 0;
+  if (has_masks || shape.volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
     numbers.push_back({row.dtype, row.channels, row.depth, shape.volumes});
   }
+  if (has_masks) numbers.push_back({shape.masks, shape.mask_pictures, shape.mask_side});
   return numbers;
 }
 
@@ -97,6 +104,12 @@ CachedShape shape_from(const Json& numbers) {
     shape.row.depth = other.at(2);
     shape.volumes = other.at(3);
   }
+  if (numbers.size() > ++place) {
+    const Json& masks = numbers.at(place);
+    shape.masks = masks.at(0);
+    shape.mask_pictures = masks.at(1);
+    shape.mask_side = masks.at(2);
+  }
   return cached;
 }
 
@@ -119,6 +132,13 @@ uint64_t fingerprint_of(const io::Record& record) {
     hash.add(media->size());
     for (const auto& medium : *media) add_medium(hash, medium);
   }
+  hash.add(record.mask_problem).add(record.masks.size());
+  for (const auto& mask : record.masks) {
+    add_medium(hash, mask.file);
+    if (mask.rle) add_rle(hash, *mask.rle);
+    hash.add(mask.structure).add(static_cast<uint64_t>(mask.image));
+    hash.add(mask.value ? "value" : "").add(static_cast<uint64_t>(mask.value.value_or(0)));
+  }
   return hash.value();
 }
 
@@ -126,6 +146,9 @@ std::vector<std::string> files_of(const io::Record& record) {
   std::vector<std::string> files;
   for (const auto* media : {&record.images, &record.videos}) {
     for (const auto& medium : *media) add_files_of(medium, files);
+  }
+  for (const auto& mask : record.masks) {
+    if (!mask.rle) add_files_of(mask.file, files);
   }
   return files;
 }

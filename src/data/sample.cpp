@@ -56,8 +56,17 @@ int64_t Sample::label_tokens() const {
   return std::count(is_label.begin(), is_label.end(), 1);
 }
 
+int64_t Masks::filled_pixels() const {
+  int64_t sum = 0;
+  for (const FilledPart& part : filled) sum += part.pixels();
+  return sum;
+}
+
 int64_t Sample::bytes() const {
-  const size_t pixels = pixel_values.defined() && !pixel_values.is_meta() ? pixel_values.nbytes() : 0;
+  const auto bytes_of = [](const at::Tensor& tensor) {
+    return tensor.defined() && !tensor.is_meta() ? tensor.nbytes() : 0;
+  };
+  const size_t pixels = bytes_of(pixel_values) + bytes_of(masks.pixels) + bytes_of(masks.targets);
   const size_t numbers = (token_ids.size() + image_token_positions.size() + position_ids.size()) * sizeof(int64_t);
   return static_cast<int64_t>(pixels + numbers + is_label.size());
 }
@@ -66,8 +75,11 @@ SampleError record_problem(const io::Record& record) {
   return {"unusable record", fmt::format("sample {} ({}): {}", record.id, record.place, record.problem)};
 }
 
-Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index) {
-  return checked(record, index, [&] { return processor.process(record, index); });
+Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
+                   std::optional<uint64_t> augmented_by) {
+  return checked(record, index, [&] {
+    return augmented_by ? processor.process_augmented(record, index, *augmented_by) : processor.process(record, index);
+  });
 }
 
 Sample make_outline(const SampleProcessor& processor, const io::Record& record, int64_t index) {

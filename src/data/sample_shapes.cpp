@@ -13,8 +13,9 @@ namespace {
 uint64_t hash_of(const SampleShape& media) {
   ContentHash hash;
   const auto add = [&hash](int64_t number) { hash.add(static_cast<uint64_t>(number)); };
-  for (const int64_t number : {media.image_tokens, media.images, media.pixel_rows, media.row.height, media.row.width,
-                               media.videos, media.video_frames, media.volumes}) {
+  for (const int64_t number :
+       {media.image_tokens, media.images, media.pixel_rows, media.row.height, media.row.width, media.videos,
+        media.video_frames, media.volumes, media.masks, media.mask_pictures, media.mask_side}) {
     add(number);
   }
   for (const PatchGrid& grid : media.grids) {

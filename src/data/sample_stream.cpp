@@ -16,6 +16,14 @@ IndexSource file_order(int64_t samples) {
 }
 
 SampleStream::SampleStream(IndexSource source, MakeSample make, Settings settings)
+    : SampleStream(
+          [source = std::move(source)]() -> std::optional<DrawnPlace> {
+            const auto index = source();
+            return index ? std::optional(DrawnPlace{.index = *index}) : std::nullopt;
+          },
+          [make = std::move(make)](const DrawnPlace& place) { return make(place.index); }, settings) {}
+
+SampleStream::SampleStream(DrawSource source, MakeDrawn make, Settings settings)
     : source_(std::move(source)),
       make_(std::move(make)),
       ahead_(static_cast<size_t>(std::max(settings.ahead, settings.workers))),
@@ -52,12 +60,12 @@ void SampleStream::work(const std::stop_token& stop) {
   while (room_.wait(lock, stop, [this] { return ended_ || has_room(); }) && !stop.stop_requested()) {
     Slot* slot = claim();
     if (slot == nullptr) return;
-    const int64_t index = slot->item.index;
+    const DrawnPlace place{.index = slot->item.index, .seed = slot->seed};
     lock.unlock();
     Sample sample;
     std::exception_ptr error;
     try {
-      sample = make_(index);
+      sample = make_(place);
     } catch (...) {
       error = std::current_exception();
     }
@@ -86,9 +94,10 @@ bool SampleStream::has_room() {
 SampleStream::Slot* SampleStream::claim() {
   if (ended_) return nullptr;
   try {
-    if (const auto index = source_()) {
+    if (const auto place = source_()) {
       Slot& slot = slots_.emplace_back();
-      slot.item.index = *index;
+      slot.item.index = place->index;
+      slot.seed = place->seed;
       return &slot;
     }
   } catch (...) {

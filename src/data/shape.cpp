@@ -25,6 +25,11 @@ SampleShape shape_of(const Sample& sample) {
     shape.row = PixelRow::of(sample.pixel_values);
     shape.grids = sample.grids;
   }
+  if (!sample.masks.empty()) {
+    shape.masks = sample.masks.count();
+    shape.mask_pictures = sample.masks.pixels.size(0);
+    shape.mask_side = sample.masks.pixels.size(-1);
+  }
   return shape;
 }
 
@@ -36,6 +41,7 @@ std::string media_words(const SampleShape& shape) {
     kinds.push_back(fmt::format("{} of {}", counted(shape.videos, "video"), counted(shape.video_frames, "frame")));
   }
   if (shape.volumes > 0) kinds.push_back(counted(shape.volumes, "volume"));
+  if (shape.masks > 0) kinds.push_back(counted(shape.masks, "mask"));
   return kinds.empty() ? "no image" : fmt::format("{}", fmt::join(kinds, " and "));
 }
 
@@ -63,6 +69,27 @@ SampleShape with_share_of_pixels(SampleShape shape, double share) {
   return shape;
 }
 
+namespace {
+
+Masks masks_of(const SampleShape& shape) {
+  VLMTRAIN_CHECK(shape.masks <= shape.label_tokens && shape.mask_pictures <= shape.masks, "{} masks of {} label tokens",
+                 shape.masks, shape.label_tokens);
+  Masks masks;
+  for (int64_t i = 0; i < shape.masks; ++i) {
+    masks.token_positions.push_back(shape.tokens - shape.masks + i);
+    masks.pictures.push_back(std::min(i, shape.mask_pictures - 1));
+  }
+  const auto count = static_cast<size_t>(shape.masks);
+  masks.filled.assign(count, {.rows = shape.mask_side, .columns = shape.mask_side});
+  masks.structures.resize(count);
+  const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
+  masks.pixels = at::empty({shape.mask_pictures, 3, shape.mask_side, shape.mask_side}, bytes);
+  masks.targets = at::empty({shape.masks, shape.mask_side, shape.mask_side}, bytes);
+  return masks;
+}
+
+}  // namespace
+
 Sample sample_of(const SampleShape& shape) {
   VLMTRAIN_CHECK(shape.image_tokens + shape.label_tokens <= shape.tokens && shape.label_tokens < shape.tokens,
                  "{} image tokens and {} label tokens in {} tokens", shape.image_tokens, shape.label_tokens,
@@ -83,6 +110,7 @@ Sample sample_of(const SampleShape& shape) {
     sample.pixel_values =
         at::empty(shape.row.sizes(shape.pixel_rows), at::TensorOptions(shape.row.dtype).device(at::kMeta));
   }
+  if (shape.masks > 0) sample.masks = masks_of(shape);
   return sample;
 }
 

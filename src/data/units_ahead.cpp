@@ -17,11 +17,15 @@ UnitsAhead::UnitsAhead(const DrawOrder& order, Cursor start, int64_t units)
 
 UnitsAhead::Next UnitsAhead::next() {
   if (given_ == unit_.size()) {
-    const auto samples = walks_[static_cast<size_t>(choose())].next().samples;
-    unit_.assign(samples.begin(), samples.end());
+    lane_ = choose();
+    const LaneWalk::Unit unit = walks_[static_cast<size_t>(lane_)].next();
+    unit_.assign(unit.samples.begin(), unit.samples.end());
+    begin_ = unit.begin;
     given_ = 0;
   }
-  return {.sample = unit_[given_++], .position = position_};
+  Place place = begin_;
+  place.position += static_cast<int64_t>(given_);
+  return {.sample = unit_[given_++], .lane = lane_, .place = place, .position = position_};
 }
 
 int64_t UnitsAhead::choose() {

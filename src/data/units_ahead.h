@@ -19,6 +19,8 @@ class UnitsAhead {
 
   struct Next {
     int64_t sample = 0;
+    int64_t lane = 0;
+    Place place{};  ///< of its epoch in the lane, where it is drawn
     /// Of its unit in the batch, as long as none is dropped; nothing for one that was wanted besides.
     std::optional<int64_t> position{};
   };
@@ -36,6 +38,8 @@ class UnitsAhead {
   int64_t in_batch_ = 0;  // of these, drawn
   std::vector<LaneWalk> walks_;
   std::vector<int64_t> unit_;                                  // samples of the newest one
+  int64_t lane_ = 0;                                           // of it
+  Place begin_{};                                              // of it
   std::optional<int64_t> position_;                            // of it
   size_t given_ = 0;                                           // of these
   std::unique_ptr<std::vector<std::atomic<int64_t>>> wanted_;  // by lane

@@ -28,6 +28,13 @@ class FakeProcessor : public SampleProcessor {
     return sample_of(record, index, 100 + index);
   }
 
+  /// Names the seed as well.
+  Sample process_augmented(const io::Record& record, int64_t index, uint64_t seed) const override {
+    Sample sample = process(record, index);
+    sample.task = fmt::format("{}", seed);
+    return sample;
+  }
+
   Sample outline(const io::Record& record, int64_t index) const override {
     return sample_of(record, index, 500 + index);
   }

@@ -46,7 +46,10 @@ Drawn draw(Loader& loader, int64_t batches, Ledger* ledger = nullptr) {
   for (int64_t i = 0; i < batches; ++i) {
     const GlobalBatch batch = loader.next();
     if (ledger != nullptr) mark_used(*ledger, batch);
-    for (const Sample& sample : batch.samples) drawn.seeds.push_back(sample.seed);
+    for (const Sample& sample : batch.samples) {
+      EXPECT_EQ(sample.task, std::to_string(sample.seed)) << "made with the seed that it has";
+      drawn.seeds.push_back(sample.seed);
+    }
     drawn.batches.push_back(indices(batch));
     drawn.cursors.push_back(batch.next);
   }

@@ -21,6 +21,10 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
   SampleShape volume = tiles;
   volume.row = {.dtype = at::kFloat, .channels = 1, .depth = 6, .height = 40, .width = 50};
   volume.volumes = 1;
+  SampleShape drawn = tiles;
+  drawn.masks = 2;
+  drawn.mask_pictures = 1;
+  drawn.mask_side = 64;
   const Shrunk shrunk{.tokens = 900,
                       .pixels = 90,
                       .tokens_left = 800,
@@ -35,9 +39,10 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
                   .making_bytes = 9,
                   .id = "a",
                   .task = "vqa"},
-      std::nullopt, CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5, .shrunk = shrunk}};
+      std::nullopt, CachedShape{.fingerprint = 8, .shape = volume, .making_bytes = 5, .shrunk = shrunk},
+      CachedShape{.fingerprint = 9, .shape = drawn, .making_bytes = 6}};
   {
-    OutlineCacheWriter writer(file, "key", /*stamp=*/17, /*samples=*/3);
+    OutlineCacheWriter writer(file, "key", /*stamp=*/17, /*samples=*/4);
     for (const auto& shape : shapes) writer.add(line_of(shape));
     EXPECT_FALSE(std::filesystem::exists(file)) << "not yet whole";
     writer.commit();
@@ -45,9 +50,9 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
   EXPECT_EQ(OutlineCacheReader(file, "other").samples(), 0);
   OutlineCacheReader reader(file, "key");
   EXPECT_EQ(reader.stamp(), 17U);
-  ASSERT_EQ(reader.samples(), 3);
+  ASSERT_EQ(reader.samples(), 4);
   std::vector<std::optional<CachedShape>> read;
-  for (int i = 0; i < 3; ++i) read.push_back(shape_in(reader.next()));
+  for (int i = 0; i < 4; ++i) read.push_back(shape_in(reader.next()));
   EXPECT_EQ(reader.next(), "") << "the hash is no line";
   ASSERT_TRUE(read[0] && read[2]);
   EXPECT_EQ(read[0]->fingerprint, 7U);
@@ -58,6 +63,7 @@ TEST_F(OutlineCache, KeepsShapesOfAllMedia) {
   EXPECT_EQ(read[0]->task, "vqa");
   EXPECT_FALSE(read[1]);
   EXPECT_EQ(read[2]->shape, volume);
+  EXPECT_EQ(read[3]->shape, drawn);
   EXPECT_EQ(read[2]->making_bytes, 5);
   EXPECT_FALSE(read[0]->shrunk);
   EXPECT_EQ(read[2]->shrunk, shrunk);

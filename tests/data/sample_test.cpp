@@ -44,7 +44,11 @@ TEST_P(MakeSample, RefusesASampleWithoutLabels) {
   EXPECT_EQ(refusal("sample s2 (line 3) has no label token"), "no label tokens");
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, MakeSample, testing::Values(Maker{"Whole", make_sample}, Maker{"Outline", make_outline}),
+INSTANTIATE_TEST_SUITE_P(Both, MakeSample,
+                         testing::Values(Maker{"Whole",
+                                               [](const SampleProcessor& processor, const io::Record& record,
+                                                  int64_t index) { return make_sample(processor, record, index); }},
+                                         Maker{"Outline", make_outline}),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(MakeOutline, AsksTheProcessorForAnOutline) {

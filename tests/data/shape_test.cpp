@@ -52,6 +52,25 @@ TEST(SampleShape, OfAVolumeKeepsItsTypeAndAxes) {
   EXPECT_EQ(media_words(volumes), "1 image and 2 volumes");
 }
 
+TEST(SampleShape, OfMasksKeepsHowManyAndHowLarge) {
+  const SampleShape drawn{.tokens = 20,
+                          .label_tokens = 3,
+                          .image_tokens = 8,
+                          .images = 2,
+                          .pixel_rows = 2,
+                          .row = {.height = 4, .width = 4},
+                          .masks = 3,
+                          .mask_pictures = 2,
+                          .mask_side = 32};
+  const Sample sample = sample_of(drawn);
+  EXPECT_EQ(shape_of(sample), drawn);
+  EXPECT_EQ(sample.masks.token_positions, (std::vector<int64_t>{17, 18, 19}));
+  EXPECT_EQ(sample.masks.pictures, (std::vector<int64_t>{0, 1, 1}));
+  EXPECT_EQ(sample.masks.filled_pixels(), 3 * 32 * 32);
+  EXPECT_EQ(drawn.mask_bytes(), (2 * 3 + 3) * 32 * 32);
+  EXPECT_EQ(media_words(drawn), "2 images and 3 masks");
+}
+
 TEST(SampleShape, CountsMediaByTheirKind) {
   Sample sample;
   sample.count(MediumKind::kPicture);
