@@ -2,15 +2,16 @@
 """Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM or Qwen2.5-VL.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny] [--out FILE]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|prs-med-tiny] [--out FILE]
 
-The merges come from the sentences of scripts/make_shapes.py and from some common English below, so the words of the
+The merges come from the sentences of scripts/make_shapes.py, for prs-med-tiny of scripts/make_organs.py, and from some common English below, so the words of the
 quickstart are one token each and other text is spelled in pieces. The same input gives the same file.
 """
 
 import argparse
 from pathlib import Path
 
+from make_organs import sentences as organs_sentences
 from make_shapes import COLOURS, FORMS, PLACES
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -27,6 +28,7 @@ PRESETS = {
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], SMOLVLM_LAST_TOKENS, None, ("User:", "Assistant:", "System:")
     ),
     "llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
+    "prs-med-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
     # nanoVLM's other tokens follow from its config.json.
     "nanovlm-tiny": (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], [], None, ("user\n", "assistant\n")),
     "qwen2.5-vl-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", QWEN_SYSTEM)),
@@ -79,11 +81,15 @@ def train_tokenizer(preset):
         show_progress=False,
     )
     # A question stands right after an image, or after "User: ".
-    sentences = [space + sentence for space in ("", " ") for sentence in shapes_sentences(roles)]
+    of_pictures = [*organs_sentences(), *roles] if preset == "prs-med-tiny" else shapes_sentences(roles)
+    sentences = [space + sentence for sentence in of_pictures for space in ("", " ")]
     if preset == "llava-tiny":
         sentences.append(VICUNA_SYSTEM)
     tokenizer.train_from_iterator([*SHAPES_WEIGHT * sentences, *COMMON_ENGLISH.split("\n")], trainer)
     tokenizer.add_special_tokens([special(token) for token in last_tokens])
+    if preset == "prs-med-tiny":
+        # A word of answers, which decoding keeps.
+        tokenizer.add_tokens([AddedToken("<SEG>", normalized=False, special=False)])
     if first_of_a_text:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{first_of_a_text} $A", special_tokens=[(first_of_a_text, tokenizer.token_to_id(first_of_a_text))]

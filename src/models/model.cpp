@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/network/vision_passes.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/nn/dropout.h"
 
@@ -43,6 +44,11 @@ ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const Ou
   ModelOutput output = hidden_states(batch, features, request, /*cache=*/nullptr);
   output.dense_features = features.dense;
   return output;
+}
+
+at::Tensor VisionLanguageModel::mask_logits(const data::MaskBatch& /*masks*/, const at::Tensor& /*hidden*/,
+                                            int64_t /*pictures_per_pass*/) const {
+  throw InternalError("masks of a family that draws none");
 }
 
 std::optional<WeightPlace> VisionLanguageModel::weight_elsewhere(const std::string& /*parameter*/) const {

@@ -13,7 +13,9 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/text/add_token.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
@@ -28,13 +30,18 @@ std::vector<std::string> preset_names() {
 }
 
 std::string tokenizer_source(const std::string& preset) {
-  static const std::map<std::string, std::string> sources{
-      {"llava-1.5-13b", "llava-hf/llava-1.5-13b-hf"},          {"llava-1.5-7b", "llava-hf/llava-1.5-7b-hf"},
-      {"llava-med-7b", "microsoft/llava-med-v1.5-mistral-7b"}, {"nanovlm-222m", "HuggingFaceTB/cosmo2-tokenizer"},
-      {"nanovlm-460m", "HuggingFaceTB/SmolLM2-360M-Instruct"}, {"qwen2-vl-2b", "Qwen/Qwen2-VL-2B-Instruct"},
-      {"qwen2.5-vl-3b", "Qwen/Qwen2.5-VL-3B-Instruct"},        {"qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct"},
-      {"smolvlm-2.2b", "HuggingFaceTB/SmolVLM-Instruct"},      {"smolvlm-256m", "HuggingFaceTB/SmolVLM-256M-Instruct"},
-      {"smolvlm-500m", "HuggingFaceTB/SmolVLM-500M-Instruct"}};
+  static const std::map<std::string, std::string> sources{{"llava-1.5-13b", "llava-hf/llava-1.5-13b-hf"},
+                                                          {"llava-1.5-7b", "llava-hf/llava-1.5-7b-hf"},
+                                                          {"llava-med-7b", "microsoft/llava-med-v1.5-mistral-7b"},
+                                                          {"prs-med-7b", "microsoft/llava-med-v1.5-mistral-7b"},
+                                                          {"nanovlm-222m", "HuggingFaceTB/cosmo2-tokenizer"},
+                                                          {"nanovlm-460m", "HuggingFaceTB/SmolLM2-360M-Instruct"},
+                                                          {"qwen2-vl-2b", "Qwen/Qwen2-VL-2B-Instruct"},
+                                                          {"qwen2.5-vl-3b", "Qwen/Qwen2.5-VL-3B-Instruct"},
+                                                          {"qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct"},
+                                                          {"smolvlm-2.2b", "HuggingFaceTB/SmolVLM-Instruct"},
+                                                          {"smolvlm-256m", "HuggingFaceTB/SmolVLM-256M-Instruct"},
+                                                          {"smolvlm-500m", "HuggingFaceTB/SmolVLM-500M-Instruct"}};
   const auto found = sources.find(preset);
   return found == sources.end() ? "" : found->second;
 }
@@ -70,12 +77,26 @@ void write_files(const std::string& preset, const std::filesystem::path& folder)
   }
 }
 
+/// Of a preset whose model draws masks; null for another.
+nlohmann::ordered_json masks_in(const std::string& preset) {
+  const auto config = resources().find(preset + "/config.json");
+  if (config == resources().end()) return nullptr;
+  return io::parse_ordered_json(config->second, config->first).value("mask_config", nlohmann::ordered_json());
+}
+
+/// A tokenizer.json as the preset wants it: with the token that stands for a mask, where there is one.
+std::string completed_tokenizer(const std::string& preset, const std::string& content, const std::string& source) {
+  const auto masks = masks_in(preset);
+  if (!masks.is_object()) return content;
+  return text::with_token(content, io::get<std::string>(masks, "mask_token", "mask_config"), source).json;
+}
+
 /// Copies `tokenizer` into a preset's folder. data_error where it is none, or none for the preset.
 void put_tokenizer(const std::string& preset, const std::filesystem::path& tokenizer,
                    const std::filesystem::path& folder) {
   const std::string content = io::read_file(tokenizer);
   text::Tokenizer::from_json(content, tokenizer.string());
-  io::write_file(folder / "tokenizer.json", content);
+  io::write_file(folder / "tokenizer.json", completed_tokenizer(preset, content, tokenizer.string()));
   try {
     load_processor(folder, {});
   } catch (const UserError& error) {
@@ -96,8 +117,16 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
   check_known(preset, "--preset");
   prepare_new_folder(out);
   io::AtomicDirectory folder(out);
-  write_files(preset, folder.path());
-  const bool has_own = std::filesystem::exists(folder.path() / "tokenizer.json");
+  write_preset_files(preset, tokenizer, folder.path());
+  complete_with_initial_weights(folder.path(), seed);
+  folder.commit();
+}
+
+void write_preset_files(const std::string& preset, const std::filesystem::path& tokenizer,
+                        const std::filesystem::path& folder) {
+  check_known(preset, "--preset");
+  write_files(preset, folder);
+  const bool has_own = std::filesystem::exists(folder / "tokenizer.json");
   if (has_own && !tokenizer.empty()) {
     throw usage_error("--tokenizer: preset {} comes with its own, whose ids its config.json names; leave it out",
                       preset);
@@ -106,9 +135,18 @@ void write_preset(const std::string& preset, const std::filesystem::path& tokeni
     throw usage_error("--preset {}: comes without a tokenizer; give the tokenizer.json of {} with --tokenizer", preset,
                       tokenizer_source(preset));
   }
-  if (!has_own) put_tokenizer(preset, tokenizer, folder.path());
-  complete_with_initial_weights(folder.path(), seed);
-  folder.commit();
+  if (!has_own) put_tokenizer(preset, tokenizer, folder);
+}
+
+nlohmann::ordered_json mask_config_of_preset(const std::string& preset) {
+  check_known(preset, "--preset");
+  auto masks = masks_in(preset);
+  if (masks.is_object()) return masks;
+  auto names = preset_names();
+  std::erase_if(names, [](const std::string& name) { return !masks_in(name).is_object(); });
+  throw usage_error(
+      "--preset {}: draws no masks, so nothing is put together with --text-model and --mask-model; these are for {}",
+      preset, fmt::join(names, ", "));
 }
 
 void write_preset_config(const std::string& preset, const std::filesystem::path& folder) {

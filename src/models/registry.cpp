@@ -7,6 +7,7 @@
 #include "models/idefics3/family.h"
 #include "models/llava/family.h"
 #include "models/nanovlm/family.h"
+#include "models/prs_med/family.h"
 #include "models/qwen2_vl/family.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -17,7 +18,8 @@ namespace {
 
 /// A new family is a folder and a line here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> table{idefics3::family(), llava::family(), nanovlm::family(), qwen2_vl::family()};
+  static const std::vector<Family> table{idefics3::family(), llava::family(), nanovlm::family(), prs_med::family(),
+                                         qwen2_vl::family()};
   return table;
 }
 

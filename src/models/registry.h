@@ -38,6 +38,11 @@ struct Family {
   /// What a video becomes, the marks around it included; null: the family takes none. `fps` of the video may be 0.
   data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    const image::VideoInfo& video, const ProcessorSettings& settings) = nullptr;
+  /// The side of the squares that masks are drawn in, where `wanted` is asked for; null: the family draws none.
+  int64_t (*mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
+                       std::optional<int64_t> wanted) = nullptr;
+  /// Modules that LoRA trains whole beside its adapters, and what freezes them: nothing that was learnt before.
+  std::vector<std::pair<std::string_view, nn::Component>> trained_beside_adapters = {};
 };
 
 /// The model types of the families that take videos, one after another.

@@ -178,8 +178,8 @@ INSTANTIATE_TEST_SUITE_P(
                       [](auto& c) { c["text_config"]["num_key_value_heads"] = 3; },
                       {"text_config", "num_key_value_heads 3"}},
         ConfigMistake{"VisionActivation",
-                      [](auto& c) { c["vision_config"]["hidden_act"] = "relu"; },
-                      {"relu", "gelu_pytorch_tanh"}},
+                      [](auto& c) { c["vision_config"]["hidden_act"] = "swish"; },
+                      {"swish", "gelu_pytorch_tanh"}},
         ConfigMistake{"TextActivation", [](auto& c) { c["text_config"]["hidden_act"] = "gelu"; }, {"gelu", "silu"}},
         ConfigMistake{"RopeScaling",
                       [](auto& c) {

@@ -1,5 +1,7 @@
 #include "models/checkpoints/load_parameters.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,6 +12,9 @@
 namespace vlmtrain::models {
 
 namespace {
+
+constexpr std::string_view kTiedOutputs[] = {"lm_head.weight", "decoder.head.weight"};
+constexpr std::string_view kTables[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq", ".embeddings.position_ids"};
 
 std::string shape_text(at::IntArrayRef sizes) {
   return fmt::format("[{}]", fmt::join(sizes, ", "));
@@ -48,6 +53,19 @@ void copy_rows(const nn::Parameter& parameter, const at::Tensor& table) {
   const int64_t kept = std::min(rows.size(0), table.size(0));
   rows.narrow(0, 0, kept).copy_(table.narrow(0, 0, kept));
   if (kept < rows.size(0)) rows.narrow(0, kept, rows.size(0) - kept).copy_(table.mean(0, /*keepdim=*/true, at::kFloat));
+}
+
+at::Tensor with_rows_of(const nn::Parameter& parameter, const at::Tensor& table) {
+  const at::NoGradGuard no_gradients;
+  nn::Parameter rows = parameter;
+  rows.tensor = at::empty(parameter.sizes(), table.options());
+  copy_rows(rows, table);
+  return rows.tensor;
+}
+
+bool may_be_unused(std::string_view name) {
+  const auto ends_name = [name](std::string_view end) { return name.ends_with(end); };
+  return std::ranges::any_of(kTiedOutputs, ends_name) || std::ranges::any_of(kTables, ends_name);
 }
 
 void refuse_differences(const std::string& headline, const std::vector<std::string>& problems) {

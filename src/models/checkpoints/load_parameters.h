@@ -46,6 +46,13 @@ struct Differences {
 /// (Hewitt 2021, https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
 void copy_rows(const nn::Parameter& parameter, const at::Tensor& table);
 
+/// What copy_rows makes of the table, in the table's type.
+at::Tensor with_rows_of(const nn::Parameter& parameter, const at::Tensor& table);
+
+/// Whether a checkpoint may have the tensor although no parameter is called so: some with tied embeddings carry the
+/// output projection once more, and older ones carry tables that are computed.
+bool may_be_unused(std::string_view name);
+
 /// Copies tensors of a file (io::CheckpointTensors or io::SafetensorsFile) to parameters, whose names there begin with
 /// `prefix`. Strict: what is missing, of another shape, no floating-point numbers, or unexpected is refused after
 /// `headline`, unless `tolerance` allows it. One tensor after the other: host memory does not hold the file.

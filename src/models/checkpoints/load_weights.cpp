@@ -14,16 +14,6 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr std::string_view kTiedOutputs[] = {"lm_head.weight", "decoder.head.weight"};
-constexpr std::string_view kTables[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq", ".embeddings.position_ids"};
-
-/// Some checkpoints with tied embeddings carry the output projection once more, and older ones carry tables that are
-/// computed.
-bool may_be_unused(std::string_view name) {
-  const auto ends_name = [name](std::string_view end) { return name.ends_with(end); };
-  return std::ranges::any_of(kTiedOutputs, ends_name) || std::ranges::any_of(kTables, ends_name);
-}
-
 /// What bitsandbytes wrote beside the bytes of its quantised weights.
 void refuse_quantized(const io::CheckpointTensors& weights, const std::filesystem::path& folder) {
   for (const auto& name : weights.names()) {

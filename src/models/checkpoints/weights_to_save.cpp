@@ -1,7 +1,6 @@
 #include "vlmtrain/models/weights_to_save.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <array>
@@ -43,21 +42,12 @@ bool is_trained(const nn::Parameter& parameter) {
   return parameter.tensor.requires_grad();
 }
 
-/// The base's rows, as many as the model has, as load_weights makes them.
-at::Tensor resized(const nn::Parameter& parameter, const at::Tensor& table) {
-  const at::NoGradGuard no_gradients;
-  nn::Parameter rows = parameter;
-  rows.tensor = at::empty(parameter.sizes(), table.options());
-  copy_rows(rows, table);
-  return rows.tensor;
-}
-
 /// Of a parameter that keeps its values; undefined where they are not the base's.
 std::function<at::Tensor()> from_base(const nn::Parameter& parameter, const BaseWeights::Entry* entry) {
   if (entry == nullptr) return {};
   if (parameter.sizes() == at::IntArrayRef(entry->info.shape)) return entry->read;
   if (!differ_in_rows(parameter, entry->info.shape)) return {};
-  return [parameter, read = entry->read] { return resized(parameter, read()); };
+  return [parameter, read = entry->read] { return with_rows_of(parameter, read()); };
 }
 
 }  // namespace

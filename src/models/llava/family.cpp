@@ -17,14 +17,7 @@ namespace {
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
-  const Config config = Config::from_json(config_json, folder);
-  const auto tensors = io::checkpoint_tensor_names(folder);
-  const auto tower = std::string(module_names(config.layout).vision_tower) + ".";
-  const bool tower_is_apart =
-      config.layout == Layout::kOriginal && !tensors.empty() &&
-      std::ranges::none_of(tensors, [&](const std::string& name) { return name.starts_with(tower); });
-  return std::make_unique<Model>(config, WeightNames::of(config.layout, tensors), tower_is_apart,
-                                 image_processor_settings(config, folder).normalization, settings);
+  return std::make_unique<Model>(ModelSource::read(config_json, folder), settings);
 }
 
 /// processor_config.json says how many tokens an image is once more; transformers goes by it.
@@ -70,17 +63,28 @@ std::string_view template_without_own(const LlamaConfig& text) {
   throw InternalError("unknown text model");
 }
 
+std::unique_ptr<models::Processor> load_own_processor(const nlohmann::json& config_json,
+                                                      const std::filesystem::path& folder,
+                                                      const ProcessorSettings& settings) {
+  return load_processor(config_json, folder, settings, /*masks=*/nullptr);
+}
+
+}  // namespace
+
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,
-                                                  const ProcessorSettings& settings) {
+                                                  const ProcessorSettings& settings,
+                                                  const std::function<MaskInput(const text::Tokenizer&)>& masks) {
   const Config config = Config::from_json(config_json, folder);
   check_processor_config(config, folder);
   check_max_pixels(config, settings.image_max_pixels);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings, {.fallback = template_without_own(config.text)});
+  std::optional<MaskInput> mask_input;
+  if (masks) mask_input = masks(tokenizer);
   return std::make_unique<Processor>(config, image_processor_settings(config, folder), std::move(tokenizer),
-                                     std::move(chat_template), settings);
+                                     std::move(chat_template), settings, std::move(mask_input));
 }
 
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
@@ -105,10 +109,8 @@ double elements(const nlohmann::json& config_json, const std::filesystem::path& 
   return config.vision.elements() + config.text.elements();
 }
 
-}  // namespace
-
 Family family() {
-  return {{"llava", "llava_llama", "llava_mistral"}, build, load_processor, image_shape, context_length, elements};
+  return {{"llava", "llava_llama", "llava_mistral"}, build, load_own_processor, image_shape, context_length, elements};
 }
 
 }  // namespace vlmtrain::models::llava

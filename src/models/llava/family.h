@@ -1,9 +1,25 @@
 #pragma once
 
+#include <functional>
+
+#include "models/processing/mask_input.h"
 #include "models/registry.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::llava {
 
 Family family();
+
+// What families that are built on LLaVA share with it: as Family's, with `config_json` as LLaVA's own.
+
+/// `masks`: what a model that draws masks takes beside; null: it draws none.
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
+                                                  const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings,
+                                                  const std::function<MaskInput(const text::Tokenizer&)>& masks);
+data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                              image::ImageSize size, std::optional<int64_t> max_pixels);
+ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder);
+double elements(const nlohmann::json& config_json, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models::llava

@@ -1,6 +1,10 @@
 #include "models/llava/model.h"
 
+#include <algorithm>
+
+#include "models/llava/image_processor.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models::llava {
 
@@ -26,23 +30,32 @@ at::Tensor Projector::operator()(const at::Tensor& x) const {
   return second_(activate(activation_, first_(x)));
 }
 
-Model::Model(Config config, WeightNames names, bool tower_is_apart, image::Normalization normalization,
-             const nn::ParameterSettings& settings)
+ModelSource ModelSource::read(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  const Config config = Config::from_json(config_json, folder);
+  const auto tensors = io::checkpoint_tensor_names(folder);
+  const auto tower = std::string(module_names(config.layout).vision_tower) + ".";
+  const bool tower_is_apart =
+      config.layout == Layout::kOriginal && !tensors.empty() &&
+      std::ranges::none_of(tensors, [&](const std::string& name) { return name.starts_with(tower); });
+  return {.config = config,
+          .names = WeightNames::of(config.layout, tensors),
+          .tower_is_apart = tower_is_apart,
+          .normalization = image_processor_settings(config, folder).normalization};
+}
+
+Model::Model(ModelSource source, const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),
-      config_(std::move(config)),
-      names_(std::move(names)),
-      tower_is_apart_(tower_is_apart),
-      normalization_(normalization),
-      tower_(scope(parameters(), Component::kVisionTower, module_names(config_.layout).vision_tower), config_.vision),
-      projector_(parameters(), config_),
-      text_(scope(parameters(), Component::kLanguageModel, module_names(config_.layout).language_model), config_.text,
-            scope(parameters(), Component::kLanguageModel, module_names(config_.layout).output)) {}
+      source_(std::move(source)),
+      tower_(scope(parameters(), Component::kVisionTower, module_names(config().layout).vision_tower), config().vision),
+      projector_(parameters(), config()),
+      text_(scope(parameters(), Component::kLanguageModel, module_names(config().layout).language_model), config().text,
+            scope(parameters(), Component::kLanguageModel, module_names(config().layout).output)) {}
 
 ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
-  const at::Tensor pixels = image::normalize_pixels(vision.pixel_values, normalization_);
-  at::Tensor features = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
-  if (config_.drop_first_row) {
-    const int64_t rows = config_.vision.rows_per_tile();
+  const at::Tensor pixels = image::normalize_pixels(vision.pixel_values, source_.normalization);
+  at::Tensor features = tower_(pixels.to(parameters().options().dtype().toScalarType()), recomputed_tower_blocks());
+  if (config().drop_first_row) {
+    const int64_t rows = config().vision.rows_per_tile();
     features = features.view({-1, rows, features.size(1)}).narrow(1, 1, rows - 1).flatten(0, 1);
   }
   return {.features = projector_(features), .dense = with_dense ? features : at::Tensor()};
@@ -54,21 +67,21 @@ ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatu
 }
 
 std::optional<WeightPlace> Model::weight_elsewhere(const std::string& parameter) const {
-  const std::string prefix = std::string(module_names(config_.layout).vision_tower) + ".";
-  if (!tower_is_apart_ || !parameter.starts_with(prefix)) return std::nullopt;
-  if (config_.tower_folder.empty()) {
+  const std::string prefix = std::string(module_names(config().layout).vision_tower) + ".";
+  if (!source_.tower_is_apart || !parameter.starts_with(prefix)) return std::nullopt;
+  if (config().tower_folder.empty()) {
     throw data_error(
         "the checkpoint has no weights of its vision tower {}, as LLaVA's own code leaves them out; fetch that tower's "
         "checkpoint and write its folder under mm_vision_tower in config.json",
-        config_.tower_name);
+        config().tower_name);
   }
-  return WeightPlace{config_.tower_folder, "vision_model." + parameter.substr(prefix.size())};
+  return WeightPlace{config().tower_folder, "vision_model." + parameter.substr(prefix.size())};
 }
 
-void Model::complete_config(nlohmann::ordered_json& config) const {
+void Model::complete_config(nlohmann::ordered_json& json) const {
   // The saved weights include the tower's, so its sizes have to come along.
-  if (config_.layout == Layout::kOriginal && !config.contains("vision_config")) {
-    config["vision_config"] = config_.vision_json;
+  if (config().layout == Layout::kOriginal && !json.contains("vision_config")) {
+    json["vision_config"] = config().vision_json;
   }
 }
 

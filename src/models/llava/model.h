@@ -20,12 +20,21 @@ class Projector {
   nn::Linear first_, second_;
 };
 
+/// What a checkpoint's folder says of its model.
+struct ModelSource {
+  Config config;
+  WeightNames names;    ///< how the checkpoint spells the parameters
+  bool tower_is_apart;  ///< its vision tower lies in config.tower_folder
+  image::Normalization normalization;
+
+  /// `config_json` is the content of `folder`/config.json.
+  static ModelSource read(const nlohmann::json& config_json, const std::filesystem::path& folder);
+};
+
 /// Vision transformer, projector and text model.
-class Model final : public VisionLanguageModel {
+class Model : public VisionLanguageModel {
  public:
-  /// `names`: how the checkpoint spells the parameters. `tower_is_apart`: its vision tower lies in config.tower_folder.
-  Model(Config config, WeightNames names, bool tower_is_apart, image::Normalization normalization,
-        const nn::ParameterSettings& settings);
+  Model(ModelSource source, const nn::ParameterSettings& settings);
 
   ImageFeatures image_features(const VisionInput& vision, bool with_dense) const override;
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
@@ -33,15 +42,17 @@ class Model final : public VisionLanguageModel {
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t vision_blocks() const override { return tower_.blocks(); }
   int64_t language_blocks() const override { return text_.blocks(); }
-  std::string checkpoint_name(const std::string& parameter) const override { return names_.spelled(parameter); }
+  std::string checkpoint_name(const std::string& parameter) const override { return source_.names.spelled(parameter); }
   std::optional<WeightPlace> weight_elsewhere(const std::string& parameter) const override;
   void complete_config(nlohmann::ordered_json& config) const override;
 
+ protected:
+  const Config& config() const { return source_.config; }
+  /// Of recompute().vision, those of the vision tower.
+  virtual int64_t recomputed_tower_blocks() const { return recompute().vision; }
+
  private:
-  Config config_;
-  WeightNames names_;
-  bool tower_is_apart_;
-  image::Normalization normalization_;
+  ModelSource source_;
   VisionTransformer tower_;
   Projector projector_;
   CausalLlama text_;

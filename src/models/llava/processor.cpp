@@ -17,10 +17,11 @@ std::string repeat(std::string_view text, int64_t times) {
 }  // namespace
 
 Processor::Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer,
-                     text::ChatTemplate chat_template, ProcessorSettings settings)
+                     text::ChatTemplate chat_template, ProcessorSettings settings, std::optional<MaskInput> masks)
     : ConversationProcessor(
           std::move(tokenizer), std::move(chat_template), std::move(settings),
-          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens()}),
+          {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens()},
+          std::move(masks)),
       config_(std::move(config)),
       images_(std::move(images)) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);

@@ -11,7 +11,7 @@ namespace vlmtrain::models::llava {
 class Processor final : public ConversationProcessor {
  public:
   Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-            ProcessorSettings settings);
+            ProcessorSettings settings, std::optional<MaskInput> masks);
 
  private:
   ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;

@@ -53,15 +53,29 @@ data::SampleError changed_picture(const io::Record& record) {
 }  // namespace
 
 ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-                                             ProcessorSettings settings, TowerInput input)
+                                             ProcessorSettings settings, TowerInput input,
+                                             std::optional<MaskInput> masks)
     : tokenizer_(std::move(tokenizer)),
       settings_(std::move(settings)),
       template_(std::move(chat_template)),
       input_(input),
+      mask_input_(std::move(masks)),
       end_of_turn_id_(id_of(tokenizer_, template_.end_of_turn())) {}
+
+std::vector<image::ImageSize> ConversationProcessor::picture_sizes(const std::vector<Medium>& media) {
+  std::vector<image::ImageSize> sizes;
+  for (const Medium& medium : media) {
+    if (medium.kind == data::MediumKind::kPicture) sizes.push_back(medium.size);
+  }
+  return sizes;
+}
 
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
   return make(record, index, render(record, /*as_prompt=*/false));
+}
+
+data::Sample ConversationProcessor::process_augmented(const io::Record& record, int64_t index, uint64_t seed) const {
+  return make(record, index, render(record, /*as_prompt=*/false), image::draw_augmentation(settings_.augment, seed));
 }
 
 data::Sample ConversationProcessor::process_prompt(const io::Record& record, int64_t index) const {
@@ -87,19 +101,20 @@ data::Sample ConversationProcessor::outline(const io::Record& record, int64_t in
   return outline(record, index, render(record, /*as_prompt=*/false));
 }
 
-data::Sample ConversationProcessor::make(const io::Record& record, int64_t index,
-                                         const text::RenderedChat& chat) const {
+data::Sample ConversationProcessor::make(const io::Record& record, int64_t index, const text::RenderedChat& chat,
+                                         const image::Augmentation& augmentation) const {
   std::vector<Medium> media = media_of(record, chat);
   measure(record, media);
   const MediaLayout layout = fitting(record, chat, media);
-  return with_pixels(sample_of(record, index, layout), record, media, layout.limits);
+  return with_pixels(with_masks(sample_of(record, index, layout), record, media), record, media, layout.limits,
+                     augmentation);
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
   std::vector<Medium> media = media_of(record, chat);
   measure(record, media);
-  return sample_of(record, index, fitting(record, chat, media));
+  return with_masks(sample_of(record, index, fitting(record, chat, media)), record, media);
 }
 
 ConversationProcessor::MediaLayout ConversationProcessor::lay_out(const io::Record& record,
@@ -201,13 +216,17 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium, const PixelLimits
   }
 }
 
-at::Tensor ConversationProcessor::pixels_of(Medium& medium, const PixelLimits& limits) const {
+ConversationProcessor::MediumPixels ConversationProcessor::pixels_of(Medium& medium, const PixelLimits& limits,
+                                                                     const image::Augmentation& augmentation,
+                                                                     bool with_square) const {
   if (medium.kind != data::MediumKind::kVideo) {
-    return pixels_of(image::decode_image(*medium.file), limits.picture);
+    const at::Tensor picture = image::augment_picture(image::decode_image(*medium.file), augmentation);
+    return {.rows = pixels_of(picture, limits.picture),
+            .square = with_square ? square_picture(picture, mask_input_->side) : at::Tensor()};
   }
-  at::Tensor pixels = pixels_of_video(*medium.video, limits.frame);
+  at::Tensor rows = pixels_of_video(*medium.video, limits.frame);
   medium.video.reset();
-  return pixels;
+  return {.rows = std::move(rows), .square = {}};
 }
 
 int64_t ConversationProcessor::count_tokens(image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
@@ -235,20 +254,31 @@ std::vector<int64_t> ConversationProcessor::position_ids(const EncodedChat& /*ch
 }
 
 data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::Record& record,
-                                                std::vector<Medium>& media, const PixelLimits& limits) const {
+                                                std::vector<Medium>& media, const PixelLimits& limits,
+                                                const image::Augmentation& augmentation) const {
   if (!sample.pixel_values.defined()) return sample;
+  data::Masks& masks = sample.masks;
+  const auto drawn_in = masks.empty() ? std::vector<int64_t>{} : pictures_with_masks(record);
   at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
-  int64_t filled = 0;
+  if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
+  int64_t filled = 0, picture = 0;
   for (Medium& medium : media) {
-    const at::Tensor own = read_medium(record, medium.kind, [&] { return pixels_of(medium, limits); });
+    const auto square = std::ranges::find(drawn_in, medium.kind == data::MediumKind::kPicture ? picture++ : -1);
+    const bool with_square = square != drawn_in.end();
+    const auto [own, drawn] =
+        read_medium(record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square); });
     if (own.sizes().slice(1) != pixels.sizes().slice(1) || own.size(0) > pixels.size(0) - filled) {
       throw changed_picture(record);
     }
     pixels.narrow(0, filled, own.size(0)).copy_(own);
+    if (with_square) masks.pixels.select(0, square - drawn_in.begin()).copy_(drawn);
     filled += own.size(0);
   }
   if (filled != pixels.size(0)) throw changed_picture(record);
   sample.pixel_values = std::move(pixels);
+  if (!masks.empty() && masks.targets.defined()) {
+    masks.targets = mask_targets(record, picture_sizes(media), augmentation, mask_input_->side);
+  }
   return sample;
 }
 

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/processing/mask_input.h"
+#include "vlmtrain/image/augment.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/video.h"
 #include "vlmtrain/models/processor.h"
@@ -58,6 +60,7 @@ int64_t check_decoding(image::ImageSize size, data::MediumKind kind, int64_t hos
 class ConversationProcessor : public Processor {
  public:
   data::Sample process(const io::Record& record, int64_t index) const final;
+  data::Sample process_augmented(const io::Record& record, int64_t index, uint64_t seed) const final;
   data::Sample process_prompt(const io::Record& record, int64_t index) const final;
   data::Sample outline_prompt(const io::Record& record, int64_t index) const final;
   data::Sample outline(const io::Record& record, int64_t index) const final;
@@ -66,6 +69,10 @@ class ConversationProcessor : public Processor {
   const text::ChatTemplate& chat_template() const final { return template_; }
   text::RenderedChat render(const io::Record& record, bool as_prompt) const final;
   std::vector<SeenPicture> seen(const io::Record& record, const data::Sample& sample) const final;
+  bool draws_masks() const final { return mask_input_.has_value(); }
+  std::vector<at::Tensor> masks_of(const io::Record& record) const final;
+  std::optional<data::Sample> to_draw(const io::Record& record, const data::Sample& prompt,
+                                      const std::vector<int64_t>& answer) const final;
 
  protected:
   /// What a family's tower takes.
@@ -74,8 +81,9 @@ class ConversationProcessor : public Processor {
     int64_t image_tokens = 0;  ///< of each row, where the ImagePlan does not say how many it has
   };
 
+  /// `masks`: of a family that draws them; of another, masks of records are passed over.
   ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings,
-                        TowerInput input);
+                        TowerInput input, std::optional<MaskInput> masks = std::nullopt);
 
   /// `max_pixels`: what the picture is limited to so that its sample fits data.max_length, beside what the settings
   /// say; nothing: by those alone.
@@ -125,7 +133,8 @@ class ConversationProcessor : public Processor {
   };
   /// The record's images and videos in the order of their marks in the rendered chat.
   std::vector<Medium> media_of(const io::Record& record, const text::RenderedChat& chat) const;
-  data::Sample make(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
+  data::Sample make(const io::Record& record, int64_t index, const text::RenderedChat& chat,
+                    const image::Augmentation& augmentation = {}) const;
   data::Sample outline(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   /// Reads the sizes of media; an error names the file. Below, all but the pixels follows from these sizes.
   void measure(const io::Record& record, std::vector<Medium>& media) const;
@@ -142,9 +151,19 @@ class ConversationProcessor : public Processor {
   std::optional<PixelLimits> limits_for(const std::vector<Medium>& media, const PixelLimits& floor, int64_t room) const;
   [[noreturn]] void refuse_long(const io::Record& record, int64_t tokens, std::optional<int64_t> at_floor) const;
   data::Sample sample_of(const io::Record& record, int64_t index, const MediaLayout& layout) const;
-  at::Tensor pixels_of(Medium& medium, const PixelLimits& limits) const;
+  /// Of a video its rows, of a picture those and what the mask encoder takes, if that is wanted.
+  struct MediumPixels {
+    at::Tensor rows;
+    at::Tensor square;  ///< uint8 [3, side, side]
+  };
+  MediumPixels pixels_of(Medium& medium, const PixelLimits& limits, const image::Augmentation& augmentation,
+                         bool with_square) const;
+  /// Of pictures alone, measured, in the order of the record.
+  static std::vector<image::ImageSize> picture_sizes(const std::vector<Medium>& media);
+  /// The sample that sample_of() made, with masks where the family draws them.
+  data::Sample with_masks(data::Sample outline, const io::Record& record, const std::vector<Medium>& media) const;
   data::Sample with_pixels(data::Sample outline, const io::Record& record, std::vector<Medium>& media,
-                           const PixelLimits& limits) const;
+                           const PixelLimits& limits, const image::Augmentation& augmentation) const;
   void check_media(const io::Record& record) const;
   void check_memory(const data::Sample& sample, int64_t pixel_bytes) const;
 
@@ -152,6 +171,7 @@ class ConversationProcessor : public Processor {
   ProcessorSettings settings_;
   text::ChatTemplate template_;
   TowerInput input_;
+  std::optional<MaskInput> mask_input_;
   int64_t end_of_turn_id_;
 };
 

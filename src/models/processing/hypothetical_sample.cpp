@@ -1,5 +1,7 @@
 #include "vlmtrain/models/hypothetical_sample.h"
 
+#include <algorithm>
+
 #include "models/checkpoints/from_settings.h"
 #include "models/checkpoints/read_model_config.h"
 #include "models/registry.h"
@@ -56,6 +58,18 @@ void add(data::SampleShape& shape, const data::SampleShape& medium) {
   shape.video_frames += medium.video_frames;
 }
 
+void add_masks(data::SampleShape& shape, const HypotheticalSample& sample, int64_t side) {
+  shape.masks = sample.masks.value_or(sample.images);
+  if (shape.masks == 0) return;
+  if (sample.images == 0) throw usage_error("{} masks without an image: give --images too", shape.masks);
+  if (shape.masks < 0 || shape.masks > sample.label_tokens) {
+    throw usage_error("{} masks in {} tokens of an answer: each has a token of its own; give 0 to {}", shape.masks,
+                      sample.label_tokens, sample.label_tokens);
+  }
+  shape.mask_pictures = std::min(shape.masks, sample.images);
+  shape.mask_side = side;
+}
+
 }  // namespace
 
 data::SampleShape shape_of(const std::filesystem::path& folder, const HypotheticalSample& sample) {
@@ -86,6 +100,13 @@ data::SampleShape shape_of(const std::filesystem::path& folder, const Hypothetic
   }
   shape.tokens += sample.text_tokens;
   shape.label_tokens = sample.label_tokens;
+  if (family.mask_side != nullptr) {
+    add_masks(shape, sample,
+              from_settings(folder, [&] { return family.mask_side(config, folder, sample.mask_image_size); }));
+  } else if (sample.masks.value_or(0) != 0) {
+    throw usage_error("{} masks: this model's family draws none; leave --masks out, or take one that does (prs_med)",
+                      *sample.masks);
+  }
   return shape;
 }
 

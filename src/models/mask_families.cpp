@@ -1,0 +1,22 @@
+#include "vlmtrain/models/mask_families.h"
+
+#include "models/checkpoints/read_model_config.h"
+#include "models/registry.h"
+
+namespace vlmtrain::models {
+
+bool draws_masks(const std::filesystem::path& folder) {
+  return family_of(read_model_config(folder), folder).mask_side != nullptr;
+}
+
+std::vector<std::string> trained_beside_adapters(const std::filesystem::path& folder, const FrozenParts& frozen) {
+  std::vector<std::string> modules;
+  if (!std::filesystem::exists(folder / "config.json")) return modules;
+  for (const auto& [module, component] : family_of(read_model_config(folder), folder).trained_beside_adapters) {
+    if (component == nn::Component::kMaskEncoder && frozen.mask_encoder) continue;
+    modules.emplace_back(module);
+  }
+  return modules;
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "models/prs_med/assembly/mask_tensors.h"
+
+namespace vlmtrain::models::prs_med {
+
+/// Who wrote a mask model: that decides names, and where its sizes stand.
+enum class MaskLayout {
+  kTransformers,  ///< SamModel, with a config.json
+  kSam,           ///< SAM's own code: sam_vit_b_01ec64.pth
+  kMobileSam,     ///< MobileSAM's: mobile_sam.pt
+};
+
+/// Told by the names of its tensors. Throws UserError (kBadData) that names the known ones.
+MaskLayout layout_of(const MaskTensors& tensors);
+
+std::string_view name_of(MaskLayout layout);
+
+/// How it spells the parameter that is `own` below `mask_model`.
+std::string spelled(MaskLayout layout, const std::string& own);
+
+/// Whether a mask model has the tensor for what does not run here: prompts of points and boxes, scores of masks, the
+/// choice between several, a classifier, tables that are computed.
+bool is_not_run(std::string_view name);
+
+}  // namespace vlmtrain::models::prs_med

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/prs_med/assembly/mask_layout.h"
+#include "models/prs_med/assembly/mask_tensors.h"
+#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/nn/parameters.h"
+
+namespace vlmtrain::models::prs_med {
+
+/// A mask model that others have trained, whose encoder and decoder are taken over.
+class MaskSource {
+ public:
+  /// Throws UserError (kBadData) where it is damaged, or in an unknown layout.
+  explicit MaskSource(const std::filesystem::path& place);
+
+  /// `preset`, a mask_config, with the sizes that this one has.
+  nlohmann::ordered_json config(nlohmann::ordered_json preset) const;
+  /// Throws UserError (kBadData) that lists what of `parameters` it has not, or of other shapes; logs what it has
+  /// beside them and what does not run.
+  void check(const std::vector<nn::Parameter>& parameters) const;
+  /// A parameter's weight as it is stored, under the parameter's name; nothing for one that no mask model has.
+  /// REQUIRES: check() has passed it.
+  std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
+  const std::filesystem::path& place() const { return tensors_.place(); }
+  std::string_view layout() const { return name_of(layout_); }
+
+ private:
+  /// What it calls a parameter; nothing for one that no mask model has.
+  std::optional<std::string> name_here(const nn::Parameter& parameter) const;
+
+  MaskTensors tensors_;
+  MaskLayout layout_;
+};
+
+}  // namespace vlmtrain::models::prs_med

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/io/safetensors.h"
+
+namespace vlmtrain::models::prs_med {
+
+/// A tensor of a file.
+struct StoredTensor {
+  std::vector<int64_t> shape;
+  at::ScalarType dtype;
+  std::function<at::Tensor()> read;
+  std::function<void()> release = {};  ///< gives the file's pages back; may be empty
+};
+
+/// The weights of a mask model, by name. Those of a .pt or .pth file are in memory, others are read one at a time.
+class MaskTensors {
+ public:
+  /// `place`: a folder with config.json and model.safetensors, or shards of it; a file .safetensors, .pt or .pth; a
+  /// folder with one such file. Throws UserError (kBadData) where it is none of these, or damaged.
+  explicit MaskTensors(const std::filesystem::path& place);
+
+  const std::filesystem::path& place() const { return place_; }
+  /// Where a config.json would lie.
+  std::filesystem::path folder() const;
+  const std::map<std::string, StoredTensor>& all() const { return tensors_; }
+  /// Null where there is no such tensor.
+  const StoredTensor* find(const std::string& name) const;
+  bool has_any(std::string_view beginning) const;
+
+ private:
+  template <class File>
+  void take(File file);
+
+  std::filesystem::path place_;
+  std::map<std::string, StoredTensor> tensors_;
+};
+
+}  // namespace vlmtrain::models::prs_med

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/weights_to_save.h"
+
+namespace vlmtrain::models::prs_med {
+
+/// The checkpoint of a LLaVA, whose weights and files a model that draws masks takes over.
+class TextSource {
+ public:
+  /// Throws UserError: kUsage where it is no LLaVA's; kBadData where weights are missing or damaged.
+  explicit TextSource(const std::filesystem::path& folder);
+
+  const std::filesystem::path& folder() const { return base_.folder(); }
+  /// Its config.json, with the sizes of a vision tower that lies elsewhere.
+  const nlohmann::ordered_json& config() const { return config_; }
+  /// Rows of the embedding.
+  int64_t vocabulary() const { return model_->output_weight().size(0); }
+  /// Where config.json has the vocabulary's size.
+  nlohmann::ordered_json::json_pointer vocabulary_key() const;
+  /// What else lies in the folder, by name: tokenizer, processor and template files.
+  std::map<std::string, std::string> companion_files() const;
+  /// That most of its weights have.
+  at::ScalarType dtype() const { return base_.dtype(); }
+  /// A parameter's weight as it is stored, under the checkpoint's name, with as many rows as the parameter; nothing
+  /// for a parameter that no LLaVA has.
+  std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
+
+ private:
+  void check_weights() const;
+
+  nlohmann::ordered_json config_;
+  std::unique_ptr<VisionLanguageModel> model_;  ///< on the meta device
+  BaseWeights base_;
+};
+
+}  // namespace vlmtrain::models::prs_med

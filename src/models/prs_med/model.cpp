@@ -1,0 +1,73 @@
+#include "models/prs_med/model.h"
+
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "models/network/activation.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/memory/place.h"
+
+namespace vlmtrain::models::prs_med {
+
+namespace {
+
+using nn::Component;
+using nn::ParameterScope;
+
+/// ImageNet's, which SAM and MobileSAM were trained with.
+const image::Normalization kNormalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0};
+
+ParameterScope mask_model(nn::ParameterStore& store, Component component) {
+  return {store, component, "mask_model"};
+}
+
+std::unique_ptr<MaskEncoder> make_encoder(const ParameterScope& scope, const Config& config) {
+  if (const auto* tiny = std::get_if<TinyVitConfig>(&config.encoder)) return std::make_unique<TinyVit>(scope, *tiny);
+  return std::make_unique<SamVit>(scope, std::get<SamVitConfig>(config.encoder));
+}
+
+}  // namespace
+
+MaskPrompt::MaskPrompt(const ParameterScope& scope, int64_t hidden_size, int64_t channels)
+    : first_(scope / "linear_1", hidden_size, hidden_size, /*bias=*/true),
+      second_(scope / "linear_2", hidden_size, channels, /*bias=*/true) {}
+
+at::Tensor MaskPrompt::operator()(const at::Tensor& hidden) const {
+  return second_(activate(Activation::kRelu, first_(hidden)));
+}
+
+Model::Model(const Config& config, llava::ModelSource llava, const nn::ParameterSettings& settings)
+    : llava::Model(std::move(llava), settings),
+      encoder_(make_encoder(mask_model(parameters(), Component::kMaskEncoder) / "vision_encoder", config)),
+      decoder_(mask_model(parameters(), Component::kMaskDecoder), config.decoder),
+      prompt_(ParameterScope(parameters(), Component::kMaskDecoder, "mask_prompt"), config.text_hidden_size,
+              config.channels()) {}
+
+int64_t Model::recomputed_tower_blocks() const {
+  return std::max<int64_t>(0, recompute().vision - encoder_->blocks());
+}
+
+at::Tensor Model::encode(const at::Tensor& pixels, int64_t pictures_per_pass) const {
+  const int64_t pictures = pixels.size(0);
+  const int64_t pass = pictures_per_pass == 0 ? pictures : std::min(pictures_per_pass, pictures);
+  std::vector<at::Tensor> features;
+  for (int64_t first = 0; first < pictures; first += pass) {
+    const at::Tensor own = pixels.narrow(0, first, std::min(pass, pictures - first));
+    features.push_back(
+        (*encoder_)(image::normalize_pixels(own, kNormalization).to(parameters().options().dtype().toScalarType()),
+                    recompute().vision));
+  }
+  return features.size() == 1 ? features.front() : at::cat(features);
+}
+
+at::Tensor Model::mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t pictures_per_pass) const {
+  parameters().use_outside_of_blocks();
+  const memory::InComponent place(memory::Component::kMasks);
+  return decoder_(encode(masks.pixels, pictures_per_pass), masks.pixels.size(-1) / MaskEncoder::kStride,
+                  prompt_(hidden), masks.pictures);
+}
+
+}  // namespace vlmtrain::models::prs_med

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "models/checkpoints/weights.h"
+#include "models/network/mask/mask_decoder/mask_decoder.h"
+#include "models/network/mask/sam_names.h"
+#include "models/network/mask/sam_vit/sam_vit.h"
+#include "models/network/mask/tiny_vit/tiny_vit.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/safetensors.h"
+
+namespace vlmtrain::models {
+
+/// A small mask model with random values, and the files that others' code would write of it.
+struct SmallMaskModel {
+  nlohmann::json encoder;  ///< its sizes
+  nlohmann::json decoder;
+  std::map<std::string, at::Tensor> own;  ///< by the names below mask_model
+
+  static SmallMaskModel sam() {
+    SmallMaskModel model{.encoder = {{"hidden_size", 32},
+                                     {"output_channels", 64},
+                                     {"num_hidden_layers", 4},
+                                     {"num_attention_heads", 2},
+                                     {"image_size", 64},
+                                     {"mlp_dim", 48},
+                                     {"window_size", 3},
+                                     {"global_attn_indexes", {1, 3}}},
+                         .decoder = small_decoder(),
+                         .own = {}};
+    model.fill<SamVit>(SamVitConfig::from_json(model.encoder, "sam"));
+    return model;
+  }
+
+  /// The first stage has neither heads nor windows: the published numbers stand for them.
+  static SmallMaskModel mobile_sam() {
+    SmallMaskModel model{.encoder = {{"image_size", 64},
+                                     {"embed_dims", {8, 16, 24, 32}},
+                                     {"depths", {1, 2, 1, 1}},
+                                     {"num_heads", {2, 2, 3, 2}},
+                                     {"window_sizes", {7, 2, 3, 2}},
+                                     {"mlp_ratio", 2.0},
+                                     {"mbconv_expand_ratio", 3.0},
+                                     {"out_channels", 64}},
+                         .decoder = small_decoder(),
+                         .own = {}};
+    model.fill<TinyVit>(TinyVitConfig::from_json(model.encoder, "tiny"));
+    return model;
+  }
+
+  /// In SAM's or MobileSAM's layout, with tensors that do not run; without `left_out`.
+  std::filesystem::path write_original(const std::filesystem::path& file, const std::string& left_out = "") const {
+    std::map<std::string, at::Tensor> tensors{
+        {"mask_decoder.iou_prediction_head.layers.0.weight", at::ones({2, 2})},
+        {"mask_decoder.output_hypernetworks_mlps.1.layers.0.bias", at::ones({2})},
+        {"prompt_encoder.point_embeddings.0.weight", at::ones({1, 2})},
+        {"image_encoder.layers.0.blocks.0.conv1.bn.num_batches_tracked", at::zeros({}, at::kLong)}};
+    if (!encoder.contains("embed_dims")) tensors.erase("image_encoder.layers.0.blocks.0.conv1.bn.num_batches_tracked");
+    for (const auto& [name, values] : own) tensors[original_sam_name(name)] = values;
+    if (!left_out.empty()) {
+      EXPECT_EQ(tensors.erase(left_out), 1) << left_out;
+    }
+    io::write_safetensors(file, io::NamedTensors(tensors.begin(), tensors.end()));
+    return file;
+  }
+
+  /// As transformers' SamModel, into an existing folder.
+  std::filesystem::path write_transformers(const std::filesystem::path& folder) const {
+    io::NamedTensors tensors(own.begin(), own.end());
+    tensors.emplace_back("prompt_encoder.shared_embedding.positional_embedding", at::ones({2, 2}));
+    tensors.emplace_back("mask_decoder.iou_prediction_head.proj_in.bias", at::ones({2}));
+    io::write_safetensors(folder / "model.safetensors", tensors);
+    const nlohmann::json config{{"model_type", "sam"}, {"vision_config", encoder}, {"mask_decoder_config", decoder}};
+    io::write_file(folder / "config.json", config.dump());
+    return folder;
+  }
+
+ private:
+  static nlohmann::json small_decoder() {
+    return {{"hidden_size", 64}, {"mlp_dim", 40}, {"num_attention_heads", 8}, {"num_hidden_layers", 2}};
+  }
+
+  template <class Encoder, class Config>
+  void fill(const Config& config) {
+    nn::ParameterStore store{at::TensorOptions(at::kMeta)};
+    const nn::ParameterScope scope(store, nn::Component::kMaskEncoder, "mask_model");
+    const Encoder made_encoder(scope / "vision_encoder", config);
+    const MaskDecoder made_decoder(scope, MaskDecoderConfig::from_json(decoder, "decoder"));
+    for (nn::Parameter parameter : store.all()) {
+      parameter.initial = {.mean = 0, .deviation = 1};  // no two alike
+      own[parameter.name.substr(std::string("mask_model.").size())] = initial_values(parameter, 3);
+    }
+  }
+};
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,148 @@
+#include "models/network/mask/sam_names.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "models/network/mask/mask_decoder/mask_decoder.h"
+#include "models/network/mask/sam_vit/sam_vit.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using Names = std::set<std::string>;
+
+void add_weight_and_bias(Names& names, const std::string& module) {
+  names.insert(module + ".weight");
+  names.insert(module + ".bias");
+}
+
+/// ImageEncoderViT's, of sam_vit_b_01ec64.pth.
+Names vit_encoder_names() {
+  Names names{"image_encoder.pos_embed", "image_encoder.neck.0.weight", "image_encoder.neck.2.weight"};
+  add_weight_and_bias(names, "image_encoder.patch_embed.proj");
+  for (const int norm : {1, 3}) add_weight_and_bias(names, fmt::format("image_encoder.neck.{}", norm));
+  for (int i = 0; i < 12; ++i) {
+    const auto block = fmt::format("image_encoder.blocks.{}.", i);
+    for (const char* module : {"norm1", "norm2", "attn.qkv", "attn.proj", "mlp.lin1", "mlp.lin2"}) {
+      add_weight_and_bias(names, block + module);
+    }
+    for (const char* table : {"attn.rel_pos_h", "attn.rel_pos_w"}) names.insert(block + table);
+  }
+  return names;
+}
+
+/// PromptEncoder's and MaskDecoder's, of either checkpoint; of those that run here, or of the rest.
+Names decoder_names(bool that_run) {
+  Names names;
+  if (!that_run) {
+    for (int i = 0; i < 4; ++i) names.insert(fmt::format("prompt_encoder.point_embeddings.{}.weight", i));
+    names.insert("prompt_encoder.not_a_point_embed.weight");
+    for (const int i : {0, 1, 3, 4, 6})
+      add_weight_and_bias(names, fmt::format("prompt_encoder.mask_downscaling.{}", i));
+    for (int layer = 0; layer < 3; ++layer) {
+      add_weight_and_bias(names, fmt::format("mask_decoder.iou_prediction_head.layers.{}", layer));
+      for (int mask = 1; mask < 4; ++mask) {
+        add_weight_and_bias(names, fmt::format("mask_decoder.output_hypernetworks_mlps.{}.layers.{}", mask, layer));
+      }
+    }
+    return names;
+  }
+  names = {"prompt_encoder.pe_layer.positional_encoding_gaussian_matrix", "prompt_encoder.no_mask_embed.weight",
+           "mask_decoder.iou_token.weight", "mask_decoder.mask_tokens.weight"};
+  const auto add_attention = [&names](const std::string& module) {
+    for (const char* linear : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
+      add_weight_and_bias(names, fmt::format("{}.{}", module, linear));
+    }
+  };
+  const std::string transformer = "mask_decoder.transformer.";
+  for (int i = 0; i < 2; ++i) {
+    const auto layer = fmt::format("{}layers.{}.", transformer, i);
+    for (const char* attention : {"self_attn", "cross_attn_token_to_image", "cross_attn_image_to_token"}) {
+      add_attention(layer + attention);
+    }
+    for (const char* module : {"norm1", "norm2", "norm3", "norm4", "mlp.lin1", "mlp.lin2"}) {
+      add_weight_and_bias(names, layer + module);
+    }
+  }
+  add_attention(transformer + "final_attn_token_to_image");
+  add_weight_and_bias(names, transformer + "norm_final_attn");
+  for (const int i : {0, 1, 3}) add_weight_and_bias(names, fmt::format("mask_decoder.output_upscaling.{}", i));
+  for (int layer = 0; layer < 3; ++layer) {
+    add_weight_and_bias(names, fmt::format("mask_decoder.output_hypernetworks_mlps.0.layers.{}", layer));
+  }
+  return names;
+}
+
+/// TinyViT's, of mobile_sam.pt, below the encoder.
+Names tiny_vit_names() {
+  Names names{"neck.0.weight", "neck.2.weight"};
+  const auto add_convolution = [&names](const std::string& module) {
+    names.insert(module + ".c.weight");
+    add_weight_and_bias(names, module + ".bn");
+    for (const char* statistic : {"running_mean", "running_var", "num_batches_tracked"}) {
+      names.insert(fmt::format("{}.bn.{}", module, statistic));
+    }
+  };
+  for (const char* module : {"norm_head", "head", "neck.1", "neck.3"}) add_weight_and_bias(names, module);
+  for (const int i : {0, 2}) add_convolution(fmt::format("patch_embed.seq.{}", i));
+  const std::vector<int> depths{2, 2, 6, 2};
+  for (size_t layer = 0; layer < depths.size(); ++layer) {
+    for (int convolution = 1; convolution <= 3; ++convolution) {
+      if (layer < 3) add_convolution(fmt::format("layers.{}.downsample.conv{}", layer, convolution));
+    }
+    for (int i = 0; i < depths[layer]; ++i) {
+      const auto block = fmt::format("layers.{}.blocks.{}.", layer, i);
+      if (layer == 0) {
+        for (int convolution = 1; convolution <= 3; ++convolution) {
+          add_convolution(fmt::format("{}conv{}", block, convolution));
+        }
+        continue;
+      }
+      for (const char* module : {"attn.norm", "attn.qkv", "attn.proj", "mlp.norm", "mlp.fc1", "mlp.fc2"}) {
+        add_weight_and_bias(names, block + module);
+      }
+      names.insert(block + "attn.attention_biases");
+      add_convolution(block + "local_conv");
+    }
+  }
+  return names;
+}
+
+template <class Module, class Config>
+Names original_names(const std::string& below, const Config& config) {
+  nn::ParameterStore store{at::TensorOptions(at::kMeta)};
+  const nn::ParameterScope scope(store, nn::Component::kMaskEncoder, "mask");
+  const Module module(below.empty() ? scope : scope / below, config);
+  Names names;
+  for (const auto& parameter : store.all()) {
+    EXPECT_TRUE(names.insert(original_sam_name(parameter.name.substr(5))).second) << parameter.name;
+  }
+  return names;
+}
+
+TEST(SamNamesTest, EncoderHasAllOfSams) {
+  EXPECT_THAT(original_names<SamVit>("vision_encoder", SamVitConfig()), testing::ContainerEq(vit_encoder_names()));
+}
+
+TEST(SamNamesTest, DecoderHasAllThatRuns) {
+  EXPECT_THAT(original_names<MaskDecoder>("", MaskDecoderConfig()), testing::ContainerEq(decoder_names(true)));
+}
+
+/// So many are in the files: 177 of the encoder, and 137 beside it.
+TEST(SamNamesTest, ListsAreComplete) {
+  EXPECT_EQ(vit_encoder_names().size(), 177);
+  EXPECT_EQ(decoder_names(true).size() + decoder_names(false).size(), 137);
+}
+
+TEST(SamNamesTest, TinyVitKeepsItsNames) {
+  for (const auto& name : tiny_vit_names()) {
+    EXPECT_EQ(original_sam_name("vision_encoder." + name), "image_encoder." + name);
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::models
