@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 #include "engine/pass.h"
@@ -12,12 +13,25 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// fp32 [samples]. `batch.label_tasks` are the places of the labels' samples.
-at::Tensor losses_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
-                     const models::ImageFeatures& image_features, int64_t loss_chunk_rows, at::Device device) {
+/// What is made of the text model's states: those that predict labels, and those that draw masks.
+struct States {
+  at::Tensor labels, masks;
+};
+
+States states_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
+                 const models::ImageFeatures& image_features) {
   model.parameters().use_outside_of_blocks();
+  const bool draws = model.draws_masks() && batch.masks.count() > 0;
+  const at::Tensor positions = draws ? at::cat({batch.label_positions, batch.masks.positions}) : batch.label_positions;
   const at::Tensor hidden =
-      model.hidden_states(batch, image_features, {.positions = batch.label_positions}, /*cache=*/nullptr).hidden;
+      model.hidden_states(batch, image_features, {.positions = positions}, /*cache=*/nullptr).hidden;
+  const int64_t labels = batch.label_tokens();
+  return {.labels = hidden.narrow(0, 0, labels), .masks = hidden.narrow(0, labels, hidden.size(0) - labels)};
+}
+
+/// fp32 [samples]. `batch.label_tasks` are the places of the labels' samples.
+at::Tensor losses_of(const models::VisionLanguageModel& model, const data::MicroBatch& batch, const at::Tensor& hidden,
+                     int64_t loss_chunk_rows, at::Device device) {
   const at::Tensor places = at::arange(batch.samples, at::TensorOptions(at::kLong).device(device)).unsqueeze(1);
   const at::Tensor sums = at::zeros({batch.samples, 2}, at::TensorOptions(at::kFloat).device(device));
   // Weights that are trained have their gradient computed with the loss, whether or not anybody wants it.
@@ -34,7 +48,37 @@ std::vector<double> read(const at::Tensor& losses) {
   return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
 }
 
+at::Tensor on_host(const at::Tensor& logits) {
+  return logits.is_meta() ? at::zeros(logits.sizes(), at::kFloat) : logits.to(at::kCPU);
+}
+
+/// Of each sample its own.
+std::vector<at::Tensor> masks_by_sample(const at::Tensor& logits, const std::vector<int64_t>& masks) {
+  std::vector<at::Tensor> by_sample(masks.size());
+  int64_t first = 0;
+  for (size_t i = 0; i < masks.size(); ++i) {
+    if (masks[i] > 0) by_sample[i] = logits.narrow(0, first, masks[i]);
+    first += masks[i];
+  }
+  return by_sample;
+}
+
 }  // namespace
+
+at::Tensor draw_masks(const models::VisionLanguageModel& model, const std::vector<data::Sample>& samples,
+                      const EvaluationLayout& layout, at::Device device) {
+  const at::NoGradGuard no_gradients;
+  const auto batch = data::collate(samples).to(device);
+  const models::VisionInput vision{batch.pixel_values, batch.grids};
+  const nn::PassShape shape{.vision_passes = models::passes_of(vision, layout.vision_tiles_per_pass)};
+  at::Tensor logits;
+  in_pass(model.parameters(), shape, [&] {
+    const auto features = model.all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense=*/false);
+    logits =
+        on_host(model.mask_logits(batch.masks, states_of(model, batch, features).masks, layout.vision_tiles_per_pass));
+  });
+  return logits;
+}
 
 BatchScore evaluate_batch(const models::VisionLanguageModel& model, std::vector<data::Sample> samples,
                           std::vector<data::Sample> prompts, const EvaluationLayout& layout,
@@ -45,12 +89,21 @@ BatchScore evaluate_batch(const models::VisionLanguageModel& model, std::vector<
   models::ImageFeatures features;
   {
     const auto batch = data::collate(samples, /*with_tasks=*/true).to(generation.device);
+    std::vector<int64_t> masks;
+    masks.reserve(samples.size());
+    for (const auto& sample : samples) masks.push_back(sample.masks.count());
     samples.clear();
     const models::VisionInput vision{batch.pixel_values, batch.grids};
     const nn::PassShape shape{.vision_passes = models::passes_of(vision, layout.vision_tiles_per_pass)};
     in_pass(model.parameters(), shape, [&] {
       features = model.all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense=*/false);
-      score.losses = read(losses_of(model, batch, features, layout.loss_chunk_rows, generation.device));
+      const States states = states_of(model, batch, features);
+      score.losses = read(losses_of(model, batch, states.labels, layout.loss_chunk_rows, generation.device));
+      if (!model.draws_masks()) return;
+      score.mask_logits.resize(masks.size());
+      if (batch.masks.count() == 0) return;
+      score.mask_logits =
+          masks_by_sample(on_host(model.mask_logits(batch.masks, states.masks, layout.vision_tiles_per_pass)), masks);
     });
   }
   if (!prompts.empty()) score.answers = generate(model, std::move(prompts), features, generation);

@@ -81,6 +81,18 @@ void declare(OptionTable& table, TrainingOptions& options) {
   table.add("training.projector_learning_rate", options.projector_learning_rate,
             "Peak learning rate of the projector. `auto`: `training.learning_rate`.",
             std::optional{unless_auto(at_least(0.0))});
+  table.add("training.mask_learning_rate", options.mask_learning_rate,
+            "Of a model that draws masks: peak learning rate of what encodes their pictures and decodes them. `auto`: "
+            "`training.learning_rate`.",
+            std::optional{unless_auto(at_least(0.0))});
+  table.add("training.text_loss_weight", options.mask_losses.text,
+            "Of a model that draws masks: weight of the words' cross-entropy in the loss.",
+            std::optional{at_least(0.0)});
+  table.add("training.mask_bce_weight", options.mask_losses.bce,
+            "The same of the binary cross-entropy of the masks' pixels, a mean over those of the global batch.",
+            std::optional{at_least(0.0)});
+  table.add("training.mask_dice_weight", options.mask_losses.dice,
+            "The same of the Dice loss, a mean over the masks of the global batch.", std::optional{at_least(0.0)});
   table.add("training.adam_beta1", options.adam_beta1, "AdamW's decay of the first moment.",
             std::optional{between_below(0.0, 1.0)});
   table.add("training.adam_beta2", options.adam_beta2, "AdamW's decay of the second moment.",

@@ -135,7 +135,9 @@ class Evaluator {
           engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts), layout, generation_);
       for (size_t i = 0; i < samples.size(); ++i) {
         add_loss(samples[i], scored.losses[i]);
-        if (settings_.answers) count(samples[i], scored.answers[i]);
+        auto masks =
+            samples[i].masks.empty() ? std::vector<DrawnMask>{} : score_masks(samples[i], scored.mask_logits[i]);
+        if (settings_.answers) count(samples[i], scored.answers[i], std::move(masks));
       }
       return std::nullopt;
     } catch (const std::exception& error) {
@@ -159,6 +161,27 @@ class Evaluator {
     if (const auto& task = record_of(sample).task; !task.empty()) add(result_.by_task[task]);
   }
 
+  /// Counts them, and hands them out.
+  std::vector<DrawnMask> score_masks(const data::Sample& sample, const at::Tensor& logits) {
+    const io::Record record = records_.at(sample.index);
+    const std::vector<at::Tensor> truths = processor_.masks_of(record);
+    const data::Masks& masks = sample.masks;
+    std::vector<DrawnMask> drawn;
+    for (size_t i = 0; i < truths.size(); ++i) {
+      const at::Tensor& truth = truths[i];
+      const at::Tensor mask = mask_in_picture(logits[static_cast<int64_t>(i)], masks.pixels.size(-1), masks.filled[i],
+                                              {.height = truth.size(0), .width = truth.size(1)});
+      const MaskScore score = score_mask(mask, truth);
+      result_.masks.add(score, record.task, masks.structures[i]);
+      drawn.push_back({.structure = masks.structures[i],
+                       .image = record.masks[i].image,
+                       .drawn = mask,
+                       .truth = truth,
+                       .dice = score.dice});
+    }
+    return drawn;
+  }
+
   void tell(report::EventKind kind, const std::string& message, std::vector<std::string> ids) const {
     if (settings_.on_event) {
       settings_.on_event(kind, message, std::move(ids));
@@ -179,7 +202,7 @@ class Evaluator {
          left_out_);
   }
 
-  void count(const data::Sample& sample, const std::vector<int64_t>& answer_ids) {
+  void count(const data::Sample& sample, const std::vector<int64_t>& answer_ids, std::vector<DrawnMask> masks) {
     const auto& record = record_of(sample);
     if (record.turns.back().role != io::Role::kAssistant) return;  // there is nothing to compare with
     const Answer answer{record.id,
@@ -187,7 +210,9 @@ class Evaluator {
                         question_of(record),
                         trimmed(record.turns.back().text),
                         trimmed(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
-                        answer_type_of(record)};
+                        answer_type_of(record),
+                        std::move(masks),
+                        sample.index};
     const bool exact = answer.expected == answer.given;
     const auto add = [exact](TaskScore& score) {
       ++score.samples;
@@ -223,11 +248,47 @@ report::EvaluationScore TaskScore::metrics() const {
           .exact_match = samples > 0 ? std::optional(exact_match()) : std::nullopt};
 }
 
+namespace {
+
+std::optional<report::MaskMetrics> metrics_of(const MaskScoreSums& sums) {
+  if (sums.masks == 0) return std::nullopt;
+  return report::MaskMetrics{
+      .masks = sums.masks, .dice = sums.dice(), .iou = sums.iou(), .hausdorff95 = sums.hausdorff95()};
+}
+
+nlohmann::ordered_json mask_json(const MaskScoreSums& sums) {
+  const auto distance = sums.hausdorff95();
+  return {{"masks", sums.masks},
+          {"dice", sums.dice()},
+          {"iou", sums.iou()},
+          {"hausdorff95", distance ? nlohmann::ordered_json(*distance) : nlohmann::ordered_json()}};
+}
+
+/// {"masks", "dice", "iou", "hausdorff95", "by_task", "by_structure"}
+nlohmann::ordered_json masks_json(const MaskScores& scores) {
+  auto json = mask_json(scores.total());
+  json["by_task"] = json["by_structure"] = nlohmann::ordered_json::object();
+  for (const auto& [name, sums] : scores.by_task()) json["by_task"][name] = mask_json(sums);
+  for (const auto& [name, sums] : scores.by_structure()) json["by_structure"][name] = mask_json(sums);
+  return json;
+}
+
+}  // namespace
+
 report::EvaluationMetrics Evaluation::metrics(bool has_values) const {
-  report::EvaluationMetrics metrics{
-      .total = total.metrics(), .tasks = {}, .seconds = seconds, .batch_size = batch_size, .oom_splits = oom_splits};
+  report::EvaluationMetrics metrics{.total = total.metrics(),
+                                    .tasks = {},
+                                    .structures = {},
+                                    .seconds = seconds,
+                                    .batch_size = batch_size,
+                                    .oom_splits = oom_splits};
   for (const auto& [task, score] : by_task) metrics.tasks[task] = score.metrics();
+  metrics.total.masks = metrics_of(masks.total());
+  for (const auto& [task, sums] : masks.by_task()) metrics.tasks[task].masks = metrics_of(sums);
+  for (const auto& [name, sums] : masks.by_structure()) metrics.structures[name] = *metrics_of(sums);
   if (has_values) return metrics;
+  metrics.total.masks.reset();
+  metrics.structures.clear();
   metrics.total.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.total.exact_match.reset();
   metrics.tasks.clear();
@@ -242,24 +303,25 @@ std::string Evaluation::to_json() const {
                    {"loss", score.loss()},
                    {"label_tokens", score.label_tokens}};
   }
-  return io::json_text(
-      nlohmann::ordered_json{{"loss", total.loss()},
-                             {"label_tokens", total.label_tokens},
-                             {"samples", total.samples},
-                             {"exact_match", total.exact_match()},
-                             {"closed", {{"samples", closed.samples}, {"accuracy", closed.accuracy()}}},
-                             {"open",
-                              {{"samples", open.samples},
-                               {"exact_match", open.exact_match()},
-                               {"recall", open.recall()},
-                               {"precision", open.precision()},
-                               {"f1", open.f1()}}},
-                             {"skipped", skipped},
-                             {"left_out", left_out},
-                             {"batch_size", batch_size},
-                             {"oom_splits", oom_splits},
-                             {"seconds", seconds},
-                             {"by_task", tasks}});
+  nlohmann::ordered_json json{{"loss", total.loss()},
+                              {"label_tokens", total.label_tokens},
+                              {"samples", total.samples},
+                              {"exact_match", total.exact_match()},
+                              {"closed", {{"samples", closed.samples}, {"accuracy", closed.accuracy()}}},
+                              {"open",
+                               {{"samples", open.samples},
+                                {"exact_match", open.exact_match()},
+                                {"recall", open.recall()},
+                                {"precision", open.precision()},
+                                {"f1", open.f1()}}},
+                              {"skipped", skipped},
+                              {"left_out", left_out},
+                              {"batch_size", batch_size},
+                              {"oom_splits", oom_splits},
+                              {"seconds", seconds},
+                              {"by_task", tasks}};
+  if (masks.total().masks > 0) json["masks"] = masks_json(masks);
+  return io::json_text(json);
 }
 
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,

@@ -29,6 +29,21 @@ TEST(EvaluationTest, IsOneLineOfJson) {
                                   R"("exact_match":0.5,"loss":0.5,"label_tokens":4}}})");
 }
 
+TEST(EvaluationTest, MasksAreThereWhereSomeWereDrawn) {
+  Evaluation evaluation;
+  EXPECT_FALSE(evaluation.metrics().total.masks);
+  evaluation.masks.add({.iou = 0.5, .dice = 0.75, .hausdorff95 = 4}, "count", "liver");
+  evaluation.masks.add({.iou = 0, .dice = 0.25, .hausdorff95 = {}}, "", "");
+  const auto json = nlohmann::json::parse(evaluation.to_json())["masks"];
+  EXPECT_EQ(json.dump(), R"({"by_structure":{"liver":{"dice":0.75,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
+                         R"("by_task":{"count":{"dice":0.75,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
+                         R"("dice":0.5,"hausdorff95":4.0,"iou":0.25,"masks":2})");
+  const report::EvaluationMetrics metrics = evaluation.metrics();
+  EXPECT_EQ(metrics.total.masks.value().dice, 0.5);
+  EXPECT_EQ(metrics.structures.at("liver").masks, 1);
+  EXPECT_FALSE(evaluation.metrics(/*has_values=*/false).total.masks) << "on a virtual card";
+}
+
 TEST(EvaluationTest, NoSampleIsNoMatch) {
   EXPECT_EQ(TaskScore{}.exact_match(), 0);
   EXPECT_EQ(nlohmann::json::parse(Evaluation{}.to_json())["by_task"].dump(), "{}");
@@ -62,6 +77,7 @@ TEST_F(EvaluateTest, ComparesEachAnswerAndSumsUpTheLoss) {
   records_[0].task = "yes or no";
   const Evaluation whole = evaluation();
   EXPECT_THAT(ids(), testing::ElementsAre("words", "square", "row", "two"));
+  EXPECT_EQ(answers_[2].index, 2);
   EXPECT_EQ(whole.total.samples, 4);
   EXPECT_EQ(whole.total.exact, 0);
   EXPECT_EQ(whole.by_task.at("yes or no").samples, 1);

@@ -1,0 +1,142 @@
+#include "vlmtrain/evaluation/mask_score.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "evaluation/squared_distances.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/mask_edge.h"
+
+namespace vlmtrain::evaluation {
+namespace {
+
+struct Overlap {
+  int64_t predicted = 0, truth = 0, both = 0;  ///< pixels
+
+  int64_t either() const { return predicted + truth - both; }
+};
+
+Overlap overlap_of(const at::Tensor& predicted, const at::Tensor& truth) {
+  Overlap overlap;
+  const auto* const a = predicted.const_data_ptr<uint8_t>();
+  const auto* const b = truth.const_data_ptr<uint8_t>();
+  for (int64_t i = 0; i < predicted.numel(); ++i) {
+    overlap.predicted += a[i] != 0 ? 1 : 0;
+    overlap.truth += b[i] != 0 ? 1 : 0;
+    overlap.both += (a[i] != 0) & (b[i] != 0) ? 1 : 0;
+  }
+  return overlap;
+}
+
+/// The smallest window with every pixel of either; there is one.
+Window window_of(const at::Tensor& a, const at::Tensor& b) {
+  const int64_t height = a.size(0), width = a.size(1);
+  int64_t top = height, bottom = -1, left = width, right = -1;
+  for (const at::Tensor& mask : {a, b}) {
+    const auto* row = mask.const_data_ptr<uint8_t>();
+    for (int64_t y = 0; y < height; ++y, row += width) {
+      const uint8_t* first = std::find_if(row, row + width, [](uint8_t pixel) { return pixel != 0; });
+      if (first == row + width) continue;
+      const uint8_t* last = row + width - 1;
+      while (*last == 0) --last;
+      top = std::min(top, y);
+      bottom = std::max(bottom, y);
+      left = std::min(left, static_cast<int64_t>(first - row));
+      right = std::max(right, static_cast<int64_t>(last - row));
+    }
+  }
+  return {.top = top, .left = left, .height = bottom - top + 1, .width = right - left + 1};
+}
+
+/// Linear between the two nearest ranks, as numpy's.
+double percentile(std::vector<int64_t>& squares, double percent) {
+  const double rank = percent / 100 * static_cast<double>(squares.size() - 1);
+  const auto lower = squares.begin() + static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(squares.begin(), lower, squares.end());
+  const double below = std::sqrt(static_cast<double>(*lower));
+  if (lower + 1 == squares.end()) return below;
+  const double above = std::sqrt(static_cast<double>(*std::min_element(lower + 1, squares.end())));
+  return below + (above - below) * (rank - std::floor(rank));
+}
+
+/// From each pixel of the edge `from` to the edge `to`.
+double directed_hausdorff95(const at::Tensor& from, const at::Tensor& to, const Window& window) {
+  const std::vector<int64_t> to_nearest = squared_distances(to, window);
+  std::vector<int64_t> squares;
+  for (int64_t y = 0; y < window.height; ++y) {
+    const uint8_t* row = from.const_data_ptr<uint8_t>() + (window.top + y) * from.size(1) + window.left;
+    for (int64_t x = 0; x < window.width; ++x) {
+      if (row[x] != 0) squares.push_back(to_nearest[y * window.width + x]);
+    }
+  }
+  constexpr double kPercent = 95;
+  return percentile(squares, kPercent);
+}
+
+double hausdorff95_of(const at::Tensor& predicted, const at::Tensor& truth) {
+  const Window window = window_of(predicted, truth);
+  const at::Tensor predicted_edge = image::mask_edge(predicted);
+  const at::Tensor true_edge = image::mask_edge(truth);
+  return std::max(directed_hausdorff95(predicted_edge, true_edge, window),
+                  directed_hausdorff95(true_edge, predicted_edge, window));
+}
+
+void add_to(std::map<std::string, MaskScoreSums>& groups, const std::string& name, const MaskScore& score) {
+  if (!name.empty()) groups[name].add(score);
+}
+
+}  // namespace
+
+MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth) {
+  for (const at::Tensor& mask : {predicted, truth}) {
+    VLMTRAIN_CHECK(mask.dim() == 2 && mask.scalar_type() == at::kByte && mask.is_cpu() && mask.numel() > 0,
+                   "a mask to score is uint8 [height, width] on the CPU");
+  }
+  VLMTRAIN_CHECK(predicted.sizes() == truth.sizes(), "a predicted mask of {} x {} for a true one of {} x {}",
+                 predicted.size(0), predicted.size(1), truth.size(0), truth.size(1));
+  const at::Tensor a = predicted.contiguous(), b = truth.contiguous();
+  const Overlap overlap = overlap_of(a, b);
+  if (overlap.either() == 0) return {.iou = 1, .dice = 1, .hausdorff95 = {}};
+  const auto both = static_cast<double>(overlap.both);
+  MaskScore score{.iou = both / static_cast<double>(overlap.either()),
+                  .dice = 2 * both / static_cast<double>(overlap.predicted + overlap.truth),
+                  .hausdorff95 = {}};
+  if (overlap.predicted > 0 && overlap.truth > 0) score.hausdorff95 = hausdorff95_of(a, b);
+  return score;
+}
+
+void MaskScoreSums::add(const MaskScore& score) {
+  merge({.masks = 1,
+         .iou_sum = score.iou,
+         .dice_sum = score.dice,
+         .with_hausdorff95 = score.hausdorff95 ? 1 : 0,
+         .hausdorff95_sum = score.hausdorff95.value_or(0)});
+}
+
+void MaskScoreSums::merge(const MaskScoreSums& other) {
+  masks += other.masks;
+  iou_sum += other.iou_sum;
+  dice_sum += other.dice_sum;
+  with_hausdorff95 += other.with_hausdorff95;
+  hausdorff95_sum += other.hausdorff95_sum;
+}
+
+std::optional<double> MaskScoreSums::hausdorff95() const {
+  if (with_hausdorff95 == 0) return std::nullopt;
+  return hausdorff95_sum / static_cast<double>(with_hausdorff95);
+}
+
+void MaskScores::add(const MaskScore& score, const std::string& task, const std::string& structure) {
+  total_.add(score);
+  add_to(by_task_, task, score);
+  add_to(by_structure_, structure, score);
+}
+
+void MaskScores::merge(const MaskScores& other) {
+  total_.merge(other.total_);
+  for (const auto& [name, sums] : other.by_task_) by_task_[name].merge(sums);
+  for (const auto& [name, sums] : other.by_structure_) by_structure_[name].merge(sums);
+}
+
+}  // namespace vlmtrain::evaluation

@@ -1,0 +1,69 @@
+#include "evaluation/squared_distances.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace vlmtrain::evaluation {
+namespace {
+
+/// More than any distance in a picture, its square being far from overflow.
+constexpr int64_t kNone = int64_t{1} << 30;
+
+/// Of each pixel the distance to the nearest point in its column, kNone or more where it has none: down and up again.
+std::vector<int64_t> distances_in_columns(const at::Tensor& points, const Window& window) {
+  const int64_t width = window.width;
+  std::vector<int64_t> distances(static_cast<size_t>(window.height * width));
+  std::vector<int64_t> last(static_cast<size_t>(width), kNone);
+  for (int64_t y = 0; y < window.height; ++y) {
+    const uint8_t* row = points.const_data_ptr<uint8_t>() + (window.top + y) * points.size(1) + window.left;
+    int64_t* out = &distances[y * width];
+    for (int64_t x = 0; x < width; ++x) out[x] = last[x] = row[x] != 0 ? 0 : last[x] + 1;
+  }
+  std::ranges::fill(last, kNone);
+  for (int64_t y = window.height - 1; y >= 0; --y) {
+    int64_t* out = &distances[y * width];
+    for (int64_t x = 0; x < width; ++x) out[x] = last[x] = std::min(out[x], last[x] + 1);
+  }
+  return distances;
+}
+
+/// A parabola of the lower envelope: its lowest point, and from where on it is below those before it.
+struct Parabola {
+  int64_t at;
+  int64_t height;
+  double from;
+};
+
+/// Replaces the distances of a row, each within its column, by the squares of the distances to the nearest point.
+void square_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
+  envelope.clear();
+  for (int64_t x = 0; x < width; ++x) {
+    if (row[x] >= kNone) continue;
+    Parabola next{x, row[x] * row[x], -std::numeric_limits<double>::infinity()};
+    while (!envelope.empty()) {
+      const Parabola& last = envelope.back();
+      const int64_t rise = next.height + x * x - last.height - last.at * last.at;
+      next.from = static_cast<double>(rise) / static_cast<double>(2 * (x - last.at));
+      if (next.from > last.from) break;
+      envelope.pop_back();
+      next.from = -std::numeric_limits<double>::infinity();
+    }
+    envelope.push_back(next);
+  }
+  auto lowest = envelope.cbegin();
+  for (int64_t x = 0; x < width; ++x) {
+    while (lowest + 1 != envelope.cend() && (lowest + 1)->from < static_cast<double>(x)) ++lowest;
+    row[x] = (x - lowest->at) * (x - lowest->at) + lowest->height;
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> squared_distances(const at::Tensor& points, const Window& window) {
+  std::vector<int64_t> distances = distances_in_columns(points, window);
+  std::vector<Parabola> envelope;
+  for (int64_t y = 0; y < window.height; ++y) square_row(&distances[y * window.width], window.width, envelope);
+  return distances;
+}
+
+}  // namespace vlmtrain::evaluation
