@@ -83,6 +83,10 @@ class Learner {
     add_by([](const Shape& shape) { return shape.tokens; });
     add_by([](const Shape& shape) { return shape.pixel_rows; });
     add_by([](const Shape& shape) { return shape.label_tokens; });
+    if (largest_by([](const Shape& shape) { return shape.masks; }).masks > 0) {
+      add_by([](const Shape& shape) { return shape.masks; });
+      add_by([](const Shape& shape) { return shape.mask_pictures; });
+    }
     add_by([](const Shape& shape) { return shape.tokens - shape.image_tokens; });
     auto sorted = pool_;
     std::ranges::stable_sort(sorted, {}, [](const Shape* shape) { return shape->tokens; });
@@ -132,6 +136,7 @@ class Learner {
     choose(2, [](const SetSizes& sizes) { return sizes.tokens; });
     choose(2, [](const SetSizes& sizes) { return sizes.pixel_rows; });
     choose(2, [](const SetSizes& sizes) { return sizes.label_tokens; });
+    choose(2, [](const SetSizes& sizes) { return sizes.masks; });
     choose(kFullestOfARound, [this](const SetSizes& sizes) { return plan_.table.bytes(sizes); });
     return chosen;
   }

@@ -10,8 +10,9 @@ namespace vlmtrain::planner {
 namespace {
 
 constexpr int64_t kUnits = 1024;
-constexpr std::array<const char*, CostTable::kTerms> kNames{"samples",   "tokens",     "padded_tokens", "label_tokens",
-                                                            "loss_rows", "pixel_rows", "pass_rows"};
+constexpr std::array<const char*, CostTable::kTerms> kNames{
+    "samples",    "tokens",    "padded_tokens", "label_tokens",  "loss_rows",
+    "pixel_rows", "pass_rows", "masks",         "mask_pictures", "pass_pictures"};
 
 int64_t up_to(int64_t number, int64_t most) {
   return most > 0 ? std::min(number, most) : number;
@@ -24,7 +25,9 @@ SetSizes SetSizes::with(const SetSizes& more) const {
           .tokens = tokens + more.tokens,
           .longest = std::max(longest, more.longest),
           .label_tokens = label_tokens + more.label_tokens,
-          .pixel_rows = pixel_rows + more.pixel_rows};
+          .pixel_rows = pixel_rows + more.pixel_rows,
+          .masks = masks + more.masks,
+          .mask_pictures = mask_pictures + more.mask_pictures};
 }
 
 SetSizes sizes_of(const data::SampleShape& shape) {
@@ -32,7 +35,9 @@ SetSizes sizes_of(const data::SampleShape& shape) {
           .tokens = shape.tokens,
           .longest = shape.tokens,
           .label_tokens = shape.label_tokens,
-          .pixel_rows = shape.pixel_rows};
+          .pixel_rows = shape.pixel_rows,
+          .masks = shape.masks,
+          .mask_pictures = shape.mask_pictures};
 }
 
 SetSizes sizes_of(std::span<const data::SampleShape> shapes) {
@@ -48,7 +53,10 @@ std::array<int64_t, CostTable::kTerms> CostTable::terms_of(const SetSizes& sizes
           sizes.label_tokens,
           up_to(sizes.label_tokens, loss_chunk_rows),
           sizes.pixel_rows,
-          up_to(sizes.pixel_rows, vision_tiles_per_pass)};
+          up_to(sizes.pixel_rows, vision_tiles_per_pass),
+          sizes.masks,
+          sizes.mask_pictures,
+          up_to(sizes.mask_pictures, vision_tiles_per_pass)};
 }
 
 int64_t CostTable::bytes(const SetSizes& sizes) const {
@@ -85,7 +93,11 @@ CostTable CostTable::of_json(const nlohmann::ordered_json& json, const std::stri
                   .limit_bytes = number(json, "limit_bytes"),
                   .most_samples = number(json, "most_samples")};
   const auto weights = json.value("bytes_per_1024", nlohmann::ordered_json());
-  for (size_t term = 0; term < kTerms; ++term) table.bytes_per_1024[term] = number(weights, kNames[term]);
+  for (size_t term = 0; term < kTerms; ++term) {
+    // Tables that are older than masks have none of their terms.
+    const bool is_known = term < kMasks || weights.contains(kNames[term]);
+    if (is_known) table.bytes_per_1024[term] = number(weights, kNames[term]);
+  }
   return table;
 }
 

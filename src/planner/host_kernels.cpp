@@ -110,6 +110,45 @@ at::Tensor embedding_dense_backward(const at::Tensor& gradient, const at::Tensor
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
+/// Of pictures [pictures, channels, height, width].
+// NOLINTBEGIN(performance-unnecessary-value-param)
+at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& /*bias*/,
+                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                       bool /*transposed*/, c10::SymIntArrayRef /*output_padding*/, c10::SymInt /*groups*/) {
+  std::vector<int64_t> sizes{x.size(0), weight.size(0)};
+  for (size_t axis = 0; axis < stride.size(); ++axis) {
+    const auto at = static_cast<int64_t>(axis) + 2;
+    const int64_t reach = dilation[axis].expect_int() * (weight.size(at) - 1) + 1;
+    sizes.push_back((x.size(at) + 2 * padding[axis].expect_int() - reach) / stride[axis].expect_int() + 1);
+  }
+  at::Tensor result = at::empty(sizes, x.options());
+  // oneDNN's kernels work in layouts of their own.
+  const at::Tensor own_x = contiguous_like(x), own_weight = contiguous_like(weight),
+                   own_result = contiguous_like(result);
+  return result;
+}
+
+Three convolution_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight,
+                           c10::SymIntArrayRef /*stride*/, c10::SymIntArrayRef /*padding*/,
+                           c10::SymIntArrayRef /*dilation*/, bool /*transposed*/,
+                           c10::SymIntArrayRef /*output_padding*/, c10::SymInt /*groups*/, std::array<bool, 3> wanted) {
+  Three result;
+  const at::Tensor own_gradient = contiguous_like(gradient), own_weight = contiguous_like(weight);
+  if (wanted[0]) {
+    const at::Tensor own_result = contiguous_like(x);
+    std::get<0>(result) = contiguous_like(x);
+  }
+  if (wanted[1]) std::get<1>(result) = contiguous_like(weight);
+  if (wanted[2]) std::get<2>(result) = at::empty({weight.size(0)}, weight.options());
+  const at::Tensor own_x = wanted[1] ? contiguous_like(x) : at::Tensor();
+  return result;
+}
+// NOLINTEND(performance-unnecessary-value-param)
+
+std::tuple<at::Tensor, at::Tensor> log_sigmoid_forward(const at::Tensor& x) {
+  return {contiguous_like(x), contiguous_like(x)};
+}
+
 at::Tensor native_dropout_backward(const at::Tensor& gradient, const at::Tensor& /*mask*/, double /*scale*/) {
   at::Tensor masked = contiguous_like(gradient);
   { const at::Tensor mask_as_numbers = contiguous_like(gradient); }
@@ -221,6 +260,9 @@ void describe_cpu_kernels() {
     aten.add("_scaled_dot_product_flash_attention_for_cpu", flash_attention);
     aten.add("_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward);
     aten.add("_fused_adamw_", fused_adamw);
+    aten.add("log_sigmoid_forward", log_sigmoid_forward);
+    aten.add("convolution_overrideable", convolution);
+    aten.add("convolution_backward_overrideable", convolution_backward);
     kernels->back().add("_linear_pointwise", linear_pointwise);
     return kernels;
   }();

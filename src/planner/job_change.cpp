@@ -6,15 +6,16 @@
 #include <utility>
 
 #include "planner/arguments.h"
+#include "vlmtrain/models/mask_families.h"
 
 namespace vlmtrain::planner {
 
 namespace {
 
-/// LoRA where the job has none. False: it has.
+/// LoRA where the job has none. False: it has, or trains nothing that gets adapters.
 bool train_adapters(const RemedyRehearsal::Asked& asked, JobChange& change) {
-  if (change.job.lora) return false;
-  change.job.lora = adapters(asked.job.frozen, asked.words.adapter_rank);
+  if (change.job.lora || !takes_adapters(change.job.frozen)) return false;
+  change.job.lora = adapters(asked.job, asked.words.adapter_rank);
   change.arguments = words_of(asked.words.adapters, asked.words.adapter_rank);
   change.meaning = fmt::format("trains LoRA adapters of rank {} instead of all weights", asked.words.adapter_rank);
   return true;
@@ -92,11 +93,17 @@ std::vector<JobChange> changes(const RemedyRehearsal::Asked& asked, const Apply&
 
 }  // namespace
 
-nn::LoraSettings adapters(const models::FrozenParts& frozen, int64_t rank) {
-  nn::LoraSettings settings{.rank = rank};
+bool takes_adapters(const models::FrozenParts& frozen) {
+  return !(frozen.vision_tower && frozen.projector && frozen.language_model);
+}
+
+nn::LoraSettings adapters(const Job& job, int64_t rank) {
+  const models::FrozenParts& frozen = job.frozen;
+  nn::LoraSettings settings{.rank = rank, .modules_to_save = models::trained_beside_adapters(job.model, frozen)};
   if (frozen.vision_tower) settings.left_out.push_back(nn::Component::kVisionTower);
   if (frozen.projector) settings.left_out.push_back(nn::Component::kProjector);
   if (frozen.language_model) settings.left_out.push_back(nn::Component::kLanguageModel);
+  if (frozen.mask_encoder) settings.left_out.push_back(nn::Component::kMaskEncoder);
   return settings;
 }
 

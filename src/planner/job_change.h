@@ -15,7 +15,10 @@ struct JobChange {
 };
 
 /// Adapters as a configuration makes them: what is frozen gets none.
-nn::LoraSettings adapters(const models::FrozenParts& frozen, int64_t rank);
+nn::LoraSettings adapters(const Job& job, int64_t rank);
+
+/// Whether anything is trained that gets some: not where only what draws masks is.
+bool takes_adapters(const models::FrozenParts& frozen);
 
 /// What changes numbers by rounding only or in the optimizer: the precision, the optimizer's states, the frozen
 /// weights.

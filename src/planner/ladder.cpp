@@ -64,7 +64,8 @@ std::string adapt(Climb& climb, const PlanRequest& asked) {
     climb.request.job.lora = asked.job.lora;
     return {};
   }
-  climb.request.job.lora = adapters(asked.job.frozen, asked.words.adapter_rank);
+  if (!takes_adapters(asked.job.frozen)) return "nothing is trained that takes adapters";
+  climb.request.job.lora = adapters(asked.job, asked.words.adapter_rank);
   return {};
 }
 

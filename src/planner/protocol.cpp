@@ -19,7 +19,7 @@ namespace data {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRow, dtype, channels, depth, height, width)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, images, pixel_rows, row, grids,
-                                   videos, video_frames, volumes)
+                                   videos, video_frames, volumes, masks, mask_pictures, mask_side)
 }  // namespace data
 
 namespace memory {
@@ -28,14 +28,15 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Peak, event, allocated_bytes, by_component, p
 }  // namespace memory
 
 namespace models {
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, language_model)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, language_model, mask_encoder)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
 }  // namespace models
 
 namespace engine {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskSettings, count, weights, gradient_norms, resolve_conflicts, seed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationLayout, vision_tiles_per_pass, loss_chunk_rows)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectiveSettings, tasks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MaskLossWeights, text, bce, dice)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectiveSettings, tasks, masks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSettings, initial, dynamic, growth_steps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cut, order, sizes, unit)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, cut, recompute, vision_tiles_per_pass, loss_chunk_rows, copies_ahead)

@@ -139,7 +139,7 @@ void RehearsedRun::evaluate(const EvaluatedBatch& batch) const {
   std::vector<data::Sample> prompts;
   for (const auto& group : batch.samples) {
     data::SampleShape question = group.shape;
-    question.label_tokens = 0;
+    question.label_tokens = question.masks = question.mask_pictures = 0;
     const auto count = batch.max_new_tokens > 0 ? static_cast<size_t>(group.count) : 0;
     prompts.insert(prompts.end(), count, data::sample_of(question));
   }

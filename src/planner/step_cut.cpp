@@ -56,6 +56,7 @@ std::vector<Order> orders_of(const std::vector<Unit>& units) {
   add([](const Unit& unit) { return unit.sizes.tokens; });
   add([](const Unit& unit) { return unit.sizes.pixel_rows; });
   add([](const Unit& unit) { return unit.sizes.label_tokens; });
+  add([](const Unit& unit) { return unit.sizes.masks; });
   return orders;
 }
 
@@ -86,7 +87,8 @@ int64_t least_bins(const std::vector<Unit>& units, const CostTable& table) {
   for (const Unit& unit : units) all = all.with(unit.sizes);
   CostTable additive = table;
   additive.base_bytes = 0;
-  for (const auto term : {CostTable::kPaddedTokens, CostTable::kLossRows, CostTable::kPassRows}) {
+  for (const auto term :
+       {CostTable::kPaddedTokens, CostTable::kLossRows, CostTable::kPassRows, CostTable::kPassPictures}) {
     additive.bytes_per_1024[term] = 0;
   }
   const int64_t room = std::max<int64_t>(1, table.limit_bytes - table.base_bytes);

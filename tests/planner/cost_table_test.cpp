@@ -11,7 +11,7 @@ namespace {
 
 CostTable a_table() {
   return {.base_bytes = 1'000'000'007,
-          .bytes_per_1024 = {1, 2, 3, 4, 5, 6, 7},
+          .bytes_per_1024 = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10},
           .vision_tiles_per_pass = 9,
           .loss_chunk_rows = 77,
           .limit_bytes = 23'000'000'000,
@@ -20,14 +20,25 @@ CostTable a_table() {
 
 TEST(CostTableTest, SizesAddUpButForTheLongest) {
   const data::SampleShape small{.tokens = 10, .label_tokens = 3, .pixel_rows = 2};
-  const data::SampleShape large{.tokens = 30, .label_tokens = 1, .pixel_rows = 5};
-  EXPECT_EQ(sizes_of(std::vector{small, large}),
-            (SetSizes{.samples = 2, .tokens = 40, .longest = 30, .label_tokens = 4, .pixel_rows = 7}));
+  const data::SampleShape large{.tokens = 30, .label_tokens = 1, .pixel_rows = 5, .masks = 2, .mask_pictures = 1};
+  EXPECT_EQ(sizes_of(std::vector{small, large}), (SetSizes{.samples = 2,
+                                                           .tokens = 40,
+                                                           .longest = 30,
+                                                           .label_tokens = 4,
+                                                           .pixel_rows = 7,
+                                                           .masks = 2,
+                                                           .mask_pictures = 1}));
 }
 
 TEST(CostTableTest, RowsOfAChunkAndOfAPassStopCounting) {
-  const SetSizes sizes{.samples = 2, .tokens = 40, .longest = 30, .label_tokens = 100, .pixel_rows = 20};
-  EXPECT_THAT(a_table().terms_of(sizes), testing::ElementsAre(2, 40, 60, 100, 77, 20, 9));
+  const SetSizes sizes{.samples = 2,
+                       .tokens = 40,
+                       .longest = 30,
+                       .label_tokens = 100,
+                       .pixel_rows = 20,
+                       .masks = 14,
+                       .mask_pictures = 12};
+  EXPECT_THAT(a_table().terms_of(sizes), testing::ElementsAre(2, 40, 60, 100, 77, 20, 9, 14, 12, 9));
   CostTable unbounded = a_table();
   unbounded.vision_tiles_per_pass = 0;
   EXPECT_EQ(unbounded.terms_of(sizes)[CostTable::kPassRows], 20) << "0: all in one pass";

@@ -24,7 +24,10 @@ data::SampleShape shape() {
           .image_tokens = 832,
           .images = 2,
           .pixel_rows = 13,
-          .row = {.height = 512, .width = 384}};
+          .row = {.height = 512, .width = 384},
+          .masks = 2,
+          .mask_pictures = 1,
+          .mask_side = 1024};
 }
 
 TEST(ProtocolTest, AJobArrivesAsItIs) {
@@ -40,7 +43,8 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
                     .loss_scale = engine::LossScaleSettings{.initial = 8, .dynamic = false},
                     .states = engine::OptimizerStates::k8Bit,
                     .seed = uint64_t{1} << 63},
-      .objective = {.tasks = {.count = 3, .weights = {1, 2, 0.5}, .gradient_norms = true, .resolve_conflicts = true}}};
+      .objective = {.tasks = {.count = 3, .weights = {1, 2, 0.5}, .gradient_norms = true, .resolve_conflicts = true},
+                    .masks = engine::MaskLossWeights{.text = 0.5, .bce = 3, .dice = 4}}};
   const Job arrived = sent(job);
   EXPECT_EQ(arrived.model, job.model);
   EXPECT_EQ(arrived.precision, job.precision);
@@ -57,6 +61,8 @@ TEST(ProtocolTest, AJobArrivesAsItIs) {
   EXPECT_TRUE(arrived.frozen.language_model);
   EXPECT_EQ(arrived.quantization, nn::Quantization::kInt8);
   EXPECT_EQ(arrived.optimizer.max_grad_norm, 0.25);
+  EXPECT_EQ(arrived.objective.masks, job.objective.masks);
+  EXPECT_FALSE(sent(Job{}).objective.masks);
   const engine::TaskSettings& tasks = arrived.objective.tasks;
   EXPECT_EQ(tasks.count, 3);
   EXPECT_EQ(tasks.weights, job.objective.tasks.weights);
