@@ -42,6 +42,11 @@ def evaluations_of(steps: list[dict]) -> dict[str, list]:
             for key in ("loss", "exact_match"):
                 if key == "loss" or score[key] is not None:
                     curves.setdefault(f"{folder}/{key}", []).append((step["step"], score[key]))
+            for key in ("dice", "iou", "hausdorff95"):
+                if score.get("masks") and score["masks"][key] is not None:
+                    curves.setdefault(f"{folder}/{key}", []).append((step["step"], score["masks"][key]))
+        for name, masks in evaluation.get("structures", {}).items():
+            curves.setdefault(f"eval/structures/{name}/dice", []).append((step["step"], masks["dice"]))
         curves.setdefault("eval/seconds", []).append((step["step"], evaluation["seconds"]))
     return curves
 
@@ -60,6 +65,10 @@ def main() -> None:
     for task in sorted({name for step in steps for name in step["tasks"]}):
         for key in ("loss", "weight"):
             curves.append((f"tasks/{task}/{key}", [(step["step"], step["tasks"][task][key]) for step in steps if task in step["tasks"]]))
+    if "loss_parts" in steps[0]:
+        curves.append(("train/mask_learning_rate", [(step["step"], step["mask_learning_rate"]) for step in steps]))
+        for part in ("text", "mask_bce", "mask_dice"):
+            curves.append((f"train/loss_{part}", [(step["step"], step["loss_parts"][part]) for step in steps]))
     for tag, values in evaluations_of(steps).items():
         curves.append((tag, values))
     for tag, expected in curves:
@@ -75,9 +84,11 @@ def main() -> None:
         tag = f"answers/{answer['id']}"
         texts = {event.step: event.tensor_proto.string_val[0].decode() for event in read.Tensors(tag)}
         assert all(line in texts[answer["step"]] for line in answer["given"].split("\n")), tag
-        for i, uri in enumerate(answer["images"]):
-            images = {event.step: event.encoded_image_string for event in read.Images(f"{tag}/image {i + 1}")}
-            assert images[answer["step"]] == base64.b64decode(uri.split(",", 1)[1]), tag
+        shown = [(f"{tag}/image {i + 1}", uri) for i, uri in enumerate(answer["images"])]
+        shown += [(f"{tag}/mask {i + 1}", mask["overlay"]) for i, mask in enumerate(answer.get("masks", []))]
+        for place, uri in shown:
+            images = {event.step: event.encoded_image_string for event in read.Images(place)}
+            assert images[answer["step"]] == base64.b64decode(uri.split(",", 1)[1]), place
             pictures += 1
     print(f"{len(curves)} curves of {len(steps)} steps, {len(answers)} answers and {pictures} pictures are equal; {len(tags)} scalar tags in all")
 

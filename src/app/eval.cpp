@@ -2,10 +2,13 @@
 
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/command.h"
+#include "app/mask_overlays.h"
+#include "app/mask_table.h"
 #include "app/new_tokens.h"
 #include "app/openmp_waiting.h"
 #include "app/output_file.h"
@@ -13,6 +16,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
@@ -36,6 +40,7 @@ struct Arguments {
   std::string answers;
   int64_t max_new_tokens = 32;
   std::string batch_size = "auto";
+  std::string mask_out;
   bool json = false;
 };
 
@@ -53,6 +58,7 @@ void print_table(const evaluation::Evaluation& result) {
     fmt::print("open {:>19} {:>11.1f}% of the words recalled\n", result.open.samples, 100 * result.open.recall());
   }
   fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
+  fmt::print("{}", mask_table(result.masks));
   if (result.left_out > 0) fmt::print("{} samples left out for lack of memory\n", result.left_out);
   if (result.skipped > 0) fmt::print("{} bad samples skipped\n", result.skipped);
 }
@@ -82,12 +88,21 @@ ExitCode eval(const Arguments& arguments) {
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
   train::settle_chat_template_date(config.data, checkpoint);
   const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data));
+  std::optional<MaskOverlays> overlays;
+  if (!arguments.mask_out.empty()) {
+    if (!processor->draws_masks()) {
+      throw usage_error("--mask-out: the model of {} draws no masks; leave it out, or name a checkpoint of prs_med",
+                        arguments.checkpoint);
+    }
+    overlays.emplace(arguments.mask_out);
+  }
   const auto planned = train::plan_evaluation(config, checkpoint, *processor, device);
   const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision));
 
   std::string lines;
   auto result = evaluation::evaluate(*model, *processor, *planned.records, planned.settings,
-                                     [&lines](const evaluation::Answer& answer) {
+                                     [&](const evaluation::Answer& answer) {
+                                       if (overlays) overlays->add(planned.records->at(answer.index), answer);
                                        const bool is_closed = answer.type == evaluation::AnswerType::kClosed;
                                        lines += io::json_text(nlohmann::ordered_json{{"id", answer.id},
                                                                                      {"task", answer.task},
@@ -98,6 +113,7 @@ ExitCode eval(const Arguments& arguments) {
                                                 "\n";
                                      });
   result.skipped += planned.dropped;
+  if (overlays) spdlog::info("{}: {} written", arguments.mask_out, counted(overlays->written(), "overlay"));
   if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);
   if (arguments.json) {
     fmt::print("{}\n", result.to_json());
@@ -127,6 +143,8 @@ Action declare_eval(CLI::App& command) {
       .add_option("--batch-size", arguments->batch_size,
                   "samples that are computed at once; auto: the most that fit, up to 32 on a GPU and 16 on the CPU")
       ->capture_default_str();
+  command.add_option("--mask-out", arguments->mask_out,
+                     "folder for each sample's picture with its masks, the true ones outlined in green: ID.png");
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   return [arguments] { return eval(*arguments); };
 }

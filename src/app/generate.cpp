@@ -6,16 +6,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "app/answer_masks.h"
 #include "app/command.h"
+#include "app/mask_folder.h"
 #include "app/new_tokens.h"
 #include "app/run_device.h"
 #include "app/shown_prompt.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/engine/options.h"
 #include "vlmtrain/io/json_text.h"
@@ -47,6 +51,7 @@ struct Arguments {
   int64_t max_new_tokens = 64;
   engine::SamplingSettings sampling;
   bool use_cache = true;
+  std::string mask_out;
   bool json = false;
 };
 
@@ -149,6 +154,55 @@ models::ProcessorSettings settings_for(const Arguments& arguments, const std::fi
   return train::processor_settings(options);
 }
 
+/// Before the model is loaded.
+void check_masks(const Arguments& arguments, const models::Processor& processor, const io::Record& record) {
+  if (arguments.mask_out.empty()) return;
+  if (!processor.draws_masks()) {
+    throw usage_error("--mask-out: the model of {} draws no masks; leave it out, or name a checkpoint of prs_med",
+                      arguments.checkpoint);
+  }
+  if (record.images.empty()) {
+    throw usage_error(
+        "--mask-out: there is no picture that a mask could lie in; give one with --image, or a record of --data that "
+        "has one");
+  }
+  check_mask_folder(arguments.mask_out);
+}
+
+/// What the answer's masks are, as --json has it. Written to --mask-out where it is given; else drawn for --json only.
+nlohmann::ordered_json masks_of(const Arguments& arguments, const models::VisionLanguageModel& model,
+                                const models::Processor& processor, const io::Record& record,
+                                const data::Sample& prompt, const std::vector<int64_t>& answer, at::Device device) {
+  auto json = nlohmann::ordered_json::array();
+  const std::string& folder = arguments.mask_out;
+  const auto sample = processor.to_draw(record, prompt, answer);
+  if (!sample) {
+    if (!folder.empty()) spdlog::info("the answer has no token that stands for a mask: {} is left as it is", folder);
+    return json;
+  }
+  const std::string counted_masks = counted(sample->masks.count(), "mask");
+  if (folder.empty() && !arguments.json) {
+    spdlog::info("the answer stands for {}; --mask-out DIR draws {}", counted_masks,
+                 sample->masks.count() == 1 ? "it" : "them");
+    return json;
+  }
+  const AnswerMasks masks = draw_answer_masks(model, record, *sample, device);
+  const auto files = mask_files(folder, masks.drawn.size());
+  if (!folder.empty()) {
+    write_masks(folder, files, masks.picture, masks.drawn, true_masks(processor, record));
+    spdlog::info("{}: {} and overlay.png written", folder, counted_masks);
+  }
+  for (size_t i = 0; i < masks.drawn.size(); ++i) {
+    const at::Tensor& mask = masks.drawn[i];
+    const auto pixels = mask.sum().item<int64_t>();
+    auto& entry = json.emplace_back(nlohmann::ordered_json::object());
+    if (!folder.empty()) entry["file"] = files[i];
+    entry["pixels"] = pixels;
+    entry["share"] = static_cast<double>(pixels) / static_cast<double>(mask.numel());
+  }
+  return json;
+}
+
 ExitCode generate(const Arguments& arguments) {
   start_log(/*quiet=*/false);
   check_sampling(arguments.sampling);
@@ -157,6 +211,7 @@ ExitCode generate(const Arguments& arguments) {
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
   const auto processor = models::load_processor(checkpoint, settings_for(arguments, checkpoint));
   const io::Record record = arguments.data.empty() ? record_of(arguments) : record_of_data(arguments);
+  check_masks(arguments, *processor, record);
   if (arguments.show_prompt) {
     const bool as_prompt = arguments.data.empty();
     fmt::print("{}", arguments.json ? shown_prompt_json(*processor, record, as_prompt) + "\n"
@@ -179,17 +234,20 @@ ExitCode generate(const Arguments& arguments) {
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
-  if (arguments.json) {
-    fmt::print("{}\n", io::json_text(nlohmann::ordered_json{
-                           {"text", text},
-                           {"token_ids", answers[0]},
-                           {"prompt_tokens", prompt.tokens()},
-                           {"seconds", seconds},
-                           {"tokens_per_second", static_cast<double>(answers[0].size()) / seconds}}));
-  } else {
+  if (!arguments.json) {
     // What a model answers may be anything; into a file or a pipe it goes as it is.
     fmt::print("{}\n", isatty(STDOUT_FILENO) == 1 ? printable_lines(text) : text);
+    std::fflush(stdout);  // what is said of masks comes behind it
   }
+  nlohmann::ordered_json json{{"text", text},
+                              {"token_ids", answers[0]},
+                              {"prompt_tokens", prompt.tokens()},
+                              {"seconds", seconds},
+                              {"tokens_per_second", static_cast<double>(answers[0].size()) / seconds}};
+  if (processor->draws_masks()) {
+    json["masks"] = masks_of(arguments, *model, *processor, record, prompt, answers[0], device);
+  }
+  if (arguments.json) fmt::print("{}\n", io::json_text(json));
   return ExitCode::kDone;
 }
 
@@ -244,6 +302,8 @@ Action declare_generate(CLI::App& command) {
   command.add_option("--precision", arguments->precision, "what the model computes in")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
+  command.add_option("--mask-out", arguments->mask_out,
+                     "folder for the masks that the answer stands for: mask_1.png, … and overlay.png");
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
   return [arguments] { return generate(*arguments); };
 }

@@ -37,7 +37,7 @@ constexpr CommandEntry kCommands[] = {
     {"inspect", "say what the data of a run is, what of it cannot be used, and show what is trained on",
      declare_inspect},
     {"doctor", "say what this machine has and lacks, and whether training would start", declare_doctor},
-    {"init", "write a randomly initialised checkpoint of a preset", declare_init},
+    {"init", "write a checkpoint of a preset: random, or of parts that others trained", declare_init},
     {"eval", "loss and accuracy of a checkpoint on a data set", declare_eval},
     {"generate", "answer a question about images", declare_generate},
     {"merge", "fold a LoRA adapter into its base's weights", declare_merge},

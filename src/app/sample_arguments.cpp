@@ -9,7 +9,8 @@ void declare_sample_arguments(CLI::App& command, SampleArguments& arguments) {
     return command.add_option(flag, value, description)->take_last();
   };
   add("--images", arguments.images, "images of a sample [1; beside a video 0]");
-  add("--image-size", arguments.image_size, "their size in pixels [1024x768]");
+  add("--image-size", arguments.image_size, "their size in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
+  add("--masks", arguments.masks, "masks that a sample's answers stand for [one an image, where the model draws them]");
   add("--mix", arguments.mix, "or shares of samples by their images, such as 1:0.5,2:0.25,3:0.25")->check(not_empty());
   add("--video-frames", arguments.video_frames, "frames of a sample's video; all of them are looked at");
   add("--fps", arguments.fps, "or, with this rate, data.video_fps of them a second");

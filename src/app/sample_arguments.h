@@ -16,13 +16,14 @@ struct SampleArguments {
   std::optional<int64_t> video_frames;
   std::optional<double> fps;
   std::string video_size;
+  std::optional<int64_t> masks;
   std::optional<int64_t> text_tokens;
   std::optional<int64_t> answer_tokens;
 
   /// Whether any was given.
   bool any() const {
-    return images || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() || !mix.empty() ||
-           !video_size.empty();
+    return images || masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
+           !mix.empty() || !video_size.empty();
   }
 };
 

@@ -24,9 +24,12 @@ std::optional<Sides> read_sides(const char* flag, const std::string& text) {
   if (text.empty()) return std::nullopt;
   Sides sides;
   char rest = 0;
+  if (std::sscanf(text.c_str(), "%5ld%c", &sides.width, &rest) == 1 && sides.width >= 1) {
+    return Sides{.width = sides.width, .height = sides.width};
+  }
   if (std::sscanf(text.c_str(), "%5ldx%5ld%c", &sides.width, &sides.height, &rest) != 2 || sides.width < 1 ||
       sides.height < 1) {
-    throw usage_error("{} {}: must be WIDTHxHEIGHT in pixels, such as 1024x768", flag, text);
+    throw usage_error("{} {}: must be WIDTHxHEIGHT in pixels, such as 1024x768, or one number for both", flag, text);
   }
   return sides;
 }
@@ -50,6 +53,8 @@ models::HypotheticalSample common(const SampleArguments& arguments, const train:
   sample.image_max_pixels = config.data.image_max_pixels;
   sample.wanted_fps = config.data.video_fps;
   sample.video_max_frames = config.data.video_max_frames;
+  sample.masks = arguments.masks;
+  sample.mask_image_size = config.data.mask_image_size;
   const auto of_image = read_sides("--image-size", arguments.image_size);
   const auto of_video = read_sides("--video-size", arguments.video_size);
   if (of_image) {

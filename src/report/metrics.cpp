@@ -35,11 +35,18 @@ nlohmann::ordered_json tasks_json(const std::map<std::string, TaskMetrics>& task
   return json;
 }
 
+nlohmann::ordered_json masks_json(const MaskMetrics& masks) {
+  return {
+      {"masks", masks.masks}, {"dice", masks.dice}, {"iou", masks.iou}, {"hausdorff95", or_null(masks.hausdorff95)}};
+}
+
 nlohmann::ordered_json score_json(const EvaluationScore& score) {
-  return {{"loss", score.loss},
-          {"label_tokens", score.label_tokens},
-          {"samples", score.samples},
-          {"exact_match", or_null(score.exact_match)}};
+  nlohmann::ordered_json json{{"loss", score.loss},
+                              {"label_tokens", score.label_tokens},
+                              {"samples", score.samples},
+                              {"exact_match", or_null(score.exact_match)}};
+  if (score.masks) json["masks"] = masks_json(*score.masks);
+  return json;
 }
 
 /// The text that `change` makes of each line.
@@ -60,6 +67,7 @@ nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
   auto tasks = nlohmann::ordered_json::object();
   for (const auto& [name, score] : evaluation.tasks) tasks[name] = score_json(score);
   json["tasks"] = tasks;
+  for (const auto& [name, masks] : evaluation.structures) json["structures"][name] = masks_json(masks);
   return json;
 }
 
@@ -104,6 +112,10 @@ std::string StepMetrics::to_json_line() const {
                               {"host_bytes", host_bytes},
                               {"host_peak_bytes", host_peak_bytes},
                               {"tasks", tasks_json(tasks)}};
+  if (mask_learning_rate) json["mask_learning_rate"] = *mask_learning_rate;
+  if (loss_parts) {
+    json["loss_parts"] = {{"text", loss_parts->text}, {"mask_bce", loss_parts->bce}, {"mask_dice", loss_parts->dice}};
+  }
   if (!rank_wait_seconds.empty()) json["rank_wait_seconds"] = rank_wait_seconds;
   if (evaluation) json["evaluation"] = evaluation_json(*evaluation);
   return io::json_text(json);

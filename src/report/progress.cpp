@@ -62,14 +62,27 @@ std::string percent_text(const std::optional<double>& share) {
   return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
 }
 
+std::string dice_text(const std::optional<double>& dice) {
+  return dice ? fmt::format("{:.3f}", *dice) : "-";
+}
+
 }  // namespace
+
+EvaluationBefore evaluation_before(int64_t step, const EvaluationScore& score) {
+  return {.step = step,
+          .loss = score.loss,
+          .exact_match = score.exact_match,
+          .dice = score.masks ? std::optional(score.masks->dice) : std::nullopt};
+}
 
 std::string evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBefore>& best, BestBy by) {
   const EvaluationMetrics& evaluation = metrics.evaluation.value();
   const auto loss_text = [&](double loss) { return metrics.rehearsed ? "-" : fmt::format("{:.4g}", loss); };
   std::string comparison;
   if (best && !metrics.rehearsed) {
-    const std::string value = by == BestBy::kLoss ? loss_text(best->loss) : percent_text(best->exact_match);
+    const std::string value = by == BestBy::kLoss         ? loss_text(best->loss)
+                              : by == BestBy::kExactMatch ? percent_text(best->exact_match)
+                                                          : dice_text(best->dice);
     comparison = fmt::format(" (best {}{} at step {})", evaluation.is_best ? "so far, before " : "", value, best->step);
   }
   std::string line = fmt::format("step {}: validation loss {}", metrics.step, loss_text(evaluation.total.loss));
@@ -78,6 +91,8 @@ std::string evaluation_line(const StepMetrics& metrics, const std::optional<Eval
     line += ", exact match " + percent_text(evaluation.total.exact_match);
   }
   if (by == BestBy::kExactMatch) line += comparison;
+  if (evaluation.total.masks && !metrics.rehearsed) line += ", Dice " + dice_text(evaluation.total.masks->dice);
+  if (by == BestBy::kDice) line += comparison;
   return line + fmt::format(", {:.{}f} s", evaluation.seconds, evaluation.seconds < 10 ? 1 : 0);
 }
 

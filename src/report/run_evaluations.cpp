@@ -11,6 +11,8 @@ namespace {
 
 constexpr size_t kMostPoints = 1024;
 constexpr size_t kMostEvaluatedTasks = 200;
+constexpr size_t kMostStructures = 200;
+constexpr size_t kLongestName = 200;
 /// As many as there are curves of training by task; the others have their numbers.
 constexpr size_t kMostEvaluationCurves = 12;
 
@@ -24,7 +26,38 @@ nlohmann::json short_number(double value) {
 }  // namespace
 
 RunEvaluations::Score RunEvaluations::score_of(const nlohmann::json& values) {
-  return {number_in(values, "loss"), number_in(values, "exact_match")};
+  return {number_in(values, "loss"), number_in(values, "exact_match"), masks_of(values).dice};
+}
+
+RunEvaluations::Masks RunEvaluations::masks_of(const nlohmann::json& values) {
+  const auto found = values.find("masks");
+  if (found == values.end() || !found->is_object()) return {};
+  return {count_in(*found, "masks"), number_in(*found, "dice"), number_in(*found, "iou"),
+          number_in(*found, "hausdorff95")};
+}
+
+nlohmann::json RunEvaluations::json_of(const Masks& masks) {
+  return {{"masks", masks.masks}, {"dice", masks.dice}, {"iou", masks.iou}, {"hausdorff95", masks.hausdorff95}};
+}
+
+void RunEvaluations::add_structures(const nlohmann::json& evaluation, Point& point) {
+  for (auto& structure : structures_) structure.newest = {};
+  const auto found = evaluation.find("structures");
+  if (found == evaluation.end() || !found->is_object()) return;
+  for (const auto& [full_name, values] : found->items()) {
+    if (!values.is_object()) continue;
+    const std::string name = shortened(full_name, kLongestName);
+    auto structure = std::ranges::find(structures_, name, &Structure::name);
+    if (structure == structures_.end()) {
+      if (structures_.size() == kMostStructures) continue;
+      structure = structures_.insert(structure, Structure{.name = name});
+    }
+    structure->newest = masks_of(nlohmann::json{{"masks", values}});
+    const auto place = static_cast<size_t>(structure - structures_.begin());
+    point.structures_dice.resize(std::max(point.structures_dice.size(), place + 1),
+                                 std::numeric_limits<double>::quiet_NaN());
+    point.structures_dice[place] = structure->newest.dice;
+  }
 }
 
 /// Of a task that is not kept: the number of those that are.
@@ -52,6 +85,8 @@ void RunEvaluations::add(int64_t step, const nlohmann::json& line) {
       tasks_[place].label_tokens = count_in(values, "label_tokens");
     }
   }
+  newest_masks_ = masks_of(evaluation);
+  add_structures(evaluation, point);
   const double seconds = number_in(evaluation, "seconds");
   if (std::isfinite(seconds)) seconds_ += seconds;
   oom_splits_ += count_in(evaluation, "oom_splits");
@@ -77,6 +112,36 @@ std::vector<const RunEvaluations::Point*> RunEvaluations::points() const {
     if (place == points.end() || (*place)->step != (*extra)->step) points.insert(place, &**extra);
   }
   return points;
+}
+
+void RunEvaluations::add_masks_to(nlohmann::json& json) const {
+  const auto shown = points();
+  const auto list = [&](const auto& value_of) {
+    auto values = nlohmann::json::array();
+    for (const auto* point : shown) values.push_back(short_number(value_of(*point)));
+    return values;
+  };
+  if (std::ranges::none_of(shown, [](const Point* point) { return std::isfinite(point->total.dice); })) return;
+  json["dice"] = list([](const Point& point) { return point.total.dice; });
+  json["masks"] = json_of(newest_masks_);
+  json["newest"]["dice"] = newest_->total.dice;
+  if (best_) json["best"]["dice"] = best_->total.dice;
+
+  std::vector<size_t> order(structures_.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(order, std::greater<>(), [this](size_t place) { return structures_[place].newest.masks; });
+  auto& structures = json["structures"] = nlohmann::json::array();
+  for (const size_t place : order) {
+    auto structure = json_of(structures_[place].newest);
+    structure["name"] = structures_[place].name;
+    if (structures.size() < kMostEvaluationCurves) {
+      structure["dice_curve"] = list([place](const Point& point) {
+        return place < point.structures_dice.size() ? point.structures_dice[place]
+                                                    : std::numeric_limits<double>::quiet_NaN();
+      });
+    }
+    structures.push_back(std::move(structure));
+  }
 }
 
 nlohmann::json RunEvaluations::to_json() const {
@@ -114,15 +179,17 @@ nlohmann::json RunEvaluations::to_json() const {
     }
     tasks.push_back(std::move(task));
   }
-  return {{"count", count_},
-          {"seconds", seconds_},
-          {"oom_splits", oom_splits_},
-          {"best", best_ ? headline(*best_) : nlohmann::json()},
-          {"newest", std::move(newest)},
-          {"steps", std::move(steps)},
-          {"loss", list([](const Point& point) { return point.total.loss; })},
-          {"exact_match", list([](const Point& point) { return point.total.exact_match; })},
-          {"tasks", std::move(tasks)}};
+  nlohmann::json json{{"count", count_},
+                      {"seconds", seconds_},
+                      {"oom_splits", oom_splits_},
+                      {"best", best_ ? headline(*best_) : nlohmann::json()},
+                      {"newest", std::move(newest)},
+                      {"steps", std::move(steps)},
+                      {"loss", list([](const Point& point) { return point.total.loss; })},
+                      {"exact_match", list([](const Point& point) { return point.total.exact_match; })},
+                      {"tasks", std::move(tasks)}};
+  add_masks_to(json);
+  return json;
 }
 
 }  // namespace vlmtrain::report

@@ -21,29 +21,52 @@ class RunEvaluations {
   /// same with "seconds", "batch_size" and "samples", "steps": [of the points, ascending], "loss": […], "exact_match":
   /// […], "tasks": [{"name", "newest_loss", "newest_exact_match", and for those with the most label tokens "loss": […],
   /// "exact_match": […]}, those with the most label tokens first]}. Null where there was none.
+  ///
+  /// Where masks were drawn: "dice" in "best" and "newest", "dice": […], "masks": {"masks", "dice", "iou",
+  /// "hausdorff95"} of the newest evaluation, and "structures": [the same with "name", and for the first of them
+  /// "dice_curve": […], those with the most masks first].
   nlohmann::json to_json() const;
 
  private:
   struct Score {
     double loss = std::numeric_limits<double>::quiet_NaN();
     double exact_match = std::numeric_limits<double>::quiet_NaN();
+    double dice = std::numeric_limits<double>::quiet_NaN();
+  };
+  struct Masks {
+    int64_t masks = 0;  // 0: none
+    double dice = std::numeric_limits<double>::quiet_NaN();
+    double iou = std::numeric_limits<double>::quiet_NaN();
+    double hausdorff95 = std::numeric_limits<double>::quiet_NaN();
   };
   struct Point {
     int64_t step = 0;
     int64_t number = 0;  // from 0, of all evaluations
     Score total{};
-    std::vector<Score> tasks{};  // in the order of task_names_; those that came later are not there
+    std::vector<Score> tasks{};             // in the order of tasks_; those that came later are not there
+    std::vector<double> structures_dice{};  // in the order of structures_, the same
   };
   struct Task {
     std::string name;
     int64_t label_tokens = 0;  // of the newest evaluation that had it
   };
 
+  struct Structure {
+    std::string name;
+    Masks newest{};  // of the newest evaluation
+  };
+
   static Score score_of(const nlohmann::json& values);
+  static Masks masks_of(const nlohmann::json& values);
+  static nlohmann::json json_of(const Masks& masks);
+  void add_structures(const nlohmann::json& evaluation, Point& point);
+  void add_masks_to(nlohmann::json& json) const;
   size_t place_of(const std::string& task);
   std::vector<const Point*> points() const;
 
   std::vector<Task> tasks_;
+  std::vector<Structure> structures_;
+  Masks newest_masks_;
   std::vector<Point> kept_;
   int64_t stride_ = 1;
   std::optional<Point> best_;

@@ -29,12 +29,28 @@ bool is_picture(const std::string& uri) {
   return false;
 }
 
+/// Null where there are none.
+nlohmann::json masks_in(const nlohmann::json& line) {
+  nlohmann::json shown;
+  const auto masks = line.find("masks");
+  if (masks == line.end() || !masks->is_array()) return shown;
+  for (const auto& mask : *masks) {
+    if (shown.size() == kMostImages) break;
+    auto overlay = text_in(mask, "overlay");
+    if (!is_picture(overlay)) continue;
+    shown.push_back({{"structure", short_text(mask, "structure")},
+                     {"dice", number_in(mask, "dice")},
+                     {"overlay", std::move(overlay)}});
+  }
+  return shown;
+}
+
 }  // namespace
 
 void RunPredictions::add(const nlohmann::json& line) {
   const std::string id = text_in(line, "id");
   const std::string question = short_text(line, "question");
-  const Answer answer{count_in(line, "step"), short_text(line, "given")};
+  const Answer answer{count_in(line, "step"), short_text(line, "given"), masks_in(line)};
   const auto found = std::find_if(asked_.begin(), asked_.end(),
                                   [&](const Asked& asked) { return asked.id == id && asked.question == question; });
   if (found != asked_.end()) {
@@ -70,7 +86,10 @@ nlohmann::json RunPredictions::to_json() const {
   auto samples = nlohmann::json::array();
   for (const auto& asked : asked_) {
     auto answers = nlohmann::json::array();
-    for (const auto& answer : asked.answers) answers.push_back({{"step", answer.step}, {"given", answer.given}});
+    for (const auto& answer : asked.answers) {
+      auto& shown = answers.emplace_back(nlohmann::json{{"step", answer.step}, {"given", answer.given}});
+      if (!answer.masks.is_null()) shown["masks"] = answer.masks;
+    }
     samples.push_back({{"id", asked.id},
                        {"task", asked.task},
                        {"question", asked.question},

@@ -14,14 +14,16 @@ class RunPredictions {
  public:
   void add(const nlohmann::json& line);
 
-  /// {"samples": [{"id", "task", "question", "expected", "images", "answers": [{"step", "given"}, oldest first]}],
-  /// "left_out": samples asked before that are not shown}
+  /// {"samples": [{"id", "task", "question", "expected", "images", "answers": [{"step", "given", and where masks were
+  /// drawn "masks": [{"structure", "dice", "overlay"}]}, oldest first]}], "left_out": samples asked before that are not
+  /// shown}
   nlohmann::json to_json() const;
 
  private:
   struct Answer {
     int64_t step;
     std::string given;
+    nlohmann::json masks;  // null: none
   };
   struct Asked {
     std::string id;

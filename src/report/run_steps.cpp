@@ -22,14 +22,20 @@ constexpr size_t kMostTaskRows = 200;
 constexpr size_t kMostTasks = 2000;
 
 struct Number {
-  const char* key;
+  const char* key;  // of the curve
   bool summed = false;
+  const char* within = nullptr;  // the object that has it in the line; null: the line itself
+  const char* name = nullptr;    // there; null: the key
 };
 
 constexpr Number kNumbers[] = {{"loss"},
                                {"learning_rate"},
                                {"vision_learning_rate"},
                                {"projector_learning_rate"},
+                               {"mask_learning_rate"},
+                               {"loss_text", false, "loss_parts", "text"},
+                               {"loss_mask_bce", false, "loss_parts", "mask_bce"},
+                               {"loss_mask_dice", false, "loss_parts", "mask_dice"},
                                {"grad_norm"},
                                {"loss_scale"},
                                {"tokens_per_second"},
@@ -45,6 +51,15 @@ constexpr Number kNumbers[] = {{"loss"},
                                {"host_peak_bytes"},
                                {"foreseen_splits", true},
                                {"oom_splits", true}};
+
+/// NaN where the line has none.
+double value_in(const nlohmann::json& line, const Number& number) {
+  const char* const name = number.name != nullptr ? number.name : number.key;
+  if (number.within == nullptr) return number_in(line, name);
+  const auto found = line.find(number.within);
+  const bool is_there = found != line.end() && found->is_object();
+  return is_there ? number_in(*found, name) : std::numeric_limits<double>::quiet_NaN();
+}
 
 double mean(const std::deque<double>& values) {
   double sum = 0;
@@ -88,7 +103,7 @@ void RunSteps::add(const nlohmann::json& line) {
   if (step <= last_step_ || step > (int64_t{1} << 50)) return;  // not a line of this run
   const size_t stretch = stretch_of(step);
   static_assert(std::size(kNumbers) <= kMostNumbers);
-  for (size_t i = 0; i < std::size(kNumbers); ++i) numbers_[i].add(stretch, number_in(line, kNumbers[i].key));
+  for (size_t i = 0; i < std::size(kNumbers); ++i) numbers_[i].add(stretch, value_in(line, kNumbers[i]));
   const double seconds = number_in(line, "step_seconds");
   if (seconds > 0) specials_[kDataWaitShare].add(stretch, number_in(line, "data_wait_seconds") / seconds, seconds);
   const auto skipped = line.find("skipped");

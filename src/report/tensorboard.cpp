@@ -85,6 +85,12 @@ void TensorBoard::step(const StepMetrics& metrics) {
                                        {"incidents/micro_batches", static_cast<double>(metrics.micro_batches)}};
   if (metrics.vision_learning_rate) values["train/vision_learning_rate"] = *metrics.vision_learning_rate;
   if (metrics.projector_learning_rate) values["train/projector_learning_rate"] = *metrics.projector_learning_rate;
+  if (metrics.mask_learning_rate) values["train/mask_learning_rate"] = *metrics.mask_learning_rate;
+  if (metrics.loss_parts) {
+    values["train/loss_text"] = metrics.loss_parts->text;
+    values["train/loss_mask_bce"] = metrics.loss_parts->bce;
+    values["train/loss_mask_dice"] = metrics.loss_parts->dice;
+  }
   if (metrics.loss_scale) values["train/loss_scale"] = *metrics.loss_scale;
   if (metrics.reserved_peak_bytes > 0) {
     values["memory/allocated_peak_gb"] = gigabytes(metrics.allocated_peak_bytes);
@@ -112,9 +118,14 @@ void TensorBoard::evaluation(int64_t step, const EvaluationMetrics& evaluation) 
   const auto add = [&](const std::string& folder, const EvaluationScore& score) {
     values[folder + "loss"] = score.loss;
     if (score.exact_match) values[folder + "exact_match"] = *score.exact_match;
+    if (!score.masks) return;
+    values[folder + "dice"] = score.masks->dice;
+    values[folder + "iou"] = score.masks->iou;
+    if (score.masks->hausdorff95) values[folder + "hausdorff95"] = *score.masks->hausdorff95;
   };
   add("eval/", evaluation.total);
   for (const auto& [name, score] : evaluation.tasks) add("eval/tasks/" + name + "/", score);
+  for (const auto& [name, masks] : evaluation.structures) values["eval/structures/" + name + "/dice"] = masks.dice;
   scalars(step, values);
   if (!evaluation.is_best) return;
   StepMetrics evaluated;
@@ -128,12 +139,13 @@ void TensorBoard::prediction(const Prediction& prediction) {
   text(prediction.step, tag,
        fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n", block(prediction.question),
                    block(prediction.expected), block(prediction.given)));
-  for (size_t i = 0; i < prediction.images.size(); ++i) {
-    const std::string& uri = prediction.images[i];
+  const auto show = [&](const std::string& uri, const char* what, size_t number) {
     const std::string bytes = base64_decoded(uri.substr(uri.find(',') + 1));
     const at::Tensor picture = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
-    image(prediction.step, fmt::format("{}/image {}", tag, i + 1), bytes, {picture.size(1), picture.size(2)});
-  }
+    image(prediction.step, fmt::format("{}/{} {}", tag, what, number), bytes, {picture.size(1), picture.size(2)});
+  };
+  for (size_t i = 0; i < prediction.images.size(); ++i) show(prediction.images[i], "image", i + 1);
+  for (size_t i = 0; i < prediction.masks.size(); ++i) show(prediction.masks[i].overlay, "mask", i + 1);
 }
 
 }  // namespace vlmtrain::report

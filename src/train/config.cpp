@@ -28,6 +28,9 @@ void declare(OptionTable& table, ModelOptions& options) {
   table.add("model.freeze_language_model", options.freeze_language_model,
             "The language model's weights stay as they are, embeddings and output included; with LoRA it gets no "
             "adapters.");
+  table.add("model.freeze_mask_encoder", options.freeze_mask_encoder,
+            "Of a model that draws masks: the weights of the encoder of their pictures stay as they are. What decodes "
+            "masks is always trained, with LoRA too (docs/masks.md).");
   table.add("model.allow_missing", options.allow_missing,
             "Modules or tensors that the checkpoint may lack, by names of their path (`multi_modal_projector`); they "
             "start at random values, and the log names them. Else what is missing is an error.");
@@ -77,8 +80,8 @@ void declare(OptionTable& table, LoraOptions& options) {
             "Trains the length of each row of the adapted weight as well (weight-decomposed LoRA, DoRA).");
 }
 
-const std::vector<std::pair<std::string, BestMetric>> kMetrics{{"loss", BestMetric::kLoss},
-                                                               {"exact_match", BestMetric::kExactMatch}};
+const std::vector<std::pair<std::string, BestMetric>> kMetrics{
+    {"loss", BestMetric::kLoss}, {"exact_match", BestMetric::kExactMatch}, {"dice", BestMetric::kDice}};
 
 void declare(OptionTable& table, EvaluationOptions& options) {
   constexpr int64_t kLongestAnswer = 10'000'000;
@@ -98,7 +101,8 @@ void declare(OptionTable& table, EvaluationOptions& options) {
             "Samples that an evaluation computes at once. `auto`: the most that fit, which is planned.",
             std::optional{unless_auto(between<int64_t>(1, kMostSamplesAtOnce))});
   table.add_choice("training.best_metric", options.best_metric, kMetrics,
-                   "What the best checkpoint is best by: the lowest loss, or the largest share of exact answers.");
+                   "What the best checkpoint is best by: the lowest loss, the largest share of exact answers, or the "
+                   "largest Dice of the masks, of a model that draws some.");
   table.add("training.early_stopping_patience", options.patience,
             "The run ends, well, after so many evaluations in a row without improvement. 0: never.",
             std::optional{at_least<int64_t>(0)});

@@ -24,13 +24,30 @@ nlohmann::ordered_json basis_of(const Config& config, const EvaluationSet& set) 
 /// Of the metric; nothing where there is none, or it is not finite.
 std::optional<double> value_of(BestMetric metric, const report::EvaluationScore& score) {
   if (!std::isfinite(score.loss)) return std::nullopt;  // right answers or not, such a model has no weights
-  const auto value = metric == BestMetric::kLoss ? std::optional(score.loss) : score.exact_match;
+  const auto value = [&]() -> std::optional<double> {
+    switch (metric) {
+      case BestMetric::kExactMatch:
+        return score.exact_match;
+      case BestMetric::kDice:
+        return score.masks ? std::optional(score.masks->dice) : std::nullopt;
+      case BestMetric::kLoss:
+        break;
+    }
+    return score.loss;
+  }();
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 std::string words_of(BestMetric metric, double value) {
-  return metric == BestMetric::kLoss ? fmt::format("loss {:.4f}", value)
-                                     : fmt::format("exact match {:.1f} %", 100 * value);
+  switch (metric) {
+    case BestMetric::kExactMatch:
+      return fmt::format("exact match {:.1f} %", 100 * value);
+    case BestMetric::kDice:
+      return fmt::format("Dice {:.4f}", value);
+    case BestMetric::kLoss:
+      break;
+  }
+  return fmt::format("loss {:.4f}", value);
 }
 
 }  // namespace

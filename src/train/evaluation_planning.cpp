@@ -7,7 +7,7 @@ int64_t largest_sample(const std::vector<planner::SampleBatch>& candidates) {
   for (const auto& batch : candidates) {
     const data::SampleShape& shape = batch.shapes.front();
     constexpr int64_t kBytesPerToken = 32;
-    most = std::max(most, shape.pixel_rows * shape.row.bytes() + kBytesPerToken * shape.tokens);
+    most = std::max(most, shape.pixel_rows * shape.row.bytes() + kBytesPerToken * shape.tokens + shape.mask_bytes());
   }
   return most;
 }

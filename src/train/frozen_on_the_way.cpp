@@ -19,7 +19,8 @@ struct Part {
 constexpr Part kParts[] = {
     {"model.freeze_vision_tower", nn::Component::kVisionTower, &models::FrozenParts::vision_tower},
     {"model.freeze_projector", nn::Component::kProjector, &models::FrozenParts::projector},
-    {"model.freeze_language_model", nn::Component::kLanguageModel, &models::FrozenParts::language_model}};
+    {"model.freeze_language_model", nn::Component::kLanguageModel, &models::FrozenParts::language_model},
+    {"model.freeze_mask_encoder", nn::Component::kMaskEncoder, &models::FrozenParts::mask_encoder}};
 
 /// That a run can train, as it is set up.
 std::vector<nn::Parameter> parameters_of(const models::VisionLanguageModel& model, nn::Component component) {

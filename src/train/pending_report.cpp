@@ -8,7 +8,7 @@
 namespace vlmtrain::train {
 
 PendingReport::PendingReport(const PlannedStep& step, const DoneStep& done,
-                             std::shared_ptr<const engine::CrossEntropy> objective, at::Device device)
+                             std::shared_ptr<const engine::Objective> objective, at::Device device)
     : numbers_(done.result.numbers),
       has_loss_scale_(done.result.loss_scale.defined()),
       task_counts_(done.result.tasks),
@@ -43,7 +43,11 @@ void PendingReport::read() {
   report.metrics.grad_norm = values[1];
   report.metrics.skipped = values[2] != 0;
   if (has_loss_scale_) report.metrics.loss_scale = values[3];
-  tasks = objective_->metrics(std::span(values).subspan(engine::StepResult::kNumbers), task_counts_).tasks;
+  const auto metrics = objective_->metrics(std::span(values).subspan(engine::StepResult::kNumbers), task_counts_);
+  tasks = metrics.tasks;
+  if (const auto& masks = metrics.masks) {
+    report.metrics.loss_parts = report::LossParts{.text = masks->text, .bce = masks->bce, .dice = masks->dice};
+  }
 }
 
 }  // namespace vlmtrain::train

@@ -7,7 +7,7 @@
 #include "train/oom_guard.h"
 #include "train/step_plan.h"
 #include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/engine/cross_entropy.h"
+#include "vlmtrain/engine/objective.h"
 
 namespace vlmtrain::train {
 
@@ -15,7 +15,7 @@ namespace vlmtrain::train {
 class PendingReport {
  public:
   /// The host's memory is asked for here. `objective`: that the step was done with.
-  PendingReport(const PlannedStep& step, const DoneStep& done, std::shared_ptr<const engine::CrossEntropy> objective,
+  PendingReport(const PlannedStep& step, const DoneStep& done, std::shared_ptr<const engine::Objective> objective,
                 at::Device device);
 
   /// Waits for the device; the report is complete then.
@@ -24,13 +24,13 @@ class PendingReport {
   StepReport report;
   /// By task, once read; empty where tasks are not told apart.
   std::vector<engine::TaskResult> tasks;
-  const std::vector<double>& task_weights() const { return objective_->tasks().weights; }
+  std::vector<double> task_weights() const { return objective_->task_weights(); }
 
  private:
   engine::AsyncScalars numbers_;
   bool has_loss_scale_;
   std::vector<engine::TaskCounts> task_counts_;
-  std::shared_ptr<const engine::CrossEntropy> objective_;
+  std::shared_ptr<const engine::Objective> objective_;
 };
 
 }  // namespace vlmtrain::train

@@ -5,6 +5,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/data/drawn_steps.h"
+#include "vlmtrain/models/mask_families.h"
 #include "vlmtrain/planner/drawn_steps.h"
 #include "vlmtrain/planner/worst_case.h"
 #include "vlmtrain/train/setup.h"
@@ -26,6 +27,11 @@ double samples_per_pack(const data::DrawOrder& order) {
 
 }  // namespace
 
+std::optional<engine::MaskLossWeights> mask_losses(const Config& config) {
+  if (!models::draws_masks(config.model.path)) return std::nullopt;
+  return config.training.mask_losses;
+}
+
 planner::Job job_of(const Config& config, const engine::TaskSettings& tasks) {
   return {.model = config.model.path,
           .precision = config.training.precision,
@@ -33,7 +39,7 @@ planner::Job job_of(const Config& config, const engine::TaskSettings& tasks) {
           .lora = lora_settings(config),
           .quantization = quantization(config),
           .optimizer = adamw_settings(config.training),
-          .objective = {.tasks = tasks},
+          .objective = {.tasks = tasks, .masks = mask_losses(config)},
           .sharding = config.distributed.sharding.value_or(engine::Sharding::kNone)};
 }
 

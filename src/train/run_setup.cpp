@@ -69,7 +69,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& rank
   make_order(config, outlines);
   if (resumed) restore_ledger(config);
   settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json");
-  tasks.emplace(config.training.balance, data::Tasks(outlines, *records));
+  tasks.emplace(config.training.balance, data::Tasks(outlines, *records), mask_losses(config));
   settle_steps(config);
   if (config.evaluation.are_wanted()) look_at_evaluated(config);
   planner::Job job = job_of(config, tasks->initial_settings());
@@ -181,6 +181,7 @@ bool RunSetup::has_other_course() const {
   static constexpr std::string_view kKeys[] = {"training.learning_rate",
                                                "training.vision_learning_rate",
                                                "training.projector_learning_rate",
+                                               "training.mask_learning_rate",
                                                "training.warmup_ratio",
                                                "training.lr_scheduler",
                                                "training.schedule_from",

@@ -8,6 +8,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/image/decode.h"
 #include "vlmtrain/memory/shortage.h"
 #include "vlmtrain/report/run_lines.h"
 
@@ -16,6 +17,25 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr int64_t kMostNewTokens = 64;
+/// As many as the report shows of an answer.
+constexpr size_t kMostMasks = 6;
+
+std::vector<report::PredictedMask> overlays_of(const io::Record& record,
+                                               const std::vector<evaluation::DrawnMask>& masks) {
+  std::vector<report::PredictedMask> overlays;
+  for (const auto& mask : masks) {
+    if (overlays.size() == kMostMasks) break;
+    try {
+      const at::Tensor picture = image::decode_image(record.images.at(static_cast<size_t>(mask.image)));
+      overlays.push_back({.structure = mask.structure,
+                          .dice = mask.dice,
+                          .overlay = report::overlay_data_uri(picture, mask.drawn, mask.truth)});
+    } catch (const std::exception&) {
+      continue;  // the report then shows the words alone
+    }
+  }
+  return overlays;
+}
 
 }  // namespace
 
@@ -97,7 +117,8 @@ bool SamplePredictions::answer_next(int64_t step) {
                            .question = answer.question,
                            .expected = answer.expected,
                            .given = answer.given,
-                           .images = thumbnails(record)});
+                           .images = thumbnails(record),
+                           .masks = overlays_of(record, answer.masks)});
   };
   answered_step_ = step;
   const auto start = Clock::now();

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "train/batch_scaling.h"
 #include "train/new_weights.h"
@@ -13,6 +14,7 @@
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/mask_families.h"
 #include "vlmtrain/planner/host_plan.h"
 
 namespace vlmtrain::train {
@@ -63,6 +65,12 @@ void check_evaluation(const Config& config) {
     throw usage_error(
         "training.best_metric: is exact_match, which needs answers, but training.eval_answers is false; take "
         "training.best_metric=loss, or set training.eval_answers to true");
+  }
+  if (evaluation.best_metric == BestMetric::kDice && !models::draws_masks(config.model.path)) {
+    throw usage_error(
+        "training.best_metric: is dice, which is that of masks, but the model of model.path={} draws none; take "
+        "training.best_metric=loss or exact_match",
+        config.model.path);
   }
 }
 
@@ -125,6 +133,8 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
           .image_max_pixels = data.image_max_pixels,
           .video_fps = data.video_fps,
           .video_max_frames = data.video_max_frames,
+          .augment = data::augment_settings(data),
+          .mask_image_size = data.mask_image_size,
           .chat_template = data.chat_template,
           .chat_template_date = data.chat_template_date == "auto" ? "" : data.chat_template_date,
           .template_folder = adapter};
@@ -172,6 +182,7 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
     auto settings =
         models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter);
     settings.dropout = options.dropout;
+    if (config.model.freeze_mask_encoder) settings.left_out.push_back(nn::Component::kMaskEncoder);
     return settings;
   }
   if (options.target_modules.empty()) {
@@ -181,13 +192,17 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
   if (config.model.freeze_vision_tower) left_out.push_back(nn::Component::kVisionTower);
   if (config.model.freeze_projector) left_out.push_back(nn::Component::kProjector);
   if (config.model.freeze_language_model) left_out.push_back(nn::Component::kLanguageModel);
+  if (config.model.freeze_mask_encoder) left_out.push_back(nn::Component::kMaskEncoder);
+  auto modules_to_save = options.modules_to_save;
+  std::ranges::copy(models::trained_beside_adapters(config.model.path, frozen_parts(config.model)),
+                    std::back_inserter(modules_to_save));
   return nn::LoraSettings{.rank = options.rank,
                           .alpha = options.alpha,
                           .dropout = options.dropout,
                           .use_rslora = options.use_rslora,
                           .use_dora = options.use_dora,
                           .target_modules = options.target_modules,
-                          .modules_to_save = options.modules_to_save,
+                          .modules_to_save = modules_to_save,
                           .left_out = left_out};
 }
 
@@ -217,7 +232,8 @@ std::optional<at::ScalarType> saved_dtype(const OutputOptions& options) {
 }
 
 models::FrozenParts frozen_parts(const ModelOptions& options) {
-  return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model};
+  return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model,
+          options.freeze_mask_encoder};
 }
 
 namespace {
@@ -300,7 +316,8 @@ engine::LearningRates learning_rates(const engine::TrainingOptions& options, dou
   const double factor = schedule_factor * reference_factor(options);
   return {.vision_tower = factor * options.vision_learning_rate.value_or(options.learning_rate),
           .projector = factor * options.projector_learning_rate.value_or(options.learning_rate),
-          .language_model = factor * options.learning_rate};
+          .language_model = factor * options.learning_rate,
+          .masks = factor * options.mask_learning_rate.value_or(options.learning_rate)};
 }
 
 }  // namespace vlmtrain::train

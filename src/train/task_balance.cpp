@@ -73,8 +73,9 @@ engine::TaskSettings task_settings(const engine::BalanceOptions& options, const 
           .resolve_conflicts = options.gradient_conflicts == engine::GradientConflicts::kPcGrad};
 }
 
-TaskBalance::TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks)
-    : tasks_(tasks), settings_(task_settings(options, tasks)) {
+TaskBalance::TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks,
+                         std::optional<engine::MaskLossWeights> masks)
+    : tasks_(tasks), settings_(task_settings(options, tasks)), masks_(masks) {
   if (settings_.gradient_norms) {
     gradnorm_.emplace(tasks.count(), engine::GradNormSettings{.alpha = options.gradnorm_alpha,
                                                               .learning_rate = options.gradnorm_learning_rate});
@@ -89,13 +90,13 @@ engine::CutRule TaskBalance::cut_rule(const std::vector<data::Sample>& samples) 
   return engine::CrossEntropy(settings_).cut_rule(samples);
 }
 
-std::shared_ptr<const engine::CrossEntropy> TaskBalance::objective(int64_t step, uint64_t step_seed) {
+std::shared_ptr<const engine::Objective> TaskBalance::objective(int64_t step, uint64_t step_seed) {
   for (; !observations_.empty() && observations_.front().step <= step - 2; observations_.pop_front()) {
     gradnorm_->update(observations_.front().results, observations_.front().weights);
   }
   if (gradnorm_) settings_.weights = gradnorm_->weights();
   settings_.seed = step_seed;
-  return std::make_shared<const engine::CrossEntropy>(settings_);
+  return engine::make_objective({.tasks = settings_, .masks = masks_});
 }
 
 void TaskBalance::learn(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,

@@ -25,7 +25,9 @@ engine::TaskSettings task_settings(const engine::BalanceOptions& options, const 
 /// all steps but the one before it, whose numbers have not reached the host when it begins on a GPU.
 class TaskBalance {
  public:
-  TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks);
+  /// `masks`: as engine::ObjectiveSettings's.
+  TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks,
+              std::optional<engine::MaskLossWeights> masks = std::nullopt);
 
   /// Numbers the samples of a step.
   void number(std::vector<data::Sample>& samples) const;
@@ -36,7 +38,7 @@ class TaskBalance {
   engine::CutRule cut_rule(const std::vector<data::Sample>& samples) const;
 
   /// Of a step, from 1. REQUIRES: learn() has been told of all but at most one step before it.
-  std::shared_ptr<const engine::CrossEntropy> objective(int64_t step, uint64_t step_seed);
+  std::shared_ptr<const engine::Objective> objective(int64_t step, uint64_t step_seed);
 
   /// Takes note of a step that is done, in order, and enters its tasks into `metrics`. `weights`: that it was done
   /// with.
@@ -63,6 +65,7 @@ class TaskBalance {
 
   data::Tasks tasks_;
   engine::TaskSettings settings_;
+  std::optional<engine::MaskLossWeights> masks_;
   std::optional<engine::GradNorm> gradnorm_;
   std::deque<Observation> observations_;
 };

@@ -63,6 +63,18 @@ std::string reason_of(const std::exception& error) {
   return dynamic_cast<const c10::Error*>(&error) == nullptr ? error.what() : first_line(error.what());
 }
 
+report::BestBy compared_by(BestMetric metric) {
+  switch (metric) {
+    case BestMetric::kExactMatch:
+      return report::BestBy::kExactMatch;
+    case BestMetric::kDice:
+      return report::BestBy::kDice;
+    case BestMetric::kLoss:
+      break;
+  }
+  return report::BestBy::kLoss;
+}
+
 /// One run, from its data set to its last checkpoint.
 class Trainer {
  public:
@@ -179,9 +191,7 @@ class Trainer {
       predictions_.emplace(*records, config_.output.sample_predictions, *run_.model, *run_.processor, device_,
                            config_.output.sample_predictions_share, run_.folder, callbacks_);
     }
-    callbacks_.add(std::make_unique<ProgressBar>(
-        run_.total_steps, quiet,
-        config_.evaluation.best_metric == BestMetric::kLoss ? report::BestBy::kLoss : report::BestBy::kExactMatch));
+    callbacks_.add(std::make_unique<ProgressBar>(run_.total_steps, quiet, compared_by(config_.evaluation.best_metric)));
     if (config_.output.tensorboard && !is_rehearsal()) {
       callbacks_.add(std::make_unique<TensorBoardEvents>(run_.folder, done));
     }
@@ -357,7 +367,7 @@ class Trainer {
   }
 
   void take_note(const PlannedStep& step, const DoneStep& done,
-                 const std::shared_ptr<const engine::CrossEntropy>& objective) {
+                 const std::shared_ptr<const engine::Objective>& objective) {
     const double epochs_before = epochs_.at(run_.state.cursor);
     ++run_.state.step;
     run_.state.cursor = step.batch.next;
@@ -381,6 +391,7 @@ class Trainer {
     metrics.learning_rate = rates_.language_model;
     if (trains_vision_tower_) metrics.vision_learning_rate = rates_.vision_tower;
     if (trains_projector_) metrics.projector_learning_rate = rates_.projector;
+    if (run_.model->draws_masks()) metrics.mask_learning_rate = rates_.masks;
     if (run_.plan) {
       const auto& predicted = step.plan.peaks ? *step.plan.peaks : run_.plan->peaks();
       metrics.predicted_allocated_peak_bytes = predicted.allocated_bytes;

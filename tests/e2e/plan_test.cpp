@@ -518,7 +518,7 @@ TEST_F(PlanCommandTest, SamplesThatAreNone) {
   };
   refused({"--images", "-1"}, {"-1 images"});
   refused({"--images", "many"}, {"--images", "many"});
-  refused({"--image-size", "10"}, {"--image-size 10", "WIDTHxHEIGHT"});
+  refused({"--image-size", "10x"}, {"--image-size 10x", "WIDTHxHEIGHT"});
   refused({"--image-size", "0x10"}, {"--image-size 0x10"});
   refused({"--image-size", "10x10x10"}, {"--image-size 10x10x10"});
   refused({"--text-tokens", "0"}, {"0 text tokens"});
@@ -533,7 +533,7 @@ TEST_F(PlanCommandTest, SamplesThatAreNone) {
   refused({"--fps", "8"}, {"--fps", "--video-frames 32"});
   refused({"--video-size", "8x8"}, {"--video-size", "--video-frames 32"});
   refused({"--video-frames", "8", "--fps", "0"}, {"--fps 0"});
-  refused({"--video-frames", "8", "--video-size", "8"}, {"--video-size 8", "WIDTHxHEIGHT"});
+  refused({"--video-frames", "8", "--video-size", "8x"}, {"--video-size 8x", "WIDTHxHEIGHT"});
   refused({"--text-tokens", "64", "--answer-tokens", "64"}, {"64 label tokens of 64 text tokens"});
 }
 

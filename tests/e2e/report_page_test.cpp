@@ -181,6 +181,47 @@ TEST_F(ReportPageTest, ShowsARunThatOverfits) {
   }
 }
 
+TEST_F(ReportPageTest, ShowsMasks) {
+  const RunFolder& run = run_folder();
+  std::string lines;
+  for (int64_t step = 1; step <= 20; ++step) {
+    report::StepMetrics metrics = RunFolder::example_step(step, 20);
+    metrics.mask_learning_rate = 1e-3;
+    metrics.loss_parts = report::LossParts{.text = 1, .bce = 0.5, .dice = 0.25};
+    if (step % 10 == 0) {
+      metrics.evaluation = RunFolder::example_evaluation(0.5);
+      metrics.evaluation->is_best = step == 20;
+      metrics.evaluation->total.masks = report::MaskMetrics{.masks = 9, .dice = 0.8731, .iou = 0.75};
+      metrics.evaluation->structures["<b>liver"] = {.masks = 9, .dice = 0.8731, .iou = 0.75, .hausdorff95 = 3.125};
+    }
+    lines += metrics.to_json_line() + "\n";
+  }
+  run.append("metrics.jsonl", lines);
+  const std::string pixel =
+      "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNgAAAAAgAB"
+      "SK+kcQAAAABJRU5ErkJggg==";
+  run.append_prediction({.step = 20,
+                         .id = "s",
+                         .question = "Segment.",
+                         .expected = "<SEG>",
+                         .given = "<SEG>",
+                         .masks = {{.structure = "<i>liver", .dice = 0.9, .overlay = pixel}}});
+  const std::string dom = opened();
+  const std::map<std::string, int> points = points_of(dom);
+  EXPECT_EQ(points.at("Loss by part"), 3 * 20);
+  EXPECT_EQ(points.at("Dice"), 2 * 2) << "of all masks, and of those of the liver";
+  EXPECT_EQ(points.at("Learning rate"), 2 * 20) << "masks learn at a rate of their own";
+  EXPECT_THAT(shown(dom), HasSubstr("exact match 25 %, Dice 0.873"));
+  EXPECT_THAT(section(dom, "masks"),
+              HasSubstr("&lt;b&gt;liver</td><td>9</td><td>0.873</td><td>0.750</td><td>3.13</td>"));
+  EXPECT_THAT(section(dom, "masks"), HasSubstr("<td>all</td><td>9</td><td>0.873</td><td>0.750</td><td>–</td>"));
+  EXPECT_THAT(section(dom, "predictions"), HasSubstr("<img src=\"" + pixel));
+  EXPECT_THAT(section(dom, "predictions"), HasSubstr("<figcaption>&lt;i&gt;liver, Dice 0.900</figcaption>"));
+  EXPECT_THAT(shown(dom), Not(HasSubstr("NaN")));
+  EXPECT_THAT(shown(dom), Not(HasSubstr("undefined")));
+  EXPECT_EQ(told(dom, "width"), "true") << "nothing is wider than the window";
+}
+
 TEST_F(ReportPageTest, ARunningPageReadsItsFileAgain) {
   run_folder().append_steps(1, 5, 10);
   const std::string dom = opened(480);

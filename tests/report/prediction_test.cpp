@@ -3,8 +3,11 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sub.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include <array>
 
 #include "report/base64.h"
 #include "vlmtrain/base/error.h"
@@ -48,6 +51,32 @@ TEST(PredictionTest, IsOneLineOfJson) {
   EXPECT_EQ(prediction.to_json_line(),
             R"({"step":3,"id":"a","task":"count","question":"How many?\n","expected":"2","given":"</script>",)"
             R"("images":["data:x"]})");
+}
+
+TEST(PredictionTest, MasksAreThereWhereSomeWereDrawn) {
+  Prediction prediction{.step = 3, .id = "a"};
+  EXPECT_FALSE(nlohmann::json::parse(prediction.to_json_line()).contains("masks"));
+  prediction.masks = {{.structure = "liver", .dice = 0.5, .overlay = "data:x"}};
+  EXPECT_EQ(nlohmann::json::parse(prediction.to_json_line())["masks"].dump(),
+            R"([{"dice":0.5,"overlay":"data:x","structure":"liver"}])");
+}
+
+TEST(OverlayTest, IsSmallWithTheMaskFilledAndTheTruthOutlined) {
+  const at::Tensor picture = at::full({3, 400, 800}, 100, at::kByte);
+  at::Tensor drawn = at::zeros({400, 800}, at::kByte), truth = at::zeros({400, 800}, at::kByte);
+  drawn.narrow(1, 0, 300).fill_(1);
+  truth.narrow(1, 400, 400).fill_(1);
+  const at::Tensor overlay = decoded(overlay_data_uri(picture, drawn, truth));
+  ASSERT_EQ(overlay.sizes(), (std::vector<int64_t>{3, 120, kOverlayPixels}));
+  const auto near = [&](int64_t y, int64_t x, std::array<int, 3> colour) {
+    for (int64_t channel = 0; channel < 3; ++channel) {
+      EXPECT_NEAR(overlay[channel][y][x].item<int>(), colour[static_cast<size_t>(channel)], 12) << y << ' ' << x;
+    }
+  };
+  near(60, 40, {162, 116, 60});
+  near(60, 100, {100, 100, 100});
+  near(60, 180, {100, 100, 100});
+  EXPECT_GT(overlay[1][60][239].item<int>(), overlay[0][60][239].item<int>() + 60) << "green at the edge";
 }
 
 TEST(ThumbnailTest, LongestSideIsBounded) {

@@ -165,6 +165,20 @@ TEST(EvaluationLineTest, SaysWhatTheModelIsWorthAndWhichWasBest) {
   EXPECT_EQ(evaluation_line(metrics, before), "step 200: validation loss -, 0.2 s") << "a virtual card has no values";
 }
 
+TEST(EvaluationLineTest, SaysTheDiceOfMasks) {
+  StepMetrics metrics = metrics_of(200);
+  metrics.evaluation = EvaluationMetrics{
+      .total = {.loss = 1.25, .exact_match = 0.5, .masks = MaskMetrics{.masks = 4, .dice = 0.8731}}, .is_best = true};
+  EXPECT_EQ(evaluation_line(metrics), "step 200: validation loss 1.25, exact match 50.0 %, Dice 0.873, 0.0 s");
+  const EvaluationBefore before{.step = 100, .loss = 1, .dice = 0.75};
+  EXPECT_EQ(evaluation_line(metrics, before, BestBy::kDice),
+            "step 200: validation loss 1.25, exact match 50.0 %, Dice 0.873 (best so far, before 0.750 at step 100), "
+            "0.0 s");
+  EXPECT_EQ(evaluation_before(200, metrics.evaluation->total).dice, 0.8731);
+  metrics.rehearsed = true;
+  EXPECT_EQ(evaluation_line(metrics, before, BestBy::kDice), "step 200: validation loss -, 0.0 s");
+}
+
 TEST(TimeLeftTest, FollowsTheLastSteps) {
   TimeLeft left;
   std::chrono::steady_clock::time_point now{};

@@ -333,6 +333,84 @@ TEST(RunReportTest, AnswersOfASampleStandTogether) {
   EXPECT_THAT(steps, testing::ElementsAre(0, 3, 4, 5)) << "the first and the newest";
 }
 
+TEST(RunReportTest, MasksStandBesideTheirAnswers) {
+  const RunFolder run;
+  run.append_steps(1, 2, 2);
+  const std::string picture = "data:image/jpeg;base64,AAAA";
+  run.append_prediction({.step = 1, .id = "a", .given = "none"});
+  Prediction prediction{.step = 2, .id = "a", .given = "<SEG>"};
+  prediction.masks = {{.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = "http://elsewhere/x.png"},
+                      {.overlay = "data:image/jpeg;base64," + std::string(300'000, 'A')}};
+  for (int i = 0; i < 10; ++i) {
+    prediction.masks.push_back({.structure = std::string(5000, 'x'), .dice = 0.5, .overlay = picture});
+  }
+  run.append_prediction(prediction);
+  run.append("predictions.jsonl", R"({"step":3,"id":"a","masks":7})"
+                                  "\n"
+                                  R"({"step":4,"id":"a","masks":[1,{}]})"
+                                  "\n");
+  const auto answers = data_of(run)["predictions"]["samples"][0]["answers"];
+  ASSERT_EQ(answers.size(), 4u);
+  EXPECT_FALSE(answers[0].contains("masks"));
+  ASSERT_EQ(answers[1]["masks"].size(), 6u) << "as many as pictures of a sample";
+  EXPECT_EQ(answers[1]["masks"][0]["overlay"], picture) << "nothing is loaded, nothing is huge";
+  EXPECT_EQ(answers[1]["masks"][0]["dice"], 0.5);
+  EXPECT_LT(answers[1]["masks"][0]["structure"].get<std::string>().size(), 2010u);
+  EXPECT_FALSE(answers[3].contains("masks"));
+}
+
+TEST(RunReportTest, MasksOfEvaluationsAreCurvesAndATable) {
+  const RunFolder run;
+  for (int64_t step = 1; step <= 3; ++step) {
+    StepMetrics metrics = RunFolder::example_step(step, 3);
+    metrics.mask_learning_rate = 1e-3;
+    metrics.loss_parts = LossParts{.text = 1, .bce = 0.5, .dice = 0.25 * static_cast<double>(step)};
+    if (step != 2) {
+      metrics.evaluation = RunFolder::example_evaluation(0.5);
+      metrics.evaluation->is_best = step == 1;
+      metrics.evaluation->total.masks = MaskMetrics{.masks = 9, .dice = 0.25 * static_cast<double>(step), .iou = 0.2};
+      metrics.evaluation->structures[step == 1 ? "bone" : "</script>liver"] = {.masks = 1, .dice = 0.5};
+      metrics.evaluation->structures["kidney"] = {
+          .masks = 8, .dice = 0.125 * static_cast<double>(step), .iou = 0.25, .hausdorff95 = 3};
+    }
+    run.append("metrics.jsonl", metrics.to_json_line() + "\n");
+  }
+  const auto data = data_of(run);
+  EXPECT_EQ(data["curves"]["loss_mask_dice"]["mean"].dump(), "[0.25,0.5,0.75]");
+  EXPECT_EQ(data["curves"]["loss_text"]["mean"][0], 1);
+  EXPECT_EQ(data["curves"]["mask_learning_rate"]["mean"][0], 1e-3);
+  const auto& evaluations = data["evaluations"];
+  EXPECT_EQ(evaluations["dice"].dump(), "[0.25,0.75]");
+  EXPECT_EQ(evaluations["best"]["dice"], 0.25);
+  EXPECT_EQ(evaluations["newest"]["dice"], 0.75);
+  EXPECT_EQ(evaluations["masks"].dump(), R"({"dice":0.75,"hausdorff95":null,"iou":0.2,"masks":9})");
+  const auto& structures = evaluations["structures"];
+  ASSERT_EQ(structures.size(), 3u);
+  EXPECT_EQ(structures[0]["name"], "kidney") << "it has the most masks";
+  EXPECT_EQ(structures[0]["dice_curve"].dump(), "[0.125,0.375]");
+  EXPECT_EQ(structures[0]["hausdorff95"], 3);
+  EXPECT_EQ(structures[1]["name"], "</script>liver");
+  EXPECT_EQ(structures[1]["dice_curve"].dump(), "[null,0.5]");
+  EXPECT_EQ(structures[2]["masks"], 0) << "the newest evaluation had none of bone";
+}
+
+TEST(RunReportTest, StructuresOfMasksDoNotPileUp) {
+  const RunFolder run;
+  std::string lines;
+  for (int64_t step = 1; step <= 300; ++step) {
+    lines += fmt::format(R"({{"step":{0},"evaluation":{{"loss":1,"masks":{{"masks":1,"dice":0.5}},"structures":)"
+                         R"({{"{1}{0}":{{"masks":1,"dice":0.5}},"bad":7}}}}}})",
+                         step, std::string(400, 'x'));
+    lines += "\n";
+  }
+  run.put("metrics.jsonl", lines + R"({"step":301,"evaluation":{"masks":[],"structures":[]}})"
+                                   "\n");
+  const auto evaluations = data_of(run)["evaluations"];
+  EXPECT_EQ(evaluations["masks"]["masks"], 0);
+  EXPECT_EQ(evaluations["structures"].size(), 1u) << "names are shortened, and these begin alike";
+  EXPECT_TRUE(evaluations["dice"].back().is_null());
+}
+
 TEST(RunReportTest, OtherSamplesEachTimeDoNotPileUp) {
   const RunFolder run;
   run.append_steps(1, 3, 3);

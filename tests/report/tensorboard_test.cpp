@@ -1,5 +1,6 @@
 #include "vlmtrain/report/tensorboard.h"
 
+#include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -118,6 +119,39 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
   bytes = bytes_of(files_in(run.path())[0]);
   EXPECT_THAT(bytes, HasSubstr("eval/best"));
   EXPECT_THAT(bytes, HasSubstr("step 7: validation loss 0.7, exact match 25.0 %, 12 s"));
+}
+
+TEST(TensorBoardTest, WritesMasks) {
+  const RunFolder run;
+  StepMetrics metrics = RunFolder::example_step(7, 9);
+  metrics.mask_learning_rate = 0.25;
+  metrics.loss_parts = LossParts{.text = 1.5, .bce = 0.5, .dice = 0.75};
+  metrics.evaluation = RunFolder::example_evaluation(0.5);
+  metrics.evaluation->total.masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75, .hausdorff95 = 4};
+  metrics.evaluation->tasks["count"].masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75};
+  metrics.evaluation->structures["liver"] = {.masks = 3, .dice = 0.625, .iou = 0.5};
+  TensorBoard board(run.path(), 0);
+  board.step(metrics);
+  const at::Tensor picture = at::full({3, 40, 60}, 90, at::kByte), mask = at::full({40, 60}, 1, at::kByte);
+  board.prediction(
+      {.step = 7, .id = "sample", .masks = {{.dice = 1, .overlay = overlay_data_uri(picture, mask, mask)}}});
+  const std::string bytes = bytes_of(files_in(run.path())[0]);
+  const std::map<std::string, float> values{{"train/loss_text", 1.5F},
+                                            {"train/loss_mask_bce", 0.5F},
+                                            {"train/loss_mask_dice", 0.75F},
+                                            {"train/mask_learning_rate", 0.25F},
+                                            {"eval/dice", 0.875F},
+                                            {"eval/iou", 0.75F},
+                                            {"eval/hausdorff95", 4.0F},
+                                            {"eval/structures/liver/dice", 0.625F},
+                                            {"eval/tasks/count/dice", 0.875F}};
+  for (const auto& [tag, value] : values) {
+    std::string number(sizeof value, '\0');
+    std::memcpy(number.data(), &value, sizeof value);
+    EXPECT_THAT(bytes, HasSubstr(tag + "\x15" + number)) << tag;
+  }
+  EXPECT_THAT(bytes, HasSubstr("answers/sample/mask 1"));
+  EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/count/hausdorff95"))) << "a side was empty each time";
 }
 
 TEST(TensorBoardTest, ARunThatGoesOnPurgesWhatLiesBehindItsCheckpoint) {

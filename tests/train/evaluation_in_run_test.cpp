@@ -327,6 +327,9 @@ TEST_F(EvaluationInRunTest, ContradictionsAreRefusedByTheirKeys) {
   EXPECT_THAT(refusal(), AllOf(HasSubstr("training.best_metric"), HasSubstr("training.eval_answers")));
   config_.evaluation.answers = true;
   EXPECT_NO_THROW(check_keys(config_));
+  config_.evaluation.best_metric = BestMetric::kDice;
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("training.best_metric: is dice"), HasSubstr("draws none"),
+                               HasSubstr("training.best_metric=loss")));
 }
 
 TEST_F(EvaluationInRunTest, WithoutAnswersThereIsNoExactMatch) {

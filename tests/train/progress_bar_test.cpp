@@ -40,5 +40,22 @@ TEST(ProgressBarTest, LogsEvaluationsBesideTheBestOfTheWholeRun) {
   EXPECT_THAT(log.text(), HasSubstr("step 8: validation loss 1.375 (best 1.25 at step 6), 0.0 s"));
 }
 
+TEST(ProgressBarTest, TheBestMayBeThatOfTheLargestDice) {
+  const auto drawn = [](int64_t step, double loss, double dice, bool is_best) {
+    StepReport report = evaluated(step, loss, is_best);
+    report.metrics.evaluation->total.masks = report::MaskMetrics{.masks = 1, .dice = dice};
+    return report;
+  };
+  ProgressBar bar(10, /*quiet=*/true, report::BestBy::kDice);
+  bar.on_past_step(nlohmann::json::parse(drawn(2, 1, 0.5, true).metrics.to_json_line()));
+  const CapturedLog log;
+  bar.on_step(drawn(4, 2, 0.75, true));
+  bar.on_step(drawn(6, 0.5, 0.625, false));
+  bar.on_step(drawn(8, 0.5, 0.25, true));
+  EXPECT_THAT(log.text(), HasSubstr("validation loss 2, Dice 0.750 (best so far, before 0.500 at step 2)"));
+  EXPECT_THAT(log.text(), HasSubstr("validation loss 0.5, Dice 0.625 (best 0.750 at step 4)"));
+  EXPECT_THAT(log.text(), HasSubstr("step 8: validation loss 0.5, Dice 0.250, 0.0 s")) << "data.eval was changed";
+}
+
 }  // namespace
 }  // namespace vlmtrain::train

@@ -101,12 +101,12 @@ std::vector<TaskResult> results(double loss, double norm) {
           {.counts = {3, 9}, .loss = 2, .accuracy = 1, .gradient_norm = 1}};
 }
 
-void learn(TaskBalance& balance, int64_t step, const engine::TaskSettings& settings, double norm,
+void learn(TaskBalance& balance, int64_t step, const std::vector<double>& weights, double norm,
            bool skipped = false) {
   report::StepMetrics metrics;
   metrics.step = step;
   metrics.skipped = skipped;
-  balance.learn(results(3, norm), settings.weights, metrics);
+  balance.learn(results(3, norm), weights, metrics);
 }
 
 BalanceOptions fast_gradnorm() {
@@ -122,7 +122,7 @@ TEST(TaskBalance, EntersTheTasksIntoTheMetrics) {
   report::StepMetrics metrics;
   auto of_step = results(3, 0);
   of_step[1].counts = {0, 0};
-  balance.learn(of_step, balance.objective(1, 0)->tasks().weights, metrics);
+  balance.learn(of_step, balance.objective(1, 0)->task_weights(), metrics);
   ASSERT_EQ(metrics.tasks.size(), 1U) << "a task that is not in the step is not in its line";
   const auto& task = metrics.tasks.at("caption");
   EXPECT_EQ(task.loss, 3);
@@ -135,22 +135,22 @@ TEST(TaskBalance, EntersTheTasksIntoTheMetrics) {
 /// Whether the step before has been learnt from already, as on the CPU, or not, as on a GPU.
 TEST(TaskBalance, WeightsFollowFromAllStepsButTheLast) {
   TaskBalance early(kGradNorm, kTasks), late(kGradNorm, kTasks);
-  std::optional<std::pair<int64_t, engine::TaskSettings>> pending;
+  std::optional<std::pair<int64_t, std::vector<double>>> pending;
   for (int64_t step = 1; step <= 6; ++step) {
-    const engine::TaskSettings settings = early.objective(step, 0)->tasks();
-    EXPECT_EQ(late.objective(step, 0)->tasks().weights, settings.weights) << "step " << step;
-    const bool is_first = settings.weights == std::vector<double>{1, 1};
+    const std::vector<double> weights = early.objective(step, 0)->task_weights();
+    EXPECT_EQ(late.objective(step, 0)->task_weights(), weights) << "step " << step;
+    const bool is_first = weights == std::vector<double>{1, 1};
     EXPECT_EQ(is_first, step <= 2);
-    learn(early, step, settings, 2.0 + static_cast<double>(step));
+    learn(early, step, weights, 2.0 + static_cast<double>(step));
     if (pending) learn(late, pending->first, pending->second, 2.0 + static_cast<double>(pending->first));
-    pending = {step, settings};
+    pending = {step, weights};
   }
 }
 
 TEST(TaskBalance, ASkippedStepTeachesNothing) {
   TaskBalance balance(kGradNorm, kTasks);
-  learn(balance, 1, balance.objective(1, 0)->tasks(), 5, /*skipped=*/true);
-  EXPECT_THAT(balance.objective(3, 0)->tasks().weights, ElementsAre(1, 1));
+  learn(balance, 1, balance.objective(1, 0)->task_weights(), 5, /*skipped=*/true);
+  EXPECT_THAT(balance.objective(3, 0)->task_weights(), ElementsAre(1, 1));
 }
 
 TEST(TaskBalance, GoesOnFromItsStateBitForBit) {
@@ -158,17 +158,17 @@ TEST(TaskBalance, GoesOnFromItsStateBitForBit) {
   nlohmann::ordered_json state;
   std::vector<std::vector<double>> wanted;
   for (int64_t step = 1; step <= 8; ++step) {
-    const engine::TaskSettings settings = whole.objective(step, 0)->tasks();
-    wanted.push_back(settings.weights);
-    learn(whole, step, settings, 1.0 + 1.0 / static_cast<double>(step));
+    const std::vector<double> weights = whole.objective(step, 0)->task_weights();
+    wanted.push_back(weights);
+    learn(whole, step, weights, 1.0 + 1.0 / static_cast<double>(step));
     if (step == 4) state = nlohmann::ordered_json::parse(whole.state().dump());
   }
   TaskBalance resumed(kGradNorm, kTasks);
   resumed.restore(state, "step-4");
   for (int64_t step = 5; step <= 8; ++step) {
-    const engine::TaskSettings settings = resumed.objective(step, 0)->tasks();
-    EXPECT_EQ(settings.weights, wanted[static_cast<size_t>(step - 1)]) << "step " << step;
-    learn(resumed, step, settings, 1.0 + 1.0 / static_cast<double>(step));
+    const std::vector<double> weights = resumed.objective(step, 0)->task_weights();
+    EXPECT_EQ(weights, wanted[static_cast<size_t>(step - 1)]) << "step " << step;
+    learn(resumed, step, weights, 1.0 + 1.0 / static_cast<double>(step));
   }
   EXPECT_EQ(resumed.state(), whole.state());
 }

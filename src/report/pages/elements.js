@@ -32,6 +32,7 @@ const words = {
   },
   loss: (value) => (words.known(value) ? (Math.abs(value) >= 1e-3 || value === 0 ? value.toFixed(4) : value.toExponential(2)) : "–"),
   difference: (ratio) => `${ratio > 1 ? "+" : ratio < 1 ? "−" : ""}${(100 * Math.abs(ratio - 1)).toFixed(1)} %`,
+  dice: (value) => (words.known(value) ? value.toFixed(3) : "–"),
   percent: (share) => (words.known(share) ? `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %` : "–"),
   // As the planner's texts have them: GB of 10⁹ bytes.
   bytes: (value) => {

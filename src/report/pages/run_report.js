@@ -70,8 +70,9 @@ function bestLine() {
   const { best, newest } = data.evaluations || {};
   if (!best) return null;
   const match = words.known(best.exact_match) ? `, exact match ${words.percent(best.exact_match)}` : "";
-  return html("p", { class: "best-line" }, html("b", {}, `Best at step ${words.grouped(best.step)}`), `: validation loss ${words.loss(best.loss)}${match}`,
-    best.step === newest.step ? ", the newest" : `; the newest, at step ${words.grouped(newest.step)}, ${words.loss(newest.loss)}${words.known(newest.exact_match) ? `, ${words.percent(newest.exact_match)}` : ""}`);
+  const drawn = ({ dice }) => (words.known(dice) ? `, Dice ${words.dice(dice)}` : "");
+  return html("p", { class: "best-line" }, html("b", {}, `Best at step ${words.grouped(best.step)}`), `: validation loss ${words.loss(best.loss)}${match}${drawn(best)}`,
+    best.step === newest.step ? ", the newest" : `; the newest, at step ${words.grouped(newest.step)}, ${words.loss(newest.loss)}${words.known(newest.exact_match) ? `, ${words.percent(newest.exact_match)}` : ""}${drawn(newest)}`);
 }
 
 function lossTile(firstLoss) {
@@ -79,7 +80,7 @@ function lossTile(firstLoss) {
   const steps = `mean of the last ${words.counted(summary.recent_steps, "step")}${words.known(firstLoss) ? `; began at ${words.loss(firstLoss)}` : ""}`;
   if (!evaluations) return tile("Loss", words.loss(summary.loss), steps);
   return tile("Loss / validation", [words.loss(summary.loss), html("small", {}, ` / ${words.loss(evaluations.newest.loss)}`)],
-    `${steps}; ${words.counted(evaluations.count, "evaluation")} in ${words.seconds(evaluations.seconds)}`);
+    `${steps}; ${words.counted(evaluations.count, "evaluation")} in ${words.seconds(evaluations.seconds)}${words.known(evaluations.newest.dice) ? `; Dice ${words.dice(evaluations.newest.dice)}` : ""}`);
 }
 
 /// Points of an evaluation's curve at their steps, as LineChart has them; none where no value is known.
@@ -99,7 +100,7 @@ const seriesOf = (list) => list.filter(([key]) => data.curves[key] && data.curve
 
 /// One curve where all parts of the model learn alike, else one for each part that learns.
 function learningRates() {
-  const rates = seriesOf([["learning_rate", "language model", "--language"], ["projector_learning_rate", "projector", "--input"], ["vision_learning_rate", "vision tower", "--vision"]]);
+  const rates = seriesOf([["learning_rate", "language model", "--language"], ["projector_learning_rate", "projector", "--input"], ["vision_learning_rate", "vision tower", "--vision"], ["mask_learning_rate", "masks", "--masks"]]);
   const alike = rates.every((rate) => rate.mean.every((value, i) => value === rates[0].mean[i] || !words.known(value)));
   return alike ? seriesOf([["learning_rate", "learning rate", "--weights"]]) : rates;
 }
@@ -140,7 +141,12 @@ function chartOptions() {
   if (curves.loss_scale) charts.push({ title: "Loss scale (fp16)", format: words.number, logarithmic: true, series: seriesOf([["loss_scale", "scale", "--workspace"]]) });
   const byTask = (list) => list.map((curve, i) => ({ name: data.tasks[i].name || "(none)", colour: taskColour(i), mean: curve.mean })).filter((series) => series.mean.some(words.known));
   if (curves.task_loss.length > 1) charts.push({ title: "Loss by task", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), smooth: true, logarithmic: true, height: 230, series: byTask(curves.task_loss) });
+  const parts = seriesOf([["loss_text", "text", "--language"], ["loss_mask_bce", "cross-entropy of masks", "--masks"], ["loss_mask_dice", "Dice loss of masks", "--input"]]);
+  if (parts.length > 0) charts.push({ title: "Loss by part", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), smooth: true, logarithmic: true, height: 230, series: parts });
   if (evaluations) {
+    const dice = evaluations.dice ? evaluated("all masks", "var(--ink)", evaluations.dice, { best: true }) : [];
+    const structures = (evaluations.structures || []).filter((structure) => structure.dice_curve).flatMap((structure, i) => evaluated(structure.name || "(none)", taskColour(i), structure.dice_curve));
+    if (dice.length > 0) charts.splice(1, 0, { title: "Dice", format: words.dice, zero: true, height: 230, series: [...dice, ...structures] });
     const match = evaluated("all samples", "var(--ink)", evaluations.exact_match, { best: true });
     const taskMatch = evaluations.tasks.length > 1 ? evaluatedByTask("exact_match") : [];
     if (match.length > 0) charts.splice(1, 0, { title: "Exact match", format: words.percent, zero: true, height: 230, series: [...match, ...taskMatch] });
@@ -186,7 +192,7 @@ function controls() {
 }
 
 const sections = [
-  ["epochs", epochsSection, "wide"], ["memory", memorySection, "wide"], ["predictions", predictionsSection, "wide"], ["tasks", tasksSection], ["events", eventsSection],
+  ["epochs", epochsSection, "wide"], ["memory", memorySection, "wide"], ["predictions", predictionsSection, "wide"], ["tasks", tasksSection], ["masks", masksSection], ["events", eventsSection],
   ["ledger", ledgerSection], ["environment", environmentSection], ["config", configSection]].map(([name, make, style]) => {
   const panel = html("section", { class: `panel ${style || ""}`, "data-section": name, hidden: "" });
   return { make, panel, shown: "" };

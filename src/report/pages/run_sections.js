@@ -66,6 +66,21 @@ function tasksSection(data) {
       data.tasks.length > data.curves.task_loss.length ? `Curves are drawn for the ${data.curves.task_loss.length} tasks with the most label tokens.` : "")];
 }
 
+/// The newest evaluation's masks by what they show.
+function masksSection(data) {
+  const { masks, newest, structures } = data.evaluations || {};
+  if (!masks || !(masks.masks > 0)) return null;
+  const cells = (name, score) => [name, words.grouped(score.masks), words.dice(score.dice), words.dice(score.iou), words.known(score.hausdorff95) ? score.hausdorff95.toFixed(2) : "–"];
+  const curves = structures.filter((structure) => structure.dice_curve).length;
+  return [html("h2", {}, "Masks"),
+    html("div", { class: "tall" }, table(["structure", "masks", "Dice", "IoU", "Hausdorff-95, pixels"], [
+      ...structures.filter((structure) => structure.masks > 0).map((structure) =>
+        ({ cells: cells([swatch(structure.dice_curve ? taskColour(structures.indexOf(structure)) : "transparent", "line"), structure.name], structure) })),
+      { cells: cells("all", masks), style: "total" }])),
+    html("p", { class: "hint" }, `Of the evaluation after step ${words.grouped(newest.step)}; means over the masks. The distance is that of masks of which neither side is empty.`,
+      structures.length > curves ? ` Curves are drawn for the ${curves} structures with the most masks.` : "")];
+}
+
 function epochsSection(data) {
   const { rows, left_out: leftOut } = data.epochs;
   if (rows.length === 0) return null;
@@ -109,16 +124,20 @@ function predictionsSection(data) {
   const { samples, left_out: leftOut } = data.predictions;
   if (samples.length === 0) return null;
   const last = Math.max(...samples.map((sample) => sample.answers[sample.answers.length - 1].step));
+  const overlays = ({ masks }) => (!masks ? null : html("div", { class: "overlays" }, masks.map((mask) => html("figure", {},
+    html("img", { src: mask.overlay, alt: "" }), html("figcaption", {}, [mask.structure, `Dice ${words.dice(mask.dice)}`].filter(Boolean).join(", "))))));
+  const withMasks = samples.some((sample) => sample.answers.some((answer) => answer.masks));
   const card = (sample) => html("article", {},
     sample.images.length > 0 ? html("div", { class: "pictures" }, sample.images.map((uri) => html("img", { src: uri, alt: "" }))) : null,
     html("p", { class: "question" }, sample.question),
     html("table", {}, html("tbody", {},
       html("tr", { class: "expected" }, html("td", {}, "expected"), html("td", {}, sample.expected)),
       sample.answers.map((answer) => html("tr", { class: plain(answer.given) === plain(sample.expected) ? "right" : "other" },
-        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.given === "" ? html("i", {}, "nothing") : answer.given))))),
+        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.given === "" ? html("i", {}, "nothing") : answer.given, overlays(answer)))))),
     html("p", { class: "hint" }, [sample.task, sample.id].filter((part) => part !== "").join(" · ")));
   return [html("h2", {}, "Answers to samples"),
     html("p", { class: "hint first" }, `What the model answered, last after step ${words.grouped(last)}. Green: the expected words.`,
+      withMasks ? " Masks are drawn for the expected answer: orange is the model's, the green outline the true one." : "",
       leftOut > 0 ? ` ${words.counted(leftOut, "earlier sample")} are in predictions.jsonl only.` : ""),
     html("div", { class: "cards" }, samples.map(card))];
 }

@@ -7,12 +7,15 @@ namespace vlmtrain::train {
 void ProgressBar::on_past_step(const nlohmann::json& line) {
   const auto evaluation = line.find("evaluation");
   if (evaluation == line.end() || !evaluation->is_object()) return;
-  const auto is_best = evaluation->find("is_best"), loss = evaluation->find("loss"),
-             exact_match = evaluation->find("exact_match");
-  const auto is_number = [&](auto value) { return value != evaluation->end() && value->is_number(); };
-  if (is_best == evaluation->end() || *is_best != true || !is_number(loss)) return;
-  best_ = {.step = line.value("step", int64_t{0}), .loss = *loss};
-  if (is_number(exact_match)) best_->exact_match = *exact_match;
+  const auto number = [](const nlohmann::json& object, const char* key) -> std::optional<double> {
+    const auto value = object.find(key);
+    return value != object.end() && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
+  };
+  const auto is_best = evaluation->find("is_best"), masks = evaluation->find("masks");
+  const auto loss = number(*evaluation, "loss");
+  if (is_best == evaluation->end() || *is_best != true || !loss) return;
+  best_ = {.step = line.value("step", int64_t{0}), .loss = *loss, .exact_match = number(*evaluation, "exact_match")};
+  if (masks != evaluation->end() && masks->is_object()) best_->dice = number(*masks, "dice");
 }
 
 void ProgressBar::on_step(const StepReport& step) {
@@ -27,16 +30,26 @@ void ProgressBar::on_late_evaluation(int64_t step, const report::EvaluationMetri
   log_evaluation(metrics);
 }
 
-void ProgressBar::log_evaluation(const report::StepMetrics& metrics) {
-  const auto& score = metrics.evaluation->total;
-  if (metrics.evaluation->is_best && best_) {
-    const bool is_better =
-        best_by_ == report::BestBy::kLoss ? score.loss <= best_->loss : score.exact_match >= best_->exact_match;
-    if (!is_better) best_.reset();  // of another data set or metric
+bool ProgressBar::is_at_least_as_good(const report::EvaluationBefore& now,
+                                      const report::EvaluationBefore& before) const {
+  switch (best_by_) {
+    case report::BestBy::kExactMatch:
+      return now.exact_match >= before.exact_match;
+    case report::BestBy::kDice:
+      return now.dice >= before.dice;
+    case report::BestBy::kLoss:
+      break;
   }
+  return now.loss <= before.loss;
+}
+
+void ProgressBar::log_evaluation(const report::StepMetrics& metrics) {
+  const auto now = report::evaluation_before(metrics.step, metrics.evaluation->total);
+  // Of another data set or metric.
+  if (metrics.evaluation->is_best && best_ && !is_at_least_as_good(now, *best_)) best_.reset();
   progress_.clear();
   spdlog::info("{}", report::evaluation_line(metrics, best_, best_by_));
-  if (metrics.evaluation->is_best) best_ = {.step = metrics.step, .loss = score.loss, .exact_match = score.exact_match};
+  if (metrics.evaluation->is_best) best_ = now;
 }
 
 void ProgressBar::on_event(const report::Event& event) {

@@ -20,6 +20,8 @@ class ProgressBar final : public Callback {
   void on_end(bool /*well*/) override { progress_.clear(); }
 
  private:
+  /// By what evaluations are compared.
+  bool is_at_least_as_good(const report::EvaluationBefore& now, const report::EvaluationBefore& before) const;
   void log_evaluation(const report::StepMetrics& metrics);
 
   report::Progress progress_;

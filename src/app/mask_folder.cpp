@@ -1,0 +1,69 @@
+#include "app/mask_folder.h"
+
+#include <filesystem>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/overlay.h"
+#include "vlmtrain/io/atomic.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOverlay = "overlay.png";
+
+/// Of "mask_12.png" 12; nothing of another name.
+std::optional<int64_t> mask_number(const fs::path& file) {
+  return file.extension() == ".png" ? number_behind("mask_", file.stem().string()) : std::nullopt;
+}
+
+}  // namespace
+
+void check_mask_folder(const std::string& folder) {
+  std::error_code error;
+  if (!fs::exists(folder, error)) return;
+  if (!fs::is_directory(folder, error)) {
+    throw usage_error("--mask-out: {} is no folder; name one, which may be new", folder);
+  }
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const fs::path name = entry.path().filename();
+    if (name == kOverlay || mask_number(name)) continue;
+    throw usage_error(
+        "--mask-out: {} holds {}, which is no mask of an earlier answer, so nothing is written there; name a folder "
+        "that is new or empty",
+        folder, printable(name.string()));
+  }
+  if (error) throw usage_error("--mask-out: {} cannot be read: {}; name another folder", folder, error.message());
+}
+
+std::vector<std::string> mask_files(const std::string& folder, size_t masks) {
+  std::vector<std::string> files;
+  for (size_t i = 1; i <= masks; ++i) files.push_back((fs::path(folder) / fmt::format("mask_{}.png", i)).string());
+  return files;
+}
+
+void write_masks(const std::string& folder, const std::vector<std::string>& files, const at::Tensor& picture,
+                 const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& truths) {
+  make_mask_folder(folder);
+  for (size_t i = 0; i < masks.size(); ++i) io::write_file(files[i], image::encode_mask_png(masks[i]));
+  io::write_file(fs::path(folder) / kOverlay, image::encode_png(image::draw_beside_truth(picture, masks, truths)));
+  std::vector<fs::path> earlier;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto number = mask_number(entry.path().filename());
+    if (number && *number > std::ssize(masks)) earlier.push_back(entry.path());
+  }
+  for (const fs::path& file : earlier) fs::remove(file);
+}
+
+void make_mask_folder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw run_error("--mask-out: {} cannot be made: {}; name another folder", folder, error.message());
+}
+
+}  // namespace vlmtrain::app

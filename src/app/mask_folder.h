@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace vlmtrain::app {
+
+/// Throws UserError (kUsage) where `folder`, which --mask-out names, cannot be written to: it is no folder, or holds
+/// more than `generate --mask-out` writes, such as the pictures of a data set.
+void check_mask_folder(const std::string& folder);
+
+/// The paths of the masks of one answer in `folder`: mask_1.png, mask_2.png, …
+std::vector<std::string> mask_files(const std::string& folder, size_t masks);
+
+/// Writes masks, uint8 [height, width] of their picture's size, as grey PNG files to `files`, which mask_files() named,
+/// and beside them overlay.png: the picture with the masks filled and those of `truths` outlined. Masks of an earlier
+/// answer of more of them are removed.
+void write_masks(const std::string& folder, const std::vector<std::string>& files, const at::Tensor& picture,
+                 const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& truths);
+
+/// Makes the folder, which may be there. Throws UserError (kFailed).
+void make_mask_folder(const std::string& folder);
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,41 @@
+#include "app/mask_table.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+constexpr size_t kLongestName = 40;
+
+std::string head(const char* name) {
+  return fmt::format("{:<20} {:>7} {:>7} {:>7} {:>15}\n", name, "masks", "Dice", "IoU", "Hausdorff-95");
+}
+
+std::string row(const std::string& name, const evaluation::MaskScoreSums& sums) {
+  const auto distance = sums.hausdorff95();
+  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", excerpt(name, kLongestName), sums.masks, sums.dice(),
+                     sums.iou(), distance ? fmt::format("{:.2f} px", *distance) : "-");
+}
+
+std::string rows(const std::map<std::string, evaluation::MaskScoreSums>& groups) {
+  std::string text;
+  for (const auto& [name, sums] : groups) text += row(name, sums);
+  return text;
+}
+
+}  // namespace
+
+std::string mask_table(const evaluation::MaskScores& scores) {
+  if (scores.total().masks == 0) return "";
+  std::string text = head(scores.by_task().empty() ? "masks" : "masks by task");
+  text += rows(scores.by_task()) + row("all", scores.total());
+  if (!scores.by_structure().empty()) text += head("masks by structure") + rows(scores.by_structure());
+  return text;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,89 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/mask_samples.h"
+#include "train/oom_guard.h"
+#include "vlmtrain/engine/text_and_masks.h"
+#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/models/adapter.h"
+
+namespace vlmtrain::train {
+namespace {
+
+using Gradients = std::map<std::string, at::Tensor>;
+
+/// All weights of a small model that draws masks, trained on six samples with one, two and no masks.
+class MaskTraining {
+ public:
+  explicit MaskTraining(const models::MaskSamples& data) : samples_(data.samples()) {
+    model_ = models::load_model(data.checkpoint(), at::kCPU, at::kFloat);
+    training_ = std::make_unique<engine::Training>(*model_, engine::AdamWSettings{});
+    guard_ = std::make_unique<OomGuard>(*training_, at::kCPU, alone_,
+                                        [](const std::string& /*reason*/, const engine::StepLayout& /*next*/) {});
+    layout_.cut = engine::equal_cut(std::ssize(samples_), 3);
+  }
+
+  double step() {
+    done_ = guard_->step(objective_, samples_, layout_, /*step_seed=*/5, [] {
+      return engine::LearningRates{1e-4, 1e-4, 1e-4, 1e-4};
+    });
+    return done_.result.loss.item<double>();
+  }
+  Gradients gradients() const {
+    Gradients found;
+    for (const auto& parameter : model_->parameters().all()) {
+      if (parameter.tensor.requires_grad()) found[parameter.name] = training_->sums.sum(parameter.name).clone();
+    }
+    return found;
+  }
+  int64_t failed_attempts() const { return done_.failed_attempts; }
+
+ private:
+  const engine::Consensus alone_;
+  const engine::TextAndMasks objective_{{}, {}};
+  std::vector<data::Sample> samples_;
+  std::unique_ptr<models::VisionLanguageModel> model_;
+  std::unique_ptr<engine::Training> training_;
+  std::unique_ptr<OomGuard> guard_;
+  engine::StepLayout layout_;
+  DoneStep done_;
+};
+
+TEST(MaskOomTest, AStepWithAFailureAnywhereHasTheLossAndGradientsOfOneWithout) {
+  constexpr int64_t kPoints = 16;
+  const models::MaskSamples data;
+  memory::FaultInjection faults;
+  MaskTraining calm(data);
+  calm.step();
+  faults.arm({});
+  const double loss = calm.step();
+  const int64_t allocations = faults.allocations();
+  faults.disarm();
+  const Gradients wanted = calm.gradients();
+  double largest = 0;
+  for (const auto& [name, gradient] : wanted) largest = std::max(largest, gradient.abs().max().item<double>());
+  ASSERT_GT(allocations, 1000);
+  for (int64_t point = 0; point < kPoints; ++point) {
+    MaskTraining training(data);
+    training.step();
+    faults.arm({.failing_allocation = point * (allocations - 1) / (kPoints - 1)});
+    const double found = training.step();
+    faults.disarm();
+    EXPECT_EQ(training.failed_attempts(), 1) << "point " << point;
+    EXPECT_NEAR(found / loss, 1, 1e-5) << "point " << point;
+    for (const auto& [name, gradient] : training.gradients()) {
+      const double difference = (gradient - wanted.at(name)).abs().max().item<double>();
+      // Smaller micro-batches add up in another order.
+      EXPECT_LE(difference, 1e-5 * largest) << "point " << point << ", " << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
