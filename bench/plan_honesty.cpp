@@ -3,8 +3,8 @@
 // without an allocation that is tried again; the next larger micro-batch with the same choices must not fit within the
 // margin.
 //
-//   plan_honesty [configurations] [seed] [fixed] [ranks] [optimizer|full|hybrid] > lines.jsonl      a line of JSON for
-//   each, a summary on stderr
+//   plan_honesty [configurations] [seed] [fixed] [ranks] [masks] [optimizer|full|hybrid] > lines.jsonl      a line of
+//   JSON for each, a summary on stderr
 //
 // `fixed`: with PyTorch's fixed segments instead of expandable ones, where plans cannot know how memory fragments.
 // `ranks`: for 2 to 16 ranks on one machine or two. Up to three of a plan's ranks do steps of their own, on cards from
@@ -23,6 +23,7 @@
 #include "random_jobs.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/mask_families.h"
 #include "vlmtrain/planner/search.h"
 
 namespace vlmtrain {
@@ -39,10 +40,12 @@ struct Setting {
 };
 
 constexpr const char* kModels[] = {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-1.5-7b"};
+constexpr const char* kMaskModels[] = {"prs-med-tiny", "prs-med-7b"};
 
 struct Kind {
   bool expandable_segments = true;
   bool several_ranks = false;
+  bool masks = false;  ///< models that draw them
   engine::Sharding sharding = engine::Sharding::kNone;
 };
 
@@ -54,19 +57,33 @@ void add_ranks(Random& random, planner::Workload& workload) {
 }
 
 Setting random_setting(Random& random, const std::filesystem::path& folder, const Kind& kind) {
-  const std::string model = random.one_of(kModels);
+  const std::string model = kind.masks ? random.one_of(kMaskModels) : random.one_of(kModels);
   const auto& gpu = random.one_of(memory::gpus());
   models::HypotheticalSample sample{.images = random.between(0, 4),
                                     .image_width = random.one_of(kSides),
                                     .image_height = random.one_of(kSides),
                                     .text_tokens = random.between(16, 2500)};
   sample.label_tokens = random.between(1, sample.text_tokens - 1);
+  if (kind.masks) {
+    sample.images = random.between(1, 3);
+    sample.masks = std::min(sample.label_tokens, random.between(0, 5));
+    constexpr int64_t kSquares[] = {128, 512, 1024};
+    sample.mask_image_size = random.one_of(kSquares);
+  }
   planner::PlanRequest request;
   request.model = model;
   request.job.model = folder / model;
   const bool has_bf16 = gpu.bf16_operations > 0;
   request.job.precision = has_bf16 && random.with_chance(0.8) ? engine::Precision::kBf16 : engine::Precision::kFp32;
   if (random.with_chance(0.4)) request.job.lora = nn::LoraSettings{.rank = random_rank(random)};
+  if (kind.masks) {
+    request.job.objective.masks.emplace();
+    request.job.frozen.mask_encoder = random.with_chance(0.3);
+    if (request.job.lora) {
+      request.job.lora->modules_to_save = models::trained_beside_adapters(request.job.model, request.job.frozen);
+      if (request.job.frozen.mask_encoder) request.job.lora->left_out.push_back(nn::Component::kMaskEncoder);
+    }
+  }
   if (random.with_chance(0.3)) request.job.frozen.vision_tower = true;
   if (random.with_chance(0.1)) request.job.frozen.language_model = true;
   request.card = planner::card_by_name(std::string(gpu.name));
@@ -95,6 +112,8 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, cons
            {"tiles", shape.pixel_rows},
            {"tokens", shape.tokens},
            {"label_tokens", shape.label_tokens},
+           {"masks", shape.masks},
+           {"mask_side", shape.mask_side},
            {"recompute", request.fixed.recompute.text},
            {"expandable_segments", request.fixed.expandable_segments}}};
 }
@@ -109,6 +128,9 @@ data::SampleShape smaller_sample(Random& random, const data::SampleShape& worst)
   const int64_t text = random.between(2, worst.tokens - worst.image_tokens);
   shape.label_tokens = random.between(1, std::min(worst.label_tokens, text - 1));
   shape.tokens = shape.image_tokens + text;
+  shape.masks = random.between(0, std::min(worst.masks, shape.label_tokens));
+  shape.mask_pictures = std::min(worst.mask_pictures, shape.masks);
+  if (shape.masks == 0) shape.mask_side = 0;
   return shape;
 }
 
@@ -205,10 +227,14 @@ nlohmann::ordered_json examine(Random& random, Setting setting, Summary& summary
 
 int run(int64_t configurations, uint64_t seed, const Kind& kind) {
   const app::TemporaryFolder folder;
-  for (const char* model : kModels) {
-    std::filesystem::create_directory(folder.path() / model);
-    models::write_preset_config(model, folder.path() / model);
-  }
+  const auto write_configs = [&](const auto& presets) {
+    for (const char* model : presets) {
+      std::filesystem::create_directory(folder.path() / model);
+      models::write_preset_config(model, folder.path() / model);
+    }
+  };
+  write_configs(kModels);
+  write_configs(kMaskModels);
   Summary summary;
   for (int64_t i = 0; summary.fits < configurations; ++i) {
     Random random(seed, i);
@@ -250,6 +276,7 @@ int main(int count, char** arguments) {
     }
     const bool shares = kind.sharding != Sharding::kNone;
     kind.several_ranks = kind.several_ranks || shares || word == "ranks";
+    kind.masks = kind.masks || word == "masks";
   }
   return vlmtrain::run(configurations, seed, kind);
 }
