@@ -9,8 +9,8 @@
 #include "engine/gradients.h"
 #include "models/mask_samples.h"
 #include "parity/deviations.h"
-#include "vlmtrain/models/adapter.h"
 #include "vlmtrain/engine/step.h"
+#include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::engine {
 namespace {

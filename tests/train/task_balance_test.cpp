@@ -101,8 +101,7 @@ std::vector<TaskResult> results(double loss, double norm) {
           {.counts = {3, 9}, .loss = 2, .accuracy = 1, .gradient_norm = 1}};
 }
 
-void learn(TaskBalance& balance, int64_t step, const std::vector<double>& weights, double norm,
-           bool skipped = false) {
+void learn(TaskBalance& balance, int64_t step, const std::vector<double>& weights, double norm, bool skipped = false) {
   report::StepMetrics metrics;
   metrics.step = step;
   metrics.skipped = skipped;

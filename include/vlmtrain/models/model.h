@@ -62,8 +62,8 @@ class VisionLanguageModel {
   /// Whether it draws masks of pictures (data::Masks).
   virtual bool draws_masks() const { return false; }
   /// Draws them: `hidden` [masks, hidden] are the states at masks.positions → logits, fp32 [masks, height, width] over
-  /// the whole squares of pixels, of another size than these. At most `pictures_per_pass` (0: all) pass the mask encoder
-  /// at a time. REQUIRES: draws_masks(), masks.count() > 0.
+  /// the whole squares of pixels, of another size than these. At most `pictures_per_pass` (0: all) pass the mask
+  /// encoder at a time. REQUIRES: draws_masks(), masks.count() > 0.
   virtual at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
                                  int64_t pictures_per_pass) const;
 

@@ -2,8 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/threshold.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/threshold.h>
 
 #include "vlmtrain/base/error.h"
 

@@ -16,7 +16,8 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
   return std::make_unique<Model>(config, llava::ModelSource::read(config.llava, folder), settings);
 }
 
-std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json, const std::filesystem::path& folder,
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
+                                                  const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
   const Config config = Config::from_json(config_json, folder);
   return llava::load_processor(config.llava, folder, settings, [&](const text::Tokenizer& tokenizer) {
@@ -27,17 +28,17 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
           "--text-model adds it",
           (folder / "tokenizer.json").string(), config.mask_token);
     }
-    return MaskInput{
-        .side = config.side(settings.mask_image_size), .token_id = *token, .token = config.mask_token};
+    return MaskInput{.side = config.side(settings.mask_image_size), .token_id = *token, .token = config.mask_token};
   });
 }
 
-data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder, image::ImageSize size,
-                              std::optional<int64_t> max_pixels) {
+data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                              image::ImageSize size, std::optional<int64_t> max_pixels) {
   return llava::image_shape(llava_json(config_json, folder), folder, size, max_pixels);
 }
 
-int64_t mask_side(const nlohmann::json& config_json, const std::filesystem::path& folder, std::optional<int64_t> wanted) {
+int64_t mask_side(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                  std::optional<int64_t> wanted) {
   return Config::from_json(config_json, folder).side(wanted);
 }
 
