@@ -147,7 +147,7 @@ TEST_F(MaskInputTest, TheSideIsTheEncodersToTake) {
   const auto sample = data::make_sample(*data_->processor(settings), data_->records()[0], 0);
   EXPECT_EQ(sample.masks.pixels.size(-1), 192);
   settings.mask_image_size = 100;
-  EXPECT_THAT(message_of([&] { data_->processor(settings); }), HasSubstr("multiples of 16"));
+  EXPECT_THAT(message_of([&] { data_->processor(settings); }, ExitCode::kUsage), HasSubstr("multiples of 16"));
 }
 
 }  // namespace
