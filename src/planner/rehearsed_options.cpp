@@ -47,6 +47,8 @@ std::vector<SampleGroup> scaled(std::vector<SampleGroup> groups, double share) {
     shape = data::with_share_of_pixels(std::move(shape), share);
     const int64_t text = part(shape.tokens - shape.image_tokens, 2);
     shape.label_tokens = std::min<int64_t>(part(shape.label_tokens, 1), text - 1);
+    shape.masks = std::min(shape.masks, shape.label_tokens);
+    shape.mask_pictures = std::min(shape.mask_pictures, shape.masks);
     shape.tokens = shape.image_tokens + text;
   }
   return groups;
