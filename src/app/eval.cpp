@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/command.h"
+#include "app/mask_folder.h"
 #include "app/mask_overlays.h"
 #include "app/mask_table.h"
 #include "app/new_tokens.h"
@@ -90,10 +91,7 @@ ExitCode eval(const Arguments& arguments) {
   const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data));
   std::optional<MaskOverlays> overlays;
   if (!arguments.mask_out.empty()) {
-    if (!processor->draws_masks()) {
-      throw usage_error("--mask-out: the model of {} draws no masks; leave it out, or name a checkpoint of prs_med",
-                        arguments.checkpoint);
-    }
+    check_draws_masks(*processor, arguments.checkpoint);
     overlays.emplace(arguments.mask_out);
   }
   const auto planned = train::plan_evaluation(config, checkpoint, *processor, device);

@@ -157,10 +157,7 @@ models::ProcessorSettings settings_for(const Arguments& arguments, const std::fi
 /// Before the model is loaded.
 void check_masks(const Arguments& arguments, const models::Processor& processor, const io::Record& record) {
   if (arguments.mask_out.empty()) return;
-  if (!processor.draws_masks()) {
-    throw usage_error("--mask-out: the model of {} draws no masks; leave it out, or name a checkpoint of prs_med",
-                      arguments.checkpoint);
-  }
+  check_draws_masks(processor, arguments.checkpoint);
   if (record.images.empty()) {
     throw usage_error(
         "--mask-out: there is no picture that a mask could lie in; give one with --image, or a record of --data that "

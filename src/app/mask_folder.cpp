@@ -24,6 +24,12 @@ std::optional<int64_t> mask_number(const fs::path& file) {
 
 }  // namespace
 
+void check_draws_masks(const models::Processor& processor, const std::string& checkpoint) {
+  if (processor.draws_masks()) return;
+  throw usage_error("--mask-out: the model of {} draws no masks; leave it out, or name a checkpoint of prs_med",
+                    checkpoint);
+}
+
 void check_mask_folder(const std::string& folder) {
   std::error_code error;
   if (!fs::exists(folder, error)) return;

@@ -5,7 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/models/processor.h"
+
 namespace vlmtrain::app {
+
+/// Throws UserError (kUsage) where --mask-out is given with a model that draws no masks.
+void check_draws_masks(const models::Processor& processor, const std::string& checkpoint);
 
 /// Throws UserError (kUsage) where `folder`, which --mask-out names, cannot be written to: it is no folder, or holds
 /// more than `generate --mask-out` writes, such as the pictures of a data set.

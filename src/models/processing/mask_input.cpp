@@ -123,7 +123,7 @@ data::Masks outline_masks(const io::Record& record, const data::Sample& sample,
     masks.structures.push_back(mask.structure);
   }
   const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
-  masks.pixels = at::empty({std::ssize(drawn_in), input.channels, input.side, input.side}, bytes);
+  masks.pixels = at::empty({std::ssize(drawn_in), 3, input.side, input.side}, bytes);
   masks.targets = at::empty({masks.count(), input.side, input.side}, bytes);
   return masks;
 }

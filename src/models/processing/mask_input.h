@@ -20,7 +20,6 @@ struct MaskInput {
   int64_t side = 1024;   ///< pixels of the squares that its mask encoder takes
   int64_t token_id = 0;  ///< of the token that stands for a mask
   std::string token{};   ///< "<SEG>"
-  int64_t channels = 3;
 };
 
 /// Where a picture lies in a square: its longer side has the square's, the rest at the right or the bottom is padding

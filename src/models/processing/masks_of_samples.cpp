@@ -11,8 +11,8 @@ data::Sample ConversationProcessor::with_masks(data::Sample sample, const io::Re
   if (!mask_input_ || sample.label_tokens() == 0) return sample;
   const auto sizes = picture_sizes(media);
   sample.masks = outline_masks(record, sample, sizes, *mask_input_);
-  // A picture's square and a mask are resized from their own size, which is at most the decoded picture's.
-  sample.making_bytes += sample.masks.empty() ? 0 : mask_input_->side * mask_input_->side * (1 + mask_input_->channels);
+  // The square of a picture, of three colours, and that of a mask; they are resized from what is decoded already.
+  sample.making_bytes += sample.masks.empty() ? 0 : mask_input_->side * mask_input_->side * (1 + 3);
   return sample;
 }
 
