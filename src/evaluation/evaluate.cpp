@@ -256,20 +256,12 @@ std::optional<report::MaskMetrics> metrics_of(const MaskScoreSums& sums) {
       .masks = sums.masks, .dice = sums.dice(), .iou = sums.iou(), .hausdorff95 = sums.hausdorff95()};
 }
 
-nlohmann::ordered_json mask_json(const MaskScoreSums& sums) {
-  const auto distance = sums.hausdorff95();
-  return {{"masks", sums.masks},
-          {"dice", sums.dice()},
-          {"iou", sums.iou()},
-          {"hausdorff95", distance ? nlohmann::ordered_json(*distance) : nlohmann::ordered_json()}};
-}
-
-/// {"masks", "dice", "iou", "hausdorff95", "by_task", "by_structure"}
+/// MaskMetrics with "by_task" and "by_structure". Of one mask at least, as all parts of such scores are.
 nlohmann::ordered_json masks_json(const MaskScores& scores) {
-  auto json = mask_json(scores.total());
+  auto json = metrics_of(scores.total())->to_json();
   json["by_task"] = json["by_structure"] = nlohmann::ordered_json::object();
-  for (const auto& [name, sums] : scores.by_task()) json["by_task"][name] = mask_json(sums);
-  for (const auto& [name, sums] : scores.by_structure()) json["by_structure"][name] = mask_json(sums);
+  for (const auto& [name, sums] : scores.by_task()) json["by_task"][name] = metrics_of(sums)->to_json();
+  for (const auto& [name, sums] : scores.by_structure()) json["by_structure"][name] = metrics_of(sums)->to_json();
   return json;
 }
 

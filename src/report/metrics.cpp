@@ -35,17 +35,12 @@ nlohmann::ordered_json tasks_json(const std::map<std::string, TaskMetrics>& task
   return json;
 }
 
-nlohmann::ordered_json masks_json(const MaskMetrics& masks) {
-  return {
-      {"masks", masks.masks}, {"dice", masks.dice}, {"iou", masks.iou}, {"hausdorff95", or_null(masks.hausdorff95)}};
-}
-
 nlohmann::ordered_json score_json(const EvaluationScore& score) {
   nlohmann::ordered_json json{{"loss", score.loss},
                               {"label_tokens", score.label_tokens},
                               {"samples", score.samples},
                               {"exact_match", or_null(score.exact_match)}};
-  if (score.masks) json["masks"] = masks_json(*score.masks);
+  if (score.masks) json["masks"] = score.masks->to_json();
   return json;
 }
 
@@ -67,11 +62,15 @@ nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
   auto tasks = nlohmann::ordered_json::object();
   for (const auto& [name, score] : evaluation.tasks) tasks[name] = score_json(score);
   json["tasks"] = tasks;
-  for (const auto& [name, masks] : evaluation.structures) json["structures"][name] = masks_json(masks);
+  for (const auto& [name, masks] : evaluation.structures) json["structures"][name] = masks.to_json();
   return json;
 }
 
 }  // namespace
+
+nlohmann::ordered_json MaskMetrics::to_json() const {
+  return {{"masks", masks}, {"dice", dice}, {"iou", iou}, {"hausdorff95", or_null(hausdorff95)}};
+}
 
 std::string EvaluationMetrics::to_json() const {
   return io::json_text(evaluation_json(*this));

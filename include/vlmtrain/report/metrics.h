@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ struct MaskMetrics {
   double dice = 0;
   double iou = 0;
   std::optional<double> hausdorff95{};  ///< pixels, over the masks of which neither side is empty
+
+  /// {"masks", "dice", "iou", "hausdorff95"}
+  nlohmann::ordered_json to_json() const;
 };
 
 /// The parts of the loss of a model that draws masks, before their weights.

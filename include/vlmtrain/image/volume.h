@@ -1,0 +1,70 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "vlmtrain/io/medium.h"
+
+namespace vlmtrain::image {
+
+/// Numbers of the three axes of a volume: towards the subject's right, front and top (RAS+), as MONAI and nibabel have
+/// them behind a reorientation.
+template <class T>
+using Axes = std::array<T, 3>;
+
+/// How the values of a volume are brought to a common scale, over the voxels of what is looked at.
+enum class VolumeNormalization {
+  kZScore,            ///< mean 0, deviation 1, over all voxels
+  kZScoreForeground,  ///< the same over the voxels that are not 0; these stay 0
+  kPercentile,        ///< two percentiles to 0 and 1, values beyond them too
+  kWindow,            ///< two values (of CT: Hounsfield units) to 0 and 1, values beyond them too
+  kNone,
+};
+
+/// What becomes of a file with a time axis, such as functional MRI.
+enum class SeriesUse {
+  kRefused,
+  kMean,    ///< the mean of all its frames, one volume
+  kFrames,  ///< each of some frames, spread evenly, is a volume
+};
+
+struct VolumeSettings {
+  Axes<int64_t> size{96, 96, 96};       ///< voxels
+  std::optional<Axes<double>> spacing;  ///< mm from voxel to voxel, what does not fit in `size` is cropped, what lacks
+                                        ///< padded; nothing: the whole field of view is brought to `size`
+  VolumeNormalization normalization = VolumeNormalization::kZScore;
+  std::array<double, 2> percentiles{0.5, 99.5};
+  std::array<double, 2> window{-160, 240};  ///< values that become 0 and 1
+  SeriesUse series = SeriesUse::kRefused;
+  int64_t max_frames = 8;             ///< of a series of frames that are looked at
+  at::ScalarType dtype = at::kFloat;  ///< or kHalf
+};
+
+/// What the header of a file says.
+struct VolumeInfo {
+  std::array<int64_t, 3> size{};    ///< voxels, in the order of the file
+  std::array<double, 3> spacing{};  ///< mm, the same
+  std::string orientation;          ///< where the file's axes point: "LAS"
+  int64_t frames = 1;               ///< of its time axis
+};
+
+/// Reads NIfTI-1 and NIfTI-2 (.nii, .nii.gz; by content, not by name), of which only the header is looked at.
+/// Throws UserError (kBadData).
+VolumeInfo read_volume_info(const io::Medium& medium);
+
+/// How many volumes become of it. Throws UserError (kBadData) for a series where none is taken.
+int64_t volumes_of(const VolumeInfo& info, const VolumeSettings& settings);
+
+/// Most of the host's memory that read_volume() takes beside what it gives.
+int64_t reading_bytes(const VolumeInfo& info, const VolumeSettings& settings);
+
+/// Reads it, turns it to RAS+, resamples (trilinear), crops or pads and normalises it: `settings.dtype`
+/// [volumes_of(), 1, right, front, top]. Throws UserError (kBadData). Thread-safe.
+at::Tensor read_volume(const io::Medium& medium, const VolumeSettings& settings);
+
+}  // namespace vlmtrain::image
