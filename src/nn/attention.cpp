@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "nn/in_pieces.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/copy.h"
 #include "vlmtrain/memory/device.h"
@@ -203,9 +204,15 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
                  query.size(1), key.size(1));
   VLMTRAIN_CHECK(!window || (causal && *window > 0), "a window goes with causal attention and has at least one row");
   if (window && segments.max_length <= *window) window.reset();
-  if (query.is_cuda() && has_flash_kernel(query)) return cuda_flash(query, key, value, segments, causal, window);
-  if (window) return windowed(query, key, value, segments, *window);
-  if (query.is_cuda()) return cuda_memory_efficient(query, key, value, segments, causal);
+  const bool has_flash = query.is_cuda() && has_flash_kernel(query);
+  if (window && !has_flash) return windowed(query, key, value, segments, *window);
+  if (query.is_cuda()) {
+    return attend_in_pieces(query, key, value, segments, kMostSegmentsOfALaunch,
+                            [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Segments& part) {
+                              return has_flash ? cuda_flash(q, k, v, part, causal, window)
+                                               : cuda_memory_efficient(q, k, v, part, causal);
+                            });
+  }
   return cpu_attention(query, key, value, segments, causal);
 }
 

@@ -3,13 +3,17 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/softmax.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
+#include "nn/in_pieces.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::nn {
@@ -28,6 +32,16 @@ at::Tensor aligned(const at::Tensor& bias) {
 at::Tensor memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const std::optional<at::Tensor>& bias, double scale) {
   constexpr int64_t kNoMask = 0;
+  if (query.size(0) > kMostSegmentsOfALaunch) {
+    std::vector<at::Tensor> outputs;
+    for (int64_t first = 0; first < query.size(0); first += kMostSegmentsOfALaunch) {
+      const int64_t count = std::min(kMostSegmentsOfALaunch, query.size(0) - first);
+      const auto own = [&](const at::Tensor& batch) { return batch.narrow(0, first, count); };
+      outputs.push_back(
+          memory_efficient(own(query), own(key), own(value), bias ? std::optional(own(*bias)) : bias, scale));
+    }
+    return at::cat(outputs);
+  }
   return std::get<0>(at::_efficient_attention_forward(query, key, value, bias, /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
                                                       query.size(1), key.size(1),
                                                       /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));

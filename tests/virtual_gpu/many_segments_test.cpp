@@ -1,0 +1,49 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones_like.h>
+#include <gtest/gtest.h>
+
+#include "virtual_gpu/card.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/biased_attention.h"
+
+namespace vlmtrain {
+namespace {
+
+/// More windows than the grid of a launch has places for them: those of 200 pictures of 1024² in TinyViT.
+constexpr int64_t kWindows = 70'000, kRows = 4, kHeads = 2, kHeadSize = 32;
+
+class ManySegmentsOnCard : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  at::Tensor leaf(at::IntArrayRef sizes) const { return at::empty(sizes, options_).set_requires_grad(true); }
+
+  /// Its backward pass, too.
+  static void expect_accepted(const at::Tensor& output) {
+    output.backward(at::ones_like(output));
+    EXPECT_GT(counters().launches, 0U);
+    EXPECT_EQ(counters().rejected_launches, 0U);
+  }
+
+  const at::Device device_ = memory::open_device("cuda");
+  const at::TensorOptions options_ = at::TensorOptions(GetParam()).device(device_);
+};
+
+TEST_P(ManySegmentsOnCard, ArePieces) {
+  const auto segments = nn::Segments::uniform(kWindows, kRows, device_);
+  const auto rows = [this] { return leaf({kWindows * kRows, kHeads, kHeadSize}); };
+  card().reset();
+  expect_accepted(nn::attention(rows(), rows(), rows(), segments, /*causal=*/false));
+}
+
+TEST_P(ManySegmentsOnCard, WithABiasToo) {
+  const auto windows = [this] { return leaf({kWindows, kRows, kHeads, kHeadSize}); };
+  card().reset();
+  expect_accepted(nn::biased_attention(windows(), windows(), windows(), leaf({1, kHeads, kRows, kRows})));
+  expect_accepted(nn::batched_attention(windows(), windows(), windows()));
+}
+
+INSTANTIATE_TEST_SUITE_P(, ManySegmentsOnCard, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                         [](const auto& instance) { return c10::toString(instance.param); });
+
+}  // namespace
+}  // namespace vlmtrain
