@@ -184,6 +184,8 @@ if __name__ == "__main__":
     for file, (content, _) in drawn.items():
         (FOLDER / file).write_bytes(content)
     (FOLDER / "lossy.jpg").write_bytes(saved(PIL.Image.fromarray(labels(255).astype(np.uint8)), "JPEG"))
+    alpha = PIL.Image.fromarray((labels(255) > 0).astype(np.uint8) * 255)
+    (FOLDER / "shape_in_alpha.png").write_bytes(saved(PIL.Image.merge("LA", [alpha.point(lambda _: 255), alpha])))
     (FOLDER / "lossless.webp").write_bytes(saved(PIL.Image.fromarray(labels(255).astype(np.uint8)), "WEBP", lossless=True))
     write_json(FOLDER / "masks.json", {
         "files": [case for name, (_, values) in sorted(drawn.items()) for case in file_cases(name, values)],

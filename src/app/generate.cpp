@@ -194,6 +194,7 @@ nlohmann::ordered_json masks_of(const Arguments& arguments, const models::Vision
     const auto pixels = mask.sum().item<int64_t>();
     auto& entry = json.emplace_back(nlohmann::ordered_json::object());
     if (!folder.empty()) entry["file"] = files[i];
+    entry["image"] = sample->masks.pictures[i];
     entry["pixels"] = pixels;
     entry["share"] = static_cast<double>(pixels) / static_cast<double>(mask.numel());
   }

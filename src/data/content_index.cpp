@@ -58,12 +58,20 @@ std::vector<const io::Medium*> media_in(const io::Record& record) {
   return media;
 }
 
+/// Of all but what its pictures and videos show.
 uint64_t text_of(const io::Record& record) {
   ContentHash hash;
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
   for (const auto* list : {&record.images, &record.videos}) {
     hash.add(list->size());
     for (const io::Medium& medium : *list) hash.add(medium.frames.size());
+  }
+  for (const io::MaskSource& mask : record.masks) {
+    hash.add(mask.file.path).add(mask.file.bytes ? std::string_view(*mask.file.bytes) : std::string_view());
+    hash.add(mask.value ? static_cast<uint64_t>(*mask.value) + 1 : 0).add(static_cast<uint64_t>(mask.image));
+    for (const int64_t count : mask.rle ? mask.rle->counts : std::vector<int64_t>{}) {
+      hash.add(static_cast<uint64_t>(count));
+    }
   }
   return hash.value();
 }

@@ -19,6 +19,7 @@ constexpr int64_t kMostSamplesOfAStep = 1'000'000;
 /// Share of a pass: far above the rounding with which a run notices that its epochs are over.
 constexpr double kLeastEpochs = 1e-6;
 constexpr double kMostEpochs = 1e6;
+constexpr double kLargestLossWeight = 1e6;
 
 template <class T>
 std::string name_in(const std::vector<std::pair<std::string, T>>& choices, T value) {
@@ -87,12 +88,13 @@ void declare(OptionTable& table, TrainingOptions& options) {
             std::optional{unless_auto(at_least(0.0))});
   table.add("training.text_loss_weight", options.mask_losses.text,
             "Of a model that draws masks: weight of the words' cross-entropy in the loss.",
-            std::optional{at_least(0.0)});
+            std::optional{between(0.0, kLargestLossWeight)});
   table.add("training.mask_bce_weight", options.mask_losses.bce,
             "The same of the binary cross-entropy of the masks' pixels, a mean over those of the global batch.",
-            std::optional{at_least(0.0)});
+            std::optional{between(0.0, kLargestLossWeight)});
   table.add("training.mask_dice_weight", options.mask_losses.dice,
-            "The same of the Dice loss, a mean over the masks of the global batch.", std::optional{at_least(0.0)});
+            "The same of the Dice loss, a mean over the masks of the global batch.",
+            std::optional{between(0.0, kLargestLossWeight)});
   table.add("training.adam_beta1", options.adam_beta1, "AdamW's decay of the first moment.",
             std::optional{between_below(0.0, 1.0)});
   table.add("training.adam_beta2", options.adam_beta2, "AdamW's decay of the second moment.",

@@ -24,7 +24,8 @@ struct StoredPixels {
   int64_t row_bytes() const { return size.width * channels; }
 };
 
-/// What stands in a PNG, neither scaled nor looked up in its palette; alpha is left out.
+/// What stands in a PNG, neither scaled nor looked up in its palette. Alpha is left out; a data error where nothing but
+/// alpha has a shape.
 struct PngSamples {
   StoredPixels rows;  ///< its channels are bytes a pixel: a sample of 16 bits is two, the upper one first
   int64_t channels;   ///< 1 grey or palette index, 3 RGB

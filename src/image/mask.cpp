@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <array>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,19 +25,19 @@ void check_is_png(const Header& header, const std::string& name) {
   }
 }
 
-void check_value(int64_t value, const PngSamples& samples, const std::string& name) {
-  if (samples.channels != 1) {
+void check_value(int64_t value, bool is_rgb, int64_t bits, const std::string& name) {
+  if (is_rgb) {
     throw data_error(
         "{}: the mask's value {} is asked for, but the PNG is RGB, of which pixels have three; save it grey or with a "
         "palette, or leave the value out: then all that is not black is mask",
         name, value);
   }
-  const int64_t largest = (int64_t{1} << samples.bits) - 1;
+  const int64_t largest = (int64_t{1} << bits) - 1;
   if (value < 0 || value > largest) {
     throw data_error(
         "{}: no pixel can have the mask's value {}: the PNG has {} bits a pixel, values of 0 to {}; give one of these, "
         "or leave the value out: then all that is not 0 is mask",
-        name, value, samples.bits, largest);
+        name, value, bits, largest);
   }
 }
 
@@ -69,14 +70,37 @@ at::Tensor decode_mask_bytes(std::span<const std::byte> bytes, std::optional<int
   const Header header = read_header(source, name);
   check_is_png(header, name);
   const PngSamples samples = decode_png_samples(bytes, header.stored, name);
-  if (value) check_value(*value, samples, name);
+  if (value) check_value(*value, samples.channels != 1, samples.bits, name);
   const auto [height, width] = upright_size(header);
   at::Tensor result = at::empty({height, width}, at::kByte);
   write_upright_plane(mask_of(samples.rows, value), header.orientation, result.mutable_data_ptr<uint8_t>());
   return result;
 }
 
+/// Of the header chunk, which is a PNG's first (https://www.w3.org/TR/png-3/#11IHDR).
+ImageSize size_in_header(ByteSource& source, std::optional<int64_t> value, const std::string& name) {
+  constexpr uint64_t kBitDepthAt = 24;  // the colour type follows
+  constexpr uint8_t kColourBit = 2, kPalette = 3;
+  const Header header = read_header(source, name);
+  check_is_png(header, name);
+  std::array<uint8_t, 2> depth_and_type{};
+  if (value && source.read(kBitDepthAt, depth_and_type)) {
+    const auto [depth, type] = depth_and_type;
+    check_value(*value, type != kPalette && (type & kColourBit) != 0, depth, name);
+  }
+  return upright_size(header);
+}
+
 }  // namespace
+
+ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value) {
+  if (file.bytes) {
+    MemorySource source(std::as_bytes(std::span(*file.bytes)));
+    return size_in_header(source, value, file.path);
+  }
+  FileSource source(file.path);
+  return size_in_header(source, value, file.path);
+}
 
 at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value) {
   if (!file.bytes) return decode_mask_bytes(read_whole_file(file.path), value, file.path);

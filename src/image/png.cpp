@@ -36,7 +36,7 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
 /// What the samples of a PNG become.
 enum class Samples {
   kAsColour,  ///< RGB or RGBA of 8 bits
-  kAsStored,  ///< grey, palette indices or RGB as in the file, without alpha
+  kAsStored,  ///< grey, palette indices or RGB as in the file, each with its alpha
 };
 
 /// A decompressor. What libpng's longjmp jumps over must have no destructor, so memory is owned here and by the caller.
@@ -64,7 +64,6 @@ class PngReader {
       png_set_gray_to_rgb(png_);
     } else {
       png_set_packing(png_);  // few bits to a byte each, not scaled
-      png_set_strip_alpha(png_);
     }
     png_set_interlace_handling(png_);
     png_read_update_info(png_, info_);
@@ -110,6 +109,28 @@ StoredPixels read_pixels(PngReader& reader, Samples samples, ImageSize stored, c
   return *std::move(pixels);
 }
 
+/// Of pixels whose last channel is alpha. One colour all over, with a shape in its alpha, is a data error: the shape is
+/// what is meant, and would be lost.
+StoredPixels without_alpha(const StoredPixels& pixels, int64_t channels, const std::string& name) {
+  const auto alpha_bytes = static_cast<size_t>(pixels.channels / channels);
+  const auto colour_bytes = static_cast<size_t>(pixels.channels) - alpha_bytes;
+  const int64_t count = pixels.size.height * pixels.size.width;
+  StoredPixels colours(pixels.size, static_cast<int64_t>(colour_bytes));
+  const uint8_t* const first = pixels.samples.get();
+  bool has_shape = false, has_shape_in_alpha = false;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint8_t* const pixel = first + i * pixels.channels;
+    has_shape |= std::memcmp(pixel, first, colour_bytes) != 0;
+    has_shape_in_alpha |= std::memcmp(pixel + colour_bytes, first + colour_bytes, alpha_bytes) != 0;
+    std::memcpy(&colours.samples[static_cast<size_t>(i) * colour_bytes], pixel, colour_bytes);
+  }
+  if (has_shape || !has_shape_in_alpha) return colours;
+  throw data_error(
+      "{}: a mask of one colour all over, with a shape in its transparency, which is not looked at; save the alpha "
+      "channel by itself, as grey",
+      name);
+}
+
 }  // namespace
 
 StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
@@ -121,7 +142,9 @@ StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, cons
 PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   PngReader reader(bytes);
   StoredPixels pixels = read_pixels(reader, Samples::kAsStored, stored, name);
-  return {.rows = std::move(pixels), .channels = reader.channels(), .bits = reader.depth()};
+  const int64_t channels = reader.channels();
+  if (channels % 2 != 0) return {.rows = std::move(pixels), .channels = channels, .bits = reader.depth()};
+  return {.rows = without_alpha(pixels, channels, name), .channels = channels - 1, .bits = reader.depth()};
 }
 
 }  // namespace vlmtrain::image

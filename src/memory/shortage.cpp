@@ -27,6 +27,9 @@ constexpr std::array kWordings{
     Wording{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", Scarce::kDriver},
     Wording{"CUDA error: out of memory", Scarce::kDriver},
     Wording{"CUDA driver error: out of memory", Scarce::kDriver},
+    // What is said before a launch, which harms nothing: fewer rows at a time are taken.
+    Wording{"CUDA error: invalid configuration argument", Scarce::kKernel},
+    Wording{"canUse32BitIndexMath", Scarce::kKernel},
     Wording{"DefaultCPUAllocator: can't allocate memory", Scarce::kHost},
     Wording{"DefaultCPUAllocator: not enough memory", Scarce::kHost},
     Wording{"Could not allocate memory", Scarce::kHost},
@@ -48,6 +51,8 @@ std::string_view name_of(Scarce scarce) {
       return "the memory that the device's driver needs beside PyTorch's";
     case Scarce::kHost:
       return "the host's memory";
+    case Scarce::kKernel:
+      return "what a kernel of PyTorch can count";
   }
   return "memory";
 }

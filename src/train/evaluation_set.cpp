@@ -1,5 +1,7 @@
 #include "train/evaluation_set.h"
 
+#include <algorithm>
+
 #include "train/data_check.h"
 #include "train/sample_predictions.h"
 #include "vlmtrain/base/error.h"
@@ -31,7 +33,21 @@ void EvaluationSet::look(const Config& config, const models::Processor& processo
     throw data_error("data.eval: {}: none of the {} samples can be used; the first: {}", file, records_->size(),
                      outlines_.problems.empty() ? "it has no records" : outlines_.problems.begin()->second.message);
   }
+  if (config.evaluation.are_wanted() && config.evaluation.best_metric == BestMetric::kDice) require_masks(usable);
   if (dropped() > 0) records_ = std::make_shared<io::ChosenRecords>(std::move(records_), std::move(usable));
+}
+
+/// As far as the samples were looked at (data.check_at_start).
+void EvaluationSet::require_masks(const std::vector<int64_t>& usable) const {
+  const auto may_have = [this](int64_t place) {
+    const auto shape = outlines_.shapes[place];
+    return !shape || shape->masks > 0;
+  };
+  if (std::ranges::any_of(usable, may_have)) return;
+  throw usage_error(
+      "training.best_metric: is dice, which is that of masks, but none of the {} samples of data.eval has a mask; take "
+      "training.best_metric=loss or exact_match, or evaluate on samples with masks",
+      usable.size());
 }
 
 std::vector<planner::SampleBatch> EvaluationSet::worst_batches(int64_t batch_size) const {

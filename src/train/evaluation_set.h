@@ -17,7 +17,8 @@ namespace vlmtrain::train {
 class EvaluationSet {
  public:
   /// Looks at the samples as data.check_at_start says; `cache` as look_at_data(). Throws UserError (kBadData) where one
-  /// is bad and data.on_bad_sample is fail, and where none can be used.
+  /// is bad and data.on_bad_sample is fail, and where none can be used; kUsage for training.best_metric=dice without
+  /// masks.
   EvaluationSet(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
   const std::shared_ptr<const io::Records>& records() const { return records_; }
@@ -28,6 +29,7 @@ class EvaluationSet {
   int64_t making_bytes() const { return outlines_.making_bytes; }
 
  private:
+  void require_masks(const std::vector<int64_t>& usable) const;
   void look(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
   std::shared_ptr<const io::Records> records_;

@@ -47,6 +47,15 @@ void check_learning_rates(const Config& config) {
   check("projector", config.model.freeze_projector, config.training.projector_learning_rate);
 }
 
+void check_loss_weights(const Config& config) {
+  const auto& [text, bce, dice] = config.training.mask_losses;
+  if (text > 0 || bce > 0 || dice > 0 || !models::draws_masks(config.model.path)) return;
+  throw usage_error(
+      "training.text_loss_weight: is 0, as training.mask_bce_weight and training.mask_dice_weight are, so nothing "
+      "would "
+      "be learnt; give one of them a weight");
+}
+
 void check_evaluation(const Config& config) {
   const EvaluationOptions& evaluation = config.evaluation;
   if (evaluation.are_wanted() && config.data.eval.empty()) {
@@ -263,6 +272,7 @@ void check_keys(const Config& config) {
   check_loss_scale(config.training);
   check_learning_rates(config);
   check_evaluation(config);
+  check_loss_weights(config);
   check_micro_batch(config);
 }
 

@@ -294,9 +294,14 @@ class Trainer {
 
   void refuse_to_end_untrained() const {
     if (evaluations_ && evaluations_->is_enough() && !run_.state.evaluation.best_value) {
+      const BestMetric metric = config_.evaluation.best_metric;
+      const bool by_loss = metric == BestMetric::kLoss;
       throw run_error(
-          "none of the run's evaluations had a loss that is finite, so none of its checkpoints is of use; lower "
-          "training.learning_rate, and start again in another output.dir");
+          "none of the run's evaluations had a loss that is finite{}, so none of its checkpoints is known to be of "
+          "use; "
+          "lower training.learning_rate{}, and start again in another output.dir",
+          by_loss ? "" : fmt::format(" and a value of training.best_metric={}", name_of(metric)),
+          by_loss ? "" : " where the loss is not, else take training.best_metric=loss");
     }
     if (run_.state.skipped_steps < run_.state.step) return;
     throw run_error(

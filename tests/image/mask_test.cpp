@@ -52,12 +52,18 @@ TEST(Mask, IsWhatStandsInThePng) {
     EXPECT_EQ(rows_of(mask), entry.at("mask").get<std::vector<std::string>>());
     EXPECT_TRUE(mask.is_contiguous());
     EXPECT_EQ(read_image_size(path), (ImageSize{mask.size(0), mask.size(1)}));
+    EXPECT_EQ(read_mask_size(path, {}), (ImageSize{mask.size(0), mask.size(1)}));
   }
 }
 
 TEST(Mask, OfBytesIsThatOfTheFile) {
   const io::Medium medium = medium_of_bytes("grey.png", file_bytes(kMasks / "grey.png").size());
   EXPECT_TRUE(at::equal(decode_mask(medium, 254), decode_mask(kMasks / "grey.png", 254)));
+}
+
+TEST(Mask, WhoseShapeIsItsTransparencyIsRefused) {
+  // White everywhere, and a square in the alpha channel.
+  EXPECT_THAT([] { decode_mask(kMasks / "shape_in_alpha.png", {}); }, tells("a shape in its transparency", "alpha channel by itself"));
 }
 
 TEST(Mask, TurnsAsItsPictureDoes) {
@@ -78,6 +84,15 @@ TEST(Mask, AValueThatNoPixelCanHaveIsRefused) {
   EXPECT_THAT([] { decode_mask(kMasks / "grey.png", -1); }, tells("value -1"));
   EXPECT_THAT([] { decode_mask(kMasks / "grey_16_bit.png", 65536); }, tells("0 to 65535"));
   EXPECT_THAT([] { decode_mask(kMasks / "rgb.png", 1); }, tells("value 1", "RGB"));
+}
+
+/// Of what its first bytes tell, nobody has to wait until it is decoded.
+TEST(Mask, IsJudgedByItsHeader) {
+  EXPECT_THAT([] { read_mask_size(kMasks / "lossy.jpg", {}); }, tells("JPEG", "save the mask as PNG"));
+  EXPECT_THAT([] { read_mask_size(kMasks / "bilevel.png", 255); }, tells("value 255", "values of 0 to 1"));
+  EXPECT_THAT([] { read_mask_size(kMasks / "rgb.png", 1); }, tells("value 1", "RGB"));
+  EXPECT_EQ(read_mask_size(kMasks / "palette_4.png", 15), read_image_size(kMasks / "palette_4.png"));
+  EXPECT_EQ(read_mask_size(kMasks / "grey_alpha.png", 254), read_image_size(kMasks / "grey_alpha.png"));
 }
 
 TEST(Mask, ACutOffFileIsRefused) {

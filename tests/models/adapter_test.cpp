@@ -234,6 +234,30 @@ TEST_F(AdapterTest, ModulesToSaveAreTrainedAndGetNoAdapters) {
               AllOf(HasSubstr("lora.modules_to_save"), HasSubstr("conector"), HasSubstr("model.connector")));
 }
 
+/// What an adapter should have and has not would be the base's in a merge, which nobody would see.
+TEST_F(AdapterTest, AnAdapterThatLacksTensorsIsNotMerged) {
+  const auto folder = saved({.rank = 4, .target_modules = {"q_proj"}, .modules_to_save = {"connector"}});
+  const auto file = folder / "adapter_model.safetensors";
+  const auto without = [&](std::string_view part) {
+    io::NamedTensors kept;
+    {
+      const io::SafetensorsFile whole(file);
+      for (const auto& name : whole.names()) {
+        if (name.find(part) == std::string::npos) kept.emplace_back(name, whole.tensor(name).clone());
+      }
+    }
+    const auto copy = out_.path() / "partial";
+    std::filesystem::remove_all(copy);
+    std::filesystem::copy(folder, copy);
+    io::write_safetensors(copy / "adapter_model.safetensors", kept);
+    return message_of([&] { merge_adapter(copy, out_.path() / "merged"); });
+  };
+  EXPECT_THAT(without("connector"), HasSubstr("the adapter has no base_model.model.model.connector."));
+  EXPECT_THAT(without("text_model.layers.1."),
+              HasSubstr("missing: base_model.model.model.text_model.layers.1.self_attn.q_proj.lora_A.weight"));
+  EXPECT_FALSE(std::filesystem::exists(out_.path() / "merged"));
+}
+
 TEST_F(AdapterTest, ModulesToSaveComeBackAndReplaceTheBaseInAMerge) {
   const nn::LoraSettings lora{.rank = 4, .target_modules = {"q_proj"}, .modules_to_save = {"connector"}};
   const std::string name = "model.connector.modality_projection.proj.weight";

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "vlmtrain/image/size.h"
 #include "vlmtrain/io/medium.h"
 #include "vlmtrain/io/rle.h"
 
@@ -13,7 +14,7 @@ namespace vlmtrain::image {
 // A mask says of each pixel of a picture whether it belongs to what is meant: uint8 [height, width] of 0 and 1,
 // contiguous, on the CPU.
 
-/// The mask in a PNG file: grey of 1 to 16 bits, RGB, or a palette, with or without alpha, which is ignored. Of a
+/// The mask in a PNG file: grey of 1 to 16 bits, RGB, or a palette, with or without alpha, which is not looked at. Of a
 /// palette the indices count and not the colours, as segmentation data sets write them (PASCAL VOC).
 ///
 /// Without `value` all that is not 0 belongs to the mask, of RGB what is not black; with it the pixels of that grey
@@ -21,8 +22,12 @@ namespace vlmtrain::image {
 /// decode_image turns a picture with the same EXIF orientation, and read_image_size tells its size.
 ///
 /// A data error where the file is missing, damaged, cut off, too large or no PNG (JPEG blurs the edges of a mask), and
-/// where no pixel can have `value`: RGB, or beyond the file's bits. Thread-safe.
+/// where no pixel can have `value`: RGB, or beyond the file's bits; also where nothing but the alpha channel has a
+/// shape, which is then what is meant. Thread-safe.
 at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value);
+
+/// Its size, from the first bytes of the file, with the errors that these show.
+ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value);
 
 using io::compressed_counts;
 using io::parse_rle;

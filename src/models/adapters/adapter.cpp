@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -46,6 +47,34 @@ std::vector<std::string> saved_modules(const nlohmann::json& config, const std::
     names.push_back(module);
   }
   return names;
+}
+
+/// "model.layers.3.q_proj", which is a single module, and not "q_proj", of which a model may have many or none.
+bool is_of_one_block(const std::string& target) {
+  const auto is_number = [](std::string_view word) {
+    return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
+  };
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = target.find('.', begin);
+    if (is_number(std::string_view(target).substr(begin, end - begin))) return true;
+  }
+  return false;
+}
+
+/// That each module which config names for itself has its tensors: else it would be taken for one without an adapter.
+void check_targets(const nlohmann::json& config, const std::vector<std::string>& adapted, const std::string& source) {
+  const auto targets = config.value("target_modules", nlohmann::json());
+  if (!targets.is_array()) return;
+  std::vector<std::string> problems;
+  for (const auto& target : targets) {
+    if (!target.is_string() || !is_of_one_block(target)) continue;
+    const auto name = target.get<std::string>();
+    const bool has_tensors = std::ranges::any_of(
+        adapted, [&](const std::string& path) { return path == name || path.ends_with("." + name); });
+    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraA));
+  }
+  refuse_differences(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName),
+                     problems);
 }
 
 bool is_set(const nlohmann::json& value) {
@@ -125,6 +154,7 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder) {
                             .target_modules = adapted_paths(tensors),
                             .modules_to_save = saved_modules(config, source),
                             .adapter = folder};
+  check_targets(config, settings.target_modules, source);
   check_size(settings.rank, "r", kWidestLayer, source);
   check_number(settings.alpha, "lora_alpha", {.above = 0, .most = 1e9}, source);
   if (!(settings.dropout >= 0 && settings.dropout < 1)) {

@@ -87,6 +87,10 @@ std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapt
       found.emplace(model.checkpoint_name(name.substr(kAdapterPrefix.size())), adapter.tensor(name));
     }
   }
+  for (const auto& parameter : model.parameters().all()) {
+    const std::string name = std::string(kAdapterPrefix) + parameter.name;
+    if (parameter.in_modules_to_save && !adapter.contains(name)) problems.push_back("the adapter has no " + name);
+  }
   return found;
 }
 

@@ -20,7 +20,7 @@ namespace {
 constexpr std::array<int64_t, 3> kPadding{124, 116, 104};
 
 image::ImageSize size_of_source(const io::MaskSource& source) {
-  if (!source.rle) return image::read_image_size(source.file);
+  if (!source.rle) return image::read_mask_size(source.file, source.value);
   return {.height = source.rle->height, .width = source.rle->width};
 }
 
