@@ -17,6 +17,10 @@ namespace vlmtrain::image {
 template <class T>
 using Axes = std::array<T, 3>;
 
+/// A scan with a longer axis (of space or time), or more voxels a frame, is refused.
+inline constexpr int64_t kMostVoxelsOfAxis = 16'384;
+inline constexpr int64_t kMostVoxels = int64_t{1} << 32;
+
 /// How the values of a volume are brought to a common scale, over the voxels of what is looked at.
 enum class VolumeNormalization {
   kZScore,            ///< mean 0, deviation 1, over all voxels

@@ -1,0 +1,121 @@
+#include "image/volume/best_affine.h"
+
+#include <nifti2_io.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+namespace {
+
+/// NIFTI_XFORM_TEMPLATE_OTHER, which Debian's nifti1.h does not name.
+constexpr int32_t kLastTransformCode = 5;
+
+bool is_told(int32_t code) {
+  return code > 0 && code <= kLastTransformCode;
+}
+
+double mended_spacing(double stored) {
+  return stored == 0 ? 1 : std::abs(stored);
+}
+
+AffineMatrix sform_of(const nifti_2_header& header) {
+  AffineMatrix result;
+  std::copy_n(header.srow_x, 3, result[0].begin());
+  std::copy_n(header.srow_y, 3, result[1].begin());
+  std::copy_n(header.srow_z, 3, result[2].begin());
+  return result;
+}
+
+AffineMatrix qform_of(const nifti_2_header& header, const std::string& name) {
+  const double b = header.quatern_b, c = header.quatern_c, d = header.quatern_d;
+  // What the fourth part is made of; a header's roundings are some 1e-7.
+  if (!(b * b + c * c + d * d < 1 + 1e-5)) {
+    throw data_error(
+        "{}: the scan's qform is no rotation (quaternion {}, {}, {}), so that right and left are unknown; write the "
+        "file again with a right one",
+        name, b, c, d);
+  }
+  const nifti_dmat44 matrix =
+      nifti_quatern_to_dmat44(b, c, d, 0, 0, 0, mended_spacing(header.pixdim[1]), mended_spacing(header.pixdim[2]),
+                              mended_spacing(header.pixdim[3]), header.pixdim[0] == -1 ? -1 : 1);
+  AffineMatrix result;
+  for (int row = 0; row < 3; ++row) std::copy_n(matrix.m[row], 3, result[row].begin());
+  return result;
+}
+
+AffineMatrix base_affine(const nifti_2_header& header) {
+  AffineMatrix result{};
+  for (int axis = 0; axis < 3; ++axis) result[axis][axis] = mended_spacing(header.pixdim[axis + 1]);
+  result[0][0] = -result[0][0];
+  return result;
+}
+
+double determinant_of_directions(const AffineMatrix& affine, const std::array<double, 3>& spacing) {
+  nifti_dmat33 directions;
+  for (int row = 0; row < 3; ++row) {
+    for (int column = 0; column < 3; ++column) directions.m[row][column] = affine[row][column] / spacing[column];
+  }
+  return nifti_dmat33_determ(directions);
+}
+
+void check_spans_space(const AffineMatrix& affine, const char* source, const std::string& name) {
+  const std::array<double, 3> spacing = spacing_of(affine);
+  const bool is_usable = std::ranges::all_of(spacing, [](double mm) { return std::isfinite(mm) && mm > 0; });
+  // Of columns of length 1; 1e-6 is two axes a ten thousandth of a degree apart.
+  constexpr double kLeastDeterminant = 1e-6;
+  if (is_usable && std::abs(determinant_of_directions(affine, spacing)) > kLeastDeterminant) return;
+  throw data_error(
+      "{}: the scan's {} does not say where its axes point: a number in it is NaN or infinite, or two axes are one; "
+      "write the file again with a right one",
+      name, source);
+}
+
+}  // namespace
+
+std::array<double, 3> spacing_of(const AffineMatrix& affine) {
+  std::array<double, 3> result;
+  for (int column = 0; column < 3; ++column) {
+    double square = 0;
+    for (int row = 0; row < 3; ++row) square += affine[row][column] * affine[row][column];
+    result[column] = std::sqrt(square);
+  }
+  return result;
+}
+
+double lean_in_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& size) {
+  const std::array<double, 3> spacing = spacing_of(affine);
+  double result = 0;
+  for (int a = 0; a < 3; ++a) {
+    for (int b = 0; b < 3; ++b) {
+      if (a == b) continue;
+      double product = 0;
+      for (int row = 0; row < 3; ++row) product += affine[row][a] * affine[row][b];
+      const double cosine = product / (spacing[a] * spacing[b]);
+      const double length = static_cast<double>(size[a] - 1) * spacing[a];
+      result = std::max(result, std::abs(cosine) * length / spacing[b]);
+    }
+  }
+  return result;
+}
+
+AffineMatrix best_affine(const nifti_2_header& header, const std::string& name) {
+  AffineMatrix result;
+  const char* source = nullptr;
+  if (is_told(header.sform_code)) {
+    result = sform_of(header);
+    source = "sform";
+  } else if (is_told(header.qform_code)) {
+    result = qform_of(header, name);
+    source = "qform";
+  } else {
+    result = base_affine(header);
+    source = "spacing (pixdim)";
+  }
+  check_spans_space(result, source, name);
+  return result;
+}
+
+}  // namespace vlmtrain::image

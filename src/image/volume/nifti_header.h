@@ -1,0 +1,34 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "image/volume/best_affine.h"
+#include "image/volume/volume_stream.h"
+#include "image/volume/voxel_rows.h"
+#include "vlmtrain/image/volume.h"
+
+namespace vlmtrain::image {
+
+/// What of a NIfTI-1 or NIfTI-2 header counts here; checked, so that the file may well hold what it promises.
+struct NiftiHeader {
+  std::array<int64_t, 3> size;
+  int64_t frames;
+  VoxelType type;
+  bool swapped;  ///< the file's bytes are in the other order than this machine's
+  std::optional<VoxelScaling> scaling;
+  AffineMatrix affine;
+
+  int64_t row_bytes() const { return size[0] * bytes_of(type); }
+  int64_t plane_bytes() const { return size[1] * row_bytes(); }
+  int64_t frame_bytes() const { return size[2] * plane_bytes(); }
+};
+
+/// Reads it from the beginning of the stream, which stands at the first voxel thereafter.
+/// Source of the formats: nifti1.h (NIfTI-1.1) and nifti2.h of the NIfTI reference library.
+NiftiHeader read_nifti_header(VolumeStream& stream);
+
+VolumeInfo info_of(const NiftiHeader& header);
+
+}  // namespace vlmtrain::image
