@@ -28,12 +28,12 @@ AxisSamples samples_that_fit(int64_t voxels, int64_t outputs) {
   return result;
 }
 
-AxisSamples samples_with_step(int64_t voxels, int64_t outputs, double step) {
+AxisSamples samples_with_step(int64_t voxels, int64_t outputs, double begin, double step) {
   // A place so near to a voxel is meant to be it: background that is exactly 0 stays so.
   constexpr double kRounding = 1e-9;
   AxisSamples result;
   for (int64_t i = 0; i < outputs; ++i) {
-    double place = std::min(static_cast<double>(i) * step, static_cast<double>(voxels - 1));
+    double place = std::clamp(begin + static_cast<double>(i) * step, 0.0, static_cast<double>(voxels - 1));
     if (const double nearest = std::round(place); std::abs(place - nearest) < kRounding) place = nearest;
     const double first = std::floor(place);
     add_sample(result, voxels, static_cast<int64_t>(first), static_cast<float>(place - first));

@@ -19,8 +19,8 @@ struct AxisSamples {
 /// computed in fp32.
 AxisSamples samples_that_fit(int64_t voxels, int64_t outputs);
 
-/// A sample every `step` voxels from the first one on, as MONAI's Spacing(padding_mode="border") takes them.
-AxisSamples samples_with_step(int64_t voxels, int64_t outputs, double step);
+/// A sample every `step` voxels from place `begin` on, as MONAI's Spacing(padding_mode="border") takes them.
+AxisSamples samples_with_step(int64_t voxels, int64_t outputs, double begin, double step);
 
 /// `outputs` whole voxels, spread evenly from the first to the last: numpy's linspace, rounded.
 AxisSamples samples_of_voxels(int64_t voxels, int64_t outputs);

@@ -101,6 +101,40 @@ double lean_in_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& 
   return result;
 }
 
+AffineMatrix turned_affine(const AffineMatrix& affine, const std::array<int, 3>& file_axis,
+                           const std::array<bool, 3>& backwards) {
+  AffineMatrix result;
+  for (int row = 0; row < 3; ++row) {
+    for (int axis = 0; axis < 3; ++axis) {
+      result[row][axis] = backwards[axis] ? -affine[row][file_axis[axis]] : affine[row][file_axis[axis]];
+    }
+  }
+  return result;
+}
+
+// Source: zoom_affine and compute_shape_offset in monai/data/utils.py. What leans is what stands beside the diagonal of
+// the Cholesky factor of AᵀA.
+bool has_corner(const AffineMatrix& turned, const std::array<int64_t, 3>& size, const std::array<double, 3>& spacing) {
+  constexpr double kTolerance = 1e-8;
+  AffineMatrix factor{};  // lower
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j <= i; ++j) {
+      double rest = 0;
+      for (int row = 0; row < 3; ++row) rest += turned[row][i] * turned[row][j];
+      for (int k = 0; k < j; ++k) rest -= factor[i][k] * factor[j][k];
+      factor[i][j] = i == j ? std::sqrt(rest) : rest / factor[j][j];
+    }
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    double least = 0;
+    for (int other = axis + 1; other < 3; ++other) {
+      least += std::min(factor[other][axis] * static_cast<double>(size[other] - 1) / spacing[axis], 0.0);
+    }
+    if (least < -kTolerance) return false;
+  }
+  return true;
+}
+
 AffineMatrix best_affine(const nifti_2_header& header, const std::string& name) {
   AffineMatrix result;
   const char* source = nullptr;

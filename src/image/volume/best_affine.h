@@ -1,10 +1,10 @@
 #pragma once
 
-#include <nifti2.h>
-
 #include <array>
 #include <cstdint>
 #include <string>
+
+struct nifti_2_header;
 
 namespace vlmtrain::image {
 
@@ -23,5 +23,14 @@ std::array<double, 3> spacing_of(const AffineMatrix& affine);
 /// How far, in voxels, the end of an axis of a scan of that size leans towards another axis: 0 where all are at right
 /// angles, some 1e-5 where a header's roundings make them lean.
 double lean_in_voxels(const AffineMatrix& affine, const std::array<int64_t, 3>& size);
+
+/// Whether MONAI's Spacing, which takes the affine of a turned scan, finds its first voxel in a corner of all the
+/// others. Not so where a header's roundings make the axes lean by more than 1e-8 voxels: then it puts centre upon
+/// centre.
+bool has_corner(const AffineMatrix& turned, const std::array<int64_t, 3>& size, const std::array<double, 3>& spacing);
+
+/// The affine with the columns of these file axes, each negated where it runs backwards.
+AffineMatrix turned_affine(const AffineMatrix& affine, const std::array<int, 3>& file_axis,
+                           const std::array<bool, 3>& backwards);
 
 }  // namespace vlmtrain::image

@@ -68,7 +68,7 @@ class VolumeReader {
         stream_(open_volume_stream(medium)),
         header_(read_nifti_header(*stream_)),
         info_(info_of(header_)),
-        grid_(sampled_grid(turned_shape(info_), settings, name())),
+        grid_(sampled_grid(info_, header_.affine, settings, name())),
         samples_(samples_by_file_axis(grid_, info_)),
         sampler_(header_, samples_),
         copy_(kept_part(grid_, info_, settings)) {

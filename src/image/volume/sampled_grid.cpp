@@ -25,6 +25,39 @@ bool changes_something(const TurnedShape& shape, const std::array<double, 3>& si
   return false;
 }
 
+void check_number(const std::array<double, 3>& sizes, const TurnedShape& shape, const std::string& name) {
+  if (sizes[0] * sizes[1] * sizes[2] <= static_cast<double>(kMostSampledValues)) return;
+  throw data_error(
+      "{}: at the wanted size or spacing the scan has {} × {} × {} voxels, more than {}; take a larger spacing, or "
+      "check "
+      "the scan's own ({}, {}, {} mm)",
+      name, sizes[0], sizes[1], sizes[2], kMostSampledValues, shape.spacing[0], shape.spacing[1], shape.spacing[2]);
+}
+
+std::array<AxisSamples, 3> samples_of_whole(const TurnedShape& shape, const Axes<int64_t>& size) {
+  std::array<AxisSamples, 3> result;
+  for (int axis = 0; axis < 3; ++axis) result[axis] = samples_that_fit(shape.size[axis], size[axis]);
+  return result;
+}
+
+std::array<AxisSamples, 3> samples_by_spacing(const VolumeInfo& info, const AffineMatrix& affine,
+                                              const std::array<double, 3>& sizes, const Axes<double>& wanted) {
+  const AxisDirections directions = directions_of_letters(info.orientation);
+  const TurnedShape shape = turned_shape(info);
+  Axes<double> spacing{};
+  for (int axis = 0; axis < 3; ++axis) spacing[axis] = used_spacing(shape.spacing[axis], wanted[axis]);
+  const bool moves = changes_something(shape, sizes, wanted);
+  const bool from_corner =
+      has_corner(turned_affine(affine, directions.file_axis, directions.backwards), shape.size, spacing);
+  std::array<AxisSamples, 3> result;
+  for (int axis = 0; axis < 3; ++axis) {
+    const double step = moves ? spacing[axis] / shape.spacing[axis] : 1;
+    const double begin = from_corner || !moves ? 0 : (static_cast<double>(shape.size[axis]) - step * sizes[axis]) / 2;
+    result[axis] = samples_with_step(shape.size[axis], static_cast<int64_t>(sizes[axis]), begin, step);
+  }
+  return result;
+}
+
 }  // namespace
 
 TurnedShape turned_shape(const VolumeInfo& info) {
@@ -55,26 +88,18 @@ std::array<double, 3> sampled_sizes(const TurnedShape& shape, const VolumeSettin
   return result;
 }
 
-SampledGrid sampled_grid(const TurnedShape& shape, const VolumeSettings& settings, const std::string& name) {
+SampledGrid sampled_grid(const VolumeInfo& info, const AffineMatrix& affine, const VolumeSettings& settings,
+                         const std::string& name) {
+  const TurnedShape shape = turned_shape(info);
   const std::array<double, 3> sizes = sampled_sizes(shape, settings);
-  if (!(sizes[0] * sizes[1] * sizes[2] <= static_cast<double>(kMostSampledValues))) {
-    throw data_error(
-        "{}: at the wanted spacing the scan has {} × {} × {} voxels, more than {}; take a larger spacing, or check the "
-        "scan's own ({}, {}, {} mm)",
-        name, sizes[0], sizes[1], sizes[2], kMostSampledValues, shape.spacing[0], shape.spacing[1], shape.spacing[2]);
-  }
-  const bool moves = settings.spacing && changes_something(shape, sizes, *settings.spacing);
+  check_number(sizes, shape, name);
   SampledGrid result;
+  result.samples = settings.spacing ? samples_by_spacing(info, affine, sizes, *settings.spacing)
+                                    : samples_of_whole(shape, settings.size);
   for (int axis = 0; axis < 3; ++axis) {
-    const auto outputs = static_cast<int64_t>(sizes[axis]);
-    const int64_t wanted = settings.size[axis];
-    if (!settings.spacing) {
-      result.samples[axis] = samples_that_fit(shape.size[axis], outputs);
-    } else {
-      const double step = used_spacing(shape.spacing[axis], (*settings.spacing)[axis]) / shape.spacing[axis];
-      result.samples[axis] = samples_with_step(shape.size[axis], outputs, moves ? step : 1);
-    }
     // MONAI's ResizeWithPadOrCrop: the odd voxel is cropped in front and padded behind.
+    const int64_t outputs = result.samples[axis].size();
+    const int64_t wanted = settings.size[axis];
     result.crop_begin[axis] = outputs > wanted ? outputs / 2 - wanted / 2 : 0;
     result.kept[axis] = std::min(outputs, wanted);
     result.pad_before[axis] = (wanted - result.kept[axis]) / 2;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "image/volume/axis_samples.h"
+#include "image/volume/best_affine.h"
 #include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {
@@ -36,8 +37,9 @@ bool looks_at_all(VolumeNormalization normalization);
 /// How many samples each axis gets; without a bound, hence as doubles.
 std::array<double, 3> sampled_sizes(const TurnedShape& shape, const VolumeSettings& settings);
 
-/// A data error where the spacing makes more than kMostSampledValues.
-SampledGrid sampled_grid(const TurnedShape& shape, const VolumeSettings& settings, const std::string& name);
+/// A data error where the spacing makes more than kMostSampledValues. `affine` is the file's.
+SampledGrid sampled_grid(const VolumeInfo& info, const AffineMatrix& affine, const VolumeSettings& settings,
+                         const std::string& name);
 
 /// By the file's axes, in its order.
 std::array<AxisSamples, 3> samples_by_file_axis(const SampledGrid& grid, const VolumeInfo& info);
