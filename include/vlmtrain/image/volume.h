@@ -54,8 +54,8 @@ struct VolumeInfo {
   std::array<int64_t, 3> size{};    ///< voxels, in the order of the file
   std::array<double, 3> spacing{};  ///< mm, the same: the lengths of the affine's columns. Units that a header names
                                     ///< are passed over, as by nibabel
-  std::string orientation;  ///< where the file's axes point, as nibabel's aff2axcodes() says it: "LAS"
-  int64_t frames = 1;       ///< of its time axis
+  std::string orientation;          ///< where the file's axes point, as nibabel's aff2axcodes() says it: "LAS"
+  int64_t frames = 1;               ///< of its time axis
 };
 
 /// Reads NIfTI-1 and NIfTI-2 (.nii, .nii.gz; by content, not by name), of which only the header is looked at: that it

@@ -137,6 +137,18 @@ class VolumeReader {
   std::vector<float> values_;
 };
 
+/// The configuration has refused what stops here.
+void check_settings(const VolumeSettings& settings) {
+  const auto is_positive = [](auto value) { return value > 0; };
+  const auto& [least, most] = settings.percentiles;
+  VLMTRAIN_CHECK(settings.dtype == at::kFloat || settings.dtype == at::kHalf, "a volume is fp32 or fp16");
+  VLMTRAIN_CHECK(std::ranges::all_of(settings.size, is_positive) && settings.max_frames > 0,
+                 "a volume has voxels, a series frames");
+  VLMTRAIN_CHECK(!settings.spacing || std::ranges::all_of(*settings.spacing, is_positive), "a spacing is positive");
+  VLMTRAIN_CHECK(0 <= least && least < most && most <= 100, "percentiles ascend from 0 to 100");
+  VLMTRAIN_CHECK(settings.window[0] < settings.window[1], "a window's values ascend");
+}
+
 int64_t volumes_of_file(const VolumeInfo& info, const VolumeSettings& settings, const std::string& name) {
   if (info.frames == 1 || settings.series == SeriesUse::kMean) return 1;
   if (settings.series == SeriesUse::kFrames) return std::min(info.frames, settings.max_frames);
@@ -181,9 +193,7 @@ int64_t reading_bytes(const VolumeInfo& info, const VolumeSettings& settings) {
 }
 
 at::Tensor read_volume(const io::Medium& medium, const VolumeSettings& settings) {
-  VLMTRAIN_CHECK(settings.dtype == at::kFloat || settings.dtype == at::kHalf, "a volume is fp32 or fp16");
-  VLMTRAIN_CHECK(std::ranges::all_of(settings.size, [](int64_t size) { return size > 0; }) && settings.max_frames > 0,
-                 "a volume has voxels, a series frames");
+  check_settings(settings);
   VolumeReader reader(medium, settings);
   const int64_t volumes = volumes_of_file(reader.info(), settings, reader.name());
   at::Tensor result = at::zeros({volumes, 1, settings.size[0], settings.size[1], settings.size[2]}, settings.dtype);

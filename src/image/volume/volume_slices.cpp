@@ -79,6 +79,7 @@ std::vector<IntensityChange> windows_of(const std::vector<float>& values, const 
   intensity.normalization = VolumeNormalization::kWindow;
   std::vector<IntensityChange> result;
   for (const auto& window : settings.windows) {
+    VLMTRAIN_CHECK(window[0] < window[1], "a window's values ascend");
     intensity.window = window;
     result.push_back(intensity_change(values, intensity, name));
   }
