@@ -26,11 +26,23 @@ std::string_view kind_if_no_file(const std::filesystem::path& path) {
   }
 }
 
+namespace {
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  return text;
+}
+
+}  // namespace
+
 bool is_named_like_a_picture(const std::filesystem::path& file) {
   constexpr std::array<std::string_view, 4> kEndings{".jpg", ".jpeg", ".png", ".webp"};
-  std::string ending = file.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  return std::ranges::find(kEndings, ending) != kEndings.end();
+  return std::ranges::find(kEndings, lower(file.extension().string())) != kEndings.end();
+}
+
+bool is_named_like_a_volume(const std::filesystem::path& file) {
+  const std::string name = lower(file.filename().string());
+  return name.ends_with(".nii") || name.ends_with(".nii.gz");
 }
 
 }  // namespace vlmtrain

@@ -9,6 +9,7 @@
 #include "io/media_places.h"
 #include "io/record_columns.h"
 #include "io/record_masks.h"
+#include "io/record_volumes.h"
 #include "io/white_space.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
@@ -157,13 +158,20 @@ std::string block_text(const json& block, size_t number, Places& places) {
     places.images.add(own_medium(block, number, kImages));
     return std::string(kImageMark);
   }
+  if (name == "volume") {
+    auto volume = own_medium(block, number, kVolumes);
+    if (volume) volume->is_volume = true;
+    places.images.add(std::move(volume));
+    return std::string(kImageMark);
+  }
   if (name == "video" || name == "video_url") {
     places.videos.add(own_medium(block, number, kVideos));
     return std::string(kVideoMark);
   }
   if (name != "text") {
     throw data_error(
-        "turn {}: a content block of type \"{}\" is not supported: text, image, image_url, video and video_url are",
+        "turn {}: a content block of type \"{}\" is not supported: text, image, image_url, video, video_url and volume "
+        "are",
         number, excerpt(name));
   }
   const json* value = find_first(block, {"text"});
@@ -235,7 +243,7 @@ void take_image_marks_for_videos(std::vector<Turn>& turns, Places& places, size_
 }
 
 void place_media(const json& value, const MediaRoot& root, Places& places, Record& record) {
-  const std::vector<Medium> images = listed_media(value, kImages);
+  const std::vector<Medium> images = images_and_volumes(value, places.images);
   const std::vector<Medium> videos = listed_media(value, kVideos);
   const bool images_are_videos = images.empty() && !videos.empty() && places.videos.empty() &&
                                  places.images.waiting() == videos.size() && places.images.size() == videos.size();
@@ -245,6 +253,7 @@ void place_media(const json& value, const MediaRoot& root, Places& places, Recor
   std::string opening;
   record.images = places.images.fill(images, root, opening);
   record.videos = places.videos.fill(videos, root, opening);
+  name_volumes(value, record);
   if (!opening.empty()) {
     const auto user = std::ranges::find(record.turns, Role::kUser, &Turn::role);
     VLMTRAIN_CHECK(user != record.turns.end(), "a conversation without a user");

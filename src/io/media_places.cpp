@@ -84,7 +84,8 @@ Medium placed(const Medium& medium, size_t number, const MediaRoot& root, const 
     if (named.path.empty()) named.path = fmt::format("{} {}", kind.word, number);
     return named;
   }
-  Medium file(root.folder / local_path(medium.path, number, kind));
+  Medium file = medium;
+  file.path = (root.folder / local_path(medium.path, number, kind)).string();
   if (root.is_left_never && leads_out_of(root.folder, file.path)) {
     throw data_error("{} {} lies outside of the folder of images, {}, which data.outside_image_root=refuse forbids: {}",
                      kind.word, number, root.folder.string(), excerpt(file.path));

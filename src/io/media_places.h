@@ -23,6 +23,7 @@ struct MediaKind {
 };
 inline constexpr MediaKind kImages{"image", kImageMark, {"image", "images"}};
 inline constexpr MediaKind kVideos{"video", kVideoMark, {"video", "videos"}};
+inline constexpr MediaKind kVolumes{"volume", kImageMark, {"volume", "volumes"}};
 
 /// The folder that relative paths start from.
 struct MediaRoot {
@@ -52,6 +53,8 @@ class MediaPlaces {
   explicit MediaPlaces(const MediaKind& kind) : kind_(&kind) {}
 
   void add(std::optional<Medium> own) { places_.push_back(std::move(own)); }
+  /// What messages call them from here on.
+  void call(const MediaKind& kind) { kind_ = &kind; }
   void add_marks_in(std::string_view text);
 
   /// The marks that wait for a listed one.

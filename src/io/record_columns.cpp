@@ -32,7 +32,8 @@ void drop_others(json& record, const std::map<std::string, std::string>& columns
     drop(record, {"messages", "conversations", "texts"});
   }
   if (is_mapped("caption") && !has_question) drop(record, {"question", "answer", "instruction", "input", "output"});
-  for (const auto& [one, several] : {std::pair{"image", "images"}, std::pair{"video", "videos"}}) {
+  for (const auto& [one, several] :
+       {std::pair{"image", "images"}, std::pair{"video", "videos"}, std::pair{"volume", "volumes"}}) {
     if (is_mapped(one) && !is_mapped(several)) drop(record, {several});
     if (is_mapped(several) && !is_mapped(one)) drop(record, {one});
   }

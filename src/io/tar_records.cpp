@@ -17,6 +17,7 @@
 #include "io/tar_members.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
@@ -27,7 +28,7 @@ namespace {
 
 using nlohmann::json;
 
-enum class PartKind { kOther, kJson, kText, kPicture, kVideo };
+enum class PartKind { kOther, kJson, kText, kPicture, kVideo, kVolume };
 
 /// Pictures and videos in formats that are not read are a record's media too: it cannot be used, rather than without
 /// them.
@@ -50,6 +51,7 @@ PartKind kind_of_word(std::string_view ending) {
 
 /// By its last word; of "png.0" by the one before the number.
 PartKind part_kind(std::string_view ending) {
+  if (is_named_like_a_volume("." + std::string(ending))) return PartKind::kVolume;
   const size_t dot = ending.rfind('.');
   const std::string_view last = ending.substr(dot + 1);
   const bool is_number = !last.empty() && std::ranges::all_of(last, [](char c) { return c >= '0' && c <= '9'; });
@@ -152,21 +154,23 @@ class TarRecords final : public Records {
     }
     std::vector<json> pictures;
     std::vector<json> videos;
+    std::vector<json> volumes;
     for (const Part& part : group.parts) {
       const PartKind kind = part_kind(part.ending);
       json value;
       if (kind == PartKind::kText) {
         value = text_in(part, file);
         if (part.ending == "txt") fields.emplace("caption", value);
-      } else if (kind == PartKind::kPicture || kind == PartKind::kVideo) {
+      } else if (kind != PartKind::kJson) {
         value = {{"path", group.key + "." + part.ending},
                  {"bytes", binary(with_bytes ? file.read(part.offset, part.bytes) : "")}};
-        (kind == PartKind::kPicture ? pictures : videos).push_back(value);
+        (kind == PartKind::kPicture ? pictures : kind == PartKind::kVideo ? videos : volumes).push_back(value);
       }
       if (is_named_by_columns(part.ending)) fields[part.ending] = std::move(value);
     }
     put_media(fields, {"image", "images"}, std::move(pictures));
     put_media(fields, {"video", "videos"}, std::move(videos));
+    put_media(fields, {"volume", "volumes"}, std::move(volumes));
     return fields;
   }
 

@@ -13,4 +13,7 @@ std::string_view kind_if_no_file(const std::filesystem::path& path);
 /// Whether a file's name ends as that of a JPEG, PNG or WebP picture does, in letters of any case.
 bool is_named_like_a_picture(const std::filesystem::path& file);
 
+/// The same of a scan in NIfTI: .nii, .nii.gz.
+bool is_named_like_a_volume(const std::filesystem::path& file);
+
 }  // namespace vlmtrain

@@ -15,9 +15,9 @@
 namespace vlmtrain::io {
 
 /// What a data set may call otherwise.
-inline constexpr std::array<std::string_view, 13> kColumns{"id",     "task",    "system", "messages", "question",
-                                                           "answer", "caption", "image",  "images",   "video",
-                                                           "videos", "mask",    "masks"};
+inline constexpr std::array<std::string_view, 17> kColumns{
+    "id",    "task",   "system", "messages", "question", "answer",  "caption",  "image",     "images",
+    "video", "videos", "mask",   "masks",    "volume",   "volumes", "modality", "subject_id"};
 
 /// How the records of a data set are read.
 struct RecordSettings {

@@ -7,8 +7,8 @@
 
 namespace vlmtrain::io {
 
-/// A picture or a video of a record: a file (of a video also a folder of frames), or bytes that the data set itself
-/// carries, or the frames of a video one by one.
+/// A picture, a video or a volume of a record: a file (of a video also a folder of frames), or bytes that the data set
+/// itself carries, or the frames of a video one by one.
 struct Medium {
   Medium() = default;
   // A path is a medium: NOLINTBEGIN(google-explicit-constructor)
@@ -20,6 +20,8 @@ struct Medium {
   std::string path;                               ///< where the file is; what messages call bytes
   std::shared_ptr<const std::string> bytes = {};  ///< the content; null: that of the file
   std::vector<Medium> frames = {};  ///< of a video, where it is a list of pictures; `path` is that of the first
+  bool is_volume = false;           ///< a scan in NIfTI
+  std::string modality = {};        ///< of a volume, where the data says it: "T1w"
 
   bool operator==(const Medium&) const = default;
 };

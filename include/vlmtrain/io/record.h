@@ -30,12 +30,13 @@ struct Record {
   /// An optional system turn, then user and assistant by turns; as many kImageMark as `images` and
   /// kVideoMark as `videos`.
   std::vector<Turn> turns;
-  std::vector<Medium> images;
+  std::vector<Medium> images;  ///< pictures and volumes
   std::vector<Medium> videos;
-  std::vector<MaskSource> masks;  ///< in the order of the tokens of the answers that stand for them
-  std::string mask_problem;       ///< why `masks` cannot be used, which only models that draw masks mind
-  std::string place;              ///< in the data set, for messages: "line 17"
-  std::string problem;            ///< why the record cannot be used, a sentence; empty where it can
+  std::vector<MaskSource> masks;      ///< in the order of the tokens of the answers that stand for them
+  std::string mask_problem;           ///< why `masks` cannot be used, which only models that draw masks mind
+  std::vector<std::string> subjects;  ///< whom its media show, where the data says it ("subject_id")
+  std::string place;                  ///< in the data set, for messages: "line 17"
+  std::string problem;                ///< why the record cannot be used, a sentence; empty where it can
 };
 
 }  // namespace vlmtrain::io

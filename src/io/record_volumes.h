@@ -1,0 +1,20 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <vector>
+
+#include "io/media_places.h"
+#include "vlmtrain/io/record.h"
+
+namespace vlmtrain::io {
+
+/// What stands at a record's image marks: pictures under "image" or "images", or volumes under "volume" or "volumes".
+/// data_error for a record that lists both: nothing says which mark is whose.
+std::vector<Medium> images_and_volumes(const nlohmann::json& value, MediaPlaces& places);
+
+/// Says of each of the record's volumes its modality ("modality": one for all, or a list), and of the record whom it
+/// shows ("subject_id": one, or a list). A picture that is named like NIfTI (.nii, .nii.gz) is a volume, too.
+void name_volumes(const nlohmann::json& value, Record& record);
+
+}  // namespace vlmtrain::io
