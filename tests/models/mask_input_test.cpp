@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
+#include "io/temporary_folder.h"
 #include "models/mask_samples.h"
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/data/shape.h"
@@ -10,6 +11,7 @@
 namespace vlmtrain::models {
 namespace {
 
+using io::message_of;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
