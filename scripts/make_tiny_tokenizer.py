@@ -2,9 +2,10 @@
 """Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM or Qwen2.5-VL.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|prs-med-tiny] [--out FILE]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
 
-The merges come from the sentences of scripts/make_shapes.py, for prs-med-tiny of scripts/make_organs.py, and from some common English below, so the words of the
+The merges come from the sentences of scripts/make_shapes.py, for prs-med-tiny of scripts/make_organs.py, for brain-llava-tiny of questions on scans of a head,
+and from some common English below, so the words of the
 quickstart are one token each and other text is spelled in pieces. The same input gives the same file.
 """
 
@@ -29,6 +30,7 @@ PRESETS = {
     ),
     "llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
     "prs-med-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
+    "brain-llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
     # nanoVLM's other tokens follow from its config.json.
     "nanovlm-tiny": (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], [], None, ("user\n", "assistant\n")),
     "qwen2.5-vl-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", QWEN_SYSTEM)),
@@ -67,6 +69,25 @@ def shapes_sentences(roles):
     yield from roles
 
 
+def brain_sentences(roles):
+    for side in ("left", "right"):
+        for place in ("frontal", "temporal", "parietal", "occipital", "front", "back", "upper", "lower"):
+            for kind in ("lesion", "tumour", "bright", "dark"):
+                yield f"a {kind} region in the {side} {place} lobe,"
+    for modality in ("T1w", "T2w", "FLAIR", "bold"):
+        yield f"The modality is {modality}."
+    yield "Which modality is this scan?"
+    yield "Is there a lesion?"
+    yield "Where is the lesion?"
+    yield "On which side is the lesion?"
+    yield "How large is the lesion? small medium large"
+    yield "Are the ventricles enlarged?"
+    yield "What has changed between the two scans?"
+    yield "The lesion has grown. The lesion has shrunk. It is the same."
+    yield "yes no none left right front back top bottom"
+    yield from roles
+
+
 def train_tokenizer(preset):
     first_tokens, last_tokens, first_of_a_text, roles = PRESETS[preset]
     tokenizer = Tokenizer(models.BPE())
@@ -81,7 +102,12 @@ def train_tokenizer(preset):
         show_progress=False,
     )
     # A question stands right after an image, or after "User: ".
-    of_pictures = [*organs_sentences(), *roles] if preset == "prs-med-tiny" else shapes_sentences(roles)
+    if preset == "prs-med-tiny":
+        of_pictures = [*organs_sentences(), *roles]
+    elif preset == "brain-llava-tiny":
+        of_pictures = brain_sentences(roles)
+    else:
+        of_pictures = shapes_sentences(roles)
     sentences = [space + sentence for sentence in of_pictures for space in ("", " ")]
     if preset == "llava-tiny":
         sentences.append(VICUNA_SYSTEM)

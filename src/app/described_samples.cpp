@@ -122,7 +122,7 @@ std::vector<planner::SampleLimit> DescribedSamples::limits() const {
     };
     limits.push_back(std::move(limit));
   };
-  if (shape.images > 0) {
+  if (shape.images > shape.volumes) {
     add({.form = "data.image_max_pixels={}",
          .now = train::most_pixels(usual),
          .least = [pixels = train::least_pixels(usual)] { return pixels; },
@@ -166,6 +166,15 @@ std::vector<planner::SampleLimit> DescribedSamples::limits() const {
          .meaning = "samples of fewer images",
          .measure = {}},
         [](int64_t number, PlanArguments& arguments, train::Config&) { arguments.samples.images = number; });
+  }
+  if (shape.volumes > 1) {
+    add({.form = "--volumes {}",
+         .now = shape.volumes,
+         .least = [] { return int64_t{1}; },
+         .unit = 1,
+         .meaning = "samples of fewer volumes",
+         .measure = {}},
+        [](int64_t number, PlanArguments& arguments, train::Config&) { arguments.samples.volumes = number; });
   }
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
   add({.form = "--text-tokens {}",

@@ -15,6 +15,9 @@ void declare_sample_arguments(CLI::App& command, SampleArguments& arguments) {
   add("--video-frames", arguments.video_frames, "frames of a sample's video; all of them are looked at");
   add("--fps", arguments.fps, "or, with this rate, data.video_fps of them a second");
   add("--video-size", arguments.video_size, "a frame's size in pixels [--image-size]");
+  add("--volumes", arguments.volumes, "volumes of a sample, of a model that takes them [1]");
+  add("--volume-size", arguments.volume_size,
+      "their size in voxels, XxYxZ or one number for all three [what the model was made for]");
   add("--text-tokens", arguments.text_tokens, "tokens of question and answer of a sample [256]");
   add("--answer-tokens", arguments.answer_tokens, "tokens of these that are learnt [64]");
 }

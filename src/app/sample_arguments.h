@@ -13,6 +13,8 @@ struct SampleArguments {
   std::optional<int64_t> images;
   std::string image_size;
   std::string mix;
+  std::optional<int64_t> volumes;
+  std::string volume_size;
   std::optional<int64_t> video_frames;
   std::optional<double> fps;
   std::string video_size;
@@ -22,8 +24,8 @@ struct SampleArguments {
 
   /// Whether any was given.
   bool any() const {
-    return images || masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
-           !mix.empty() || !video_size.empty();
+    return images || volumes || masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
+           !mix.empty() || !video_size.empty() || !volume_size.empty();
   }
 };
 

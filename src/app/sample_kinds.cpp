@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "app/image_mix.h"
+#include "app/volume_size.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/models/hypothetical_sample.h"
@@ -38,6 +39,9 @@ void check(const SampleArguments& arguments) {
   if (!arguments.mix.empty() && arguments.images) {
     throw usage_error("--mix {} and --images {}: give one of them", arguments.mix, *arguments.images);
   }
+  if (!arguments.volume_size.empty() && arguments.volumes == 0) {
+    throw usage_error("--volume-size {}: of which volumes? give --volumes 1 or more", arguments.volume_size);
+  }
   if (arguments.video_frames) return;
   const char* const without = arguments.fps ? "--fps" : !arguments.video_size.empty() ? "--video-size" : nullptr;
   if (without) throw usage_error("{}: of which video? give --video-frames too, such as --video-frames 32", without);
@@ -47,7 +51,10 @@ void check(const SampleArguments& arguments) {
 models::HypotheticalSample common(const SampleArguments& arguments, const train::Config& config) {
   models::HypotheticalSample sample;
   sample.video_frames = arguments.video_frames.value_or(0);
-  sample.images = arguments.images.value_or(sample.video_frames > 0 ? 0 : sample.images);
+  sample.images = arguments.images;
+  if (!sample.images && (sample.video_frames > 0 || arguments.volumes)) sample.images = 0;
+  sample.volumes = arguments.volumes;
+  sample.volume_size = read_volume_size(arguments.volume_size);
   sample.text_tokens = arguments.text_tokens.value_or(sample.text_tokens);
   sample.label_tokens = arguments.answer_tokens.value_or(std::min(sample.label_tokens, sample.text_tokens - 1));
   sample.image_max_pixels = config.data.image_max_pixels;
@@ -128,16 +135,15 @@ void judge(SampleKind& kind, const train::Config& config, const models::ContextL
 std::vector<SampleKind> sample_kinds(const SampleArguments& arguments, const train::Config& config) {
   check(arguments);
   models::HypotheticalSample sample = common(arguments, config);
-  const auto mix = arguments.mix.empty() ? std::vector{MixPart{sample.images, 1.0}} : read_mix(arguments.mix);
+  // Without a mix all are alike, and have as many images as the family gives them where no flag says how many.
+  const auto mix = arguments.mix.empty() ? std::vector{MixPart{.share = 1.0}} : read_mix(arguments.mix);
   const auto context = models::context_length_of(config.model.path);
   std::vector<SampleKind> kinds;
   kinds.reserve(mix.size());
   for (const MixPart& part : mix) {
-    sample.images = part.images;
-    SampleKind kind{.images = part.images,
-                    .share = part.share,
-                    .shape = models::shape_of(config.model.path, sample),
-                    .refused = {}};
+    if (!arguments.mix.empty()) sample.images = part.images;
+    SampleKind kind{.share = part.share, .shape = models::shape_of(config.model.path, sample), .refused = {}};
+    kind.images = kind.shape.images - kind.shape.videos - kind.shape.volumes;
     const int64_t most =
         context.refuses_longer ? std::min(config.data.max_length, context.tokens) : config.data.max_length;
     if (kind.shape.tokens > most) {

@@ -10,7 +10,7 @@ namespace vlmtrain::app {
 
 /// One kind of the samples that flags describe.
 struct SampleKind {
-  int64_t images = 0;  ///< beside a video
+  int64_t images = 0;  ///< beside a video or volumes
   double share = 1;    ///< of all samples
   data::SampleShape shape;
   int64_t shrunk_from = 0;        ///< tokens that it would have had; 0: its media lose nothing (data.on_too_long)

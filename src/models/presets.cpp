@@ -32,6 +32,7 @@ std::vector<std::string> preset_names() {
 std::string tokenizer_source(const std::string& preset) {
   static const std::map<std::string, std::string> sources{{"llava-1.5-13b", "llava-hf/llava-1.5-13b-hf"},
                                                           {"llava-1.5-7b", "llava-hf/llava-1.5-7b-hf"},
+                                                          {"brain-llava-7b", "microsoft/llava-med-v1.5-mistral-7b"},
                                                           {"llava-med-7b", "microsoft/llava-med-v1.5-mistral-7b"},
                                                           {"prs-med-7b", "microsoft/llava-med-v1.5-mistral-7b"},
                                                           {"nanovlm-222m", "HuggingFaceTB/cosmo2-tokenizer"},
@@ -77,15 +78,25 @@ void write_files(const std::string& preset, const std::filesystem::path& folder)
   }
 }
 
-/// Of a preset whose model draws masks; null for another.
-nlohmann::ordered_json masks_in(const std::string& preset) {
+/// Its config.json; an empty object where it has none.
+nlohmann::ordered_json config_in(const std::string& preset) {
   const auto config = resources().find(preset + "/config.json");
-  if (config == resources().end()) return nullptr;
-  return io::parse_ordered_json(config->second, config->first).value("mask_config", nlohmann::ordered_json());
+  if (config == resources().end()) return nlohmann::ordered_json::object();
+  return io::parse_ordered_json(config->second, config->first);
 }
 
-/// A tokenizer.json as the preset wants it: with the token that stands for a mask, where there is one.
-std::string completed_tokenizer(const std::string& preset, const std::string& content, const std::string& source) {
+/// Of a preset whose model draws masks; null for another.
+nlohmann::ordered_json masks_in(const std::string& preset) {
+  return config_in(preset).value("mask_config", nlohmann::ordered_json());
+}
+
+/// A tokenizer.json as the preset wants it: with the tokens that stand for a mask and for a feature of a volume, where
+/// its model has such.
+std::string completed_tokenizer(const std::string& preset, std::string content, const std::string& source) {
+  const auto config = config_in(preset);
+  if (config.contains("image_token")) {
+    content = text::with_token(content, io::get<std::string>(config, "image_token", "config.json"), source).json;
+  }
   const auto masks = masks_in(preset);
   if (!masks.is_object()) return content;
   return text::with_token(content, io::get<std::string>(masks, "mask_token", "mask_config"), source).json;
@@ -136,6 +147,11 @@ void write_preset_files(const std::string& preset, const std::filesystem::path& 
                       tokenizer_source(preset));
   }
   if (!has_own) put_tokenizer(preset, tokenizer, folder);
+}
+
+nlohmann::ordered_json config_of_preset(const std::string& preset) {
+  check_known(preset, "--preset");
+  return config_in(preset);
 }
 
 nlohmann::ordered_json mask_config_of_preset(const std::string& preset) {

@@ -16,6 +16,9 @@ const io::Resources& resources();
 void write_preset_files(const std::string& preset, const std::filesystem::path& tokenizer,
                         const std::filesystem::path& folder);
 
+/// config.json of a preset. UserError (kUsage) where there is no such preset.
+nlohmann::ordered_json config_of_preset(const std::string& preset);
+
 /// `mask_config` of a preset whose model draws masks; UserError (kUsage) for another one.
 nlohmann::ordered_json mask_config_of_preset(const std::string& preset);
 

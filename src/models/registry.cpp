@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "models/brain_llava/family.h"
 #include "models/idefics3/family.h"
 #include "models/llava/family.h"
 #include "models/nanovlm/family.h"
@@ -18,9 +19,19 @@ namespace {
 
 /// A new family is a folder and a line here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> table{idefics3::family(), llava::family(), nanovlm::family(), prs_med::family(),
-                                         qwen2_vl::family()};
+  static const std::vector<Family> table{brain_llava::family(), idefics3::family(), llava::family(),
+                                         nanovlm::family(),     prs_med::family(),  qwen2_vl::family()};
   return table;
+}
+
+/// The model types of the families that `takes` is true of.
+template <class Takes>
+std::string types_of_families(const Takes& takes) {
+  std::vector<std::string_view> types;
+  for (const Family& family : families()) {
+    if (takes(family)) types.insert(types.end(), family.model_types.begin(), family.model_types.end());
+  }
+  return fmt::format("{}", fmt::join(types, ", "));
 }
 
 const Family& family_without_type(const nlohmann::json& config, const std::string& source) {
@@ -36,11 +47,11 @@ const Family& family_without_type(const nlohmann::json& config, const std::strin
 }  // namespace
 
 std::string families_with_videos() {
-  std::vector<std::string_view> types;
-  for (const Family& family : families()) {
-    if (family.video_shape != nullptr) types.insert(types.end(), family.model_types.begin(), family.model_types.end());
-  }
-  return fmt::format("{}", fmt::join(types, ", "));
+  return types_of_families([](const Family& family) { return family.video_shape != nullptr; });
+}
+
+std::string families_with_volumes() {
+  return types_of_families([](const Family& family) { return family.volume_shape != nullptr; });
 }
 
 const Family& family_of(const nlohmann::json& config, const std::filesystem::path& folder) {

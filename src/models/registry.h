@@ -1,7 +1,9 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -12,6 +14,7 @@
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/video.h"
+#include "vlmtrain/models/assemble.h"
 #include "vlmtrain/models/hypothetical_sample.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
@@ -25,7 +28,8 @@ struct Family {
                                                 const nn::ParameterSettings& settings);
   std::unique_ptr<Processor> (*load_processor)(const nlohmann::json& config, const std::filesystem::path& folder,
                                                const ProcessorSettings& settings);
-  /// What one image of this size becomes, the marks around it included. Needs no tokenizer (idefics3/image_tokens.h).
+  /// What one image of this size becomes, the marks around it included; null: the family takes no pictures. Needs no
+  /// tokenizer (idefics3/image_tokens.h).
   data::SampleShape (*image_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    image::ImageSize size, std::optional<int64_t> max_pixels);
   /// How many tokens a sequence may have.
@@ -38,15 +42,23 @@ struct Family {
   /// What a video becomes, the marks around it included; null: the family takes none. `fps` of the video may be 0.
   data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    const image::VideoInfo& video, const ProcessorSettings& settings) = nullptr;
+  /// What one volume becomes, brought to `size` (nothing: what the model was made for) in values of `dtype`; null: the
+  /// family takes none.
+  data::SampleShape (*volume_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                    std::optional<std::array<int64_t, 3>> size, at::ScalarType dtype) = nullptr;
   /// The side of the squares that masks are drawn in, where `wanted` is asked for; null: the family draws none.
   int64_t (*mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
                        std::optional<int64_t> wanted) = nullptr;
+  /// models::assemble() of the family's presets; null: they are not put together.
+  Assembly (*assemble)(const AssemblyParts& parts, const std::filesystem::path& out) = nullptr;
   /// Modules that LoRA trains whole beside its adapters, and what freezes them: nothing that was learnt before.
   std::vector<std::pair<std::string_view, nn::Component>> trained_beside_adapters = {};
 };
 
 /// The model types of the families that take videos, one after another.
 std::string families_with_videos();
+/// The same of those that take volumes.
+std::string families_with_volumes();
 
 /// The family of a checkpoint's config. Throws UserError (kBadData) that names the known ones.
 const Family& family_of(const nlohmann::json& config, const std::filesystem::path& folder);

@@ -13,7 +13,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     vlmtrain::models::from_settings(folder, [&] {
       const auto& family = vlmtrain::models::family_of(config, folder);
       if (!(family.elements(config, folder) >= 0)) std::abort();
-      family.image_shape(config, folder, {.height = 480, .width = 640}, std::nullopt);
+      if (family.image_shape != nullptr) {
+        family.image_shape(config, folder, {.height = 480, .width = 640}, std::nullopt);
+      }
+      if (family.volume_shape != nullptr) family.volume_shape(config, folder, std::nullopt, at::kFloat);
     });
   });
   return 0;

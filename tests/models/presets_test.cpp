@@ -120,7 +120,7 @@ std::string test_name(std::string preset) {
 
 INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset,
                          testing::Values("smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny",
-                                         "prs-med-tiny"),
+                                         "prs-med-tiny", "brain-llava-tiny"),
                          [](const auto& instance) { return test_name(instance.param); });
 
 struct Published {
@@ -303,7 +303,7 @@ TEST(PresetNames, AreTestedAbove) {
               UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-tiny",
                                    "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b", "nanovlm-tiny", "nanovlm-222m",
                                    "nanovlm-460m", "qwen2.5-vl-tiny", "qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2-vl-2b",
-                                   "prs-med-tiny", "prs-med-7b"));
+                                   "prs-med-tiny", "prs-med-7b", "brain-llava-tiny", "brain-llava-7b"));
 }
 
 TEST(PresetNames, SayWhoseTokenizerTheyNeed) {

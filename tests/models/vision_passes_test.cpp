@@ -77,5 +77,16 @@ TEST(VisionPasses, TakesAFrameThatIsLargerThanAPass) {
   expect_all_tiles(whole, passes);
 }
 
+TEST(VisionPasses, HaveTheModalitiesOfTheirRows) {
+  VisionInput whole = input(7);
+  whole.modalities = at::arange(7, at::kLong);
+  const auto passes = vision_passes(whole, 3);
+  ASSERT_EQ(passes.size(), 3);
+  EXPECT_TRUE(at::equal(passes[0].modalities, at::arange(0, 3, at::kLong)));
+  EXPECT_TRUE(at::equal(passes[1].modalities, at::arange(3, 6, at::kLong)));
+  EXPECT_TRUE(at::equal(passes[2].modalities, at::arange(6, 7, at::kLong)));
+  EXPECT_FALSE(vision_passes(input(7), 3)[1].modalities.defined());
+}
+
 }  // namespace
 }  // namespace vlmtrain::models

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -8,9 +11,9 @@
 
 namespace vlmtrain::models {
 
-/// A sample that does not exist: so many images of one size, perhaps a video, and so much text.
+/// A sample that does not exist: so many images or volumes of one size, perhaps a video, and so much text.
 struct HypotheticalSample {
-  int64_t images = 1;
+  std::optional<int64_t> images = std::nullopt;    ///< nothing: one, where the family takes pictures
   int64_t image_width = 1024, image_height = 768;  ///< pixels; of no effect without images
   int64_t video_frames = 0;                        ///< of its video, as many as that has; 0: no video
   double video_fps = 0;  ///< that the video is shown at; 0: not known, as of a folder of frames, which is taken whole
@@ -22,6 +25,9 @@ struct HypotheticalSample {
   int64_t video_max_frames = 128;                          ///< as ProcessorSettings::video_max_frames
   std::optional<int64_t> masks = std::nullopt;             ///< nothing: one of each image, where the family draws them
   std::optional<int64_t> mask_image_size = std::nullopt;   ///< as ProcessorSettings::mask_image_size
+  std::optional<int64_t> volumes = std::nullopt;           ///< nothing: one, where the family takes volumes alone
+  std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;  ///< voxels; nothing: as the model was made for
+  at::ScalarType volume_dtype = at::kFloat;                          ///< of a voxel, float or half
 };
 
 /// Its sizes as the processor of `folder` would make them; `folder` needs config.json and the processor's settings.
@@ -30,7 +36,7 @@ struct HypotheticalSample {
 /// one, and so exact too. Else it is counted as SmolVLM's tokenizers do: a marker is one token, or, where there is an
 /// added_tokens.json that does not list it, one for each of its words, digits and punctuation marks.
 ///
-/// Throws UserError: kUsage for numbers that no sample has and for a video in a family that takes none, kBadData as
+/// Throws UserError: kUsage for numbers that no sample has and for media that the family does not take, kBadData as
 /// load_processor does.
 data::SampleShape shape_of(const std::filesystem::path& folder, const HypotheticalSample& sample);
 

@@ -36,6 +36,8 @@ struct VisionInput {
   at::Tensor pixel_values;                  ///< as data::MicroBatch::pixel_values, of the family's type and shape
   std::vector<data::PatchGrid> grids;       ///< as data::MicroBatch::grids, on the host
   std::vector<nn::DropoutUnit> units = {};  ///< as data::MicroBatch::pixel_units; empty: nothing is dropped
+  at::Tensor modalities = {};  ///< int64 [rows], the modality of each row of pixels; undefined: of a family that has
+                               ///< none, or none is known
 };
 
 /// In how many passes the tower sees it, with at most `rows_per_pass` rows of pixels each (0: all); 0 of no pixels.

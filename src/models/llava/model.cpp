@@ -19,12 +19,10 @@ ParameterScope scope(nn::ParameterStore& store, Component component, std::string
 
 }  // namespace
 
-Projector::Projector(nn::ParameterStore& store, const Config& config)
-    : activation_(config.projector_activation),
-      first_(scope(store, Component::kProjector, module_names(config.layout).projector_1), config.vision.hidden_size,
-             config.text.hidden_size, config.projector_bias),
-      second_(scope(store, Component::kProjector, module_names(config.layout).projector_2), config.text.hidden_size,
-              config.text.hidden_size, config.projector_bias) {}
+Projector::Projector(const ParameterScope& first, const ParameterScope& second, const ProjectorSizes& sizes)
+    : activation_(sizes.activation),
+      first_(first, sizes.vision, sizes.text, sizes.bias),
+      second_(second, sizes.text, sizes.text, sizes.bias) {}
 
 at::Tensor Projector::operator()(const at::Tensor& x) const {
   return second_(activate(activation_, first_(x)));
@@ -47,7 +45,12 @@ Model::Model(ModelSource source, const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),
       source_(std::move(source)),
       tower_(scope(parameters(), Component::kVisionTower, module_names(config().layout).vision_tower), config().vision),
-      projector_(parameters(), config()),
+      projector_(scope(parameters(), Component::kProjector, module_names(config().layout).projector_1),
+                 scope(parameters(), Component::kProjector, module_names(config().layout).projector_2),
+                 {.vision = config().vision.hidden_size,
+                  .text = config().text.hidden_size,
+                  .activation = config().projector_activation,
+                  .bias = config().projector_bias}),
       text_(scope(parameters(), Component::kLanguageModel, module_names(config().layout).language_model), config().text,
             scope(parameters(), Component::kLanguageModel, module_names(config().layout).output)) {}
 

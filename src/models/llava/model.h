@@ -8,10 +8,18 @@
 
 namespace vlmtrain::models::llava {
 
+/// What goes through a projector.
+struct ProjectorSizes {
+  int64_t vision = 0;  ///< width of the tower
+  int64_t text = 0;
+  Activation activation = Activation::kGelu;
+  bool bias = true;
+};
+
 /// Two Linears with an activation between them.
 class Projector {
  public:
-  Projector(nn::ParameterStore& store, const Config& config);
+  Projector(const nn::ParameterScope& first, const nn::ParameterScope& second, const ProjectorSizes& sizes);
   /// [rows, vision hidden] → [rows, text hidden]
   at::Tensor operator()(const at::Tensor& x) const;
 

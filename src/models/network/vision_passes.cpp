@@ -38,6 +38,16 @@ void share_out(const std::vector<nn::DropoutUnit>& units, std::vector<VisionInpu
   }
 }
 
+void share_out(const at::Tensor& modalities, std::vector<VisionInput>& passes) {
+  if (!modalities.defined()) return;
+  int64_t first = 0;
+  for (auto& pass : passes) {
+    const int64_t rows = pass.pixel_values.size(0);
+    pass.modalities = modalities.narrow(0, first, rows);
+    first += rows;
+  }
+}
+
 }  // namespace
 
 std::vector<VisionInput> vision_passes(const VisionInput& vision, int64_t rows_per_pass) {
@@ -53,6 +63,7 @@ std::vector<VisionInput> vision_passes(const VisionInput& vision, int64_t rows_p
     }
   }
   share_out(vision.units, passes);
+  share_out(vision.modalities, passes);
   return passes;
 }
 

@@ -17,12 +17,38 @@ constexpr double kMostFps = 1e4;
 constexpr int64_t kLongestSide = 100'000;
 constexpr int64_t kMostTextTokens = 10'000'000;
 
-void check(const HypotheticalSample& sample) {
-  if (sample.images < 0 || sample.images > kMostImages) {
-    throw usage_error("a sample of {} images: give 0 (text only) to {}", sample.images, kMostImages);
+/// How many media a sample of the family has.
+struct Counts {
+  int64_t images = 0;
+  int64_t volumes = 0;
+};
+
+Counts counts_of(const HypotheticalSample& sample, const Family& family) {
+  const bool takes_pictures = family.image_shape != nullptr;
+  const bool takes_volumes = family.volume_shape != nullptr;
+  Counts counts{.images = sample.images.value_or(takes_pictures ? 1 : 0),
+                .volumes = sample.volumes.value_or(takes_volumes && !takes_pictures ? 1 : 0)};
+  if (counts.images > 0 && !takes_pictures) {
+    throw usage_error("a sample of {} images: {} takes volumes, no pictures; give --volumes {} instead", counts.images,
+                      family.model_types.front(), counts.images);
+  }
+  if (counts.volumes != 0 && !takes_volumes) {
+    throw usage_error(
+        "a sample of {} volumes: this model's family takes no volumes; take one that does ({}), or images instead",
+        counts.volumes, families_with_volumes());
+  }
+  return counts;
+}
+
+void check(const HypotheticalSample& sample, const Counts& counts) {
+  if (counts.images < 0 || counts.images > kMostImages) {
+    throw usage_error("a sample of {} images: give 0 (text only) to {}", counts.images, kMostImages);
+  }
+  if (counts.volumes < 0 || counts.volumes > kMostImages) {
+    throw usage_error("a sample of {} volumes: give 0 (text only) to {}", counts.volumes, kMostImages);
   }
   const auto is_side = [](int64_t pixels) { return pixels >= 1 && pixels <= kLongestSide; };
-  if (sample.images > 0 && !(is_side(sample.image_width) && is_side(sample.image_height))) {
+  if (counts.images > 0 && !(is_side(sample.image_width) && is_side(sample.image_height))) {
     throw usage_error("an image of {} x {} pixels: give a width and a height of 1 to {}", sample.image_width,
                       sample.image_height, kLongestSide);
   }
@@ -56,32 +82,39 @@ void add(data::SampleShape& shape, const data::SampleShape& medium) {
   shape.pixel_rows += medium.pixel_rows;
   shape.videos += medium.videos;
   shape.video_frames += medium.video_frames;
+  shape.volumes += medium.volumes;
 }
 
-void add_masks(data::SampleShape& shape, const HypotheticalSample& sample, int64_t side) {
-  shape.masks = sample.masks.value_or(sample.images);
+void add_masks(data::SampleShape& shape, const HypotheticalSample& sample, int64_t images, int64_t side) {
+  shape.masks = sample.masks.value_or(images);
   if (shape.masks == 0) return;
-  if (sample.images == 0) throw usage_error("{} masks without an image: give --images too", shape.masks);
+  if (images == 0) throw usage_error("{} masks without an image: give --images too", shape.masks);
   if (shape.masks < 0 || shape.masks > sample.label_tokens) {
     throw usage_error("{} masks in {} tokens of an answer: each has a token of its own; give 0 to {}", shape.masks,
                       sample.label_tokens, sample.label_tokens);
   }
-  shape.mask_pictures = std::min(shape.masks, sample.images);
+  shape.mask_pictures = std::min(shape.masks, images);
   shape.mask_side = side;
 }
 
 }  // namespace
 
 data::SampleShape shape_of(const std::filesystem::path& folder, const HypotheticalSample& sample) {
-  check(sample);
   const auto config = read_model_config(folder);
   const Family& family = family_of(config, folder);
+  const Counts counts = counts_of(sample, family);
+  check(sample, counts);
   data::SampleShape shape;
-  if (sample.images > 0) {
+  if (counts.images > 0) {
     const image::ImageSize size{.height = sample.image_height, .width = sample.image_width};
     const auto image =
         from_settings(folder, [&] { return family.image_shape(config, folder, size, sample.image_max_pixels); });
-    for (int64_t i = 0; i < sample.images; ++i) add(shape, image);
+    for (int64_t i = 0; i < counts.images; ++i) add(shape, image);
+  }
+  if (counts.volumes > 0) {
+    const auto volume = from_settings(
+        folder, [&] { return family.volume_shape(config, folder, sample.volume_size, sample.volume_dtype); });
+    for (int64_t i = 0; i < counts.volumes; ++i) add(shape, volume);
   }
   if (sample.video_frames > 0) {
     if (family.video_shape == nullptr) {
@@ -101,7 +134,7 @@ data::SampleShape shape_of(const std::filesystem::path& folder, const Hypothetic
   shape.tokens += sample.text_tokens;
   shape.label_tokens = sample.label_tokens;
   if (family.mask_side != nullptr) {
-    add_masks(shape, sample,
+    add_masks(shape, sample, counts.images,
               from_settings(folder, [&] { return family.mask_side(config, folder, sample.mask_image_size); }));
   } else if (sample.masks.value_or(0) != 0) {
     throw usage_error("{} masks: this model's family draws none; leave --masks out, or take one that does (prs_med)",

@@ -2,6 +2,7 @@
 
 #include "models/llava/family.h"
 #include "models/processing/conversation_processor.h"
+#include "models/prs_med/assembly/assemble.h"
 #include "models/prs_med/config.h"
 #include "models/prs_med/model.h"
 #include "vlmtrain/base/error.h"
@@ -62,6 +63,7 @@ Family family() {
           .context_length = context_length,
           .elements = elements,
           .mask_side = mask_side,
+          .assemble = assemble,
           .trained_beside_adapters = {{"mask_model.vision_encoder", nn::Component::kMaskEncoder},
                                       {"mask_model.mask_decoder", nn::Component::kMaskDecoder},
                                       {"mask_model.prompt_encoder", nn::Component::kMaskDecoder},

@@ -50,9 +50,11 @@ std::vector<nn::Linear> query_key_value(const ParameterScope& scope, const Visio
   const int64_t hidden = config.hidden_size;
   std::vector<nn::Linear> linears;
   if (config.fused_query_key_value) {
-    linears.emplace_back(scope / "qkv_proj", hidden, 3 * hidden, true);
+    linears.emplace_back(scope / config.names.query_key_value, hidden, 3 * hidden, config.query_key_value_bias);
   } else {
-    for (const char* name : {"q_proj", "k_proj", "v_proj"}) linears.emplace_back(scope / name, hidden, hidden, true);
+    for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+      linears.emplace_back(scope / name, hidden, hidden, config.query_key_value_bias);
+    }
   }
   return linears;
 }
@@ -105,8 +107,8 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerCon
       query_key_value_(query_key_value(scope / config.names.attention, config)),
       out_(scope / config.names.attention / "out_proj", config.hidden_size, config.hidden_size, true,
            residual_branch_gain(config.layers)),
-      fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
-      fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
+      fc1_(scope / config.names.mlp1, config.hidden_size, config.intermediate_size, true),
+      fc2_(scope / config.names.mlp2, config.intermediate_size, config.hidden_size, true,
            residual_branch_gain(config.layers)) {}
 
 at::Tensor VisionBlock::attend(const at::Tensor& x, const nn::Segments& tiles) const {

@@ -30,7 +30,8 @@ struct VisionTransformerNames {
   std::string_view position_embedding = "embeddings.position_embedding.weight";
   std::string_view blocks = "encoder.layers";
   std::string_view norm1 = "layer_norm1", norm2 = "layer_norm2";
-  std::string_view attention = "self_attn";
+  std::string_view attention = "self_attn", query_key_value = "qkv_proj";  ///< the second of one that gives all three
+  std::string_view mlp1 = "mlp.fc1", mlp2 = "mlp.fc2";
   std::string_view norm_after = "post_layernorm";
 };
 
@@ -50,8 +51,9 @@ struct VisionTransformerConfig {
   bool patch_bias = true;              ///< of the patch embedding
   bool norm_before = false;            ///< a norm of the embeddings, before the first block
   bool pooling_head = false;           ///< SigLIP's, after the last norm; its weights are kept and never run
-  bool fused_query_key_value = false;  ///< one Linear `qkv_proj` gives the three, in this order
-  bool batched_positions = false;      ///< the position table has a leading dimension of 1
+  bool fused_query_key_value = false;  ///< one Linear gives the three, in this order
+  bool query_key_value_bias = true;
+  bool batched_positions = false;  ///< the position table has a leading dimension of 1
   VisionTransformerNames names = {};
 
   /// Blocks that run; the output is what leaves the last of them. Nothing: all, and the norm behind them. The weights

@@ -1,12 +1,13 @@
-#include "vlmtrain/models/assemble.h"
+#include "models/prs_med/assembly/assemble.h"
 
 #include <fmt/ranges.h>
 
 #include <optional>
-#include <set>
+#include <vector>
 
 #include "models/checkpoints/new_folder.h"
 #include "models/checkpoints/weights.h"
+#include "models/checkpoints/weights_of_parts.h"
 #include "models/presets.h"
 #include "models/processing/conversation_processor.h"
 #include "models/prs_med/assembly/mask_source.h"
@@ -22,14 +23,12 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/text/add_token.h"
 
-namespace vlmtrain::models {
+namespace vlmtrain::models::prs_med {
 
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-using prs_med::MaskSource;
-using prs_med::TextSource;
 
 constexpr int64_t kRowsAtOnce = 64;  // by which a vocabulary grows: matrices stay aligned
 
@@ -82,63 +81,36 @@ void write_files_of(const AssemblyParts& parts, const ordered_json& masks, const
   write_config(folder, config);
 }
 
-class Writer {
- public:
-  Writer(const std::optional<TextSource>& text, const std::optional<MaskSource>& masks, uint64_t seed)
-      : text_(text), masks_(masks), seed_(seed) {}
-
-  /// The weights of the model in `folder`, into it.
-  Assembly write(const VisionLanguageModel& model, const fs::path& folder) {
-    const auto parameters = own_parameters(model);
-    if (masks_) masks_->check(parameters);
-    io::LazyTensors weights;
-    for (const auto& parameter : parameters) weights.push_back(weight_of(model, parameter));
-    io::NamedTensors tables;
-    model.complete_weights(tables);
-    for (auto& table : io::lazily(tables)) weights.push_back(std::move(table));
-    int64_t bytes = 0;
-    for (const auto& weight : weights) bytes += weight.bytes();
-    if (text_) spdlog::info("text model: {} tensors of {}", made_.from_text_model, text_->folder().string());
-    if (masks_) {
-      spdlog::info("mask model: {} tensors of {}, in the layout of {}", made_.from_mask_model, masks_->place().string(),
-                   masks_->layout());
-    }
-    spdlog::info("at random: {} tensors ({}), from seed {}; writing {}", made_.at_random,
-                 fmt::join(modules_at_random_, ", "), seed_, format_bytes(bytes));
-    io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
-    made_.vocabulary = model.output_weight().size(0);
-    return made_;
+/// The weights of the model in `folder`, into it.
+Assembly write_weights(const VisionLanguageModel& model, const std::optional<TextSource>& text,
+                       const std::optional<MaskSource>& masks, uint64_t seed, const fs::path& folder) {
+  if (masks) masks->check(own_parameters(model));
+  const std::vector<PartWeight> parts{
+      [&](const nn::Parameter& parameter) { return masks ? masks->weight(parameter) : std::nullopt; },
+      [&](const nn::Parameter& parameter) { return text ? text->weight(parameter) : std::nullopt; }};
+  const auto made = weights_of_parts(model, parts, text ? text->dtype() : at::kFloat, seed);
+  const int64_t of_masks = made.taken[0], of_text = made.taken[1];
+  if (text) spdlog::info("text model: {} tensors of {}", of_text, text->folder().string());
+  if (masks) {
+    spdlog::info("mask model: {} tensors of {}, in the layout of {}", of_masks, masks->place().string(),
+                 masks->layout());
   }
-
- private:
-  io::LazyTensor weight_of(const VisionLanguageModel& model, const nn::Parameter& parameter) {
-    if (auto weight = masks_ ? masks_->weight(parameter) : std::nullopt) {
-      ++made_.from_mask_model;
-      return *std::move(weight);
-    }
-    if (auto weight = text_ ? text_->weight(parameter) : std::nullopt) {
-      ++made_.from_text_model;
-      return *std::move(weight);
-    }
-    ++made_.at_random;
-    modules_at_random_.insert(parameter.name.substr(0, parameter.name.find('.')));
-    const at::ScalarType dtype = text_ ? text_->dtype() : at::kFloat;
-    return {.name = model.checkpoint_name(parameter.name),
-            .dtype = dtype,
-            .shape = parameter.sizes().vec(),
-            .make = [parameter, dtype, seed = seed_] { return initial_values(parameter, seed).to(dtype); }};
-  }
-
-  const std::optional<TextSource>& text_;
-  const std::optional<MaskSource>& masks_;
-  uint64_t seed_;
-  Assembly made_;
-  std::set<std::string> modules_at_random_;
-};
+  spdlog::info("at random: {} tensors ({}), from seed {}; writing {}", made.at_random,
+               fmt::join(made.modules_at_random, ", "), seed, format_bytes(made.bytes()));
+  io::write_checkpoint_tensors(folder, made.weights, io::kDefaultShardBytes);
+  return {.from_text_model = of_text,
+          .from_mask_model = of_masks,
+          .at_random = made.at_random,
+          .vocabulary = model.output_weight().size(0)};
+}
 
 }  // namespace
 
 Assembly assemble(const AssemblyParts& parts, const fs::path& out) {
+  if (!parts.volume_tower.empty()) {
+    throw usage_error("--volume-tower: {} has no tower of volumes; leave it out, or name a brain-llava preset",
+                      parts.preset);
+  }
   ordered_json masks = mask_config_of_preset(parts.preset);
   std::optional<TextSource> text;
   if (!parts.text_model.empty()) text.emplace(parts.text_model);
@@ -158,10 +130,10 @@ Assembly assemble(const AssemblyParts& parts, const fs::path& out) {
   const auto token_id = load_processor(folder.path(), {})->tokenizer().token_to_id(token);
   VLMTRAIN_CHECK(token_id, "{} is not in the tokenizer", token);
   const auto model = build_model(folder.path(), at::kMeta, at::kFloat);
-  Assembly made = Writer(text, source, parts.seed).write(*model, folder.path());
+  Assembly made = write_weights(*model, text, source, parts.seed, folder.path());
   made.mask_token_id = *token_id;
   folder.commit();
   return made;
 }
 
-}  // namespace vlmtrain::models
+}  // namespace vlmtrain::models::prs_med

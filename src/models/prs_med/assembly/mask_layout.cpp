@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 2> kTablesNotRun{".num_batches_tracked", 
 
 }  // namespace
 
-MaskLayout layout_of(const MaskTensors& tensors) {
+MaskLayout layout_of(const TensorSource& tensors) {
   if (tensors.has_any("vision_encoder.")) return MaskLayout::kTransformers;
   if (tensors.has_any("image_encoder.blocks.")) return MaskLayout::kSam;
   if (tensors.has_any("image_encoder.layers.")) return MaskLayout::kMobileSam;

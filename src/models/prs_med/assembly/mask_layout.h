@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "models/prs_med/assembly/mask_tensors.h"
+#include "models/checkpoints/tensor_source.h"
 
 namespace vlmtrain::models::prs_med {
 
@@ -15,7 +15,7 @@ enum class MaskLayout {
 };
 
 /// Told by the names of its tensors. Throws UserError (kBadData) that names the known ones.
-MaskLayout layout_of(const MaskTensors& tensors);
+MaskLayout layout_of(const TensorSource& tensors);
 
 std::string_view name_of(MaskLayout layout);
 

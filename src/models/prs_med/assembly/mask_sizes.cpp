@@ -32,7 +32,7 @@ constexpr double kOriginalDecoderEpsilon = 1e-5;  // torch.nn.LayerNorm's; trans
 /// What the shapes of a mask model's tensors tell.
 class Shapes {
  public:
-  Shapes(const MaskTensors& tensors, std::string module) : tensors_(&tensors), module_(std::move(module)) {}
+  Shapes(const TensorSource& tensors, std::string module) : tensors_(&tensors), module_(std::move(module)) {}
 
   bool has(const std::string& name) const { return tensors_->find(module_ + name) != nullptr; }
 
@@ -51,7 +51,7 @@ class Shapes {
   }
 
  private:
-  const MaskTensors* tensors_;
+  const TensorSource* tensors_;
   std::string module_;
 };
 
@@ -64,7 +64,7 @@ ordered_json picked(const nlohmann::json& config, const auto& keys) {
   return chosen;
 }
 
-ordered_json sizes_in_config(const MaskTensors& tensors) {
+ordered_json sizes_in_config(const TensorSource& tensors) {
   const auto file = tensors.folder() / "config.json";
   if (!std::filesystem::exists(file)) {
     throw data_error(
@@ -158,7 +158,7 @@ ordered_json tiny_encoder(const Shapes& shapes) {
 }
 
 /// The number of heads is in no shape: all published decoders have 8.
-ordered_json original_decoder(const MaskTensors& tensors) {
+ordered_json original_decoder(const TensorSource& tensors) {
   const Shapes shapes(tensors, "mask_decoder.");
   const TwoWayTransformerConfig published;
   const std::string layers = "transformer.layers.";
@@ -176,7 +176,7 @@ ordered_json original_decoder(const MaskTensors& tensors) {
 
 }  // namespace
 
-ordered_json mask_sizes(const MaskTensors& tensors, MaskLayout layout, int64_t side) {
+ordered_json mask_sizes(const TensorSource& tensors, MaskLayout layout, int64_t side) {
   if (layout == MaskLayout::kTransformers) return sizes_in_config(tensors);
   const Shapes encoder(tensors, "image_encoder.");
   if (layout == MaskLayout::kMobileSam) {

@@ -16,9 +16,17 @@ namespace {
 
 constexpr std::string_view kMaskModel = "mask_model.";
 
+TensorSourceWords words_of_masks() {
+  return {.is_none =
+              "is no mask model; give a folder with transformers' SamModel, or a .pt, .pth or .safetensors file of SAM "
+              "or MobileSAM",
+          .give_one = "give the file of SAM or MobileSAM itself"};
+}
+
 }  // namespace
 
-MaskSource::MaskSource(const std::filesystem::path& place) : tensors_(place), layout_(layout_of(tensors_)) {}
+MaskSource::MaskSource(const std::filesystem::path& place)
+    : tensors_(place, words_of_masks()), layout_(layout_of(tensors_)) {}
 
 nlohmann::ordered_json MaskSource::config(nlohmann::ordered_json preset) const {
   preset.update(mask_sizes(tensors_, layout_, preset.value("image_size", int64_t{1024})));

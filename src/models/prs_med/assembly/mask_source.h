@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "models/checkpoints/tensor_source.h"
 #include "models/prs_med/assembly/mask_layout.h"
-#include "models/prs_med/assembly/mask_tensors.h"
 #include "vlmtrain/io/lazy_tensors.h"
 #include "vlmtrain/nn/parameters.h"
 
@@ -35,7 +35,7 @@ class MaskSource {
   /// What it calls a parameter; nothing for one that no mask model has.
   std::optional<std::string> name_here(const nn::Parameter& parameter) const;
 
-  MaskTensors tensors_;
+  TensorSource tensors_;
   MaskLayout layout_;
 };
 

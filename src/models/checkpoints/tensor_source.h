@@ -11,7 +11,7 @@
 
 #include "vlmtrain/io/safetensors.h"
 
-namespace vlmtrain::models::prs_med {
+namespace vlmtrain::models {
 
 /// A tensor of a file.
 struct StoredTensor {
@@ -21,12 +21,19 @@ struct StoredTensor {
   std::function<void()> release = {};  ///< gives the file's pages back; may be empty
 };
 
-/// The weights of a mask model, by name. Those of a .pt or .pth file are in memory, others are read one at a time.
-class MaskTensors {
+/// What an error says of a place that holds no such weights.
+struct TensorSourceWords {
+  std::string is_none;   ///< "is no mask model; give …"
+  std::string give_one;  ///< what to name where a folder has several files: "give the file of SAM itself"
+};
+
+/// The weights of a model that others have trained, by name. Those of a .pt or .pth file are in memory, others are read
+/// one at a time.
+class TensorSource {
  public:
   /// `place`: a folder with config.json and model.safetensors, or shards of it; a file .safetensors, .pt or .pth; a
   /// folder with one such file. Throws UserError (kBadData) where it is none of these, or damaged.
-  explicit MaskTensors(const std::filesystem::path& place);
+  TensorSource(const std::filesystem::path& place, const TensorSourceWords& words);
 
   const std::filesystem::path& place() const { return place_; }
   /// Where a config.json would lie.
@@ -44,4 +51,4 @@ class MaskTensors {
   std::map<std::string, StoredTensor> tensors_;
 };
 
-}  // namespace vlmtrain::models::prs_med
+}  // namespace vlmtrain::models

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "vlmtrain/models/assemble.h"
+
+namespace vlmtrain::models::brain_llava {
+
+/// models::assemble() of a preset whose model takes volumes.
+Assembly assemble(const AssemblyParts& parts, const std::filesystem::path& out);
+
+}  // namespace vlmtrain::models::brain_llava

@@ -1,0 +1,71 @@
+#include "models/brain_llava/config.h"
+
+#include "models/checkpoints/size_limits.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models::brain_llava {
+
+namespace {
+
+/// Whether the patches of a volume of `size` are enough for the tokens.
+bool has_enough_patches(const Config& config, const VolumeAxes& size) {
+  const VolumeAxes grid = config.vision.grid_of(size);
+  for (size_t axis = 0; axis < grid.size(); ++axis) {
+    if (grid[axis] < config.tokens[axis]) return false;
+  }
+  return true;
+}
+
+nlohmann::json required_section(const nlohmann::json& config, const char* key, const std::string& source) {
+  auto section = section_of(config, key, source);
+  if (section.is_null()) throw data_error("{}: has no section {}", source, key);
+  return section;
+}
+
+}  // namespace
+
+Config Config::from_json(const nlohmann::json& json, const std::filesystem::path& folder) {
+  const std::string source = (folder / "config.json").string();
+  Config config;
+  const auto vision = required_section(json, "vision_config", source);
+  const auto type = io::get_or<std::string>(vision, "model_type", std::string(kTowerType), source);
+  if (type != kTowerType) {
+    throw data_error("{} (vision_config): vision tower {} is not supported in brain_llava; {} is", source, type,
+                     kTowerType);
+  }
+  config.vision = VolumeTransformerConfig::from_json(vision, source + " (vision_config)");
+  if (const auto projector = section_of(json, "projector_config", source); !projector.is_null()) {
+    const std::string place = source + " (projector_config)";
+    config.tokens = axes_of(projector, "tokens", config.tokens, kLargestSide, place);
+    config.projector_activation =
+        activation_of(io::get_or<std::string>(projector, "hidden_act", "gelu", place), "hidden_act", place);
+  }
+  config.text = LlamaConfig::from_json(required_section(json, "text_config", source), source + " (text_config)");
+  config.text.tie_word_embeddings |= io::get_or<bool>(json, "tie_word_embeddings", false, source);
+  config.image_token_id = io::get<int64_t>(json, "image_token_id", source);
+  if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
+    throw data_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
+                     config.text.vocab_size);
+  }
+  if (!has_enough_patches(config, config.vision.image_size)) {
+    throw data_error("{}: projector_config.tokens {} are more than the {} patches of a volume of image_size {}", source,
+                     axes_words(config.tokens), axes_words(config.vision.grid_of(config.vision.image_size)),
+                     axes_words(config.vision.image_size));
+  }
+  return config;
+}
+
+VolumeAxes Config::volume_size(const std::optional<VolumeAxes>& wanted) const {
+  const VolumeAxes size = vision.volume_size(wanted);
+  if (!has_enough_patches(*this, size)) {
+    throw usage_error(
+        "data.volume.size: is {}, whose {} patches are fewer than the {} tokens that the projector makes of a volume; "
+        "give at least {}",
+        axes_words(size), axes_words(vision.grid_of(size)), axes_words(tokens),
+        axes_words({tokens[0] * vision.patch_size, tokens[1] * vision.patch_size, tokens[2] * vision.patch_size}));
+  }
+  return size;
+}
+
+}  // namespace vlmtrain::models::brain_llava

@@ -1,0 +1,62 @@
+#include "models/brain_llava/family.h"
+
+#include "models/brain_llava/assembly/assemble.h"
+#include "models/brain_llava/config.h"
+#include "models/brain_llava/model.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models::brain_llava {
+
+namespace {
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  return std::make_unique<Model>(Config::from_json(config_json, folder), settings);
+}
+
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
+                                                  const std::filesystem::path& folder,
+                                                  const ProcessorSettings& /*settings*/) {
+  Config::from_json(config_json, folder);
+  throw InternalError("brain_llava has no processor yet");
+}
+
+data::SampleShape volume_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                               std::optional<VolumeAxes> size, at::ScalarType dtype) {
+  const Config config = Config::from_json(config_json, folder);
+  const VolumeAxes taken = config.volume_size(size);
+  return {.tokens = config.tokens_per_volume(),
+          .image_tokens = config.tokens_per_volume(),
+          .images = 1,
+          .pixel_rows = 1,
+          .row = {.dtype = dtype,
+                  .channels = config.vision.channels,
+                  .depth = taken[0],
+                  .height = taken[1],
+                  .width = taken[2]},
+          .volumes = 1};
+}
+
+ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return {.tokens = Config::from_json(config_json, folder).text.max_positions, .refuses_longer = false};
+}
+
+double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  const Config config = Config::from_json(config_json, folder);
+  return config.vision.elements() + config.text.elements();
+}
+
+}  // namespace
+
+Family family() {
+  return {.model_types = {kModelType},
+          .build = build,
+          .load_processor = load_processor,
+          .image_shape = nullptr,
+          .context_length = context_length,
+          .elements = elements,
+          .volume_shape = volume_shape,
+          .assemble = assemble};
+}
+
+}  // namespace vlmtrain::models::brain_llava

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "models/registry.h"
+
+namespace vlmtrain::models::brain_llava {
+
+Family family();
+
+}  // namespace vlmtrain::models::brain_llava

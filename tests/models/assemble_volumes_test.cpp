@@ -1,0 +1,230 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "models/brain_llava/assembly/tower_source.h"
+#include "models/checkpoint_copy.h"
+#include "models/network/volume_transformer/volume_transformer.h"
+#include "models/processing/conversation_processor.h"
+#include "parity/case.h"
+#include "parity/deviations.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/assemble.h"
+
+namespace vlmtrain::models {
+namespace {
+
+namespace fs = std::filesystem;
+using brain_llava::TowerSource;
+using io::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// What MONAI's ViT has, under its names, by tests/parity/reference/make_volume_tower_reference.py.
+class MonaiTower {
+ public:
+  explicit MonaiTower(const std::string& name)
+      : file_(parity::source_folder() / "tests/parity/data/volume_tower" / (name + ".safetensors")) {}
+
+  at::Tensor tensor(const std::string& name) const { return file_.tensor(name); }
+
+  /// Its weights, with `beginning` before each name and `left_out` not among them.
+  fs::path write(const fs::path& file, const std::string& beginning = "", const std::string& left_out = "") const {
+    io::NamedTensors weights;
+    for (const auto& name : file_.names()) {
+      const std::string prefix = "parameter.";
+      if (!name.starts_with(prefix) || name == prefix + left_out) continue;
+      weights.emplace_back(beginning + name.substr(prefix.size()), file_.tensor(name).clone());
+    }
+    weights.emplace_back(beginning + "classification_head.0.weight", at::arange(4, at::kFloat));
+    io::write_safetensors(file, weights);
+    return file;
+  }
+
+ private:
+  io::SafetensorsFile file_;
+};
+
+struct MonaiCase {
+  std::string name;
+  std::string beginning;
+  VolumeAxes size;
+  int64_t heads;
+};
+
+class MonaiTowerSource : public testing::TestWithParam<MonaiCase> {
+ protected:
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_P(MonaiTowerSource, GivesTheTowerThatMonaiRuns) {
+  const auto& given = GetParam();
+  const MonaiTower monai(given.name);
+  const TowerSource source(monai.write(folder_.path() / "vit.safetensors", given.beginning));
+  const nlohmann::ordered_json preset{{"num_channels", given.name == "perceptron" ? 2 : 1},
+                                      {"modalities", {"T1w"}},
+                                      {"positions", "factorized"},
+                                      {"max_patches", 6}};
+  const auto config = source.config(preset, {.heads = given.heads, .volume_size = given.size});
+  nn::ParameterStore store{at::TensorOptions(at::kFloat)};
+  const VolumeTransformer tower(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
+                                VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
+  source.check(store.all());
+  for (const auto& parameter : store.all()) {
+    const auto weight = source.weight(parameter);
+    if (parameter.name.ends_with("modality_embeddings")) {
+      EXPECT_FALSE(weight);
+      parameter.set_values(at::zeros_like(parameter.tensor));
+      continue;
+    }
+    ASSERT_TRUE(weight) << parameter.name;
+    EXPECT_EQ(weight->shape, parameter.sizes().vec());
+    parameter.set_values(weight->make());
+  }
+  const at::NoGradGuard no_gradients;
+  EXPECT_LE(parity::relative_difference(tower(monai.tensor("volumes"), {}, 0), monai.tensor("features")), 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Towers, MonaiTowerSource,
+                         testing::Values(MonaiCase{"learned", "", {8, 12, 16}, 3},
+                                         MonaiCase{"class_token", "module.", {8, 8, 8}, 2},
+                                         MonaiCase{"qkv_bias", "module.vision_encoder.", {8, 8, 12}, 2},
+                                         MonaiCase{"perceptron", "vit.", {8, 8, 8}, 2}),
+                         [](const auto& instance) { return instance.param.name; });
+
+class VolumeAssembly : public testing::Test {
+ protected:
+  std::string refusal(const AssemblyParts& parts, ExitCode code) const {
+    const std::string message = message_of([&] { assemble(parts, folder_.path() / "refused"); }, code);
+    EXPECT_FALSE(fs::exists(folder_.path() / "refused"));
+    return message;
+  }
+
+  /// A tower of the preset's sizes but for two blocks and a table for volumes of 24 x 32 x 32 voxels, as weights.
+  fs::path write_tower(const std::string& beginning) const {
+    nn::ParameterStore store{at::TensorOptions(at::kFloat)};
+    const VolumeTransformer tower(nn::ParameterScope(store, nn::Component::kVisionTower, "t"),
+                                  VolumeTransformerConfig::from_json({{"hidden_size", 96},
+                                                                      {"intermediate_size", 64},
+                                                                      {"num_hidden_layers", 2},
+                                                                      {"num_attention_heads", 4},
+                                                                      {"patch_size", 8},
+                                                                      {"image_size", {24, 32, 32}}},
+                                                                     "tower"));
+
+    io::NamedTensors weights;
+    for (const auto& parameter : store.all()) {
+      weights.emplace_back(beginning + parameter.name.substr(2), at::randn(parameter.sizes()));
+    }
+    io::write_safetensors(folder_.path() / "tower.safetensors", weights);
+    return folder_.path() / "tower.safetensors";
+  }
+
+  const parity::TemporaryFolder folder_;
+};
+
+class VolumeAssemblyOf : public VolumeAssembly, public testing::WithParamInterface<const char*> {};
+
+TEST_P(VolumeAssemblyOf, HasWhatItsPartsHave) {
+  const parity::Case llava(GetParam());
+  const auto out = folder_.path() / "out";
+  const auto made = assemble({.preset = "brain-llava-tiny",
+                              .text_model = llava.checkpoint(),
+                              .volume_tower = write_tower("module."),
+                              .volume_size = VolumeAxes{24, 32, 32}},
+                             out);
+  EXPECT_EQ(made.from_volume_tower, 2 * 11 + 5);
+  EXPECT_EQ(made.at_random, 5) << "projector and modalities";
+  const auto config = io::read_json(out / "config.json");
+  EXPECT_EQ(config["vision_config"]["image_size"], (nlohmann::json{24, 32, 32}));
+  EXPECT_EQ(config["vision_config"]["num_hidden_layers"], 2);
+
+  const auto model = build_model(out, at::kCPU, at::kFloat);
+  load_weights(*model, out);
+  const io::SafetensorsFile tower(folder_.path() / "tower.safetensors");
+  const std::string prefix = "vision_tower.";
+  for (const auto& parameter : model->parameters().all()) {
+    if (!parameter.name.starts_with(prefix) || parameter.name.ends_with("modality_embeddings")) continue;
+    EXPECT_TRUE(at::equal(parameter.tensor, tower.tensor("module." + parameter.name.substr(prefix.size()))))
+        << parameter.name;
+  }
+  data::Sample words;
+  words.token_ids = {5, 17, 40, 41, 9, 100};
+  words.is_label = {0, 0, 0, 1, 1, 1};
+  const auto batch = data::collate(std::span(&words, 1));
+  const at::NoGradGuard no_gradients;
+  const auto logits = [&](const VisionLanguageModel& one) {
+    const auto output = one.forward(batch, {.positions = at::arange(batch.tokens(), at::kLong)});
+    return at::matmul(output.hidden, one.output_weight().t());
+  };
+  const at::Tensor wanted = logits(*llava.load_model());
+  EXPECT_TRUE(at::equal(logits(*model).narrow(1, 0, wanted.size(1)), wanted));
+  EXPECT_EQ(load_tokenizer(out).token_to_id("<image>"), config["image_token_id"].get<int64_t>());
+}
+
+INSTANTIATE_TEST_SUITE_P(TextModels, VolumeAssemblyOf,
+                         testing::Values("llava_clip_mistral", "llava_original", "llava_siglip_qwen2"),
+                         [](const auto& instance) { return instance.param; });
+
+TEST_F(VolumeAssembly, OfAPlainTextModel) {
+  const CheckpointCopy copy("llava_clip_mistral");
+  const auto config = io::read_json(copy.path() / "config.json");
+  copy.edit("config.json", [&](auto& edited) {
+    edited = config["text_config"];
+    edited["model_type"] = "mistral";
+  });
+  io::NamedTensors plain;
+  {
+    const io::CheckpointTensors tensors(copy.path());
+    const std::string prefix = "model.language_model.";
+    for (const auto& name : tensors.names()) {
+      if (name.starts_with(prefix))
+        plain.emplace_back("model." + name.substr(prefix.size()), tensors.tensor(name).clone());
+      if (name.starts_with("lm_head.")) plain.emplace_back(name, tensors.tensor(name).clone());
+    }
+  }
+  for (const auto& entry : fs::directory_iterator(copy.path())) {
+    if (entry.path().filename().string().find("safetensors") != std::string::npos) fs::remove(entry.path());
+  }
+  io::write_safetensors(copy.path() / "model.safetensors", plain);
+  const auto made = assemble({.preset = "brain-llava-tiny", .text_model = copy.path()}, folder_.path() / "out");
+  EXPECT_EQ(made.from_text_model, std::ssize(plain));
+  const auto model = build_model(folder_.path() / "out", at::kCPU, at::kFloat);
+  load_weights(*model, folder_.path() / "out");
+}
+
+TEST_F(VolumeAssembly, SaysWhatIsMissing) {
+  const MonaiTower monai("learned");
+  const auto tower = monai.write(folder_.path() / "vit.safetensors", "module.", "blocks.1.attn.qkv.weight");
+  const auto message =
+      refusal({.preset = "brain-llava-tiny", .volume_tower = tower, .tower_heads = 3}, ExitCode::kUsage);
+  EXPECT_THAT(message, AllOf(HasSubstr("24 patches of 4 voxels"), HasSubstr("--volume-size")));
+  const TowerSource source(tower);
+  nn::ParameterStore store{at::TensorOptions(at::kMeta)};
+  const auto config = source.config({{"modalities", {"T1w"}}}, {.heads = 3, .volume_size = VolumeAxes{8, 12, 16}});
+  const VolumeTransformer made(nn::ParameterScope(store, nn::Component::kVisionTower, "vision_tower"),
+                               VolumeTransformerConfig::from_json(nlohmann::json(config), "vit"));
+  EXPECT_THAT(message_of([&] { source.check(store.all()); }, ExitCode::kBadData),
+              HasSubstr("missing: module.blocks.1.attn.qkv.weight"));
+}
+
+TEST_F(VolumeAssembly, RefusesOtherParts) {
+  const auto file = folder_.path() / "other.safetensors";
+  io::write_safetensors(file, io::NamedTensors{{"image_encoder.pos_embed", at::randn({2})}});
+  EXPECT_THAT(refusal({.preset = "brain-llava-tiny", .volume_tower = file}, ExitCode::kBadData),
+              AllOf(HasSubstr("patch_embedding"), HasSubstr("image_encoder.pos_embed")));
+  EXPECT_THAT(refusal({.preset = "brain-llava-tiny", .mask_model = file}, ExitCode::kUsage), HasSubstr("--mask-model"));
+  EXPECT_THAT(refusal({.preset = "prs-med-tiny", .volume_tower = file}, ExitCode::kUsage), HasSubstr("--volume-tower"));
+  EXPECT_THAT(refusal({.preset = "llava-tiny", .volume_tower = file}, ExitCode::kUsage),
+              AllOf(HasSubstr("llava-tiny"), HasSubstr("brain-llava-7b"), HasSubstr("prs-med-7b")));
+}
+
+}  // namespace
+}  // namespace vlmtrain::models

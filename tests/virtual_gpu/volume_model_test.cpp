@@ -1,0 +1,61 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "models/brain_llava/model.h"
+#include "models/presets.h"
+#include "virtual_gpu/card.h"
+#include "vlmtrain/memory/device.h"
+
+namespace vlmtrain {
+namespace {
+
+/// The tower of brain-llava-7b with two blocks, its pooling and a projector on the card, of volumes smaller than its
+/// tables reach.
+class VolumeModelOnCardTest : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  static models::brain_llava::Config config() {
+    auto json = nlohmann::json::parse(models::resources().at("brain-llava-7b/config.json"));
+    json["vision_config"]["num_hidden_layers"] = 2;
+    json["text_config"] = nlohmann::json::parse(models::resources().at("brain-llava-tiny/config.json"))["text_config"];
+    json["image_token_id"] = 600;
+    return models::brain_llava::Config::from_json(json, "preset");
+  }
+
+  void pass(const models::VisionLanguageModel& model, bool knows_modalities) const {
+    const at::Tensor volumes = at::empty({3, 1, 96, 80, 64}, options_.dtype(at::kFloat));
+    const at::Tensor modalities = at::zeros({3}, options_.dtype(at::kLong));
+    const auto features = model.all_image_features(
+        {.pixel_values = volumes, .grids = {}, .modalities = knows_modalities ? modalities : at::Tensor()},
+        /*rows_per_pass=*/2, /*with_dense=*/false);
+    EXPECT_EQ(features.features.size(0), 3 * 64);
+    torch::autograd::backward({features.features.sum()}, {});
+  }
+
+  const at::TensorOptions options_ = at::TensorOptions(GetParam()).device(memory::open_device("cuda:0"));
+};
+
+TEST_P(VolumeModelOnCardTest, LaunchesWhatTheCardAcceptsAndNeverWaits) {
+  models::brain_llava::Model model(config(), nn::ParameterSettings{.options = options_});
+  model.set_recompute({.vision = 1, .language = 0});
+  for (const bool knows_modalities : {true, false, true}) {
+    card().reset();
+    pass(model, knows_modalities);
+    const auto done = counters();
+    EXPECT_GT(done.launches, 0U);
+    EXPECT_EQ(done.rejected_launches, 0U);
+    EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
+    EXPECT_EQ(done.device_to_host_pinned.calls + done.device_to_host_pageable.calls, 0U);
+    EXPECT_EQ(done.host_to_device_pageable.calls, 0U);
+    EXPECT_EQ(done.stream_synchronizations, 0U);
+    EXPECT_EQ(done.device_synchronizations, 0U);
+    EXPECT_EQ(done.blocking_copies, 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, VolumeModelOnCardTest, testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                         [](const auto& instance) { return c10::toString(instance.param); });
+
+}  // namespace
+}  // namespace vlmtrain
