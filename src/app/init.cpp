@@ -52,8 +52,8 @@ void init_of_parts(const Arguments& arguments) {
       {"checkpoint", arguments.out},
       {"tensors",
        {{"text_model", made.from_text_model}, {"mask_model", made.from_mask_model}, {"at_random", made.at_random}}},
-      {"mask_token_id", made.mask_token_id},
       {"vocab_size", made.vocabulary}};
+  if (made.mask_token_id != 0) result["mask_token_id"] = made.mask_token_id;
   if (!arguments.volume_tower.empty()) result["tensors"]["volume_tower"] = made.from_volume_tower;
   fmt::print("{}\n", io::json_text(result));
 }

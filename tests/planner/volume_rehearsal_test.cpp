@@ -22,7 +22,7 @@ data::SampleShape volumes_of(at::ScalarType dtype) {
           .volumes = kVolumes};
 }
 
-/// A family of its own kind of media: each volume becomes a token by one Linear. No family that is there takes volumes.
+/// A family of its own kind of media: each volume becomes a token by one Linear.
 class VolumeModel final : public models::VisionLanguageModel {
  public:
   VolumeModel(const data::PixelRow& row, const memory::MetaMemory& memory)

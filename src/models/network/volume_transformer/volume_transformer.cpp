@@ -102,7 +102,7 @@ at::Tensor VolumeTransformer::operator()(const at::Tensor& volumes, const at::Te
   const at::Tensor embedded = embed(volumes, modalities, grid_of(volumes));
   const int64_t rows = embedded.size(0), length = embedded.size(1);
   const auto segments = nn::Segments::uniform(rows, length, volumes.device());
-  const at::Tensor features = norm_(blocks_.run(embedded.flatten(0, 1), recomputed_blocks, segments).last);
+  at::Tensor features = norm_(blocks_.run(embedded.flatten(0, 1), recomputed_blocks, segments).last);
   if (!class_token_.defined()) return features;
   return features.view({rows, length, -1}).narrow(1, 1, length - 1).flatten(0, 1);
 }

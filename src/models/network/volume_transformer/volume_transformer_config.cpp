@@ -54,7 +54,7 @@ VolumePositions read_positions(const json& tower, const std::string& source) {
 }
 
 std::vector<std::string> read_modalities(const json& tower, const std::string& source) {
-  const auto names = io::get_or<std::vector<std::string>>(tower, "modalities", {}, source);
+  auto names = io::get_or<std::vector<std::string>>(tower, "modalities", {}, source);
   if (std::ssize(names) > kMostModalities) {
     throw data_error("{}: modalities has {} names; a model has at most {}", source, names.size(), kMostModalities);
   }
