@@ -42,6 +42,10 @@ void check_shapes(const Sample& sample) {
       sample.grids.empty() || !sample.pixel_values.defined() || patches_of(sample.grids) == sample.pixel_values.size(0),
       "sample {}: grids of {} patches, but {} rows of pixels", sample.id, patches_of(sample.grids),
       sample.pixel_values.size(0));
+  VLMTRAIN_CHECK(sample.modalities.empty() || !sample.pixel_values.defined() ||
+                     std::ssize(sample.modalities) == sample.pixel_values.size(0),
+                 "sample {}: {} modalities for {} volumes", sample.id, sample.modalities.size(),
+                 sample.pixel_values.size(0));
   VLMTRAIN_CHECK(sample.position_ids.empty() || std::ssize(sample.position_ids) == kPositionAxes * sample.tokens(),
                  "sample {}: {} positions for {} tokens", sample.id, sample.position_ids.size(), sample.tokens());
 }
@@ -140,6 +144,7 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
   std::vector<int64_t> label_positions;
   std::vector<int64_t> labels;
   std::vector<int64_t> label_tasks;
+  std::vector<int64_t> modalities;
   for (const Sample& sample : samples) {
     check_shapes(sample);
     const auto offset = std::ssize(token_ids);
@@ -153,6 +158,9 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
     }
     label_tasks.resize(labels.size(), sample.task_number);
     batch.grids.insert(batch.grids.end(), sample.grids.begin(), sample.grids.end());
+    if (sample.pixel_values.defined()) {
+      modalities.insert(modalities.end(), sample.modalities.begin(), sample.modalities.end());
+    }
     batch.images += sample.images;
     batch.sample_units.push_back({.seed = sample.seed, .share = sample.tokens()});
     add_pixel_units(sample, batch.pixel_units);
@@ -166,6 +174,9 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
   VLMTRAIN_CHECK(
       batch.grids.empty() || !batch.pixel_values.defined() || patches_of(batch.grids) == batch.pixel_values.size(0),
       "pixels with grids beside pixels without");
+  VLMTRAIN_CHECK(modalities.empty() || std::ssize(modalities) == batch.pixel_values.size(0),
+                 "volumes with modalities beside volumes without");
+  if (!modalities.empty()) batch.modalities = to_tensor(modalities);
   batch.label_positions = to_tensor(label_positions);
   batch.labels = to_tensor(labels);
   batch.masks = join_masks(samples);
@@ -175,9 +186,10 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
 
 }  // namespace
 
-std::array<at::Tensor*, 12> MicroBatch::tensors() {
-  return {&token_ids, &position_ids, &segments.offsets, &image_positions, &pixel_values,    &label_positions,
-          &labels,    &label_tasks,  &masks.pixels,     &masks.targets,   &masks.positions, &masks.pictures};
+std::array<at::Tensor*, 13> MicroBatch::tensors() {
+  return {&token_ids,     &position_ids,    &segments.offsets, &image_positions, &pixel_values,
+          &modalities,    &label_positions, &labels,           &label_tasks,     &masks.pixels,
+          &masks.targets, &masks.positions, &masks.pictures};
 }
 
 MicroBatch MicroBatch::to(at::Device device) const {

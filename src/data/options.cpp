@@ -169,6 +169,7 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.video_max_frames", options.video_max_frames,
             "Most frames of a video that are looked at; from a longer one they are taken further apart.",
             std::optional{at_least<int64_t>(2)});
+  declare(table, options.volume);
   table.add_choice(
       "data.on_bad_sample", options.on_bad_sample, {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
       "What to do with a sample that cannot be used: stop and name it, or go on without it and count it in "

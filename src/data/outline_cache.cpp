@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// To be raised whenever a sample of the same record and files may have another shape.
-constexpr int64_t kFormat = 8;
+constexpr int64_t kFormat = 9;
 
 uint64_t number_of(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -49,7 +49,7 @@ void add_file(ContentHash& hash, const fs::path& file) {
 void add_medium(ContentHash& hash, const io::Medium& medium) {
   hash.add(medium.frames.size());
   for (const auto& frame : medium.frames) add_medium(hash, frame);
-  hash.add(medium.path).add(medium.bytes ? 1U : 0U);
+  hash.add(medium.path).add(medium.bytes ? 1U : 0U).add(medium.is_volume ? 1U : 0U).add(medium.modality);
   if (medium.bytes) hash.add(*medium.bytes);
 }
 

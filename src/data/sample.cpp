@@ -67,7 +67,8 @@ int64_t Sample::bytes() const {
     return tensor.defined() && !tensor.is_meta() ? tensor.nbytes() : 0;
   };
   const size_t pixels = bytes_of(pixel_values) + bytes_of(masks.pixels) + bytes_of(masks.targets);
-  const size_t numbers = (token_ids.size() + image_token_positions.size() + position_ids.size()) * sizeof(int64_t);
+  const size_t numbers =
+      (token_ids.size() + image_token_positions.size() + position_ids.size() + modalities.size()) * sizeof(int64_t);
   return static_cast<int64_t>(pixels + numbers + is_label.size());
 }
 

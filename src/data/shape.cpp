@@ -104,6 +104,7 @@ Sample sample_of(const SampleShape& shape) {
   sample.videos = shape.videos;
   sample.video_frames = shape.video_frames;
   sample.volumes = shape.volumes;
+  if (shape.volumes > 0) sample.modalities.assign(static_cast<size_t>(shape.pixel_rows), 0);
   sample.grids = shape.grids;
   if (!shape.grids.empty()) sample.position_ids.assign(static_cast<size_t>(kPositionAxes * shape.tokens), 0);
   if (shape.pixel_rows > 0) {

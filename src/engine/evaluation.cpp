@@ -69,7 +69,8 @@ at::Tensor draw_masks(const models::VisionLanguageModel& model, const std::vecto
                       const EvaluationLayout& layout, at::Device device) {
   const at::NoGradGuard no_gradients;
   const auto batch = data::collate(samples).to(device);
-  const models::VisionInput vision{batch.pixel_values, batch.grids};
+  const models::VisionInput vision{
+        .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
   const nn::PassShape shape{.vision_passes = models::passes_of(vision, layout.vision_tiles_per_pass)};
   at::Tensor logits;
   in_pass(model.parameters(), shape, [&] {
@@ -93,7 +94,8 @@ BatchScore evaluate_batch(const models::VisionLanguageModel& model, std::vector<
     masks.reserve(samples.size());
     for (const auto& sample : samples) masks.push_back(sample.masks.count());
     samples.clear();
-    const models::VisionInput vision{batch.pixel_values, batch.grids};
+    const models::VisionInput vision{
+        .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
     const nn::PassShape shape{.vision_passes = models::passes_of(vision, layout.vision_tiles_per_pass)};
     in_pass(model.parameters(), shape, [&] {
       features = model.all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense=*/false);

@@ -152,7 +152,8 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
   models::ImageFeatures features;
   {
     const auto batch = data::collate(prompts).to(settings.device);
-    const models::VisionInput vision{batch.pixel_values, batch.grids};
+    const models::VisionInput vision{
+        .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
     const nn::PassShape shape{.vision_passes = models::passes_of(vision, model.vision_tiles_per_pass()),
                               .text_model = false};
     in_pass(model.parameters(), shape, [&] { features = model.all_image_features(vision); });

@@ -144,6 +144,7 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
           .video_max_frames = data.video_max_frames,
           .augment = data::augment_settings(data),
           .mask_image_size = data.mask_image_size,
+          .volume = data.volume,
           .chat_template = data.chat_template,
           .chat_template_date = data.chat_template_date == "auto" ? "" : data.chat_template_date,
           .template_folder = adapter};

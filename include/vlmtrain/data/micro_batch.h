@@ -33,6 +33,7 @@ struct MicroBatch {
   nn::Segments segments;         ///< one a sample
   at::Tensor image_positions;    ///< int64 [image tokens], rows of token_ids that take the vision features, in order
   at::Tensor pixel_values;       ///< as Sample::pixel_values, of all; undefined if no sample has any
+  at::Tensor modalities;         ///< int64 [rows], as Sample::modalities; undefined without volumes
   std::vector<PatchGrid> grids;  ///< of rows that are patches, in order; on the host. Empty: each row is seen alone
   at::Tensor label_positions;    ///< int64 [labels], rows whose hidden state predicts the label
   at::Tensor labels;             ///< int64 [labels], the token that follows that row
@@ -47,7 +48,7 @@ struct MicroBatch {
   int64_t label_tokens() const { return labels.numel(); }
 
   /// Those that are wanted on the device; some may be undefined.
-  std::array<at::Tensor*, 12> tensors();
+  std::array<at::Tensor*, 13> tensors();
 
   /// Copies to the device without waiting (from pinned memory if `device` is CUDA).
   MicroBatch to(at::Device device) const;

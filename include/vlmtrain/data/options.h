@@ -8,6 +8,7 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/data/sources.h"
+#include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
 
 namespace vlmtrain::data {
@@ -33,6 +34,7 @@ struct DataOptions {
   Auto<int64_t> max_images_per_sample;
   Auto<int64_t> image_max_pixels;
   Auto<int64_t> mask_image_size;
+  VolumeOptions volume;
   std::map<std::string, std::string> augment;  ///< numbers by the names of image::AugmentSettings
   double video_fps = 2.0;
   int64_t video_max_frames = 128;  ///< as LLaMA-Factory's: transformers' 768 would fill many times max_length

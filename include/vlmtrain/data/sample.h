@@ -77,6 +77,7 @@ struct Sample {
   /// or once the features are known; on the meta device, a shape without pixels, in a rehearsal.
   at::Tensor pixel_values;
   Masks masks;                        ///< of a family that draws them
+  std::vector<int64_t> modalities;    ///< of rows that are volumes, one each, as the family numbers them; 0: not known
   std::vector<PatchGrid> grids;       ///< of rows that are patches, one a picture or video; empty: each is seen alone
   std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; empty: 0, 1, 2 … on every axis
   int64_t images = 0;                 ///< media of all kinds

@@ -8,6 +8,7 @@
 
 #include "vlmtrain/data/bad_samples.h"
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/models/seen_picture.h"
 #include "vlmtrain/text/chat_template.h"
@@ -24,6 +25,7 @@ struct ProcessorSettings {
   int64_t video_max_frames = 128;           ///< most frames of a video that are looked at
   image::AugmentSettings augment = {};      ///< of pictures and their masks, in training
   std::optional<int64_t> mask_image_size;   ///< side of the mask encoder's squares; nothing: config.json's
+  data::VolumeOptions volume = {};          ///< what becomes of scans
   std::string chat_template = "auto";       ///< as text::choose_template
   std::string chat_template_date;           ///< "2026-11-22", what templates take for today; empty: today
   /// Whose chat templates are the checkpoint's own; empty: the checkpoint's folder.

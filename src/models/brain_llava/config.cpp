@@ -8,6 +8,8 @@ namespace vlmtrain::models::brain_llava {
 
 namespace {
 
+constexpr int64_t kMostVolumes = 4096;
+
 /// Whether the patches of a volume of `size` are enough for the tokens.
 bool has_enough_patches(const Config& config, const VolumeAxes& size) {
   const VolumeAxes grid = config.vision.grid_of(size);
@@ -48,12 +50,18 @@ Config Config::from_json(const nlohmann::json& json, const std::filesystem::path
     throw data_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
                      config.text.vocab_size);
   }
+  if (json.contains("max_volumes")) config.max_volumes = size_of(json, "max_volumes", 1, kMostVolumes, source);
   if (!has_enough_patches(config, config.vision.image_size)) {
     throw data_error("{}: projector_config.tokens {} are more than the {} patches of a volume of image_size {}", source,
                      axes_words(config.tokens), axes_words(config.vision.grid_of(config.vision.image_size)),
                      axes_words(config.vision.image_size));
   }
   return config;
+}
+
+data::PixelRow Config::row(const std::optional<VolumeAxes>& wanted, at::ScalarType dtype) const {
+  const VolumeAxes size = volume_size(wanted);
+  return {.dtype = dtype, .channels = vision.channels, .depth = size[0], .height = size[1], .width = size[2]};
 }
 
 VolumeAxes Config::volume_size(const std::optional<VolumeAxes>& wanted) const {

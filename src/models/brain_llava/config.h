@@ -23,13 +23,15 @@ inline constexpr std::string_view kTowerType = "vit_3d";
 ///   `num_attention_heads`, `num_channels`, `image_size` (one number or three), `patch_size`, `positions` ("learned" or
 ///   "factorized", with `max_patches`, one number or three), `class_token`, `qkv_bias`, `modalities` (names)};
 /// - `projector_config`: {`tokens` of a volume on each axis (one number or three), `hidden_act`};
-/// - `text_config`: a Llama, Mistral or Qwen2; `image_token_id`: the token that stands for a feature.
+/// - `text_config`: a Llama, Mistral or Qwen2; `image_token_id`: the token that stands for a feature;
+/// - `max_volumes` of a sample, where there is a limit.
 struct Config {
   VolumeTransformerConfig vision;
   VolumeAxes tokens{4, 4, 4};  ///< of a volume, on each axis
   Activation projector_activation = Activation::kGelu;
   LlamaConfig text;
   int64_t image_token_id = 0;
+  std::optional<int64_t> max_volumes;  ///< of a sample; nothing: any number
 
   /// Throws UserError (kBadData) that names file and key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
@@ -37,6 +39,8 @@ struct Config {
   /// The size of the volumes, where `wanted` (data.volume.size) is asked for. Throws UserError (kUsage) where the tower
   /// cannot take it.
   VolumeAxes volume_size(const std::optional<VolumeAxes>& wanted) const;
+  /// What the tower takes of such a volume, with the same errors.
+  data::PixelRow row(const std::optional<VolumeAxes>& wanted, at::ScalarType dtype) const;
   int64_t tokens_per_volume() const { return tokens[0] * tokens[1] * tokens[2]; }
 };
 

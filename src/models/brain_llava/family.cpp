@@ -3,6 +3,9 @@
 #include "models/brain_llava/assembly/assemble.h"
 #include "models/brain_llava/config.h"
 #include "models/brain_llava/model.h"
+#include "models/brain_llava/processor.h"
+#include "models/llava/family.h"
+#include "models/processing/load_chat_template.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::brain_llava {
@@ -16,24 +19,22 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,
-                                                  const ProcessorSettings& /*settings*/) {
-  Config::from_json(config_json, folder);
-  throw InternalError("brain_llava has no processor yet");
+                                                  const ProcessorSettings& settings) {
+  Config config = Config::from_json(config_json, folder);
+  text::Tokenizer tokenizer = load_tokenizer(folder);
+  text::ChatTemplate chat_template =
+      load_chat_template(folder, tokenizer, settings, {.fallback = llava::template_without_own(config.text)});
+  return std::make_unique<Processor>(std::move(config), std::move(tokenizer), std::move(chat_template), settings);
 }
 
 data::SampleShape volume_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                std::optional<VolumeAxes> size, at::ScalarType dtype) {
   const Config config = Config::from_json(config_json, folder);
-  const VolumeAxes taken = config.volume_size(size);
   return {.tokens = config.tokens_per_volume(),
           .image_tokens = config.tokens_per_volume(),
           .images = 1,
           .pixel_rows = 1,
-          .row = {.dtype = dtype,
-                  .channels = config.vision.channels,
-                  .depth = taken[0],
-                  .height = taken[1],
-                  .width = taken[2]},
+          .row = config.row(size, dtype),
           .volumes = 1};
 }
 

@@ -50,6 +50,14 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
   }
 }
 
+std::unique_ptr<models::Processor> load_own_processor(const nlohmann::json& config_json,
+                                                      const std::filesystem::path& folder,
+                                                      const ProcessorSettings& settings) {
+  return load_processor(config_json, folder, settings, /*masks=*/nullptr);
+}
+
+}  // namespace
+
 /// How the text models were taught to converse: LLaVA-1.5 as Vicuna, LLaVA-Med as Mistral, LLaVA-Interleave as Qwen.
 std::string_view template_without_own(const LlamaConfig& text) {
   switch (text.type) {
@@ -62,14 +70,6 @@ std::string_view template_without_own(const LlamaConfig& text) {
   }
   throw InternalError("unknown text model");
 }
-
-std::unique_ptr<models::Processor> load_own_processor(const nlohmann::json& config_json,
-                                                      const std::filesystem::path& folder,
-                                                      const ProcessorSettings& settings) {
-  return load_processor(config_json, folder, settings, /*masks=*/nullptr);
-}
-
-}  // namespace
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,

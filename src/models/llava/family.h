@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "models/network/llama/llama.h"
 #include "models/processing/mask_input.h"
 #include "models/registry.h"
 #include "vlmtrain/text/tokenizer.h"
@@ -19,6 +20,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
                                                   const std::function<MaskInput(const text::Tokenizer&)>& masks);
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                               image::ImageSize size, std::optional<int64_t> max_pixels);
+/// The template of the table that such a text model was taught with.
+std::string_view template_without_own(const LlamaConfig& text);
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder);
 double elements(const nlohmann::json& config_json, const std::filesystem::path& folder);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/processing/expand_images.h"
+#include "models/processing/reading_media.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
@@ -15,33 +16,12 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// What `read` gives; its error is one of the record that names the image.
-template <class Read>
-auto read_medium(const io::Record& record, data::MediumKind kind, const Read& read) {
-  try {
-    return read();
-  } catch (const UserError& error) {
-    throw data::SampleError(kind == data::MediumKind::kVideo ? "unusable video" : "unreadable image",
-                            fmt::format("sample {}: {}", record.id, error.what()));
-  }
-}
-
 /// The error with the file that it is about.
 UserError named(const io::Medium& medium, const UserError& error) {
   const std::string message = error.what();
   const auto is_named = [&](const io::Medium& one) { return message.find(one.path) != std::string::npos; };
   const bool says_which = is_named(medium) || std::ranges::any_of(medium.frames, is_named);
   return data_error("{}{}", says_which ? "" : medium.path + ": ", message);
-}
-
-int64_t host_bytes() {
-  static const int64_t bytes = memory::host_limit_bytes();
-  return bytes;
-}
-
-/// Of the host's memory, what making one sample may take: several threads do that, and the rest is the model's.
-int64_t most_for_a_sample(int64_t host_bytes) {
-  return host_bytes / 4;
 }
 
 data::SampleError changed_picture(const io::Record& record) {
@@ -86,15 +66,18 @@ data::Sample ConversationProcessor::outline_prompt(const io::Record& record, int
   return outline(record, index, render(record, /*as_prompt=*/true));
 }
 
-text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const try {
-  std::span<const text::Turn> turns = record.turns;
-  if (!as_prompt) return template_.render(turns, /*add_generation_prompt=*/false);
-  if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
-  text::RenderedChat chat = template_.render(turns, /*add_generation_prompt=*/true);
-  chat.answers.clear();
-  return chat;
-} catch (const UserError& error) {
-  throw data::SampleError("refused by the chat template", fmt::format("sample {}: {}", record.id, error.what()));
+text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const {
+  const std::vector<text::Turn> all = turns_of(record);
+  std::span<const text::Turn> turns = all;
+  try {
+    if (!as_prompt) return template_.render(turns, /*add_generation_prompt=*/false);
+    if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
+    text::RenderedChat chat = template_.render(turns, /*add_generation_prompt=*/true);
+    chat.answers.clear();
+    return chat;
+  } catch (const UserError& error) {
+    throw data::SampleError("refused by the chat template", fmt::format("sample {}: {}", record.id, error.what()));
+  }
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index) const {
@@ -143,6 +126,9 @@ data::Sample ConversationProcessor::sample_of(const io::Record& record, int64_t 
     sample.making_bytes = std::max(sample.making_bytes, image.making_bytes + own_rows + kResized * own_rows / frames);
     features += image.image_tokens.value_or(image.pixel_rows * input_.image_tokens);
     if (image.grid) sample.grids.push_back(*image.grid);
+    if (image.kind == data::MediumKind::kVolume) {
+      sample.modalities.insert(sample.modalities.end(), static_cast<size_t>(image.pixel_rows), image.modality);
+    }
     sample.count(image.kind, image.frames);
   }
   sample.index = index;
@@ -190,6 +176,10 @@ void ConversationProcessor::measure(const io::Record& record, std::vector<Medium
   for (Medium& medium : media) {
     read_medium(record, medium.kind, [&] {
       try {
+        if (medium.file->is_volume) {
+          measure_volume(medium);
+          return;
+        }
         if (medium.kind == data::MediumKind::kVideo) {
           medium.size = medium.video.emplace(*medium.file).info().size;
         } else {
@@ -207,8 +197,12 @@ void ConversationProcessor::measure(const io::Record& record, std::vector<Medium
 ImagePlan ConversationProcessor::plan_of(const Medium& medium, const PixelLimits& limits) const {
   try {
     const bool is_video = medium.kind == data::MediumKind::kVideo;
-    ImagePlan image = is_video ? plan_video(medium.video->info(), limits.frame) : plan(medium.size, limits.picture);
+    const bool is_volume = medium.kind == data::MediumKind::kVolume;
+    ImagePlan image = is_volume  ? plan_volume(*medium.volume)
+                      : is_video ? plan_video(medium.video->info(), limits.frame)
+                                 : plan(medium.size, limits.picture);
     image.kind = medium.kind;
+    if (is_volume) image.modality = modality_number(medium.file->modality);
     image.making_bytes = medium.decoding_bytes;
     return image;
   } catch (const UserError& error) {
@@ -218,9 +212,11 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium, const PixelLimits
 
 ConversationProcessor::MediumPixels ConversationProcessor::pixels_of(Medium& medium, const PixelLimits& limits,
                                                                      const image::Augmentation& augmentation,
-                                                                     bool with_square) const {
+                                                                     bool with_square, SlicedVolume& newest) const {
+  if (medium.kind == data::MediumKind::kVolume) return {.rows = pixels_of_volume(*medium.file), .square = {}};
   if (medium.kind != data::MediumKind::kVideo) {
-    const at::Tensor picture = image::augment_picture(image::decode_image(*medium.file), augmentation);
+    const at::Tensor stored = medium.slice ? slice_of(medium, newest) : image::decode_image(*medium.file);
+    const at::Tensor picture = image::augment_picture(stored, augmentation);
     return {.rows = pixels_of(picture, limits.picture),
             .square = with_square ? square_picture(picture, mask_input_->side) : at::Tensor()};
   }
@@ -262,11 +258,12 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
   if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
   int64_t filled = 0, picture = 0;
+  SlicedVolume newest;
   for (Medium& medium : media) {
     const auto square = std::ranges::find(drawn_in, medium.kind == data::MediumKind::kPicture ? picture++ : -1);
     const bool with_square = square != drawn_in.end();
     const auto [own, drawn] =
-        read_medium(record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square); });
+        read_medium(record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square, newest); });
     if (own.sizes().slice(1) != pixels.sizes().slice(1) || own.size(0) > pixels.size(0) - filled) {
       throw changed_picture(record);
     }
@@ -294,8 +291,10 @@ std::vector<SeenPicture> ConversationProcessor::seen(const io::Record& record, c
     const ImagePlan& plan = layout.plans[i];
     if (first + plan.pixel_rows > sample.pixel_values.size(0)) throw changed_picture(record);
     const bool is_video = media[i].kind == data::MediumKind::kVideo;
-    auto own = pictures_in(sample.pixel_values.narrow(0, first, plan.pixel_rows), plan, media[i].size,
-                           is_video ? layout.limits.frame : layout.limits.picture);
+    const at::Tensor rows = sample.pixel_values.narrow(0, first, plan.pixel_rows);
+    auto own = plan.kind == data::MediumKind::kVolume
+                   ? volumes_in(rows)
+                   : pictures_in(rows, plan, media[i].size, is_video ? layout.limits.frame : layout.limits.picture);
     for (SeenPicture& picture : own) {
       picture.medium = static_cast<int64_t>(i);
       pictures.push_back(std::move(picture));
@@ -323,6 +322,7 @@ void ConversationProcessor::check_media(const io::Record& record) const {
                                         "or take a model of another family",
                                         record.id, excerpt(record.videos.front().path)));
   }
+  check_volumes(record);
   const auto limit = settings_.max_images_per_sample;
   if (limit && std::ssize(record.images) > *limit) {
     throw data::SampleError("too many images",
@@ -336,13 +336,23 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const
   check_media(record);
   std::vector<Medium> media;
   media.reserve(chat.media.size());
-  size_t images = 0, videos = 0;
+  const auto slices = pictures_at_marks(record);
+  size_t images = 0, videos = 0, slice = 0;
   for (const text::MediumPlace& place : chat.media) {
     const auto& files = place.is_video ? record.videos : record.images;
     size_t& next = place.is_video ? videos : images;
     if (next == files.size()) break;  // a mark of no file, which the tokens will show
-    media.push_back(
-        {.file = &files[next++], .kind = place.is_video ? data::MediumKind::kVideo : data::MediumKind::kPicture});
+    Medium& medium = media.emplace_back(Medium{.file = &files[next], .kind = data::MediumKind::kPicture});
+    if (place.is_video) {
+      medium.kind = data::MediumKind::kVideo;
+    } else if (files[next].is_volume && takes_slices()) {
+      medium.slice = slice++;
+      if (std::ssize(slices) > static_cast<int64_t>(next) && static_cast<int64_t>(slice) < slices[next]) continue;
+      slice = 0;
+    } else if (files[next].is_volume) {
+      medium.kind = data::MediumKind::kVolume;
+    }
+    ++next;
   }
   if (images < record.images.size() || videos < record.videos.size()) {
     throw data::SampleError(

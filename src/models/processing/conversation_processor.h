@@ -14,6 +14,7 @@
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/video.h"
+#include "vlmtrain/image/volume.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
@@ -29,6 +30,7 @@ struct ImagePlan {
   float time_step = 1;                    ///< positions from one frame of a video to the next
   data::MediumKind kind = data::MediumKind::kPicture;
   int64_t frames = 0;        ///< of a video, as many as are looked at
+  int64_t modality = 0;      ///< of a volume, as the family numbers them
   int64_t making_bytes = 0;  ///< as Sample::making_bytes
 };
 
@@ -111,6 +113,17 @@ class ConversationProcessor : public Processor {
   virtual ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   virtual at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const;
   virtual int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
+  /// The same of a volume, of a family that takes them.
+  virtual bool takes_volumes() const { return false; }
+  virtual ImagePlan plan_volume(const image::VolumeInfo& info) const;
+  virtual at::Tensor pixels_of_volume(const io::Medium& file) const;
+  /// The family's number of a modality as the data calls it; 0: of one that it does not know. Throws UserError
+  /// (kBadData) where the family has to know it.
+  virtual int64_t modality_number(const std::string& /*modality*/) const { return 0; }
+  /// Volumes of a sample at most; nothing: any number.
+  virtual std::optional<int64_t> most_volumes() const { return std::nullopt; }
+  /// Whether pictures are taken, too.
+  virtual bool takes_pictures() const { return true; }
   /// data::Sample::position_ids; none unless the model has positions on several axes.
   virtual std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const;
 
@@ -118,9 +131,11 @@ class ConversationProcessor : public Processor {
   struct Medium {
     const io::Medium* file;
     data::MediumKind kind;
-    image::ImageSize size{};                  ///< once measured: of a picture
-    std::optional<image::VideoFile> video{};  ///< once measured: a video is opened once
-    int64_t decoding_bytes = 0;               ///< once measured
+    image::ImageSize size{};                    ///< once measured: of a picture
+    std::optional<image::VideoFile> video{};    ///< once measured: a video is opened once
+    std::optional<image::VolumeInfo> volume{};  ///< once measured: of a volume
+    std::optional<size_t> slice{};              ///< of a volume that is seen as pictures, which of these
+    int64_t decoding_bytes = 0;                 ///< once measured
   };
   /// How the media of a sample are laid out.
   struct MediaLayout {
@@ -151,13 +166,18 @@ class ConversationProcessor : public Processor {
   std::optional<PixelLimits> limits_for(const std::vector<Medium>& media, const PixelLimits& floor, int64_t room) const;
   [[noreturn]] void refuse_long(const io::Record& record, int64_t tokens, std::optional<int64_t> at_floor) const;
   data::Sample sample_of(const io::Record& record, int64_t index, const MediaLayout& layout) const;
+  /// A volume whose slices are taken one by one.
+  struct SlicedVolume {
+    const io::Medium* file = nullptr;
+    std::vector<at::Tensor> slices{};
+  };
   /// Of a video its rows, of a picture those and what the mask encoder takes, if that is wanted.
   struct MediumPixels {
     at::Tensor rows;
     at::Tensor square;  ///< uint8 [3, side, side]
   };
   MediumPixels pixels_of(Medium& medium, const PixelLimits& limits, const image::Augmentation& augmentation,
-                         bool with_square) const;
+                         bool with_square, SlicedVolume& newest) const;
   /// Of pictures alone, measured, in the order of the record.
   static std::vector<image::ImageSize> picture_sizes(const std::vector<Medium>& media);
   /// The sample that sample_of() made, with masks where the family draws them.
@@ -165,6 +185,16 @@ class ConversationProcessor : public Processor {
   data::Sample with_pixels(data::Sample outline, const io::Record& record, std::vector<Medium>& media,
                            const PixelLimits& limits, const image::Augmentation& augmentation) const;
   void check_media(const io::Record& record) const;
+  void check_volumes(const io::Record& record) const;
+  bool takes_slices() const { return settings_.volume.use == data::VolumeUse::kSlices; }
+  /// How many pictures stand at the mark of each of the record's images; 1 but of volumes that are seen as slices.
+  std::vector<int64_t> pictures_at_marks(const io::Record& record) const;
+  /// The record's, with a mark for each slice of a volume.
+  std::vector<text::Turn> turns_of(const io::Record& record) const;
+  void measure_volume(Medium& medium) const;
+  at::Tensor slice_of(const Medium& medium, SlicedVolume& newest) const;
+  /// To look at.
+  static std::vector<SeenPicture> volumes_in(const at::Tensor& rows);
   void check_memory(const data::Sample& sample, int64_t pixel_bytes) const;
 
   text::Tokenizer tokenizer_;

@@ -1,0 +1,130 @@
+#include <algorithm>
+
+#include "models/processing/conversation_processor.h"
+#include "models/processing/reading_media.h"
+#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/image/volume_slices.h"
+#include "vlmtrain/image/volume_view.h"
+
+// What scans become: volumes for a family whose tower takes these, slices for one that takes pictures.
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// A text whose marks of images are repeated: the next one as often as the next of `counts` says.
+std::string with_repeated_marks(std::string_view text, std::span<const int64_t> counts, size_t& next) {
+  std::string repeated;
+  for (size_t mark = text.find(text::kImageMark); mark != std::string_view::npos && next < counts.size();
+       mark = text.find(text::kImageMark)) {
+    repeated += text.substr(0, mark);
+    for (int64_t i = 0; i < counts[next]; ++i) repeated += text::kImageMark;
+    text.remove_prefix(mark + text::kImageMark.size());
+    ++next;
+  }
+  return repeated += text;
+}
+
+}  // namespace
+
+void ConversationProcessor::check_volumes(const io::Record& record) const {
+  const auto volumes = std::ranges::count(record.images, true, &io::Medium::is_volume);
+  if (volumes < std::ssize(record.images) && !takes_pictures()) {
+    throw data::SampleError(
+        "picture for a family without",
+        fmt::format("sample {} has a picture, and this family takes volumes alone: NIfTI, .nii or .nii.gz; drop the "
+                    "sample or take a model of another family",
+                    record.id));
+  }
+  if (volumes == 0) return;
+  if (!takes_volumes() && !takes_slices()) {
+    throw data::SampleError(
+        "volume for a family without",
+        fmt::format("sample {} has a volume ({}), and this family takes pictures; set data.volume.as=slices, which "
+                    "makes pictures of it, or take a model of a family that takes volumes",
+                    record.id, excerpt(std::ranges::find(record.images, true, &io::Medium::is_volume)->path)));
+  }
+  if (most_volumes() && volumes > *most_volumes()) {
+    throw data::SampleError("too many volumes",
+                            fmt::format("sample {} has {}, and this model takes {} at most (max_volumes in its "
+                                        "config.json); drop the sample, or some of its volumes",
+                                        record.id, counted(volumes, "volume"), *most_volumes()));
+  }
+  if (takes_slices() && !record.masks.empty() && mask_input_) {
+    throw data::SampleError("masks of a volume", fmt::format("sample {} has masks and a volume that is seen as slices, "
+                                                             "and nothing says in which slice they lie; drop it",
+                                                             record.id));
+  }
+}
+
+std::vector<int64_t> ConversationProcessor::pictures_at_marks(const io::Record& record) const {
+  std::vector<int64_t> counts;
+  counts.reserve(record.images.size());
+  for (const io::Medium& medium : record.images) {
+    counts.push_back(1);
+    if (!medium.is_volume || !takes_slices()) continue;
+    counts.back() = read_medium(record, data::MediumKind::kVolume, [&] {
+      return image::slices_of(image::read_volume_info(medium), settings_.volume.slice_settings());
+    });
+  }
+  return counts;
+}
+
+std::vector<text::Turn> ConversationProcessor::turns_of(const io::Record& record) const {
+  if (!takes_slices() || std::ranges::none_of(record.images, &io::Medium::is_volume)) return record.turns;
+  check_volumes(record);
+  const auto counts = pictures_at_marks(record);
+  std::vector<text::Turn> turns = record.turns;
+  size_t next = 0;
+  for (text::Turn& turn : turns) turn.text = with_repeated_marks(turn.text, counts, next);
+  return turns;
+}
+
+void ConversationProcessor::measure_volume(Medium& medium) const {
+  medium.volume = image::read_volume_info(*medium.file);
+  if (medium.slice) {
+    medium.size = image::slice_size(*medium.volume, settings_.volume.slice_settings());
+    check_size(medium.size);
+    medium.decoding_bytes = image::slice_reading_bytes(*medium.volume, settings_.volume.slice_settings());
+  } else {
+    medium.decoding_bytes = plan_volume(*medium.volume).making_bytes;
+  }
+  if (medium.decoding_bytes <= most_for_a_sample(host_bytes())) return;
+  throw data_error(
+      "a volume of {} x {} x {} voxels, whose reading takes {}, and no more than a quarter of this process's {} may go "
+      "to it; resample the file",
+      medium.volume->size[0], medium.volume->size[1], medium.volume->size[2], format_bytes(medium.decoding_bytes),
+      format_bytes(host_bytes()));
+}
+
+ImagePlan ConversationProcessor::plan_volume(const image::VolumeInfo& /*info*/) const {
+  throw InternalError("a plan of a volume in a family that takes none");
+}
+
+at::Tensor ConversationProcessor::pixels_of_volume(const io::Medium& /*file*/) const {
+  throw InternalError("pixels of a volume in a family that takes none");
+}
+
+at::Tensor ConversationProcessor::slice_of(const Medium& medium, SlicedVolume& newest) const {
+  if (newest.file != medium.file) {
+    newest = {.file = medium.file, .slices = image::read_slices(*medium.file, settings_.volume.slice_settings())};
+  }
+  if (*medium.slice >= newest.slices.size()) throw data_error("has fewer slices than its header said a moment ago");
+  return newest.slices[*medium.slice];
+}
+
+std::vector<SeenPicture> ConversationProcessor::volumes_in(const at::Tensor& rows) {
+  std::vector<SeenPicture> pictures;
+  pictures.reserve(static_cast<size_t>(rows.size(0)));
+  for (int64_t row = 0; row < rows.size(0); ++row) {
+    const at::Tensor picture = image::orthogonal_slices(rows.select(0, row));
+    pictures.push_back(
+        {.pixels = picture, .frame = row, .tile_height = picture.size(1), .tile_width = picture.size(2)});
+  }
+  return pictures;
+}
+
+}  // namespace vlmtrain::models
