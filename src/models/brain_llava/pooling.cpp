@@ -3,7 +3,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/floor_divide.h>
+#include <ATen/ops/div.h>
+
+#include <string_view>
 
 #include "vlmtrain/base/error.h"
 
@@ -13,11 +15,12 @@ namespace {
 
 /// [tokens, patches] of one axis. Made where the features are: nothing is copied to the device.
 at::Tensor means_along(int64_t tokens, int64_t patches, const at::TensorOptions& options) {
+  constexpr std::string_view kDown = "floor";
   const auto whole = options.dtype(at::kLong);
   const at::Tensor token = at::arange(tokens, whole).unsqueeze(1), patch = at::arange(patches, whole);
-  const at::Tensor first = at::floor_divide(token * patches, tokens);
-  const at::Tensor end = at::floor_divide((token + 1) * patches + (tokens - 1), tokens);
-  return patch.ge(first).logical_and(patch.lt(end)).to(at::kFloat) / (end - first);
+  const at::Tensor first = at::div(token * patches, tokens, kDown);
+  const at::Tensor end = at::div((token + 1) * patches + (tokens - 1), tokens, kDown);
+  return patch.ge(first).to(at::kFloat) * patch.lt(end).to(at::kFloat) / (end - first);
 }
 
 }  // namespace
