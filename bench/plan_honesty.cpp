@@ -3,8 +3,8 @@
 // without an allocation that is tried again; the next larger micro-batch with the same choices must not fit within the
 // margin.
 //
-//   plan_honesty [configurations] [seed] [fixed] [ranks] [masks] [optimizer|full|hybrid] > lines.jsonl      a line of
-//   JSON for each, a summary on stderr
+//   plan_honesty [configurations] [seed] [fixed] [ranks] [masks] [volumes] [optimizer|full|hybrid] > lines.jsonl   a
+//   line of JSON for each, a summary on stderr
 //
 // `fixed`: with PyTorch's fixed segments instead of expandable ones, where plans cannot know how memory fragments.
 // `ranks`: for 2 to 16 ranks on one machine or two. Up to three of a plan's ranks do steps of their own, on cards from
@@ -41,11 +41,13 @@ struct Setting {
 
 constexpr const char* kModels[] = {"smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-1.5-7b"};
 constexpr const char* kMaskModels[] = {"prs-med-tiny", "prs-med-7b"};
+constexpr const char* kVolumeModels[] = {"brain-llava-tiny", "brain-llava-7b"};
 
 struct Kind {
   bool expandable_segments = true;
   bool several_ranks = false;
-  bool masks = false;  ///< models that draw them
+  bool masks = false;    ///< models that draw them
+  bool volumes = false;  ///< models that see them
   engine::Sharding sharding = engine::Sharding::kNone;
 };
 
@@ -57,7 +59,9 @@ void add_ranks(Random& random, planner::Workload& workload) {
 }
 
 Setting random_setting(Random& random, const std::filesystem::path& folder, const Kind& kind) {
-  const std::string model = kind.masks ? random.one_of(kMaskModels) : random.one_of(kModels);
+  const std::string model = kind.masks     ? random.one_of(kMaskModels)
+                            : kind.volumes ? random.one_of(kVolumeModels)
+                                           : random.one_of(kModels);
   const auto& gpu = random.one_of(memory::gpus());
   models::HypotheticalSample sample{.images = random.between(0, 4),
                                     .image_width = random.one_of(kSides),
@@ -69,6 +73,13 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, cons
     sample.masks = std::min(sample.label_tokens, random.between(0, 5));
     constexpr int64_t kSquares[] = {128, 512, 1024};
     sample.mask_image_size = random.one_of(kSquares);
+  }
+  if (kind.volumes) {
+    sample.images.reset();
+    sample.volumes = random.between(0, 3);
+    const int64_t side = model == kVolumeModels[0] ? 48 : random.one_of(std::to_array<int64_t>({64, 96, 128}));
+    sample.volume_size = std::array{side, side, side};
+    sample.volume_dtype = random.with_chance(0.5) ? at::kFloat : at::kHalf;
   }
   planner::PlanRequest request;
   request.model = model;
@@ -112,6 +123,7 @@ Setting random_setting(Random& random, const std::filesystem::path& folder, cons
            {"tiles", shape.pixel_rows},
            {"tokens", shape.tokens},
            {"label_tokens", shape.label_tokens},
+           {"volumes", shape.volumes},
            {"masks", shape.masks},
            {"mask_side", shape.mask_side},
            {"recompute", request.fixed.recompute.text},
@@ -277,6 +289,7 @@ int main(int count, char** arguments) {
     const bool shares = kind.sharding != Sharding::kNone;
     kind.several_ranks = kind.several_ranks || shares || word == "ranks";
     kind.masks = kind.masks || word == "masks";
+    kind.volumes = kind.volumes || word == "volumes";
   }
   return vlmtrain::run(configurations, seed, kind);
 }
