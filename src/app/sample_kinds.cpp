@@ -54,7 +54,9 @@ models::HypotheticalSample common(const SampleArguments& arguments, const train:
   sample.images = arguments.images;
   if (!sample.images && (sample.video_frames > 0 || arguments.volumes)) sample.images = 0;
   sample.volumes = arguments.volumes;
-  sample.volume_size = read_volume_size(arguments.volume_size);
+  sample.volume_size =
+      arguments.volume_size.empty() ? config.data.volume.size : read_volume_size(arguments.volume_size);
+  sample.volume_dtype = config.data.volume.dtype;
   sample.text_tokens = arguments.text_tokens.value_or(sample.text_tokens);
   sample.label_tokens = arguments.answer_tokens.value_or(std::min(sample.label_tokens, sample.text_tokens - 1));
   sample.image_max_pixels = config.data.image_max_pixels;
