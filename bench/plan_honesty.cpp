@@ -247,6 +247,7 @@ int run(int64_t configurations, uint64_t seed, const Kind& kind) {
   };
   write_configs(kModels);
   write_configs(kMaskModels);
+  write_configs(kVolumeModels);
   Summary summary;
   for (int64_t i = 0; summary.fits < configurations; ++i) {
     Random random(seed, i);
