@@ -36,8 +36,8 @@ ImageFeatures VisionLanguageModel::all_image_features(const VisionInput& vision,
 }
 
 ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const OutputRequest& request) const {
-  const ImageFeatures features =
-      all_image_features({batch.pixel_values, batch.grids, batch.pixel_units, batch.modalities}, request.dense_features);
+  const ImageFeatures features = all_image_features(
+      {batch.pixel_values, batch.grids, batch.pixel_units, batch.modalities}, request.dense_features);
   parameters_.use_outside_of_blocks();
   const InComponent language(Component::kLanguage);
   const nn::DropoutScope dropout(batch.sample_units);

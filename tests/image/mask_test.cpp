@@ -63,7 +63,8 @@ TEST(Mask, OfBytesIsThatOfTheFile) {
 
 TEST(Mask, WhoseShapeIsItsTransparencyIsRefused) {
   // White everywhere, and a square in the alpha channel.
-  EXPECT_THAT([] { decode_mask(kMasks / "shape_in_alpha.png", {}); }, tells("a shape in its transparency", "alpha channel by itself"));
+  EXPECT_THAT([] { decode_mask(kMasks / "shape_in_alpha.png", {}); },
+              tells("a shape in its transparency", "alpha channel by itself"));
 }
 
 TEST(Mask, TurnsAsItsPictureDoes) {

@@ -82,9 +82,8 @@ TEST(ShortageTest, KnowsWhatCallsOfCudaThrow) {
 /// LibTorch's own errors: more than any machine has.
 /// Nothing ran, so the device is as it was, and fewer rows at a time are the remedy.
 TEST(ShortageTest, KnowsWhatNoKernelCounts) {
-  const auto launch = shortage_of([] {
-    throw c10::AcceleratorError(kHere, 9, "CUDA error: invalid configuration argument\nSearch for it");
-  });
+  const auto launch = shortage_of(
+      [] { throw c10::AcceleratorError(kHere, 9, "CUDA error: invalid configuration argument\nSearch for it"); });
   ASSERT_TRUE(launch);
   EXPECT_EQ(launch->of, Scarce::kKernel);
   const auto index = shortage_of([] { TORCH_CHECK(false, "Expected canUse32BitIndexMath(input) to be true"); });
