@@ -70,7 +70,7 @@ at::Tensor draw_masks(const models::VisionLanguageModel& model, const std::vecto
   const at::NoGradGuard no_gradients;
   const auto batch = data::collate(samples).to(device);
   const models::VisionInput vision{
-        .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
+      .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
   const nn::PassShape shape{.vision_passes = models::passes_of(vision, layout.vision_tiles_per_pass)};
   at::Tensor logits;
   in_pass(model.parameters(), shape, [&] {

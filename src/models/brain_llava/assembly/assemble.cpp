@@ -107,6 +107,7 @@ Assembly assemble(const AssemblyParts& parts, const fs::path& out) {
     config["dtype"] = "float32";
   }
   io::write_file(folder.path() / "config.json", io::json_text(config, 2) + "\n");
+  load_processor(folder.path(), {});  // which says whether tokenizer and config.json go together
   const auto model = build_model(folder.path(), at::kMeta, at::kFloat);
   const Assembly made = write_weights(*model, text, tower, parts.seed, folder.path());
   folder.commit();
