@@ -33,10 +33,10 @@ MODALITIES = ("T1w", "T2w")
 # What head, skull, water, grey and white matter, and lesions look like.
 BRIGHTNESS = {
     "T1w": {"scalp": 0.75, "skull": 0.1, "water": 0.15, "grey": 0.55, "white": 0.8, "lesion": 0.05},
-    "T2w": {"scalp": 0.35, "skull": 0.1, "water": 0.75, "grey": 0.5, "white": 0.3, "lesion": 1.2},
+    "T2w": {"scalp": 0.35, "skull": 0.1, "water": 0.75, "grey": 0.5, "white": 0.3, "lesion": 1.5},
 }
 NOISE = 0.04
-RADII = {"small": (13.0, 15.0), "large": (21.0, 24.0)}  # of lesions, mm
+RADII = {"small": (13.0, 15.0), "large": (22.0, 25.0)}  # of lesions, mm
 VENTRICLES = {"small": (0.7, 0.85), "large": (1.35, 1.5)}  # by how much they are longer than most
 SIDES = {"left": -1, "right": 1}
 # NIfTI's codes of types: number and bits of a voxel.

@@ -169,7 +169,7 @@ TEST_F(BrainLlava, AStepWithoutVolumesTrainsTheTextAlone) {
 
 TEST_F(BrainLlava, AModalityIsARowAddedToEveryPatch) {
   const auto loaded = model();
-  const at::Tensor volumes = at::randn({2, 1, 24, 32, 40});
+  const at::Tensor volumes = at::randn({2, 1, 48, 64, 80});
   const at::Tensor found = features_of(*loaded, volumes, at::tensor({2, 2}, at::kLong));
   EXPECT_EQ(found.sizes(), (std::vector<int64_t>{2 * VolumeSamples::kTokens, 128}));
   const at::Tensor direction = at::randn_like(found);
@@ -188,7 +188,7 @@ TEST_F(BrainLlava, AModalityIsARowAddedToEveryPatch) {
 TEST_F(BrainLlava, WithoutModalitiesAllAreUnknown) {
   const auto loaded = model();
   const at::NoGradGuard no_gradients;
-  const at::Tensor volumes = at::randn({2, 1, 24, 24, 24});
+  const at::Tensor volumes = at::randn({2, 1, 48, 48, 48});
   const at::Tensor unknown = features_of(*loaded, volumes, at::zeros({2}, at::kLong));
   EXPECT_TRUE(at::equal(features_of(*loaded, volumes, {}), unknown));
   EXPECT_FALSE(at::equal(features_of(*loaded, volumes, at::tensor({0, 1}, at::kLong)), unknown));
@@ -197,14 +197,14 @@ TEST_F(BrainLlava, WithoutModalitiesAllAreUnknown) {
 TEST_F(BrainLlava, HalfVolumesAreThoseOfTheirValues) {
   const auto loaded = model();
   const at::NoGradGuard no_gradients;
-  const at::Tensor volumes = at::randn({1, 1, 24, 24, 24}).to(at::kHalf);
+  const at::Tensor volumes = at::randn({1, 1, 48, 48, 48}).to(at::kHalf);
   EXPECT_TRUE(at::equal(features_of(*loaded, volumes, {}), features_of(*loaded, volumes.to(at::kFloat), {})));
 }
 
 TEST_F(BrainLlava, DenseFeaturesAreThoseOfThePatches) {
   const auto loaded = model();
   const at::NoGradGuard no_gradients;
-  const auto found = loaded->all_image_features({.pixel_values = at::randn({3, 1, 24, 24, 48}), .grids = {}},
+  const auto found = loaded->all_image_features({.pixel_values = at::randn({3, 1, 48, 48, 96}), .grids = {}},
                                                 /*rows_per_pass=*/2, /*with_dense=*/true);
   EXPECT_EQ(found.dense.sizes(), (std::vector<int64_t>{3 * 3 * 3 * 6, 96}));
   EXPECT_EQ(found.features.size(0), 3 * VolumeSamples::kTokens);

@@ -34,7 +34,7 @@ class VolumeSamples {
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
 
   /// With a volume of side³ voxels for each of `modalities`, and random words.
-  static VolumeSample sample(const std::vector<int64_t>& modalities, int64_t words, int64_t labels, int64_t side = 24) {
+  static VolumeSample sample(const std::vector<int64_t>& modalities, int64_t words, int64_t labels, int64_t side = 48) {
     const auto volumes = static_cast<int64_t>(modalities.size());
     data::Sample made;
     made.images = made.volumes = volumes;
