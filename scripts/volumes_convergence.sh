@@ -18,7 +18,7 @@ for micro in $micro_batches; do
   [[ -e $run.json ]] && continue
   printf '\n== micro-batches of %s\n' "$micro"
   "$vlmtrain" --config "$config" "training.seed=$seed" "${@:3}" "training.micro_batch_size=$micro" "output.dir=$run"
-  "$vlmtrain" eval --config "$config" --checkpoint "$run" --json >"$run.json.part"
+  "$vlmtrain" eval --config "$config" --checkpoint "$run" --json "${@:3}" >"$run.json.part"
   mv "$run.json.part" "$run.json"
 done
 
