@@ -304,6 +304,10 @@ def more_lesions(subjects, modalities):
     return compared(*(one.count(modalities[0]) for one in subjects))
 
 
+def large_ventricles(subjects, _):
+    return "yes" if subjects[0].ventricles == "large" else "no"
+
+
 def larger_ventricles(subjects, _):
     larger = compared(*(one.ventricles == "large" for one in subjects))
     return None if larger == "same" else larger
@@ -322,6 +326,7 @@ QUESTIONS = {
         Question("On which side is the lesion?", side, ("left", "right", "both", "none")),
         Question("Is there a lesion?", presence, ("yes", "no")),
         Question("Is the lesion small or large?", size, ("small", "large")),
+        Question("Are the ventricles large?", large_ventricles, ("yes", "no")),
         Question("Which modality is this scan?", modality, MODALITIES, names_modalities=False),
     ),
     "T2": (
