@@ -17,6 +17,7 @@
 #include "app/new_tokens.h"
 #include "app/run_device.h"
 #include "app/shown_prompt.h"
+#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/number_words.h"
@@ -29,6 +30,7 @@
 #include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
+#include "vlmtrain/train/volume_options_of_run.h"
 
 namespace vlmtrain::app {
 
@@ -40,6 +42,8 @@ struct Arguments {
   std::string checkpoint;
   std::vector<std::string> images;
   std::vector<std::string> videos;
+  std::vector<std::string> volumes;
+  std::vector<std::string> modalities;
   std::string prompt;
   std::string system;
   std::string data;
@@ -53,6 +57,7 @@ struct Arguments {
   bool use_cache = true;
   std::string mask_out;
   bool json = false;
+  std::vector<std::string> overrides;
 };
 
 /// Puts `files` times `mark` before `text` unless the prompt has a mark for each itself.
@@ -66,15 +71,34 @@ void place_marks(std::string_view mark, std::string_view kind, size_t files, std
   }
 }
 
+/// Files of --volume, and those of --image that are named like one, with what --modality says of them.
+void name_volumes(const Arguments& arguments, io::Record& record) {
+  for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
+  std::vector<io::Medium*> volumes;
+  for (io::Medium& medium : record.images) {
+    medium.is_volume |= is_named_like_a_volume(medium.path);
+    if (medium.is_volume) volumes.push_back(&medium);
+  }
+  const auto& modalities = arguments.modalities;
+  if (modalities.empty()) return;
+  if (volumes.empty()) throw usage_error("--modality: names that of a volume; give the scan with --volume");
+  if (modalities.size() != 1 && modalities.size() != volumes.size()) {
+    throw usage_error("--modality: is given {} times for {}; give one for all, or one for each", modalities.size(),
+                      counted(std::ssize(volumes), "volume"));
+  }
+  for (size_t i = 0; i < volumes.size(); ++i) volumes[i]->modality = modalities[modalities.size() == 1 ? 0 : i];
+}
+
 /// The question as a record: images and videos stand before the text unless the prompt places them itself.
 io::Record record_of(const Arguments& arguments) {
   io::Record record;
   record.id = "prompt";
   record.images.assign(arguments.images.begin(), arguments.images.end());
+  name_volumes(arguments, record);
   record.videos.assign(arguments.videos.begin(), arguments.videos.end());
   std::string text = arguments.prompt;
   place_marks(io::kVideoMark, "video", arguments.videos.size(), text);
-  place_marks(io::kImageMark, "image", arguments.images.size(), text);
+  place_marks(io::kImageMark, arguments.volumes.empty() ? "image" : "volume", record.images.size(), text);
   if (!arguments.system.empty()) record.turns.push_back({io::Role::kSystem, arguments.system});
   record.turns.push_back({io::Role::kUser, std::move(text)});
   return record;
@@ -105,12 +129,12 @@ io::Record record_of_data(const Arguments& arguments) {
 
 /// What is asked is typed, or stands in a data file.
 void check_question(const Arguments& arguments) {
-  const bool typed =
-      !arguments.prompt.empty() || !arguments.system.empty() || !arguments.images.empty() || !arguments.videos.empty();
+  const bool typed = !arguments.prompt.empty() || !arguments.system.empty() || !arguments.images.empty() ||
+                     !arguments.videos.empty() || !arguments.volumes.empty() || !arguments.modalities.empty();
   if (!arguments.data.empty() && typed) {
     throw usage_error(
-        "--data: the record has its own texts and pictures; leave out --prompt, --system, --image and "
-        "--video, or --data");
+        "--data: the record has its own texts and pictures; leave out --prompt, --system, --image, "
+        "--video, --volume and --modality, or --data");
   }
   if (arguments.data.empty() && !arguments.record.empty()) throw usage_error("--record: names a record of --data");
   if (arguments.data.empty() && arguments.prompt.empty()) {
@@ -151,6 +175,7 @@ models::ProcessorSettings settings_for(const Arguments& arguments, const std::fi
   options.chat_template = arguments.chat_template;
   train::settle_chat_template_date(options, checkpoint);
   options.max_length = kMostPromptTokens;
+  options.volume = train::volume_options_of_run(checkpoint, arguments.overrides);
   return train::processor_settings(options);
 }
 
@@ -261,8 +286,12 @@ Action declare_generate(CLI::App& command) {
   command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);
   command.add_option("--video", arguments->videos, "video file or folder of frames; may be given several times")
       ->check(CLI::ExistingPath);
+  command.add_option("--volume", arguments->volumes, "scan (NIfTI: .nii, .nii.gz); may be given several times")
+      ->check(CLI::ExistingFile);
+  command.add_option("--modality", arguments->modalities, "of the volumes, such as T1w: one for all, or one for each");
   command.add_option("--prompt", arguments->prompt,
-                     "question; <image> and <video> mark the places of images and videos, else they stand first");
+                     "question; <image> (of volumes too) and <video> mark the places of images and videos, else they "
+                     "stand first");
   command.add_option("--system", arguments->system, "system text before the question, where the chat template has one");
   command.add_option("--data", arguments->data, "file of conversations: ask the last question of a record of it")
       ->check(CLI::ExistingFile);
@@ -303,6 +332,10 @@ Action declare_generate(CLI::App& command) {
   command.add_option("--mask-out", arguments->mask_out,
                      "folder for the masks that the answer stands for: mask_1.png, … and overlay.png");
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
+  command.add_option(
+      "overrides", arguments->overrides,
+      "data.volume.key=value, such as data.volume.spacing=1; else scans are read as the checkpoint's run "
+      "read them");
   return [arguments] { return generate(*arguments); };
 }
 

@@ -64,7 +64,7 @@ uint64_t text_of(const io::Record& record) {
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
   for (const auto* list : {&record.images, &record.videos}) {
     hash.add(list->size());
-    for (const io::Medium& medium : *list) hash.add(medium.frames.size());
+    for (const io::Medium& medium : *list) hash.add(medium.frames.size()).add(medium.modality);
   }
   for (const io::MaskSource& mask : record.masks) {
     hash.add(mask.file.path).add(mask.file.bytes ? std::string_view(*mask.file.bytes) : std::string_view());
@@ -95,6 +95,7 @@ ContentIndex::Print ContentIndex::print_of(const io::Record& record, size_t set,
   if (!record.problem.empty()) return print;
   print.is_usable = true;
   print.text = text_of(record);
+  for (const std::string& subject : record.subjects) print.subjects.push_back(ContentHash().add(subject).value());
   const auto media = media_in(record);
   print.media.reserve(media.size());
   for (size_t number = 0; number < media.size(); ++number) {
@@ -275,6 +276,26 @@ std::map<int64_t, int64_t> ContentIndex::also_in(size_t set, size_t other) const
     }
   }
   return found;
+}
+
+bool ContentIndex::names_subjects(size_t set) const {
+  return std::ranges::any_of(prints_[set], [](const Print& print) { return !print.subjects.empty(); });
+}
+
+SharedSubjects ContentIndex::with_subjects_of(size_t set, size_t other) const {
+  std::unordered_set<uint64_t> trained, told;
+  for (const Print& print : prints_[other]) trained.insert(print.subjects.begin(), print.subjects.end());
+  SharedSubjects shared;
+  for (size_t index = 0; index < prints_[set].size(); ++index) {
+    const auto& subjects = prints_[set][index].subjects;
+    if (std::ranges::none_of(subjects, [&](uint64_t subject) { return trained.contains(subject); })) continue;
+    shared.records.push_back(static_cast<int64_t>(index));
+    const auto names = sets_[set]->text_at(shared.records.back()).subjects;
+    for (size_t i = 0; i < std::min(names.size(), subjects.size()); ++i) {
+      if (trained.contains(subjects[i]) && told.insert(subjects[i]).second) shared.subjects.push_back(names[i]);
+    }
+  }
+  return shared;
 }
 
 std::vector<int64_t> ContentIndex::with_media_of(size_t set, size_t other) const {

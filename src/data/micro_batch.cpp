@@ -162,6 +162,7 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
       modalities.insert(modalities.end(), sample.modalities.begin(), sample.modalities.end());
     }
     batch.images += sample.images;
+    batch.volumes += sample.volumes;
     batch.sample_units.push_back({.seed = sample.seed, .share = sample.tokens()});
     add_pixel_units(sample, batch.pixel_units);
   }

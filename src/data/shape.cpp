@@ -33,6 +33,18 @@ SampleShape shape_of(const Sample& sample) {
   return shape;
 }
 
+namespace {
+
+/// Frames of a series are rows of their own.
+std::string volume_words(const SampleShape& shape) {
+  std::string text = counted(shape.volumes, "volume");
+  if (shape.row.depth == 0) return text;
+  if (shape.pixel_rows != shape.volumes) text += fmt::format(" in {}", counted(shape.pixel_rows, "grid"));
+  return text + fmt::format(" of {}x{}x{}", shape.row.depth, shape.row.height, shape.row.width);
+}
+
+}  // namespace
+
 std::string media_words(const SampleShape& shape) {
   const int64_t pictures = shape.images - shape.videos - shape.volumes;
   std::vector<std::string> kinds;
@@ -40,7 +52,7 @@ std::string media_words(const SampleShape& shape) {
   if (shape.videos > 0) {
     kinds.push_back(fmt::format("{} of {}", counted(shape.videos, "video"), counted(shape.video_frames, "frame")));
   }
-  if (shape.volumes > 0) kinds.push_back(counted(shape.volumes, "volume"));
+  if (shape.volumes > 0) kinds.push_back(volume_words(shape));
   if (shape.masks > 0) kinds.push_back(counted(shape.masks, "mask"));
   return kinds.empty() ? "no image" : fmt::format("{}", fmt::join(kinds, " and "));
 }

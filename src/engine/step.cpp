@@ -75,6 +75,7 @@ class Accumulation {
     result.tokens += batch.tokens();
     result.label_tokens += batch.label_tokens();
     result.images += batch.images;
+    result.volumes += batch.volumes;
     result.samples += batch.samples;
     result.micro_batches += 1;
   }
@@ -100,7 +101,7 @@ class Accumulation {
 
 /// Of all processes; micro-batches are each process's own.
 void add_up_counts(StepResult& result, const Consensus& consensus) {
-  std::vector<int64_t*> counts{&result.tokens, &result.label_tokens, &result.images, &result.samples};
+  std::vector<int64_t*> counts{&result.tokens, &result.label_tokens, &result.images, &result.volumes, &result.samples};
   for (auto& task : result.tasks) counts.insert(counts.end(), {&task.samples, &task.label_tokens});
   std::vector<double> sums;
   sums.reserve(counts.size());

@@ -26,7 +26,8 @@ ordered_json json_of(const data::SampleShape& shape) {
           {"images", shape.images},
           {"tiles", shape.pixel_rows},
           {"videos", shape.videos},
-          {"video_frames", shape.video_frames}};
+          {"video_frames", shape.video_frames},
+          {"volumes", shape.volumes}};
 }
 
 ordered_json json_of(const std::vector<data::MissingFile>& files) {
@@ -107,7 +108,9 @@ ordered_json evaluation_of(const Inspection& inspection) {
   return {{"ledger", evaluation.ledger.to_json()},
           {"missing_files", json_of(evaluation.missing_files)},
           {"also_trained", std::move(same)},
-          {"with_trained_media", evaluation.with_trained_media}};
+          {"with_trained_media", evaluation.with_trained_media},
+          {"trained_subjects", evaluation.trained_subjects},
+          {"with_trained_subjects", evaluation.with_trained_subjects}};
 }
 
 ordered_json shown_of(const Inspection& inspection) {
@@ -124,6 +127,9 @@ ordered_json shown_of(const Inspection& inspection) {
                           {"tile_height", picture.tile_height},
                           {"tile_width", picture.tile_width},
                           {"is_overview", picture.is_overview}});
+      if (!picture.is_volume()) continue;
+      pictures.back()["voxels"] = picture.voxels;
+      pictures.back()["name"] = picture.name;
     }
     ordered_json entry{{"index", sample.index}, {"id", sample.id}, {"task", sample.task}, {"problem", sample.problem}};
     entry.update(json_of(sample.shape));
@@ -164,6 +170,7 @@ ordered_json Inspection::to_json() const {
            {{"tokens", json_of(tokens)},
             {"label_tokens", json_of(label_tokens)},
             {"images", json_of(images)},
+            {"volumes", json_of(volumes)},
             {"tiles", json_of(pixel_rows)},
             {"video_frames", json_of(video_frames)}}},
           {"tiles_are", row_word()},

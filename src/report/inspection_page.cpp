@@ -117,7 +117,7 @@ class InspectionSections {
     add("model", found_.model);
     add("words", found_.chat_template);
     add("run", run_words(found_));
-    add("media", fmt::format("{} different pictures and videos, {}", grouped(found_.media),
+    add("media", fmt::format("{} different {}, {}", grouped(found_.media), found_.media_kinds(),
                              found_.decoded ? "all decoded" : "of which the headers were read"));
     return panel("The run", "<dl>\n" + rows + "</dl>\n");
   }
@@ -190,7 +190,7 @@ class InspectionSections {
 
   std::string largest() const {
     if (found_.largest.empty()) return {};
-    std::vector<std::string> heads{"sample", "tokens", "labels", "images", found_.row_word()};
+    std::vector<std::string> heads{"sample", "tokens", "labels", found_.medium_word(), found_.row_word()};
     if (found_.predicted_for) heads.insert(heads.begin() + 1, "memory");
     PageTable table(heads);
     for (const auto& sample : found_.largest) {
@@ -216,8 +216,8 @@ class InspectionSections {
       html += hint(fmt::format("{} of a pack", name)) + histogram_svg(histogram);
     };
     add("Tokens", std::move(tokens));
-    add("Images", std::move(images));
-    add(found_.has_patches ? "Patches" : "Tiles", std::move(rows));
+    add(found_.has_grids ? "Volumes" : "Images", std::move(images));
+    add(row_title(found_), std::move(rows));
     html += folded(fmt::format("the pack of most {}", found_.row_word()), group_list({found_.pack_of_most_tiles}));
     return panel("Packs", html);
   }
@@ -234,15 +234,27 @@ class InspectionSections {
         return std::vector<std::string>{pair.first, pair.second};
       });
     }
-    html += hint(fmt::format("{} have a picture or video that is trained on.",
-                             grouped(std::ssize(evaluation.with_trained_media))));
+    html += hint(fmt::format("{} have a {} that is trained on.", grouped(std::ssize(evaluation.with_trained_media)),
+                             found_.has_grids ? "volume" : "picture or video"));
     if (!evaluation.with_trained_media.empty()) html += folded("which", group_list({evaluation.with_trained_media}));
+    html += subjects(evaluation);
     if (!ledger["problems"].empty()) {
       html += long_table({"sample", "why"}, 2, ledger["problems"], [](const ordered_json& problem) {
         return std::vector<std::string>{problem["id"], problem["message"]};
       });
     }
     return panel("Evaluation", html);
+  }
+
+  /// Of patients: who is in both sets makes scores look better than they are.
+  static std::string subjects(const InspectedEvaluation& evaluation) {
+    if (!evaluation.names_subjects) return {};
+    std::string html = hint(
+        fmt::format("{} are of a subject that is trained on.", grouped(std::ssize(evaluation.with_trained_subjects))));
+    if (evaluation.trained_subjects.empty()) return html;
+    html += folded("which", group_list({evaluation.with_trained_subjects}));
+    html += hint(fmt::format("{} of the subjects are in both:", grouped(std::ssize(evaluation.trained_subjects))));
+    return html + group_list({evaluation.trained_subjects});
   }
 
   std::string same() const {

@@ -69,8 +69,9 @@ class InspectionWriter {
     samples();
     text_ += "\n";
     faint("", fmt::format("Found in {}; {}.", seconds_words(found_.seconds),
-                          found_.decoded ? "all pictures and videos were decoded"
-                                         : "of pictures and videos the headers were read, --decode decodes all"));
+                          found_.decoded ? fmt::format("all {} were decoded", found_.media_kinds())
+                                         : fmt::format("of {} the headers were read, --decode decodes all",
+                                                       found_.media_kinds())));
     return std::move(text_);
   }
 
@@ -197,8 +198,8 @@ class InspectionWriter {
   void largest() {
     if (found_.largest.empty()) return;
     heading(found_.predicted_for ? "Most memory" : "Largest samples");
-    row_head(fmt::format("  {:<{}} {:>8} {:>8} {:>7} {:>8} {:>9}\n", "", kNameCharacters, "tokens", "labels", "images",
-                         found_.row_word(), found_.predicted_for ? "memory" : ""));
+    row_head(fmt::format("  {:<{}} {:>8} {:>8} {:>7} {:>8} {:>9}\n", "", kNameCharacters, "tokens", "labels",
+                         found_.medium_word(), found_.row_word(), found_.predicted_for ? "memory" : ""));
     for (size_t i = 0; i < std::min(kListed, found_.largest.size()); ++i) {
       const auto& sample = found_.largest[i];
       text_ += fmt::format("  {} {:>8} {:>8} {:>7} {:>8}", padded(short_name(sample.id), kNameCharacters),
@@ -249,8 +250,15 @@ class InspectionWriter {
     };
     line(evaluation.also_trained.size(), "are trained on too, word for word and with the same pictures",
          [&](size_t i) { return evaluation.also_trained[i].first; });
-    line(evaluation.with_trained_media.size(), "have a picture or video that is trained on",
+    line(evaluation.with_trained_media.size(),
+         found_.has_grids ? "have a volume that is trained on" : "have a picture or video that is trained on",
          [&](size_t i) { return evaluation.with_trained_media[i]; });
+    if (!evaluation.names_subjects) return;
+    line(evaluation.with_trained_subjects.size(), "are of a subject that is trained on",
+         [&](size_t i) { return evaluation.with_trained_subjects[i]; });
+    if (evaluation.trained_subjects.empty()) return;
+    line(evaluation.trained_subjects.size(), "of the subjects are in both",
+         [&](size_t i) { return evaluation.trained_subjects[i]; });
   }
 
   void samples() {

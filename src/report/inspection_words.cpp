@@ -25,12 +25,18 @@ double percent(double share) {
 
 }  // namespace
 
+const char* row_title(const Inspection& inspection) {
+  return inspection.has_patches ? "Patches" : inspection.has_grids ? "Grids" : "Tiles";
+}
+
 std::vector<NamedHistogram> histograms_of(const Inspection& inspection) {
   if (inspection.tokens.count == 0) return {};
   std::vector<NamedHistogram> all{named("Tokens", inspection.tokens), named("Label tokens", inspection.label_tokens)};
   if (inspection.images.most > 0) all.push_back(named("Images", inspection.images));
-  if (inspection.pixel_rows.most > 0) {
-    all.push_back(named(inspection.has_patches ? "Patches" : "Tiles", inspection.pixel_rows));
+  if (inspection.volumes.most > 0) all.push_back(named("Volumes", inspection.volumes));
+  // Each volume is a grid, but for series.
+  if (inspection.pixel_rows.most > 0 && inspection.pixel_rows.sum != inspection.volumes.sum) {
+    all.push_back(named(row_title(inspection), inspection.pixel_rows));
   }
   if (inspection.video_frames.most > 0) all.push_back(named("Frames of videos", inspection.video_frames));
   return all;
@@ -91,7 +97,8 @@ std::string beside_words(const data::Source& source) {
 }
 
 std::string media_words(const data::SampleShape& shape, const Inspection& inspection) {
-  if (shape.images == 0) return "no image";
+  if (shape.images == 0) return inspection.has_grids ? "no volume" : "no image";
+  if (inspection.has_grids) return data::media_words(shape);
   return fmt::format("{}, {} {}", data::media_words(shape), grouped(shape.pixel_rows), inspection.row_word());
 }
 
@@ -99,10 +106,11 @@ std::string pack_words(const Inspection& inspection) {
   const auto& packs = inspection.packs;
   const auto& limits = *inspection.pack_limits;
   std::string text = fmt::format(
-      "{} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are taken. What keeps a pack from taking "
-      "more: tokens in {}, images in {}",
+      "{} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} {} are taken. What keeps a pack from taking "
+      "more: tokens in {}, {} in {}",
       counted(packs.fill.packs, "pack"), percent(packs.fill.tokens), grouped(limits.tokens), percent(packs.fill.images),
-      limits.images, grouped(packs.bound_by_tokens()), grouped(packs.bound_by_images));
+      limits.images, inspection.medium_word(), grouped(packs.bound_by_tokens()), inspection.medium_word(),
+      grouped(packs.bound_by_images));
   if (limits.tiles) text += fmt::format(", {} in {}", inspection.row_word(), grouped(packs.bound_by_tiles));
   return text + fmt::format(". Most {} of one pack: {}", inspection.row_word(), grouped(packs.fill.most_tiles));
 }

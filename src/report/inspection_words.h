@@ -14,6 +14,9 @@ struct NamedHistogram {
   const data::Histogram* histogram;
 };
 
+/// "Tiles", "Patches" or "Grids".
+const char* row_title(const Inspection& inspection);
+
 /// Those that say something: without frames where there is no video.
 std::vector<NamedHistogram> histograms_of(const Inspection& inspection);
 
@@ -35,7 +38,7 @@ std::string usable_words(const data::Ledger& ledger);
 /// "weight 2, task vqa", "repeated 0.5 times"; empty for none.
 std::string beside_words(const data::Source& source);
 
-/// "3 images, 12 tiles"; "1 video of 16 frames, 96 patches".
+/// "3 images, 12 tiles"; "1 video of 16 frames, 96 patches"; "2 volumes of 96x96x96".
 std::string media_words(const data::SampleShape& shape, const Inspection& inspection);
 
 /// How full packs are and what binds them.

@@ -111,6 +111,7 @@ std::string StepMetrics::to_json_line() const {
                               {"host_bytes", host_bytes},
                               {"host_peak_bytes", host_peak_bytes},
                               {"tasks", tasks_json(tasks)}};
+  if (volumes > 0) json["volumes"] = volumes;
   if (mask_learning_rate) json["mask_learning_rate"] = *mask_learning_rate;
   if (loss_parts) {
     json["loss_parts"] = {{"text", loss_parts->text}, {"mask_bce", loss_parts->bce}, {"mask_dice", loss_parts->dice}};

@@ -43,13 +43,14 @@ std::string sample_words(const planner::SampleBatch& worst) {
   std::string text = worst.first_id.empty() ? "" : fmt::format("worst is {}: ", printable(worst.first_id));
   text += counted(shape.tokens, "token");
   if (shape.images > 0) {
-    const char* const media = shape.videos == 0              ? "images"
+    const char* const media = shape.volumes == shape.images  ? "volumes"
+                              : shape.videos == 0            ? "images"
                               : shape.videos == shape.images ? "videos"
                                                              : "images and videos";
     text += fmt::format(" ({} of {})", grouped(shape.image_tokens), media);
   }
   text += fmt::format(", {} learnt; {}", grouped(shape.label_tokens), data::media_words(shape));
-  if (shape.images > 0) {
+  if (shape.images > 0 && shape.row.depth == 0) {  // of volumes the media's words say it
     text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", counted(shape.pixel_rows, "tile"),
                                                                     shape.row.width, shape.row.height)
                                                       : grouped(shape.pixel_rows) + " patches");

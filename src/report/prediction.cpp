@@ -12,6 +12,7 @@
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/image/resize_mask.h"
 #include "vlmtrain/image/size.h"
+#include "vlmtrain/image/volume_view.h"
 #include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::report {
@@ -46,6 +47,7 @@ std::string data_uri(const at::Tensor& picture, int quality) {
 std::string Prediction::to_json_line() const {
   nlohmann::ordered_json json{{"step", step},         {"id", id},       {"task", task},    {"question", question},
                               {"expected", expected}, {"given", given}, {"images", images}};
+  if (!captions.empty()) json["captions"] = captions;
   for (const auto& mask : masks) {
     json["masks"].push_back({{"structure", mask.structure}, {"dice", mask.dice}, {"overlay", mask.overlay}});
   }
@@ -57,6 +59,7 @@ std::string thumbnail_data_uri(const at::Tensor& picture) {
 }
 
 std::string thumbnail_data_uri(const io::Medium& picture) {
+  if (picture.is_volume) return data_uri(image::orthogonal_slices_of(picture, kThumbnailPixels), kJpegQuality);
   return thumbnail_data_uri(image::decode_image(picture));
 }
 

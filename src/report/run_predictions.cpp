@@ -64,14 +64,9 @@ void RunPredictions::add(const nlohmann::json& line) {
               .question = question,
               .expected = short_text(line, "expected"),
               .images = {},
+              .captions = {},
               .answers = {answer}};
-  if (const auto images = line.find("images"); images != line.end() && images->is_array()) {
-    for (const auto& image : *images) {
-      if (image.is_string() && asked.images.size() < kMostImages && is_picture(image.get_ref<const std::string&>())) {
-        asked.images.push_back(image);
-      }
-    }
-  }
+  add_images(line, asked);
   asked_.push_back(std::move(asked));
   if (asked_.size() > kMostSamples) {
     // The one that was not asked for the longest time.
@@ -79,6 +74,21 @@ void RunPredictions::add(const nlohmann::json& line) {
       return a.answers.back().step < b.answers.back().step;
     }));
     ++left_out_;
+  }
+}
+
+void RunPredictions::add_images(const nlohmann::json& line, Asked& asked) {
+  const auto images = line.find("images");
+  if (images == line.end() || !images->is_array()) return;
+  const auto captions = line.find("captions");
+  const bool has_captions = captions != line.end() && captions->is_array() && captions->size() == images->size();
+  for (size_t i = 0; i < images->size() && asked.images.size() < kMostImages; ++i) {
+    const auto& image = (*images)[i];
+    if (!image.is_string() || !is_picture(image.get_ref<const std::string&>())) continue;
+    asked.images.push_back(image);
+    if (!has_captions) continue;
+    const auto& caption = (*captions)[i];
+    asked.captions.push_back(caption.is_string() ? shortened(caption.get<std::string>(), kLongestText) : "");
   }
 }
 
@@ -96,6 +106,7 @@ nlohmann::json RunPredictions::to_json() const {
                        {"expected", asked.expected},
                        {"images", asked.images},
                        {"answers", std::move(answers)}});
+    if (!asked.captions.empty()) samples.back()["captions"] = asked.captions;
   }
   return {{"samples", std::move(samples)}, {"left_out", left_out_}};
 }

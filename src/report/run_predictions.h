@@ -14,9 +14,9 @@ class RunPredictions {
  public:
   void add(const nlohmann::json& line);
 
-  /// {"samples": [{"id", "task", "question", "expected", "images", "answers": [{"step", "given", and where masks were
-  /// drawn "masks": [{"structure", "dice", "overlay"}]}, oldest first]}], "left_out": samples asked before that are not
-  /// shown}
+  /// {"samples": [{"id", "task", "question", "expected", "images", of volumes "captions", "answers": [{"step", "given",
+  /// and where masks were drawn "masks": [{"structure", "dice", "overlay"}]}, oldest first]}], "left_out": samples
+  /// asked before that are not shown}
   nlohmann::json to_json() const;
 
  private:
@@ -31,8 +31,11 @@ class RunPredictions {
     std::string question;
     std::string expected;
     std::vector<std::string> images;
+    std::vector<std::string> captions;  // of each image; empty: none has one
     std::vector<Answer> answers;
   };
+
+  static void add_images(const nlohmann::json& line, Asked& asked);
 
   std::deque<Asked> asked_;  // in the order in which they were first asked
   int64_t left_out_ = 0;

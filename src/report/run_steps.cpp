@@ -130,6 +130,7 @@ void RunSteps::add(const nlohmann::json& line) {
   label_tokens_ += count_in(line, "label_tokens");
   samples_ += count_in(line, "samples");
   images_ += count_in(line, "images");
+  volumes_ += count_in(line, "volumes");
   oom_splits_ += count_in(line, "oom_splits");
   foreseen_splits_ += count_in(line, "foreseen_splits");
   skipped_steps_ = count_in(line, "skipped_steps");
@@ -205,6 +206,7 @@ nlohmann::json RunSteps::summary() const {
                          {"label_tokens", label_tokens_},
                          {"samples", samples_},
                          {"images", images_},
+                         {"volumes", volumes_},
                          {"oom_splits", oom_splits_},
                          {"foreseen_splits", foreseen_splits_},
                          {"skipped_steps", skipped_steps_},

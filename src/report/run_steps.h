@@ -72,6 +72,7 @@ class RunSteps {
   int64_t label_tokens_ = 0;
   int64_t samples_ = 0;
   int64_t images_ = 0;
+  int64_t volumes_ = 0;
   int64_t oom_splits_ = 0;
   int64_t foreseen_splits_ = 0;
   int64_t skipped_steps_ = 0;

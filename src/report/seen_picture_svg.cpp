@@ -5,14 +5,16 @@
 #include <algorithm>
 
 #include "report/base64.h"
+#include "report/page.h"
 #include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/image/encode.h"
 
 namespace vlmtrain::report {
 
 namespace {
 
-constexpr int64_t kMostFrames = 16;  // of a video
+constexpr int64_t kMostFrames = 16;  // of a video or a series
 
 std::string tile_lines(const models::SeenPicture& picture) {
   const int64_t height = picture.pixels.size(1), width = picture.pixels.size(2);
@@ -26,7 +28,16 @@ std::string tile_lines(const models::SeenPicture& picture) {
   return lines.empty() ? "" : fmt::format(R"(<path class="tiles" d="{}"/>)", lines);
 }
 
+std::string volume_caption(const models::SeenPicture& picture, int64_t frames) {
+  const auto& [right, front, top] = picture.voxels;
+  std::string text = fmt::format("volume {}: {} × {} × {}", picture.medium + 1, right, front, top);
+  if (frames > 1) text += fmt::format(", frame {} of {}", picture.frame + 1, frames);
+  if (!picture.name.empty()) text += fmt::format(", {}", html_escaped(printable(picture.name)));
+  return text;
+}
+
 std::string caption(const models::SeenPicture& picture, int64_t frames) {
+  if (picture.is_volume()) return volume_caption(picture, frames);
   const int64_t height = picture.pixels.size(1), width = picture.pixels.size(2);
   std::string text = fmt::format("{}{}: {} × {}", frames > 1 ? "video " : "", picture.medium + 1, width, height);
   if (frames > 1) text += fmt::format(", frame {} of {}", picture.frame + 1, frames);

@@ -139,12 +139,16 @@ void TensorBoard::prediction(const Prediction& prediction) {
   text(prediction.step, tag,
        fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n", block(prediction.question),
                    block(prediction.expected), block(prediction.given)));
-  const auto show = [&](const std::string& uri, const char* what, size_t number) {
+  const auto show = [&](const std::string& uri, const char* what, size_t number, const std::string& caption = {}) {
     const std::string bytes = base64_decoded(uri.substr(uri.find(',') + 1));
     const at::Tensor picture = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
-    image(prediction.step, fmt::format("{}/{} {}", tag, what, number), bytes, {picture.size(1), picture.size(2)});
+    image(prediction.step, fmt::format("{}/{} {}{}", tag, what, number, caption), bytes,
+          {picture.size(1), picture.size(2)});
   };
-  for (size_t i = 0; i < prediction.images.size(); ++i) show(prediction.images[i], "image", i + 1);
+  for (size_t i = 0; i < prediction.images.size(); ++i) {
+    const std::string caption = i < prediction.captions.size() ? prediction.captions[i] : "";
+    show(prediction.images[i], "image", i + 1, caption.empty() ? "" : fmt::format(" ({})", caption));
+  }
   for (size_t i = 0; i < prediction.masks.size(); ++i) show(prediction.masks[i].overlay, "mask", i + 1);
 }
 

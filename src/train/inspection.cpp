@@ -189,8 +189,8 @@ class InspectionOfData {
   }
 
   void count_samples() {
-    std::vector<int64_t> tokens, label_tokens, images, rows, frames;
-    for (auto* numbers : {&tokens, &label_tokens, &images, &rows, &frames})
+    std::vector<int64_t> tokens, label_tokens, images, volumes, rows, frames;
+    for (auto* numbers : {&tokens, &label_tokens, &images, &volumes, &rows, &frames})
       numbers->reserve(static_cast<size_t>(outlines_.shapes.known()));
     std::map<std::string, report::InspectedTask> tasks;
     for (int64_t index = 0; index < outlines_.shapes.size(); ++index) {
@@ -198,10 +198,12 @@ class InspectionOfData {
       if (!shape) continue;
       tokens.push_back(shape->tokens);
       label_tokens.push_back(shape->label_tokens);
-      images.push_back(shape->images - shape->videos);
+      images.push_back(shape->images - shape->videos - shape->volumes);
+      volumes.push_back(shape->volumes);
       rows.push_back(shape->pixel_rows);
       if (shape->videos > 0) frames.push_back(shape->video_frames);
       result_.has_patches = result_.has_patches || !shape->grids.empty();
+      result_.has_grids = result_.has_grids || shape->row.depth > 0;
       report::InspectedTask& task = tasks[data::name_of_task(outlines_.tasks[index])];
       ++task.samples;
       task.tokens += shape->tokens;
@@ -214,6 +216,7 @@ class InspectionOfData {
     result_.tokens = data::histogram_of(std::move(tokens));
     result_.label_tokens = data::histogram_of(std::move(label_tokens));
     result_.images = data::histogram_of(std::move(images));
+    result_.volumes = data::histogram_of(std::move(volumes));
     result_.pixel_rows = data::histogram_of(std::move(rows));
     result_.video_frames = data::histogram_of(std::move(frames));
   }
@@ -271,6 +274,10 @@ class InspectionOfData {
     for (const int64_t index : index_.with_media_of(kEvaluated, kTrained)) {
       found.with_trained_media.push_back(id_of(index));
     }
+    const auto shared = index_.with_subjects_of(kEvaluated, kTrained);
+    found.names_subjects = index_.names_subjects(kEvaluated);
+    found.trained_subjects = shared.subjects;
+    for (const int64_t index : shared.records) found.with_trained_subjects.push_back(id_of(index));
     result_.evaluation = std::move(found);
   }
 

@@ -22,6 +22,7 @@ PendingReport::PendingReport(const PlannedStep& step, const DoneStep& done,
   metrics.tokens = done.result.tokens;
   metrics.label_tokens = done.result.label_tokens;
   metrics.images = done.result.images;
+  metrics.volumes = done.result.volumes;
   metrics.samples = done.result.samples;
   metrics.micro_batches = done.result.micro_batches;
   metrics.micro_batch_sizes = done.layout.cut.sizes;

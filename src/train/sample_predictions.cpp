@@ -9,6 +9,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/image/decode.h"
+#include "vlmtrain/io/scan_name.h"
 #include "vlmtrain/memory/shortage.h"
 #include "vlmtrain/report/run_lines.h"
 
@@ -117,7 +118,8 @@ bool SamplePredictions::answer_next(int64_t step) {
                            .question = answer.question,
                            .expected = answer.expected,
                            .given = answer.given,
-                           .images = thumbnails(record),
+                           .images = thumbnails(record).images,
+                           .captions = thumbnails(record).captions,
                            .masks = overlays_of(record, answer.masks)});
   };
   answered_step_ = step;
@@ -160,17 +162,24 @@ void SamplePredictions::tell_of_fewer(int64_t step, size_t answered) {
                               step, answered, records_.size(), answer_seconds_, seconds_so_far(), share_)});
 }
 
-const std::vector<std::string>& SamplePredictions::thumbnails(const io::Record& record) {
+const SamplePredictions::Thumbnails& SamplePredictions::thumbnails(const io::Record& record) {
   const auto [entry, added] = thumbnails_.try_emplace(record.id);
-  if (!added) return entry->second;
-  for (const auto& image : record.images) {
+  Thumbnails& shown = entry->second;
+  if (!added) return shown;
+  bool has_volume = false;
+  for (size_t place = 0; place < record.images.size(); ++place) {
+    const io::Medium& image = record.images[place];
     try {
-      entry->second.push_back(report::thumbnail_data_uri(image));
+      shown.images.push_back(report::thumbnail_data_uri(image));
     } catch (const std::exception&) {
       continue;  // the report then shows the words alone
     }
+    const std::string name = image.is_volume ? io::scan_name(record, place) : "";
+    shown.captions.push_back(image.is_volume && name.empty() ? fmt::format("volume {}", place + 1) : name);
+    has_volume |= image.is_volume;
   }
-  return entry->second;
+  if (!has_volume) shown.captions.clear();
+  return shown;
 }
 
 std::vector<int64_t> spread(const io::Records& records, int64_t count) {

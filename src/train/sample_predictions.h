@@ -41,6 +41,10 @@ class SamplePredictions {
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct Thumbnails {
+    std::vector<std::string> images;
+    std::vector<std::string> captions;  // of volumes among them; empty: there is none
+  };
 
   /// Of the records in their rotation, those that there is time for.
   void answer(int64_t step);
@@ -51,15 +55,15 @@ class SamplePredictions {
   bool is_time_left() const;
   void tell_of_shortage(const std::string& reason);
   void tell_of_fewer(int64_t step, size_t answered);
-  const std::vector<std::string>& thumbnails(const io::Record& record);
+  const Thumbnails& thumbnails(const io::Record& record);
 
   std::vector<io::Record> records_;
   const models::VisionLanguageModel& model_;
   const models::Processor& processor_;
   double share_;
   evaluation::EvaluationSettings settings_;
-  CallbackList& callbacks_;                                               // told of answers and events
-  std::unordered_map<std::string, std::vector<std::string>> thumbnails_;  // by record
+  CallbackList& callbacks_;                                 // told of answers and events
+  std::unordered_map<std::string, Thumbnails> thumbnails_;  // by record
 
   size_t next_ = 0;             // of the records
   int64_t answered_step_ = -1;  // after which a sample was asked last

@@ -21,6 +21,11 @@ struct MissingFile {
   int64_t records = 0;  ///< that name it
 };
 
+struct SharedSubjects {
+  std::vector<std::string> subjects;
+  std::vector<int64_t> records;  ///< of these
+};
+
 /// Which records of some data sets say the same, and which of their files hold the same. Hashes of 64 bits are kept, no
 /// contents: some hundred bytes for a record and for a file. Records say the same where their conversations are equal
 /// to the byte and their pictures and videos hold the same; id, task and file names do not count. Of files only those
@@ -52,12 +57,17 @@ class ContentIndex {
   std::map<int64_t, int64_t> also_in(size_t set, size_t other) const;
   /// The records of a set with a picture or video that a record of another set has too.
   std::vector<int64_t> with_media_of(size_t set, size_t other) const;
+  /// Whether a record of a set says whom its media show (Record::subjects).
+  bool names_subjects(size_t set) const;
+  /// Who is in a set and in another one, in the order of the set.
+  SharedSubjects with_subjects_of(size_t set, size_t other) const;
 
  private:
   struct Print {
     bool is_usable = false;
-    uint64_t text = 0;            ///< of the conversation
-    std::vector<uint64_t> media;  ///< keys of media_, in the record's order
+    uint64_t text = 0;               ///< of the conversation
+    std::vector<uint64_t> media;     ///< keys of media_, in the record's order
+    std::vector<uint64_t> subjects;  ///< hashes of their names
   };
   struct KnownMedium {
     size_t set = 0;  ///< where it was met, and which of that record's media it is

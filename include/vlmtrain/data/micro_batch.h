@@ -42,7 +42,8 @@ struct MicroBatch {
   std::vector<nn::DropoutUnit> sample_units;  ///< the samples, by tokens
   std::vector<nn::DropoutUnit> pixel_units;   ///< the frames of the grids, by patches; else the rows of pixels
   int64_t samples = 0;
-  int64_t images = 0;
+  int64_t images = 0;   ///< media of all kinds
+  int64_t volumes = 0;  ///< of the images
 
   int64_t tokens() const { return segments.rows; }
   int64_t label_tokens() const { return labels.numel(); }

@@ -31,7 +31,7 @@ struct SampleShape {
 
 SampleShape shape_of(const Sample& sample);
 
-/// "2 images and 1 video of 16 frames"; "no image".
+/// "2 images and 1 video of 16 frames", "2 volumes of 96x96x96"; "no image".
 std::string media_words(const SampleShape& shape);
 
 /// A sample of the same kind with a share of the pixels (0 < share <= 1) and as much text: fewer rows, at least one, or

@@ -37,6 +37,7 @@ struct StepResult {
   int64_t tokens = 0;             ///< this and the following from Step::prepare() on of all processes
   int64_t label_tokens = 0;
   int64_t images = 0;
+  int64_t volumes = 0;  ///< of the images
   int64_t samples = 0;
   int64_t micro_batches = 0;  ///< of this process
 };

@@ -69,8 +69,11 @@ struct InspectedEvaluation {
   data::Ledger ledger;
   std::vector<data::MissingFile> missing_files = {};
   std::vector<std::pair<std::string, std::string>> also_trained =
-      {};                                            ///< ids of equal samples, in data.eval and in data.train
-  std::vector<std::string> with_trained_media = {};  ///< ids of samples with a picture or video that training has too
+      {};                                               ///< ids of equal samples, in data.eval and in data.train
+  std::vector<std::string> with_trained_media = {};     ///< ids of samples with a medium that training has too
+  bool names_subjects = false;                          ///< whether a sample says whom its media show
+  std::vector<std::string> trained_subjects = {};       ///< that training has too, in other scans perhaps
+  std::vector<std::string> with_trained_subjects = {};  ///< ids of their samples
 };
 
 /// A sample as it is trained on.
@@ -105,13 +108,14 @@ struct Inspection {
   std::vector<InspectedTask> tasks = {};
 
   // Of the samples that can be used; frames of those with a video.
-  data::Histogram tokens = {}, label_tokens = {}, images = {}, pixel_rows = {}, video_frames = {};
-  bool has_patches = false;  ///< pixel rows are patches of native resolution, else tiles
+  data::Histogram tokens = {}, label_tokens = {}, images = {}, volumes = {}, pixel_rows = {}, video_frames = {};
+  bool has_patches = false;  ///< pixel rows are patches of native resolution
+  bool has_grids = false;    ///< they are the grids of volumes, of a series one for each frame; else tiles
 
   std::vector<LargeSample> largest = {};  ///< that need most first
   std::optional<PredictedFor> predicted_for = {};
 
-  int64_t media = 0;     ///< different pictures and videos
+  int64_t media = 0;     ///< different pictures, videos and volumes
   bool decoded = false;  ///< all of them, else only their headers were read
   std::vector<data::MissingFile> missing_files = {};
   std::vector<std::string> missing_in = {};  ///< ids of the first samples that name them
@@ -130,8 +134,12 @@ struct Inspection {
 
   int64_t bad() const { return ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed); }
   int64_t usable() const { return ledger.samples() - bad(); }
-  /// "tiles" or "patches".
-  const char* row_word() const { return has_patches ? "patches" : "tiles"; }
+  /// "tiles", "patches" or "grids".
+  const char* row_word() const { return has_patches ? "patches" : has_grids ? "grids" : "tiles"; }
+  /// What the family's media are called: "volumes" or "images".
+  const char* medium_word() const { return has_grids ? "volumes" : "images"; }
+  /// "pictures and videos".
+  const char* media_kinds() const { return has_grids ? "volumes" : "pictures and videos"; }
   /// Samples that repeat an earlier one.
   int64_t repeated() const;
 

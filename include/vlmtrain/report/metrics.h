@@ -1,10 +1,11 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,7 +76,8 @@ struct StepMetrics {
   double grad_norm = 0;                           ///< before clipping
   int64_t tokens = 0;
   int64_t label_tokens = 0;
-  int64_t images = 0;
+  int64_t images = 0;   ///< media of all kinds
+  int64_t volumes = 0;  ///< of the images
   int64_t samples = 0;
   int64_t micro_batches = 0;
   std::vector<int64_t> micro_batch_sizes;  ///< samples in each micro-batch, in their order

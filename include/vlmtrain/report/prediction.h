@@ -25,11 +25,12 @@ struct Prediction {
   std::string question{};
   std::string expected{};
   std::string given{};
-  std::vector<std::string> images{};  ///< thumbnails as data URIs
+  std::vector<std::string> images{};    ///< thumbnails as data URIs
+  std::vector<std::string> captions{};  ///< of volumes among the images, by place; empty: there is no volume
   std::vector<PredictedMask> masks{};
 
-  /// {"step", "id", "task", "question", "expected", "given", "images", and where there are masks, "masks":
-  /// [{"structure", "dice", "overlay"}]}
+  /// {"step", "id", "task", "question", "expected", "given", "images", and where there are volumes, "captions", of
+  /// masks, "masks": [{"structure", "dice", "overlay"}]}
   std::string to_json_line() const;
 };
 
@@ -39,7 +40,8 @@ inline constexpr int64_t kThumbnailPixels = 160;
 /// A picture, uint8 [3, height, width] on the CPU, small and as "data:image/jpeg;base64,…".
 std::string thumbnail_data_uri(const at::Tensor& picture);
 
-/// The same of a JPEG, PNG or WebP file. Throws as image::decode_image does.
+/// The same of a JPEG, PNG or WebP file; of a volume its three middle slices side by side, the longest axis in so many
+/// pixels. Throws as image::decode_image and image::orthogonal_slices_of do.
 std::string thumbnail_data_uri(const io::Medium& picture);
 
 /// Larger than a thumbnail, so that contours can be told apart.

@@ -153,9 +153,8 @@ int64_t volumes_of_file(const VolumeInfo& info, const VolumeSettings& settings, 
   if (info.frames == 1 || settings.series == SeriesUse::kMean) return 1;
   if (settings.series == SeriesUse::kFrames) return std::min(info.frames, settings.max_frames);
   throw data_error(
-      "{}: a series of {} volumes, such as functional or diffusion MRI, where one is wanted; take their mean or some "
-      "of "
-      "its frames, or save the wanted volume as a file of its own",
+      "{}: a series of {} volumes, such as functional or diffusion MRI, where one is wanted; take their mean or "
+      "some of its frames, or save the wanted volume as a file of its own",
       name, info.frames);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {
 
@@ -18,6 +19,11 @@ namespace {
 double value_at(const at::Tensor& sorted, double share) {
   const auto place = static_cast<int64_t>(std::llround(share * static_cast<double>(sorted.numel() - 1)));
   return sorted[place].item<double>();
+}
+
+/// Which of a subject's axes a letter of VolumeInfo::orientation is along.
+size_t axis_of(char letter) {
+  return letter == 'L' || letter == 'R' ? 0 : letter == 'P' || letter == 'A' ? 1 : 2;
 }
 
 }  // namespace
@@ -47,6 +53,20 @@ at::Tensor orthogonal_slices(const at::Tensor& volume) {
   }
   const at::Tensor grey = ((at::cat(columns, 1) - black) / (white - black)).clamp(0, 1).mul(255).round().to(at::kByte);
   return grey.unsqueeze(0).expand({3, -1, -1}).contiguous();
+}
+
+at::Tensor orthogonal_slices_of(const io::Medium& scan, int64_t longest) {
+  const VolumeInfo info = read_volume_info(scan);
+  const auto extent = [&info](size_t axis) { return static_cast<double>(info.size[axis]) * info.spacing[axis]; };
+  const double most = std::max({extent(0), extent(1), extent(2)});
+  const double pixel = std::max(most / static_cast<double>(longest), *std::ranges::min_element(info.spacing));
+  VolumeSettings settings;
+  settings.normalization = VolumeNormalization::kNone;
+  settings.series = SeriesUse::kMean;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    settings.size[axis_of(info.orientation[axis])] = std::max<int64_t>(1, std::llround(extent(axis) / pixel));
+  }
+  return orthogonal_slices(read_volume(scan, settings)[0]);
 }
 
 }  // namespace vlmtrain::image

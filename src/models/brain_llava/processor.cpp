@@ -16,9 +16,8 @@ namespace {
 image::VolumeSettings volume_settings(const Config& config, const data::VolumeOptions& options) {
   if (options.use == data::VolumeUse::kSlices) {
     throw usage_error(
-        "data.volume.as: is slices, which are pictures, and brain_llava takes volumes alone; leave it volume, or take "
-        "a "
-        "model of a family that takes pictures");
+        "data.volume.as: is slices, which are pictures, and brain_llava takes volumes alone; leave it volume, or "
+        "take a model of a family that takes pictures");
   }
   return options.volume_settings(config.volume_size(options.size));
 }

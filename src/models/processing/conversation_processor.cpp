@@ -9,6 +9,7 @@
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/scan_name.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/text/labels.h"
 
@@ -297,6 +298,8 @@ std::vector<SeenPicture> ConversationProcessor::seen(const io::Record& record, c
                    : pictures_in(rows, plan, media[i].size, is_video ? layout.limits.frame : layout.limits.picture);
     for (SeenPicture& picture : own) {
       picture.medium = static_cast<int64_t>(i);
+      if (picture.is_volume())
+        picture.name = io::scan_name(record, static_cast<size_t>(media[i].file - &record.images[0]));
       pictures.push_back(std::move(picture));
     }
     first += plan.pixel_rows;

@@ -90,6 +90,12 @@ void ConversationProcessor::measure_volume(Medium& medium) const {
     check_size(medium.size);
     medium.decoding_bytes = image::slice_reading_bytes(*medium.volume, settings_.volume.slice_settings());
   } else {
+    if (medium.volume->frames > 1 && settings_.volume.series == image::SeriesUse::kRefused) {
+      throw data_error(
+          "a series of {} volumes, such as functional or diffusion MRI, where one is wanted; set "
+          "data.volume.series=mean, or frames for some of them, or save the wanted volume as a file of its own",
+          medium.volume->frames);
+    }
     medium.decoding_bytes = plan_volume(*medium.volume).making_bytes;
   }
   if (medium.decoding_bytes <= most_for_a_sample(host_bytes())) return;
@@ -121,8 +127,11 @@ std::vector<SeenPicture> ConversationProcessor::volumes_in(const at::Tensor& row
   pictures.reserve(static_cast<size_t>(rows.size(0)));
   for (int64_t row = 0; row < rows.size(0); ++row) {
     const at::Tensor picture = image::orthogonal_slices(rows.select(0, row));
-    pictures.push_back(
-        {.pixels = picture, .frame = row, .tile_height = picture.size(1), .tile_width = picture.size(2)});
+    pictures.push_back({.pixels = picture,
+                        .frame = row,
+                        .tile_height = picture.size(1),
+                        .tile_width = picture.size(2),
+                        .voxels = {rows.size(2), rows.size(3), rows.size(4)}});
   }
   return pictures;
 }

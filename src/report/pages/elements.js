@@ -52,6 +52,9 @@ const words = {
     if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
     return `${(minutes / 1440).toFixed(1)} days`;
   },
+  /// Of images, which are media of all kinds, so many are volumes.
+  media: ({ images, volumes }) => (volumes > 0 && volumes === images ? words.counted(volumes, "volume")
+    : `${words.counted(images, "image")}${volumes > 0 ? `, ${words.counted(volumes, "volume")} among them` : ""}`),
   counted: (number, noun) => `${words.grouped(number)} ${noun}${number === 1 ? "" : "s"}`,
   clock: (seconds) => (words.known(seconds) && seconds > 0
     ? new Date(1000 * seconds).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }) : "–"),

@@ -60,7 +60,7 @@ function tiles() {
       : tile("Memory of the process", words.bytes(summary.host_peak_bytes), "peak, on the CPU"),
     running && words.known(left) ? tile("Time left", words.seconds(left), `${words.seconds(summary.seconds)} of steps so far`)
       : tile("Time", words.seconds(summary.seconds), "in steps, without saving and evaluating"),
-    tile("Samples trained on", words.grouped(summary.samples), `${words.count(summary.tokens)} tokens, ${words.count(summary.label_tokens)} learnt; ${words.counted(summary.images, "image")}`),
+    tile("Samples trained on", words.grouped(summary.samples), `${words.count(summary.tokens)} tokens, ${words.count(summary.label_tokens)} learnt; ${words.media(summary)}`),
     tile("Incidents", incidents.length === 0 ? "none" : words.grouped(incidents.reduce((sum, [count]) => sum + count, 0)),
       incidents.length === 0 ? "no splits, no skipped steps" : incidents.map(([count, noun]) => plural(count, noun)).join(", "), incidents.length === 0 ? "quiet" : "warned")];
 }

@@ -127,8 +127,12 @@ function predictionsSection(data) {
   const overlays = ({ masks }) => (!masks ? null : html("div", { class: "overlays" }, masks.map((mask) => html("figure", {},
     html("img", { src: mask.overlay, alt: "" }), html("figcaption", {}, [mask.structure, `Dice ${words.dice(mask.dice)}`].filter(Boolean).join(", "))))));
   const withMasks = samples.some((sample) => sample.answers.some((answer) => answer.masks));
+  const picture = (captions) => (uri, place) => {
+    const image = html("img", { src: uri, alt: "" });
+    return captions && captions[place] ? html("figure", {}, image, html("figcaption", {}, captions[place])) : image;
+  };
   const card = (sample) => html("article", {},
-    sample.images.length > 0 ? html("div", { class: "pictures" }, sample.images.map((uri) => html("img", { src: uri, alt: "" }))) : null,
+    sample.images.length > 0 ? html("div", { class: "pictures" }, sample.images.map(picture(sample.captions))) : null,
     html("p", { class: "question" }, sample.question),
     html("table", {}, html("tbody", {},
       html("tr", { class: "expected" }, html("td", {}, "expected"), html("td", {}, sample.expected)),
