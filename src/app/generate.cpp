@@ -287,8 +287,10 @@ Action declare_generate(CLI::App& command) {
   command.add_option("--video", arguments->videos, "video file or folder of frames; may be given several times")
       ->check(CLI::ExistingPath);
   command.add_option("--volume", arguments->volumes, "scan (NIfTI: .nii, .nii.gz); may be given several times")
+      ->allow_extra_args(false)
       ->check(CLI::ExistingFile);
-  command.add_option("--modality", arguments->modalities, "of the volumes, such as T1w: one for all, or one for each");
+  command.add_option("--modality", arguments->modalities, "of the volumes, such as T1w: one for all, or one for each")
+      ->allow_extra_args(false);
   command.add_option("--prompt", arguments->prompt,
                      "question; <image> (of volumes too) and <video> mark the places of images and videos, else they "
                      "stand first");
