@@ -47,6 +47,31 @@ TEST_F(ContentIndexTest, SameWordsAndPicturesAreTheSameWhateverTheirNames) {
   EXPECT_THAT(index->missing(0), IsEmpty());
 }
 
+TEST_F(ContentIndexTest, SubjectsInBothSetsAreToldWithTheirRecords) {
+  const auto a = put("a.nii", "scan one");
+  const auto of = [&](const std::string& id, std::vector<std::string> subjects) {
+    io::Record one = record(id, "what " + id, {a});
+    one.subjects = std::move(subjects);
+    return one;
+  };
+  const io::RecordList trained({of("1", {"sub-1"}), of("2", {"sub-2", "sub-3"}), of("3", {})});
+  const io::RecordList evaluated({of("4", {"sub-4"}), of("5", {"sub-9", "sub-3"}), of("6", {}), of("7", {"sub-3"})});
+  const auto index = index_of(trained, evaluated);
+  EXPECT_TRUE(index->names_subjects(1));
+  const SharedSubjects shared = index->with_subjects_of(1, 0);
+  EXPECT_THAT(shared.subjects, ElementsAre("sub-3"));
+  EXPECT_THAT(shared.records, ElementsAre(1, 3));
+  EXPECT_THAT(index->with_subjects_of(0, 0).subjects, ElementsAre("sub-1", "sub-2", "sub-3"));
+  EXPECT_FALSE(index_of(trained)->names_subjects(1));
+}
+
+TEST_F(ContentIndexTest, AnotherModalityIsAnotherQuestion) {
+  io::Medium first = put("a.nii", "scan one"), second = first;
+  second.modality = "T2w";
+  const io::RecordList records({record("1", "what?", {first}), record("2", "what?", {second})});
+  EXPECT_THAT(index_of(records)->same_records(0), IsEmpty());
+}
+
 /// Files of one size whose first 64 KiB are equal are read to their end.
 TEST_F(ContentIndexTest, WhatDiffersAtItsEndDiffers) {
   const std::string begin(size_t{200} << 10, 'x');

@@ -47,6 +47,37 @@ TEST(Collate, LaysSamplesEndToEnd) {
   EXPECT_EQ(batch.images, 0);
 }
 
+Sample volume_sample(std::vector<int64_t> modalities) {
+  Sample sample = text_sample({9, 9, 50, 51}, {0, 0, 0, 1});
+  sample.image_token_positions = {0, 1};
+  const int64_t volumes = std::ssize(modalities);
+  sample.pixel_values = at::full({volumes, 1, 2, 4, 6}, static_cast<double>(modalities.front()));
+  sample.modalities = std::move(modalities);
+  sample.images = sample.volumes = volumes;
+  return sample;
+}
+
+TEST(Collate, ModalitiesGoWithTheirVolumes) {
+  const MicroBatch batch =
+      collate(std::vector{volume_sample({2}), text_sample({1, 2, 3}, {0, 0, 1}), volume_sample({1, 0})});
+  EXPECT_EQ(values(batch.modalities), (std::vector<int64_t>{2, 1, 0}));
+  EXPECT_EQ(batch.pixel_values.sizes(), (at::IntArrayRef{3, 1, 2, 4, 6}));
+  EXPECT_EQ(batch.pixel_values[0].mean().item<double>(), 2);
+  EXPECT_EQ(batch.pixel_values[2].mean().item<double>(), 1);
+  EXPECT_EQ(batch.volumes, 3);
+  EXPECT_EQ(batch.images, 3);
+  // Where the features are known and there are no pixels, nobody asks.
+  Sample known = volume_sample({2});
+  known.pixel_values = at::Tensor();
+  EXPECT_FALSE(collate(std::vector{known}).modalities.defined());
+}
+
+TEST(Collate, VolumesWithModalitiesDoNotGoBesideVolumesWithout) {
+  Sample without = volume_sample({0});
+  without.modalities.clear();
+  EXPECT_THROW(collate(std::vector{volume_sample({2}), without}), InternalError);
+}
+
 TEST(Collate, TheRowBeforeALabelPredictsIt) {
   const MicroBatch batch =
       collate(std::vector{text_sample({10, 11, 12}, {0, 1, 1}), text_sample({30, 31, 32, 33}, {0, 1, 0, 1})});

@@ -47,9 +47,12 @@ TEST(SampleShape, OfAVolumeKeepsItsTypeAndAxes) {
   EXPECT_EQ(sample.pixel_values.nbytes(), 2U * 6 * 5 * 4 * 2);
   EXPECT_EQ(volumes.row.bytes(), 6 * 5 * 4 * 2);
   EXPECT_EQ(shape_of(sample), volumes);
-  EXPECT_EQ(media_words(volumes), "2 volumes");
+  EXPECT_EQ(media_words(volumes), "2 volumes of 6x5x4");
   volumes.images = 3;
-  EXPECT_EQ(media_words(volumes), "1 image and 2 volumes");
+  EXPECT_EQ(media_words(volumes), "1 image and 2 volumes of 6x5x4");
+  SampleShape series = volumes;
+  series.images = series.volumes = 1;
+  EXPECT_EQ(media_words(series), "1 volume in 2 grids of 6x5x4");
 }
 
 TEST(SampleShape, OfMasksKeepsHowManyAndHowLarge) {
