@@ -69,6 +69,54 @@ Inspection example() {
   return found;
 }
 
+/// The same of a family of volumes.
+Inspection example_of_volumes() {
+  Inspection found = example();
+  found.has_grids = true;
+  found.images = data::histogram_of({0, 0, 0});
+  found.volumes = data::histogram_of({1, 1, 2});
+  found.pixel_rows = data::histogram_of({1, 1, 2});
+  found.largest[0].shape = {.tokens = 8'190,
+                            .label_tokens = 10,
+                            .images = 2,
+                            .pixel_rows = 2,
+                            .row = {.depth = 48, .height = 40, .width = 32},
+                            .volumes = 2};
+  found.evaluation->names_subjects = true;
+  found.evaluation->trained_subjects = {"sub-1"};
+  found.evaluation->with_trained_subjects = {"e3", "e4"};
+  found.shown[0].shape = found.largest[0].shape;
+  found.shown[0].pictures[0].voxels = {48, 40, 32};
+  found.shown[0].pictures[0].name = kHostile;
+  return found;
+}
+
+TEST(InspectionTest, VolumesAreCalledSo) {
+  const std::string text = inspection_text(example_of_volumes(), {});
+  EXPECT_THAT(text, AllOf(HasSubstr("Volumes: 1 to 2 a sample"), HasSubstr("labels volumes"), HasSubstr("grids"),
+                          HasSubstr("2 volumes of\n48x40x32"), HasSubstr("have a volume that is trained on"),
+                          HasSubstr("of volumes the headers were read")));
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("Tiles:")), Not(HasSubstr("Grids:")), Not(HasSubstr("Images:"))));
+  Inspection series = example_of_volumes();
+  series.pixel_rows = data::histogram_of({1, 1, 8});
+  EXPECT_THAT(inspection_text(series, {}), HasSubstr("Grids: 1 to 8 a sample"));
+  EXPECT_THAT(inspection_html(example_of_volumes()),
+              AllOf(HasSubstr("volume 1: 48 × 40 × 32, &lt;script&gt;"), Not(HasSubstr(kHostile))));
+}
+
+TEST(InspectionTest, SubjectsInBothAreTold) {
+  const auto found = example_of_volumes();
+  EXPECT_THAT(inspection_text(found, {}), AllOf(HasSubstr("2  are of a subject that is trained on: e3, e4"),
+                                                HasSubstr("1  of the subjects are in both: sub-1")));
+  EXPECT_THAT(inspection_html(found),
+              AllOf(HasSubstr("2 are of a subject that is trained on."), HasSubstr("<li>sub-1</li>")));
+  const auto json = found.to_json();
+  EXPECT_EQ(json["evaluation"]["trained_subjects"].dump(), R"(["sub-1"])");
+  EXPECT_EQ(json["evaluation"]["with_trained_subjects"].dump(), R"(["e3","e4"])");
+  EXPECT_EQ(json["shown"][0]["pictures"][0]["voxels"].dump(), "[48,40,32]");
+  EXPECT_THAT(inspection_text(example(), {}), Not(HasSubstr("subject"))) << "where none is named";
+}
+
 TEST(InspectionTest, JsonHasAllOfIt) {
   const auto json = example().to_json();
   EXPECT_EQ(json["samples"], 12);

@@ -9,6 +9,7 @@
 
 #include <array>
 
+#include "image/nifti_file.h"
 #include "report/base64.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
@@ -59,6 +60,19 @@ TEST(PredictionTest, MasksAreThereWhereSomeWereDrawn) {
   prediction.masks = {{.structure = "liver", .dice = 0.5, .overlay = "data:x"}};
   EXPECT_EQ(nlohmann::json::parse(prediction.to_json_line())["masks"].dump(),
             R"([{"dice":0.5,"overlay":"data:x","structure":"liver"}])");
+}
+
+TEST(PredictionTest, VolumesHaveCaptions) {
+  const Prediction prediction{.step = 3, .id = "a", .images = {"data:x", "data:y"}, .captions = {"T1w, sub-01", ""}};
+  EXPECT_EQ(nlohmann::json::parse(prediction.to_json_line())["captions"], nlohmann::json({"T1w, sub-01", ""}));
+}
+
+TEST(ThumbnailTest, OfAScanShowsItsThreeMiddleSlices) {
+  NiftiFile file(NiftiFile::k1, {8, 10, 6}, 2);
+  for (int i = 0; i < 8 * 10 * 6; ++i) file.add_voxel(static_cast<uint8_t>(i % 8 * 20));
+  io::Medium scan = scan_of(file.bytes());
+  scan.is_volume = true;
+  EXPECT_EQ(decoded(thumbnail_data_uri(scan)).sizes(), (std::vector<int64_t>{3, 10, 8 + 8 + 10}));
 }
 
 TEST(OverlayTest, IsSmallWithTheMaskFilledAndTheTruthOutlined) {
