@@ -1,5 +1,6 @@
 #include <png.h>
 
+#include <algorithm>
 #include <array>
 #include <csetjmp>
 #include <cstring>
@@ -109,26 +110,33 @@ StoredPixels read_pixels(PngReader& reader, Samples samples, ImageSize stored, c
   return *std::move(pixels);
 }
 
+/// Whether some bytes of a pixel, `count` from `first` on, are not the same in all of them.
+bool differ(const StoredPixels& pixels, int64_t first, int64_t count) {
+  const uint8_t* const wanted = pixels.samples.get() + first;
+  const int64_t all = pixels.size.height * pixels.size.width;
+  for (int64_t i = 1; i < all; ++i) {
+    if (std::memcmp(wanted + i * pixels.channels, wanted, static_cast<size_t>(count)) != 0) return true;
+  }
+  return false;
+}
+
 /// Of pixels whose last channel is alpha. One colour all over, with a shape in its alpha, is a data error: the shape is
 /// what is meant, and would be lost.
 StoredPixels without_alpha(const StoredPixels& pixels, int64_t channels, const std::string& name) {
-  const auto alpha_bytes = static_cast<size_t>(pixels.channels / channels);
-  const auto colour_bytes = static_cast<size_t>(pixels.channels) - alpha_bytes;
-  const int64_t count = pixels.size.height * pixels.size.width;
-  StoredPixels colours(pixels.size, static_cast<int64_t>(colour_bytes));
-  const uint8_t* const first = pixels.samples.get();
-  bool has_shape = false, has_shape_in_alpha = false;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint8_t* const pixel = first + i * pixels.channels;
-    has_shape |= std::memcmp(pixel, first, colour_bytes) != 0;
-    has_shape_in_alpha |= std::memcmp(pixel + colour_bytes, first + colour_bytes, alpha_bytes) != 0;
-    std::memcpy(&colours.samples[static_cast<size_t>(i) * colour_bytes], pixel, colour_bytes);
+  const int64_t alpha_bytes = pixels.channels / channels, colour_bytes = pixels.channels - alpha_bytes;
+  if (!differ(pixels, 0, colour_bytes) && differ(pixels, colour_bytes, alpha_bytes)) {
+    throw data_error(
+        "{}: a mask of one colour all over, with a shape in its transparency, which is not looked at; save the alpha "
+        "channel by itself, as grey",
+        name);
   }
-  if (has_shape || !has_shape_in_alpha) return colours;
-  throw data_error(
-      "{}: a mask of one colour all over, with a shape in its transparency, which is not looked at; save the alpha "
-      "channel by itself, as grey",
-      name);
+  StoredPixels colours(pixels.size, colour_bytes);
+  const uint8_t* from = pixels.samples.get();
+  uint8_t* to = colours.samples.get();
+  for (int64_t i = pixels.size.height * pixels.size.width; i > 0; --i, from += pixels.channels) {
+    to = std::copy_n(from, colour_bytes, to);
+  }
+  return colours;
 }
 
 }  // namespace
@@ -142,9 +150,13 @@ StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, cons
 PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   PngReader reader(bytes);
   StoredPixels pixels = read_pixels(reader, Samples::kAsStored, stored, name);
-  const int64_t channels = reader.channels();
-  if (channels % 2 != 0) return {.rows = std::move(pixels), .channels = channels, .bits = reader.depth()};
-  return {.rows = without_alpha(pixels, channels, name), .channels = channels - 1, .bits = reader.depth()};
+  int64_t channels = reader.channels();
+  if (channels % 2 == 0) {
+    StoredPixels colours = without_alpha(pixels, channels, name);
+    pixels = std::move(colours);
+    --channels;
+  }
+  return {.rows = std::move(pixels), .channels = channels, .bits = reader.depth()};
 }
 
 }  // namespace vlmtrain::image
