@@ -13,8 +13,8 @@ std::string scan_name(const Record& record, size_t place) {
   const auto volumes = static_cast<size_t>(std::ranges::count(record.images, true, &Medium::is_volume));
   // Of as many subjects as volumes each has its own; else all of them are whom the record is about.
   std::string name = record.images[place].modality;
-  const std::string subject = record.subjects.size() == volumes ? record.subjects[number]
-                                                                : fmt::format("{}", fmt::join(record.subjects, ", "));
+  const std::string subject =
+      record.subjects.size() == volumes ? record.subjects[number] : fmt::format("{}", fmt::join(record.subjects, ", "));
   if (!name.empty() && !subject.empty()) name += ", ";
   return name += subject;
 }
