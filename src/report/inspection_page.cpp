@@ -298,16 +298,22 @@ class InspectionSections {
 }  // namespace
 
 std::string inspection_html(const Inspection& inspection) {
-  const char* const kNotes =
-      "Pictures are those of the tower's input before they are normalised, pixel for pixel; lines divide them into the "
-      "tiles that it sees. Samples are those that training draws first. Samples are compared by hashes.";
+  const char* const pictures =
+      inspection.has_grids
+          ? "Volumes are those of the tower's input, resampled and normalised, of which the three middle slices are "
+            "shown: axial, coronal, sagittal, the subject's right on the left."
+          : "Pictures are those of the tower's input before they are normalised, pixel for pixel; lines divide them "
+            "into "
+            "the tiles that it sees.";
+  const std::string notes =
+      fmt::format("{} Samples are those that training draws first. Samples are compared by hashes.", pictures);
   return filled_page("inspection.html", {{"title", shown(inspection.dataset + ": what is trained on")},
                                          {"style", std::string(resources().at("common.css")) +
                                                        std::string(resources().at("inspection.css"))},
                                          {"answer_class", inspection.stops_run ? "fails" : "fits"},
                                          {"headline", shown(inspection_headline(inspection))},
                                          {"sections", InspectionSections(inspection).html()},
-                                         {"notes", html_escaped(kNotes)}});
+                                         {"notes", html_escaped(notes)}});
 }
 
 }  // namespace vlmtrain::report
