@@ -97,8 +97,8 @@ TEST_F(VolumeRefusalsTest, FilesOfAnotherKind) {
 }
 
 TEST_F(VolumeRefusalsTest, SettingsThatTheModelCannotHave) {
-  expect_setting_refused({"data.volume.size=50"}, AllOf(HasSubstr("data.volume.size"), HasSubstr("8")));
-  expect_setting_refused({"data.volume.size=16"}, AllOf(HasSubstr("data.volume.size"), HasSubstr("at least 24")));
+  expect_setting_refused({"data.volume.size=50"}, AllOf(HasSubstr("data.volume.size"), HasSubstr("multiples of 16")));
+  expect_setting_refused({"data.volume.size=16"}, AllOf(HasSubstr("data.volume.size"), HasSubstr("at least 48")));
   expect_setting_refused({"data.volume.normalization=window"}, HasSubstr("data.volume.window=[-160,240]"));
   expect_setting_refused({"data.volume.as=slices"}, AllOf(HasSubstr("data.volume.as"), HasSubstr("volumes alone")));
   expect_setting_refused({"data.volume.series=median"}, AllOf(HasSubstr("mean"), HasSubstr("frames")));
