@@ -33,6 +33,20 @@ inline std::map<std::string, uint64_t> unknown_calls() {
   return calls;
 }
 
+/// That since the last reset something ran, all of it accepted, and the host neither waited for the card nor read from
+/// it; small copies from pinned memory may go to it.
+inline void expect_accepted_without_a_wait() {
+  const auto done = counters();
+  EXPECT_GT(done.launches, 0U);
+  EXPECT_EQ(done.rejected_launches, 0U);
+  EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
+  EXPECT_EQ(done.device_to_host_pinned.calls + done.device_to_host_pageable.calls, 0U);
+  EXPECT_EQ(done.host_to_device_pageable.calls, 0U);
+  EXPECT_EQ(done.stream_synchronizations, 0U);
+  EXPECT_EQ(done.device_synchronizations, 0U);
+  EXPECT_EQ(done.blocking_copies, 0U);
+}
+
 /// Launches by mangled name of the kernel.
 inline std::map<std::string, uint64_t> launches_by_kernel() {
   std::map<std::string, uint64_t> launches;
