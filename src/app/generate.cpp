@@ -17,13 +17,13 @@
 #include "app/new_tokens.h"
 #include "app/run_device.h"
 #include "app/shown_prompt.h"
-#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/engine/options.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/scan_name.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
@@ -74,19 +74,13 @@ void place_marks(std::string_view mark, std::string_view kind, size_t files, std
 /// Files of --volume, and those of --image that are named like one, with what --modality says of them.
 void name_volumes(const Arguments& arguments, io::Record& record) {
   for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
-  std::vector<io::Medium*> volumes;
-  for (io::Medium& medium : record.images) {
-    medium.is_volume |= is_named_like_a_volume(medium.path);
-    if (medium.is_volume) volumes.push_back(&medium);
-  }
+  const auto volumes = io::volumes_in(record);
   const auto& modalities = arguments.modalities;
   if (modalities.empty()) return;
   if (volumes.empty()) throw usage_error("--modality: names that of a volume; give the scan with --volume");
-  if (modalities.size() != 1 && modalities.size() != volumes.size()) {
-    throw usage_error("--modality: is given {} times for {}; give one for all, or one for each", modalities.size(),
-                      counted(std::ssize(volumes), "volume"));
-  }
-  for (size_t i = 0; i < volumes.size(); ++i) volumes[i]->modality = modalities[modalities.size() == 1 ? 0 : i];
+  if (io::give_modalities(volumes, modalities)) return;
+  throw usage_error("--modality: is given {} times for {}; give one for all, or one for each", modalities.size(),
+                    counted(std::ssize(volumes), "volume"));
 }
 
 /// The question as a record: images and videos stand before the text unless the prompt places them itself.

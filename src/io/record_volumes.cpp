@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/scan_name.h"
 
 namespace vlmtrain::io {
 
@@ -49,20 +49,13 @@ std::vector<Medium> images_and_volumes(const json& value, MediaPlaces& places) {
 }
 
 void name_volumes(const json& value, Record& record) {
-  std::vector<Medium*> volumes;
-  for (Medium& medium : record.images) {
-    medium.is_volume |= is_named_like_a_volume(medium.path);
-    if (medium.is_volume) volumes.push_back(&medium);
-  }
+  const auto volumes = volumes_in(record);
   if (volumes.empty()) return;  // such words may mean anything
   record.subjects = words_in(value, "subject_id");
   const auto modalities = words_in(value, "modality");
-  if (modalities.empty()) return;
-  if (modalities.size() != 1 && modalities.size() != volumes.size()) {
-    throw data_error("has {} modalities for {} volumes: name one for all, or one for each", modalities.size(),
-                     volumes.size());
-  }
-  for (size_t i = 0; i < volumes.size(); ++i) volumes[i]->modality = modalities[modalities.size() == 1 ? 0 : i];
+  if (modalities.empty() || give_modalities(volumes, modalities)) return;
+  throw data_error("has {} modalities for {} volumes: name one for all, or one for each", modalities.size(),
+                   volumes.size());
 }
 
 }  // namespace vlmtrain::io

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "vlmtrain/base/file_kind.h"
+
 namespace vlmtrain::io {
 
 std::string scan_name(const Record& record, size_t place) {
@@ -17,6 +19,21 @@ std::string scan_name(const Record& record, size_t place) {
       record.subjects.size() == volumes ? record.subjects[number] : fmt::format("{}", fmt::join(record.subjects, ", "));
   if (!name.empty() && !subject.empty()) name += ", ";
   return name += subject;
+}
+
+std::vector<Medium*> volumes_in(Record& record) {
+  std::vector<Medium*> volumes;
+  for (Medium& medium : record.images) {
+    medium.is_volume |= is_named_like_a_volume(medium.path);
+    if (medium.is_volume) volumes.push_back(&medium);
+  }
+  return volumes;
+}
+
+bool give_modalities(std::span<Medium* const> volumes, std::span<const std::string> modalities) {
+  if (modalities.size() != 1 && modalities.size() != volumes.size()) return false;
+  for (size_t i = 0; i < volumes.size(); ++i) volumes[i]->modality = modalities[modalities.size() == 1 ? 0 : i];
+  return true;
 }
 
 }  // namespace vlmtrain::io
