@@ -57,7 +57,7 @@ struct Arguments {
   bool use_cache = true;
   std::string mask_out;
   bool json = false;
-  std::vector<std::string> overrides;
+  std::vector<std::string> volume_settings;
 };
 
 /// Puts `files` times `mark` before `text` unless the prompt has a mark for each itself.
@@ -169,7 +169,7 @@ models::ProcessorSettings settings_for(const Arguments& arguments, const std::fi
   options.chat_template = arguments.chat_template;
   train::settle_chat_template_date(options, checkpoint);
   options.max_length = kMostPromptTokens;
-  options.volume = train::volume_options_of_run(checkpoint, arguments.overrides);
+  options.volume = train::volume_options_of_run(checkpoint, arguments.volume_settings);
   return train::processor_settings(options);
 }
 
@@ -328,8 +328,9 @@ Action declare_generate(CLI::App& command) {
   command.add_option("--mask-out", arguments->mask_out,
                      "folder for the masks that the answer stands for: mask_1.png, … and overlay.png");
   command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
+  // Not "overrides", which take any key: a flag that is none of these is no key either.
   command.add_option(
-      "overrides", arguments->overrides,
+      "volume_settings", arguments->volume_settings,
       "data.volume.key=value, such as data.volume.spacing=1; else scans are read as the checkpoint's run "
       "read them");
   return [arguments] { return generate(*arguments); };

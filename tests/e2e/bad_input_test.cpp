@@ -85,6 +85,7 @@ TEST_F(BadInputTest, WordsOfOtherProgramsGetTheSentenceThatHelps) {
   refused({"plan", "--gpu_gb", "24"}, "--gpu_gb: unknown option; did you mean --gpu-gb?");
   refused({"plan", "--image", "24"}, "--image: unknown option; did you mean --images?");
   refused({"generate", "--model", "x"}, "--model: unknown option; vlmtrain generate --help lists them");
+  refused({"generate", "--spacing", "1"}, "--spacing: unknown option; vlmtrain generate --help lists them");
   refused({"c.yaml"}, "c.yaml: a configuration is given as vlmtrain --config c.yaml");
   refused({"training.max_steps=2"},
           "training.max_steps=2: keys of the configuration stand behind it: vlmtrain --config "
