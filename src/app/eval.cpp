@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -117,6 +118,11 @@ ExitCode eval(const Arguments& arguments) {
     fmt::print("{}\n", result.to_json());
   } else {
     print_table(result);
+  }
+  if (!std::isfinite(result.total.loss())) {
+    spdlog::warn(
+        "the loss is no finite number: the weights are not, or what is read has values that overflow (of scans, "
+        "data.volume.normalization decides)");
   }
   return ExitCode::kDone;
 }

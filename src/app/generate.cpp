@@ -75,6 +75,10 @@ void place_marks(std::string_view mark, std::string_view kind, size_t files, std
 void name_volumes(const Arguments& arguments, io::Record& record) {
   for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
   const auto volumes = io::volumes_in(record);
+  if (volumes.size() > arguments.volumes.size() && !arguments.volumes.empty()) {
+    throw usage_error("--image: {} is a volume; give all volumes with --volume, in the order of their marks",
+                      volumes.front()->path);
+  }
   const auto& modalities = arguments.modalities;
   if (modalities.empty()) return;
   if (volumes.empty()) throw usage_error("--modality: names that of a volume; give the scan with --volume");

@@ -56,11 +56,14 @@ void add_axes(OptionTable& table, const std::string& key, std::optional<image::A
       doc);
 }
 
+/// Voxels are computed in fp32: beyond this a window's width would have no number there.
+constexpr double kFurthestOfWindow = 1e30;
+
 bool is_range(const ordered_json& value) {
-  const auto is_finite = [](const ordered_json& number) {
-    return number.is_number() && std::isfinite(number.get<double>());
+  const auto is_near = [](const ordered_json& number) {
+    return number.is_number() && std::abs(number.get<double>()) <= kFurthestOfWindow;
   };
-  return value.is_array() && value.size() == 2 && std::ranges::all_of(value, is_finite) && value[0] < value[1];
+  return value.is_array() && value.size() == 2 && std::ranges::all_of(value, is_near) && value[0] < value[1];
 }
 
 std::optional<std::string> set_percentiles(const ordered_json& value, std::array<double, 2>& percentiles) {

@@ -61,10 +61,10 @@ json of_texts(json& texts) {
   return turns;
 }
 
-/// A picture and what is to be said of it, which nobody asks for in words.
+/// A picture or a volume and what is to be said of it, which nobody asks for in words.
 json of_caption(json& record) {
   std::string marks;
-  for (const MediaKind& kind : {kImages, kVideos}) {
+  for (const MediaKind& kind : {kImages, kVideos, kVolumes}) {
     for (const char* key : kind.keys) {
       const auto found = record.find(key);
       if (found == record.end() || found->is_null()) continue;

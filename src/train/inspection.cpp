@@ -105,9 +105,14 @@ class InspectionOfData {
       return;
     }
     try {
-      order_.emplace(order_of(*records_, config_, outlines_));
-    } catch (const UserError& error) {
+      auto order = order_of(*records_, config_, outlines_);
       // What is larger than a pack has become a problem by now.
+      if (outlines_.usable() == 0) {
+        result_.no_order = kNoneUsable;
+      } else {
+        order_.emplace(std::move(order));
+      }
+    } catch (const UserError& error) {
       result_.no_order = outlines_.usable() == 0 ? kNoneUsable : error.what();
       if (outlines_.usable() > 0) result_.ends_with = error.code();
     }

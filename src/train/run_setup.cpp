@@ -22,6 +22,7 @@
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
 #include "vlmtrain/train/setup.h"
+#include "vlmtrain/train/volume_options_of_run.h"
 #include "vlmtrain/vgpu/counters.h"
 
 namespace vlmtrain::train {
@@ -357,6 +358,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
     base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
     const auto& words = processor->chat_template().source();
     if (!words.is_in_checkpoint) base->put_chat_template(words.jinja);
+    base->put_file(kVolumeSettingsFile, volume_settings_text(config.data.volume));
   }
   model = load_model(config, job, device, newest, /*with_values=*/!is_rehearsal());
   std::optional<models::BaseWeights> saved;  // the checkpoint, where more than the model's weights is taken of it

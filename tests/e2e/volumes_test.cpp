@@ -226,8 +226,11 @@ TEST_F(VolumesTest, AQuestionAboutAScanIsAnswered) {
   const Result named = ask("model", {"--volume", scan, "--modality", "T1w"});
   ASSERT_EQ(named.exit_code, 0) << named.err;
   EXPECT_GT(nlohmann::json::parse(named.out)["prompt_tokens"], 27);
-  const Result two = ask("model", {"--image", scan, "--volume", scan, "--modality", "T1w", "--modality", "T2w"});
+  const Result two = ask("model", {"--image", scan, "--image", scan, "--modality", "T1w", "--modality", "T2w"});
   ASSERT_EQ(two.exit_code, 0) << two.err;
+  const Result unordered = ask("model", {"--volume", scan, "--image", scan});
+  EXPECT_EQ(unordered.exit_code, 2);
+  EXPECT_THAT(unordered.err, AllOf(HasSubstr("--image: " + scan), HasSubstr("in the order of their marks")));
   const Result unknown = ask("model", {"--volume", scan, "--modality", "CT"});
   EXPECT_EQ(unknown.exit_code, 4);
   EXPECT_THAT(unknown.err, AllOf(HasSubstr("CT"), HasSubstr("T1w, T2w")));
@@ -260,11 +263,40 @@ TEST_F(VolumesTest, AQuestionIsAskedAsTheRunReadsScans) {
   for (const auto& entry : std::filesystem::directory_iterator(step)) {
     if (entry.is_regular_file()) std::filesystem::copy_file(entry.path(), folder() / "bare" / entry.path().filename());
   }
+  EXPECT_EQ(answer("run", {}), answer("bare", {})) << "the settings stand beside the weights";
+  std::filesystem::remove(folder() / "bare/volume_settings.json");
   EXPECT_EQ(answer("run", {}), answer("bare", {"data.volume.normalization=window", "data.volume.window=[0,200]"}));
   EXPECT_NE(answer("run", {}), answer("bare", {})) << "or nothing is compared";
   const Result other = run({"generate", "--checkpoint", "run", "--prompt", "x", "training.seed=1"});
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("training.seed"));
+}
+
+TEST_F(VolumesTest, AMergedModelReadsScansAsItsAdapterDid) {
+  train_well({"training.max_steps=1", "lora.rank=2", "data.volume.series=mean", "data.volume.max_frames=3"});
+  ASSERT_EQ(run({"merge", "--adapter", "run", "--out", "merged"}).exit_code, 0);
+  for (const std::string folder_of : {"run/checkpoints/step-1", "merged"}) {
+    const auto settings = nlohmann::json::parse(read_text(folder() / folder_of / "volume_settings.json"));
+    EXPECT_EQ(settings, nlohmann::json({{"data.volume.series", "mean"}, {"data.volume.max_frames", "3"}})) << folder_of;
+  }
+  write_scan("bold.nii", {.size = {12, 12, 10, 6}});
+  const Result result = run(
+      {"generate", "--checkpoint", "merged", "--volume", "scans/bold.nii", "--prompt", "?", "--max-new-tokens", "2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST_F(VolumesTest, InspectSaysThatNoSampleFitsAPack) {
+  const Result result =
+      run({"inspect", "--config", "train.yaml", "data.packing=true", "data.pack_max_tokens=8", "data.max_length=8000"});
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.out + result.err, AllOf(HasSubstr("pack_max_tokens"), Not(HasSubstr("internal error"))));
+}
+
+TEST_F(VolumesTest, SlicesCountAsImages) {
+  const Result result = run({"--config", "train.yaml", "--device", "cpu", "model.path=" + checkpoint().string(),
+                             "data.volume.as=slices", "data.volume.slices=3", "data.max_images_per_sample=2"});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, HasSubstr("more than data.max_images_per_sample=2"));
 }
 
 }  // namespace

@@ -42,6 +42,8 @@ class BaseWeights {
   const std::map<std::string, std::string>& files() const { return files_; }
   /// From now on they are those of a model that is trained with this chat template (Jinja), which is not the base's.
   void put_chat_template(const std::string& jinja);
+  /// From now on one of files() is this; empty: there is none of this name.
+  void put_file(const std::string& name, const std::string& content);
   /// Where a parameter's values came from; null for what the base does not have.
   const Entry* find(const nn::Parameter& parameter) const;
   /// That most of its elements have.

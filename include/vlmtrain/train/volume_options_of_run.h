@@ -8,8 +8,16 @@
 
 namespace vlmtrain::train {
 
-/// How scans are read for the model in `checkpoint`: as its run read them, where it is one of a run, with what
-/// `overrides` say otherwise (`data.volume.spacing=1`). Throws UserError (kUsage) for overrides of other keys.
+/// Beside the weights of a model that was trained on volumes: how they were read, where that is not by default, as one
+/// JSON object of keys data.volume.*.
+inline constexpr const char* kVolumeSettingsFile = "volume_settings.json";
+
+/// What stands there; empty: nothing differs from the defaults.
+std::string volume_settings_text(const data::VolumeOptions& options);
+
+/// How scans are read for the model in `checkpoint`: as that file says, or the state of the run that it is one of, with
+/// what `overrides` say otherwise (`data.volume.spacing=1`). Throws UserError: kUsage for overrides of other keys,
+/// kBadData for a file that is none.
 data::VolumeOptions volume_options_of_run(const std::filesystem::path& checkpoint,
                                           const std::vector<std::string>& overrides);
 

@@ -94,7 +94,7 @@ std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapt
   return found;
 }
 
-/// The base's, but with the chat template that the adapter was trained with.
+/// The base's, but with the chat template and the reading of volumes that the adapter was trained with.
 std::map<std::string, std::string> files_of_merged(const std::filesystem::path& adapter,
                                                    const std::filesystem::path& base) {
   auto files = read_companion_files(base);
@@ -104,6 +104,10 @@ std::map<std::string, std::string> files_of_merged(const std::filesystem::path& 
   const bool is_other =
       trained_with != of_adapter.end() && (own == of_base.end() || own->second.jinja != trained_with->second.jinja);
   if (is_other) put_chat_template(trained_with->second.jinja, files);
+  constexpr const char* kVolumeSettings = "volume_settings.json";
+  if (std::filesystem::exists(adapter / kVolumeSettings)) {
+    files[kVolumeSettings] = io::read_file(adapter / kVolumeSettings);
+  }
   return files;
 }
 

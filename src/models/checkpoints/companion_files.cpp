@@ -22,7 +22,8 @@ constexpr const char* kCompanionFiles[] = {"tokenizer.json",
                                            "chat_template.jinja",
                                            "chat_template.json",
                                            "generation_config.json",
-                                           "image_processor_config.json"};
+                                           "image_processor_config.json",
+                                           "volume_settings.json"};
 
 /// nanoVLM's key.
 constexpr const char* kTemplateInConfig = "lm_chat_template";

@@ -118,6 +118,14 @@ void BaseWeights::put_chat_template(const std::string& jinja) {
   models::put_chat_template(jinja, files_);
 }
 
+void BaseWeights::put_file(const std::string& name, const std::string& content) {
+  if (content.empty()) {
+    files_.erase(name);
+  } else {
+    files_[name] = content;
+  }
+}
+
 const BaseWeights::Entry* BaseWeights::find(const nn::Parameter& parameter) const {
   if (parameter.goes_with_adapter()) {
     const auto found = adapter_.find(parameter.name);

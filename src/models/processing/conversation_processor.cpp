@@ -326,12 +326,15 @@ void ConversationProcessor::check_media(const io::Record& record) const {
                                         record.id, excerpt(record.videos.front().path)));
   }
   check_volumes(record);
+}
+
+void ConversationProcessor::check_images(const io::Record& record, const std::vector<int64_t>& pictures) const {
   const auto limit = settings_.max_images_per_sample;
-  if (limit && std::ssize(record.images) > *limit) {
-    throw data::SampleError("too many images",
-                            fmt::format("sample {} has {} images, more than data.max_images_per_sample={}", record.id,
-                                        record.images.size(), *limit));
-  }
+  const int64_t images = std::reduce(pictures.begin(), pictures.end());
+  if (!limit || images <= *limit) return;
+  throw data::SampleError(
+      "too many images",
+      fmt::format("sample {} has {} images, more than data.max_images_per_sample={}", record.id, images, *limit));
 }
 
 std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const io::Record& record,
@@ -340,6 +343,7 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::media_of(const
   std::vector<Medium> media;
   media.reserve(chat.media.size());
   const auto slices = pictures_at_marks(record);
+  check_images(record, slices);
   size_t images = 0, videos = 0, slice = 0;
   for (const text::MediumPlace& place : chat.media) {
     const auto& files = place.is_video ? record.videos : record.images;

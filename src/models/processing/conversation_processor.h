@@ -189,6 +189,8 @@ class ConversationProcessor : public Processor {
   bool takes_slices() const { return settings_.volume.use == data::VolumeUse::kSlices; }
   /// How many pictures stand at the mark of each of the record's images; 1 but of volumes that are seen as slices.
   std::vector<int64_t> pictures_at_marks(const io::Record& record) const;
+  /// Refuses a record that has, with slices of volumes, more pictures than settings allow.
+  void check_images(const io::Record& record, const std::vector<int64_t>& pictures) const;
   /// The record's, with a mark for each slice of a volume.
   std::vector<text::Turn> turns_of(const io::Record& record) const;
   void measure_volume(Medium& medium) const;
