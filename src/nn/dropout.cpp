@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_dropout_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -28,37 +29,17 @@ at::Generator new_generator(at::Device device) {
   return shared.clone();
 }
 
-/// True where an element is kept.
-at::Tensor draw_mask(const at::Tensor& x, double probability, uint64_t layer) {
-  VLMTRAIN_CHECK(units_of_thread && !units_of_thread->empty(), "dropout outside a DropoutScope");
-  const auto& units = *units_of_thread;
-  const int64_t rows = x.size(0);
-  const int64_t shares = std::accumulate(units.begin(), units.end(), int64_t{0},
-                                         [](int64_t sum, const DropoutUnit& unit) { return sum + unit.share; });
-  at::Tensor mask = at::empty(x.sizes(), x.options().dtype(at::kBool));
-  at::Generator generator = new_generator(x.device());
-  int64_t first = 0;
-  for (const DropoutUnit& unit : units) {
-    VLMTRAIN_CHECK(unit.share * rows % shares == 0, "{} rows for dropout in {} of {} parts", rows, unit.share, shares);
-    const int64_t own_rows = unit.share * rows / shares;
-    generator.set_current_seed(stream_seed(unit.seed, "dropout", {layer}));
-    mask.narrow(0, first, own_rows).bernoulli_(1 - probability, generator);
-    first += own_rows;
-  }
-  return mask;
-}
-
 /// Keeps the mask alone.
 struct Drop : torch::autograd::Function<Drop> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& mask, double scale) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& mask, double probability) {
     context->save_for_backward({mask});
-    context->saved_data["scale"] = scale;
-    return at::native_dropout_backward(x, mask, scale);  // one kernel: x · mask · scale
+    context->saved_data["probability"] = probability;
+    return apply_dropout_mask(x, mask, probability);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const at::Tensor mask = context->get_saved_variables()[0];
-    return {at::native_dropout_backward(gradients[0], mask, context->saved_data["scale"].toDouble()), {}, {}};
+    return {apply_dropout_mask(gradients[0], mask, context->saved_data["probability"].toDouble()), {}, {}};
   }
 };
 
@@ -77,8 +58,32 @@ const DropoutUnits& DropoutScope::current() {
   return units_of_thread;
 }
 
+at::Tensor draw_dropout_mask(const at::Tensor& x, double probability, uint64_t layer) {
+  VLMTRAIN_CHECK(units_of_thread && !units_of_thread->empty(), "dropout outside a DropoutScope");
+  const auto& units = *units_of_thread;
+  const int64_t rows = x.size(0);
+  const int64_t shares = std::accumulate(units.begin(), units.end(), int64_t{0},
+                                         [](int64_t sum, const DropoutUnit& unit) { return sum + unit.share; });
+  at::Tensor mask = at::empty(x.sizes(), x.options().dtype(at::kBool));
+  at::Generator generator = new_generator(x.device());
+  int64_t first = 0;
+  for (const DropoutUnit& unit : units) {
+    VLMTRAIN_CHECK(unit.share * rows % shares == 0, "{} rows for dropout in {} of {} parts", rows, unit.share, shares);
+    const int64_t own_rows = unit.share * rows / shares;
+    generator.set_current_seed(stream_seed(unit.seed, "dropout", {layer}));
+    mask.narrow(0, first, own_rows).bernoulli_(1 - probability, generator);
+    first += own_rows;
+  }
+  return mask;
+}
+
+at::Tensor apply_dropout_mask(const at::Tensor& x, const at::Tensor& mask, double probability) {
+  const at::NoGradGuard no_gradients;
+  return at::native_dropout_backward(x, mask, 1 / (1 - probability));  // one kernel: x · mask · scale
+}
+
 at::Tensor unit_dropout(const at::Tensor& x, double probability, uint64_t layer) {
-  return Drop::apply(x, draw_mask(x, probability, layer), 1 / (1 - probability));
+  return Drop::apply(x, draw_dropout_mask(x, probability, layer), probability);
 }
 
 }  // namespace vlmtrain::nn

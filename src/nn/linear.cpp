@@ -1,12 +1,19 @@
 #include "vlmtrain/nn/linear.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
+#include "nn/held.h"
+#include "nn/linear_group.h"
+#include "nn/stack.h"
+#include "vlmtrain/nn/lora_adapter.h"
 #include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::nn {
@@ -41,10 +48,7 @@ struct CpuLinear : torch::autograd::Function<CpuLinear> {
   }
 };
 
-struct HeldWeight : torch::CustomClassHolder {
-  explicit HeldWeight(std::shared_ptr<const QuantizedWeight> held) : weight(std::move(held)) {}
-  std::shared_ptr<const QuantizedWeight> weight;
-};
+using HeldWeight = Held<std::shared_ptr<const QuantizedWeight>>;
 
 /// Keeps neither x, which only a trained weight needs again, nor the dequantised weight.
 struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
@@ -52,20 +56,26 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
                             const std::optional<at::Tensor>& bias) {
     context->saved_data["weight"] = c10::IValue::make_capsule(weight);
     context->saved_data["has_bias"] = bias.has_value();
-    return linear(x, weight->weight->dequantize(), bias.value_or(at::Tensor()));
+    return linear(x, weight->value->dequantize(), bias.value_or(at::Tensor()));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     variable_list result(3);
     if (context->needs_input_grad(0)) {
       const auto held = c10::static_intrusive_pointer_cast<HeldWeight>(context->saved_data["weight"].toCapsule());
-      result[0] = matmul_transposed(gradients[0].contiguous(), held->weight->dequantize().t());
+      result[0] = matmul_transposed(gradients[0].contiguous(), held->value->dequantize().t());
     }
     // Of the tensors among the inputs the bias is the second.
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) result[2] = gradients[0].sum(0);
     return result;
   }
 };
+
+std::vector<ParameterScope> places_of(const ParameterScope& scope, const std::vector<const char*>& names) {
+  std::vector<ParameterScope> places;
+  for (const char* name : names) places.push_back(scope / name);
+  return places;
+}
 
 }  // namespace
 
@@ -80,14 +90,55 @@ at::Tensor linear(const at::Tensor& x, const LinearWeight& weight, const at::Ten
                                 bias.defined() ? std::optional{bias} : std::nullopt);
 }
 
-Linear::Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain)
-    : weight_(scope.linear_weight({out_features, in_features}, InitialValues::for_fan_in(in_features, initial_gain))) {
-  if (bias) bias_ = scope.parameter("bias", {out_features}, InitialValues::zeros());
-  if (const LoraSettings* lora = scope.linear_here()) adapter_.emplace(scope, *lora, in_features, out_features);
+Linears::Linears(const std::vector<ParameterScope>& places, int64_t in_features,
+                 const std::vector<int64_t>& out_features, bool bias, double initial_gain) {
+  const at::TensorOptions& options = places.front().store().options();
+  std::vector<const LoraSettings*> settings;
+  for (const ParameterScope& place : places) settings.push_back(place.linear_here());
+  const bool any_quantized = std::ranges::any_of(places, &ParameterScope::quantizes_linear_weight);
+  std::vector<at::Tensor> weights(places.size()), biases(places.size());
+  if (!any_quantized) weights = end_to_end(out_features, {in_features}, options);
+  if (bias) biases = end_to_end(out_features, {}, options);
+  std::vector<int64_t> ranks;
+  for (const LoraSettings* own : settings) ranks.push_back(own != nullptr ? own->rank : 0);
+  const auto places_of_a = end_to_end(ranks, {in_features}, options);
+
+  auto group = std::make_shared<LinearGroup>();
+  int64_t first_column = 0;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const ParameterScope& place = places[i];
+    const int64_t columns = out_features[i];
+    LinearGroup::Part part{
+        .weight = place.linear_weight({columns, in_features}, InitialValues::for_fan_in(in_features, initial_gain),
+                                      weights[i]),
+        .bias = {},
+        .adapter = {},
+        .first_column = first_column,
+        .columns = columns};
+    if (bias) part.bias = place.parameter("bias", {columns}, InitialValues::zeros(), biases[i]);
+    if (settings[i] != nullptr) part.adapter.emplace(place, *settings[i], places_of_a[i], in_features, columns);
+    group->parts.push_back(std::move(part));
+    first_column += columns;
+  }
+  group_ = std::move(group);
 }
 
-at::Tensor Linear::operator()(const at::Tensor& x) const {
-  return adapter_ ? (*adapter_)(x, weight_, bias_) : linear(x, weight_, bias_);
+Linears::Linears(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
+                 const std::vector<int64_t>& out_features, bool bias)
+    : Linears(places_of(scope, names), in_features, out_features, bias) {}
+
+at::Tensor Linears::operator()(const Operand& x, const at::Tensor& residual) const {
+  const auto adapters = group_->adapters();
+  const bool any_dora = std::ranges::any_of(adapters, &LoraAdapter::has_dora);
+  if (!any_dora) return apply(group_, x, residual);
+  const at::Tensor value = x.value();
+  std::vector<at::Tensor> columns;
+  for (const auto& part : group_->parts) {
+    columns.push_back(part.adapter ? part.adapter->with_dora(value, part.weight, part.bias)
+                                   : linear(value, part.weight, part.bias));
+  }
+  const at::Tensor y = columns.size() == 1 ? columns.front() : at::cat(columns, 1);
+  return residual.defined() ? y + residual : y;
 }
 
 }  // namespace vlmtrain::nn

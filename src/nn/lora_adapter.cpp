@@ -15,10 +15,10 @@
 
 namespace vlmtrain::nn {
 
-LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, int64_t in_features,
-                         int64_t out_features)
+LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& place_of_a,
+                         int64_t in_features, int64_t out_features)
     : a_(scope.adapter_parameter("lora_A.weight", {settings.rank, in_features},
-                                 InitialValues::uniform(1 / std::sqrt(static_cast<double>(in_features))))),
+                                 InitialValues::uniform(1 / std::sqrt(static_cast<double>(in_features))), place_of_a)),
       b_(scope.adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros())),
       scale_(settings.scale()),
       dropout_(settings.dropout),
@@ -28,17 +28,22 @@ LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settin
   }
 }
 
-at::Tensor LoraAdapter::operator()(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {
-  const bool drops = dropout_ > 0 && gradients_wanted();
-  const at::Tensor input = drops ? unit_dropout(x, dropout_, dropout_layer_) : x;
+bool LoraAdapter::drops() const {
+  return dropout_ > 0 && gradients_wanted();
+}
+
+at::Tensor LoraAdapter::draw_mask(const at::Tensor& x) const {
+  return draw_dropout_mask(x, dropout_, dropout_layer_);
+}
+
+at::Tensor LoraAdapter::with_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {
+  const at::Tensor input = drops() ? unit_dropout(x, dropout_, dropout_layer_) : x;
   // In place, in the product's own kernel: no other tensor of [rows, out] comes into being, here or in the backward
   // pass.
-  const auto add_adapter = [&](at::Tensor y) {
-    return y.addmm_(nn::linear(input, a_, {}), b_.t(), /*beta=*/1, /*alpha=*/scale_);
-  };
-  if (!magnitude_.defined()) return add_adapter(linear(x, weight, bias));
-  const at::Tensor rescaled = add_adapter(nn::linear(input, weight, {})) * length_factor(weight);
-  if (drops) return linear(x - input, weight, bias) + rescaled;
+  const at::Tensor adapted =
+      nn::linear(input, weight, {}).addmm_(nn::linear(input, a_, {}), b_.t(), /*beta=*/1, /*alpha=*/scale_);
+  const at::Tensor rescaled = adapted * length_factor(weight);
+  if (drops()) return nn::linear(x - input, weight, bias) + rescaled;
   return bias.defined() ? rescaled + bias : rescaled;
 }
 

@@ -39,11 +39,12 @@ ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move
 }
 
 at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
-                               bool is_adapter) {
+                               bool is_adapter, const at::Tensor& place) {
   const bool is_trainable = nn::is_trainable(component);
   const bool is_saved = is_trainable && !is_adapter && settings_.lora && settings_.lora->saves(name);
   const bool is_trained = is_trainable && (is_adapter || is_saved || !settings_.lora);
-  at::Tensor tensor = at::empty(sizes, settings_.options).set_requires_grad(is_trained);
+  const at::Tensor tensor = place.defined() ? place : at::empty(sizes, settings_.options);
+  tensor.set_requires_grad(is_trained);
   parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
   return tensor;
 }
@@ -55,9 +56,15 @@ at::Tensor ParameterStore::add_embedding(std::string name, Component component, 
   return tensor;
 }
 
+bool ParameterStore::quantizes(const std::string& name) const {
+  return quantizer_ && !settings_.lora->saves(name);
+}
+
 LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
-                                               InitialValues initial) {
-  if (!quantizer_ || settings_.lora->saves(name)) return LinearWeight(add(std::move(name), component, sizes, initial));
+                                               InitialValues initial, const at::Tensor& place) {
+  if (!quantizes(name)) {
+    return LinearWeight(add(std::move(name), component, sizes, initial, /*is_adapter=*/false, place));
+  }
   auto weight = quantizer_->make(sizes);
   parameters_.push_back({std::move(name), component, weight->state().front().second, initial, /*is_adapter=*/false,
                          /*in_modules_to_save=*/false, weight});
@@ -156,21 +163,27 @@ ParameterScope ParameterScope::operator/(std::string_view name) const {
   return {*store_, component_, fmt::format("{}.{}", prefix_, name)};
 }
 
-at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
-  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
+at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+                                     const at::Tensor& place) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/false, place);
 }
 
 at::Tensor ParameterScope::embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
   return store_->add_embedding(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
 }
 
-LinearWeight ParameterScope::linear_weight(at::IntArrayRef sizes, InitialValues initial) const {
-  return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial);
+LinearWeight ParameterScope::linear_weight(at::IntArrayRef sizes, InitialValues initial,
+                                           const at::Tensor& place) const {
+  return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial, place);
 }
 
-at::Tensor ParameterScope::adapter_parameter(std::string_view name, at::IntArrayRef sizes,
-                                             InitialValues initial) const {
-  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true);
+bool ParameterScope::quantizes_linear_weight() const {
+  return store_->quantizes(fmt::format("{}.weight", prefix_));
+}
+
+at::Tensor ParameterScope::adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+                                             const at::Tensor& place) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true, place);
 }
 
 }  // namespace vlmtrain::nn

@@ -2,29 +2,29 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/pow.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <utility>
+
 namespace vlmtrain::nn {
 
 namespace {
 
-/// `direction` 1 rotates by the angle, −1 back: the gradient of a rotation is the rotation back.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+/// Rotates x into `rotated`, both [rows, heads, head_dim]. `direction` 1 rotates by the angle, −1 back: the gradient of
+/// a rotation is the rotation back.
+void rotate_into(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                 double direction) {
   const int64_t half = x.size(-1) / 2;
-  const at::Tensor first = x.narrow(-1, 0, half);
-  const at::Tensor second = x.narrow(-1, half, half);
-  at::Tensor rotated = at::empty_like(x, at::MemoryFormat::Contiguous);
-  at::Tensor rotated_first = rotated.narrow(-1, 0, half);
-  at::Tensor rotated_second = rotated.narrow(-1, half, half);
-  at::mul_out(rotated_first, first, cos);
-  rotated_first.addcmul_(second, sin, -direction);
-  at::mul_out(rotated_second, second, cos);
-  rotated_second.addcmul_(first, sin, direction);
-  return rotated;
+  const at::Tensor halves = x.unflatten(-1, {2, half});
+  const at::Tensor rotated_halves = rotated.unflatten(-1, {2, half});
+  at::Tensor all = rotated_halves;
+  at::mul_out(all, halves, cos.unsqueeze(2));
+  rotated_halves.select(2, 0).addcmul_(halves.select(2, 1), sin, -direction);
+  rotated_halves.select(2, 1).addcmul_(halves.select(2, 0), sin, direction);
 }
 
 /// MKL chooses its kernels for cosine and sine when they are first called. Where several threads do that at once, one
@@ -39,17 +39,35 @@ RotaryTable table_of(const at::Tensor& angles, double scale) {
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
 }
 
-struct Rotate : torch::autograd::Function<Rotate> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
-                            const at::Tensor& sin) {
+/// Heads lie one after the other in the columns of x [rows, columns], from head `first` on.
+at::Tensor heads_of(const at::Tensor& x, int64_t first, int64_t count, int64_t features) {
+  return x.narrow(1, first * features, count * features).unflatten(1, {count, features});
+}
+
+struct RotateHeads : torch::autograd::Function<RotateHeads> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                                                const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
+                                                int64_t key_value_heads, int64_t features) {
     context->save_for_backward({cos, sin});
-    return rotate(x, cos, sin, 1);
+    const int64_t rotated_heads = query_heads + key_value_heads;
+    // In a tensor of their own, so that x can go.
+    const at::Tensor rotated = at::empty({x.size(0), rotated_heads, features}, x.options());
+    rotate_into(rotated, heads_of(x, 0, rotated_heads, features), cos, sin, 1);
+    return {rotated.narrow(1, 0, query_heads), rotated.narrow(1, query_heads, key_value_heads),
+            heads_of(x, rotated_heads, key_value_heads, features).contiguous()};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    return {rotate(gradients[0], saved[0], saved[1], -1), at::Tensor(), at::Tensor()};
+    const at::Tensor& query = gradients[0];
+    const int64_t query_heads = query.size(1), key_value_heads = gradients[1].size(1), features = query.size(2);
+    const at::Tensor result =
+        at::empty({query.size(0), (query_heads + 2 * key_value_heads) * features}, query.options());
+    rotate_into(heads_of(result, 0, query_heads, features), query, saved[0], saved[1], -1);
+    rotate_into(heads_of(result, query_heads, key_value_heads, features), gradients[1], saved[0], saved[1], -1);
+    heads_of(result, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
+    return {result, {}, {}, {}, {}, {}};
   }
 };
 
@@ -70,8 +88,9 @@ at::Tensor rotary_frequencies(int64_t head_dim, double theta) {
   return at::pow(theta, exponents).reciprocal_();
 }
 
-at::Tensor apply_rotary(const at::Tensor& x, const RotaryTable& table) {
-  return Rotate::apply(x, table.cos, table.sin);
+QueryKeyValue rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) {
+  auto parts = RotateHeads::apply(x, table.cos, table.sin, heads.query, heads.key_value, heads.features);
+  return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
 }
 
 }  // namespace vlmtrain::nn

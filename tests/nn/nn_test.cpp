@@ -84,22 +84,30 @@ TEST_P(SlidingWindowTest, EqualsPlainAttentionWithinTheWindow) {
 INSTANTIATE_TEST_SUITE_P(Shapes, SlidingWindowTest,
                          testing::Combine(segment_lengths, testing::Values(4, 2, 1), testing::Values(1, 3, 8, 32, 33)));
 
-TEST(Rotary, RotatesPairsAndBackIsTheGradient) {
+TEST(Rotary, RotatesQueriesAndKeysAndBackIsTheGradient) {
+  constexpr int64_t kRows = 6, kFeatures = 8;
+  constexpr HeadShape kHeads{.query = 2, .key_value = 1, .features = kFeatures};
   const auto positions = at::tensor({0, 1, 2, 3, 0, 1}, at::kLong);
-  const auto table = RotaryTable::of(positions, rotary_frequencies(8, 10000.0));
-  const auto x = random_leaf({6, 2, 8});
-  const auto y = apply_rotary(x, table);
-  for (int64_t row = 0; row < 6; ++row) {
-    for (int64_t pair = 0; pair < 4; ++pair) {
-      const double angle =
-          static_cast<double>(positions[row].item<int64_t>()) * std::pow(10000.0, -2.0 * static_cast<double>(pair) / 8);
-      const double a = x[row][1][pair].item<double>();
-      const double b = x[row][1][pair + 4].item<double>();
-      EXPECT_NEAR(y[row][1][pair].item<double>(), a * std::cos(angle) - b * std::sin(angle), 1e-5);
-      EXPECT_NEAR(y[row][1][pair + 4].item<double>(), b * std::cos(angle) + a * std::sin(angle), 1e-5);
+  const auto table = RotaryTable::of(positions, rotary_frequencies(kFeatures, 10000.0));
+  const auto x = random_leaf({kRows, 4 * kFeatures});
+  const auto [query, key, value] = rotated_heads(x, kHeads, table);
+  const auto heads = x.detach().view({kRows, 4, kFeatures});
+  const auto rotated = at::cat({query, key}, 1);
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t head = 0; head < 3; ++head) {
+      for (int64_t pair = 0; pair < kFeatures / 2; ++pair) {
+        const double angle = static_cast<double>(positions[row].item<int64_t>()) *
+                             std::pow(10000.0, -2.0 * static_cast<double>(pair) / kFeatures);
+        const double a = heads[row][head][pair].item<double>();
+        const double b = heads[row][head][pair + 4].item<double>();
+        EXPECT_NEAR(rotated[row][head][pair].item<double>(), a * std::cos(angle) - b * std::sin(angle), 1e-5);
+        EXPECT_NEAR(rotated[row][head][pair + 4].item<double>(), b * std::cos(angle) + a * std::sin(angle), 1e-5);
+      }
     }
   }
-  const auto back = torch::autograd::grad({y}, {x}, {y.detach()})[0];  // rotating back what was rotated
+  EXPECT_TRUE(at::equal(value, heads.narrow(1, 3, 1)));
+  // Rotating back what was rotated.
+  const auto back = torch::autograd::grad({query, key, value}, {x}, {query.detach(), key.detach(), value.detach()})[0];
   EXPECT_LT(relative_difference(back, x), 1e-6);
 }
 

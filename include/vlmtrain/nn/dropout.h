@@ -42,4 +42,10 @@ class DropoutScope {
 /// REQUIRES: a scope whose units divide the rows without a remainder.
 at::Tensor unit_dropout(const at::Tensor& x, double probability, uint64_t layer);
 
+/// What unit_dropout keeps of x: bool [rows, columns]. REQUIRES: as there.
+at::Tensor draw_dropout_mask(const at::Tensor& x, double probability, uint64_t layer);
+/// x with such a mask: zero where it is false, divided by 1 − probability elsewhere. Records no gradient: that of the
+/// result, with the same mask, is x's.
+at::Tensor apply_dropout_mask(const at::Tensor& x, const at::Tensor& mask, double probability);
+
 }  // namespace vlmtrain::nn

@@ -10,18 +10,32 @@
 
 namespace vlmtrain::nn {
 
-/// What LoRA adds to one Linear. Its parameters are `lora_A.weight` [rank, in], uniform in ±1/√in, and `lora_B.weight`
-/// [out, rank], zero, as in PEFT; with DoRA also `lora_magnitude_vector` [out], the lengths of W's rows.
+/// What LoRA adds to one Linear: scale · dropout(x) Aᵀ Bᵀ. Its parameters are `lora_A.weight` [rank, in], uniform in
+/// ±1/√in, and `lora_B.weight` [out, rank], zero, as in PEFT; with DoRA also `lora_magnitude_vector` [out], the lengths
+/// of W's rows. Dropout is that of LoraSettings (nn/dropout.h, by the adapter's path) where gradients are wanted, none
+/// elsewhere.
 class LoraAdapter {
  public:
-  LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, int64_t in_features, int64_t out_features);
+  /// `place_of_a` [rank, in] is where A lies; undefined: in memory of its own.
+  LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& place_of_a,
+              int64_t in_features, int64_t out_features);
 
-  /// x [rows, in] → x Wᵀ + b + scale · dropout(x) Aᵀ Bᵀ, [rows, out]. `bias` may be undefined. Dropout is that of
-  /// LoraSettings (nn/dropout.h, by the adapter's path) where gradients are wanted, none elsewhere.
-  ///
-  /// With DoRA, V = W + scale · B A and f = magnitude / lengths of V's rows, which no gradient goes through:
-  /// (x − dropout(x)) Wᵀ + b + f · dropout(x) Vᵀ.
-  at::Tensor operator()(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const;
+  const at::Tensor& a() const { return a_; }
+  const at::Tensor& b() const { return b_; }
+  double scale() const { return scale_; }
+  int64_t rank() const { return a_.size(0); }
+
+  /// Whether what runs now drops.
+  bool drops() const;
+  double dropout() const { return dropout_; }
+  /// True where an element of x is kept; see draw_dropout_mask.
+  at::Tensor draw_mask(const at::Tensor& x) const;
+
+  bool has_dora() const { return magnitude_.defined(); }
+
+  /// x [rows, in] → [rows, out], bias may be undefined. With V = W + scale · B A and f = magnitude / lengths of V's
+  /// rows, which no gradient goes through: (x − dropout(x)) Wᵀ + b + f · dropout(x) Vᵀ. REQUIRES: has_dora().
+  at::Tensor with_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const;
 
  private:
   /// In the dtype of the model, [out].

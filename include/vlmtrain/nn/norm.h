@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "vlmtrain/nn/operand.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::nn {
@@ -12,7 +13,10 @@ namespace vlmtrain::nn {
 class LayerNorm {
  public:
   LayerNorm(const ParameterScope& scope, int64_t features, double eps);
-  at::Tensor operator()(const at::Tensor& x) const;
+
+  /// x [rows, features] as Linears read it; x is kept, not y.
+  Operand before_linears(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x) const { return before_linears(x).value(); }
 
  private:
   at::Tensor weight_, bias_;
@@ -24,7 +28,10 @@ class LayerNorm {
 class RmsNorm {
  public:
   RmsNorm(const ParameterScope& scope, int64_t features, double eps);
-  at::Tensor operator()(const at::Tensor& x) const;
+
+  /// x [rows, features] as Linears read it; x is kept, not y.
+  Operand before_linears(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x) const { return before_linears(x).value(); }
 
  private:
   at::Tensor weight_;

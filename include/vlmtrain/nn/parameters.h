@@ -93,13 +93,17 @@ class ParameterStore {
   explicit ParameterStore(ParameterSettings settings);
   explicit ParameterStore(at::TensorOptions options) : ParameterStore(ParameterSettings{options}) {}
 
+  /// `place`: the tensor that it is to be, of these sizes; undefined: a new one.
   at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
-                 bool is_adapter = false);
+                 bool is_adapter = false, const at::Tensor& place = {});
 
   at::Tensor add_embedding(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
 
   /// The weight of a Linear, quantised if the settings say so.
-  LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
+  LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
+                                 const at::Tensor& place = {});
+  /// Whether the weight of a Linear with this name is.
+  bool quantizes(const std::string& name) const;
 
   /// Notes a Linear. Returns the settings of its adapter if it is to have one.
   const LoraSettings* add_linear(const std::string& path, Component component);
@@ -174,11 +178,15 @@ class ParameterScope {
   ParameterScope operator/(int64_t index) const { return *this / std::to_string(index); }
   /// The same place, of another component.
   ParameterScope as(Component component) const { return {*store_, component, prefix_}; }
-  at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  /// `place` is ParameterStore::add's, here and below.
+  at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+                       const at::Tensor& place = {}) const;
   at::Tensor embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   /// The weight of the Linear that is here.
-  LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial) const;
-  at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial, const at::Tensor& place = {}) const;
+  bool quantizes_linear_weight() const;
+  at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+                               const at::Tensor& place = {}) const;
   /// Notes that a Linear is here; see ParameterStore::add_linear.
   const LoraSettings* linear_here() const { return store_->add_linear(prefix_, component_); }
   ParameterStore& store() const { return *store_; }

@@ -24,7 +24,20 @@ struct RotaryTable {
 /// theta^(−2i / head_dim) for each pair i: fp32 [head_dim / 2] on the CPU.
 at::Tensor rotary_frequencies(int64_t head_dim, double theta);
 
-/// Rotates x [rows, heads, head_dim], where feature i pairs with i + head_dim / 2 as in Llama.
-at::Tensor apply_rotary(const at::Tensor& x, const RotaryTable& table);
+/// What attention reads of each row.
+struct HeadShape {
+  int64_t query = 0;      ///< heads
+  int64_t key_value = 0;  ///< heads of keys, and as many of values
+  int64_t features = 0;   ///< of a head
+};
+
+struct QueryKeyValue {
+  at::Tensor query;       ///< [rows, heads, features]
+  at::Tensor key, value;  ///< [rows, key_value, features]
+};
+
+/// The heads of x [rows, query | key | value], queries and keys rotated: feature i pairs with i + features / 2, as in
+/// Llama. Keeps nothing of x.
+QueryKeyValue rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table);
 
 }  // namespace vlmtrain::nn

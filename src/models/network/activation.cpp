@@ -1,10 +1,5 @@
 #include "models/network/activation.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/threshold.h>
-
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {
@@ -18,20 +13,7 @@ Activation activation_of(std::string_view name, std::string_view key, const std:
 }
 
 at::Tensor activate(Activation activation, const at::Tensor& x) {
-  switch (activation) {
-    case Activation::kGelu:
-      return at::gelu(x);
-    case Activation::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case Activation::kQuickGelu: {
-      // By way of SiLU, which keeps one tensor for the backward pass where a product with a sigmoid keeps two.
-      constexpr double kSteepness = 1.702;
-      return at::silu(x * kSteepness) * (1 / kSteepness);
-    }
-    case Activation::kRelu:
-      return at::threshold(x, 0, 0);  // at::relu has no kernel for a plan of the host (meta)
-  }
-  throw InternalError("unknown activation");
+  return nn::activated(activation, x).value();
 }
 
 }  // namespace vlmtrain::models

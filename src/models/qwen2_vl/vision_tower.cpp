@@ -2,12 +2,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 
 #include "vlmtrain/memory/copy.h"
+#include "vlmtrain/nn/activation.h"
 #include "vlmtrain/nn/attention.h"
 
 namespace vlmtrain::models::qwen2_vl {
@@ -21,46 +20,48 @@ std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& sco
   return nn::LayerNorm(scope, config.hidden_size, kNormEpsilon);
 }
 
+nn::Linears first_linears(const nn::ParameterScope& scope, const VisionConfig& config) {
+  const int64_t features = config.intermediate_size;
+  if (config.is_gated) return {scope, {"gate_proj", "up_proj"}, config.hidden_size, {features, features}, true};
+  return {scope, {"fc1"}, config.hidden_size, {features}, true};
+}
+
 }  // namespace
 
 Norm::Norm(const nn::ParameterScope& scope, const VisionConfig& config) : norm_(make_norm(scope, config)) {}
 
-at::Tensor Norm::operator()(const at::Tensor& x) const {
-  return std::visit([&](const auto& norm) { return norm(x); }, norm_);
+nn::Operand Norm::before_linears(const at::Tensor& x) const {
+  return std::visit([&](const auto& norm) { return norm.before_linears(x); }, norm_);
 }
 
 FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& config)
-    : activation_(config.activation),
-      first_(scope / (config.is_gated ? "gate_proj" : "fc1"), config.hidden_size, config.intermediate_size, true),
-      up_(config.is_gated ? std::optional<nn::Linear>(std::in_place, scope / "up_proj", config.hidden_size,
-                                                      config.intermediate_size, true)
-                          : std::nullopt),
+    : is_gated_(config.is_gated),
+      activation_(config.activation),
+      up_(first_linears(scope, config)),
       down_(scope / (config.is_gated ? "down_proj" : "fc2"), config.intermediate_size, config.hidden_size, true,
             residual_branch_gain(config.blocks)) {}
 
-at::Tensor FeedForward::operator()(const at::Tensor& x) const {
-  if (up_) return down_(at::silu(first_(x)) * (*up_)(x));
-  return down_(activate(activation_, first_(x)));
+at::Tensor FeedForward::operator()(const nn::Operand& x, const at::Tensor& residual) const {
+  const at::Tensor up = up_(x);
+  return down_(is_gated_ ? nn::gated(up) : nn::activated(activation_, up), residual);
 }
 
 VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config)
-    : heads_(config.heads),
+    : heads_{.query = config.heads, .key_value = config.heads, .features = config.hidden_size / config.heads},
       norm1_(scope / "norm1", config),
       norm2_(scope / "norm2", config),
       query_key_value_(scope / "attn" / "qkv", config.hidden_size, 3 * config.hidden_size, true),
       out_(scope / "attn" / "proj", config.hidden_size, config.hidden_size, true, residual_branch_gain(config.blocks)),
       feed_forward_(scope / "mlp", config) {}
 
-at::Tensor VisionBlock::attend(const at::Tensor& x, const VisionContext& context) const {
-  const at::Tensor heads = query_key_value_(x).view({x.size(0), 3, heads_, -1});
-  const at::Tensor query = nn::apply_rotary(heads.select(1, 0), context.rotary);
-  const at::Tensor key = nn::apply_rotary(heads.select(1, 1), context.rotary);
-  return out_(nn::attention(query, key, heads.select(1, 2), context.segments, /*causal=*/false).flatten(1));
+at::Tensor VisionBlock::attend(const at::Tensor& query_key_value, const VisionContext& context) const {
+  const auto [query, key, value] = nn::rotated_heads(query_key_value, heads_, context.rotary);
+  return nn::attention(query, key, value, context.segments, /*causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const VisionContext& context) const {
-  const at::Tensor attended = x + attend(norm1_(x), context);
-  return attended + feed_forward_(norm2_(attended));
+  const at::Tensor attended = out_(attend(query_key_value_(norm1_.before_linears(x)), context), /*residual=*/x);
+  return feed_forward_(norm2_.before_linears(attended), /*residual=*/attended);
 }
 
 VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)
@@ -101,7 +102,7 @@ PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& co
       second_(scope / "mlp" / "2", merged_size_, config.output_size, true) {}
 
 at::Tensor PatchMerger::operator()(const at::Tensor& x) const {
-  return second_(at::gelu(first_(norm_(x).view({-1, merged_size_}))));
+  return second_(nn::activated(Activation::kGelu, first_(norm_(x).view({-1, merged_size_}))));
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -20,7 +20,9 @@ namespace vlmtrain::models::qwen2_vl {
 class Norm {
  public:
   Norm(const nn::ParameterScope& scope, const VisionConfig& config);
-  at::Tensor operator()(const at::Tensor& x) const;
+  /// x as Linears read it.
+  nn::Operand before_linears(const at::Tensor& x) const;
+  at::Tensor operator()(const at::Tensor& x) const { return before_linears(x).value(); }
 
  private:
   std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
@@ -30,12 +32,13 @@ class Norm {
 class FeedForward {
  public:
   FeedForward(const nn::ParameterScope& scope, const VisionConfig& config);
-  at::Tensor operator()(const at::Tensor& x) const;
+  /// `residual` is added.
+  at::Tensor operator()(const nn::Operand& x, const at::Tensor& residual) const;
 
  private:
+  bool is_gated_;
   Activation activation_;
-  nn::Linear first_;  // gate_proj where there is a gate
-  std::optional<nn::Linear> up_;
+  nn::Linears up_;  // gate and up where there is a gate
   nn::Linear down_;
 };
 
@@ -52,9 +55,10 @@ class VisionBlock {
   at::Tensor operator()(const at::Tensor& x, const VisionContext& context) const;
 
  private:
-  at::Tensor attend(const at::Tensor& x, const VisionContext& context) const;
+  /// The heads' values of [patches, query | key | value], [patches, hidden].
+  at::Tensor attend(const at::Tensor& query_key_value, const VisionContext& context) const;
 
-  int64_t heads_;
+  nn::HeadShape heads_;
   Norm norm1_, norm2_;
   nn::Linear query_key_value_, out_;
   FeedForward feed_forward_;

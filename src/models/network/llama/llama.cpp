@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/index_copy.h>
-#include <ATen/ops/silu.h>
 
 #include <iterator>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/nn/activation.h"
 #include "vlmtrain/nn/attention.h"
 
 namespace vlmtrain::models {
@@ -91,40 +91,31 @@ double LlamaConfig::elements() const {
 }
 
 LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)
-    : head_dim_(config.head_dim),
-      query_(scope / config.names.attention / "q_proj", config.hidden_size, config.heads * config.head_dim,
-             config.query_key_value_bias),
-      key_(scope / config.names.attention / "k_proj", config.hidden_size, config.key_value_heads * config.head_dim,
-           config.query_key_value_bias),
-      value_(scope / config.names.attention / "v_proj", config.hidden_size, config.key_value_heads * config.head_dim,
-             config.query_key_value_bias),
+    : heads_{.query = config.heads, .key_value = config.key_value_heads, .features = config.head_dim},
+      query_key_value_(
+          scope / config.names.attention, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
+          {heads_.query * heads_.features, heads_.key_value * heads_.features, heads_.key_value * heads_.features},
+          config.query_key_value_bias),
       out_(scope / config.names.attention / config.names.attention_output, config.heads * config.head_dim,
            config.hidden_size, config.attention_output_bias, residual_branch_gain(config.layers)),
-      gate_(scope / "mlp" / "gate_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
-      up_(scope / "mlp" / "up_proj", config.hidden_size, config.intermediate_size, config.mlp_bias),
+      gate_up_(scope / "mlp", {"gate_proj", "up_proj"}, config.hidden_size,
+               {config.intermediate_size, config.intermediate_size}, config.mlp_bias),
       down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
             residual_branch_gain(config.layers)),
       input_norm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
       post_attention_norm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {}
 
-at::Tensor LlamaBlock::attend(const at::Tensor& x, const LlamaContext& context) const {
-  const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), -1, head_dim_}); };
-  const at::Tensor query = nn::apply_rotary(split_heads(query_(x)), context.rotary);
-  const at::Tensor key = nn::apply_rotary(split_heads(key_(x)), context.rotary);
-  const at::Tensor value = split_heads(value_(x));
+at::Tensor LlamaBlock::attend(const at::Tensor& query_key_value, const LlamaContext& context) const {
+  const auto [query, key, value] = nn::rotated_heads(query_key_value, heads_, context.rotary);
   const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
                                                        : nn::attention(query, key, value, context.samples,
                                                                        /*causal=*/true, context.sliding_window);
-  return out_(attended.flatten(1));
-}
-
-at::Tensor LlamaBlock::feed_forward(const at::Tensor& x) const {
-  return down_(at::silu(gate_(x)) * up_(x));
+  return attended.flatten(1);
 }
 
 at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
-  const at::Tensor attended = x + attend(input_norm_(x), context);
-  return attended + feed_forward(post_attention_norm_(attended));
+  const at::Tensor attended = out_(attend(query_key_value_(input_norm_.before_linears(x)), context), /*residual=*/x);
+  return down_(nn::gated(gate_up_(post_attention_norm_.before_linears(attended))), /*residual=*/attended);
 }
 
 LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)

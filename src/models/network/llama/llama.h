@@ -77,12 +77,14 @@ class LlamaBlock {
   at::Tensor operator()(const at::Tensor& x, const LlamaContext& context) const;
 
  private:
-  at::Tensor attend(const at::Tensor& x, const LlamaContext& context) const;
-  at::Tensor feed_forward(const at::Tensor& x) const;
+  /// The heads' values of [tokens, query | key | value], [tokens, heads · head_dim].
+  at::Tensor attend(const at::Tensor& query_key_value, const LlamaContext& context) const;
 
-  int64_t head_dim_;
-  nn::Linear query_, key_, value_, out_;
-  nn::Linear gate_, up_, down_;
+  nn::HeadShape heads_;
+  nn::Linears query_key_value_;
+  nn::Linear out_;
+  nn::Linears gate_up_;
+  nn::Linear down_;
   nn::RmsNorm input_norm_, post_attention_norm_;
 };
 

@@ -46,17 +46,12 @@ void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig
   nn::Linear(scope / "mlp" / "fc2", config.intermediate_size, hidden, true);
 }
 
-std::vector<nn::Linear> query_key_value(const ParameterScope& scope, const VisionTransformerConfig& config) {
+nn::Linears query_key_value(const ParameterScope& scope, const VisionTransformerConfig& config) {
   const int64_t hidden = config.hidden_size;
-  std::vector<nn::Linear> linears;
   if (config.fused_query_key_value) {
-    linears.emplace_back(scope / config.names.query_key_value, hidden, 3 * hidden, config.query_key_value_bias);
-  } else {
-    for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
-      linears.emplace_back(scope / name, hidden, hidden, config.query_key_value_bias);
-    }
+    return {{scope / config.names.query_key_value}, hidden, {3 * hidden}, config.query_key_value_bias};
   }
-  return linears;
+  return {scope, {"q_proj", "k_proj", "v_proj"}, hidden, {hidden, hidden, hidden}, config.query_key_value_bias};
 }
 
 std::vector<int64_t> position_shape(const VisionTransformerConfig& config) {
@@ -111,18 +106,14 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerCon
       fc2_(scope / config.names.mlp2, config.intermediate_size, config.hidden_size, true,
            residual_branch_gain(config.layers)) {}
 
-at::Tensor VisionBlock::attend(const at::Tensor& x, const nn::Segments& tiles) const {
-  const auto split_heads = [this](const at::Tensor& rows) { return rows.view({rows.size(0), heads_, -1}); };
-  std::vector<at::Tensor> rows;
-  for (const nn::Linear& linear : query_key_value_) rows.push_back(linear(x));
-  if (rows.size() == 1) rows = rows[0].chunk(3, /*dim=*/1);
-  return out_(nn::attention(split_heads(rows[0]), split_heads(rows[1]), split_heads(rows[2]), tiles, /*causal=*/false)
-                  .flatten(1));
+at::Tensor VisionBlock::attend(const at::Tensor& query_key_value, const nn::Segments& tiles) const {
+  const auto heads = query_key_value.view({query_key_value.size(0), 3, heads_, -1}).unbind(1);
+  return nn::attention(heads[0], heads[1], heads[2], tiles, /*causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  const at::Tensor attended = x + attend(norm1_(x), tiles);
-  return attended + fc2_(activate(activation_, fc1_(norm2_(attended))));
+  const at::Tensor attended = out_(attend(query_key_value_(norm1_.before_linears(x)), tiles), /*residual=*/x);
+  return fc2_(nn::activated(activation_, fc1_(norm2_.before_linears(attended))), /*residual=*/attended);
 }
 
 VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTransformerConfig& config)

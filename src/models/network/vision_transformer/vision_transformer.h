@@ -81,12 +81,13 @@ class VisionBlock {
   at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
 
  private:
-  at::Tensor attend(const at::Tensor& x, const nn::Segments& tiles) const;
+  /// The heads' values of [rows, query | key | value], [rows, hidden].
+  at::Tensor attend(const at::Tensor& query_key_value, const nn::Segments& tiles) const;
 
   int64_t heads_;
   Activation activation_;
   nn::LayerNorm norm1_, norm2_;
-  std::vector<nn::Linear> query_key_value_;  // three, or one that gives all
+  nn::Linears query_key_value_;
   nn::Linear out_;
   nn::Linear fc1_, fc2_;
 };

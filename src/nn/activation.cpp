@@ -1,0 +1,105 @@
+#include "vlmtrain/nn/activation.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/threshold.h>
+#include <ATen/ops/threshold_backward.h>
+
+#include <memory>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+constexpr double kQuickGeluSteepness = 1.702;
+
+at::Tensor activate(Activation activation, const at::Tensor& x) {
+  switch (activation) {
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kQuickGelu:
+      return at::silu(x * kQuickGeluSteepness).mul_(1 / kQuickGeluSteepness);
+    case Activation::kRelu:
+      return at::threshold(x, 0, 0);  // at::relu has no kernel for a plan of the host (meta)
+  }
+  throw InternalError("unknown activation");
+}
+
+at::Tensor activation_backward(Activation activation, const at::Tensor& x, const at::Tensor& gradient) {
+  switch (activation) {
+    case Activation::kGelu:
+      return at::gelu_backward(gradient, x);
+    case Activation::kGeluTanh:
+      return at::gelu_backward(gradient, x, "tanh");
+    case Activation::kQuickGelu:
+      return at::silu_backward(gradient, x * kQuickGeluSteepness);
+    case Activation::kRelu:
+      return at::threshold_backward(gradient, x, 0);
+  }
+  throw InternalError("unknown activation");
+}
+
+class ActivationPrologue : public Prologue {
+ public:
+  explicit ActivationPrologue(Activation activation) : activation_(activation) {}
+
+  Made make(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
+    const at::NoGradGuard no_gradients;
+    return {.value = activate(activation_, inputs[0])};
+  }
+
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& /*made*/,
+                                   const at::Tensor& gradient, const std::vector<bool>& wanted) const override {
+    return {wanted[0] ? activation_backward(activation_, inputs[0], gradient) : at::Tensor()};
+  }
+
+ private:
+  Activation activation_;
+};
+
+class GatePrologue : public Prologue {
+ public:
+  /// scratch: silu(gate).
+  Made make(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
+    const at::NoGradGuard no_gradients;
+    const auto halves = inputs[0].chunk(2, -1);
+    at::Tensor opened = at::silu(halves[0]);
+    if (!for_backward) return {.value = opened.mul_(halves[1])};
+    return {.value = opened * halves[1], .scratch = opened};
+  }
+
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
+                                   const std::vector<bool>& wanted) const override {
+    if (!wanted[0]) return {at::Tensor()};
+    const auto halves = inputs[0].chunk(2, -1);
+    const at::Tensor opened = made.scratch.defined() ? made.scratch : at::silu(halves[0]);
+    at::Tensor result = at::empty_like(inputs[0]);
+    auto of_halves = result.chunk(2, -1);
+    at::mul_out(of_halves[1], gradient, opened);
+    at::mul_out(of_halves[0], gradient, halves[1]);
+    at::silu_backward_out(of_halves[0], of_halves[0], halves[0]);
+    return {result};
+  }
+};
+
+}  // namespace
+
+Operand activated(Activation activation, const at::Tensor& x) {
+  return {std::make_shared<ActivationPrologue>(activation), {x}};
+}
+
+Operand gated(const at::Tensor& x) {
+  return {std::make_shared<GatePrologue>(), {x}};
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,396 @@
+#include "nn/linear_group.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "nn/held.h"
+#include "nn/stack.h"
+#include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/nn/matmul.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Part = LinearGroup::Part;
+
+/// A call of a group, as its backward pass finds it.
+struct Call {
+  std::shared_ptr<const LinearGroup> group;
+  std::shared_ptr<const Prologue> prologue;  // null: the input is what is read
+  size_t inputs = 0;                         // of the operand
+  bool has_residual = false;
+  bool drops = false;  // the adapters do
+};
+using HeldCall = Held<Call>;
+
+/// What autograd keeps of a call, and lets go of as soon as its node is done.
+struct Kept {
+  variable_list inputs;
+  variable_list statistics;
+  variable_list reduced;  // of each adapter scale · dropout(x) Aᵀ, [rows, rank]
+  variable_list masks;    // where the adapters drop
+
+  void save(AutogradContext* context) const {
+    variable_list all;
+    std::vector<int64_t> counts;
+    for (const variable_list* list : {&inputs, &statistics, &reduced, &masks}) {
+      counts.push_back(std::ssize(*list));
+      all.insert(all.end(), list->begin(), list->end());
+    }
+    context->save_for_backward(std::move(all));
+    context->saved_data["counts"] = std::move(counts);
+  }
+
+  static Kept of(AutogradContext* context) {
+    Kept kept;
+    const variable_list all = context->get_saved_variables();
+    const auto counts = context->saved_data["counts"].toIntVector();
+    auto next = all.begin();
+    auto count = counts.begin();
+    for (variable_list* list : {&kept.inputs, &kept.statistics, &kept.reduced, &kept.masks}) {
+      list->assign(next, next + *count);
+      next += *count++;
+    }
+    return kept;
+  }
+};
+
+/// oneDNN wants what it reads without gaps; cuBLAS reads columns of a wider tensor where they lie.
+at::Tensor dense(const at::Tensor& matrix) {
+  return matrix.is_cuda() || matrix.is_non_overlapping_and_dense() ? matrix : matrix.contiguous();
+}
+
+/// scale · a · bᵀ into `out`, which may be columns of a wider tensor.
+void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double scale = 1) {
+  if (out.is_cuda()) {
+    at::addmm_out(out, out, a, b.t(), /*beta=*/0, /*alpha=*/scale);
+    return;
+  }
+  out.copy_(matmul_transposed(dense(a), dense(b)));
+  if (scale != 1) out.mul_(scale);
+}
+
+/// y + a · b, in place.
+void add_product(at::Tensor y, const at::Tensor& a, const at::Tensor& b) {
+  y.addmm_(a, b);
+}
+
+at::Tensor product_part_by_part(const LinearGroup& group, const at::Tensor& x) {
+  if (group.parts.size() == 1) return matmul_transposed(x, group.parts.front().weight.values());
+  const at::Tensor y = at::empty({x.size(0), group.columns()}, x.options());
+  for (const Part& part : group.parts) product_into(part.of(y), x, part.weight.values());
+  return y;
+}
+
+/// x Wᵀ (+ b) (+ residual) → [rows, out].
+at::Tensor product(const LinearGroup& group, const at::Tensor& x, const at::Tensor& residual) {
+  const at::Tensor weight = group.stacked_weight();
+  const at::Tensor bias = group.stacked_bias();
+  at::Tensor y;
+  // What cuBLAS starts from, or adds on its way, takes less than a pass over y of its own.
+  if (x.is_cuda() && weight.defined() && bias.defined()) {
+    y = at::addmm(bias, x, weight.t());
+  } else if (x.is_cuda() && weight.defined() && !group.has_bias() && residual.defined()) {
+    return at::addmm(residual, x, weight.t());
+  } else {
+    y = weight.defined() ? matmul_transposed(x, weight) : product_part_by_part(group, x);
+    if (bias.defined()) y.add_(bias);
+  }
+  if (group.has_bias() && !bias.defined()) {
+    for (const Part& part : group.parts) part.of(y).add_(part.bias);
+  }
+  return residual.defined() ? y.add_(residual) : y;
+}
+
+/// A's of adapters, [sum of ranks, in], where they lie end to end.
+at::Tensor stacked_a(const std::vector<const LoraAdapter*>& adapters) {
+  std::vector<at::Tensor> all;
+  for (const LoraAdapter* adapter : adapters) all.push_back(adapter->a());
+  return stacked(all);
+}
+
+int64_t sum_of_ranks(const std::vector<const LoraAdapter*>& adapters) {
+  int64_t ranks = 0;
+  for (const LoraAdapter* adapter : adapters) ranks += adapter->rank();
+  return ranks;
+}
+
+/// [rows, sum of ranks] as one tensor a rank's adapter.
+variable_list by_adapter(const at::Tensor& rows, const std::vector<const LoraAdapter*>& adapters) {
+  variable_list parts;
+  int64_t first = 0;
+  for (const LoraAdapter* adapter : adapters) {
+    parts.push_back(rows.narrow(1, first, adapter->rank()));
+    first += adapter->rank();
+  }
+  return parts;
+}
+
+/// Adds what the adapters of a group make of x to y, and fills in what is kept of them.
+void add_adapters(const LinearGroup& group, bool drops, const at::Tensor& x, const at::Tensor& y, Kept& kept) {
+  const auto adapters = group.adapters();
+  if (adapters.empty()) return;
+  const at::Tensor reduced = at::empty({x.size(0), sum_of_ranks(adapters)}, x.options());
+  kept.reduced = by_adapter(reduced, adapters);
+  const at::Tensor a = stacked_a(adapters);
+  if (a.defined() && !drops) {
+    product_into(reduced, x, a, adapters.front()->scale());
+  } else {
+    for (size_t i = 0; i < adapters.size(); ++i) {
+      at::Tensor read = x;
+      if (drops) {
+        kept.masks.push_back(adapters[i]->draw_mask(x));
+        read = apply_dropout_mask(x, kept.masks.back(), adapters[i]->dropout());
+      }
+      product_into(kept.reduced[i], read, adapters[i]->a(), adapters[i]->scale());
+    }
+  }
+  auto next = kept.reduced.begin();
+  for (const Part& part : group.parts) {
+    if (part.adapter) add_product(part.of(y), *next++, part.adapter->b().t());
+  }
+}
+
+/// The backward pass of a call.
+class Backward {
+ public:
+  Backward(const Call& call, Kept kept, const at::Tensor& gradient, std::vector<bool> wanted)
+      : group_(*call.group),
+        prologue_(call.prologue.get()),
+        kept_(std::move(kept)),
+        gradient_(gradient.contiguous()),
+        wanted_(std::move(wanted)),
+        adapters_(group_.adapters()) {
+    if (reads_value()) {
+      made_ = prologue_ != nullptr ? prologue_->make(kept_.inputs, /*for_backward=*/true)
+                                   : Prologue::Made{.value = kept_.inputs.front()};
+    } else {
+      made_.statistics = kept_.statistics;
+    }
+    if (!adapters_.empty()) reduce_gradient();
+  }
+
+  /// In the order of Call's tensors.
+  variable_list gradients(bool has_residual) {
+    variable_list of_parameters = gradients_of_parameters();
+    made_.value.reset();
+    variable_list result = gradients_of_inputs();
+    if (has_residual) result.push_back(gradient_);
+    std::ranges::move(of_parameters, std::back_inserter(result));
+    return result;
+  }
+
+ private:
+  bool reads_value() const {
+    return std::ranges::any_of(group_.parts, &Part::trains_weight) ||
+           std::ranges::any_of(adapters_, [](const LoraAdapter* adapter) { return adapter->a().requires_grad(); });
+  }
+
+  /// Of each adapter scale · gradient · B, [rows, rank].
+  void reduce_gradient() {
+    all_reduced_ = at::empty({gradient_.size(0), sum_of_ranks(adapters_)}, gradient_.options());
+    reduced_ = by_adapter(all_reduced_, adapters_);
+    auto next = reduced_.begin();
+    for (const Part& part : group_.parts) {
+      if (!part.adapter) continue;
+      product_into(*next++, part.of(gradient_), part.adapter->b().t(), part.adapter->scale());
+    }
+  }
+
+  variable_list gradients_of_parameters() const {
+    const auto of_weights = gradients_of_weights();
+    const at::Tensor of_bias = std::ranges::any_of(group_.parts, &Part::trains_bias) ? gradient_.sum(0) : at::Tensor();
+    const auto of_a = gradients_of_a();
+    variable_list result;
+    size_t adapter = 0;
+    for (size_t i = 0; i < group_.parts.size(); ++i) {
+      const Part& part = group_.parts[i];
+      if (part.trains_weight()) result.push_back(of_weights[i]);
+      if (part.trains_bias()) result.push_back(of_bias.narrow(0, part.first_column, part.columns));
+      if (!part.adapter) continue;
+      if (part.adapter->a().requires_grad()) result.push_back(of_a[adapter]);
+      if (part.adapter->b().requires_grad()) {
+        result.push_back(matmul_transposed(dense(part.of(gradient_).t()), dense(kept_.reduced[adapter].t())));
+      }
+      ++adapter;
+    }
+    return result;
+  }
+
+  /// One a part; undefined where it is not trained.
+  variable_list gradients_of_weights() const {
+    variable_list result(group_.parts.size());
+    if (std::ranges::all_of(group_.parts, &Part::trains_weight)) {
+      const at::Tensor all = matmul_transposed(gradient_.t(), made_.value.t());
+      for (size_t i = 0; i < result.size(); ++i) {
+        result[i] = all.narrow(0, group_.parts[i].first_column, group_.parts[i].columns);
+      }
+      return result;
+    }
+    for (size_t i = 0; i < result.size(); ++i) {
+      const Part& part = group_.parts[i];
+      if (part.trains_weight()) result[i] = matmul_transposed(dense(part.of(gradient_).t()), made_.value.t());
+    }
+    return result;
+  }
+
+  variable_list gradients_of_a() const {
+    variable_list result;
+    if (adapters_.empty() || !made_.value.defined()) return result;
+    if (kept_.masks.empty()) {
+      const at::Tensor all = matmul_transposed(all_reduced_.t(), made_.value.t());
+      int64_t first = 0;
+      for (const LoraAdapter* adapter : adapters_) {
+        result.push_back(all.narrow(0, first, adapter->rank()));
+        first += adapter->rank();
+      }
+      return result;
+    }
+    for (size_t i = 0; i < adapters_.size(); ++i) {
+      const at::Tensor read = apply_dropout_mask(made_.value, kept_.masks[i], adapters_[i]->dropout());
+      result.push_back(matmul_transposed(dense(reduced_[i].t()), read.t()));
+    }
+    return result;
+  }
+
+  variable_list gradients_of_inputs() const {
+    if (std::ranges::none_of(wanted_, std::identity())) return variable_list(wanted_.size());
+    const at::Tensor of_value = gradient_of_value();
+    if (prologue_ == nullptr) return {of_value};
+    return prologue_->backward(kept_.inputs, made_, of_value, wanted_);
+  }
+
+  at::Tensor gradient_of_value() const {
+    const at::Tensor weight = group_.stacked_weight();
+    at::Tensor result;
+    if (weight.defined()) {
+      result = matmul_transposed(gradient_, weight.t());
+    } else {
+      for (const Part& part : group_.parts) {
+        const at::Tensor values = part.weight.values().detach();
+        if (!result.defined()) {
+          result = matmul_transposed(dense(part.of(gradient_)), values.t());
+        } else {
+          add_product(result, part.of(gradient_), values);
+        }
+      }
+    }
+    if (adapters_.empty()) return result;
+    const at::Tensor a = stacked_a(adapters_);
+    if (a.defined() && kept_.masks.empty()) {
+      add_product(result, all_reduced_, a);
+      return result;
+    }
+    for (size_t i = 0; i < adapters_.size(); ++i) {
+      if (kept_.masks.empty()) {
+        add_product(result, reduced_[i], adapters_[i]->a());
+      } else {
+        const at::Tensor of_read = matmul_transposed(dense(reduced_[i]), adapters_[i]->a().t());
+        result.add_(apply_dropout_mask(of_read, kept_.masks[i], adapters_[i]->dropout()));
+      }
+    }
+    return result;
+  }
+
+  const LinearGroup& group_;
+  const Prologue* prologue_;
+  Kept kept_;
+  at::Tensor gradient_;       // [rows, out]
+  std::vector<bool> wanted_;  // which of the inputs' gradients
+  std::vector<const LoraAdapter*> adapters_;
+  Prologue::Made made_;
+  at::Tensor all_reduced_;
+  variable_list reduced_;  // views of it, one an adapter
+};
+
+struct Apply : torch::autograd::Function<Apply> {
+  /// `tensors`: the operand's inputs, the residual, and what is trained of the group, in the order of its parts:
+  /// weight, bias, A, B.
+  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<HeldCall>& held,
+                            at::TensorList tensors) {
+    const Call& call = held->value;
+    Kept kept{.inputs = tensors.slice(0, call.inputs).vec(), .statistics = {}, .reduced = {}, .masks = {}};
+    Prologue::Made made = call.prologue ? call.prologue->make(kept.inputs, /*for_backward=*/false)
+                                        : Prologue::Made{.value = kept.inputs.front()};
+    kept.statistics = std::move(made.statistics);
+    const at::Tensor y = product(*call.group, made.value, call.has_residual ? tensors[call.inputs] : at::Tensor());
+    add_adapters(*call.group, call.drops, made.value, y, kept);
+    kept.save(context);
+    context->saved_data["call"] = c10::IValue::make_capsule(held);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto held = c10::static_intrusive_pointer_cast<HeldCall>(context->saved_data["call"].toCapsule());
+    const Call& call = held->value;
+    std::vector<bool> wanted;
+    for (size_t i = 0; i < call.inputs; ++i) wanted.push_back(context->needs_input_grad(i));
+    Backward pass(call, Kept::of(context), gradients[0], std::move(wanted));
+    variable_list result = pass.gradients(call.has_residual);
+    result.insert(result.begin(), at::Tensor());  // of the call
+    return result;
+  }
+};
+
+/// What is trained of a group, in the order of Apply::forward.
+void append_trained(const LinearGroup& group, std::vector<at::Tensor>& tensors) {
+  for (const Part& part : group.parts) {
+    if (part.trains_weight()) tensors.push_back(part.weight.values());
+    if (part.trains_bias()) tensors.push_back(part.bias);
+    if (!part.adapter) continue;
+    for (const at::Tensor& tensor : {part.adapter->a(), part.adapter->b()}) {
+      if (tensor.requires_grad()) tensors.push_back(tensor);
+    }
+  }
+}
+
+}  // namespace
+
+at::Tensor LinearGroup::stacked_weight() const {
+  std::vector<at::Tensor> weights;
+  for (const Part& part : parts) {
+    if (part.weight.is_quantized()) return {};
+    weights.push_back(part.weight.values());
+  }
+  return stacked(weights);
+}
+
+at::Tensor LinearGroup::stacked_bias() const {
+  if (!has_bias()) return {};
+  std::vector<at::Tensor> biases;
+  for (const Part& part : parts) biases.push_back(part.bias);
+  return stacked(biases);
+}
+
+std::vector<const LoraAdapter*> LinearGroup::adapters() const {
+  std::vector<const LoraAdapter*> found;
+  for (const Part& part : parts) {
+    if (part.adapter) found.push_back(&*part.adapter);
+  }
+  return found;
+}
+
+at::Tensor apply(const std::shared_ptr<const LinearGroup>& group, const Operand& x, const at::Tensor& residual) {
+  std::vector<at::Tensor> tensors = x.inputs();
+  if (residual.defined()) tensors.push_back(residual);
+  append_trained(*group, tensors);
+  // Whether gradients are wanted cannot be seen inside of the Function, which records none.
+  const Call call{.group = group,
+                  .prologue = x.prologue(),
+                  .inputs = x.inputs().size(),
+                  .has_residual = residual.defined(),
+                  .drops = std::ranges::any_of(group->adapters(), &LoraAdapter::drops)};
+  return Apply::apply(c10::make_intrusive<HeldCall>(call), at::TensorList(tensors));
+}
+
+}  // namespace vlmtrain::nn

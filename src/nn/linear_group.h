@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/nn/linear_weight.h"
+#include "vlmtrain/nn/lora_adapter.h"
+#include "vlmtrain/nn/operand.h"
+
+namespace vlmtrain::nn {
+
+/// What Linears consist of.
+struct LinearGroup {
+  struct Part {
+    LinearWeight weight;
+    at::Tensor bias;  // undefined: none
+    std::optional<LoraAdapter> adapter;
+    int64_t first_column, columns;  // of the result
+
+    bool trains_weight() const { return !weight.is_quantized() && weight.values().requires_grad(); }
+    bool trains_bias() const { return bias.defined() && bias.requires_grad(); }
+    /// Its columns of a result or of its gradient, [rows, out] → [rows, columns].
+    at::Tensor of(const at::Tensor& rows) const { return rows.narrow(1, first_column, columns); }
+  };
+
+  std::vector<Part> parts;
+
+  int64_t columns() const { return parts.back().first_column + parts.back().columns; }
+  bool has_bias() const { return parts.front().bias.defined(); }
+  /// The weights of all parts, [out, in], without gradients; undefined where they do not lie end to end.
+  at::Tensor stacked_weight() const;
+  /// Their biases, [out]; the same.
+  at::Tensor stacked_bias() const;
+  /// Of the parts that have one, in order.
+  std::vector<const LoraAdapter*> adapters() const;
+};
+
+/// Linears::operator(), for a group without DoRA.
+at::Tensor apply(const std::shared_ptr<const LinearGroup>& group, const Operand& x, const at::Tensor& residual);
+
+}  // namespace vlmtrain::nn
