@@ -22,9 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from published_peaks import SOURCES  # noqa: E402
-
-STAND_INS = ["libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libnvidia-ml.so.1"]
+from published_peaks import SOURCES, STAND_INS  # noqa: E402
 
 
 def load(source):

@@ -8,3 +8,6 @@ SOURCES = [
     "transformers_sdpa",
     "vit_finetuning",
 ]
+
+# The virtual GPU's libraries, which a process preloads (docs/virtual-gpu.md).
+STAND_INS = ["libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libnvidia-ml.so.1"]
