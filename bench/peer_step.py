@@ -1,0 +1,252 @@
+"""One cell of bench/beside_transformers.py on the side of transformers and PEFT: prints one JSON line.
+
+    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --counter build/release/libvlmtrain_step_cost.so
+
+Runs in a process on the virtual GPU. The model has the sizes of DIR/config.json and no values. A few optimizer steps of two
+micro-batches are done as transformers' Trainer does them with bf16: autocast, SDPA, nothing recomputed, clipping, then fused
+AdamW or bitsandbytes' of 8 bits. The last step is counted.
+"""
+
+import argparse
+import ctypes
+import json
+import math
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForImageTextToText, masking_utils, vision_utils
+
+# Of its text each step has: sizes that change fragment memory, as in a plan's rehearsal.
+STEPS = [0.6, 1.0, 0.3, 1.0]
+PICTURE_TOKENS = 576
+MICRO_BATCHES = 2
+LORA_RANK = 16
+KINDS = ["lora", "nf4", "full-8bit"]
+
+
+class StepCost(ctypes.Structure):
+    """As bench/step_cost.cpp has it."""
+
+    _fields_ = [("launches", ctypes.c_int64), ("launches_on_card", ctypes.c_int64), ("bytes_moved", ctypes.c_double)]
+
+
+class StepCounter:
+    """Counts what the block of a `with` asks of the card."""
+
+    def __init__(self, library):
+        self.library = ctypes.CDLL(str(library.resolve()))
+        self.library.vlmtrain_step_cost_begin.restype = ctypes.c_bool
+        self.cost = StepCost()
+
+    def __enter__(self):
+        if not self.library.vlmtrain_step_cost_begin():
+            raise SystemExit("peer_step: this process is not on the virtual GPU; bench/beside_transformers.py starts it")
+        return self.cost
+
+    def __exit__(self, *_):
+        self.library.vlmtrain_step_cost_end(ctypes.byref(self.cost))
+
+
+class PatchProjection(nn.Module):
+    """A convolution whose stride is its kernel, as a matrix product: cuDNN does not run on the virtual GPU, and without it
+    PyTorch would convolve the patches one by one."""
+
+    def __init__(self, convolution):
+        super().__init__()
+        self.kernel = convolution.kernel_size
+        self.weight = convolution.weight
+        self.bias = convolution.bias
+
+    def forward(self, pixels):
+        count, channels, *sides = pixels.shape
+        grid = [side // size for side, size in zip(sides, self.kernel)]
+        split = [length for pair in zip(grid, self.kernel) for length in pair]
+        axes = range(2, 2 + 2 * len(grid))
+        patches = pixels.reshape(count, channels, *split).permute(0, *axes[::2], 1, *axes[1::2])
+        patches = patches.reshape(count, math.prod(grid), channels * math.prod(self.kernel))
+        projected = nn.functional.linear(patches, self.weight.flatten(1), self.bias)
+        return projected.transpose(1, 2).reshape(count, -1, *grid)
+
+
+def replace_modules(model, kind, make):
+    """Puts make(module, name) in the place of every module of a kind."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, kind):
+            model.set_submodule(name, make(module, name))
+
+
+def frozen_in_nf4(linear):
+    import bitsandbytes
+
+    weight = torch.empty(linear.weight.shape, dtype=torch.bfloat16)
+    made = bitsandbytes.nn.Linear4bit(
+        linear.in_features, linear.out_features, linear.bias is not None,
+        compute_dtype=torch.bfloat16, quant_type="nf4", device="meta",
+    )
+    made.weight = bitsandbytes.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=made).to("cuda")
+    return made
+
+
+def to_card(model):
+    """Memory for what has none yet."""
+    for module in model.modules():
+        if any(tensor.is_meta for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]):
+            module.to_empty(device="cuda", recurse=False)
+
+
+def with_adapters(model):
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear"))
+
+
+def make_model(config, kind):
+    """LoRA on frozen weights in bf16 or NF4 with adapters in fp32, or all weights trained in fp32."""
+    frozen_dtype = torch.float32 if kind == "full-8bit" else torch.bfloat16
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config, dtype=frozen_dtype, attn_implementation="sdpa")
+    replace_modules(model, (nn.Conv2d, nn.Conv3d), lambda module, _: PatchProjection(module))
+    if kind == "nf4":
+        replace_modules(model, nn.Linear, lambda module, name: module if name == "lm_head" else frozen_in_nf4(module))
+    to_card(model)
+    return (model if kind == "full-8bit" else with_adapters(model)).train()
+
+
+def make_optimizer(model, kind):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if kind != "full-8bit":
+        return torch.optim.AdamW(trained, lr=1e-4, fused=True)
+    import bitsandbytes
+
+    return bitsandbytes.optim.AdamW8bit(trained, lr=1e-5)
+
+
+def llava_pictures(config, samples):
+    vision = config.vision_config
+    return {"pixel_values": torch.zeros(samples, vision.num_channels, vision.image_size, vision.image_size)}
+
+
+def qwen_pictures(config, samples, side):
+    """With what follows from the grid computed on the host, as transformers lets one do: values that come back from the
+    virtual card are zeros."""
+    vision = config.vision_config
+    grid = torch.tensor([[1, side // vision.patch_size, side // vision.patch_size]] * samples)
+    window_index, window_lengths = vision_utils.get_vision_window_index(
+        grid, vision.spatial_merge_size, vision.window_size, vision.patch_size
+    )
+    elements = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+    return {
+        "pixel_values": torch.zeros(int(grid.prod(-1).sum()), elements),
+        "image_grid_thw": grid,
+        "image_position_ids": vision_utils.get_vision_position_ids(grid, vision.spatial_merge_size),
+        "image_cu_seqlens": vision_utils.get_vision_cu_seqlens(grid),
+        "image_window_index": window_index,
+        "image_cu_window_seqlens": window_lengths,
+    }
+
+
+def make_batch(config, samples, tokens, picture_side):
+    """Samples of one length, so that nothing is padded and no mask is needed."""
+    ids = torch.ones(samples, tokens, dtype=torch.long)
+    batch = {"input_ids": ids, "labels": ids}
+    if config.model_type == "llava":
+        return batch | llava_pictures(config, samples)
+    positions = torch.arange(tokens).repeat(3, samples, 1)
+    return batch | qwen_pictures(config, samples, picture_side) | {"position_ids": positions}
+
+
+ON_HOST = ("image_grid_thw", "image_cu_seqlens", "image_cu_window_seqlens")  # read by the host
+
+
+def on_card(batch):
+    return {
+        name: tensor if name in ON_HOST else tensor.pin_memory().to("cuda", non_blocking=True)
+        for name, tensor in batch.items()
+    }
+
+
+def train_step(model, optimizer, batch):
+    for _ in range(MICRO_BATCHES):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(**on_card(batch), use_cache=False).loss
+        (loss / MICRO_BATCHES).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def tensor_bytes(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def quantization_scales(model):
+    """What bitsandbytes keeps beside its weights of 4 bits."""
+    for parameter in model.parameters():
+        if state := getattr(parameter, "quant_state", None):
+            yield from (state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code)
+
+
+def static_bytes(model, optimizer):
+    """Weights, gradients and optimizer states."""
+    trained = [parameter for parameter in model.parameters() if optimizer.state.get(parameter)]
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    on_card = [value for value in states if isinstance(value, torch.Tensor) and value.is_cuda]
+    weights = [*model.parameters(), *quantization_scales(model)]
+    return tensor_bytes(weights) + tensor_bytes(trained) + tensor_bytes(on_card)
+
+
+def leave_cudnn_out():
+    """It does not run on the virtual GPU."""
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def take_batches_as_unpacked():
+    """transformers looks at positions on the card to find samples that were packed; from the virtual card come zeros, which it
+    would take for packs, and then it would make masks that keep flash attention away."""
+    masking_utils.find_packed_sequence_indices = lambda _: None
+
+
+def measure(arguments):
+    leave_cudnn_out()
+    take_batches_as_unpacked()
+    config = AutoConfig.from_pretrained(arguments.config)
+    model = make_model(config, arguments.kind)
+    optimizer = make_optimizer(model, arguments.kind)
+    text = arguments.tokens - PICTURE_TOKENS
+    batches = [
+        make_batch(config, arguments.samples, PICTURE_TOKENS + int(share * text), arguments.picture_side)
+        for share in STEPS
+    ]
+    for batch in batches[:-1]:
+        train_step(model, optimizer, batch)
+    with StepCounter(arguments.counter) as cost:
+        train_step(model, optimizer, batches[-1])
+    allocated = torch.cuda.max_memory_allocated()
+    static = static_bytes(model, optimizer)
+    return {
+        "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
+        "allocated_peak_bytes": allocated,
+        "static_bytes": static,
+        "above_static_bytes": allocated - static,
+        "launches": cost.launches,
+        "launches_on_card": cost.launches_on_card,
+        "bytes_moved": int(cost.bytes_moved),
+        "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, required=True, help="folder with config.json")
+    parser.add_argument("--kind", choices=KINDS, required=True)
+    parser.add_argument("--samples", type=int, required=True, help="of a micro-batch")
+    parser.add_argument("--tokens", type=int, required=True, help="of a sample, its picture's among them")
+    parser.add_argument("--picture-side", type=int, default=672, help="pixels, where the model takes pictures of any size")
+    parser.add_argument("--counter", type=Path, required=True, help="libvlmtrain_step_cost.so")
+    print(json.dumps(measure(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()
