@@ -3,10 +3,11 @@
     python bench/beside_transformers.py --build build/release --torch DIR --packages DIR
     python bench/beside_transformers.py --build build/release --only vlmtrain --model llava-1.5-7b --kind lora
 
-A cell is a model, a kind of training and a shape, SAMPLESxTOKENS of a micro-batch; --model, --kind and --shape pick some, and
-may stand several times. --only runs one side: vlmtrain's needs the program alone and takes two seconds a cell. --json prints a
-line of JSON a cell and side as they come; else a Markdown table follows at the end. docs/benchmarks/beside-transformers.md says what is counted and how
-the folders are made. Only one process runs at a time, on one thread.
+A cell is a model, a kind of training and a shape, SAMPLESxTOKENS of a micro-batch; --model, --kind and --shape pick
+some, and may stand several times. --only runs one side: vlmtrain's needs the program alone and takes two seconds a cell.
+--json prints a line of JSON a cell and side as they come; else a Markdown table follows at the end.
+docs/benchmarks/beside-transformers.md says what is counted and how the folders are made. Only one process runs at a
+time, on one thread.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from published_peaks import STAND_INS
 HERE = Path(__file__).resolve().parent
 SIDES = ["transformers", "vlmtrain"]
 PICTURE_TOKENS = 576
-# A virtual card of this size, so that what does not fit an H100 still says what it takes.
+# Of this size where transformers runs, so that what does not fit an H100 still says what it takes, as a plan does.
 CARD = "h100"
 CARD_BYTES = 2**40
 
@@ -84,7 +85,7 @@ def run_vlmtrain(cell, folders):
             str(folders.build / "vlmtrain"), "plan", "--gpu", CARD, "--model", cell.model, *KINDS[cell.kind],
             "--micro-batch", str(cell.samples), "--global-batch", str(2 * cell.samples), "--recompute", "none",
             "--images", "1", "--image-size", str(model.picture_side), "--text-tokens", str(text),
-            "--answer-tokens", str(text - 1), "--json",
+            "--answer-tokens", str(text - 1), "--json", "memory.vision_tiles_per_pass=0", "memory.loss_chunk_rows=1024",
         ],
         {"VLMTRAIN_PAST_RUNS": "off"},
     )  # fmt: skip
@@ -158,7 +159,7 @@ def table(rows, sides):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, required=True, help="build folder: vlmtrain, vgpu/ and libvlmtrain_step_cost.so")
+    parser.add_argument("--build", type=Path, required=True, help="with vlmtrain, vgpu/ and libvlmtrain_step_cost.so")
     parser.add_argument("--counter", type=Path, help="that library, where it is elsewhere")
     parser.add_argument("--torch", type=Path, help="folder with PyTorch: scripts/setup.sh --print-libtorch")
     parser.add_argument("--packages", type=Path, help="folder with transformers and PEFT, if this Python has none")

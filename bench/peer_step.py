@@ -1,10 +1,10 @@
 """One cell of bench/beside_transformers.py on the side of transformers and PEFT: prints one JSON line.
 
-    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --counter build/release/libvlmtrain_step_cost.so
+    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --counter libvlmtrain_step_cost.so
 
-Runs in a process on the virtual GPU. The model has the sizes of DIR/config.json and no values. A few optimizer steps of two
-micro-batches are done as transformers' Trainer does them with bf16: autocast, SDPA, nothing recomputed, clipping, then fused
-AdamW or bitsandbytes' of 8 bits. The last step is counted.
+Runs in a process on the virtual GPU. The model has the sizes of DIR/config.json and no values. A few optimizer steps of
+two micro-batches are done as transformers' Trainer does them with bf16: autocast, SDPA, nothing recomputed, clipping,
+then fused AdamW or bitsandbytes' of 8 bits. The last step is counted.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class StepCounter:
 
     def __enter__(self):
         if not self.library.vlmtrain_step_cost_begin():
-            raise SystemExit("peer_step: this process is not on the virtual GPU; bench/beside_transformers.py starts it")
+            raise SystemExit("peer_step: not on the virtual GPU; bench/beside_transformers.py starts it there")
         return self.cost
 
     def __exit__(self, *_):
@@ -49,8 +49,8 @@ class StepCounter:
 
 
 class PatchProjection(nn.Module):
-    """A convolution whose stride is its kernel, as a matrix product: cuDNN does not run on the virtual GPU, and without it
-    PyTorch would convolve the patches one by one."""
+    """A convolution whose stride is its kernel, as a matrix product: cuDNN does not run on the virtual GPU, and without
+    it PyTorch would convolve the patches one by one."""
 
     def __init__(self, convolution):
         super().__init__()
@@ -203,8 +203,8 @@ def leave_cudnn_out():
 
 
 def take_batches_as_unpacked():
-    """transformers looks at positions on the card to find samples that were packed; from the virtual card come zeros, which it
-    would take for packs, and then it would make masks that keep flash attention away."""
+    """transformers looks at positions on the card to find samples that were packed; from the virtual card come zeros,
+    which it would take for packs, and then it would make masks that keep flash attention away."""
     masking_utils.find_packed_sequence_indices = lambda _: None
 
 
@@ -243,7 +243,7 @@ def main():
     parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--samples", type=int, required=True, help="of a micro-batch")
     parser.add_argument("--tokens", type=int, required=True, help="of a sample, its picture's among them")
-    parser.add_argument("--picture-side", type=int, default=672, help="pixels, where the model takes pictures of any size")
+    parser.add_argument("--picture-side", type=int, default=672, help="where the model takes pictures of any size")
     parser.add_argument("--counter", type=Path, required=True, help="libvlmtrain_step_cost.so")
     print(json.dumps(measure(parser.parse_args())))
 
