@@ -26,6 +26,8 @@ namespace {
 constexpr int64_t kSumAlignment = 128;
 /// Large enough for a network to be busy, small enough for the first ones to travel early.
 constexpr int64_t kBucketElements = int64_t{25} * 1024 * 1024 / 4;
+/// Parameters of a group of Linears are no further apart: weights, biases, and what adapters have, of three.
+constexpr size_t kFurthestOfGroup = 16;
 
 }  // namespace
 
@@ -92,15 +94,28 @@ int64_t GradientSums::aligned(int64_t elements) const {
 }
 
 void GradientSums::lay_out() {
+  std::vector<bool> is_placed(entries_.size(), false);
   for (size_t i = entries_.size(); i-- > 0;) {
-    Entry& entry = entries_[i];
-    if (entry.block != nullptr) continue;
-    const int64_t count = aligned(entry.parameter.numel());
+    if (is_placed[i] || entries_[i].block != nullptr) continue;
+    // Weights that lie end to end (nn::Linears) do so here as well, so that they still do where they are moved to such
+    // places (SharedWeights).
+    std::vector<size_t> together;
+    int64_t count = 0;
+    for (size_t other = i - std::min(i, kFurthestOfGroup); other <= i; ++other) {
+      if (is_placed[other] || entries_[other].block != nullptr) continue;
+      if (!entries_[other].parameter.is_alias_of(entries_[i].parameter)) continue;
+      together.push_back(other);
+      count += aligned(entries_[other].parameter.numel());
+    }
     if (buckets_.empty() || buckets_.back().elements + count > kBucketElements) buckets_.emplace_back();
-    entry.bucket = buckets_.size() - 1;
-    entry.place = buckets_.back().elements;
-    buckets_.back().elements += count;
-    buckets_.back().entries.push_back(i);
+    for (const size_t member : together) {
+      Entry& entry = entries_[member];
+      is_placed[member] = true;
+      entry.bucket = buckets_.size() - 1;
+      entry.place = buckets_.back().elements;
+      buckets_.back().elements += aligned(entry.parameter.numel());
+      buckets_.back().entries.push_back(member);
+    }
   }
   int64_t first = 0;
   for (auto& bucket : buckets_) {

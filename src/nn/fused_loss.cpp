@@ -1,12 +1,14 @@
 #include "vlmtrain/nn/fused_loss.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
-#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -29,15 +31,17 @@ bool divides_late(const at::Tensor& hidden) {
 /// A weight's gradient adds up over the rows of a chunk, which could pass fp16's largest number; exact, a power of two.
 constexpr double kRoomForSums = 64;
 
-/// What at::logsumexp computes, with the largest logits, which are there on the way. All [rows, 1].
-struct LogNormalizer {
-  at::Tensor largest;
-  at::Tensor value;
+/// log softmax of logits fp32 [rows, vocabulary], in their place: a row is read whole before it is written.
+void take_log_softmax(at::Tensor logits) {
+  at::_log_softmax_out(logits, logits, /*dim=*/1, /*half_to_float=*/false);
+}
 
-  explicit LogNormalizer(const at::Tensor& logits)
-      : largest(at::amax(logits, 1, /*keepdim=*/true)),
-        value((logits - largest).exp_().sum(1, /*keepdim=*/true).log_().add_(largest)) {}
-};
+/// scores · factors in the dtype of `hidden`; in place of the scores where that is theirs.
+at::Tensor product_as(const at::Tensor& hidden, const at::Tensor& scores, const at::Tensor& factors) {
+  if (hidden.scalar_type() == scores.scalar_type()) return scores.mul_(factors);
+  at::Tensor result = at::empty(scores.sizes(), scores.options().dtype(hidden.scalar_type()));
+  return at::mul_out(result, scores, factors);
+}
 
 /// The rows of a chunk in LossByTask.
 class ChunkByTask {
@@ -85,33 +89,24 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const int64_t rows = std::min(chunk_rows, hidden.size(0) - first);
       const at::Tensor chunk = hidden.narrow(0, first, rows);
       const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
-      at::Tensor logits = matmul_transposed(chunk, weight).to(at::kFloat);
+      const at::Tensor scores = matmul_transposed(chunk, weight).to(at::kFloat);
+      take_log_softmax(scores);
+      const at::Tensor cross_entropy = scores.gather(1, chunk_labels).neg_();
       std::optional<ChunkByTask> tasks;
-      at::Tensor log_normalizer;
-      if (by_task == nullptr) {
-        log_normalizer = at::logsumexp(logits, 1, /*keepdim=*/true);
-        loss += (log_normalizer - logits.gather(1, chunk_labels)).sum();
-      } else {
+      if (by_task != nullptr) {
         tasks.emplace(*by_task, first, rows);
-        const LogNormalizer normalizers(logits);
-        log_normalizer = normalizers.value;
-        const at::Tensor of_label = logits.gather(1, chunk_labels);
-        const at::Tensor cross_entropy = log_normalizer - of_label;
-        tasks->add(cross_entropy, of_label.eq(normalizers.largest).to(at::kFloat));
-        loss += tasks->weights().defined() ? cross_entropy.mul(tasks->weights()).sum() : cross_entropy.sum();
+        const at::Tensor least = at::amax(scores, 1, /*keepdim=*/true).neg_();
+        tasks->add(cross_entropy, cross_entropy.eq(least).to(at::kFloat));
       }
+      const bool is_weighted = tasks && tasks->weights().defined();
+      loss += is_weighted ? cross_entropy.mul(tasks->weights()).sum() : cross_entropy.sum();
       if (!hidden_gradient_wanted && !weight_gradient_wanted) continue;
 
-      // In place of the logits: (softmax − one-hot) · weight / divisor, the gradient of the loss with respect to
-      // them.
-      at::Tensor logits_gradient = logits.sub_(log_normalizer).exp_();
-      if (tasks && tasks->weights().defined()) {
-        const at::Tensor factors = tasks->weights() / divisor;
-        logits_gradient.mul_(factors).scatter_add_(1, chunk_labels, factors.neg());
-      } else {
-        logits_gradient.div_(divisor).scatter_add_(1, chunk_labels, at::full({rows, 1}, -1.0 / divisor, fp32));
-      }
-      logits_gradient = logits_gradient.to(hidden.scalar_type());
+      // (softmax − one-hot) · weight / divisor, the gradient of the loss with respect to the logits; in 16 bits it is
+      // rounded once.
+      scores.exp_().scatter_add_(1, chunk_labels, at::full({rows, 1}, -1.0, fp32));
+      const at::Tensor factors = is_weighted ? tasks->weights() / divisor : at::full({1, 1}, 1.0 / divisor, fp32);
+      const at::Tensor logits_gradient = product_as(hidden, scores, factors);
       if (hidden_gradient_wanted) {
         const at::Tensor chunk_gradient = hidden_gradient.narrow(0, first, rows);
         chunk_gradient.copy_(matmul_transposed(logits_gradient, weight.t()));

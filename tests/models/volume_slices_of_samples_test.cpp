@@ -96,11 +96,13 @@ TEST_F(SlicesOfSamples, AreInTheirOrderBesidePictures) {
   }
 }
 
-TEST_F(SlicesOfSamples, OfAScanAreOneImageForTheLimitAndAllOfThemHaveTokens) {
-  settings_.max_images_per_sample = 1;
-  const auto processor = this->processor();
+TEST_F(SlicesOfSamples, AreImagesForTheLimitAndAllOfThemHaveTokens) {
   const io::Record one = record("<image>Where?", {scan_with(9, 0)});
-  EXPECT_NO_THROW(processor->process(one, 0)) << "it has one scan";
+  settings_.max_images_per_sample = 4;
+  EXPECT_NO_THROW(processor()->process(one, 0));
+  settings_.max_images_per_sample = 3;
+  EXPECT_THAT(message_of([&] { processor()->process(one, 0); }),
+              HasSubstr("has 4 images, more than data.max_images_per_sample=3"));
   settings_.max_images_per_sample = std::nullopt;
   settings_.max_length = 100;
   settings_.on_too_long = data::LongSamplePolicy::kFail;

@@ -65,8 +65,9 @@ constexpr double kTooMuch = 0.1;
 const auto kIsTrue = testing::AllOf(testing::Gt(kTooLittle), testing::Lt(kTooMuch));
 
 TEST_P(HostRehearsalOfCase, TakesWhatAnEvaluationTakesOnTheCpu) {
-  // There are neither moments nor gradients here, and so buffers are a larger part.
-  const auto kIsNear = testing::AllOf(testing::Gt(-0.1), testing::Lt(0.3));
+  // There are neither moments nor gradients here, and so buffers are a larger part: oneDNN's, too, for weights that it
+  // takes side by side.
+  const auto kIsNear = testing::AllOf(testing::Gt(-0.2), testing::Lt(0.3));
   const CaseJob of_case(GetParam());
   for (const int64_t new_tokens : {0, 20}) {
     const EvaluatedBatch batch{.samples = of_case.samples, .layout = {}, .max_new_tokens = new_tokens};

@@ -251,7 +251,7 @@ TEST_P(QuantizedWeightsTest, TakeTheBytesThatTheyHold) {
       held.clear();
       for (const auto& [name, tensor] : parameter.quantized->state()) held.push_back(tensor);
     }
-    for (const auto& tensor : held) bytes += static_cast<int64_t>(tensor.storage().nbytes());
+    for (const auto& tensor : held) bytes += static_cast<int64_t>(tensor.nbytes());
     tensors += std::ssize(held);
   }
   const int64_t taken = most_of(*outcome.detail, Component::kWeights);

@@ -140,7 +140,7 @@ TEST(TwinNearItsLimitTest, ForeseesWhatARunWithMoreRoomTakes) {
   Twin run(model.job(), choices, card);  // does what it is told: nothing is too large for it
   int64_t cut_steps = 0;
   for (int64_t number = 1; number <= 100; ++number) {
-    TwinStep step = mixed_step(number, 100 * kMiB);
+    TwinStep step = mixed_step(number, 84 * kMiB);
     twin.announce(step);
     const auto foreseen = twin.foresight(number, kPatience);
     ASSERT_TRUE(foreseen && foreseen->fits) << number;
