@@ -69,26 +69,34 @@ class ActivationPrologue : public Prologue {
 
 class GatePrologue : public Prologue {
  public:
-  /// scratch: silu(gate).
+  /// scratch: what backward() returns, with silu(gate) in its first half.
   Made make(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
     const auto halves = inputs[0].chunk(2, -1);
-    at::Tensor opened = at::silu(halves[0]);
-    if (!for_backward) return {.value = opened.mul_(halves[1])};
-    return {.value = opened * halves[1], .scratch = opened};
+    if (!for_backward) return {.value = at::silu(halves[0]).mul_(halves[1])};
+    const at::Tensor scratch = opened(inputs[0]);
+    return {.value = scratch.chunk(2, -1)[0] * halves[1], .scratch = scratch};
   }
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
                                    const std::vector<bool>& wanted) const override {
     if (!wanted[0]) return {at::Tensor()};
     const auto halves = inputs[0].chunk(2, -1);
-    const at::Tensor opened = made.scratch.defined() ? made.scratch : at::silu(halves[0]);
-    at::Tensor result = at::empty_like(inputs[0]);
+    at::Tensor result = made.scratch.defined() ? made.scratch : opened(inputs[0]);
     auto of_halves = result.chunk(2, -1);
-    at::mul_out(of_halves[1], gradient, opened);
+    at::mul_out(of_halves[1], gradient, of_halves[0]);
     at::mul_out(of_halves[0], gradient, halves[1]);
     at::silu_backward_out(of_halves[0], of_halves[0], halves[0]);
     return {result};
+  }
+
+ private:
+  /// Of x's size, with silu(gate) in place of the gate.
+  static at::Tensor opened(const at::Tensor& x) {
+    at::Tensor result = at::empty_like(x);
+    at::Tensor of_gate = result.chunk(2, -1)[0];
+    at::silu_out(of_gate, x.chunk(2, -1)[0]);
+    return result;
   }
 };
 
