@@ -85,7 +85,7 @@ def run_vlmtrain(cell, folders):
             str(folders.build / "vlmtrain"), "plan", "--gpu", CARD, "--model", cell.model, *KINDS[cell.kind],
             "--micro-batch", str(cell.samples), "--global-batch", str(2 * cell.samples), "--recompute", "none",
             "--images", "1", "--image-size", str(model.picture_side), "--text-tokens", str(text),
-            "--answer-tokens", str(text - 1), "--json", "memory.vision_tiles_per_pass=0", "memory.loss_chunk_rows=1024",
+            "--answer-tokens", str(text - 1), "--json", "memory.vision_tiles_per_pass=0", "memory.loss_chunk_rows=512",
         ],
         {"VLMTRAIN_PAST_RUNS": "off"},
     )  # fmt: skip

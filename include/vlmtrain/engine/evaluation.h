@@ -7,13 +7,14 @@
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/engine/generate.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/fused_loss.h"
 
 namespace vlmtrain::engine {
 
 /// How a batch passes the model. None of it changes a number beyond rounding.
 struct EvaluationLayout {
-  int64_t vision_tiles_per_pass = 0;  ///< as StepLayout's, for the batch; 0: all
-  int64_t loss_chunk_rows = 1024;     ///< rows of logits that exist at a time
+  int64_t vision_tiles_per_pass = 0;             ///< as StepLayout's, for the batch; 0: all
+  int64_t loss_chunk_rows = nn::kLossChunkRows;  ///< rows of logits that exist at a time
 };
 
 /// That takes least memory.

@@ -5,6 +5,7 @@
 
 #include "vlmtrain/engine/cut.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/fused_loss.h"
 
 namespace vlmtrain::engine {
 
@@ -13,8 +14,8 @@ namespace vlmtrain::engine {
 struct StepLayout {
   Cut cut;
   models::RecomputeBlocks recompute;
-  int64_t vision_tiles_per_pass = 0;  ///< 0: all of a micro-batch
-  int64_t loss_chunk_rows = 1024;     ///< rows of logits that exist at a time
+  int64_t vision_tiles_per_pass = 0;             ///< 0: all of a micro-batch
+  int64_t loss_chunk_rows = nn::kLossChunkRows;  ///< rows of logits that exist at a time
   /// On CUDA: a micro-batch is copied to the device while the one before it computes, so that two are there.
   bool copies_ahead = true;
 

@@ -6,6 +6,10 @@
 
 namespace vlmtrain::nn {
 
+/// Rows of logits that exist at a time where nothing else is asked for: few beside what the blocks of a model keep,
+/// with a vocabulary of 152,000 too, and many enough for a product to be as fast as it gets.
+inline constexpr int64_t kLossChunkRows = 512;
+
 /// What linear_cross_entropy weighs and sums up by the task of each label. Sums are added to, so that those of several
 /// calls are those of all their labels. All tensors are on the device of the hidden states.
 struct LossByTask {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/data/shape.h"
+#include "vlmtrain/nn/fused_loss.h"
 
 namespace vlmtrain::planner {
 
@@ -52,7 +53,7 @@ struct CostTable {
   int64_t base_bytes = 0;
   std::array<int64_t, kTerms> bytes_per_1024 = {};  ///< of each term's units
   int64_t vision_tiles_per_pass = 0;                ///< as Choices'
-  int64_t loss_chunk_rows = 1024;                   ///< as Choices'
+  int64_t loss_chunk_rows = nn::kLossChunkRows;     ///< as Choices'
   int64_t limit_bytes = 0;                          ///< that a micro-batch of several samples may take
   int64_t most_samples = 0;                         ///< in a micro-batch; 0: any number
 

@@ -14,6 +14,7 @@
 #include "vlmtrain/engine/step_layout.h"
 #include "vlmtrain/memory/trace.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/fused_loss.h"
 #include "vlmtrain/planner/communication.h"
 #include "vlmtrain/planner/cost_table.h"
 #include "vlmtrain/planner/job.h"
@@ -25,7 +26,7 @@ struct Choices {
   int64_t micro_batch_size = 1;
   models::RecomputeBlocks recompute;
   int64_t vision_tiles_per_pass = 0;  ///< 0: all of a micro-batch
-  int64_t loss_chunk_rows = 1024;
+  int64_t loss_chunk_rows = nn::kLossChunkRows;
   bool expandable_segments = true;
   bool copies_ahead = true;  ///< engine::StepLayout's
   /// By which each step is cut for its own samples (planner/step_cut.h); nothing: into micro-batches of as many.
