@@ -9,14 +9,18 @@
 
 namespace vlmtrain::engine {
 
-/// The fp32 values of a chunk of blocks while AdamW moves them. One for all groups of tensors.
+/// What the chunks of all groups of tensors have in common.
 struct ChunkRoom {
-  /// Of at most `blocks` blocks, and never more than a chunk has.
-  ChunkRoom(OptimizerStates states, int64_t blocks, const at::TensorOptions& options);
+  /// For chunks of at most `blocks` blocks, and never more than a chunk has.
+  ChunkRoom(OptimizerStates kind, int64_t blocks, const at::TensorOptions& device);
 
-  MomentScratch scratch;
-  at::Tensor first_values;   ///< fp32 [blocks, 256]
-  at::Tensor second_values;  ///< the same
+  /// For all chunks of an update, one after another.
+  ChunkBuffers make_buffers() const { return {states, most_blocks, options}; }
+
+  OptimizerStates states;
+  int64_t most_blocks;  ///< of a chunk
+  at::TensorOptions options;
+  MomentsShared shared;
 };
 
 /// A part of a tensor: elements [first, first + count) of it, which lie from element `place` of its chunk on.
@@ -32,23 +36,24 @@ struct Chunk {
   int64_t first_block;
   int64_t blocks;
   std::vector<ChunkPiece> pieces;
+  ChunkBuffers buffers;  ///< of so many blocks; chunks of an update share their memory
+
+  /// Views of the buffers, [count], in which a piece lies between expand() and compress().
+  at::Tensor first_values(const ChunkPiece& piece) const;
+  at::Tensor second_values(const ChunkPiece& piece) const;
 };
 
 /// Both moments of several tensors, held in less than fp32. Only a chunk of them at a time exists in fp32.
 class CompressedStates {
  public:
-  /// Tensors of these sizes; all moments are zeros. `room` must outlive them.
-  CompressedStates(const std::vector<int64_t>& elements, OptimizerStates states, ChunkRoom& room,
-                   const at::TensorOptions& options);
+  /// Tensors of these sizes; all moments are zeros.
+  CompressedStates(const std::vector<int64_t>& elements, const ChunkRoom& room);
 
   static int64_t blocks_of(int64_t elements);
 
-  /// Chunks of all blocks of the tensors that are `wanted`, and of no others.
-  std::vector<Chunk> chunks(const std::vector<bool>& wanted) const;
-
-  /// Views of the room, [count], in which a chunk's piece lies between expand() and compress().
-  at::Tensor first_values(const ChunkPiece& piece) const;
-  at::Tensor second_values(const ChunkPiece& piece) const;
+  /// Chunks of all blocks of the tensors that are `wanted`, and of no others. None is larger than
+  /// the buffers, in which they lie.
+  std::vector<Chunk> chunks(const std::vector<bool>& wanted, const ChunkBuffers& buffers) const;
 
   void expand(const Chunk& chunk);
   void compress(const Chunk& chunk, const at::Tensor& skipped);
@@ -64,11 +69,11 @@ class CompressedStates {
     int64_t end_block() const { return first_block + blocks_of(elements); }
   };
 
-  void add_chunks(std::vector<Chunk>& chunks, size_t first_tensor, size_t end_tensor) const;
+  void add_chunks(std::vector<Chunk>& chunks, size_t first_tensor, size_t end_tensor,
+                  const ChunkBuffers& buffers) const;
 
-  ChunkRoom& room_;
   std::vector<Place> places_;
-  std::unique_ptr<Moments> first_, second_;
+  std::unique_ptr<Moments> moments_;
 };
 
 }  // namespace vlmtrain::engine

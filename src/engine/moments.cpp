@@ -1,126 +1,157 @@
 #include "engine/moments.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/bucketize.h>
+#include <ATen/ops/clamp_min.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <limits>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/codebook.h"
 
 namespace vlmtrain::engine {
 
 namespace {
 
+constexpr int64_t kCodes = 256;
+
 class Bf16Moments : public Moments {
  public:
-  Bf16Moments(int64_t blocks, MomentScratch& scratch, const at::TensorOptions& options)
-      : scratch_(scratch), held_(at::zeros({blocks, kBlockElements}, options.dtype(at::kBFloat16))) {}
+  Bf16Moments(int64_t blocks, const MomentsShared& shared, const at::TensorOptions& options)
+      : random_(shared.random), held_(at::zeros({kMoments, blocks, kBlockElements}, options.dtype(at::kBFloat16))) {}
 
-  void expand(int64_t first, const at::Tensor& values) const override {
-    values.copy_(held_.narrow(0, first, values.size(0)));
+  void expand(int64_t first, const ChunkBuffers& buffers) const override {
+    buffers.values.copy_(held_.narrow(1, first, buffers.blocks()));
   }
 
   /// Up with the probability of what is cut off: a random number below the cut carries over.
-  void compress(int64_t first, const at::Tensor& values, const at::Tensor& /*skipped*/) override {
+  void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& /*skipped*/) override {
     constexpr int64_t kCutOff = int64_t{1} << 16;
-    const int64_t blocks = values.size(0);
-    const at::Tensor random = scratch_.integers.narrow(0, 0, blocks).random_(0, kCutOff, scratch_.random);
-    values.view(at::kInt).add_(random);
+    buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kCutOff, random_));
     constexpr int64_t kUpperHalf = 1;  // little-endian
-    held_.narrow(0, first, blocks)
-        .copy_(values.view(at::kBFloat16).view({blocks, kBlockElements, 2}).select(2, kUpperHalf));
+    const at::Tensor halves = buffers.values.view(at::kBFloat16).view({kMoments, buffers.blocks(), kBlockElements, 2});
+    held_.narrow(1, first, buffers.blocks()).copy_(halves.select(3, kUpperHalf));
   }
 
-  std::vector<std::pair<std::string, at::Tensor>> state(int64_t first, int64_t blocks) const override {
-    return {{"", held_.narrow(0, first, blocks)}};
+  std::vector<std::pair<std::string, at::Tensor>> state(int64_t moment, int64_t first, int64_t blocks) const override {
+    return {{"", held_.select(0, moment).narrow(0, first, blocks)}};
   }
 
  private:
-  MomentScratch& scratch_;
-  at::Tensor held_;  // bf16 [blocks, 256]
+  at::Generator random_;
+  at::Tensor held_;  // bf16 [2, blocks, 256]
 };
 
+/// Both moments go through each operation together: the launches are half as many.
 class EightBitMoments : public Moments {
  public:
-  EightBitMoments(nn::Signs signs, int64_t blocks, MomentScratch& scratch, const at::TensorOptions& options)
-      : scratch_(scratch),
-        codebook_(nn::dynamic_codebook(signs)),
-        bounds_(nn::middles(codebook_).to(options.device())),
-        codes_(at::zeros({blocks, kBlockElements}, options.dtype(at::kByte))),
-        absmax_(at::zeros({blocks}, options.dtype(at::kFloat))) {
-    codebook_ = codebook_.to(options.device());
+  EightBitMoments(int64_t blocks, const MomentsShared& shared, const at::TensorOptions& options)
+      : shared_(shared),
+        codes_(at::zeros({kMoments, blocks, kBlockElements}, options.dtype(at::kByte))),
+        absmax_(at::zeros({kMoments, blocks, 1}, options.dtype(at::kFloat))) {}
+
+  /// Two codes are looked up at a time, as one number of 16 bits: ATen's indices have at least 32 bits, and these are
+  /// half as many.
+  void expand(int64_t first, const ChunkBuffers& buffers) const override {
+    const at::Tensor codes = codes_.narrow(1, first, buffers.blocks()).view(at::kUInt16);
+    const at::Tensor indices = buffers.integers.view(-1).narrow(0, 0, codes.numel()).view({kMoments, -1});
+    indices.view(codes.sizes()).copy_(codes);
+    for (int64_t moment = 0; moment < kMoments; ++moment) {
+      at::Tensor values = buffers.values.select(0, moment).view(-1).view(at::kLong);
+      at::index_select_out(values, shared_.pairs.select(0, moment), 0, indices.select(0, moment));
+    }
+    buffers.values.mul_(absmax_.narrow(1, first, buffers.blocks()));
   }
 
-  void expand(int64_t first, const at::Tensor& values) const override {
-    const int64_t blocks = values.size(0);
-    const at::Tensor indices = scratch_.integers.narrow(0, 0, blocks);
-    indices.copy_(codes_.narrow(0, first, blocks));
-    at::Tensor flat = values.view(-1);
-    at::index_select_out(flat, codebook_, 0, indices.view(-1));
-    values.mul_(absmax_.narrow(0, first, blocks).unsqueeze(1));
-  }
-
-  void compress(int64_t first, const at::Tensor& values, const at::Tensor& skipped) override {
+  void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) override {
     constexpr double kSmallest = 1e-38;  // of what is divided by: a block of zeros stays one
-    const int64_t blocks = values.size(0);
-    at::Tensor scales = scratch_.scales.narrow(0, 0, blocks);
-    at::Tensor factors = scratch_.factors.narrow(0, 0, blocks);
-    at::linalg_vector_norm_out(scales, values, std::numeric_limits<double>::infinity(), at::IntArrayRef{1});
-    factors.copy_(scales).clamp_min_(kSmallest);
-    at::reciprocal_out(factors, factors);
-    values.mul_(factors.unsqueeze(1));
-    at::Tensor indices = scratch_.integers.narrow(0, 0, blocks);
-    at::bucketize_out(indices, values, bounds_, /*out_int32=*/true);
-    const at::Tensor codes = scratch_.bytes.narrow(0, 0, blocks);
-    codes.copy_(indices);
+    constexpr double kLargestOfAll = std::numeric_limits<double>::infinity();
+    at::Tensor scales = buffers.scales, factors = buffers.factors, integers = buffers.integers.view({kMoments, -1});
+    at::linalg_vector_norm_out(scales, buffers.values, kLargestOfAll, at::IntArrayRef{2}, /*keepdim=*/true);
+    at::clamp_min_out(factors, scales, kSmallest).reciprocal_();
+    buffers.values.mul_(factors);
+    at::searchsorted_out(integers, shared_.bounds, buffers.values.view({kMoments, -1}), /*out_int32=*/true);
     // Values of the codes have codes of their own that may differ from them: the map lacks −1.
-    keep_or_take(codes_.narrow(0, first, blocks), codes, skipped);
-    keep_or_take(absmax_.narrow(0, first, blocks), scales, skipped);
+    keep_or_take(codes_.narrow(1, first, buffers.blocks()), low_bytes(buffers.integers), skipped);
+    keep_or_take(absmax_.narrow(1, first, buffers.blocks()), scales, skipped);
   }
 
-  std::vector<std::pair<std::string, at::Tensor>> state(int64_t first, int64_t blocks) const override {
-    return {{"", codes_.narrow(0, first, blocks)}, {"_absmax", absmax_.narrow(0, first, blocks)}};
+  std::vector<std::pair<std::string, at::Tensor>> state(int64_t moment, int64_t first, int64_t blocks) const override {
+    return {{"", codes_.select(0, moment).narrow(0, first, blocks)},
+            {"_absmax", absmax_.select(0, moment).narrow(0, first, blocks).squeeze(1)}};
   }
 
  private:
+  /// What integers below 256 have of value, without a copy.
+  static at::Tensor low_bytes(const at::Tensor& integers) {
+    constexpr int64_t kLowest = 0;  // little-endian
+    return integers.view(at::kByte).view({kMoments, -1, kBlockElements, sizeof(int32_t)}).select(3, kLowest);
+  }
+
   static void keep_or_take(at::Tensor held, const at::Tensor& updated, const at::Tensor& skipped) {
     at::where_out(held, skipped, held, updated);
   }
 
-  MomentScratch& scratch_;
-  at::Tensor codebook_;  // fp32 [256]
-  at::Tensor bounds_;    // fp32 [255]
-  at::Tensor codes_;     // uint8 [blocks, 256]
-  at::Tensor absmax_;    // fp32 [blocks]
+  MomentsShared shared_;
+  at::Tensor codes_;   // uint8 [2, blocks, 256]
+  at::Tensor absmax_;  // fp32 [2, blocks, 1]
 };
+
+/// The front of a dense tensor [2, all, …], in the shape that it has with fewer blocks.
+at::Tensor front(const at::Tensor& whole, int64_t blocks) {
+  if (!whole.defined()) return {};
+  const int64_t width = whole.size(2);
+  return whole.view(-1).narrow(0, 0, kMoments * blocks * width).view({kMoments, blocks, width});
+}
+
+/// int64 [65536]: the fp32 values of two codes, the one in the low bits first, as both lie in memory.
+at::Tensor pairs_of(const at::Tensor& codebook) {
+  const at::Tensor pairs = at::stack({codebook.repeat({kCodes}), codebook.repeat_interleave(kCodes)}, 1);
+  return pairs.view(-1).view(at::kLong);
+}
 
 }  // namespace
 
-MomentScratch::MomentScratch(OptimizerStates states, int64_t blocks, const at::TensorOptions& options)
-    : integers(at::empty({blocks, kBlockElements}, options.dtype(at::kInt))) {
-  if (states == OptimizerStates::k8Bit) {
-    bytes = at::empty({blocks, kBlockElements}, options.dtype(at::kByte));
-    scales = at::empty({blocks}, options.dtype(at::kFloat));
-    factors = at::empty({blocks}, options.dtype(at::kFloat));
-  } else {
-    const at::Device device = options.device().is_cuda() ? options.device() : at::kCPU;
-    random = at::globalContext().defaultGenerator(device).clone();
-  }
+ChunkBuffers::ChunkBuffers(OptimizerStates states, int64_t blocks, const at::TensorOptions& options)
+    : values(at::empty({kMoments, blocks, kBlockElements}, options.dtype(at::kFloat))),
+      integers(at::empty({kMoments, blocks, kBlockElements}, options.dtype(at::kInt))) {
+  if (states != OptimizerStates::k8Bit) return;
+  scales = at::empty({kMoments, blocks, 1}, options.dtype(at::kFloat));
+  factors = at::empty({kMoments, blocks, 1}, options.dtype(at::kFloat));
 }
 
-std::unique_ptr<Moments> make_moments(OptimizerStates states, nn::Signs signs, int64_t blocks, MomentScratch& scratch,
+ChunkBuffers ChunkBuffers::for_blocks(int64_t blocks) const {
+  ChunkBuffers fewer = *this;
+  for (at::Tensor* tensor : {&fewer.values, &fewer.integers, &fewer.scales, &fewer.factors}) {
+    *tensor = front(*tensor, blocks);
+  }
+  return fewer;
+}
+
+MomentsShared::MomentsShared(OptimizerStates states, const at::TensorOptions& options) {
+  if (states == OptimizerStates::kBf16) {
+    const at::Device device = options.device().is_cuda() ? options.device() : at::kCPU;
+    random = at::globalContext().defaultGenerator(device).clone();
+    return;
+  }
+  const at::Tensor first = nn::dynamic_codebook(nn::Signs::kBoth), second = nn::dynamic_codebook(nn::Signs::kPositive);
+  pairs = at::stack({pairs_of(first), pairs_of(second)}).to(options.device());
+  bounds = at::stack({nn::middles(first), nn::middles(second)}).to(options.device());
+}
+
+std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentsShared& shared,
                                       const at::TensorOptions& options) {
   switch (states) {
     case OptimizerStates::kBf16:
-      return std::make_unique<Bf16Moments>(blocks, scratch, options);
+      return std::make_unique<Bf16Moments>(blocks, shared, options);
     case OptimizerStates::k8Bit:
-      return std::make_unique<EightBitMoments>(signs, blocks, scratch, options);
+      return std::make_unique<EightBitMoments>(blocks, shared, options);
     case OptimizerStates::kFp32:
       break;
   }

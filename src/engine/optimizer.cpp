@@ -148,7 +148,7 @@ void AdamW::apply(const PreparedUpdate& update, const LearningRates& rates) {
   if (updates_.defined()) {
     auto& updates = *updates_.mutable_data_ptr<int64_t>();
     const auto place = static_cast<uint64_t>(updates), rank = static_cast<uint64_t>(sums_.shard().rank);
-    room_->scratch.random.set_current_seed(sums_.shard().is_all()
+    room_->shared.random.set_current_seed(sums_.shard().is_all()
                                                ? stream_seed(settings_.seed, "optimizer states", {place})
                                                : stream_seed(settings_.seed, "optimizer states", {place, rank}));
     ++updates;

@@ -28,17 +28,19 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
   }
   room_ = std::make_unique<ChunkRoom>(settings_.states, most_blocks, options);
   for (const auto& [key, members] : entries) {
-    auto states = std::make_unique<CompressedStates>(elements[compressed_.size()], settings_.states, *room_, options);
+    auto states = std::make_unique<CompressedStates>(elements[compressed_.size()], *room_);
     compressed_.push_back({key.first, key.second, members, std::move(states)});
   }
   if (settings_.states == OptimizerStates::kBf16) updates_ = at::zeros({}, at::kLong);
 }
 
 void AdamW::add_chunks(PreparedUpdate& update) const {
+  if (compressed_.empty()) return;
+  const ChunkBuffers buffers = room_->make_buffers();
   for (const auto& compressed : compressed_) {
     std::vector<bool> received;
     for (const size_t entry : compressed.entries) received.push_back(sums_.received(entry));
-    for (auto& chunk : compressed.states->chunks(received)) {
+    for (auto& chunk : compressed.states->chunks(received, buffers)) {
       PreparedUpdate::Group group{.component = compressed.component, .decays = compressed.decays};
       for (const auto& piece : chunk.pieces) {
         const size_t number = compressed.entries[piece.tensor];
@@ -48,8 +50,8 @@ void AdamW::add_chunks(PreparedUpdate& update) const {
         };
         group.masters.push_back(part(entry.master));
         group.gradients.push_back(part(gradient_of(number)));
-        group.first_moments.push_back(compressed.states->first_values(piece));
-        group.second_moments.push_back(compressed.states->second_values(piece));
+        group.first_moments.push_back(chunk.first_values(piece));
+        group.second_moments.push_back(chunk.second_values(piece));
         group.steps.push_back(entry.steps);
       }
       group.states = compressed.states.get();

@@ -40,16 +40,18 @@ class EightBitCodes : public testing::TestWithParam<std::string> {
 TEST_P(EightBitCodes, AreThoseOfBitsandbytes) {
   const at::Tensor values = expected("values");
   const int64_t blocks = values.size(0);
-  const auto signs = GetParam().find("squares") == std::string::npos ? nn::Signs::kBoth : nn::Signs::kPositive;
-  MomentScratch scratch(OptimizerStates::k8Bit, blocks + 1, kOptions);
-  const auto moments = make_moments(OptimizerStates::k8Bit, signs, blocks + 1, scratch, kOptions);
-  moments->compress(1, values.clone(), skipped(false));
-  const auto held = moments->state(1, blocks);
+  const int64_t moment = GetParam().find("squares") == std::string::npos ? 0 : 1;
+  const MomentsShared shared(OptimizerStates::k8Bit, kOptions);
+  const auto moments = make_moments(OptimizerStates::k8Bit, blocks + 1, shared, kOptions);
+  const ChunkBuffers buffers = ChunkBuffers(OptimizerStates::k8Bit, blocks + 1, kOptions).for_blocks(blocks);
+  buffers.values.fill_(7.0).select(0, moment).copy_(values);
+  moments->compress(1, buffers, skipped(false));
+  const auto held = moments->state(moment, 1, blocks);
   EXPECT_TRUE(at::equal(held[0].second, expected("codes")));
   EXPECT_TRUE(at::equal(held[1].second, expected("absmax")));
-  at::Tensor expanded = at::full({blocks, kBlockElements}, 7.0);
-  moments->expand(1, expanded);
-  EXPECT_TRUE(at::equal(expanded, expected("expanded")));
+  buffers.values.fill_(7.0);
+  moments->expand(1, buffers);
+  EXPECT_TRUE(at::equal(buffers.values.select(0, moment), expected("expanded")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, EightBitCodes,
@@ -138,12 +140,12 @@ TEST(OptimizerStates, OfAnotherKindAreRefused) {
 /// Where in chunks of few blocks the elements of several tensors come to lie.
 TEST(Chunks, CoverTheWantedTensorsOnce) {
   const std::vector<int64_t> elements{700, 256, 1, 2000, 300};
-  ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kOptions);
-  const CompressedStates states(elements, OptimizerStates::kBf16, room, kOptions);
+  const ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kOptions);
+  const CompressedStates states(elements, room);
   const std::vector<bool> wanted{true, true, false, true, true};
   std::vector<std::vector<int>> covered;
   for (const int64_t count : elements) covered.emplace_back(count, 0);
-  for (const auto& chunk : states.chunks(wanted)) {
+  for (const auto& chunk : states.chunks(wanted, room.make_buffers())) {
     EXPECT_LE(chunk.blocks, kRoomBlocks);
     int64_t end = 0;
     for (const auto& piece : chunk.pieces) {
@@ -162,26 +164,26 @@ TEST(Chunks, CoverTheWantedTensorsOnce) {
 /// Every element its own number, which bf16 holds exactly: what a chunk gives back is where it was put.
 TEST(Chunks, KeepElementsApart) {
   const std::vector<int64_t> elements{200, 5, 1000, 256};
-  ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kOptions);
-  CompressedStates states(elements, OptimizerStates::kBf16, room, kOptions);
+  const ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kOptions);
+  CompressedStates states(elements, room);
   const auto number = [](const ChunkPiece& piece) {
     return (at::arange(piece.first, piece.first + piece.count, at::kFloat) + 7 * static_cast<double>(piece.tensor))
         .remainder(256);
   };
   const std::vector<bool> all(elements.size(), true);
-  for (const auto& chunk : states.chunks(all)) {
+  for (const auto& chunk : states.chunks(all, room.make_buffers())) {
     states.expand(chunk);
     for (const auto& piece : chunk.pieces) {
-      states.first_values(piece).copy_(number(piece));
-      states.second_values(piece).copy_(number(piece) + 0.5);
+      chunk.first_values(piece).copy_(number(piece));
+      chunk.second_values(piece).copy_(number(piece) + 0.5);
     }
     states.compress(chunk, skipped(false));
   }
-  for (const auto& chunk : states.chunks({false, false, true, true})) {
+  for (const auto& chunk : states.chunks({false, false, true, true}, room.make_buffers())) {
     states.expand(chunk);
     for (const auto& piece : chunk.pieces) {
-      EXPECT_TRUE(at::equal(states.first_values(piece), number(piece)));
-      EXPECT_LE((states.second_values(piece) - number(piece) - 0.5).abs().max().item<double>(), 0.5);
+      EXPECT_TRUE(at::equal(chunk.first_values(piece), number(piece)));
+      EXPECT_LE((chunk.second_values(piece) - number(piece) - 0.5).abs().max().item<double>(), 0.5);
     }
   }
 }
@@ -189,12 +191,14 @@ TEST(Chunks, KeepElementsApart) {
 TEST(Bf16States, AreRoundedUpAsOftenAsTheyAreCutOff) {
   constexpr int64_t kBlocks = 64;
   for (const double sign : {1.0, -1.0}) {
-    MomentScratch scratch(OptimizerStates::kBf16, kBlocks, kOptions);
-    const auto moments = make_moments(OptimizerStates::kBf16, nn::Signs::kBoth, kBlocks, scratch, kOptions);
+    const MomentsShared shared(OptimizerStates::kBf16, kOptions);
+    const auto moments = make_moments(OptimizerStates::kBf16, kBlocks, shared, kOptions);
+    const ChunkBuffers buffers(OptimizerStates::kBf16, kBlocks, kOptions);
     constexpr double kLower = 1.0, kUpper = 1.0078125, kShare = 0.25;
     const double value = sign * (kLower + kShare * (kUpper - kLower));
-    moments->compress(0, at::full({kBlocks, kBlockElements}, value, at::kFloat), skipped(false));
-    const at::Tensor held = moments->state(0, kBlocks)[0].second.to(at::kDouble) * sign;
+    buffers.values.fill_(value);
+    moments->compress(0, buffers, skipped(false));
+    const at::Tensor held = moments->state(0, 0, kBlocks)[0].second.to(at::kDouble) * sign;
     EXPECT_EQ(((held == kLower) | (held == kUpper)).sum().item<int64_t>(), held.numel());
     // The deviation of the mean of 16,384 such draws is 0.0034.
     EXPECT_NEAR((held == kUpper).to(at::kDouble).mean().item<double>(), kShare, 0.015);

@@ -158,10 +158,13 @@ int64_t bytes_of_moments(const nn::Parameter& parameter, engine::OptimizerStates
   return 2 * elements * 4;
 }
 
-/// Two moments in fp32 and integers, of four million elements; with 8 bits their codes and two numbers a block, too.
+/// Of each moment values in fp32 and integers, of 16.8 million elements; with 8 bits two numbers a block, and a table
+/// of all pairs of codes.
 int64_t room_of_chunks(engine::OptimizerStates states) {
-  constexpr int64_t kElements = int64_t{4} << 20;
-  return states == engine::OptimizerStates::kBf16 ? kElements * 12 : kElements * 13 + kElements / 256 * 8;
+  constexpr int64_t kElements = int64_t{16} << 20;
+  const int64_t buffers = 2 * kElements * (4 + 4);
+  if (states == engine::OptimizerStates::kBf16) return buffers;
+  return buffers + 2 * kElements / 256 * (4 + 4) + 2 * 65536 * 8;
 }
 
 /// What weights, gradients and optimizer take is known without any rehearsal.
