@@ -20,14 +20,16 @@ namespace {
 constexpr int64_t kBlock = 64;         // values that share an absmax
 constexpr int64_t kNestedBlock = 256;  // absmax that share a nested one
 constexpr int64_t kSuperBlock = kBlock * kNestedBlock;
-/// Values that are treated at a time, 8.4 million: what they take meanwhile is little, and the launches are few.
+/// Values that are quantised at a time.
 constexpr int64_t kPiece = 512 * kSuperBlock;
+/// Blocks of blocks that are dequantised at a time, 21 million values, which take 5 bytes each on the way.
+constexpr int64_t kMostSuperBlocks = 1280;
 
 int64_t divided_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// The entries of a table at the indices uint8 [n].
+/// The entries of a table [n] at indices of 8 or 16 bits; ATen's have at least 32.
 at::Tensor looked_up(const at::Tensor& table, const at::Tensor& indices) {
   return at::index_select(table, 0, indices.to(at::kInt));
 }
@@ -42,8 +44,10 @@ at::Tensor packed_pairs(const at::Tensor& indices) {
 
 Nf4Tables make_nf4_tables(at::Device device) {
   const at::Tensor values = nf4_codebook();
-  const at::Tensor first = values.repeat_interleave(16);
-  return {at::stack({first, values.repeat({16})}, 1).to(device), dynamic_codebook().to(device)};
+  const at::Tensor of_bytes = at::stack({values.repeat_interleave(16), values.repeat({16})}, 1);
+  constexpr int64_t kBytes = 256;
+  const at::Tensor of_pairs = at::cat({of_bytes.repeat({kBytes, 1}), of_bytes.repeat_interleave(kBytes, 0)}, 1);
+  return {of_pairs.view(-1).view(at::kComplexDouble).to(device), dynamic_codebook().to(device)};
 }
 
 Nf4Weight::Nf4Weight(at::IntArrayRef sizes, const at::TensorOptions& options, Nf4Tables tables)
@@ -88,11 +92,15 @@ at::Tensor Nf4Weight::dequantize() const {
   const at::Tensor absmax = dequantized_absmax();
   const int64_t all = 2 * packed_.size(0);
   const at::Tensor result = at::empty({all}, packed_.options().dtype(dtype_));
-  for (int64_t first = 0; first < all; first += kPiece) {
-    const int64_t count = std::min(kPiece, all - first);
-    const at::Tensor values = looked_up(tables_.pairs, packed_.narrow(0, first / 2, count / 2));
+  const int64_t super_blocks = all / kSuperBlock;
+  const int64_t pieces = divided_up(super_blocks, kMostSuperBlocks);
+  const int64_t most = divided_up(super_blocks, pieces) * kSuperBlock;
+  for (int64_t first = 0; first < all; first += most) {
+    const int64_t count = std::min(most, all - first);
+    const at::Tensor pairs = packed_.narrow(0, first / 2, count / 2).view(at::kUInt16);
+    const at::Tensor values = looked_up(tables_.pairs, pairs).view(at::kFloat).view({-1, kBlock});
     at::Tensor piece = result.narrow(0, first, count).view({-1, kBlock});
-    at::mul_out(piece, values.view({-1, kBlock}), absmax.narrow(0, first / kBlock, count / kBlock));
+    at::mul_out(piece, values, absmax.narrow(0, first / kBlock, count / kBlock));
   }
   return result.narrow(0, 0, elements_).view(sizes());
 }

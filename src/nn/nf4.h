@@ -6,7 +6,10 @@ namespace vlmtrain::nn {
 
 /// What the NF4 weights of a model share.
 struct Nf4Tables {
-  at::Tensor pairs;        ///< fp32 [256, 2]: the two values of a byte
+  /// [65536]: the four fp32 values of two bytes, the one in the low bits first, as they lie in memory. As numbers of
+  /// 128 bits, since ATen's kernels for indices of one dimension move an entry at once, and those for rows a row a
+  /// block.
+  at::Tensor pairs;
   at::Tensor dynamic_map;  ///< fp32 [256]: the values of a block's quantised absmax
 };
 
