@@ -17,8 +17,8 @@ namespace {
 constexpr double kLargest = 127;
 /// 1 / 127 with the digits that bitsandbytes multiplies by (functional.py, int8_vectorwise_dequant).
 constexpr double kStep = 7.874015718698502e-3;
-/// Values that are treated at a time, in whole rows.
-constexpr int64_t kPiece = 8'388'608;
+/// Values that are treated at a time, in whole rows: half of a weight of a 7B model's MLP.
+constexpr int64_t kPiece = 22'544'384;
 
 /// The rows of a matrix piece by piece: the first, and how many.
 std::vector<std::pair<int64_t, int64_t>> pieces_of(at::IntArrayRef sizes) {

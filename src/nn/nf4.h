@@ -4,13 +4,11 @@
 
 namespace vlmtrain::nn {
 
-/// What the NF4 weights of a model share.
+/// What the NF4 weights of a model share: what two neighbouring bytes stand for, the one in the low bits first, as both
+/// lie in memory. The values of an entry lie in one number, since ATen looks up numbers much faster than rows.
 struct Nf4Tables {
-  /// [65536]: the four fp32 values of two bytes, the one in the low bits first, as they lie in memory. As numbers of
-  /// 128 bits, since ATen's kernels for indices of one dimension move an entry at once, and those for rows a row a
-  /// block.
-  at::Tensor pairs;
-  at::Tensor dynamic_map;  ///< fp32 [256]: the values of a block's quantised absmax
+  at::Tensor values;  ///< complex128 [65536]: four values, fp32
+  at::Tensor absmax;  ///< int64 [65536]: two values of a block's quantised absmax, fp32
 };
 
 Nf4Tables make_nf4_tables(at::Device device);
@@ -27,15 +25,17 @@ class Nf4Weight : public QuantizedWeight {
   std::vector<at::Tensor> tensors() const override;
 
  private:
-  /// fp32, one for a block.
-  at::Tensor dequantized_absmax() const;
+  at::Tensor quantized_absmax() const;
+  at::Tensor packed() const;
+  /// fp32 [blocks, 1] of these pairs of quantised absmax, which are those of all blocks.
+  at::Tensor absmax_of(const at::Tensor& pairs) const;
 
   at::ScalarType dtype_;
   Nf4Tables tables_;
   int64_t elements_;
   int64_t blocks_;
-  at::Tensor packed_;         // uint8
-  at::Tensor absmax_;         // uint8
+  int64_t super_blocks_;
+  at::Tensor bytes_;          // uint8: the quantised absmax, then the packed values
   at::Tensor nested_absmax_;  // fp32
   at::Tensor nested_offset_;  // fp32 [1]
 };

@@ -23,8 +23,8 @@ Quantizer::Quantizer(Quantization quantization, const at::TensorOptions& options
     : quantization_(quantization), options_(options) {
   if (quantization_ != Quantization::kNf4) return;
   const Nf4Tables tables = make_nf4_tables(options.device());
-  nf4_pairs_ = tables.pairs;
-  dynamic_map_ = tables.dynamic_map;
+  nf4_pairs_ = tables.values;
+  dynamic_map_ = tables.absmax;
 }
 
 std::shared_ptr<QuantizedWeight> Quantizer::make(at::IntArrayRef sizes) const {
