@@ -10,6 +10,14 @@
 
 namespace vlmtrain::engine {
 
+namespace {
+
+/// Of one group of tensors. ATen's kernels count bytes in 32 bits: where both moments of a chunk lie further apart in
+/// what holds them, each operation on the two is launched twice.
+constexpr int64_t kMostGroupBlocks = (int64_t{1} << 30) / kBlockElements;
+
+}  // namespace
+
 void AdamW::make_compressed_groups(const at::TensorOptions& options) {
   std::map<std::pair<nn::Component, bool>, std::vector<size_t>> entries;
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -18,18 +26,23 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
   int64_t most_blocks = 0;
   std::vector<std::vector<int64_t>> elements;
   for (const auto& [key, members] : entries) {
-    int64_t blocks = 0;
-    auto& sizes = elements.emplace_back();
+    int64_t blocks = kMostGroupBlocks + 1;  // of the group so far; the first tensor begins one
     for (const size_t entry : members) {
-      sizes.push_back(entries_[entry].master.numel());
-      blocks += CompressedStates::blocks_of(sizes.back());
+      const int64_t size = entries_[entry].master.numel();
+      blocks += CompressedStates::blocks_of(size);
+      if (blocks > kMostGroupBlocks) {
+        blocks = CompressedStates::blocks_of(size);
+        compressed_.push_back({key.first, key.second, {}, nullptr});
+        elements.emplace_back();
+      }
+      compressed_.back().entries.push_back(entry);
+      elements.back().push_back(size);
+      most_blocks = std::max(most_blocks, blocks);
     }
-    most_blocks = std::max(most_blocks, blocks);
   }
   room_ = std::make_unique<ChunkRoom>(settings_.states, most_blocks, options);
-  for (const auto& [key, members] : entries) {
-    auto states = std::make_unique<CompressedStates>(elements[compressed_.size()], *room_);
-    compressed_.push_back({key.first, key.second, members, std::move(states)});
+  for (size_t i = 0; i < compressed_.size(); ++i) {
+    compressed_[i].states = std::make_unique<CompressedStates>(elements[i], *room_);
   }
   if (settings_.states == OptimizerStates::kBf16) updates_ = at::zeros({}, at::kLong);
 }
