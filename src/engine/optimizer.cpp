@@ -149,8 +149,8 @@ void AdamW::apply(const PreparedUpdate& update, const LearningRates& rates) {
     auto& updates = *updates_.mutable_data_ptr<int64_t>();
     const auto place = static_cast<uint64_t>(updates), rank = static_cast<uint64_t>(sums_.shard().rank);
     room_->shared.random.set_current_seed(sums_.shard().is_all()
-                                               ? stream_seed(settings_.seed, "optimizer states", {place})
-                                               : stream_seed(settings_.seed, "optimizer states", {place, rank}));
+                                              ? stream_seed(settings_.seed, "optimizer states", {place})
+                                              : stream_seed(settings_.seed, "optimizer states", {place, rank}));
     ++updates;
   }
   if (!update.steps.empty()) at::_foreach_add_(update.steps, update.increments);

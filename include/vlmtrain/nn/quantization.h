@@ -35,7 +35,7 @@ class QuantizedWeight {
   virtual void quantize(const at::Tensor& weight) = 0;
 
   /// The values in the dtype of the model, [out, in]: a new tensor, which only the caller holds. Computed in fp32 and
-  /// rounded once, piece by piece: beside the result it needs some 50 MB at most.
+  /// rounded once, piece by piece: beside the result it needs some 120 MB at most.
   virtual at::Tensor dequantize() const = 0;
 
   /// What is held, by the names of bitsandbytes:
