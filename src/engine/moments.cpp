@@ -1,11 +1,11 @@
 #include "engine/moments.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/bucketize.h>
 #include <ATen/ops/clamp_min.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -72,11 +72,16 @@ class EightBitMoments : public Moments {
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) override {
     constexpr double kSmallest = 1e-38;  // of what is divided by: a block of zeros stays one
     constexpr double kLargestOfAll = std::numeric_limits<double>::infinity();
-    at::Tensor scales = buffers.scales, factors = buffers.factors, integers = buffers.integers.view({kMoments, -1});
+    at::Tensor scales = buffers.scales, factors = buffers.factors;
     at::linalg_vector_norm_out(scales, buffers.values, kLargestOfAll, at::IntArrayRef{2}, /*keepdim=*/true);
     at::clamp_min_out(factors, scales, kSmallest).reciprocal_();
     buffers.values.mul_(factors);
-    at::searchsorted_out(integers, shared_.bounds, buffers.values.view({kMoments, -1}), /*out_int32=*/true);
+    // One by one, since at::searchsorted, which takes bounds of several rows, does not run on the meta device.
+    for (int64_t moment = 0; moment < kMoments; ++moment) {
+      at::Tensor integers = buffers.integers.select(0, moment);
+      at::bucketize_out(integers, buffers.values.select(0, moment), shared_.bounds.select(0, moment),
+                        /*out_int32=*/true);
+    }
     // Values of the codes have codes of their own that may differ from them: the map lacks −1.
     keep_or_take(codes_.narrow(1, first, buffers.blocks()), low_bytes(buffers.integers), skipped);
     keep_or_take(absmax_.narrow(1, first, buffers.blocks()), scales, skipped);
