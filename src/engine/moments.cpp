@@ -48,7 +48,7 @@ class Bf16Moments : public Moments {
   at::Tensor held_;  // bf16 [2, blocks, 256]
 };
 
-/// Both moments go through each operation together: the launches are half as many.
+/// Both moments go through most operations together, which takes fewer launches.
 class EightBitMoments : public Moments {
  public:
   EightBitMoments(int64_t blocks, const MomentsShared& shared, const at::TensorOptions& options)
