@@ -73,6 +73,7 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
 
 std::vector<ParameterScope> places_of(const ParameterScope& scope, const std::vector<const char*>& names) {
   std::vector<ParameterScope> places;
+  places.reserve(names.size());
   for (const char* name : names) places.push_back(scope / name);
   return places;
 }
@@ -94,12 +95,14 @@ Linears::Linears(const std::vector<ParameterScope>& places, int64_t in_features,
                  const std::vector<int64_t>& out_features, bool bias, double initial_gain) {
   const at::TensorOptions& options = places.front().store().options();
   std::vector<const LoraSettings*> settings;
+  settings.reserve(places.size());
   for (const ParameterScope& place : places) settings.push_back(place.linear_here());
   const bool any_quantized = std::ranges::any_of(places, &ParameterScope::quantizes_linear_weight);
   std::vector<at::Tensor> weights(places.size()), biases(places.size());
   if (!any_quantized) weights = end_to_end(out_features, {in_features}, options);
   if (bias) biases = end_to_end(out_features, {}, options);
   std::vector<int64_t> ranks;
+  ranks.reserve(settings.size());
   for (const LoraSettings* own : settings) ranks.push_back(own != nullptr ? own->rank : 0);
   const auto places_of_a = end_to_end(ranks, {in_features}, options);
 

@@ -81,13 +81,13 @@ void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, doub
 }
 
 /// y + a · b, in place.
-void add_product(at::Tensor y, const at::Tensor& a, const at::Tensor& b) {
+void add_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
   y.addmm_(a, b);
 }
 
 at::Tensor product_part_by_part(const LinearGroup& group, const at::Tensor& x) {
   if (group.parts.size() == 1) return matmul_transposed(x, group.parts.front().weight.values());
-  const at::Tensor y = at::empty({x.size(0), group.columns()}, x.options());
+  at::Tensor y = at::empty({x.size(0), group.columns()}, x.options());
   for (const Part& part : group.parts) product_into(part.of(y), x, part.weight.values());
   return y;
 }
@@ -115,6 +115,7 @@ at::Tensor product(const LinearGroup& group, const at::Tensor& x, const at::Tens
 /// A's of adapters, [sum of ranks, in], where they lie end to end.
 at::Tensor stacked_a(const std::vector<const LoraAdapter*>& adapters) {
   std::vector<at::Tensor> all;
+  all.reserve(adapters.size());
   for (const LoraAdapter* adapter : adapters) all.push_back(adapter->a());
   return stacked(all);
 }
@@ -323,7 +324,7 @@ struct Apply : torch::autograd::Function<Apply> {
     Prologue::Made made = call.prologue ? call.prologue->make(kept.inputs, /*for_backward=*/false)
                                         : Prologue::Made{.value = kept.inputs.front()};
     kept.statistics = std::move(made.statistics);
-    const at::Tensor y = product(*call.group, made.value, call.has_residual ? tensors[call.inputs] : at::Tensor());
+    at::Tensor y = product(*call.group, made.value, call.has_residual ? tensors[call.inputs] : at::Tensor());
     add_adapters(*call.group, call.drops, made.value, y, kept);
     kept.save(context);
     context->saved_data["call"] = c10::IValue::make_capsule(held);

@@ -43,7 +43,7 @@ at::Tensor ParameterStore::add(std::string name, Component component, at::IntArr
   const bool is_trainable = nn::is_trainable(component);
   const bool is_saved = is_trainable && !is_adapter && settings_.lora && settings_.lora->saves(name);
   const bool is_trained = is_trainable && (is_adapter || is_saved || !settings_.lora);
-  const at::Tensor tensor = place.defined() ? place : at::empty(sizes, settings_.options);
+  at::Tensor tensor = place.defined() ? place : at::empty(sizes, settings_.options);
   tensor.set_requires_grad(is_trained);
   parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
   return tensor;

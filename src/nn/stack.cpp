@@ -32,7 +32,7 @@ std::vector<at::Tensor> end_to_end(const std::vector<int64_t>& rows, at::IntArra
 
 at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_gradients;
-  const at::Tensor first = tensors.front().detach();
+  at::Tensor first = tensors.front().detach();
   if (tensors.size() == 1) return first;
   int64_t elements = 0;
   int64_t rows = 0;

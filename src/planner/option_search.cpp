@@ -20,6 +20,8 @@ constexpr double kClearlyTooLarge = 1.1;
 constexpr double kLikelyTooLarge = 1.3;
 /// Micro-batch sizes among the alternatives that do not fit however much is recomputed.
 constexpr int64_t kTooLargeShown = 2;
+/// Passes of the tower that are rehearsed for the sake of the allocator's segments alone.
+constexpr int64_t kFewPictures = 16;
 
 }  // namespace
 
@@ -72,8 +74,10 @@ Option OptionSearch::least() {
     // A tower's last block goes from its forward into its backward pass: kept, it may take less than its input and
     // itself.
     if (fixed_.recompute.is_auto()) rehearse_with_last_block_kept(choices, most);
-    // Other passes of the tower, which many tiles make slow to rehearse, change nothing where it does not take most.
-    if (most != memory::Component::kVision) break;
+    // Where the tower does not take most, other passes of it change only how the allocator's segments are filled, and
+    // many tiles make them slow to rehearse.
+    const data::SampleShape& worst = rehearsed_.worst().shapes.front();
+    if (most != memory::Component::kVision && worst.images + worst.video_frames > kFewPictures) break;
   }
   for (const Option* known : rehearsed_.all()) {
     if (!is_allowed(known->choices)) continue;

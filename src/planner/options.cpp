@@ -59,7 +59,7 @@ void declare(OptionTable& table, MemoryOptions& options) {
             "nothing else fits.",
             std::optional{unless_auto(at_least<int64_t>(0))});
   table.add("memory.loss_chunk_rows", options.loss_chunk_rows,
-            "Most label positions whose logits exist at a time. `auto`: 1024, or fewer where nothing else fits.",
+            "Most label positions whose logits exist at a time. `auto`: 512, or fewer where nothing else fits.",
             std::optional{unless_auto(at_least<int64_t>(1))});
   table.add("memory.expandable_segments", options.expandable_segments,
             "Device memory is reserved in segments that grow, so that batches of changing size do not fragment it. "

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -169,13 +170,13 @@ TEST(LinearsMemory, WeightsOfAGroupLieEndToEnd) {
                                          LoraSettings{.rank = 2, .target_modules = {"q_proj", "k_proj", "v_proj"}}});
   const Linears linears(ParameterScope(store, Component::kLanguageModel, "at"), {"q_proj", "k_proj", "v_proj"},
                         kGroupIn, kGroupOut, /*bias=*/true);
+  const auto begin_of = [&](const std::string& name) {
+    const auto found = std::ranges::find(store.all(), "at." + name, &Parameter::name);
+    return found->tensor.data_ptr<float>();
+  };
   const auto follows = [&](const std::string& first, const std::string& second) {
-    const at::Tensor *before = nullptr, *after = nullptr;
-    for (const auto& parameter : store.all()) {
-      if (parameter.name == "at." + first) before = &parameter.tensor;
-      if (parameter.name == "at." + second) after = &parameter.tensor;
-    }
-    return before->data_ptr<float>() + before->numel() == after->data_ptr<float>();
+    const auto found = std::ranges::find(store.all(), "at." + first, &Parameter::name);
+    return begin_of(first) + found->tensor.numel() == begin_of(second);
   };
   for (const std::string tensor : {".weight", ".bias", ".lora_A.weight"}) {
     EXPECT_TRUE(follows("q_proj" + tensor, "k_proj" + tensor)) << tensor;

@@ -129,7 +129,7 @@ LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& confi
       norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
 
 at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
-  const at::Tensor embedded = at::embedding(embedding_, batch.token_ids);
+  at::Tensor embedded = at::embedding(embedding_, batch.token_ids);
   if (!image_features.defined()) return embedded;
   VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
                  image_features.size(0), batch.image_positions.numel());

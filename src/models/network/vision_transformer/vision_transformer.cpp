@@ -40,10 +40,11 @@ void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig
   scope.parameter("probe", {1, 1, hidden}, {.mean = 0, .deviation = 1});
   (scope / "attention").parameter("in_proj_weight", {3 * hidden, hidden}, matrix);
   (scope / "attention").parameter("in_proj_bias", {3 * hidden}, InitialValues::zeros());
-  nn::Linear(scope / "attention" / "out_proj", hidden, hidden, true);
-  nn::LayerNorm(scope / "layernorm", hidden, config.layer_norm_eps);
-  nn::Linear(scope / "mlp" / "fc1", hidden, config.intermediate_size, true);
-  nn::Linear(scope / "mlp" / "fc2", config.intermediate_size, hidden, true);
+  // Their parameters stay in the store.
+  const nn::Linear out(scope / "attention" / "out_proj", hidden, hidden, true);
+  const nn::LayerNorm norm(scope / "layernorm", hidden, config.layer_norm_eps);
+  const nn::Linear fc1(scope / "mlp" / "fc1", hidden, config.intermediate_size, true);
+  const nn::Linear fc2(scope / "mlp" / "fc2", config.intermediate_size, hidden, true);
 }
 
 nn::Linears query_key_value(const ParameterScope& scope, const VisionTransformerConfig& config) {
