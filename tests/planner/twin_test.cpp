@@ -104,7 +104,7 @@ TEST_F(TwinTest, GivesUpCopiesAheadBeforeItCuts) {
   ASSERT_TRUE(twin.foresight(0, kPatience));
   int64_t limit = twin.foresight(1, kPatience)->peaks.reserved_bytes;
   for (int64_t step = 2; step < 8; ++step) {
-    limit -= 8 * kMiB;
+    limit -= 16 * kMiB;
     TwinStep tight = twin_step(step, limit);
     twin.announce(tight);
     const auto foreseen = twin.foresight(step, kPatience);
