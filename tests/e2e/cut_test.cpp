@@ -134,7 +134,7 @@ TEST_F(CutRun, OnAVirtualCardTheTwinForeseesEachStepExactly) {
   const Result single = run(with({"training.micro_batch_size=1", "memory.recompute=none"}));
   ASSERT_EQ(single.exit_code, 0) << single.err;
   const auto alone = json_file(std::string(kVirtualRun) + "plan.json");
-  const double needed = alone["memory"]["total_bytes"].get<double>() + 30e6;
+  const double needed = alone["memory"]["total_bytes"].get<double>() + 12e6;
   const Result result = run(with({"memory.limit_gb=" + std::to_string(needed / 0.95 / 1e9), "memory.recompute=none"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
