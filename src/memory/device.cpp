@@ -19,6 +19,7 @@
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/foreign_settings.h"
+#include "vlmtrain/memory/large_blocks.h"
 
 namespace vlmtrain::memory {
 
@@ -140,6 +141,7 @@ int64_t allocation_retries(at::Device device) {
 void release_unused(at::Device device) {
   auto* const allocator = allocator_of(device);
   if (allocator == nullptr) {
+    release_large_blocks();
     malloc_trim(0);
     return;
   }

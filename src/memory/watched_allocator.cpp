@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/large_block_allocator.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/unwatched.h"
 
@@ -122,7 +123,7 @@ class WatchedAllocator final : public c10::Allocator {
 
 WatchedAllocator& allocator_in_front() {
   static WatchedAllocator* const allocator = [] {
-    auto* const made = new WatchedAllocator(c10::GetAllocator(c10::DeviceType::CPU));  // never freed, see above
+    auto* const made = new WatchedAllocator(large_block_allocator());  // never freed, see above
     constexpr uint8_t kInFront = 255;
     c10::SetAllocator(c10::DeviceType::CPU, made, kInFront);
     return made;
@@ -144,6 +145,10 @@ Unwatched::Unwatched() {
 
 Unwatched::~Unwatched() {
   --unwatched_scopes;
+}
+
+void put_watched_allocator_in_front() {
+  allocator_in_front();
 }
 
 void watch_allocations(std::shared_ptr<AllocationWatcher> watcher) {

@@ -21,6 +21,9 @@ class AllocationWatcher {
   virtual void give_back(int64_t bytes) noexcept = 0;
 };
 
+/// LibTorch's memory on the CPU comes through here from now on, whether or not somebody watches.
+void put_watched_allocator_in_front();
+
 /// From now on `watcher` hears of what the calling thread takes, until unwatch(); of what was taken until then it hears
 /// that it is given back, however late. Several may watch a thread.
 void watch_allocations(std::shared_ptr<AllocationWatcher> watcher);

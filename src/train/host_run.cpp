@@ -17,6 +17,7 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/memory/host_malloc.h"
+#include "vlmtrain/memory/large_blocks.h"
 #include "vlmtrain/train/past_runs.h"
 #include "vlmtrain/train/planning.h"
 
@@ -104,6 +105,7 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
                  const std::optional<KeptChoices>& kept)
     : run_folder_(std::move(run_folder)), writes_(ranks.writes()) {
   memory::give_back_large_blocks();
+  memory::keep_large_blocks();
   const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
                                  .sample_bytes = largest_sample(workload.candidates),
                                  .making_bytes = making_bytes,

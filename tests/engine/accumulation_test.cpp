@@ -29,6 +29,11 @@ class Accumulation : public testing::Test {
   const std::vector<data::Sample> samples_ = batch_of_eight();
 };
 
+/// Two orders of the same float32 sums differ by a few roundings (6e-8) of each of the some twenty products and norms that
+/// a gradient of the tower has come through, and cancellation in softmax's backward pass makes more of it; how they fall
+/// depends on the processor's kernels. A wrong normalizer or a lost row would be 1e-3 and more.
+constexpr double kGradientBound = 5e-6;
+
 void expect_same(const Gradients& found, const Gradients& wanted, const std::string& cut, Deviations& deviations) {
   deviations.expect_at_most(5e-7, std::abs(found.loss / wanted.loss - 1), "loss", cut);
   ASSERT_EQ(found.by_name.size(), wanted.by_name.size());
@@ -40,7 +45,7 @@ void expect_same(const Gradients& found, const Gradients& wanted, const std::str
       deviations.expect_at_most(1e-7, difference / largest, "gradient that is zero, of the largest", cut);
       continue;
     }
-    deviations.expect_at_most(1e-6, relative_difference(found.by_name.at(name), gradient), "gradient",
+    deviations.expect_at_most(kGradientBound, relative_difference(found.by_name.at(name), gradient), "gradient",
                               fmt::format("{}, {}", cut, name));
   }
 }

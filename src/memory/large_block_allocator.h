@@ -1,0 +1,10 @@
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+namespace vlmtrain::memory {
+
+/// What LibTorch took memory on the CPU from when this was first called, with what keep_large_blocks() does before it.
+c10::Allocator* large_block_allocator();
+
+}  // namespace vlmtrain::memory

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+namespace vlmtrain::memory {
+
+/// Memory of the system in whole pages that is kept when it is freed, and taken again: a page that comes from the system is
+/// cleared and mapped at its first use, which takes longer than what an operation on a tensor then does with it. Never more
+/// is kept than makes up for what lived at once before, so the resident memory's peak is that of what lives. Thread-safe.
+class PageCache {
+ public:
+  PageCache() = default;
+  ~PageCache();
+  PageCache(const PageCache&) = delete;
+  PageCache& operator=(const PageCache&) = delete;
+
+  /// Null where the system has no more, even after all that is kept was given back. Contents are anything.
+  void* take(size_t bytes);
+  /// False: the address is not of take().
+  bool put_back(void* address);
+  /// Gives the system all that is kept.
+  void release();
+
+  int64_t live_bytes() const;
+  int64_t kept_bytes() const;
+
+ private:
+  using Address = std::byte*;
+
+  // All with the lock held.
+  Address take_kept(int64_t bytes);
+  Address map(int64_t bytes);
+  void keep(Address first, int64_t bytes);
+  void forget(std::map<Address, int64_t>::iterator range);
+  void release_down_to(int64_t most_kept_bytes);
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::unordered_map<void*, int64_t> live_;
+  std::map<Address, int64_t> kept_;  // no two without a gap between
+  std::set<std::pair<int64_t, Address>> kept_by_size_;
+  int64_t live_bytes_ = 0;
+  int64_t kept_bytes_ = 0;
+  int64_t peak_bytes_ = 0;  // of what lived at once
+};
+
+}  // namespace vlmtrain::memory
