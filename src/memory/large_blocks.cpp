@@ -1,6 +1,7 @@
 #include "vlmtrain/memory/large_blocks.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <atomic>
 
@@ -22,7 +23,10 @@ class LargeBlockAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     if (keeps_ && bytes >= static_cast<size_t>(kLargeBlockBytes)) {
-      if (void* const address = pages_.take(bytes)) return {address, address, raw_deleter(), at::Device(at::kCPU)};
+      if (void* const address = pages_.take(bytes)) {
+        c10::profiledCPUMemoryReporter().New(address, bytes);  // as LibTorch's own does, for traces
+        return {address, address, raw_deleter(), at::Device(at::kCPU)};
+      }
     }
     c10::DataPtr memory = real_->allocate(bytes);
     if (memory.get() != nullptr) {
@@ -55,7 +59,12 @@ LargeBlockAllocator& large_blocks_in_front() {
 
 void LargeBlockAllocator::free(void* address) {
   LargeBlockAllocator& self = large_blocks_in_front();
-  if (!self.pages_.put_back(address)) self.real_->raw_deleter()(address);
+  if (self.pages_.owns(address)) {
+    c10::profiledCPUMemoryReporter().Delete(address);
+    self.pages_.put_back(address);
+  } else {
+    self.real_->raw_deleter()(address);
+  }
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::memory {
 
 namespace {
@@ -43,16 +45,20 @@ void* PageCache::take(size_t bytes) {
   return address;
 }
 
-bool PageCache::put_back(void* address) {
+bool PageCache::owns(void* address) const {
   if (reinterpret_cast<uintptr_t>(address) % kPage != 0) return false;
   const std::lock_guard lock(mutex_);
+  return live_.contains(address);
+}
+
+void PageCache::put_back(void* address) {
+  const std::lock_guard lock(mutex_);
   const auto found = live_.find(address);
-  if (found == live_.end()) return false;
+  VLMTRAIN_CHECK(found != live_.end(), "memory put back that was not taken");
   const int64_t bytes = found->second;
   live_.erase(found);
   live_bytes_ -= bytes;
   keep(static_cast<Address>(address), bytes);
-  return true;
 }
 
 void PageCache::release() {

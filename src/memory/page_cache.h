@@ -22,8 +22,10 @@ class PageCache {
 
   /// Null where the system has no more, even after all that is kept was given back. Contents are anything.
   void* take(size_t bytes);
-  /// False: the address is not of take().
-  bool put_back(void* address);
+  /// Whether the address is one of take() that was not put back.
+  bool owns(void* address) const;
+  /// REQUIRES: owns(address).
+  void put_back(void* address);
   /// Gives the system all that is kept.
   void release();
 
