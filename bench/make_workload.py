@@ -1,8 +1,9 @@
-"""Writes what bench/speed.py trains on: python bench/make_workload.py OUT. The same bytes every time.
+"""Writes what bench/speed.py trains on: python bench/make_workload.py [--equal-lengths] OUT. The same bytes every time.
 
 OUT/checkpoint: a randomly initialised Idefics3 model of 11 million parameters, with a vocabulary of 8,192.
 OUT/train.json, OUT/images: conversations on drawn pictures. The answers' lengths are spread log-normally (median 110 tokens,
-clipped to 20..600), as in instruction data: that is what padding costs most on.
+clipped to 20..600), as in instruction data: that is what padding costs most on. With --equal-lengths all pictures are of one
+size, all questions of 16 tokens and all answers of 160: nothing is padded.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference"))
 
@@ -28,6 +30,7 @@ IMAGES = 32
 PICTURE_SIZES = [(256, 192), (320, 160), (200, 260), (120, 120), (300, 100)]
 WORDS = 7000
 SHORTEST, MEDIAN, LONGEST, SPREAD = 20, 110, 600, 0.9
+EQUAL_QUESTION, EQUAL_ANSWER = 16, 160
 
 
 def make_words(rng):
@@ -58,10 +61,34 @@ def make_sample(index, rng, words, image_names):
     }
 
 
+def write_tokens(rng, words, tokenizer, tokens):
+    """Words of so many tokens together."""
+    count = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)  # noqa: E731
+    text = words[0]
+    while (missing := tokens - count(text)) > 0:
+        longer = text + " " + write_text(rng, words, 1).lower()
+        if count(longer) <= tokens:
+            text = longer
+        elif missing < 4:
+            # Of the shortest of the words used most, one more token each.
+            text += " " + next(word for word in words if count(text + " " + word) == count(text) + 1)
+    return text
+
+
+def make_equal_sample(index, rng, words, image_names, tokenizer):
+    question, answer = (write_tokens(rng, words, tokenizer, tokens) for tokens in (EQUAL_QUESTION, EQUAL_ANSWER))
+    return {
+        "id": f"sample-{index:04d}",
+        "image": image_names[rng.integers(len(image_names))],
+        "conversations": [{"from": "human", "value": "<image>\n" + question}, {"from": "gpt", "value": answer}],
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--samples", type=int, default=512)
+    parser.add_argument("--equal-lengths", action="store_true")
     arguments = parser.parse_args()
 
     rng = np.random.default_rng(20)
@@ -70,9 +97,13 @@ def main():
     checkpoints.write(SHAPE, arguments.out / "checkpoint", corpus)
     image_names = [f"{index:02d}.{'jpg' if index % 2 else 'png'}" for index in range(IMAGES)]
     for index, name in enumerate(image_names):
-        width, height = PICTURE_SIZES[index % len(PICTURE_SIZES)]
+        width, height = PICTURE_SIZES[0 if arguments.equal_lengths else index % len(PICTURE_SIZES)]
         pictures.save(pictures.draw(width, height, index), arguments.out / "images" / name)
-    samples = [make_sample(index, rng, words, image_names) for index in range(arguments.samples)]
+    if arguments.equal_lengths:
+        tokenizer = Tokenizer.from_file(str(arguments.out / "checkpoint" / "tokenizer.json"))
+        samples = [make_equal_sample(index, rng, words, image_names, tokenizer) for index in range(arguments.samples)]
+    else:
+        samples = [make_sample(index, rng, words, image_names) for index in range(arguments.samples)]
     (arguments.out / "train.json").write_text(json.dumps(samples, indent=1) + "\n")
 
 

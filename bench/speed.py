@@ -2,7 +2,7 @@
 
 Makes the workload (bench/make_workload.py) if it is not there, then runs both programs in turn, --pairs times: first vlmtrain,
 which writes what samples it took for each step (samples.jsonl), then the peer on exactly these samples in that order. Same
-checkpoint, float32, threads, learning rate, decay and clipping; no other work should run on the machine meanwhile.
+checkpoint, precision (--precision bf16: vlmtrain's own, autocast in the peer), threads, learning rate, decay and clipping; no other work should run on the machine meanwhile.
 
 Both are measured from outside, in the same way: wall clock from the start of the process, the first line of their metrics file
 for the end of the first step, the kernel's account for the peak of resident memory (of the largest process). The speed is real
@@ -38,7 +38,7 @@ training:
   warmup_ratio: 0
   weight_decay: 0.1
   max_grad_norm: 1.0
-  precision: fp32
+  precision: {precision}
   seed: {seed}
 output:
   dir: {run}
@@ -90,6 +90,7 @@ def measure(command, metrics_path, log_path, environment, warmup):
         sys.exit(f"{command[0]} ended with {process.returncode}; the end of {log_path}:\n{log_path.read_text()[-3000:]}")
 
     lines = read_lines(metrics_path)
+    padded = sum(line.get("padded_tokens", line["tokens"]) for line in lines)
     tokens = [line["tokens"] for line in lines]
     return {
         "tokens_per_second": sum(tokens[warmup:]) / (clock.times[-1] - clock.times[warmup - 1]),
@@ -98,6 +99,7 @@ def measure(command, metrics_path, log_path, environment, warmup):
         "first_step_seconds": clock.times[0] - began,
         "wall_seconds": wall_seconds,
         "peak_rss_bytes": usage.ru_maxrss * 1024,
+        "padding": 1 - sum(tokens) / padded,
         "tokens": tokens,
         "losses": [line["loss"] for line in lines],
     }
@@ -109,6 +111,7 @@ def run_vlmtrain(arguments, run, seed, environment):
         CONFIG.format(
             work=arguments.work, run=run, steps=arguments.steps, global_batch=arguments.global_batch,
             workers=arguments.workers, learning_rate=LEARNING_RATE, seed=seed,
+            precision=arguments.precision,
         )
     )
     command = [str(arguments.vlmtrain), "--config", str(config), *arguments.overrides]
@@ -123,7 +126,7 @@ def run_peer(arguments, run, environment):
         sys.executable, str(HERE / "peer_transformers.py"), "--checkpoint", str(arguments.work / "checkpoint"),
         "--data", str(arguments.work / "train.json"), "--image-root", str(arguments.work / "images"),
         "--order", str(order), "--threads", str(arguments.threads), "--workers", str(arguments.workers),
-        "--learning-rate", str(LEARNING_RATE), "--warmup", str(arguments.warmup), "--metrics", str(metrics),
+        "--precision", arguments.precision, "--learning-rate", str(LEARNING_RATE), "--warmup", str(arguments.warmup), "--metrics", str(metrics),
     ]
     return measure(command, metrics, run.with_suffix(".peer.log"), environment, arguments.warmup)
 
@@ -149,6 +152,7 @@ def table(pairs):
         spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}, {max(ratios):.2f})"
         text += f"| {label} | {values[0]} | {values[1]} | {spread} |\n"
     difference = max(pair["largest_relative_loss_difference"] for pair in pairs)
+    text += f"\npadding in the peer's batches: {100 * statistics.mean(pair['transformers']['padding'] for pair in pairs):.0f} %"
     return text + f"\nlargest relative difference of a step's loss: {difference:.1e}\n"
 
 
@@ -160,6 +164,8 @@ def main():
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--global-batch", type=int, default=8)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--equal-lengths", action="store_true", help="a workload of samples of one length, with no padding")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("overrides", nargs="*", help="key=value for vlmtrain")
@@ -167,9 +173,12 @@ def main():
     if not 1 <= arguments.warmup < arguments.steps:
         parser.error("--warmup must be at least 1 and less than --steps")
     arguments.work = arguments.work.absolute()
+    if arguments.equal_lengths:
+        arguments.work /= "equal"
 
     if not (arguments.work / "train.json").exists():
-        subprocess.run([sys.executable, str(HERE / "make_workload.py"), str(arguments.work)], check=True)
+        lengths = ["--equal-lengths"] if arguments.equal_lengths else []
+        subprocess.run([sys.executable, str(HERE / "make_workload.py"), *lengths, str(arguments.work)], check=True)
     environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
     pairs = []
     for number in range(1, arguments.pairs + 1):

@@ -82,7 +82,11 @@ void product_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, doub
 
 /// y + a · b, in place.
 void add_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
-  y.addmm_(a, b);
+  if (y.is_cuda() || y.scalar_type() == at::kFloat) {
+    y.addmm_(a, b);
+  } else {
+    y.add_(matmul_transposed(dense(a), dense(b.t())));
+  }
 }
 
 at::Tensor product_part_by_part(const LinearGroup& group, const at::Tensor& x) {

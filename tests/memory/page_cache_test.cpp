@@ -1,7 +1,8 @@
 #include "memory/page_cache.h"
 
-#include <gtest/gtest.h>
 #include <sys/resource.h>
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
