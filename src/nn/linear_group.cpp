@@ -130,15 +130,11 @@ int64_t sum_of_ranks(const std::vector<const LoraAdapter*>& adapters) {
   return ranks;
 }
 
-/// [rows, sum of ranks] as one tensor a rank's adapter.
-variable_list by_adapter(const at::Tensor& rows, const std::vector<const LoraAdapter*>& adapters) {
-  variable_list parts;
-  int64_t first = 0;
-  for (const LoraAdapter* adapter : adapters) {
-    parts.push_back(rows.narrow(1, first, adapter->rank()));
-    first += adapter->rank();
-  }
-  return parts;
+/// What has the sum of ranks in `dimension` as one tensor an adapter.
+variable_list by_adapter(const at::Tensor& all, int64_t dimension, const std::vector<const LoraAdapter*>& adapters) {
+  std::vector<int64_t> ranks;
+  for (const LoraAdapter* adapter : adapters) ranks.push_back(adapter->rank());
+  return all.split_with_sizes(ranks, dimension);
 }
 
 /// Adds what the adapters of a group make of x to y, and fills in what is kept of them.
@@ -146,7 +142,7 @@ void add_adapters(const LinearGroup& group, bool drops, const at::Tensor& x, con
   const auto adapters = group.adapters();
   if (adapters.empty()) return;
   const at::Tensor reduced = at::empty({x.size(0), sum_of_ranks(adapters)}, x.options());
-  kept.reduced = by_adapter(reduced, adapters);
+  kept.reduced = by_adapter(reduced, 1, adapters);
   const at::Tensor a = stacked_a(adapters);
   if (a.defined() && !drops) {
     product_into(reduced, x, a, adapters.front()->scale());
@@ -204,7 +200,7 @@ class Backward {
   /// Of each adapter scale · gradient · B, [rows, rank].
   void reduce_gradient() {
     all_reduced_ = at::empty({gradient_.size(0), sum_of_ranks(adapters_)}, gradient_.options());
-    reduced_ = by_adapter(all_reduced_, adapters_);
+    reduced_ = by_adapter(all_reduced_, 1, adapters_);
     auto next = reduced_.begin();
     for (const Part& part : group_.parts) {
       if (!part.adapter) continue;
@@ -252,15 +248,7 @@ class Backward {
   variable_list gradients_of_a() const {
     variable_list result;
     if (adapters_.empty() || !made_.value.defined()) return result;
-    if (kept_.masks.empty()) {
-      const at::Tensor all = matmul_transposed(all_reduced_.t(), made_.value.t());
-      int64_t first = 0;
-      for (const LoraAdapter* adapter : adapters_) {
-        result.push_back(all.narrow(0, first, adapter->rank()));
-        first += adapter->rank();
-      }
-      return result;
-    }
+    if (kept_.masks.empty()) return by_adapter(matmul_transposed(all_reduced_.t(), made_.value.t()), 0, adapters_);
     for (size_t i = 0; i < adapters_.size(); ++i) {
       const at::Tensor read = apply_dropout_mask(made_.value, kept_.masks[i], adapters_[i]->dropout());
       result.push_back(matmul_transposed(dense(reduced_[i].t()), read.t()));

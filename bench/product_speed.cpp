@@ -1,0 +1,89 @@
+// product_speed: GFLOP/s of products of matrices in fp32, as a training step has them on the CPU: as vlmtrain makes
+// them, as oneDNN and as MKL do alone. Shapes are those of bench/speed.py's model with so many rows.
+//
+//   build/release/product_speed [rows]
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "nn/product_ways.h"
+#include "vlmtrain/nn/matmul.h"
+
+namespace {
+
+using vlmtrain::nn::matmul_transposed;
+using vlmtrain::nn::onednn_product;
+
+constexpr int kRounds = 7;
+
+struct Layer {
+  const char* name;
+  int64_t in, out;
+};
+
+constexpr Layer kLayers[] = {{"queries, keys, values", 320, 448},
+                             {"attention's output", 320, 320},
+                             {"gate and up", 320, 1792},
+                             {"down", 896, 320},
+                             {"vocabulary", 320, 8192}};
+
+double seconds_of(const std::function<at::Tensor()>& product) {
+  const auto start = std::chrono::steady_clock::now();
+  static_cast<void>(product());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// vlmtrain's, oneDNN's, MKL's seconds, each the shortest of rounds in turn.
+std::array<double, 3> race(const at::Tensor& a, const at::Tensor& b) {
+  const std::array<std::function<at::Tensor()>, 3> ways{
+      [&] { return matmul_transposed(a, b); }, [&] { return onednn_product(a, b); }, [&] { return at::mm(a, b.t()); }};
+  std::array<double, 3> seconds{};
+  seconds.fill(std::numeric_limits<double>::infinity());
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < ways.size(); ++i) seconds[i] = std::min(seconds[i], seconds_of(ways[i]));
+  }
+  return seconds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int64_t rows = argc > 1 ? std::atol(argv[1]) : 2400;
+  const at::NoGradGuard no_gradients;
+  fmt::print("{} threads, {} rows\n\n| layer | product | vlmtrain | oneDNN | MKL |\n|---|---|---|---|---|\n",
+             at::get_num_threads(), rows);
+  double operations = 0;
+  std::array<double, 3> all{};
+  for (const Layer& layer : kLayers) {
+    const at::Tensor x = at::randn({rows, layer.in}), weight = at::randn({layer.out, layer.in});
+    const at::Tensor gradient = at::randn({rows, layer.out});
+    const struct {
+      const char* name;
+      at::Tensor a, b;
+    } products[] = {{"output", x, weight},
+                    {"gradient of the input", gradient, weight.t()},
+                    {"gradient of the weight", gradient.t(), x.t()}};
+    for (const auto& [name, a, b] : products) {
+      const auto seconds = race(a, b);
+      const double count = 2.0 * static_cast<double>(rows * layer.in * layer.out);
+      operations += count;
+      for (size_t i = 0; i < all.size(); ++i) all[i] += seconds[i];
+      fmt::print("| {} | {} | {:.0f} | {:.0f} | {:.0f} |\n", layer.name, name, count / seconds[0] / 1e9,
+                 count / seconds[1] / 1e9, count / seconds[2] / 1e9);
+    }
+  }
+  fmt::print("| all | | {:.0f} | {:.0f} | {:.0f} |\n", operations / all[0] / 1e9, operations / all[1] / 1e9,
+             operations / all[2] / 1e9);
+  return 0;
+}
