@@ -1,10 +1,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <optional>
 
-#include "app/command.h"
+#include "app/commands.h"
 #include "app/doctor/examinations.h"
 #include "app/openmp_waiting.h"
 #include "app/preset_folder.h"
@@ -18,14 +17,6 @@
 namespace vlmtrain::app {
 
 namespace {
-
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string output_dir;
-  std::string device = "auto";
-  bool json = false;
-};
 
 void check_device(const std::string& device) {
   if (device == "auto" || device == "cpu" || memory::cuda_index(device) || virtual_card(device)) return;
@@ -127,7 +118,9 @@ void print(const std::vector<Section>& sections, const Verdict& verdict) {
   fmt::print("{}\n", printable(verdict.words()));
 }
 
-ExitCode doctor(const Arguments& arguments) {
+}  // namespace
+
+ExitCode doctor(const DoctorArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   start_log(/*quiet=*/true);
   check_device(arguments.device);
@@ -146,25 +139,6 @@ ExitCode doctor(const Arguments& arguments) {
     print(sections, verdict);
   }
   return verdict.would_train() ? ExitCode::kDone : ExitCode::kFailed;
-}
-
-}  // namespace
-
-Action declare_doctor(CLI::App& command) {
-  const auto arguments = std::make_shared<Arguments>();
-  CLI::Option* const config =
-      command.add_option("--config", arguments->config, "a run's YAML file, whose files are looked at too")
-          ->check(not_empty());
-  command.add_option("overrides", arguments->overrides, "key=value, with --config")->needs(config);
-  command.add_option("--output-dir", arguments->output_dir, "folder for results, instead of the present one")
-      ->check(not_empty())
-      ->excludes(config);
-  command
-      .add_option("--device", arguments->device,
-                  "what to train on: auto, cpu, cuda, cuda:N, or virtual:CARD such as virtual:h100")
-      ->capture_default_str();
-  command.add_flag("--json", arguments->json, "print all that was found as one JSON object on stdout");
-  return [arguments] { return doctor(*arguments); };
 }
 
 }  // namespace vlmtrain::app

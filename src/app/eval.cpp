@@ -2,12 +2,11 @@
 
 #include <cmath>
 #include <fstream>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "app/command.h"
+#include "app/commands.h"
 #include "app/mask_folder.h"
 #include "app/mask_overlays.h"
 #include "app/mask_table.h"
@@ -33,18 +32,6 @@
 namespace vlmtrain::app {
 
 namespace {
-
-struct Arguments {
-  std::string config;
-  std::string checkpoint;
-  std::vector<std::string> overrides;
-  std::string device = "auto";
-  std::string answers;
-  int64_t max_new_tokens = 32;
-  std::string batch_size = "auto";
-  std::string mask_out;
-  bool json = false;
-};
 
 void print_table(const evaluation::Evaluation& result) {
   fmt::print("{:<16} {:>8} {:>12}\n", "task", "samples", "exact match");
@@ -73,7 +60,9 @@ Auto<int64_t> batch_size_of(const std::string& text) {
   throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMost);
 }
 
-ExitCode eval(const Arguments& arguments) {
+}  // namespace
+
+ExitCode eval(const EvalArguments& arguments) {
   start_log(/*quiet=*/false);
   // "closed":true,"expected":"… or false: before any long text of a line.
   refuse_to_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
@@ -125,32 +114,6 @@ ExitCode eval(const Arguments& arguments) {
         "data.volume.normalization decides)");
   }
   return ExitCode::kDone;
-}
-
-}  // namespace
-
-Action declare_eval(CLI::App& command) {
-  const auto arguments = std::make_shared<Arguments>();
-  command.add_option("--config", arguments->config, "YAML file; data.eval names the data")->required();
-  command
-      .add_option("--checkpoint", arguments->checkpoint,
-                  "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
-      ->required()
-      ->check(not_empty());
-  command.add_option("overrides", arguments->overrides, "key=value, such as data.eval=held_out.json");
-  command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command.add_option("--answers", arguments->answers, "write every answer to this JSON Lines file");
-  command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of an answer")
-      ->check(CLI::Range(int64_t{1}, kMostNewTokens))
-      ->capture_default_str();
-  command
-      .add_option("--batch-size", arguments->batch_size,
-                  "samples that are computed at once; auto: the most that fit, up to 32 on a GPU and 16 on the CPU")
-      ->capture_default_str();
-  command.add_option("--mask-out", arguments->mask_out,
-                     "folder for each sample's picture with its masks, the true ones outlined in green: ID.png");
-  command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
-  return [arguments] { return eval(*arguments); };
 }
 
 }  // namespace vlmtrain::app

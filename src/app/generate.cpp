@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "app/answer_masks.h"
-#include "app/command.h"
+#include "app/commands.h"
 #include "app/mask_folder.h"
 #include "app/new_tokens.h"
 #include "app/run_device.h"
@@ -38,28 +37,6 @@ namespace {
 
 constexpr int64_t kMostPromptTokens = 8192;
 
-struct Arguments {
-  std::string checkpoint;
-  std::vector<std::string> images;
-  std::vector<std::string> videos;
-  std::vector<std::string> volumes;
-  std::vector<std::string> modalities;
-  std::string prompt;
-  std::string system;
-  std::string data;
-  std::string record;
-  std::string chat_template = "auto";
-  bool show_prompt = false;
-  std::string device = "auto";
-  std::string precision = "fp32";
-  int64_t max_new_tokens = 64;
-  engine::SamplingSettings sampling;
-  bool use_cache = true;
-  std::string mask_out;
-  bool json = false;
-  std::vector<std::string> volume_settings;
-};
-
 /// Puts `files` times `mark` before `text` unless the prompt has a mark for each itself.
 void place_marks(std::string_view mark, std::string_view kind, size_t files, std::string& text) {
   size_t marks = 0;
@@ -72,7 +49,7 @@ void place_marks(std::string_view mark, std::string_view kind, size_t files, std
 }
 
 /// Files of --volume, and those of --image that are named like one, with what --modality says of them.
-void name_volumes(const Arguments& arguments, io::Record& record) {
+void name_volumes(const GenerateArguments& arguments, io::Record& record) {
   for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
   const auto volumes = io::volumes_in(record);
   if (volumes.size() > arguments.volumes.size() && !arguments.volumes.empty()) {
@@ -88,7 +65,7 @@ void name_volumes(const Arguments& arguments, io::Record& record) {
 }
 
 /// The question as a record: images and videos stand before the text unless the prompt places them itself.
-io::Record record_of(const Arguments& arguments) {
+io::Record record_of(const GenerateArguments& arguments) {
   io::Record record;
   record.id = "prompt";
   record.images.assign(arguments.images.begin(), arguments.images.end());
@@ -113,7 +90,7 @@ std::optional<int64_t> place_of(const std::string& name, const io::Records& reco
 }
 
 /// The record of --data that --record names.
-io::Record record_of_data(const Arguments& arguments) {
+io::Record record_of_data(const GenerateArguments& arguments) {
   const auto records = train::read_records(arguments.data, {});
   const auto place = place_of(arguments.record, *records);
   if (!place) {
@@ -126,7 +103,7 @@ io::Record record_of_data(const Arguments& arguments) {
 }
 
 /// What is asked is typed, or stands in a data file.
-void check_question(const Arguments& arguments) {
+void check_question(const GenerateArguments& arguments) {
   const bool typed = !arguments.prompt.empty() || !arguments.system.empty() || !arguments.images.empty() ||
                      !arguments.videos.empty() || !arguments.volumes.empty() || !arguments.modalities.empty();
   if (!arguments.data.empty() && typed) {
@@ -168,7 +145,7 @@ void check_length(const io::Record& record, const models::Processor& processor) 
   }
 }
 
-models::ProcessorSettings settings_for(const Arguments& arguments, const std::filesystem::path& checkpoint) {
+models::ProcessorSettings settings_for(const GenerateArguments& arguments, const std::filesystem::path& checkpoint) {
   data::DataOptions options;
   options.chat_template = arguments.chat_template;
   train::settle_chat_template_date(options, checkpoint);
@@ -178,7 +155,7 @@ models::ProcessorSettings settings_for(const Arguments& arguments, const std::fi
 }
 
 /// Before the model is loaded.
-void check_masks(const Arguments& arguments, const models::Processor& processor, const io::Record& record) {
+void check_masks(const GenerateArguments& arguments, const models::Processor& processor, const io::Record& record) {
   if (arguments.mask_out.empty()) return;
   check_draws_masks(processor, arguments.checkpoint);
   if (record.images.empty()) {
@@ -190,7 +167,7 @@ void check_masks(const Arguments& arguments, const models::Processor& processor,
 }
 
 /// What the answer's masks are, as --json has it. Written to --mask-out where it is given; else drawn for --json only.
-nlohmann::ordered_json masks_of(const Arguments& arguments, const models::VisionLanguageModel& model,
+nlohmann::ordered_json masks_of(const GenerateArguments& arguments, const models::VisionLanguageModel& model,
                                 const models::Processor& processor, const io::Record& record,
                                 const data::Sample& prompt, const std::vector<int64_t>& answer, at::Device device) {
   auto json = nlohmann::ordered_json::array();
@@ -224,7 +201,9 @@ nlohmann::ordered_json masks_of(const Arguments& arguments, const models::Vision
   return json;
 }
 
-ExitCode generate(const Arguments& arguments) {
+}  // namespace
+
+ExitCode generate(const GenerateArguments& arguments) {
   start_log(/*quiet=*/false);
   check_sampling(arguments.sampling);
   check_question(arguments);
@@ -270,74 +249,6 @@ ExitCode generate(const Arguments& arguments) {
   }
   if (arguments.json) fmt::print("{}\n", io::json_text(json));
   return ExitCode::kDone;
-}
-
-}  // namespace
-
-Action declare_generate(CLI::App& command) {
-  const auto arguments = std::make_shared<Arguments>();
-  command
-      .add_option("--checkpoint", arguments->checkpoint,
-                  "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
-      ->required()
-      ->check(not_empty());
-  command.add_option("--image", arguments->images, "image file; may be given several times")->check(CLI::ExistingFile);
-  command.add_option("--video", arguments->videos, "video file or folder of frames; may be given several times")
-      ->check(CLI::ExistingPath);
-  command.add_option("--volume", arguments->volumes, "scan (NIfTI: .nii, .nii.gz); may be given several times")
-      ->allow_extra_args(false)
-      ->check(CLI::ExistingFile);
-  command.add_option("--modality", arguments->modalities, "of the volumes, such as T1w: one for all, or one for each")
-      ->allow_extra_args(false);
-  command.add_option("--prompt", arguments->prompt,
-                     "question; <image> (of volumes too) and <video> mark the places of images and videos, else they "
-                     "stand first");
-  command.add_option("--system", arguments->system, "system text before the question, where the chat template has one");
-  command.add_option("--data", arguments->data, "file of conversations: ask the last question of a record of it")
-      ->check(CLI::ExistingFile);
-  command.add_option("--record", arguments->record, "the record's id, or its place from 1; the first one if not given");
-  command
-      .add_option("--chat-template", arguments->chat_template,
-                  "auto: the checkpoint's own; else as data.chat_template (docs/chat-templates.md)")
-      ->capture_default_str();
-  command.add_flag(
-      "--show-prompt", arguments->show_prompt,
-      "print what the model reads and stop; of a record of --data as it is trained on, with what is learnt "
-      "marked");
-  command.add_option("--max-new-tokens", arguments->max_new_tokens, "most tokens of the answer")
-      ->check(CLI::Range(int64_t{1}, kMostNewTokens))
-      ->capture_default_str();
-  auto& sampling = arguments->sampling;
-  command
-      .add_option("--temperature", sampling.temperature,
-                  "0: the most probable token each time; above: tokens are drawn, from logits divided by it")
-      ->capture_default_str();
-  command.add_option("--top-k", sampling.top_k, "draw from the k most probable tokens; 0: from all")
-      ->capture_default_str();
-  command.add_option("--top-p", sampling.top_p, "draw from the fewest tokens that have more than this probability")
-      ->capture_default_str();
-  command
-      .add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "above 1: tokens that occurred, in the prompt too, are less likely")
-      ->capture_default_str();
-  command.add_option("--seed", sampling.seed, "of the draws; the same seed gives the same answer")
-      ->check(not_negative())
-      ->capture_default_str();
-  command.add_flag("!--no-cache", arguments->use_cache,
-                   "run the model over the whole sequence for each token; slow, for comparison");
-  command.add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command.add_option("--precision", arguments->precision, "what the model computes in")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
-      ->capture_default_str();
-  command.add_option("--mask-out", arguments->mask_out,
-                     "folder for the masks that the answer stands for: mask_1.png, … and overlay.png");
-  command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
-  // Not "overrides", which take any key: a flag that is none of these is no key either.
-  command.add_option(
-      "volume_settings", arguments->volume_settings,
-      "data.volume.key=value, such as data.volume.spacing=1; else scans are read as the checkpoint's run "
-      "read them");
-  return [arguments] { return generate(*arguments); };
 }
 
 }  // namespace vlmtrain::app

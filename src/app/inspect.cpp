@@ -1,11 +1,10 @@
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "app/command.h"
+#include "app/commands.h"
 #include "app/output_file.h"
-#include "app/plan_arguments.h"
+#include "app/planned_config.h"
 #include "app/preset_folder.h"
 #include "app/terminal_style.h"
 #include "vlmtrain/base/log.h"
@@ -21,22 +20,8 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr int64_t kMostShown = 100;
-
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  PlanArguments card;  ///< of it only --gpu and --gpu-gb
-  std::string tokenizer;
-  bool decode = false;
-  int64_t samples = 3;
-  std::vector<std::string> records;
-  std::string html;
-  bool json = false;
-};
-
 /// The card that memory is predicted for: one that is named.
-std::optional<planner::TargetCard> card_to_predict_for(const Arguments& arguments) {
+std::optional<planner::TargetCard> card_to_predict_for(const InspectArguments& arguments) {
   if (arguments.card.gpu.empty() && !arguments.card.gpu_gigabytes) return std::nullopt;
   planner::TargetCard card = card_of(arguments.card);
   const auto past = train::past_runs(train::past_runs_file(), train::place_of_card(card.device_name));
@@ -44,7 +29,9 @@ std::optional<planner::TargetCard> card_to_predict_for(const Arguments& argument
   return card;
 }
 
-ExitCode inspect(const Arguments& arguments) {
+}  // namespace
+
+ExitCode inspect(const InspectArguments& arguments) {
   start_log(/*quiet=*/false);
   refuse_to_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitle});
   train::Config config;
@@ -70,32 +57,6 @@ ExitCode inspect(const Arguments& arguments) {
     fmt::print("{}", report::inspection_text(*found, style_of_stdout()));
   }
   return found->ends_with;
-}
-
-}  // namespace
-
-Action declare_inspect(CLI::App& command) {
-  const auto arguments = std::make_shared<Arguments>();
-  command.add_option("--config", arguments->config, "YAML file; data.train names the data")->required();
-  command.add_option("overrides", arguments->overrides, "key=value, such as data.max_length=4096");
-  command
-      .add_option("--html", arguments->html, "write all of it to this HTML file, with pictures as the model gets them")
-      ->check(not_empty());
-  command.add_flag("--json", arguments->json, "print it as one JSON object on stdout");
-  command.add_flag("--decode", arguments->decode, "decode every picture and video, not only their headers");
-  command
-      .add_option("--samples", arguments->samples, "samples to show as they are trained on, the first that are drawn")
-      ->check(CLI::Range(int64_t{0}, kMostShown))
-      ->capture_default_str();
-  command.add_option("--record", arguments->records, "and this one, by its id or its place from 1; may be repeated")
-      ->expected(1)
-      ->take_all();
-  command
-      .add_option("--gpu", arguments->card.gpu, "predict the memory of the largest samples on this card, as plan does")
-      ->take_last();
-  command.add_option("--gpu-gb", arguments->card.gpu_gigabytes, "or on one of this size")->take_last();
-  command.add_option("--tokenizer", arguments->tokenizer, "tokenizer.json of a preset's model");
-  return [arguments] { return inspect(*arguments); };
 }
 
 }  // namespace vlmtrain::app

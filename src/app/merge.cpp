@@ -1,9 +1,8 @@
 #include <nlohmann/json.hpp>
 
-#include <memory>
 #include <string>
 
-#include "app/command.h"
+#include "app/commands.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
@@ -11,15 +10,7 @@
 
 namespace vlmtrain::app {
 
-namespace {
-
-struct Arguments {
-  std::string adapter;
-  std::string out;
-  bool json = false;
-};
-
-ExitCode merge(const Arguments& arguments) {
+ExitCode merge(const MergeArguments& arguments) {
   start_log(/*quiet=*/false);
   const std::string adapter = train::checkpoint_in(arguments.adapter).string();
   models::merge_adapter(adapter, arguments.out);
@@ -29,20 +20,6 @@ ExitCode merge(const Arguments& arguments) {
     spdlog::info("{}: the base of {} with the adapter in its weights", arguments.out, adapter);
   }
   return ExitCode::kDone;
-}
-
-}  // namespace
-
-Action declare_merge(CLI::App& command) {
-  const auto arguments = std::make_shared<Arguments>();
-  command
-      .add_option("--adapter", arguments->adapter,
-                  "folder of a LoRA adapter in PEFT's layout, or of a run (its newest)")
-      ->required()
-      ->check(not_empty());
-  command.add_option("--out", arguments->out, "new folder for the checkpoint")->required()->check(not_empty());
-  command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
-  return [arguments] { return merge(*arguments); };
 }
 
 }  // namespace vlmtrain::app

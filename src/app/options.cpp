@@ -1,19 +1,13 @@
-#include <memory>
-
-#include "app/command.h"
+#include "app/commands.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {
 
-Action declare_options(CLI::App& command) {
-  const auto markdown = std::make_shared<bool>(false);
-  command.add_flag("--markdown", *markdown, "with types, checks and meaning, as docs/config.md");
-  return [markdown] {
-    train::Config config;
-    const OptionTable options = train::declare(config);
-    fmt::print("{}", *markdown ? options.to_markdown() : options.to_yaml());
-    return ExitCode::kDone;
-  };
+ExitCode options(const OptionsArguments& arguments) {
+  train::Config config;
+  const OptionTable table = train::declare(config);
+  fmt::print("{}", arguments.markdown ? table.to_markdown() : table.to_yaml());
+  return ExitCode::kDone;
 }
 
 }  // namespace vlmtrain::app

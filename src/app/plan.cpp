@@ -1,10 +1,8 @@
-#include <memory>
 #include <optional>
 #include <vector>
 
-#include "app/command.h"
+#include "app/commands.h"
 #include "app/output_file.h"
-#include "app/plan_arguments.h"
 #include "app/planned.h"
 #include "app/terminal_style.h"
 #include "vlmtrain/base/log.h"
@@ -34,6 +32,8 @@ void print(const planner::Plan& plan, const std::vector<planner::Rung>& ladder,
   if (past) fmt::print("\n{}", report::remark_text("Measured: " + past->words() + ".", style_of_stdout()));
 }
 
+}  // namespace
+
 ExitCode plan(const PlanArguments& arguments) {
   start_log(/*quiet=*/false);
   refuse_to_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
@@ -53,14 +53,6 @@ ExitCode plan(const PlanArguments& arguments) {
     fits = plan.fits;
   });
   return fits ? ExitCode::kDone : ExitCode::kDoesNotFit;
-}
-
-}  // namespace
-
-Action declare_plan(CLI::App& command) {
-  const auto arguments = std::make_shared<PlanArguments>();
-  declare_plan_arguments(command, *arguments);
-  return [arguments] { return plan(*arguments); };
 }
 
 }  // namespace vlmtrain::app

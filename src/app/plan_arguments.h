@@ -3,16 +3,16 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "app/sample_arguments.h"
-#include "vlmtrain/planner/limit.h"
-#include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {
+
+/// The rank where --finetune lora says none.
+inline constexpr int64_t kDefaultLoraRank = 16;
 
 /// What `vlmtrain plan` is asked.
 struct PlanArguments {
@@ -31,18 +31,14 @@ struct PlanArguments {
   std::string timeline;
   bool compare = false;
 
+  /// The last word on a key counts.
+  std::vector<std::string> all_overrides() const;
+
   /// Whether the samples are those of the flags and not of a data set.
   bool describes_samples() const { return samples.any(); }
 };
 
 /// Binds the command's options to `arguments`, which must outlive it. Of a flag that stands twice the last one counts.
-void declare_plan_arguments(CLI::App& command, PlanArguments& arguments);
-
-/// The card to plan for: one that is named, or that of this machine. Throws UserError (kUsage).
-planner::TargetCard card_of(const PlanArguments& arguments);
-
-/// The configuration, if there is one, with what the flags say; a 7B model with LoRA if nothing says which. Throws
-/// UserError (kUsage), also for arguments that contradict each other.
-train::Config config_of(const PlanArguments& arguments);
+void declare(CLI::App& command, PlanArguments& arguments);
 
 }  // namespace vlmtrain::app

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "app/described_samples.h"
+#include "app/planned_config.h"
 #include "app/preset_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"

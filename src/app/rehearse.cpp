@@ -1,15 +1,12 @@
-#include "app/command.h"
+#include "app/commands.h"
 #include "vlmtrain/planner/rehearsal_process.h"
 
 namespace vlmtrain::app {
 
-Action declare_rehearse(CLI::App& command) {
-  command.group("");  // not for people: the planner starts it
-  return [] {
-    if (!planner::on_virtual_card()) throw usage_error("rehearse: started by vlmtrain plan only, on a virtual card");
-    planner::serve_rehearsals();
-    return ExitCode::kDone;
-  };
+ExitCode rehearse() {
+  if (!planner::on_virtual_card()) throw usage_error("rehearse: started by vlmtrain plan only, on a virtual card");
+  planner::serve_rehearsals();
+  return ExitCode::kDone;
 }
 
 }  // namespace vlmtrain::app

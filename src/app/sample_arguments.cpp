@@ -1,6 +1,6 @@
 #include "app/sample_arguments.h"
 
-#include "app/command.h"
+#include "app/validators.h"
 
 namespace vlmtrain::app {
 

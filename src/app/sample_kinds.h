@@ -3,8 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "app/plan_arguments.h"
+#include "app/sample_arguments.h"
 #include "vlmtrain/data/shape.h"
+#include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {
 

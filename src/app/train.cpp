@@ -1,10 +1,9 @@
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
 
-#include "app/command.h"
+#include "app/commands.h"
 #include "app/launch.h"
 #include "app/openmp_waiting.h"
 #include "app/run_device.h"
@@ -21,17 +20,6 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr int64_t kMostRanksHere = 1024;
-
-struct Arguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string device = "auto";
-  bool json = false;
-  bool quiet = false;
-  int64_t launch = 1;
-};
-
 /// As the run goes on: the word is for one change, and would let the next one pass unasked.
 std::string resolved(train::Config& config, const OptionTable& options) {
   const train::Resume word = config.resume;
@@ -42,7 +30,7 @@ std::string resolved(train::Config& config, const OptionTable& options) {
 }
 
 /// What every rank would find is said once.
-void check_before_launch(const Arguments& arguments) {
+void check_before_launch(const TrainArguments& arguments) {
   std::error_code unknown;
   if (!std::filesystem::is_regular_file(arguments.config, unknown) &&
       std::filesystem::exists(arguments.config, unknown)) {
@@ -55,7 +43,9 @@ void check_before_launch(const Arguments& arguments) {
   static_cast<void>(virtual_card(arguments.device));
 }
 
-ExitCode train(const Arguments& arguments) {
+}  // namespace
+
+ExitCode train(const TrainArguments& arguments) {
   start_log(arguments.quiet);
   const auto launch = distributed::launch_of_process();
   if (launch && arguments.launch > 1 && launch->launcher != kLaunchedByUs) {
@@ -88,26 +78,6 @@ ExitCode train(const Arguments& arguments) {
                                               : "none");
   }
   return summary.stopped ? ExitCode::kStopped : ExitCode::kDone;
-}
-
-}  // namespace
-
-Action declare_train(CLI::App& command) {
-  const auto arguments = std::make_shared<Arguments>();
-  command.add_option("--config", arguments->config, "YAML file (docs/config.md)")->required();
-  command.add_option("overrides", arguments->overrides, "key=value, such as training.max_steps=100");
-  command
-      .add_option("--device", arguments->device,
-                  "auto, cpu, cuda, cuda:N, or virtual:CARD to rehearse the run on a card such as h100")
-      ->capture_default_str();
-  command
-      .add_option("--launch", arguments->launch,
-                  "train in so many processes of this machine; torchrun and srun start them without it")
-      ->check(CLI::Range(int64_t{1}, kMostRanksHere))
-      ->capture_default_str();
-  command.add_flag("--json", arguments->json, "print the result as one JSON object on stdout");
-  command.add_flag("--quiet", arguments->quiet, "no progress, warnings only");
-  return [arguments] { return train(*arguments); };
 }
 
 }  // namespace vlmtrain::app

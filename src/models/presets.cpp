@@ -20,15 +20,6 @@
 
 namespace vlmtrain::models {
 
-std::vector<std::string> preset_names() {
-  std::vector<std::string> names;
-  for (const auto& [path, content] : resources()) {
-    std::string name = path.substr(0, path.find('/'));
-    if (names.empty() || names.back() != name) names.push_back(std::move(name));
-  }
-  return names;
-}
-
 std::string tokenizer_source(const std::string& preset) {
   static const std::map<std::string, std::string> sources{{"llava-1.5-13b", "llava-hf/llava-1.5-13b-hf"},
                                                           {"llava-1.5-7b", "llava-hf/llava-1.5-7b-hf"},

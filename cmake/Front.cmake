@@ -1,0 +1,23 @@
+# vlmtrain: the program as people call it, linked without LibTorch, which takes a quarter of a second to load. It answers help,
+# wrong words and the like itself and else starts vlmtrain-core beside it (src/app/front.cpp).
+#
+# It links the parts' archives alone, not what they stand on: of each the linker takes the files that are needed, and their
+# parts are told to compile those ALONE. A file that needs LibTorch makes symbols undefined here: its names have to move to
+# a file without. What is emitted of LibTorch's headers and not used is thrown away.
+add_executable(vlmtrain src/app/front/main.cpp src/app/last_words.cpp)
+target_compile_options(vlmtrain PRIVATE ${VLMTRAIN_WARNINGS})
+target_include_directories(vlmtrain PRIVATE include src)
+target_link_options(vlmtrain PRIVATE -Wl,--gc-sections)
+set(front_archives)
+foreach(part app train planner distributed engine models data nn image io base)
+  list(APPEND front_archives $<TARGET_FILE:vlmtrain_${part}>)
+  add_dependencies(vlmtrain vlmtrain_${part})
+endforeach()
+target_link_libraries(vlmtrain PRIVATE ${front_archives} ${vlmtrain_yaml} ${vlmtrain_log} Threads::Threads
+                      ${CMAKE_DL_LIBS})
+if(VLMTRAIN_MUTANTS)
+  target_link_libraries(vlmtrain PRIVATE vlmtrain_mutant_chooser)
+endif()
+set_target_properties(vlmtrain PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+vlmtrain_for_older_hosts(vlmtrain)
+add_dependencies(vlmtrain vlmtrain_core)

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "app/doctor_arguments.h"
+#include "app/eval_arguments.h"
+#include "app/generate_arguments.h"
+#include "app/init_arguments.h"
+#include "app/inspect_arguments.h"
+#include "app/merge_arguments.h"
+#include "app/options_arguments.h"
+#include "app/plan_arguments.h"
+#include "app/report_arguments.h"
+#include "app/train_arguments.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::app {
+
+// What each command does once its arguments are parsed. Each throws UserError.
+ExitCode train(const TrainArguments& arguments);
+ExitCode init(const InitArguments& arguments);
+ExitCode doctor(const DoctorArguments& arguments);
+ExitCode eval(const EvalArguments& arguments);
+ExitCode inspect(const InspectArguments& arguments);
+ExitCode generate(const GenerateArguments& arguments);
+ExitCode merge(const MergeArguments& arguments);
+ExitCode options(const OptionsArguments& arguments);
+ExitCode plan(const PlanArguments& arguments);
+ExitCode report(const ReportArguments& arguments);
+ExitCode rehearse();
+
+}  // namespace vlmtrain::app

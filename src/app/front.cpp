@@ -1,0 +1,68 @@
+#include "app/front.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "app/command_line.h"
+#include "app/commands.h"
+#include "app/standard_streams.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+constexpr const char* kCore = "vlmtrain-core";
+
+/// Throws UserError (kUsage) for keys and values that the command would refuse. A pipe is the command's: it can be read
+/// once.
+void check_configuration(const std::string& file, const std::vector<std::string>& overrides) {
+  std::error_code unknown;
+  if (std::filesystem::exists(file, unknown) && !std::filesystem::is_regular_file(file, unknown)) return;
+  train::Config config;
+  train::declare(config).read(file, overrides);
+}
+
+void check_configuration_of(const CommandLine& line) {
+  const Arguments& all = line.arguments();
+  const std::string& command = line.command();
+  if (command == "train") check_configuration(all.train.config, all.train.overrides);
+  if (command == "eval") check_configuration(all.eval.config, all.eval.overrides);
+  if (command == "inspect") check_configuration(all.inspect.config, all.inspect.overrides);
+  if (command == "plan") check_configuration(all.plan.config, all.plan.all_overrides());
+}
+
+/// Becomes the core, in this process. Throws UserError where that is not possible.
+[[noreturn]] void start_core(char** argv) {
+  std::error_code error;
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  const auto core = folder / kCore;
+  execv(core.c_str(), argv);
+  throw run_error(
+      "{} cannot be started: {}; it does the work of this program and belongs in the same folder: build it with the "
+      "program (cmake --build --preset release), or copy it there",
+      core.string(), std::strerror(errno));
+}
+
+}  // namespace
+
+int front(const std::vector<std::string>& words, char** argv) {
+  open_closed_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // as in run(): an error with a message
+  CommandLine line;
+  if (const auto answered = line.parse(words)) return static_cast<int>(*answered);
+  try {
+    if (line.command() == "options") return static_cast<int>(after_printing(options(line.arguments().options)));
+    check_configuration_of(line);
+    start_core(argv);
+  } catch (const UserError& error) {
+    return static_cast<int>(say(error));
+  }
+}
+
+}  // namespace vlmtrain::app

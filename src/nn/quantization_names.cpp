@@ -1,0 +1,19 @@
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/quantization.h"
+
+namespace vlmtrain::nn {
+
+const std::vector<std::pair<std::string, Quantization>>& quantizations() {
+  static const std::vector<std::pair<std::string, Quantization>> names{
+      {"none", Quantization::kNone}, {"nf4", Quantization::kNf4}, {"int8", Quantization::kInt8}};
+  return names;
+}
+
+std::string name_of(Quantization quantization) {
+  for (const auto& [name, value] : quantizations()) {
+    if (value == quantization) return name;
+  }
+  throw InternalError("a quantization without a name");
+}
+
+}  // namespace vlmtrain::nn
