@@ -3,7 +3,7 @@
 
     build_wheel.py --program FOLDER [--out FOLDER]
 
-FOLDER has vlmtrain, libvlmtrain_nccl.so and vgpu/, as scripts/make_portable.sh makes it. Prints the wheel's path. The same files give the same
+FOLDER has vlmtrain, vlmtrain-core, libvlmtrain_nccl.so and vgpu/, as scripts/make_portable.sh makes it. Prints the wheel's path. The same files give the same
 wheel, byte for byte.
 """
 
@@ -74,6 +74,7 @@ Tag: py3-none-manylinux_{glibc.replace(".", "_")}_x86_64
         f"{info}/licenses/LGPL-2.1": Path("/usr/share/common-licenses/LGPL-2.1").read_bytes(),
         "vlmtrain/built_for.py": built_for.encode(),
         "vlmtrain/vlmtrain": (program / "vlmtrain").read_bytes(),
+        "vlmtrain/vlmtrain-core": (program / "vlmtrain-core").read_bytes(),
     }
     for path in (ROOT / "packaging/vlmtrain").rglob("*.py"):
         files[f"vlmtrain/{path.relative_to(ROOT / 'packaging/vlmtrain')}"] = path.read_bytes()

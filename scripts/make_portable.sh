@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A folder that runs where LibTorch's wheel is and none of Debian's packages are: vlmtrain, gpu_tests and the stand-ins for
-# the CUDA libraries (vgpu/), and the plug-in for NCCL.
+# A folder that runs where LibTorch's wheel is and none of Debian's packages are: vlmtrain and vlmtrain-core, which it starts,
+# gpu_tests and the stand-ins for the CUDA libraries (vgpu/), and the plug-in for NCCL.
 #
 #   scripts/make_portable.sh [--program-alone] [FOLDER [BUILD]]     default: portable, and build/portable of the preset "portable"
 #
@@ -9,9 +9,9 @@
 # --program-alone: without gpu_tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-programs=(vlmtrain gpu_tests)
+programs=(vlmtrain vlmtrain-core gpu_tests)
 if [[ ${1:-} == --program-alone ]]; then
-  programs=(vlmtrain)
+  programs=(vlmtrain vlmtrain-core)
   shift
 fi
 folder=${1:-portable}
@@ -21,10 +21,10 @@ most_mib=64
 if [[ $build == build/portable ]]; then
   scripts/make_ffmpeg.sh
   cmake --preset portable >/dev/null
-  cmake --build --preset portable --target "${programs[@]}"
+  cmake --build --preset portable --target "${programs[@]/vlmtrain-core/vlmtrain_core}"
 fi
 mkdir -p "$folder/vgpu"
-strip -o "$folder/vlmtrain" "$build/vlmtrain"
+for program in vlmtrain vlmtrain-core; do strip -o "$folder/$program" "$build/$program"; done
 [[ ${programs[*]} != *gpu_tests* ]] || strip -o "$folder/gpu_tests" "$build/tests/gpu_tests"
 while read -r library; do
   strip --strip-unneeded -o "$folder/vgpu/$(basename "$library")" "$library"

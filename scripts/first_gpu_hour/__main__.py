@@ -78,13 +78,20 @@ def start_program(arguments):
     if not arguments.vlmtrain.exists():
         sys.exit(f"first_gpu_hour: {arguments.vlmtrain} is not there; build it (cmake --build --preset release) or name it with --vlmtrain")
     use_libtorch(arguments.libtorch)
-    ended = subprocess.run([arguments.vlmtrain, "--version"], capture_output=True, text=True)
+    core = core_of(arguments.vlmtrain)
+    ended = subprocess.run([core, "--version"], capture_output=True, text=True)
     if ended.returncode != 0 and (folder := find_libtorch_of_python()):
         use_libtorch(folder)
-        ended = subprocess.run([arguments.vlmtrain, "--version"], capture_output=True, text=True)
+        ended = subprocess.run([core, "--version"], capture_output=True, text=True)
     if ended.returncode != 0:
         sys.exit(f"first_gpu_hour: {arguments.vlmtrain} does not start: {ended.stderr.strip()}; --libtorch names the folder of LibTorch")
     return ended.stdout.strip()
+
+
+def core_of(vlmtrain):
+    """What needs LibTorch: `vlmtrain` itself answers --version without."""
+    core = vlmtrain.resolve().with_name("vlmtrain-core")
+    return core if core.exists() else vlmtrain
 
 
 def find_gpu_tests(arguments):
@@ -97,7 +104,7 @@ def find_gpu_tests(arguments):
 
 def identity_of(arguments, version):
     """What results are of: another program or device begins anew. A copy of a program is the same one."""
-    digest = hashlib.sha256(arguments.vlmtrain.read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256(core_of(arguments.vlmtrain).read_bytes()).hexdigest()[:12]
     return {"device": arguments.device, "program": f"{version}, {digest}"}
 
 

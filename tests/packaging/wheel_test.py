@@ -61,7 +61,8 @@ class Wheel(unittest.TestCase):
         self.assertIn(needed, self.text("METADATA"))
 
     def test_it_carries_the_program_all_stand_ins_the_jobs_and_the_licences(self):
-        self.assertEqual(self.files["vlmtrain/vlmtrain"], ((PROGRAM / "vlmtrain").read_bytes(), 0o100755))
+        for name in ("vlmtrain", "vlmtrain-core"):
+            self.assertEqual(self.files[f"vlmtrain/{name}"], ((PROGRAM / name).read_bytes(), 0o100755))
         jobs = {path.name for path in (ROOT / "scripts/slurm").glob("*.sbatch")}
         self.assertEqual({Path(name).name for name in self.files if name.startswith("vlmtrain/slurm/")}, jobs)
         stand_ins = {path.name for path in (PROGRAM / "vgpu").iterdir() if not path.is_symlink()}
@@ -89,7 +90,8 @@ class Launcher(unittest.TestCase):
         self.site = self.folder / "site"
         with zipfile.ZipFile(Wheel.path) as archive:
             archive.extractall(self.site)
-        self.set_program((self.site / "vlmtrain/vlmtrain").read_bytes())
+        for name in ("vlmtrain", "vlmtrain-core"):
+            (self.site / "vlmtrain" / name).chmod(0o755)
 
     def set_program(self, data):
         path = self.site / "vlmtrain/vlmtrain"
