@@ -110,6 +110,14 @@ class Process {
   pid_t id_ = -1;
 };
 
+/// The program and what does its work, vlmtrain-core, in another folder.
+inline void copy_program(const std::filesystem::path& folder) {
+  const std::filesystem::path program = VLMTRAIN_BINARY;
+  for (const char* const name : {"vlmtrain", "vlmtrain-core"}) {
+    std::filesystem::copy(program.parent_path() / name, folder / name);
+  }
+}
+
 /// A fresh folder in which the command runs, with a small model and its data. The records are those of the parity case
 /// mixed_batch, which differ in length, images and label tokens, over and over under ids of their own.
 class CommandTest : public testing::Test {

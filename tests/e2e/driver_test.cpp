@@ -170,7 +170,7 @@ TEST_F(DriverTest, TheProgramMayLieInAFolderWithASpace) {
   const auto home = folder() / "a folder";
   const std::filesystem::path program = VLMTRAIN_BINARY;
   std::filesystem::create_directories(home);
-  std::filesystem::copy(program, home / "vlmtrain");
+  copy_program(home);
   std::filesystem::copy(program.parent_path() / "vgpu", home / "vgpu", std::filesystem::copy_options::recursive);
   const auto plan = plan_of(run(plan_arguments()));
   install_driver("version=13000");

@@ -684,7 +684,7 @@ TEST_F(PlanCommandTest, AVideoIsAVideo) {
 
 TEST_F(PlanCommandTest, AProgramWithoutItsStandInsSaysWhatIsMissing) {
   std::filesystem::create_directory(folder() / "elsewhere");
-  std::filesystem::copy(VLMTRAIN_BINARY, folder() / "elsewhere/vlmtrain");
+  copy_program(folder() / "elsewhere");
   const Result result =
       Process(folder(), {"plan", "--gpu-gb", "24", "--model", "smolvlm-tiny"}, 0, folder() / "elsewhere/vlmtrain")
           .wait();
