@@ -1,4 +1,4 @@
-# vlmtrain: the program as people call it, linked without LibTorch, which takes a quarter of a second to load. It answers help,
+# vlmtrain: the program as people call it, linked without LibTorch, whose loading takes longer than its answers. It answers help,
 # wrong words and the like itself and else starts vlmtrain-core beside it (src/app/front.cpp).
 #
 # It links the parts' archives alone, not what they stand on: of each the linker takes the files that are needed, and their
