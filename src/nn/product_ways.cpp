@@ -38,12 +38,10 @@ struct Way {
   double lead;
 };
 
-/// Of a product as a layer's are: much longer than oneDNN's and MKL's costs of a call, a millisecond in all.
 struct Size {
   int64_t rows, columns, depth;
 };
 
-constexpr Size kOfFp32{256, 256, 1024};
 /// ATen's own loops of 16 bits reach one GFLOP/s.
 constexpr Size kOf16Bits{128, 128, 128};
 constexpr int kRounds = 8;
@@ -92,10 +90,7 @@ ProductWay fastest(const std::vector<Way>& ways, Form form, const Size& size, at
 }
 
 ProductWay raced(Form form, at::ScalarType dtype) {
-  if (dtype == at::kFloat) {
-    return fastest({{ProductWay::kOneDnn, 1}, {ProductWay::kAten, 1.2}}, form, kOfFp32, dtype);
-  }
-  return fastest({{ProductWay::kAten, 1}, {ProductWay::kAtenInFp32, 1.5}}, form, kOf16Bits, dtype);
+  return fastest({{ProductWay::kAten, 1}, {ProductWay::kAtenInFp32, 3}}, form, kOf16Bits, dtype);
 }
 
 /// Once in a process.
@@ -116,7 +111,7 @@ ProductWay product_way(const at::Tensor& a, const at::Tensor& b) {
   const Form form{is_transposed(a), is_transposed(b)};
   switch (a.scalar_type()) {
     case at::kFloat:
-      return known<at::kFloat>(form);
+      return ProductWay::kOneDnn;
     case at::kBFloat16:
       return known<at::kBFloat16>(form);
     case at::kHalf:

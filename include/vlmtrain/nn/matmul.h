@@ -8,7 +8,7 @@ namespace vlmtrain::nn {
 /// copy. No gradient is recorded.
 ///
 /// On the CPU the fastest of the ways that this processor has (nn/product_ways.h), always with sums in fp32: fp32 through
-/// oneDNN or MKL, 16 bits by instructions for them or in fp32. On CUDA at::mm.
+/// oneDNN, 16 bits by instructions for them or in fp32. On CUDA at::mm.
 at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace vlmtrain::nn
