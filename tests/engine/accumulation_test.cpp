@@ -29,9 +29,9 @@ class Accumulation : public testing::Test {
   const std::vector<data::Sample> samples_ = batch_of_eight();
 };
 
-/// Two orders of the same float32 sums differ by a few roundings (6e-8) of each of the some twenty products and norms that
-/// a gradient of the tower has come through, and cancellation in softmax's backward pass makes more of it; how they fall
-/// depends on the processor's kernels. A wrong normalizer or a lost row would be 1e-3 and more.
+/// Two orders of the same float32 sums differ by a few roundings (6e-8) of each of the some twenty products and norms
+/// that a gradient of the tower has come through, and cancellation in softmax's backward pass makes more of it; how
+/// they fall depends on the processor's kernels. A wrong normalizer or a lost row would be 1e-3 and more.
 constexpr double kGradientBound = 5e-6;
 
 void expect_same(const Gradients& found, const Gradients& wanted, const std::string& cut, Deviations& deviations) {
