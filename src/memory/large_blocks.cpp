@@ -15,8 +15,8 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// In front of PyTorch's allocator, which small blocks still come from, and large ones where the system has none. It stays
-/// once it was put there.
+/// In front of PyTorch's allocator, which small blocks still come from, and large ones where the system has none. It
+/// stays once it was put there.
 class LargeBlockAllocator final : public c10::Allocator {
  public:
   explicit LargeBlockAllocator(c10::Allocator* real) : real_(real) {}

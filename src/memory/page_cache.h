@@ -10,9 +10,10 @@
 
 namespace vlmtrain::memory {
 
-/// Memory of the system in whole pages that is kept when it is freed, and taken again: a page that comes from the system is
-/// cleared and mapped at its first use, which takes longer than what an operation on a tensor then does with it. Never more
-/// is kept than makes up for what lived at once before, so the resident memory's peak is that of what lives. Thread-safe.
+/// Memory of the system in whole pages that is kept when it is freed, and taken again: a page that comes from the
+/// system is cleared and mapped at its first use, which takes longer than what an operation on a tensor then does with
+/// it. Never more is kept than makes up for what lived at once before, so the resident memory's peak is that of what
+/// lives. Thread-safe.
 class PageCache {
  public:
   PageCache() = default;
