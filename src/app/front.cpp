@@ -37,6 +37,16 @@ void check_configuration_of(const CommandLine& line) {
   if (command == "plan") check_configuration(all.plan.config, all.plan.all_overrides());
 }
 
+ExitCode print_options(const OptionsArguments& arguments) {
+  try {
+    return after_printing(options(arguments));
+  } catch (const std::system_error&) {  // of {fmt}, where more is printed than a buffer holds
+    const ExitCode printed = after_printing(ExitCode::kDone);
+    if (printed == ExitCode::kDone) throw;
+    return printed;
+  }
+}
+
 /// Becomes the core, in this process. Throws UserError where that is not possible.
 [[noreturn]] void start_core(char** argv) {
   std::error_code error;
@@ -57,7 +67,7 @@ int front(const std::vector<std::string>& words, char** argv) {
   CommandLine line;
   if (const auto answered = line.parse(words)) return static_cast<int>(*answered);
   try {
-    if (line.command() == "options") return static_cast<int>(after_printing(options(line.arguments().options)));
+    if (line.command() == "options") return static_cast<int>(print_options(line.arguments().options));
     check_configuration_of(line);
     start_core(argv);
   } catch (const UserError& error) {
