@@ -12,8 +12,8 @@ namespace vlmtrain::memory {
 
 /// Memory of the system in whole pages that is kept when it is freed, and taken again: a page that comes from the
 /// system is cleared and mapped at its first use, which takes longer than what an operation on a tensor then does with
-/// it. Never more is kept than makes up for what lived at once before, so the resident memory's peak is that of what
-/// lives. Thread-safe.
+/// it. What lives and what is kept are together never more than what lived at once before, so the peak of resident
+/// memory is that of what lives. Thread-safe.
 class PageCache {
  public:
   PageCache() = default;

@@ -20,7 +20,7 @@ at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b) {
   switch (product_way(a, b)) {
     case ProductWay::kOneDnn:
       return onednn_product(a, b);
-    case ProductWay::kAtenInFp32:
+    case ProductWay::kInFp32:
       return matmul_transposed(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
     case ProductWay::kAten:
       break;

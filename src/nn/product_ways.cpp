@@ -13,9 +13,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
-#include <vector>
 
-#include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/unwatched.h"
 
 namespace vlmtrain::nn {
@@ -32,65 +30,43 @@ struct Form {
   bool second = false;
 };
 
-struct Way {
-  ProductWay way;
-  /// Times as fast as those before it that it has to be to be taken.
-  double lead;
-};
-
-struct Size {
-  int64_t rows, columns, depth;
-};
-
-/// ATen's own loops of 16 bits reach one GFLOP/s.
-constexpr Size kOf16Bits{128, 128, 128};
+/// Rows, columns and depth of what is raced: ATen's own loops of 16 bits reach one GFLOP/s.
+constexpr int64_t kSide = 128;
 constexpr int kRounds = 8;
+/// Times as fast as LibTorch's product of 16 bits that fp32 has to be: a process finds what the one before it found.
+constexpr double kLead = 3;
 /// So many times as slow as another is not raced again.
 constexpr double kHopeless = 8;
 
-at::Tensor product(ProductWay way, const at::Tensor& a, const at::Tensor& b) {
-  switch (way) {
-    case ProductWay::kOneDnn:
-      return onednn_product(a, b);
-    case ProductWay::kAten:
-      return at::mm(a, b.t());
-    case ProductWay::kAtenInFp32:
-      return at::mm(a.to(at::kFloat), b.to(at::kFloat).t()).to(a.scalar_type());
-  }
-  throw InternalError("unknown way of a product");
+at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
+  return onednn_product(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
 }
 
-at::Tensor factor(int64_t rows, int64_t depth, bool is_transposed, at::ScalarType dtype) {
-  const auto options = at::TensorOptions(at::kCPU).dtype(dtype);
-  return is_transposed ? at::full({depth, rows}, 0.5, options).t() : at::full({rows, depth}, 0.5, options);
+at::Tensor factor(bool is_transposed, at::ScalarType dtype) {
+  const at::Tensor made = at::full({kSide, kSide}, 0.5, at::TensorOptions(at::kCPU).dtype(dtype));
+  return is_transposed ? made.t() : made;
 }
 
-/// What comes between a process and its processor takes time from all in turn: the shortest of each counts.
-ProductWay fastest(const std::vector<Way>& ways, Form form, const Size& size, at::ScalarType dtype) {
+template <typename Product>
+void take_time(const Product& product, double& shortest) {
+  const auto start = std::chrono::steady_clock::now();
+  static_cast<void>(product());
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  shortest = std::min(shortest, taken.count());
+}
+
+/// What comes between a process and its processor takes time from both in turn: the shortest of each counts.
+ProductWay raced(Form form, at::ScalarType dtype) {
   const at::NoGradGuard no_gradients;
   const memory::Unwatched unwatched;
   const at::DisableRecordFunctionGuard unrecorded;
-  const at::Tensor a = factor(size.rows, size.depth, form.first, dtype);
-  const at::Tensor b = factor(size.columns, size.depth, form.second, dtype);
-  std::vector<double> seconds(ways.size(), std::numeric_limits<double>::infinity());
+  const at::Tensor a = factor(form.first, dtype), b = factor(form.second, dtype);
+  double as_they_are = std::numeric_limits<double>::infinity(), in_fp32 = as_they_are;
   for (int round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < ways.size(); ++i) {
-      if (seconds[i] > kHopeless * *std::ranges::min_element(seconds)) continue;
-      const auto start = std::chrono::steady_clock::now();
-      static_cast<void>(product(ways[i].way, a, b));
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      seconds[i] = std::min(seconds[i], taken.count());
-    }
+    if (round == 0 || as_they_are < kHopeless * in_fp32) take_time([&] { return at::mm(a, b.t()); }, as_they_are);
+    take_time([&] { return product_in_fp32(a, b); }, in_fp32);
   }
-  size_t best = 0;
-  for (size_t i = 1; i < ways.size(); ++i) {
-    if (seconds[i] * ways[i].lead < seconds[best]) best = i;
-  }
-  return ways[best].way;
-}
-
-ProductWay raced(Form form, at::ScalarType dtype) {
-  return fastest({{ProductWay::kAten, 1}, {ProductWay::kAtenInFp32, 3}}, form, kOf16Bits, dtype);
+  return in_fp32 * kLead < as_they_are ? ProductWay::kInFp32 : ProductWay::kAten;
 }
 
 /// Once in a process.

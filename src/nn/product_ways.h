@@ -8,9 +8,9 @@ namespace vlmtrain::nn {
 
 /// How a product of matrices on the CPU is made.
 enum class ProductWay : uint8_t {
-  kOneDnn,      ///< oneDNN's inner product, of fp32
-  kAten,        ///< at::mm: MKL in fp32; in 16 bits what LibTorch takes, which without instructions for it is slow
-  kAtenInFp32,  ///< factors in 16 bits are made fp32 first
+  kOneDnn,  ///< oneDNN's inner product, of fp32
+  kAten,    ///< at::mm: in 16 bits what LibTorch takes, which without instructions for it is slow
+  kInFp32,  ///< factors in 16 bits are made fp32 first
 };
 
 /// How a · bᵀ of matrices that lie as these, a [m, k], b [n, k], is made on this processor. In fp32 by oneDNN: MKL
