@@ -11,6 +11,7 @@
 #include "app/command_line.h"
 #include "app/commands.h"
 #include "app/standard_streams.h"
+#include "vlmtrain/planner/rehearsal_start.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {
@@ -47,11 +48,19 @@ ExitCode print_options(const OptionsArguments& arguments) {
   }
 }
 
-/// Becomes the core, in this process. Throws UserError where that is not possible.
-[[noreturn]] void start_core(char** argv) {
+std::filesystem::path core_file() {
   std::error_code error;
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  const auto core = folder / kCore;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCore;
+}
+
+/// Whether the command will rehearse for certain, and needs no look at this machine's card for that.
+bool rehearses(const CommandLine& line) {
+  const PlanArguments& plan = line.arguments().plan;
+  return line.command() == "plan" && (!plan.gpu.empty() || plan.gpu_gigabytes);
+}
+
+/// Becomes the core, in this process. Throws UserError where that is not possible.
+[[noreturn]] void start_core(const std::filesystem::path& core, char** argv) {
   execv(core.c_str(), argv);
   throw run_error(
       "{} cannot be started: {}; it does the work of this program and belongs in the same folder: build it with the "
@@ -69,7 +78,9 @@ int front(const std::vector<std::string>& words, char** argv) {
   try {
     if (line.command() == "options") return static_cast<int>(print_options(line.arguments().options));
     check_configuration_of(line);
-    start_core(argv);
+    const auto core = core_file();
+    if (rehearses(line)) planner::start_rehearsals_before(core);
+    start_core(core, argv);
   } catch (const UserError& error) {
     return static_cast<int>(say(error));
   }

@@ -4,30 +4,40 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "vlmtrain/planner/virtual_card.h"
 
 namespace vlmtrain::planner {
 
 /// This program once more, as `vlmtrain rehearse`, on a virtual card; requests and answers are lines of JSON
-/// (planner/protocol.h). Its end ends the child, and so does this process's, however it comes (planner/parent_watch.h).
+/// (planner/protocol.h). It may have several workers, which work at the same time, each with a connection of its own.
+/// Its end ends them, and so does this process's, however it comes (planner/parent_watch.h).
 /// Apart from end(), for one thread at a time.
 class ChildProcess {
  public:
-  /// Returns at once, before the child is ready. Throws UserError (kFailed) where it cannot be started.
-  explicit ChildProcess(const VirtualCard& card);
+  /// Returns at once, before the child is ready. Throws UserError (kFailed) where it cannot be started. A child that
+  /// was started before this process became this program is taken as it is (planner/spawned_child.h).
+  explicit ChildProcess(const VirtualCard& card, size_t workers = 1);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
+  size_t workers() const { return connections_.size(); }
+
   /// Not seen to fail: a child that died is noticed when its answer is missing.
-  void send(const nlohmann::json& message);
+  void send(const nlohmann::json& message, size_t worker = 0);
   /// Waits for the next answer. Throws UserError as the child did, and InternalError if it died.
-  nlohmann::json receive();
+  nlohmann::json receive(size_t worker = 0);
+  /// Whether receive() would not have to wait for the beginning of an answer.
+  bool has_answered(size_t worker) const;
+  /// Reads an answer, whatever it says.
+  void drop_answer(size_t worker);
 
   /// Kills the child; an answer that another thread waits for does not come any more.
   void end();
@@ -35,27 +45,9 @@ class ChildProcess {
  private:
   using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-  /// A file descriptor that is closed with it.
-  class Descriptor {
-   public:
-    explicit Descriptor(int number) : number_(number) {}
-    ~Descriptor();
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int get() const { return number_; }
-    void set(int number) { number_ = number; }
-
-   private:
-    int number_;
-  };
-
-  Descriptor requests_{-1};
-  File answers_{nullptr, std::fclose};
   pid_t process_ = -1;
+  std::vector<File> connections_;
 };
-
-/// In a child's environment: the process that it dies with, or 0.
-inline constexpr const char* kParentVariable = "VLMTRAIN_REHEARSES_FOR";
 
 /// Nothing at the end of the file.
 std::optional<std::string> read_line(std::FILE* file);

@@ -50,6 +50,7 @@ std::optional<Option> OptionSearch::find() {
     auto guess = next_guess();
     if (!guess) guess = least_untried();
     if (!guess) break;
+    if (const auto larger = larger_that_may_fit(*guess)) rehearsed_.expect(*larger);
     const Option option = rehearse(*guess);
     if (!option.fits) continue;
     if (!best || option.step_seconds < best->step_seconds) best = option;
@@ -116,31 +117,32 @@ std::vector<Option> OptionSearch::alternatives() const {
 }
 
 void OptionSearch::probe() {
-  Choices choices = choices_at_defaults();
-  choices.micro_batch_size = 1;
+  using Wanted = RehearsedOptions::Wanted;
+  const Choices one = choices_at_defaults();
+  const auto with = [&](int64_t size, models::RecomputeBlocks blocks) {
+    Choices choices = one;
+    choices.micro_batch_size = size;
+    choices.recompute = blocks;
+    return choices;
+  };
+  const bool several = workload_.samples_per_rank() > 1;
   Probes probes;
-  probes.one = rehearsed_.probe(choices, RehearsedOptions::Wanted::kCostsAndDetail);
+  if (several) rehearsed_.expect_probe(with(2, {}), Wanted::kCosts);
+  probes.one = rehearsed_.probe(one, Wanted::kCostsAndDetail);
   const RehearsalDetail& detail = *probes.one.detail;
   for (const auto component :
        {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
     standing_bytes_ += detail.peak.by_component[static_cast<size_t>(component)];
   }
-  const auto recomputing = [&](models::RecomputeBlocks blocks) {
-    Choices changed = choices;
-    changed.recompute = blocks;
-    return rehearsed_.probe(changed, RehearsedOptions::Wanted::kPeaks);
-  };
-  blocks_ = {.vision = detail.vision_blocks, .language = detail.language_blocks};
-  const bool has_images = rehearsed_.worst().shapes.front().pixel_rows > 0;
-  if (has_images && detail.vision_blocks > 0) probes.vision = recomputing({detail.vision_blocks, 0});
-  if (detail.language_blocks > 0) probes.language = recomputing({0, detail.language_blocks});
   // Two samples of which one takes more than half of all are not rehearsed; no card would hold them.
   const bool is_beyond_all_cards = probes.one.peaks().reserved_bytes > kUnlimitedBytes / 2;
   if (is_beyond_all_cards && !fixed_.micro_batch_size) sizes_.resize(1);
-  if (workload_.samples_per_rank() > 1 && !is_beyond_all_cards) {
-    choices.micro_batch_size = 2;
-    probes.two = rehearsed_.probe(choices, RehearsedOptions::Wanted::kCosts);
-  }
+  if (several && !is_beyond_all_cards) probes.two = rehearsed_.probe(with(2, {}), Wanted::kCosts);
+  blocks_ = {.vision = detail.vision_blocks, .language = detail.language_blocks};
+  const bool has_images = rehearsed_.worst().shapes.front().pixel_rows > 0;
+  if (blocks_.language > 0) rehearsed_.expect_probe(with(1, {0, blocks_.language}), Wanted::kPeaks);
+  if (has_images && blocks_.vision > 0) probes.vision = rehearsed_.probe(with(1, {blocks_.vision, 0}), Wanted::kPeaks);
+  if (blocks_.language > 0) probes.language = rehearsed_.probe(with(1, {0, blocks_.language}), Wanted::kPeaks);
   estimate_.emplace(probes);
   order_ = estimate_->recompute_order();
   if (!fixed_.recompute.is_auto()) {

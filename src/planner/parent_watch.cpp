@@ -47,11 +47,14 @@ void end_for_memory(int64_t bytes, int64_t most_bytes) {
 
 }  // namespace
 
+void die_with(pid_t parent) {
+  if (parent == 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  end_if_parent_is_gone(parent);  // it may have died before that
+}
+
 void watch_parent(const ParentWatch& watch) {
-  if (watch.parent != 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    end_if_parent_is_gone(watch.parent);  // it may have died before that
-  }
+  die_with(watch.parent);
   std::ofstream("/proc/self/oom_score_adj") << 1000;
   std::thread([watch] { watch_until_the_end(watch); }).detach();
 }

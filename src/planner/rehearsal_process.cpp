@@ -1,5 +1,8 @@
 #include "vlmtrain/planner/rehearsal_process.h"
 
+#include <stdio_ext.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +11,7 @@
 #include "planner/child_process.h"
 #include "planner/parent_watch.h"
 #include "planner/protocol.h"
+#include "planner/spawned_child.h"
 #include "planner/twin_rehearsal.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"
@@ -30,40 +34,35 @@ void answer_with(const UserError& error) {
   write_line(stdout, {{"error", {{"code", static_cast<int>(error.code())}, {"message", error.what()}}}});
 }
 
-/// Nothing, once the process that asked knows why, where there is no device.
-std::optional<at::Device> open_or_answer() {
-  try {
-    return memory::open_device("cuda");
-  } catch (const UserError& error) {
-    answer_with(error);
-    return std::nullopt;
+/// From here on there is a process for each connection, this one and copies of it, whose stdin and stdout it is.
+/// Autograd's threads do not survive a copy: before any rehearsal. Returns the process that this one dies with.
+pid_t part_into_workers(const SpawnedAs& spawned) {
+  const pid_t first = getpid();
+  for (const int connection : spawned.connections) {
+    const pid_t copy = fork();
+    if (copy == 0) {
+      dup2(connection, STDIN_FILENO);
+      dup2(connection, STDOUT_FILENO);
+      __fpurge(stdin);  // what the first worker has read ahead is its own
+    }
+    if (copy <= 0) {
+      for (const int each : spawned.connections) close(each);
+      return copy == 0 ? first : spawned.parent;  // where there can be no copy, its connection ends
+    }
   }
+  for (const int connection : spawned.connections) close(connection);
+  return spawned.parent;
 }
 
-}  // namespace
-
-RehearsalProcess::RehearsalProcess(const Job& job, const VirtualCard& card) {
-  child_ = std::make_unique<ChildProcess>(card);
-  set_job(job);
+/// Opens the card that the first line names.
+at::Device open_card(const std::string& line) {
+  for (const auto& [name, value] : nlohmann::json::parse(line).at("card").get<Variables>()) {
+    setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  }
+  return memory::open_device("cuda");
 }
 
-RehearsalProcess::~RehearsalProcess() = default;
-
-void RehearsalProcess::set_job(const Job& job) {
-  child_->send({{"job", job}});
-}
-
-Outcome RehearsalProcess::rehearse(const RehearsalRequest& request) {
-  child_->send({{"request", request}});
-  return child_->receive().get<Outcome>();
-}
-
-void serve_rehearsals() {
-  const char* const parent = std::getenv(kParentVariable);
-  watch_parent({.parent = parent != nullptr ? std::atoi(parent) : 0, .most_host_bytes = kMostHostBytes});
-  const auto opened = open_or_answer();
-  if (!opened) return;
-  const at::Device device = *opened;
+void answer_requests(at::Device device) {
   Job job;
   std::optional<TwinRehearsal> twin;
   const auto delay = twin_delay();
@@ -89,6 +88,68 @@ void serve_rehearsals() {
     } catch (const UserError& error) {
       answer_with(error);
     }
+  }
+}
+
+constexpr size_t kFirst = 0;
+constexpr size_t kSecond = 1;
+
+}  // namespace
+
+struct RehearsalProcess::Begun {
+  nlohmann::json request;     // null: nothing, or nothing that will be asked for
+  bool is_under_way = false;  // an answer is still to be read
+};
+
+RehearsalProcess::RehearsalProcess(const Job& job, const VirtualCard& card)
+    : child_(std::make_unique<ChildProcess>(card, workers_that_pay())), begun_(std::make_unique<Begun>()) {
+  set_job(job);
+}
+
+RehearsalProcess::~RehearsalProcess() = default;
+
+void RehearsalProcess::set_job(const Job& job) {
+  for (size_t worker = 0; worker < child_->workers(); ++worker) child_->send({{"job", job}}, worker);
+  begun_->request = nullptr;
+}
+
+Outcome RehearsalProcess::rehearse(const RehearsalRequest& request) {
+  const nlohmann::json asked = request;
+  if (begun_->is_under_way && begun_->request == asked) {
+    *begun_ = {};
+    return child_->receive(kSecond).get<Outcome>();
+  }
+  child_->send({{"request", asked}}, kFirst);
+  return child_->receive(kFirst).get<Outcome>();
+}
+
+void RehearsalProcess::begin(const RehearsalRequest& request) {
+  if (child_->workers() == 1) return;
+  if (begun_->is_under_way) {
+    if (!child_->has_answered(kSecond)) return;
+    child_->drop_answer(kSecond);
+  }
+  *begun_ = {.request = request, .is_under_way = true};
+  child_->send({{"request", begun_->request}}, kSecond);
+}
+
+void serve_rehearsals() {
+  const SpawnedAs spawned = spawned_as();
+  die_with(spawned.parent);
+  const auto line = read_line(stdin);
+  if (!line) return;
+  std::optional<at::Device> device;
+  std::optional<UserError> failure;
+  try {
+    device = open_card(*line);
+  } catch (const UserError& error) {
+    failure = error;
+  }
+  watch_parent({.parent = part_into_workers(spawned), .most_host_bytes = kMostHostBytes});
+  if (failure) {
+    answer_with(*failure);
+  } else {
+    answer_requests(*device);
   }
 }
 

@@ -145,6 +145,7 @@ Option RehearsedOptions::rehearse(const Choices& choices) {
   if (const Option* const known = find(choices)) return *known;
   std::optional<Entry> largest;
   for (size_t i = 0; i < batches_.size(); ++i) {
+    if (i + 1 < batches_.size()) process_.begin(full_request(choices, batches_[i + 1]));
     Outcome outcome = run(full_request(choices, batches_[i]));
     if (outcome.out_of_memory) throw beyond_all_cards(batches_[i], choices);
     if (largest && outcome.peaks().reserved_bytes <= largest->option.peaks.reserved_bytes) continue;
@@ -159,22 +160,42 @@ Option RehearsedOptions::rehearse(const Choices& choices) {
   return entries_.back().option;
 }
 
+std::vector<RehearsedOptions::Probe>::const_iterator RehearsedOptions::known_probe(const Choices& choices,
+                                                                                   Wanted wanted) const {
+  return std::find_if(probes_.begin(), probes_.end(),
+                      [&](const Probe& probe) { return probe.choices == choices && probe.wanted == wanted; });
+}
+
 Outcome RehearsedOptions::probe(const Choices& choices, Wanted wanted) {
-  const auto known = std::find_if(probes_.begin(), probes_.end(), [&](const Probe& probe) {
-    return probe.choices == choices && probe.wanted == wanted;
-  });
+  const auto known = known_probe(choices, wanted);
   if (known != probes_.end()) return known->outcome;
   probes_.push_back({choices, wanted, probe(choices, worst(), wanted)});
   return probes_.back().outcome;
 }
 
+RehearsalRequest RehearsedOptions::probe_request(const Choices& choices, const SampleBatch& batch, Wanted wanted) {
+  return {.choices = choices,
+          .steps = {first_samples(batch, choices.micro_batch_size)},
+          .with_costs = wanted != Wanted::kPeaks,
+          .with_detail = wanted == Wanted::kCostsAndDetail};
+}
+
 Outcome RehearsedOptions::probe(const Choices& choices, const SampleBatch& batch, Wanted wanted) {
-  Outcome outcome = run({.choices = choices,
-                         .steps = {first_samples(batch, choices.micro_batch_size)},
-                         .with_costs = wanted != Wanted::kPeaks,
-                         .with_detail = wanted == Wanted::kCostsAndDetail});
+  Outcome outcome = run(probe_request(choices, batch, wanted));
   if (outcome.out_of_memory) throw beyond_all_cards(batch, choices);
   return outcome;
+}
+
+void RehearsedOptions::expect(const Choices& choices) {
+  if (find(choices) == nullptr) process_.begin(full_request(choices, batches_.front()));
+}
+
+void RehearsedOptions::expect_probe(const Choices& choices, Wanted wanted) {
+  if (known_probe(choices, wanted) == probes_.end()) expect_probe(choices, worst(), wanted);
+}
+
+void RehearsedOptions::expect_probe(const Choices& choices, const SampleBatch& batch, Wanted wanted) {
+  process_.begin(probe_request(choices, batch, wanted));
 }
 
 const Outcome& RehearsedOptions::outcome_of(const Choices& choices, bool with_timeline) {

@@ -31,6 +31,11 @@ class RehearsedOptions {
   Outcome probe(const Choices& choices, Wanted wanted);
   Outcome probe(const Choices& choices, const SampleBatch& batch, Wanted wanted = Wanted::kPeaks);
 
+  /// Says what will probably be asked for next, so that it may be done beside what is asked for before that.
+  void expect(const Choices& choices);
+  void expect_probe(const Choices& choices, Wanted wanted);
+  void expect_probe(const Choices& choices, const SampleBatch& batch, Wanted wanted = Wanted::kPeaks);
+
   /// What rehearse() found; null if it was not called with these.
   const Option* find(const Choices& choices) const;
 
@@ -79,6 +84,8 @@ class RehearsedOptions {
   };
 
   RehearsalRequest full_request(const Choices& choices, const SampleBatch& batch) const;
+  static RehearsalRequest probe_request(const Choices& choices, const SampleBatch& batch, Wanted wanted);
+  std::vector<Probe>::const_iterator known_probe(const Choices& choices, Wanted wanted) const;
   int64_t micro_batches_rehearsed(const Choices& choices) const;
   double step_seconds(const Choices& choices, const StepCosts& costs) const;
   std::vector<Entry>::const_iterator entry_of(const Choices& choices) const;

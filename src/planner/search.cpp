@@ -44,6 +44,7 @@ const SampleBatch& heaviest(RehearsedOptions& rehearsed, const std::vector<Sampl
   size_t heaviest = 0;
   int64_t most = 0;
   for (size_t i = 0; candidates.size() > 1 && i < candidates.size(); ++i) {
+    if (i + 1 < candidates.size()) rehearsed.expect_probe(choices, candidates[i + 1]);
     const int64_t bytes = rehearsed.probe(choices, candidates[i]).peaks().reserved_bytes;
     if (bytes > most) heaviest = i;
     most = std::max(most, bytes);

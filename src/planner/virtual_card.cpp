@@ -101,22 +101,23 @@ std::string preload_list(const std::filesystem::path& folder) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> environment_of(const VirtualCard& card) {
+Variables environment_for_virtual_cards() {
   const auto folder = stand_ins_folder();
-  std::vector<std::pair<std::string, std::string>> variables{
-      {"LD_PRELOAD", preload_list(folder)},
-      {"VLMTRAIN_VGPU_CARD", card.gpu},
-      {"VLMTRAIN_VGPU_BYTES", card.memory_bytes ? std::to_string(*card.memory_bytes) : ""},
-      {"VLMTRAIN_VGPU_REPORTED_BYTES", card.reported_bytes ? std::to_string(*card.reported_bytes) : ""},
-      {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(card.used_bytes)},
-      {"VLMTRAIN_VGPU_MULTIPROCESSORS", card.multiprocessors > 0 ? std::to_string(card.multiprocessors) : ""},
-      {kMeant, "1"}};
+  Variables variables{{"LD_PRELOAD", preload_list(folder)}, {kMeant, "1"}};
   if (has_blank(folder)) {
     const char* const others = std::getenv("LD_LIBRARY_PATH");
     variables.emplace_back("LD_LIBRARY_PATH",
                            others != nullptr ? fmt::format("{}:{}", folder.string(), others) : folder.string());
   }
   return variables;
+}
+
+Variables settings_of(const VirtualCard& card) {
+  return {{"VLMTRAIN_VGPU_CARD", card.gpu},
+          {"VLMTRAIN_VGPU_BYTES", card.memory_bytes ? std::to_string(*card.memory_bytes) : ""},
+          {"VLMTRAIN_VGPU_REPORTED_BYTES", card.reported_bytes ? std::to_string(*card.reported_bytes) : ""},
+          {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(card.used_bytes)},
+          {"VLMTRAIN_VGPU_MULTIPROCESSORS", card.multiprocessors > 0 ? std::to_string(card.multiprocessors) : ""}};
 }
 
 bool reaches_rehearsals(std::string_view variable) {
@@ -149,7 +150,9 @@ bool on_virtual_card() {
 void restart_on(const VirtualCard& card) {
   require_addresses();
   memory::ignore_foreign_settings();
-  for (const auto& [name, value] : environment_of(card)) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  for (const auto& variables : {environment_for_virtual_cards(), settings_of(card)}) {
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  }
   restart_program();
   throw run_error("this program cannot be started again on a virtual card: {}", std::strerror(errno));
 }

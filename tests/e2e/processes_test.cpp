@@ -150,6 +150,20 @@ TEST_F(ProcessesTest, APlanThatIsInterruptedLeavesNoFolderBehind) {
   EXPECT_TRUE(rehearsals_end()) << "a child is left";
 }
 
+TEST_F(ProcessesTest, WhatAPlanStartedBeforeItFailedEnds) {
+  const Result failed = run({"plan", "--gpu", "rtx4090", "--model", "nothing-here"});
+  EXPECT_EQ(failed.exit_code, 2) << failed.err;
+  EXPECT_TRUE(rehearsals_end()) << "a child is left";
+}
+
+TEST_F(ProcessesTest, AChildOfOthersIsNotTakenForTheOneThatWasStarted) {
+  setenv("VLMTRAIN_REHEARSAL_STARTED", "1 0 1", 1);
+  const Result planned = run({"plan", "--gpu", "rtx4090", "--model", "smolvlm-256m", "--json"});
+  unsetenv("VLMTRAIN_REHEARSAL_STARTED");
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_TRUE(rehearsals_end()) << "a child is left";
+}
+
 TEST_F(ProcessesTest, AKilledRunTakesItsRehearsalWithIt) {
   {
     Process planning(folder(), long_virtual_run());

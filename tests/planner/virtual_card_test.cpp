@@ -73,11 +73,11 @@ class Preloaded {
 
 std::map<std::string, std::string> environment() {
   std::map<std::string, std::string> variables;
-  for (auto& [name, value] : environment_of({.gpu = "h100", .memory_bytes = 5})) variables[name] = value;
+  for (auto& [name, value] : environment_for_virtual_cards()) variables[name] = value;
   return variables;
 }
 
-TEST(EnvironmentOfTest, WhatIsPreloadedStaysButForWhatHasToDoWithCuda) {
+TEST(EnvironmentForVirtualCardsTest, WhatIsPreloadedStaysButForWhatHasToDoWithCuda) {
   const parity::TemporaryFolder folder;
   const auto put = [&](const std::string& name, const std::string& content) {
     const auto path = folder.path() / name;
@@ -90,9 +90,16 @@ TEST(EnvironmentOfTest, WhatIsPreloadedStaysButForWhatHasToDoWithCuda) {
   const auto variables = environment();
   EXPECT_THAT(variables.at("LD_PRELOAD"), testing::StartsWith(harmless + ":libjemalloc.so:/"));
   EXPECT_THAT(variables.at("LD_PRELOAD"), testing::Not(HasSubstr("libprofiler")));
-  EXPECT_EQ(variables.at("VLMTRAIN_VGPU_CARD"), "h100");
-  EXPECT_EQ(variables.at("VLMTRAIN_VGPU_BYTES"), "5");
   EXPECT_FALSE(variables.contains("LD_LIBRARY_PATH")) << "the stand-ins are named by their paths";
+}
+
+TEST(SettingsOfTest, SayWhichCardAndNothingOfWhereItsLibrariesAre) {
+  const auto settings = settings_of({.gpu = "h100", .memory_bytes = 5, .multiprocessors = 7});
+  EXPECT_THAT(settings, testing::IsSupersetOf(Variables{{"VLMTRAIN_VGPU_CARD", "h100"},
+                                                        {"VLMTRAIN_VGPU_BYTES", "5"},
+                                                        {"VLMTRAIN_VGPU_REPORTED_BYTES", ""},
+                                                        {"VLMTRAIN_VGPU_MULTIPROCESSORS", "7"}}));
+  for (const auto& [name, value] : settings) EXPECT_THAT(name, testing::StartsWith("VLMTRAIN_VGPU_"));
 }
 
 TEST(ReachesRehearsalsTest, WhatChangesARehearsalDoesNot) {

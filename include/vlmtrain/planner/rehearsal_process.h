@@ -10,7 +10,8 @@ namespace vlmtrain::planner {
 class ChildProcess;
 
 /// A child process on a virtual card that rehearses a job: this program once more, with stand-ins for the CUDA
-/// libraries preloaded. Requests and answers are lines of JSON over pipes (src/planner/protocol.h). Not thread-safe.
+/// libraries preloaded. Requests and answers are lines of JSON over sockets (src/planner/protocol.h). It has two
+/// workers where there are two processors, so that a rehearsal may be begun beside another. Not thread-safe.
 class RehearsalProcess {
  public:
   /// Starts the child and returns at once; the first rehearsal waits for it. Throws UserError (kFailed) where it cannot
@@ -26,11 +27,20 @@ class RehearsalProcess {
   /// Throws UserError as the child does, and InternalError if the child dies.
   Outcome rehearse(const RehearsalRequest& request);
 
+  /// Has a worker with nothing else to do begin what will probably be asked for: rehearse() then waits for it. Changes
+  /// no outcome.
+  void begin(const RehearsalRequest& request);
+
  private:
+  /// What the second worker is doing, or has done and nobody has asked for.
+  struct Begun;
+
   std::unique_ptr<ChildProcess> child_;
+  std::unique_ptr<Begun> begun_;
 };
 
-/// The child's side: answers every line of stdin on stdout until the end of stdin. REQUIRES: on_virtual_card().
+/// The child's side: answers every line of stdin on stdout until the end of stdin, and so does each further worker with
+/// its own connection. REQUIRES: on_virtual_card().
 void serve_rehearsals();
 
 }  // namespace vlmtrain::planner

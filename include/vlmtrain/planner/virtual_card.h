@@ -21,9 +21,15 @@ struct VirtualCard {
   int multiprocessors = 0;  ///< 0: the table's
 };
 
-/// The environment variables that put a process on `card`. LD_PRELOAD keeps what it holds, but for libraries that have
+/// Environment variables with their values.
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+/// Those that put a process on a virtual card, whichever. LD_PRELOAD keeps what it holds, but for libraries that have
 /// to do with CUDA. Throws UserError (kFailed) where the stand-ins for the CUDA libraries are not beside this program.
-std::vector<std::pair<std::string, std::string>> environment_of(const VirtualCard& card);
+Variables environment_for_virtual_cards();
+
+/// Those that say which card; they are read when CUDA is first called.
+Variables settings_of(const VirtualCard& card);
 
 /// Whether a variable of this process's environment is passed on to a process that rehearses: not what LibTorch, CUDA,
 /// the driver or the virtual GPU would take as a setting, so that the same plan is made everywhere.

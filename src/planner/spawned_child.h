@@ -1,0 +1,40 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+namespace vlmtrain::planner {
+
+/// A process that was started as `vlmtrain rehearse`, and this end of a connection to each of its workers, which are
+/// not inherited by other children. Whoever holds it closes them and waits for the process.
+struct SpawnedChild {
+  pid_t process = -1;
+  std::vector<int> connections;
+};
+
+/// How many workers a planner has use for on this machine.
+size_t workers_that_pay();
+
+/// Starts `program` on a virtual card, and returns at once. It is told which card by the first line of its first
+/// connection (src/planner/protocol.h), so that it may be started before that is known. Throws UserError (kFailed)
+/// where it cannot be started, and as environment_for_virtual_cards.
+SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers);
+
+/// Leaves a child to the program that this process becomes next by exec, which has it from left_child().
+void leave_for_exec(const SpawnedChild& child);
+
+/// What leave_for_exec left to this process, once.
+std::optional<SpawnedChild> left_child();
+
+/// What a child finds in its environment.
+struct SpawnedAs {
+  pid_t parent = 0;              ///< the process that it dies with; 0: another thread than the main one started it
+  std::vector<int> connections;  ///< to its workers behind the first, whose are stdin and stdout
+};
+SpawnedAs spawned_as();
+
+}  // namespace vlmtrain::planner
