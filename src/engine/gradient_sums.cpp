@@ -7,7 +7,6 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
+#include "vlmtrain/nn/gradient_sink.h"
 
 namespace vlmtrain::engine {
 
@@ -31,16 +31,27 @@ constexpr size_t kFurthestOfGroup = 16;
 
 }  // namespace
 
-class GradientSums::Hook : public torch::autograd::PostAccumulateGradHook {
+class GradientSums::Hook : public nn::GradientSink {
  public:
   Hook(GradientSums& sums, size_t number) : sums_(sums), number_(number) {}
 
+  at::Tensor sum() const override {
+    // In the last pass each parameter has one gradient, of all its uses, which says that its sum may be handed over.
+    if (sums_.is_last_pass_ || sums_.is_of_sharded_block(number_)) return {};
+    return sums_.entries_[number_].sums[group()];
+  }
+  bool has_sum() const override { return sums_.entries_[number_].received[group()]; }
+  void set_has_sum() override { sums_.entries_[number_].received[group()] = true; }
+
   void operator()(const at::Tensor& parameter) override {
+    if (!parameter.grad().defined()) return;  // it went into the sum
     sums_.receive(number_);
     parameter.mutable_grad().reset();
   }
 
  private:
+  size_t group() const { return static_cast<size_t>(sums_.group_); }
+
   GradientSums& sums_;
   size_t number_;
 };

@@ -13,6 +13,7 @@
 #include "nn/held.h"
 #include "nn/stack.h"
 #include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/nn/gradient_sink.h"
 #include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::nn {
@@ -221,37 +222,52 @@ class Backward {
       if (!part.adapter) continue;
       if (part.adapter->a().requires_grad()) result.push_back(of_a[adapter]);
       if (part.adapter->b().requires_grad()) {
-        result.push_back(matmul_transposed(dense(part.of(gradient_).t()), dense(kept_.reduced[adapter].t())));
+        result.push_back(
+            sum_or_product({part.adapter->b()}, dense(part.of(gradient_).t()), dense(kept_.reduced[adapter].t())));
       }
       ++adapter;
     }
     return result;
   }
 
-  /// One a part; undefined where it is not trained.
+  /// The gradients of these, one behind the other, a · bᵀ; undefined where it went where they are summed.
+  static at::Tensor sum_or_product(const variable_list& parameters, const at::Tensor& a, const at::Tensor& b) {
+    return add_product_to_sums(parameters, a, b) ? at::Tensor() : matmul_transposed(a, b);
+  }
+
+  /// One a part; undefined where it is not trained, or was summed.
   variable_list gradients_of_weights() const {
     variable_list result(group_.parts.size());
     if (std::ranges::all_of(group_.parts, &Part::trains_weight)) {
-      const at::Tensor all = matmul_transposed(gradient_.t(), made_.value.t());
-      for (size_t i = 0; i < result.size(); ++i) {
+      variable_list weights;
+      for (const Part& part : group_.parts) weights.push_back(part.weight.values());
+      const at::Tensor all = sum_or_product(weights, gradient_.t(), made_.value.t());
+      for (size_t i = 0; all.defined() && i < result.size(); ++i) {
         result[i] = all.narrow(0, group_.parts[i].first_column, group_.parts[i].columns);
       }
       return result;
     }
     for (size_t i = 0; i < result.size(); ++i) {
       const Part& part = group_.parts[i];
-      if (part.trains_weight()) result[i] = matmul_transposed(dense(part.of(gradient_).t()), made_.value.t());
+      if (!part.trains_weight()) continue;
+      result[i] = sum_or_product({part.weight.values()}, dense(part.of(gradient_).t()), made_.value.t());
     }
     return result;
   }
 
+  /// One an adapter; undefined where it is not trained, or was summed.
   variable_list gradients_of_a() const {
     variable_list result;
     if (adapters_.empty() || !made_.value.defined()) return result;
-    if (kept_.masks.empty()) return by_adapter(matmul_transposed(all_reduced_.t(), made_.value.t()), 0, adapters_);
+    if (kept_.masks.empty()) {
+      variable_list all;
+      for (const LoraAdapter* adapter : adapters_) all.push_back(adapter->a());
+      const at::Tensor product = sum_or_product(all, all_reduced_.t(), made_.value.t());
+      return product.defined() ? by_adapter(product, 0, adapters_) : variable_list(adapters_.size());
+    }
     for (size_t i = 0; i < adapters_.size(); ++i) {
       const at::Tensor read = apply_dropout_mask(made_.value, kept_.masks[i], adapters_[i]->dropout());
-      result.push_back(matmul_transposed(dense(reduced_[i].t()), read.t()));
+      result.push_back(sum_or_product({adapters_[i]->a()}, dense(reduced_[i].t()), read.t()));
     }
     return result;
   }

@@ -17,9 +17,9 @@ namespace vlmtrain::engine {
 /// fp32 sums of the gradients of a step, over its micro-batches, of all parameters that require gradients.
 ///
 /// A hook on each parameter takes its gradient as soon as the backward pass has made it, and frees it: the first one of
-/// a step is copied, the later ones are added, so that nothing has to be set to zero between steps. All memory is
-/// allocated by the constructor: gradients that live from one micro-batch to the next would lie between the activations
-/// and fragment the device's memory.
+/// a step is copied, the later ones are added, so that nothing has to be set to zero between steps. What makes a
+/// gradient may write into the sum itself (nn::GradientSink). All memory is allocated by the constructor: gradients
+/// that live from one micro-batch to the next would lie between the activations and fragment the device's memory.
 ///
 /// The sums lie in flat buckets, in the order in which a backward pass makes them: the last parameters first. With
 /// several groups there is a set of buckets for each, for gradients that are to be told apart (engine/pcgrad.h).

@@ -1,0 +1,166 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <string>
+#include <vector>
+
+#include "parity/deviations.h"
+#include "vlmtrain/engine/gradient_sums.h"
+#include "vlmtrain/nn/gradient_sink.h"
+#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/recompute.h"
+
+namespace vlmtrain::engine {
+namespace {
+
+using parity::relative_difference;
+
+constexpr int64_t kFeatures = 16;
+
+/// Linears that read one thing, and one more behind them, with adapters or without.
+class Network {
+ public:
+  explicit Network(at::ScalarType dtype, bool adapted)
+      : store_(settings(dtype, adapted)),
+        group_(nn::ParameterScope(store_, nn::Component::kLanguageModel, "group"), {"q", "k", "v"}, kFeatures,
+               {kFeatures, 8, 8}, /*bias=*/true),
+        last_(nn::ParameterScope(store_, nn::Component::kLanguageModel, "last"), kFeatures + 16, kFeatures,
+              /*bias=*/false) {
+    at::manual_seed(5);
+    for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
+  }
+
+  nn::ParameterStore& store() { return store_; }
+
+  /// `last` is used twice.
+  at::Tensor operator()(const at::Tensor& x) const { return last_(group_(last_(group_(x)))); }
+
+  /// The backward pass of a micro-batch.
+  void backward(int seed, bool recomputed) const {
+    at::manual_seed(seed);
+    const at::Tensor x = at::randn({20, kFeatures}).to(store_.all().front().tensor.scalar_type());
+    std::vector<at::Tensor> parameters;
+    for (const auto& parameter : store_.all()) parameters.push_back(parameter.tensor);
+    const at::Tensor y = recomputed ? nn::recompute(std::cref(*this), x, parameters) : (*this)(x);
+    (y * at::randn(y.sizes()).to(y.scalar_type())).sum().backward();
+  }
+
+ private:
+  static nn::ParameterSettings settings(at::ScalarType dtype, bool adapted) {
+    nn::ParameterSettings settings{at::TensorOptions(dtype)};
+    if (adapted) settings.lora = nn::LoraSettings{.rank = 4};
+    return settings;
+  }
+
+  nn::ParameterStore store_;
+  nn::Linears group_;
+  nn::Linear last_;
+};
+
+/// What autograd makes of some micro-batches, added up in fp32.
+std::vector<at::Tensor> by_autograd(Network& network, int micro_batches) {
+  std::vector<at::Tensor> sums;
+  for (int i = 0; i < micro_batches; ++i) {
+    network.backward(i, /*recomputed=*/false);
+    size_t next = 0;
+    for (const auto& parameter : network.store().all()) {
+      if (!parameter.tensor.requires_grad()) continue;
+      const at::Tensor gradient = parameter.tensor.grad().to(at::kFloat);
+      parameter.tensor.mutable_grad().reset();
+      if (i == 0) {
+        sums.push_back(gradient);
+      } else {
+        sums[next++] += gradient;
+      }
+    }
+  }
+  return sums;
+}
+
+struct Case {
+  at::ScalarType dtype;
+  bool adapted, recomputed;
+};
+
+class LinearSums : public testing::TestWithParam<Case> {};
+
+TEST_P(LinearSums, AreThoseOfAutograd) {
+  Network network(GetParam().dtype, GetParam().adapted);
+  const auto wanted = by_autograd(network, 3);
+  // In 16 bits autograd rounds the sum of a parameter's two uses once more.
+  const double tolerance = GetParam().dtype == at::kFloat ? 1e-6 : 1e-2;
+  GradientSums sums(network.store());
+  for (int step = 0; step < 2; ++step) {
+    for (int i = 0; i < 3; ++i) network.backward(i, GetParam().recomputed);
+    ASSERT_EQ(wanted.size(), sums.size());
+    for (size_t i = 0; i < sums.size(); ++i) EXPECT_LT(relative_difference(sums.sum(i), wanted[i]), tolerance) << i;
+    sums.drop();
+    EXPECT_FALSE(sums.received(0));
+  }
+}
+
+TEST_P(LinearSums, OfTheLastPassComeByAutogradAndAreHandedOver) {
+  Network network(GetParam().dtype, GetParam().adapted);
+  GradientSums sums(network.store());
+  for (int i = 0; i < 2; ++i) network.backward(i, GetParam().recomputed);
+  std::vector<at::Tensor> wanted;
+  for (size_t i = 0; i < sums.size(); ++i) wanted.push_back(sums.sum(i).clone());
+  sums.drop();
+  int64_t handed_over = 0;
+  sums.reduce_with([&](const at::Tensor& bucket) { handed_over += bucket.numel(); });
+  network.backward(0, GetParam().recomputed);
+  EXPECT_EQ(handed_over, 0);
+  sums.begin_last_pass();
+  network.backward(1, GetParam().recomputed);
+  EXPECT_GT(handed_over, 0) << "before the end of the step";
+  sums.finish();
+  const double tolerance = GetParam().dtype == at::kFloat ? 1e-6 : 1e-2;
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LT(relative_difference(sums.sum(i), wanted[i]), tolerance) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, LinearSums,
+                         testing::Values(Case{at::kFloat, false, false}, Case{at::kFloat, false, true},
+                                         Case{at::kFloat, true, false}, Case{at::kFloat, true, true},
+                                         Case{at::kBFloat16, false, false}, Case{at::kBFloat16, true, true}));
+
+/// Where gradients of one parameter go.
+class Place : public nn::GradientSink {
+ public:
+  explicit Place(at::Tensor sum) : sum_(std::move(sum)) {}
+  at::Tensor sum() const override { return sum_; }
+  bool has_sum() const override { return has_sum_; }
+  void set_has_sum() override { has_sum_ = true; }
+  void operator()(const at::Tensor& /*parameter*/) override { ++calls; }
+
+  int calls = 0;
+
+ private:
+  at::Tensor sum_;
+  bool has_sum_ = false;
+};
+
+TEST(AddProductToSums, OfSeveralNeedsThemOneBehindTheOther) {
+  const at::Tensor a = at::randn({6, 4}), b = at::randn({5, 4}), sums = at::zeros({12, 5});
+  const auto with_place = [](const at::Tensor& sum) {
+    at::Tensor parameter = at::randn({3, 5}).set_requires_grad(true);
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Place>(sum));
+    return parameter;
+  };
+  const at::Tensor first = with_place(sums.narrow(0, 0, 3)), second = with_place(sums.narrow(0, 3, 3));
+  const at::Tensor far = with_place(sums.narrow(0, 9, 3)), nowhere = with_place({});
+  EXPECT_FALSE(nn::add_product_to_sums({first, far}, a, b));
+  EXPECT_FALSE(nn::add_product_to_sums({first, nowhere}, a, b));
+  EXPECT_FALSE(nn::add_product_to_sums({first, at::randn({3, 5}).set_requires_grad(true)}, a, b));
+  EXPECT_TRUE(at::equal(sums, at::zeros_like(sums)));
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(nn::add_product_to_sums({first, second}, a, b));
+  EXPECT_LT(relative_difference(sums.narrow(0, 0, 6), 2 * at::mm(a, b.t())), 1e-6);
+  EXPECT_TRUE(nn::add_product_to_sums({second}, a.narrow(0, 0, 3), b));
+  EXPECT_FALSE(nn::add_product_to_sums({first, with_place(sums.narrow(0, 3, 3))}, a, b)) << "only one has a sum";
+}
+
+}  // namespace
+}  // namespace vlmtrain::engine
