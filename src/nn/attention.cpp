@@ -12,13 +12,15 @@
 #include <ATen/ops/softmax.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "nn/attention_kernel.h"
+#include "nn/attention_scale.h"
 #include "nn/in_pieces.h"
+#include "nn/kept_attention.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/copy.h"
 #include "vlmtrain/memory/device.h"
@@ -33,19 +35,13 @@ bool has_flash_kernel(const at::Tensor& query) {
   return query.scalar_type() != at::kFloat && memory::architecture_of(query.device()) >= kOldestArchitecture;
 }
 
-double scale_of(const at::Tensor& query) {
-  return 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
-}
-
 /// query, key, value [rows of `count` equal segments, heads, head_dim]
 at::Tensor cpu_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t count,
                      bool causal) {
   const auto per_segment = [count](const at::Tensor& x) {
     return x.view({count, x.size(0) / count, x.size(1), x.size(2)}).transpose(1, 2);
   };
-  const auto output = std::get<0>(
-      at::_scaled_dot_product_flash_attention_for_cpu(per_segment(query), per_segment(key), per_segment(value),
-                                                      /*dropout_p=*/0.0, causal, /*attn_mask=*/{}, scale_of(query)));
+  const at::Tensor output = attend(cpu_flash_kernel(causal), per_segment(query), per_segment(key), per_segment(value));
   return output.transpose(1, 2).reshape(query.sizes());
 }
 
@@ -62,17 +58,13 @@ at::Tensor cpu_attention(const at::Tensor& query, const at::Tensor& key, const a
   return at::cat(outputs);
 }
 
+StreamOfSegments stream_of(const Segments& segments, bool causal, std::optional<int64_t> window = std::nullopt) {
+  return {.offsets = segments.offsets, .max_length = segments.max_length, .causal = causal, .window = window};
+}
+
 at::Tensor cuda_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
                       bool causal, std::optional<int64_t> window) {
-  std::optional<int64_t> rows_before, rows_after;
-  if (window) {
-    rows_before = *window - 1;
-    rows_after = 0;
-  }
-  return std::get<0>(at::_flash_attention_forward(query, key, value, segments.offsets, segments.offsets,
-                                                  segments.max_length, segments.max_length, /*dropout_p=*/0.0, causal,
-                                                  /*return_debug_mask=*/false, scale_of(query), rows_before,
-                                                  rows_after));
+  return attend(cuda_flash_kernel(stream_of(segments, causal, window)), query, key, value);
 }
 
 at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -81,13 +73,9 @@ at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key,
   const auto expand = [group](const at::Tensor& x) {
     return (group == 1 ? x : at::repeat_interleave(x, group, 1)).unsqueeze(0);
   };
-  constexpr int64_t kNoMask = 0;
-  constexpr int64_t kCausalFromTopLeft = 1;
-  const auto output = std::get<0>(at::_efficient_attention_forward(
-      query.unsqueeze(0), expand(key), expand(value), /*bias=*/{}, segments.offsets, segments.offsets,
-      segments.max_length, segments.max_length, /*dropout_p=*/0.0, causal ? kCausalFromTopLeft : kNoMask,
-      /*compute_log_sumexp=*/true, scale_of(query)));
-  return output.squeeze(0);
+  return attend(cuda_memory_efficient_kernel(stream_of(segments, causal)), query.unsqueeze(0), expand(key),
+                expand(value))
+      .squeeze(0);
 }
 
 /// One segment, of which query i sees the keys i − window + 1 to i.
@@ -108,7 +96,7 @@ at::Tensor windowed_segment(const at::Tensor& query, const at::Tensor& key, cons
     const auto shared = [&](const at::Tensor& x) {
       return x.narrow(0, first_key, keys).permute({1, 0, 2}).unsqueeze(1);
     };
-    const at::Tensor scores = at::matmul(heads_first, shared(key).transpose(-1, -2)) * scale_of(query);
+    const at::Tensor scores = at::matmul(heads_first, shared(key).transpose(-1, -2)) * attention_scale(query);
     const at::Tensor weights =
         at::softmax(scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()), -1, at::kFloat);
     const at::Tensor output = at::matmul(weights.to(query.scalar_type()), shared(value));
@@ -142,7 +130,7 @@ at::Tensor cpu_attention_to_slots(const at::Tensor& query, const at::Tensor& key
     const at::Tensor grouped = query[i].view({1, key_value_heads, group, -1});
     outputs.push_back(std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
                                       grouped, slot(key), slot(value), /*dropout_p=*/0.0, /*is_causal=*/false,
-                                      /*attn_mask=*/{}, scale_of(query)))
+                                      /*attn_mask=*/{}, attention_scale(query)))
                           .reshape({1, query.size(1), query.size(2)}));
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
@@ -152,7 +140,7 @@ at::Tensor cuda_flash_to_slots(const at::Tensor& query, const at::Tensor& key, c
                                const KeySlots& slots) {
   return std::get<0>(at::_flash_attention_forward(
       query, key, value, slots.query_offsets, slots.device_starts, /*max_q=*/1, slots.max_length, /*dropout_p=*/0.0,
-      /*is_causal=*/false, /*return_debug_mask=*/false, scale_of(query), /*window_size_left=*/{},
+      /*is_causal=*/false, /*return_debug_mask=*/false, attention_scale(query), /*window_size_left=*/{},
       /*window_size_right=*/{}, /*seqused_k=*/slots.device_lengths));
 }
 
@@ -166,7 +154,7 @@ at::Tensor cuda_memory_efficient_to_slots(const at::Tensor& query, const at::Ten
   const auto output = std::get<0>(at::_efficient_attention_forward(
       grouped, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.query_offsets * group, slots.device_starts,
       /*max_seqlen_q=*/group, slots.max_length, /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/false,
-      scale_of(query), /*seqlen_k=*/slots.device_lengths));
+      attention_scale(query), /*seqlen_k=*/slots.device_lengths));
   return output.view({-1, group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
 }
 

@@ -11,11 +11,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "nn/kept_attention.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/dropout.h"
 
@@ -44,8 +46,11 @@ class FirstRun {
 };
 
 struct Block : torch::CustomClassHolder {
-  explicit Block(std::function<at::Tensor(const at::Tensor&)> function) : run(std::move(function)) {}
+  Block(std::function<at::Tensor(const at::Tensor&)> function, RecomputeKeeps keeps) : run(std::move(function)) {
+    if (keeps == RecomputeKeeps::kInputAndAttention) attention = std::make_unique<KeptAttention>();
+  }
   std::function<at::Tensor(const at::Tensor&)> run;
+  std::unique_ptr<KeptAttention> attention;  // null: it is not kept
   DropoutUnits dropout_units = DropoutScope::current();
 };
 
@@ -102,6 +107,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     variable_list kept{input};
     kept.insert(kept.end(), parameters.begin(), parameters.end());
     context->save_for_backward(std::move(kept));
+    const KeptAttention::Scope keep(block->attention.get(), KeptAttention::Run::kFirst);
     return block->run(input);
   }
 
@@ -116,6 +122,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     {
       const at::AutoGradMode with_gradients(true);
       const DropoutScope same_dropout(block->dropout_units);
+      const KeptAttention::Scope take(block->attention.get(), KeptAttention::Run::kSecond);
       output = block->run(inputs[0]);
     }
     variable_list wanted;
@@ -133,7 +140,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
 }  // namespace
 
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
-                     const std::vector<at::Tensor>& parameters) {
+                     const std::vector<at::Tensor>& parameters, RecomputeKeeps keeps) {
   VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
                  "a parameter of a recomputed block that is a result of others");
   const FirstRun first_run(gradients_wanted());
@@ -143,7 +150,7 @@ at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, 
     if (output.requires_grad()) refuse("a tensor");
     return output;
   }
-  return Recompute::apply(c10::make_intrusive<Block>(block), input, at::TensorList(parameters));
+  return Recompute::apply(c10::make_intrusive<Block>(block, keeps), input, at::TensorList(parameters));
 }
 
 bool gradients_wanted() {

@@ -136,7 +136,7 @@ void plan_cut(Plan& plan, RehearsedOptions& rehearsed, const Estimate& estimate)
   }
   if (best != plan.chosen.choices.recompute) {
     FixedChoices fixed = plan.fixed;
-    fixed.recompute.text = fmt::format("{}+{}", best.vision, best.language);
+    fixed.recompute = RecomputeOption::of(best);
     OptionSearch search(rehearsed, plan.workload, fixed, plan.limit.limit_bytes);
     if (const auto option = search.find()) {
       choose(plan, *option);

@@ -124,7 +124,9 @@ class Totals {
     if (!forward || place.block < 0) return;
     if (place.component == memory::Component::kVision || place.component == memory::Component::kMasks)
       costs_.vision_blocks_forward += cost;
-    if (place.component == memory::Component::kLanguage) costs_.language_blocks_forward += cost;
+    if (place.component != memory::Component::kLanguage) return;
+    costs_.language_blocks_forward += cost;
+    if (cost.attention_operations > 0) costs_.language_attention_forward += cost;
   }
 
   StepCosts costs() const {

@@ -40,13 +40,19 @@ Estimate::Estimate(const Probes& probes) {
   };
   vision_ = block_of(probes.vision, vision_blocks_, costs.vision_blocks_forward.seconds);
   language_ = block_of(probes.language, language_blocks_, costs.language_blocks_forward.seconds);
+  if (probes.attention_kept && language_blocks_ > 0) {
+    const double kept = std::max(0.0, reserved(*probes.attention_kept) - reserved(*probes.language));
+    const auto blocks = static_cast<double>(language_blocks_);
+    attention_ = {kept / blocks, costs.language_attention_forward.seconds / blocks};
+  }
   bytes_per_further_sample_ = probes.two ? reserved(*probes.two) - bytes_of_one_ : 0;
   seconds_per_further_sample_ = probes.two ? without_optimizer(*probes.two->costs) - seconds_of_one_ : 0;
 }
 
 double Estimate::uncorrected_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
   const double saved = static_cast<double>(recompute.vision) * vision_.saved_bytes +
-                       static_cast<double>(recompute.language) * language_.saved_bytes;
+                       static_cast<double>(recompute.language) * language_.saved_bytes -
+                       static_cast<double>(recompute.language_attention_kept) * attention_.saved_bytes;
   // What the first sample's blocks save may be more than a further sample takes at all, but none takes less than
   // nothing.
   const double further = std::max(0.0, bytes_per_further_sample_ - saved);
@@ -75,7 +81,8 @@ double Estimate::micro_batch_seconds(int64_t micro_batch_size, const models::Rec
   const auto samples = static_cast<double>(micro_batch_size);
   return seconds_of_one_ + (samples - 1) * seconds_per_further_sample_ +
          samples * (static_cast<double>(recompute.vision) * vision_.seconds +
-                    static_cast<double>(recompute.language) * language_.seconds);
+                    static_cast<double>(recompute.language) * language_.seconds -
+                    static_cast<double>(recompute.language_attention_kept) * attention_.seconds);
 }
 
 double Estimate::step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const {
@@ -84,19 +91,48 @@ double Estimate::step_seconds(double micro_batches, double samples, const models
 }
 
 std::vector<models::RecomputeBlocks> Estimate::recompute_order() const {
-  std::vector<models::RecomputeBlocks> order{{}};
-  const auto add = [&order](int64_t models::RecomputeBlocks::*tower, int64_t blocks, const Block& block) {
-    if (block.saved_bytes <= 0) return;
-    for (int64_t i = 0; i < blocks; ++i) {
-      order.push_back(order.back());
-      order.back().*tower += 1;
-    }
+  /// So many times one block more.
+  struct Stage {
+    int64_t blocks;
+    Block block;
+    void (*add)(models::RecomputeBlocks&);
   };
-  const bool vision_first = vision_.seconds * language_.saved_bytes <= language_.seconds * vision_.saved_bytes;
-  if (vision_first) add(&models::RecomputeBlocks::vision, vision_blocks_, vision_);
-  add(&models::RecomputeBlocks::language, language_blocks_, language_);
-  if (!vision_first) add(&models::RecomputeBlocks::vision, vision_blocks_, vision_);
+  const auto is_before = [](const Stage& one, const Stage& other) {
+    return one.block.seconds * other.block.saved_bytes < other.block.seconds * one.block.saved_bytes;
+  };
+  const Stage whole{language_blocks_, language_, [](models::RecomputeBlocks& blocks) { ++blocks.language; }};
+  const Stage but_for_attention{
+      language_blocks_,
+      {language_.saved_bytes - attention_.saved_bytes, language_.seconds - attention_.seconds},
+      [](models::RecomputeBlocks& blocks) {
+        ++blocks.language;
+        ++blocks.language_attention_kept;
+      }};
+  const Stage attention{language_blocks_, attention_,
+                        [](models::RecomputeBlocks& blocks) { --blocks.language_attention_kept; }};
+  std::vector<Stage> stages{{vision_blocks_, vision_, [](models::RecomputeBlocks& blocks) { ++blocks.vision; }}};
+  if (attention_.seconds > 0 && is_before(but_for_attention, attention)) {
+    stages.push_back(but_for_attention);
+    stages.push_back(attention);
+  } else {
+    stages.push_back(whole);
+  }
+  std::ranges::stable_sort(stages, is_before);
+  std::vector<models::RecomputeBlocks> order{{}};
+  for (const Stage& stage : stages) {
+    if (stage.block.saved_bytes <= 0) continue;
+    for (int64_t i = 0; i < stage.blocks; ++i) {
+      order.push_back(order.back());
+      stage.add(order.back());
+    }
+  }
   return order;
+}
+
+bool may_keep_attention(const StepCosts& costs) {
+  // A block's input and the output of its attention are a tenth of all that it keeps, or somewhat less.
+  constexpr double kLeastShare = 0.08;
+  return costs.language_attention_forward.seconds > kLeastShare * costs.language_blocks_forward.seconds;
 }
 
 void Estimate::learn(int64_t micro_batch_size, const models::RecomputeBlocks& recompute, int64_t reserved_bytes) {

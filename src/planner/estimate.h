@@ -15,7 +15,11 @@ struct Probes {
   std::optional<Outcome> two;       ///< two samples; nothing where a rank has only one
   std::optional<Outcome> vision;    ///< one sample, the whole tower recomputed; nothing where it has no activations
   std::optional<Outcome> language;  ///< one sample, the whole language model recomputed
+  std::optional<Outcome> attention_kept;  ///< the same with its attention kept; nothing where that is not worth a probe
 };
+
+/// Whether attention takes so much of the language model's time that to keep what it gives may be worth the memory.
+bool may_keep_attention(const StepCosts& costs);
 
 /// A guess at what a plan takes, for plans that are not rehearsed: straight lines through the probes, moved so that
 /// they pass through every rehearsal that was done since.
@@ -30,8 +34,9 @@ class Estimate {
   double step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const;
   double optimizer_seconds() const { return optimizer_seconds_; }
 
-  /// Which blocks to recompute as more and more have to be: from none to all, one more at each step, first those of the
-  /// tower that costs less time for the bytes that it saves.
+  /// What to recompute as more and more has to be: from none to all, one block more at each step, first what costs
+  /// least time for the bytes that it saves. Blocks of the language model are first recomputed but for their attention,
+  /// then with it, where that costs less than blocks as a whole.
   std::vector<models::RecomputeBlocks> recompute_order() const;
 
   /// What a full rehearsal found.
@@ -52,6 +57,7 @@ class Estimate {
   double bytes_per_further_sample_;
   Block vision_;
   Block language_;
+  Block attention_;  // what of a block of the language model is saved and spent where its attention is not kept
   double seconds_of_one_;
   double seconds_per_further_sample_;
   double optimizer_seconds_;

@@ -143,6 +143,10 @@ void OptionSearch::probe() {
   if (blocks_.language > 0) rehearsed_.expect_probe(with(1, {0, blocks_.language}), Wanted::kPeaks);
   if (has_images && blocks_.vision > 0) probes.vision = rehearsed_.probe(with(1, {blocks_.vision, 0}), Wanted::kPeaks);
   if (blocks_.language > 0) probes.language = rehearsed_.probe(with(1, {0, blocks_.language}), Wanted::kPeaks);
+  if (probes.language && fixed_.recompute.is_auto() && may_keep_attention(*probes.one.costs)) {
+    probes.attention_kept =
+        rehearsed_.probe(with(1, {0, blocks_.language, /*language_attention_kept=*/blocks_.language}), Wanted::kPeaks);
+  }
   estimate_.emplace(probes);
   order_ = estimate_->recompute_order();
   if (!fixed_.recompute.is_auto()) {

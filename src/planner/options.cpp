@@ -1,6 +1,5 @@
 #include "vlmtrain/planner/options.h"
 
-#include <algorithm>
 #include <optional>
 #include <regex>
 
@@ -25,10 +24,17 @@ models::RecomputeBlocks RecomputeOption::blocks_of(const models::RecomputeBlocks
   VLMTRAIN_CHECK(!is_auto(), "recompute: auto is for the planner to decide");
   if (text == "none") return {};
   if (text == "all") return all;
-  const size_t plus = text.find('+');
+  const size_t plus = text.find('+'), slash = text.find('/');
   const int64_t first = std::stoll(text);
   const int64_t second = plus == std::string::npos ? first : std::stoll(text.substr(plus + 1));
-  return {std::min(first, all.vision), std::min(second, all.language)};
+  const int64_t kept = slash == std::string::npos ? 0 : std::stoll(text.substr(slash + 1));
+  return models::within({.vision = first, .language = second, .language_attention_kept = kept}, all);
+}
+
+RecomputeOption RecomputeOption::of(const models::RecomputeBlocks& blocks) {
+  RecomputeOption option{fmt::format("{}+{}", blocks.vision, blocks.language)};
+  if (blocks.language_attention_kept > 0) option.text += fmt::format("/{}", blocks.language_attention_kept);
+  return option;
 }
 
 void declare(OptionTable& table, MemoryOptions& options) {
@@ -47,13 +53,15 @@ void declare(OptionTable& table, MemoryOptions& options) {
   table.add_choice("memory.mode", options.mode, modes(),
                    "How much of that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
   const auto valid = [](const std::string& text) {
-    static const std::regex numbers("[0-9]{1,6}([+][0-9]{1,6})?");
+    static const std::regex numbers("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
     return text == "auto" || text == "none" || text == "all" || std::regex_match(text, numbers);
   };
-  table.add("memory.recompute", options.recompute.text,
-            "Blocks whose activations are computed again in the backward pass instead of being kept: a number for the "
-            "vision tower and the language model each, or `V+L` for V and L. `auto`: as few as fit.",
-            std::optional{Check<std::string>{"auto, none, all, a number of blocks or two as V+L", valid}});
+  table.add(
+      "memory.recompute", options.recompute.text,
+      "Blocks whose activations are computed again in the backward pass instead of being kept: a number for the "
+      "vision tower and the language model each, or `V+L` for V and L; `V+L/A` where A of the L blocks keep what their "
+      "attention gave, which then is not computed again. `auto`: what costs least time of what fits.",
+      std::optional{Check<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A", valid}});
   table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
             "Most tiles that the vision tower takes at a time; 0: all of a micro-batch. `auto`: all, or fewer where "
             "nothing else fits.",

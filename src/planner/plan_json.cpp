@@ -19,7 +19,9 @@ nlohmann::ordered_json suggestions_json(const std::vector<Suggestion>& suggestio
 }  // namespace
 
 nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks) {
-  return {{"language_blocks", blocks.language}, {"vision_blocks", blocks.vision}};
+  return {{"language_blocks", blocks.language},
+          {"language_attention_kept", blocks.language_attention_kept},
+          {"vision_blocks", blocks.vision}};
 }
 
 nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak) {

@@ -29,7 +29,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Peak, event, allocated_bytes, by_component, p
 
 namespace models {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, language_model, mask_encoder)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlocks, vision, language, language_attention_kept)
 }  // namespace models
 
 namespace engine {
@@ -102,7 +102,8 @@ void from_json(const nlohmann::json& json, Choices& choices) {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluatedBatch, samples, layout, max_new_tokens)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cost, product_operations, attention_operations, bytes_moved, launches, seconds)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward, optimizer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward,
+                                   language_attention_forward, optimizer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Transfer, bytes, turns, among)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSums, sums, overlapping, gathers, block_gathers, block_sums, passes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)

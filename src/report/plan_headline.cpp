@@ -27,7 +27,12 @@ std::string recomputing(const planner::Plan& plan) {
   };
   add("vision", blocks.vision, detail.vision_blocks);
   add("language", blocks.language, detail.language_blocks);
-  return fmt::format("recomputing {} blocks", fmt::join(towers, " and "));
+  std::string text = fmt::format("recomputing {} blocks", fmt::join(towers, " and "));
+  if (blocks.language_attention_kept == blocks.language && blocks.language > 0) return text + " but for attention";
+  if (blocks.language_attention_kept > 0) {
+    text += fmt::format(" (attention kept in {})", blocks.language_attention_kept);
+  }
+  return text;
 }
 
 /// " with training.micro_batch_size=16", of what a person fixed; empty for nothing.

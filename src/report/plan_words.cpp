@@ -151,6 +151,7 @@ std::string recompute_words(const models::RecomputeBlocks& blocks, const planner
   std::vector<std::string> towers;
   if (blocks.vision > 0) towers.push_back(tower_words("vision", blocks.vision, detail.vision_blocks));
   if (blocks.language > 0) towers.push_back(tower_words("language", blocks.language, detail.language_blocks));
+  if (blocks.language_attention_kept > 0) towers.back() += fmt::format("/{}", blocks.language_attention_kept);
   return fmt::format("{}", fmt::join(towers, ", "));
 }
 

@@ -49,8 +49,8 @@ std::string words_of(const planner::Choices& choices, const HostPlan& plan) {
 /// To be put behind a command.
 std::string settings_of(const planner::Choices& choices) {
   return fmt::format(
-      "training.micro_batch_size={} memory.recompute={}+{} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
-      choices.micro_batch_size, choices.recompute.vision, choices.recompute.language, choices.vision_tiles_per_pass,
+      "training.micro_batch_size={} memory.recompute={} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
+      choices.micro_batch_size, planner::RecomputeOption::of(choices.recompute).text, choices.vision_tiles_per_pass,
       choices.loss_chunk_rows);
 }
 

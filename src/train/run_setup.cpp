@@ -375,8 +375,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   } else {
     choices = cautious_choices(config, model->vision_blocks(), model->language_blocks());
   }
-  choices.recompute.vision = std::min(choices.recompute.vision, model->vision_blocks());
-  choices.recompute.language = std::min(choices.recompute.language, model->language_blocks());
+  choices.recompute = models::within(choices.recompute, {model->vision_blocks(), model->language_blocks()});
   training = std::make_unique<engine::Training>(*model, job.optimizer,
                                                 engine::make_objective(job.objective)->gradient_groups(), job.shard());
   if (!newest) return;

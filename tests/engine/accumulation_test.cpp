@@ -137,7 +137,8 @@ TEST_P(Recomputation, GivesTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Blocks, Recomputation,
                          testing::Values(Blocks{"Vision", {2, 0}}, Blocks{"Language", {0, 2}}, Blocks{"Both", {2, 2}},
-                                         Blocks{"Partial", {1, 1}}, Blocks{"MoreThanThereAre", {9, 9}}),
+                                         Blocks{"Partial", {1, 1}}, Blocks{"ButForAttention", {2, 2, 2}},
+                                         Blocks{"ButForAttentionOfOne", {0, 2, 1}}, Blocks{"MoreThanThereAre", {9, 9}}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

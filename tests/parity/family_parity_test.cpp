@@ -139,9 +139,12 @@ TEST_P(FamilyParity, LossAndGradients) {
 }
 
 TEST_P(FamilyParity, LossAndGradientsWithEveryBlockRecomputed) {
-  const auto model = case_.load_model();
-  model->set_recompute({model->vision_blocks(), model->language_blocks()});
-  check_gradients(*model, all_at_once());
+  for (const bool keeps_attention : {false, true}) {
+    const auto model = case_.load_model();
+    const int64_t blocks = model->language_blocks();
+    model->set_recompute({model->vision_blocks(), blocks, keeps_attention ? blocks : 0});
+    check_gradients(*model, all_at_once());
+  }
 }
 
 TEST_P(FamilyParity, LossAndGradientsOfOneSampleAtATime) {

@@ -9,11 +9,28 @@ TEST(MemoryOptionsTest, EachKeyTakesWhatItsDocumentationSays) {
   expect_values<MemoryOptions>({
       {"memory.limit_gb", {"auto", "0.001", "1000000"}, {"0", "-1", "1000001"}},
       {"memory.mode", {"conservative", "balanced", "aggressive"}, {"bold"}},
-      {"memory.recompute", {"auto", "none", "all", "0", "12", "3+24"}, {"-1", "3+", "+3", "3+4+5", "some", "1234567"}},
+      {"memory.recompute",
+       {"auto", "none", "all", "0", "12", "3+24", "3+24/7"},
+       {"-1", "3+", "+3", "3+4+5", "some", "1234567", "3/4", "3+4/"}},
       {"memory.vision_tiles_per_pass", {"auto", "0", "1"}, {"-1"}},
       {"memory.loss_chunk_rows", {"auto", "1"}, {"0"}},
       {"memory.empty_cache_above", {"0", "1"}, {"-0.1", "1.1"}},
   });
+}
+
+TEST(RecomputeOptionTest, SaysAtMostWhatAModelHasAndIsWrittenAsItIsRead) {
+  using models::RecomputeBlocks;
+  const RecomputeBlocks all{.vision = 4, .language = 8};
+  const auto blocks_of = [&](const char* text) { return RecomputeOption{text}.blocks_of(all); };
+  EXPECT_EQ(blocks_of("none"), RecomputeBlocks{});
+  EXPECT_EQ(blocks_of("all"), all);
+  EXPECT_EQ(blocks_of("6"), (RecomputeBlocks{4, 6}));
+  EXPECT_EQ(blocks_of("3+24/7"), (RecomputeBlocks{3, 8, 7}));
+  EXPECT_EQ(blocks_of("0+5/7"), (RecomputeBlocks{0, 5, 5}))
+      << "attention of blocks that are not recomputed is kept anyway";
+  for (const RecomputeBlocks& blocks : {all, RecomputeBlocks{0, 5, 2}, RecomputeBlocks{}}) {
+    EXPECT_EQ(RecomputeOption::of(blocks).blocks_of(all), blocks);
+  }
 }
 
 }  // namespace

@@ -321,7 +321,7 @@ TEST_F(PlanTest, WhatIsFixedIsKept) {
 }
 
 TEST_F(PlanTest, AMoreConservativeModeKeepsMoreFree) {
-  PlanRequest asked = request(12);
+  PlanRequest asked = request(7);
   std::optional<Plan> before;
   for (const Mode mode : {Mode::kConservative, Mode::kBalanced, Mode::kAggressive}) {
     asked.mode = mode;
@@ -394,6 +394,23 @@ TEST_F(PlanTest, SaysWhatTheWorstBatchNeedsWithThePlanEvenIfAnotherIsWorseWithou
       EXPECT_EQ(option.peaks.reserved_bytes, of_texts);
     }
   }
+}
+
+/// Where attention takes much of the time, what it gave is kept in as many blocks as fit.
+TEST_F(PlanTest, OfLongSamplesAttentionIsNotComputedAgainWhereThatFits) {
+  PlanRequest asked = request(7);
+  asked.fixed.micro_batch_size = 1;
+  asked.workload = workload_of(model_.shape({.images = 0, .text_tokens = 16000, .label_tokens = 100}), 4);
+  const Plan plan = make_plan(asked);
+  expect_fits(plan);
+  const models::RecomputeBlocks chosen = plan.chosen.choices.recompute;
+  EXPECT_GT(chosen.language_attention_kept, 0);
+  const SampleBatch& worst = asked.workload.candidates.front();
+  Choices without = plan.chosen.choices;
+  without.recompute.language_attention_kept = 0;
+  const Option again = rehearse(asked, without, worst);
+  EXPECT_LT(again.peaks.reserved_bytes, plan.chosen.peaks.reserved_bytes);
+  EXPECT_GT(again.step_seconds, plan.chosen.step_seconds);
 }
 
 /// The first sample of the worst batch by tokens alone need not make the worst batch.

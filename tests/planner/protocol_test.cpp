@@ -121,6 +121,7 @@ TEST(ProtocolTest, AnOutcomeArrivesAsItIs) {
   outcome.costs = StepCosts{.total = {1e15, 2e14, 3e12, 9'000, 1.0 / 3.0},
                             .vision_blocks_forward = {1, 2, 3, 4, 5},
                             .language_blocks_forward = {6, 7, 8, 9, 10},
+                            .language_attention_forward = {16, 17, 18, 19, 20},
                             .optimizer = {11, 12, 13, 14, 15}};
   RehearsalDetail detail{.peak = {.event = 17,
                                   .allocated_bytes = 36,
@@ -144,6 +145,7 @@ TEST(ProtocolTest, AnOutcomeArrivesAsItIs) {
   ASSERT_TRUE(arrived.costs && arrived.detail);
   EXPECT_EQ(arrived.costs->total.seconds, 1.0 / 3.0);
   EXPECT_EQ(arrived.costs->optimizer.launches, 14);
+  EXPECT_EQ(arrived.costs->language_attention_forward.launches, 19);
   EXPECT_EQ(arrived.detail->peak.by_component, detail.peak.by_component);
   EXPECT_EQ(arrived.detail->peak.place, detail.peak.place);
   EXPECT_TRUE(arrived.detail->peak.backward);

@@ -19,6 +19,7 @@ struct SmallRunSettings {
   std::string parity_case = "mixed_batch";
   at::ScalarType dtype = at::kBFloat16;
   bool recompute = false;
+  bool keeps_attention = false;  ///< of the blocks that are recomputed
   int64_t micro_batch_size = 2;
   int64_t repeats = 1;  ///< of the case's samples
   std::optional<nn::LoraSettings> lora = std::nullopt;
@@ -45,7 +46,11 @@ class SmallRun {
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/0);
     if (settings.frozen_tower) models::freeze(*model_, {.vision_tower = true});
-    if (settings.recompute) model_->set_recompute({model_->vision_blocks(), model_->language_blocks()});
+    if (settings.recompute) {
+      model_->set_recompute({.vision = model_->vision_blocks(),
+                             .language = model_->language_blocks(),
+                             .language_attention_kept = settings.keeps_attention ? model_->language_blocks() : 0});
+    }
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();
     training_ = std::make_unique<engine::Training>(

@@ -12,18 +12,11 @@
 
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/models/model_output.h"
+#include "vlmtrain/models/recompute_blocks.h"
 #include "vlmtrain/nn/key_value_cache.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::models {
-
-/// How many blocks, counted from the input, run again in the backward pass instead of keeping their activations.
-struct RecomputeBlocks {
-  int64_t vision = 0;
-  int64_t language = 0;
-
-  bool operator==(const RecomputeBlocks&) const = default;
-};
 
 /// A tensor of a checkpoint.
 struct WeightPlace {

@@ -2,10 +2,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
 namespace vlmtrain::nn {
+
+/// What a block that is run again keeps of its first run.
+enum class RecomputeKeeps : uint8_t {
+  kInput,
+  kInputAndAttention,  ///< also what nn::attention's kernels gave, which do not run a second time then
+};
 
 /// Runs `block(input)` and keeps only the input for the backward pass, which runs the block again, in the
 /// DropoutScope of the first run (Chen et al. 2016, arXiv 1604.06174). Loss and gradients are the same as without.
@@ -15,7 +22,7 @@ namespace vlmtrain::nn {
 /// requires gradients is refused with an InternalError, in the backward pass at the latest. The block must give the
 /// same operations in both runs, draw nothing at random but by nn::unit_dropout, and outlive the backward pass.
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
-                     const std::vector<at::Tensor>& parameters);
+                     const std::vector<at::Tensor>& parameters, RecomputeKeeps keeps = RecomputeKeeps::kInput);
 
 /// Whether gradients through what runs now are wanted: they are recorded, or will be when `recompute` runs the block
 /// again. Training differs from evaluation by it (dropout), in both runs of a block alike.

@@ -18,9 +18,11 @@ const std::vector<std::pair<std::string, Mode>>& modes();
 std::string name_of(Mode mode);
 
 /// `auto`, `none`, `all`, a number of blocks in each tower, or `V+L`: V blocks of the vision tower and L of the
-/// language model.
+/// language model; `V+L/A`: A of the L keep what their attention gave.
 struct RecomputeOption {
   std::string text = "auto";
+
+  static RecomputeOption of(const models::RecomputeBlocks& blocks);
 
   bool is_auto() const { return text == "auto"; }
   /// Of a model that has `all`. REQUIRES: not auto.

@@ -87,8 +87,9 @@ struct Cost {
 
 struct StepCosts {
   Cost total;
-  Cost vision_blocks_forward;    ///< what recomputing all of the tower's blocks costs once more
-  Cost language_blocks_forward;  ///< the same of the language model
+  Cost vision_blocks_forward;       ///< what recomputing all of the tower's blocks costs once more
+  Cost language_blocks_forward;     ///< the same of the language model
+  Cost language_attention_forward;  ///< of that, what is attention
   Cost optimizer;
 };
 

@@ -36,7 +36,7 @@ ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) 
 
 ModelOutput Model::hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                  const OutputRequest& request, nn::KeyValueCache* cache) const {
-  return text_.hidden_states(batch, image_features, request, recompute().language, cache);
+  return text_.hidden_states(batch, image_features, request, recompute().of_language(), cache);
 }
 
 }  // namespace vlmtrain::models::brain_llava

@@ -12,6 +12,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
+#include "vlmtrain/models/recompute_blocks.h"
 #include "vlmtrain/nn/parameters.h"
 #include "vlmtrain/nn/recompute.h"
 
@@ -58,10 +59,10 @@ class BlockList {
     }
   }
 
-  /// Runs block after block; the first `recomputed` of them keep only their input. `context` (segments, rotary tables)
+  /// Runs block after block; the first of them keep only what `recomputed` says. `context` (segments, rotary tables)
   /// is copied into the nodes of the backward pass.
   template <class Context>
-  BlockOutputs run(at::Tensor hidden, int64_t recomputed, const Context& context,
+  BlockOutputs run(at::Tensor hidden, const TowerRecompute& recomputed, const Context& context,
                    const BetweenBlocks& between = {}) const {
     return run_each(
         std::move(hidden), recomputed, [&](int64_t) -> const Context& { return context; }, between);
@@ -69,7 +70,7 @@ class BlockList {
 
   /// The same with a context for each block: `context_of`(index of the block).
   template <class ContextOf>
-  BlockOutputs run_each(at::Tensor hidden, int64_t recomputed, const ContextOf& context_of,
+  BlockOutputs run_each(at::Tensor hidden, const TowerRecompute& recomputed, const ContextOf& context_of,
                         const BetweenBlocks& between = {}) const {
     check(between);
     BlockOutputs outputs{.wanted = std::vector<at::Tensor>(between.wanted.size())};
@@ -81,8 +82,10 @@ class BlockList {
         const memory::InBlock place(component, i);
         return (*block)(x, context);
       };
-      const bool recomputes = i < recomputed && c10::GradMode::is_enabled();
-      hidden = recomputes ? nn::recompute(run_block, hidden, entry.parameters) : run_block(hidden);
+      const bool recomputes = i < recomputed.count && c10::GradMode::is_enabled();
+      const auto keeps =
+          i < recomputed.attention_kept ? nn::RecomputeKeeps::kInputAndAttention : nn::RecomputeKeeps::kInput;
+      hidden = recomputes ? nn::recompute(run_block, hidden, entry.parameters, keeps) : run_block(hidden);
       if (store_->are_blocks_brought() && hidden.requires_grad()) use_again_before_backward(hidden, entry);
       for (size_t place = 0; place < between.wanted.size(); ++place) {
         if (between.wanted[place] == i) outputs.wanted[place] = hidden;

@@ -16,7 +16,8 @@ class CausalLlama {
 
   /// See VisionLanguageModel::hidden_states.
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                            const OutputRequest& request, int64_t recomputed_blocks, nn::KeyValueCache* cache) const {
+                            const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                            nn::KeyValueCache* cache) const {
     return text_(batch, image_features, request, recomputed_blocks, cache);
   }
 

@@ -143,7 +143,7 @@ nn::RotaryTable LlamaModel::rotary_table(const at::Tensor& position_ids) const {
 }
 
 ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                   const OutputRequest& request, int64_t recomputed_blocks,
+                                   const OutputRequest& request, const TowerRecompute& recomputed_blocks,
                                    nn::KeyValueCache* cache) const {
   const at::Tensor embedded = embed(batch, image_features.features);
   const LlamaContext context{batch.segments, rotary_table(batch.position_ids), config_.sliding_window};

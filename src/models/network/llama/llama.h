@@ -94,7 +94,8 @@ class LlamaModel {
 
   /// See VisionLanguageModel::hidden_states. `batch.position_ids` have axes only where config.rope has sections.
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                         const OutputRequest& request, int64_t recomputed_blocks, nn::KeyValueCache* cache) const;
+                         const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                         nn::KeyValueCache* cache) const;
 
   const at::Tensor& embedding_weight() const { return embedding_; }
   int64_t blocks() const { return blocks_.size(); }

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace vlmtrain::nn {
+
+/// A kernel of attention as ATen has it, with the settings of a call: its forward and its backward operation.
+class AttentionKernel {
+ public:
+  struct Gradients {
+    at::Tensor query, key, value;
+  };
+
+  virtual ~AttentionKernel() = default;
+
+  /// The output, and behind it what backward() reads beside it. Where gradients are recorded ATen records its own.
+  virtual std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
+                                          const at::Tensor& value) const = 0;
+  /// What ATen's own backward pass calls. `made` is what forward() gave.
+  virtual Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
+                             const at::Tensor& value, const std::vector<at::Tensor>& made) const = 0;
+
+ protected:
+  AttentionKernel() = default;
+  AttentionKernel(const AttentionKernel&) = default;
+  AttentionKernel& operator=(const AttentionKernel&) = default;
+};
+
+/// Rows of segments in one stream, as the kernels on CUDA take them.
+struct StreamOfSegments {
+  at::Tensor offsets;  ///< int32 [segments + 1], on the device
+  int64_t max_length = 0;
+  bool causal = false;
+  std::optional<int64_t> window = std::nullopt;  ///< flash only
+};
+
+/// Variable-length flash attention: query [rows, heads, head_dim], key and value [rows, key_value_heads, head_dim].
+std::shared_ptr<const AttentionKernel> cuda_flash_kernel(StreamOfSegments stream);
+/// The memory-efficient kernel: all [1, rows, heads, head_dim].
+std::shared_ptr<const AttentionKernel> cuda_memory_efficient_kernel(StreamOfSegments stream);
+/// The flash kernel of the CPU: [segments, heads, rows, head_dim], of key and value [segments, key_value_heads, …].
+std::shared_ptr<const AttentionKernel> cpu_flash_kernel(bool causal);
+
+}  // namespace vlmtrain::nn
