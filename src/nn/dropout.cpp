@@ -7,6 +7,8 @@
 #include <ATen/ops/native_dropout_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -58,23 +60,30 @@ const DropoutUnits& DropoutScope::current() {
   return units_of_thread;
 }
 
-at::Tensor draw_dropout_mask(const at::Tensor& x, double probability, uint64_t layer) {
+at::Tensor draw_dropout_masks(const at::Tensor& x, int64_t count, double probability, uint64_t layer) {
   VLMTRAIN_CHECK(units_of_thread && !units_of_thread->empty(), "dropout outside a DropoutScope");
   const auto& units = *units_of_thread;
   const int64_t rows = x.size(0);
   const int64_t shares = std::accumulate(units.begin(), units.end(), int64_t{0},
                                          [](int64_t sum, const DropoutUnit& unit) { return sum + unit.share; });
-  at::Tensor mask = at::empty(x.sizes(), x.options().dtype(at::kBool));
+  const at::Tensor masks = at::empty({count, rows, x.size(1)}, x.options().dtype(at::kBool));
+  // Up to there one launch draws a unit's elements by their order; beyond, ATen cuts what is strided by its place.
+  const bool in_place = units.size() == 1 || count == 1 || masks.numel() <= std::numeric_limits<int32_t>::max();
   at::Generator generator = new_generator(x.device());
   int64_t first = 0;
   for (const DropoutUnit& unit : units) {
     VLMTRAIN_CHECK(unit.share * rows % shares == 0, "{} rows for dropout in {} of {} parts", rows, unit.share, shares);
     const int64_t own_rows = unit.share * rows / shares;
     generator.set_current_seed(stream_seed(unit.seed, "dropout", {layer}));
-    mask.narrow(0, first, own_rows).bernoulli_(1 - probability, generator);
+    at::Tensor own = masks.narrow(1, first, own_rows);
+    if (in_place) {
+      own.bernoulli_(1 - probability, generator);
+    } else {
+      own.copy_(at::empty(own.sizes(), own.options()).bernoulli_(1 - probability, generator));
+    }
     first += own_rows;
   }
-  return mask;
+  return masks;
 }
 
 at::Tensor apply_dropout_mask(const at::Tensor& x, const at::Tensor& mask, double probability) {
@@ -82,8 +91,13 @@ at::Tensor apply_dropout_mask(const at::Tensor& x, const at::Tensor& mask, doubl
   return at::native_dropout_backward(x, mask, 1 / (1 - probability));  // one kernel: x · mask · scale
 }
 
+void add_with_dropout_mask(const at::Tensor& y, const at::Tensor& x, const at::Tensor& mask, double probability) {
+  const at::NoGradGuard no_gradients;
+  y.addcmul_(x, mask, 1 / (1 - probability));
+}
+
 at::Tensor unit_dropout(const at::Tensor& x, double probability, uint64_t layer) {
-  return Drop::apply(x, draw_dropout_mask(x, probability, layer), probability);
+  return Drop::apply(x, draw_dropout_masks(x, 1, probability, layer).squeeze(0), probability);
 }
 
 }  // namespace vlmtrain::nn

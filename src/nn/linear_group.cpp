@@ -148,12 +148,9 @@ void add_adapters(const LinearGroup& group, bool drops, const at::Tensor& x, con
   if (a.defined() && !drops) {
     product_into(reduced, x, a, adapters.front()->scale());
   } else {
+    if (drops) kept.masks = adapters.front()->draw_masks(x, std::ssize(adapters)).unbind(0);
     for (size_t i = 0; i < adapters.size(); ++i) {
-      at::Tensor read = x;
-      if (drops) {
-        kept.masks.push_back(adapters[i]->draw_mask(x));
-        read = apply_dropout_mask(x, kept.masks.back(), adapters[i]->dropout());
-      }
+      const at::Tensor read = drops ? apply_dropout_mask(x, kept.masks[i], adapters[i]->dropout()) : x;
       product_into(kept.reduced[i], read, adapters[i]->a(), adapters[i]->scale());
     }
   }
@@ -305,7 +302,7 @@ class Backward {
         add_product(result, reduced_[i], adapters_[i]->a());
       } else {
         const at::Tensor of_read = matmul_transposed(dense(reduced_[i]), adapters_[i]->a().t());
-        result.add_(apply_dropout_mask(of_read, kept_.masks[i], adapters_[i]->dropout()));
+        add_with_dropout_mask(result, of_read, kept_.masks[i], adapters_[i]->dropout());
       }
     }
     return result;

@@ -32,8 +32,8 @@ bool LoraAdapter::drops() const {
   return dropout_ > 0 && gradients_wanted();
 }
 
-at::Tensor LoraAdapter::draw_mask(const at::Tensor& x) const {
-  return draw_dropout_mask(x, dropout_, dropout_layer_);
+at::Tensor LoraAdapter::draw_masks(const at::Tensor& x, int64_t count) const {
+  return draw_dropout_masks(x, count, dropout_, dropout_layer_);
 }
 
 at::Tensor LoraAdapter::with_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {

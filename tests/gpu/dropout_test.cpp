@@ -33,6 +33,20 @@ TEST_F(GpuDropout, OfAUnitDoesNotDependOnTheOthers) {
   EXPECT_FALSE(fault_is_planted());
 }
 
+TEST_F(GpuDropout, OfSeveralReadersDoesNotDependOnTheOtherUnits) {
+  const auto masks = [&](const std::vector<nn::DropoutUnit>& units) {
+    int64_t rows = 0;
+    for (const auto& unit : units) rows += unit.share;
+    const nn::DropoutScope scope(units);
+    return nn::draw_dropout_masks(at::ones({rows, 48}, at::TensorOptions(device_)), 3, kShare, /*layer=*/1).cpu();
+  };
+  const at::Tensor together = masks({{11, 50}, {12, 80}, {13, 30}});
+  EXPECT_TRUE(at::equal(together.narrow(1, 0, 50), masks({{11, 50}})));
+  EXPECT_TRUE(at::equal(together.narrow(1, 50, 110), masks({{12, 80}, {13, 30}})));
+  EXPECT_FALSE(at::equal(together[0], together[1]));
+  EXPECT_FALSE(at::equal(together[1], together[2]));
+}
+
 TEST_F(GpuDropout, DropsTheAskedShareAndScalesTheRest) {
   const at::Tensor left = drop({{1, 1000}, {2, 500}, {3, 1500}});
   const float scaled = static_cast<float>(1 / (1 - kShare));

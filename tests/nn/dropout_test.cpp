@@ -81,6 +81,62 @@ TEST(Dropout, SharesAreInProportion) {
   EXPECT_THROW(unit_dropout(at::ones({4, kColumns}), 0.3, 1), InternalError);
 }
 
+class DropoutMasks : public testing::Test {
+ protected:
+  static constexpr int64_t kReaders = 3;
+
+  static at::Tensor masks_of(const std::vector<DropoutUnit>& units, int64_t readers = kReaders) {
+    int64_t rows = 0;
+    for (const DropoutUnit& unit : units) rows += unit.share;
+    const DropoutScope scope(units);
+    return draw_dropout_masks(at::ones({rows, kColumns}), readers, 0.3, /*layer=*/1);
+  }
+};
+
+TEST_F(DropoutMasks, DifferFromReaderToReader) {
+  const at::Tensor masks = masks_of({{.seed = 11, .share = 5}, {.seed = 12, .share = 8}});
+  ASSERT_EQ(masks.sizes(), at::IntArrayRef({kReaders, 13, kColumns}));
+  for (int64_t i = 0; i < kReaders; ++i) {
+    for (int64_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(masks[i], masks[j])) << i << ", " << j;
+  }
+}
+
+/// Two independent ones agree in a share of 0.7² + 0.3² of the elements.
+TEST_F(DropoutMasks, AgreeAsOftenAsIndependentOnesDo) {
+  const at::Tensor masks = masks_of({{.seed = 11, .share = 700}, {.seed = 12, .share = 900}});
+  for (int64_t i = 0; i < kReaders; ++i) {
+    const at::Tensor agree = masks[i].eq(masks[(i + 1) % kReaders]).to(at::kDouble);
+    const double tolerance = 5 * std::sqrt(0.58 * 0.42 / static_cast<double>(agree.numel()));
+    EXPECT_NEAR(agree.mean().item<double>(), 0.58, tolerance) << i;
+  }
+}
+
+TEST_F(DropoutMasks, OfAUnitDoNotDependOnTheOthers) {
+  const DropoutUnit a{.seed = 11, .share = 5}, b{.seed = 12, .share = 8}, c{.seed = 13, .share = 3};
+  const at::Tensor together = masks_of({a, b, c});
+  EXPECT_TRUE(at::equal(together.narrow(1, 0, 5), masks_of({a})));
+  EXPECT_TRUE(at::equal(together.narrow(1, 5, 8), masks_of({b})));
+  EXPECT_TRUE(at::equal(together.narrow(1, 5, 11), masks_of({b, c})));
+}
+
+TEST_F(DropoutMasks, OfOneReaderAreWhatUnitDropoutKeeps) {
+  EXPECT_TRUE(at::equal(masks_of({{.seed = 11, .share = 5}}, 1)[0], drop({{11, 5}}).ne(0)));
+}
+
+TEST_F(DropoutMasks, AreAddedAsTheyAreApplied) {
+  const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 4}});
+  const at::Tensor x = at::randn({6, kColumns}, at::kDouble), y = at::randn({6, kColumns}, at::kDouble);
+  const at::Tensor mask = draw_dropout_masks(x, 1, 0.3, /*layer=*/1)[0];
+  const at::Tensor sum = y.clone();
+  add_with_dropout_mask(sum, x, mask, 0.3);
+  EXPECT_TRUE(at::allclose(sum, y + apply_dropout_mask(x, mask, 0.3), /*rtol=*/1e-14, /*atol=*/1e-14));
+  // Of 16 bits, where ATen's types differ.
+  const at::Tensor narrow_sum = y.to(at::kBFloat16);
+  add_with_dropout_mask(narrow_sum, x.to(at::kBFloat16), mask, 0.3);
+  EXPECT_EQ(narrow_sum.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(at::allclose(narrow_sum.to(at::kDouble), sum, /*rtol=*/2e-2, /*atol=*/2e-2));
+}
+
 TEST(DropoutScope, InnerOneEndsWhereItBegan) {
   const DropoutScope outer(std::vector<DropoutUnit>{{.seed = 1}});
   const auto units = DropoutScope::current();

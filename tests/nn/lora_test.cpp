@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "parity/deviations.h"
@@ -208,6 +210,68 @@ TEST_F(LoraDropout, DiffersFromAdapterToAdapter) {
   tensor_of(store_, "down.lora_B.weight").detach().copy_(b_.detach());
   const DropoutScope scope = scope_of_rows();
   EXPECT_FALSE(at::equal(other(x_), linear_(x_)));
+}
+
+/// Three adapters of one operand with the same A and B.
+class LoraDropoutOfAGroup : public testing::Test {
+ protected:
+  LoraDropoutOfAGroup() {
+    randomise(store_);
+    for (const char* name : {"q", "k", "v"}) {
+      const std::string path = std::string("at.") + name;
+      tensor_of(store_, path + ".weight").detach().zero_();
+      tensor_of(store_, path + ".lora_A.weight").detach().copy_(tensor_of(store_, "at.q.lora_A.weight").detach());
+      tensor_of(store_, path + ".lora_B.weight").detach().copy_(tensor_of(store_, "at.q.lora_B.weight").detach());
+    }
+  }
+
+  at::Tensor run(const at::Tensor& x, std::vector<DropoutUnit> units) const {
+    const DropoutScope scope(std::move(units));
+    return linears_(x);
+  }
+
+  ParameterStore store_ = double_store({.rank = 3, .alpha = 3, .dropout = kDropped});
+  const Linears linears_{ParameterScope(store_, Component::kLanguageModel, "at"),
+                         {"q", "k", "v"},
+                         kIn,
+                         {kOut, kOut, kOut},
+                         /*bias=*/false};
+  const at::Tensor x_ = at::randn({kRows, kIn}, at::kDouble);
+};
+
+TEST_F(LoraDropoutOfAGroup, DiffersFromAdapterToAdapter) {
+  const auto of_each = run(x_, {{.seed = 5, .share = 1}, {.seed = 6, .share = 3}}).chunk(3, 1);
+  EXPECT_GT(relative_difference(of_each[0], of_each[1]), 0.1);
+  EXPECT_GT(relative_difference(of_each[0], of_each[2]), 0.1);
+  EXPECT_GT(relative_difference(of_each[1], of_each[2]), 0.1);
+}
+
+TEST_F(LoraDropoutOfAGroup, DoesNotDependOnTheCut) {
+  const at::Tensor together = run(x_, {{.seed = 5, .share = 1}, {.seed = 6, .share = 3}});
+  const at::Tensor first = run(x_.narrow(0, 0, kRows / 4), {{.seed = 5}});
+  const at::Tensor rest = run(x_.narrow(0, kRows / 4, kRows * 3 / 4), {{.seed = 6}});
+  EXPECT_LT(relative_difference(at::cat({first, rest}), together), 1e-14);
+}
+
+TEST_F(LoraDropoutOfAGroup, GradientsAreThoseOfWhatIsDropped) {
+  const at::Tensor x = x_.clone().set_requires_grad(true);
+  const std::vector<DropoutUnit> units{{.seed = 5, .share = 1}, {.seed = 6, .share = 3}};
+  const DropoutScope scope(units);
+  const at::Tensor masks = draw_dropout_masks(x, 3, kDropped, stream_seed(0, "at.q"));
+  std::vector<at::Tensor> of{x}, parts;
+  int64_t reader = 0;
+  for (const std::string path : {"at.q", "at.k", "at.v"}) {
+    const at::Tensor a = tensor_of(store_, path + ".lora_A.weight"), b = tensor_of(store_, path + ".lora_B.weight");
+    parts.push_back(at::mm(at::mm(x * masks[reader++] / (1 - kDropped), a.t()), b.t()));
+    of.push_back(a);
+    of.push_back(b);
+  }
+  const at::Tensor wanted = at::cat(parts, 1), y = linears_(x);
+  EXPECT_LT(relative_difference(y, wanted), 1e-14);
+  const at::Tensor direction = at::randn_like(y);
+  const auto found = torch::autograd::grad({y}, of, {direction});
+  const auto expected = torch::autograd::grad({wanted}, of, {direction});
+  for (size_t i = 0; i < of.size(); ++i) EXPECT_LT(relative_difference(found[i], expected[i]), 1e-13) << i;
 }
 
 TEST_F(LoraDropout, IsRefusedWhereNobodySaysWhatTheRowsAre) {

@@ -42,10 +42,14 @@ class DropoutScope {
 /// REQUIRES: a scope whose units divide the rows without a remainder.
 at::Tensor unit_dropout(const at::Tensor& x, double probability, uint64_t layer);
 
-/// What unit_dropout keeps of x: bool [rows, columns]. REQUIRES: as there.
-at::Tensor draw_dropout_mask(const at::Tensor& x, double probability, uint64_t layer);
-/// x with such a mask: zero where it is false, divided by 1 − probability elsewhere. Records no gradient: that of the
-/// result, with the same mask, is x's.
+/// What is kept of x by `count` readers that drop independently of each other: bool [count, rows, columns], drawn at
+/// once of each unit. As above, with the reader's number beside row and column; one reader keeps what unit_dropout
+/// does. REQUIRES: as there.
+at::Tensor draw_dropout_masks(const at::Tensor& x, int64_t count, double probability, uint64_t layer);
+/// x with a reader's mask: zero where it is false, divided by 1 − probability elsewhere. Records no gradient: that of
+/// the result, with the same mask, is x's.
 at::Tensor apply_dropout_mask(const at::Tensor& x, const at::Tensor& mask, double probability);
+/// y + apply_dropout_mask(x, mask, probability), in place and rounded once.
+void add_with_dropout_mask(const at::Tensor& y, const at::Tensor& x, const at::Tensor& mask, double probability);
 
 }  // namespace vlmtrain::nn

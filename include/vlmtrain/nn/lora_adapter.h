@@ -12,8 +12,8 @@ namespace vlmtrain::nn {
 
 /// What LoRA adds to one Linear: scale · dropout(x) Aᵀ Bᵀ. Its parameters are `lora_A.weight` [rank, in], uniform in
 /// ±1/√in, and `lora_B.weight` [out, rank], zero, as in PEFT; with DoRA also `lora_magnitude_vector` [out], the lengths
-/// of W's rows. Dropout is that of LoraSettings (nn/dropout.h, by the adapter's path) where gradients are wanted, none
-/// elsewhere.
+/// of W's rows. Dropout is that of LoraSettings (nn/dropout.h, by the adapter's path, or by that of the first
+/// of a group and the number in it) where gradients are wanted, none elsewhere.
 class LoraAdapter {
  public:
   /// `place_of_a` [rank, in] is where A lies; undefined: in memory of its own.
@@ -28,8 +28,9 @@ class LoraAdapter {
   /// Whether what runs now drops.
   bool drops() const;
   double dropout() const { return dropout_; }
-  /// True where an element of x is kept; see draw_dropout_mask.
-  at::Tensor draw_mask(const at::Tensor& x) const;
+  /// Where elements of x are kept for `count` adapters that read it, of which this is the first: bool [count, rows,
+  /// in], see draw_dropout_masks.
+  at::Tensor draw_masks(const at::Tensor& x, int64_t count) const;
 
   bool has_dora() const { return magnitude_.defined(); }
 
