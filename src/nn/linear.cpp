@@ -78,6 +78,23 @@ std::vector<ParameterScope> places_of(const ParameterScope& scope, const std::ve
   return places;
 }
 
+/// End to end where all weights are quantised or none is. Quantised ones with DoRA are not: each is dequantised by
+/// itself, with fewer launches where its own tensors lie together.
+std::vector<WeightPlace> places_of_weights(const std::vector<ParameterScope>& places, int64_t in_features,
+                                           const std::vector<int64_t>& out_features, bool any_dora) {
+  std::vector<WeightPlace> found(places.size());
+  const ParameterStore& store = places.front().store();
+  if (std::ranges::all_of(places, &ParameterScope::quantizes_linear_weight)) {
+    if (any_dora) return found;
+    const auto quantized = store.quantized_places(out_features, in_features);
+    for (size_t i = 0; i < found.size(); ++i) found[i].quantized = quantized[i];
+  } else if (std::ranges::none_of(places, &ParameterScope::quantizes_linear_weight)) {
+    const auto tensors = end_to_end(out_features, {in_features}, store.options());
+    for (size_t i = 0; i < found.size(); ++i) found[i].tensor = tensors[i];
+  }
+  return found;
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -97,9 +114,10 @@ Linears::Linears(const std::vector<ParameterScope>& places, int64_t in_features,
   std::vector<const LoraSettings*> settings;
   settings.reserve(places.size());
   for (const ParameterScope& place : places) settings.push_back(place.linear_here());
-  const bool any_quantized = std::ranges::any_of(places, &ParameterScope::quantizes_linear_weight);
-  std::vector<at::Tensor> weights(places.size()), biases(places.size());
-  if (!any_quantized) weights = end_to_end(out_features, {in_features}, options);
+  std::vector<at::Tensor> biases(places.size());
+  const bool any_dora =
+      std::ranges::any_of(settings, [](const LoraSettings* own) { return own != nullptr && own->use_dora; });
+  const auto weights = places_of_weights(places, in_features, out_features, any_dora);
   if (bias) biases = end_to_end(out_features, {}, options);
   std::vector<int64_t> ranks;
   ranks.reserve(settings.size());

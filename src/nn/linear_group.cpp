@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -90,25 +91,28 @@ void add_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) 
   }
 }
 
-at::Tensor product_part_by_part(const LinearGroup& group, const at::Tensor& x) {
-  if (group.parts.size() == 1) return matmul_transposed(x, group.parts.front().weight.values());
-  at::Tensor y = at::empty({x.size(0), group.columns()}, x.options());
-  for (const Part& part : group.parts) product_into(part.of(y), x, part.weight.values());
-  return y;
-}
-
 /// x Wᵀ (+ b) (+ residual) → [rows, out].
 at::Tensor product(const LinearGroup& group, const at::Tensor& x, const at::Tensor& residual) {
-  const at::Tensor weight = group.stacked_weight();
-  const at::Tensor bias = group.stacked_bias();
   at::Tensor y;
+  // Before what is dequantised for it: y may be kept, and would leave a gap of that size behind.
+  if (x.is_cuda()) y = at::empty({x.size(0), group.columns()}, x.options());
+  const auto weights = group.weights();
+  const at::Tensor weight = stacked(weights);
+  const at::Tensor bias = group.stacked_bias();
   // What cuBLAS starts from, or adds on its way, takes less than a pass over y of its own.
   if (x.is_cuda() && weight.defined() && bias.defined()) {
-    y = at::addmm(bias, x, weight.t());
+    at::addmm_out(y, bias, x, weight.t());
   } else if (x.is_cuda() && weight.defined() && !group.has_bias() && residual.defined()) {
-    return at::addmm(residual, x, weight.t());
+    return at::addmm_out(y, residual, x, weight.t());
+  } else if (weight.defined()) {
+    y = x.is_cuda() ? at::mm_out(y, x, weight.t()) : matmul_transposed(x, weight);
+    if (bias.defined()) y.add_(bias);
   } else {
-    y = weight.defined() ? matmul_transposed(x, weight) : product_part_by_part(group, x);
+    if (!y.defined()) y = at::empty({x.size(0), group.columns()}, x.options());
+    for (size_t i = 0; i < group.parts.size(); ++i) {
+      const Part& part = group.parts[i];
+      product_into(part.of(y), x, weights.empty() ? part.weight.values() : weights[i]);
+    }
     if (bias.defined()) y.add_(bias);
   }
   if (group.has_bias() && !bias.defined()) {
@@ -276,21 +280,26 @@ class Backward {
     return prologue_->backward(kept_.inputs, made_, of_value, wanted_);
   }
 
-  at::Tensor gradient_of_value() const {
-    const at::Tensor weight = group_.stacked_weight();
+  /// gradient · W. What is dequantised for it is gone when it returns.
+  at::Tensor product_with_weight() const {
+    const auto weights = group_.weights();
+    const at::Tensor weight = stacked(weights);
+    if (weight.defined()) return matmul_transposed(gradient_, weight.t());
     at::Tensor result;
-    if (weight.defined()) {
-      result = matmul_transposed(gradient_, weight.t());
-    } else {
-      for (const Part& part : group_.parts) {
-        const at::Tensor values = part.weight.values().detach();
-        if (!result.defined()) {
-          result = matmul_transposed(dense(part.of(gradient_)), values.t());
-        } else {
-          add_product(result, part.of(gradient_), values);
-        }
+    for (size_t i = 0; i < group_.parts.size(); ++i) {
+      const Part& part = group_.parts[i];
+      const at::Tensor values = weights.empty() ? part.weight.values().detach() : weights[i];
+      if (i == 0) {
+        result = matmul_transposed(dense(part.of(gradient_)), values.t());
+      } else {
+        add_product(result, part.of(gradient_), values);
       }
     }
+    return result;
+  }
+
+  at::Tensor gradient_of_value() const {
+    at::Tensor result = product_with_weight();
     if (adapters_.empty()) return result;
     const at::Tensor a = stacked_a(adapters_);
     if (a.defined() && kept_.masks.empty()) {
@@ -362,13 +371,19 @@ void append_trained(const LinearGroup& group, std::vector<at::Tensor>& tensors) 
 
 }  // namespace
 
-at::Tensor LinearGroup::stacked_weight() const {
-  std::vector<at::Tensor> weights;
+std::vector<at::Tensor> LinearGroup::weights() const {
+  if (parts.size() == 1) return {parts.front().weight.values().detach()};
+  std::vector<at::Tensor> tensors;
+  std::vector<std::shared_ptr<const QuantizedWeight>> quantized;
   for (const Part& part : parts) {
-    if (part.weight.is_quantized()) return {};
-    weights.push_back(part.weight.values());
+    if (part.weight.is_quantized()) {
+      quantized.push_back(part.weight.quantized());
+    } else {
+      tensors.push_back(part.weight.values().detach());
+    }
   }
-  return stacked(weights);
+  if (quantized.empty()) return tensors;
+  return tensors.empty() ? dequantize_together(quantized) : std::vector<at::Tensor>();
 }
 
 at::Tensor LinearGroup::stacked_bias() const {

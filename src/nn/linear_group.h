@@ -31,9 +31,10 @@ struct LinearGroup {
 
   int64_t columns() const { return parts.back().first_column + parts.back().columns; }
   bool has_bias() const { return parts.front().bias.defined(); }
-  /// The weights of all parts, [out, in], without gradients; undefined where they do not lie end to end.
-  at::Tensor stacked_weight() const;
-  /// Their biases, [out]; the same.
+  /// The weights of all parts, each [out, in], without gradients: they themselves, or what is dequantised of all at
+  /// once, which only the caller holds. Empty where that is made of one at a time.
+  std::vector<at::Tensor> weights() const;
+  /// The biases of all parts, [out], without gradients; undefined where they do not lie end to end.
   at::Tensor stacked_bias() const;
   /// Of the parts that have one, in order.
   std::vector<const LoraAdapter*> adapters() const;

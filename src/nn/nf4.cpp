@@ -10,7 +10,11 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
+#include "nn/stack.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/codebook.h"
 
 namespace vlmtrain::nn {
@@ -22,8 +26,9 @@ constexpr int64_t kNestedBlock = 256;  // absmax that share a nested one
 constexpr int64_t kSuperBlock = kBlock * kNestedBlock;
 /// Values that are quantised at a time.
 constexpr int64_t kPiece = 512 * kSuperBlock;
-/// Superblocks that are dequantised at a time: half of a weight of a 7B model's MLP, 22.5 million values.
-constexpr int64_t kMostSuperBlocks = 1376;
+/// Superblocks that are dequantised at a time, with 131 MB of fp32 values and indices: 26.2 million values, a little
+/// more than half of a weight of a 7B model's MLP, or of its q, k and v.
+constexpr int64_t kMostSuperBlocks = 1600;
 
 int64_t divided_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -60,82 +65,162 @@ Nf4Tables make_nf4_tables(at::Device device) {
           of_two_bytes(dynamic_codebook().unsqueeze(1)).view(at::kLong).to(device)};
 }
 
-Nf4Weight::Nf4Weight(at::IntArrayRef sizes, const at::TensorOptions& options, Nf4Tables tables)
-    : QuantizedWeight(sizes),
-      dtype_(options.dtype().toScalarType()),
-      tables_(std::move(tables)),
-      elements_(c10::multiply_integers(sizes)),
-      blocks_(divided_up(elements_, kBlock)),
-      super_blocks_(divided_up(elements_, kSuperBlock)) {
-  bytes_ = at::empty({super_blocks_ * (kNestedBlock + kSuperBlock / 2)}, options.dtype(at::kByte));
-  nested_absmax_ = at::empty({super_blocks_}, options.dtype(at::kFloat));
-  nested_offset_ = at::empty({1}, options.dtype(at::kFloat));
+std::vector<std::shared_ptr<Nf4Weight>> make_nf4_weights(const std::vector<int64_t>& out_features, int64_t in_features,
+                                                         const at::TensorOptions& options, const Nf4Tables& tables) {
+  const size_t count = out_features.size();
+  std::vector<int64_t> super_blocks, bytes;
+  for (const int64_t out : out_features) super_blocks.push_back(divided_up(out * in_features, kSuperBlock));
+  for (const int64_t own : super_blocks) bytes.push_back(own * kNestedBlock);
+  for (const int64_t own : super_blocks) bytes.push_back(own * kSuperBlock / 2);
+  const auto held = end_to_end(bytes, {}, options.dtype(at::kByte));
+  const auto nested_absmax = end_to_end(super_blocks, {}, options.dtype(at::kFloat));
+  const auto nested_offset = end_to_end(std::vector<int64_t>(count, 1), {}, options.dtype(at::kFloat));
+  std::vector<std::shared_ptr<Nf4Weight>> made;
+  for (size_t i = 0; i < count; ++i) {
+    made.push_back(
+        std::make_shared<Nf4Weight>(at::IntArrayRef{out_features[i], in_features}, options.dtype().toScalarType(),
+                                    Nf4Tensors{held[i], held[count + i], nested_absmax[i], nested_offset[i]}, tables));
+  }
+  return made;
 }
+
+Nf4Weight::Nf4Weight(at::IntArrayRef sizes, at::ScalarType dtype, Nf4Tensors held, Nf4Tables tables)
+    : QuantizedWeight(sizes), dtype_(dtype), held_(std::move(held)), tables_(std::move(tables)) {}
 
 void Nf4Weight::quantize(const at::Tensor& weight) {
   const at::NoGradGuard no_gradients;
   const at::Tensor values = weight.detach().to(at::kCPU).contiguous().view(-1);
   const at::Tensor codebook = nf4_codebook();
   std::vector<at::Tensor> absmax;
-  for (int64_t first = 0; first < elements_; first += kPiece) {
-    const int64_t count = std::min(kPiece, elements_ - first);
+  for (int64_t first = 0; first < elements(); first += kPiece) {
+    const int64_t count = std::min(kPiece, elements() - first);
     const auto piece = quantize_blocks(values.narrow(0, first, count).to(at::kFloat), kBlock, codebook);
-    packed().narrow(0, first / 2, divided_up(count, 2)).copy_(packed_pairs(piece.indices));
+    held_.packed.narrow(0, first / 2, divided_up(count, 2)).copy_(packed_pairs(piece.indices));
     absmax.push_back(piece.absmax);
   }
   const at::Tensor all = at::cat(absmax);
   const at::Tensor offset = all.mean();
   const auto nested = quantize_blocks(all - offset, kNestedBlock, dynamic_codebook());
-  quantized_absmax().narrow(0, 0, blocks_).copy_(nested.indices);
-  nested_absmax_.copy_(nested.absmax);
-  nested_offset_.fill_(offset.item<float>());
+  held_.absmax.narrow(0, 0, divided_up(elements(), kBlock)).copy_(nested.indices);
+  held_.nested_absmax.copy_(nested.absmax);
+  held_.nested_offset.fill_(offset.item<float>());
 }
 
-at::Tensor Nf4Weight::quantized_absmax() const {
-  return bytes_.narrow(0, 0, super_blocks_ * kNestedBlock);
-}
+/// Weights that lie end to end, as one.
+class Nf4Weight::Together {
+ public:
+  explicit Together(const std::vector<const Nf4Weight*>& weights) : weights_(weights) {
+    std::vector<at::Tensor> absmax, packed, nested_absmax, nested_offset;
+    for (const Nf4Weight* weight : weights) {
+      absmax.push_back(weight->held_.absmax);
+      packed.push_back(weight->held_.packed);
+      nested_absmax.push_back(weight->held_.nested_absmax);
+      nested_offset.push_back(weight->held_.nested_offset);
+    }
+    absmax_ = stacked(absmax);
+    packed_ = stacked(packed);
+    nested_absmax_ = stacked(nested_absmax);
+    nested_offset_ = stacked(nested_offset);
+  }
 
-at::Tensor Nf4Weight::packed() const {
-  return bytes_.narrow(0, super_blocks_ * kNestedBlock, super_blocks_ * kSuperBlock / 2);
-}
+  /// False where they lie apart.
+  bool lie_end_to_end() const {
+    return absmax_.defined() && packed_.defined() && nested_absmax_.defined() && nested_offset_.defined();
+  }
 
-at::Tensor Nf4Weight::absmax_of(const at::Tensor& pairs) const {
-  const at::Tensor scaled = looked_up(tables_.absmax, pairs).view({-1, kNestedBlock});
-  return scaled.mul_(nested_absmax_.unsqueeze(1)).add_(nested_offset_).view({-1, 1});
-}
+  /// Of each its values, views of one tensor.
+  std::vector<at::Tensor> values() const {
+    const at::Tensor all = values_of_all_blocks();
+    std::vector<at::Tensor> result;
+    int64_t first = 0;
+    for (const Nf4Weight* weight : weights_) {
+      result.push_back(all.narrow(0, first, weight->elements()).view(weight->sizes()));
+      first += weight->super_blocks() * kSuperBlock;
+    }
+    return result;
+  }
 
-/// In pieces of about the same size. The absmax are made indices of together with the first.
+ private:
+  /// In pieces of about the same size.
+  at::Tensor values_of_all_blocks() const {
+    const at::Tensor& table = weights_.front()->tables_.values;
+    const int64_t super_blocks = nested_absmax_.numel();
+    const at::Tensor result =
+        at::empty({super_blocks * kSuperBlock}, packed_.options().dtype(weights_.front()->dtype_));
+    const int64_t pieces = divided_up(super_blocks, kMostSuperBlocks);
+    const int64_t piece_blocks = divided_up(super_blocks, pieces) * kNestedBlock;
+    const int64_t all_blocks = super_blocks * kNestedBlock;
+    // A whole group's absmax lie before what it has packed, and are made indices of together with the first piece.
+    const at::Tensor bytes = stacked({absmax_, packed_});
+    at::Tensor absmax;
+    if (!bytes.defined()) absmax = absmax_of(pairs_of(absmax_));
+    for (int64_t first = 0; first < all_blocks; first += piece_blocks) {
+      const int64_t blocks = std::min(piece_blocks, all_blocks - first);
+      const int64_t packed_bytes = blocks * kBlock / 2;
+      at::Tensor pairs;
+      if (absmax.defined()) {
+        pairs = pairs_of(packed_.narrow(0, first * kBlock / 2, packed_bytes));
+      } else {
+        const at::Tensor both = pairs_of(bytes.narrow(0, 0, all_blocks + packed_bytes));
+        absmax = absmax_of(both.narrow(0, 0, all_blocks / 2));
+        pairs = both.narrow(0, all_blocks / 2, packed_bytes / 2);
+      }
+      at::Tensor values = result.narrow(0, first * kBlock, blocks * kBlock).view({-1, kBlock});
+      at::mul_out(values, looked_up(table, pairs).view({-1, kBlock}), absmax.narrow(0, first, blocks));
+    }
+    return result;
+  }
+
+  /// fp32 [blocks, 1] of these pairs of quantised absmax, which are those of all blocks. Weights of one size that
+  /// follow each other have their offsets added at once.
+  at::Tensor absmax_of(const at::Tensor& pairs) const {
+    const at::Tensor relative = looked_up(weights_.front()->tables_.absmax, pairs).view({-1, kNestedBlock});
+    const at::Tensor absmax = relative.mul_(nested_absmax_.unsqueeze(1));
+    int64_t first = 0, first_weight = 0;
+    while (first < absmax.size(0)) {
+      const int64_t size = weights_[first_weight]->super_blocks();
+      int64_t count = 1;
+      while (first_weight + count < std::ssize(weights_) && weights_[first_weight + count]->super_blocks() == size)
+        ++count;
+      absmax.narrow(0, first, count * size)
+          .view({count, size * kNestedBlock})
+          .add_(nested_offset_.narrow(0, first_weight, count).unsqueeze(1));
+      first += count * size;
+      first_weight += count;
+    }
+    return absmax.view({-1, 1});
+  }
+
+  const std::vector<const Nf4Weight*>& weights_;
+  at::Tensor absmax_;  // quantised
+  at::Tensor packed_;
+  at::Tensor nested_absmax_;  // [superblocks]
+  at::Tensor nested_offset_;  // [weights]
+};
+
 at::Tensor Nf4Weight::dequantize() const {
   const at::NoGradGuard no_gradients;
-  const at::Tensor result = at::empty({super_blocks_ * kSuperBlock}, bytes_.options().dtype(dtype_));
-  const int64_t pieces = divided_up(super_blocks_, kMostSuperBlocks);
-  const int64_t piece_blocks = divided_up(super_blocks_, pieces) * kNestedBlock;
-  const int64_t all_blocks = super_blocks_ * kNestedBlock;
-  at::Tensor absmax;
-  for (int64_t first = 0; first < all_blocks; first += piece_blocks) {
-    const int64_t blocks = std::min(piece_blocks, all_blocks - first);
-    const int64_t first_byte = first == 0 ? 0 : all_blocks + first * kBlock / 2;
-    const int64_t end_byte = all_blocks + (first + blocks) * kBlock / 2;
-    at::Tensor pairs = pairs_of(bytes_.narrow(0, first_byte, end_byte - first_byte));
-    if (first == 0) {
-      absmax = absmax_of(pairs.narrow(0, 0, all_blocks / 2));
-      pairs = pairs.narrow(0, all_blocks / 2, blocks * kBlock / 4);
-    }
-    at::Tensor values = result.narrow(0, first * kBlock, blocks * kBlock).view({-1, kBlock});
-    at::mul_out(values, looked_up(tables_.values, pairs).view({-1, kBlock}), absmax.narrow(0, first, blocks));
-  }
-  return result.narrow(0, 0, elements_).view(sizes());
+  const std::vector<const Nf4Weight*> itself{this};
+  const Together one(itself);
+  VLMTRAIN_CHECK(one.lie_end_to_end(), "an NF4 weight that lies in pieces");
+  return one.values().front();
+}
+
+std::vector<at::Tensor> Nf4Weight::dequantize_together(const std::vector<const Nf4Weight*>& weights) {
+  const at::NoGradGuard no_gradients;
+  const Together together(weights);
+  return together.lie_end_to_end() ? together.values() : std::vector<at::Tensor>();
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Nf4Weight::state() const {
-  return {{"weight", packed().narrow(0, 0, divided_up(elements_, 2)).unsqueeze(1)},
-          {"absmax", quantized_absmax().narrow(0, 0, blocks_)},
-          {"nested_absmax", nested_absmax_},
-          {"nested_offset", nested_offset_}};
+  return {{"weight", held_.packed.narrow(0, 0, divided_up(elements(), 2)).unsqueeze(1)},
+          {"absmax", held_.absmax.narrow(0, 0, divided_up(elements(), kBlock))},
+          {"nested_absmax", held_.nested_absmax},
+          {"nested_offset", held_.nested_offset}};
 }
 
 std::vector<at::Tensor> Nf4Weight::tensors() const {
-  return {bytes_, nested_absmax_, nested_offset_};
+  return {held_.absmax, held_.packed, held_.nested_absmax, held_.nested_offset};
 }
 
 }  // namespace vlmtrain::nn

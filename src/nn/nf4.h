@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "vlmtrain/nn/quantization.h"
 
 namespace vlmtrain::nn {
@@ -13,11 +16,21 @@ struct Nf4Tables {
 
 Nf4Tables make_nf4_tables(at::Device device);
 
-/// Quantization::kNf4. The tensors are long enough for whole blocks of blocks, so that no rest has to be treated apart;
-/// state() are the parts of them that hold something.
+/// What an NF4 weight holds, of each value's block of blocks as a whole, so that no rest has to be treated apart.
+struct Nf4Tensors {
+  at::Tensor absmax;         ///< uint8, quantised
+  at::Tensor packed;         ///< uint8
+  at::Tensor nested_absmax;  ///< fp32
+  at::Tensor nested_offset;  ///< fp32 [1]
+};
+
+/// Quantization::kNf4. state() are the parts of its tensors that hold something.
 class Nf4Weight : public QuantizedWeight {
  public:
-  Nf4Weight(at::IntArrayRef sizes, const at::TensorOptions& options, Nf4Tables tables);
+  Nf4Weight(at::IntArrayRef sizes, at::ScalarType dtype, Nf4Tensors held, Nf4Tables tables);
+
+  /// As nn::dequantize_together.
+  static std::vector<at::Tensor> dequantize_together(const std::vector<const Nf4Weight*>& weights);
 
   void quantize(const at::Tensor& weight) override;
   at::Tensor dequantize() const override;
@@ -25,19 +38,19 @@ class Nf4Weight : public QuantizedWeight {
   std::vector<at::Tensor> tensors() const override;
 
  private:
-  at::Tensor quantized_absmax() const;
-  at::Tensor packed() const;
-  /// fp32 [blocks, 1] of these pairs of quantised absmax, which are those of all blocks.
-  at::Tensor absmax_of(const at::Tensor& pairs) const;
+  class Together;
+
+  int64_t elements() const { return c10::multiply_integers(sizes()); }
+  int64_t super_blocks() const { return held_.nested_absmax.numel(); }
 
   at::ScalarType dtype_;
+  Nf4Tensors held_;
   Nf4Tables tables_;
-  int64_t elements_;
-  int64_t blocks_;
-  int64_t super_blocks_;
-  at::Tensor bytes_;          // uint8: the quantised absmax, then the packed values
-  at::Tensor nested_absmax_;  // fp32
-  at::Tensor nested_offset_;  // fp32 [1]
 };
+
+/// Uninitialised ones [out_features[i], in_features]. Their tensors lie end to end: the absmax of all, then what all
+/// have packed, in one allocation; the nested ones in one each.
+std::vector<std::shared_ptr<Nf4Weight>> make_nf4_weights(const std::vector<int64_t>& out_features, int64_t in_features,
+                                                         const at::TensorOptions& options, const Nf4Tables& tables);
 
 }  // namespace vlmtrain::nn

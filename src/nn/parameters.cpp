@@ -61,11 +61,11 @@ bool ParameterStore::quantizes(const std::string& name) const {
 }
 
 LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
-                                               InitialValues initial, const at::Tensor& place) {
+                                               InitialValues initial, const WeightPlace& place) {
   if (!quantizes(name)) {
-    return LinearWeight(add(std::move(name), component, sizes, initial, /*is_adapter=*/false, place));
+    return LinearWeight(add(std::move(name), component, sizes, initial, /*is_adapter=*/false, place.tensor));
   }
-  auto weight = quantizer_->make(sizes);
+  auto weight = place.quantized ? place.quantized : quantizer_->make(sizes);
   parameters_.push_back({std::move(name), component, weight->state().front().second, initial, /*is_adapter=*/false,
                          /*in_modules_to_save=*/false, weight});
   return LinearWeight(std::move(weight));
@@ -173,7 +173,7 @@ at::Tensor ParameterScope::embedding(std::string_view name, at::IntArrayRef size
 }
 
 LinearWeight ParameterScope::linear_weight(at::IntArrayRef sizes, InitialValues initial,
-                                           const at::Tensor& place) const {
+                                           const WeightPlace& place) const {
   return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial, place);
 }
 

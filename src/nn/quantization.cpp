@@ -1,5 +1,7 @@
 #include "vlmtrain/nn/quantization.h"
 
+#include <utility>
+
 #include "nn/int8.h"
 #include "nn/nf4.h"
 #include "vlmtrain/base/error.h"
@@ -15,15 +17,37 @@ Quantizer::Quantizer(Quantization quantization, const at::TensorOptions& options
 }
 
 std::shared_ptr<QuantizedWeight> Quantizer::make(at::IntArrayRef sizes) const {
+  return make_group({sizes[0]}, sizes[1]).front();
+}
+
+std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_group(const std::vector<int64_t>& out_features,
+                                                                    int64_t in_features) const {
+  std::vector<std::shared_ptr<QuantizedWeight>> made;
   switch (quantization_) {
     case Quantization::kNf4:
-      return std::make_shared<Nf4Weight>(sizes, options_, Nf4Tables{nf4_pairs_, dynamic_map_});
+      for (auto& weight : make_nf4_weights(out_features, in_features, options_, {nf4_pairs_, dynamic_map_})) {
+        made.push_back(std::move(weight));
+      }
+      return made;
     case Quantization::kInt8:
-      return std::make_shared<Int8Weight>(sizes, options_);
+      for (const int64_t out : out_features) {
+        made.push_back(std::make_shared<Int8Weight>(at::IntArrayRef{out, in_features}, options_));
+      }
+      return made;
     case Quantization::kNone:
       break;
   }
   throw InternalError("a weight that is not quantised");
+}
+
+std::vector<at::Tensor> dequantize_together(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {
+  std::vector<const Nf4Weight*> all;
+  for (const auto& weight : weights) {
+    const auto* const nf4 = dynamic_cast<const Nf4Weight*>(weight.get());
+    if (nf4 == nullptr) return {};
+    all.push_back(nf4);
+  }
+  return Nf4Weight::dequantize_together(all);
 }
 
 }  // namespace vlmtrain::nn

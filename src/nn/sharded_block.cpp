@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "vlmtrain/base/error.h"
@@ -43,21 +45,59 @@ ShardedBlock::ShardedBlock(const std::vector<Weight>& weights, const at::TensorO
 void ShardedBlock::lay_out(const std::vector<Weight>& weights) {
   for (const auto& weight : weights) {
     Member member{.kind = weight.kind, .held = {}, .quantized = weight.quantized};
-    Section& section = this->section(weight.kind);
     const auto tensors = weight.quantized ? weight.quantized->tensors() : std::vector{weight.tensor};
     for (const auto& tensor : tensors) {
       const int64_t elements = tensor.numel() * width_of(weight.kind, tensor);
-      member.held.push_back({.tensor = tensor, .first = section.elements, .elements = elements});
-      section.elements += rounded_up(elements, alignment_of(weight.kind));
+      member.held.push_back({.tensor = tensor, .first = 0, .elements = elements});
     }
     members_.push_back(std::move(member));
   }
+  place_tensors();
   int64_t bytes = 0;
   for (const Kind kind : {Kind::kTrained, Kind::kFrozen}) {
     Section& section = this->section(kind);
     section.elements = rounded_up(section.elements, alignment_of(kind) * shard_.count);
     section.first_byte = bytes;
     bytes += rounded_up(section.elements * static_cast<int64_t>(c10::elementSize(section.dtype)), kByteAlignment);
+  }
+}
+
+void ShardedBlock::place_tensors() {
+  const auto storage_of = [](const Held& held) { return held.tensor.storage().unsafeGetStorageImpl(); };
+  const auto begin_of = [](const Held& held) {
+    return held.tensor.storage_offset() * static_cast<int64_t>(held.tensor.element_size());
+  };
+  // What is frozen and fills an allocation together is a group's: it goes on lying end to end.
+  struct Range {
+    int64_t begin, end;
+    int64_t held = 0;
+    int64_t place = -1;
+  };
+  std::map<const c10::StorageImpl*, Range> ranges;
+  for (const Member& member : members_) {
+    if (member.kind != Kind::kFrozen) continue;
+    for (const Held& held : member.held) {
+      const int64_t begin = begin_of(held), end = begin + held.elements;
+      Range& range = ranges.try_emplace(storage_of(held), Range{begin, end}).first->second;
+      range = {
+          .begin = std::min(range.begin, begin), .end = std::max(range.end, end), .held = range.held + held.elements};
+    }
+  }
+  for (Member& member : members_) {
+    Section& section = this->section(member.kind);
+    const auto take = [&](int64_t elements) {
+      return std::exchange(section.elements, section.elements + rounded_up(elements, alignment_of(member.kind)));
+    };
+    for (Held& held : member.held) {
+      const auto found = member.kind == Kind::kFrozen ? ranges.find(storage_of(held)) : ranges.end();
+      if (found == ranges.end() || found->second.held != found->second.end - found->second.begin) {
+        held.first = take(held.elements);
+        continue;
+      }
+      Range& range = found->second;
+      if (range.place < 0) range.place = take(range.held);
+      held.first = range.place + begin_of(held) - range.begin;
+    }
   }
 }
 

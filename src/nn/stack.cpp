@@ -31,6 +31,7 @@ std::vector<at::Tensor> end_to_end(const std::vector<int64_t>& rows, at::IntArra
 }
 
 at::Tensor stacked(const std::vector<at::Tensor>& tensors) {
+  if (tensors.empty()) return {};
   const at::NoGradGuard no_gradients;
   at::Tensor first = tensors.front().detach();
   if (tensors.size() == 1) return first;

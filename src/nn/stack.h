@@ -13,7 +13,7 @@ std::vector<at::Tensor> end_to_end(const std::vector<int64_t>& rows, at::IntArra
                                    const at::TensorOptions& options);
 
 /// Tensors that differ in their first dimension at most, as one along it: a view without gradients. Undefined where
-/// they do not lie end to end.
+/// there are none or they do not lie end to end.
 at::Tensor stacked(const std::vector<at::Tensor>& tensors);
 
 }  // namespace vlmtrain::nn

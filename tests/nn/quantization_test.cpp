@@ -86,6 +86,83 @@ TEST(Nf4, PiecesAreTreatedAsTheWhole) {
   EXPECT_LT(((made->dequantize() - weight).norm() / weight.norm()).item<double>(), 0.1);
 }
 
+using Weights = std::vector<std::shared_ptr<QuantizedWeight>>;
+
+Weights group_of(const std::vector<int64_t>& out_features, int64_t in_features,
+                 Quantization quantization = Quantization::kNf4) {
+  return Quantizer(quantization, at::TensorOptions(at::kBFloat16)).make_group(out_features, in_features);
+}
+
+std::vector<at::Tensor> together(const Weights& weights) {
+  return dequantize_together({weights.begin(), weights.end()});
+}
+
+void expect_end_to_end(const std::vector<at::Tensor>& values, bool expected = true) {
+  bool are = true;
+  for (size_t i = 1; i < values.size(); ++i) {
+    are &=
+        static_cast<const char*>(values[i - 1].const_data_ptr()) + values[i - 1].nbytes() == values[i].const_data_ptr();
+  }
+  EXPECT_EQ(are, expected);
+}
+
+void expect_each_as_by_itself(const Weights& weights) {
+  const auto values = together(weights);
+  ASSERT_EQ(values.size(), weights.size());
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(at::equal(values[i], weights[i]->dequantize())) << i;
+}
+
+TEST(Nf4Group, HoldsAndGivesBackWhatEachDoesByItself) {
+  for (const auto& out_features :
+       std::vector<std::vector<int64_t>>{{128, 64, 64}, {64, 64, 70}, {70, 70}, {1, 300, 7}}) {
+    const auto group = group_of(out_features, 256);
+    for (size_t i = 0; i < group.size(); ++i) {
+      const at::Tensor weight = normal({out_features[i], 256}, i) * (1 + static_cast<double>(i));
+      group[i]->quantize(weight);
+      const auto alone = quantized(Quantization::kNf4, weight, at::kBFloat16);
+      for (const auto& [name, tensor] : alone->state()) {
+        EXPECT_TRUE(at::equal(state_of(*group[i]).at(name), tensor)) << name << " of " << i;
+      }
+    }
+    for (size_t i = 0; i < group.size(); ++i) {
+      const at::Tensor weight = normal({out_features[i], 256}, i) * (1 + static_cast<double>(i));
+      EXPECT_TRUE(at::equal(together(group)[i], quantized(Quantization::kNf4, weight, at::kBFloat16)->dequantize()));
+    }
+    expect_each_as_by_itself(group);
+  }
+}
+
+TEST(Nf4Group, IsOneTensorWhereAllFillTheirSuperBlocks) {
+  expect_end_to_end(together(group_of({128, 64, 64}, 256)));
+  expect_end_to_end(together(group_of({64, 64, 70}, 256)));
+  expect_end_to_end(together(group_of({70, 64}, 256)), false);
+}
+
+/// 1,920 superblocks, in two pieces that meet in the second weight.
+TEST(Nf4Group, PiecesMayCrossAWeight) {
+  const auto group = group_of({2560, 2560, 2560}, 4096);
+  for (size_t i = 0; i < group.size(); ++i) {
+    at::manual_seed(i);
+    for (const auto& [name, tensor] : group[i]->state()) {
+      if (tensor.scalar_type() == at::kByte) {
+        tensor.detach().random_(0, 256);
+      } else {
+        tensor.detach().uniform_(0.5, 1);
+      }
+    }
+  }
+  expect_each_as_by_itself(group);
+}
+
+TEST(Nf4Group, IsNoneInAnotherOrderOrOfOthers) {
+  const auto group = group_of({64, 64, 64}, 256);
+  EXPECT_TRUE(together({group[1], group[0]}).empty());
+  EXPECT_TRUE(together({group[0], group[2]}).empty());
+  EXPECT_EQ(together({group[1], group[2]}).size(), 2U);
+  EXPECT_TRUE(together({group[2], group_of({64}, 256)[0]}).empty());
+  EXPECT_TRUE(together(group_of({64, 64}, 256, Quantization::kInt8)).empty());
+}
+
 TEST(Int8, RoundsEachRowToAHundredAndTwentySevenSteps) {
   const at::Tensor weight = at::tensor({1.0F, -0.5F, 0.25F, 0.0F, 0.0F, 0.0F, -254.0F, 3.0F, 1.0F}).view({3, 3});
   const auto made = quantized(Quantization::kInt8, weight);
@@ -196,6 +273,96 @@ TEST(QuantizedLinearMemory, KeepsNeitherInputNorWeight) {
   EXPECT_EQ(holders(), before);
   EXPECT_TRUE(y.requires_grad());
 }
+
+/// Outputs, the columns of each Linear after those of another.
+struct GroupCase {
+  std::string name;
+  Quantization quantization;
+  std::vector<int64_t> out_features;
+  bool bias;
+  LoraSettings lora;
+};
+
+void PrintTo(const GroupCase& group_case, std::ostream* out) {
+  *out << group_case.name;
+}
+
+class QuantizedLinears : public testing::TestWithParam<GroupCase> {
+ protected:
+  static constexpr int64_t kIn = 64;  // 256 outputs are a superblock
+
+  static ParameterSettings settings(Quantization quantization) {
+    return {at::TensorOptions(at::kDouble), GetParam().lora, quantization};
+  }
+
+  QuantizedLinears() {
+    for (size_t i = 0; i < quantized_store_.all().size(); ++i) {
+      const Parameter& parameter = quantized_store_.all()[i];
+      parameter.set_values(normal(parameter.sizes(), i));
+      plain_store_.all()[i].set_values(parameter.values());
+    }
+  }
+
+  /// Output and gradients.
+  static std::vector<at::Tensor> run(const ParameterStore& store, const Linears& linears) {
+    const at::Tensor x = normal({kTokens, kIn}, 7).to(at::kDouble).set_requires_grad(true);
+    std::vector<at::Tensor> of{x};
+    for (const auto& parameter : store.all()) {
+      if (parameter.tensor.requires_grad()) of.push_back(parameter.tensor);
+    }
+    const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 8}});
+    const at::Tensor y = linears(x);
+    auto results = torch::autograd::grad({y.pow(2).sum()}, of);
+    results.push_back(y.detach());
+    return results;
+  }
+
+  static void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& wanted) {
+    ASSERT_EQ(found.size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_LT(((found[i] - wanted[i]).norm() / wanted[i].norm()).item<double>(), 1e-13) << i;
+    }
+  }
+
+  static Linears linears_in(ParameterStore& store) {
+    return {ParameterScope(store, Component::kLanguageModel, "at"),
+            {"q", "k", "v"},
+            kIn,
+            GetParam().out_features,
+            GetParam().bias};
+  }
+
+  ParameterStore plain_store_{settings(Quantization::kNone)};
+  ParameterStore quantized_store_{settings(GetParam().quantization)};
+  const Linears plain_ = linears_in(plain_store_);
+  const Linears quantized_ = linears_in(quantized_store_);
+};
+
+TEST_P(QuantizedLinears, ComputeWhatPlainOnesDoWithTheSameValues) {
+  expect_close(run(quantized_store_, quantized_), run(plain_store_, plain_));
+}
+
+TEST_P(QuantizedLinears, ComputeTheSameWhereTheyLieApart) {
+  const auto wanted = run(quantized_store_, quantized_);
+  for (const auto& parameter : quantized_store_.all()) {
+    if (parameter.name != "at.k.weight" || !parameter.quantized) continue;
+    for (at::Tensor tensor : parameter.quantized->tensors()) tensor.set_data(tensor.clone());
+  }
+  expect_close(run(quantized_store_, quantized_), wanted);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, QuantizedLinears,
+    testing::Values(
+        GroupCase{"nf4", Quantization::kNf4, {512, 256, 256}, false, {.rank = 3}},
+        GroupCase{"nf4_bias", Quantization::kNf4, {256, 256, 256}, true, {.rank = 3}},
+        GroupCase{"nf4_gaps", Quantization::kNf4, {100, 90, 80}, true, {.rank = 3}},
+        GroupCase{"nf4_dropout", Quantization::kNf4, {512, 256, 256}, true, {.rank = 3, .dropout = 0.3}},
+        GroupCase{"nf4_dora", Quantization::kNf4, {256, 256, 256}, true, {.rank = 3, .use_dora = true}},
+        GroupCase{
+            "nf4_beside_a_saved_one", Quantization::kNf4, {256, 256, 256}, true, {.rank = 3, .modules_to_save = {"k"}}},
+        GroupCase{"int8", Quantization::kInt8, {256, 256, 256}, true, {.rank = 3}}),
+    [](const auto& instance) { return instance.param.name; });
 
 TEST(QuantizedStore, IsForWeightsThatAreNotTrained) {
   EXPECT_THROW(ParameterStore(ParameterSettings{at::TensorOptions(at::kFloat), std::nullopt, Quantization::kNf4}),

@@ -154,5 +154,46 @@ TEST(ShardedBlockTest, QuantisedWeightsGoAsTheyArePacked) {
   }
 }
 
+TEST(ShardedBlockTest, GroupsStillLieEndToEnd) {
+  const Quantizer quantizer(Quantization::kNf4, at::TensorOptions(at::kFloat));
+  const std::vector<at::Tensor> values{at::randn({192, 256}), at::randn({64, 256}), at::randn({70, 256})};
+  std::vector<std::vector<std::shared_ptr<QuantizedWeight>>> held;
+  const auto weights = [&] {
+    held.push_back(quantizer.make_group({192, 64, 70}, 256));
+    std::vector<ShardedBlock::Weight> all;
+    for (const auto& weight : held.back()) {
+      all.push_back({.kind = Kind::kFrozen, .tensor = {}, .quantized = weight});
+      all.push_back({.kind = Kind::kFrozen, .tensor = at::empty({33}), .quantized = nullptr});
+    }
+    return all;
+  };
+  Parts parts(3, weights, at::kFloat);
+  for (size_t rank = 0; rank < 3; ++rank) {
+    for (size_t i = 0; i < values.size(); ++i) parts.block(rank).set_values(2 * i, values[i]);
+  }
+  const at::Tensor place = parts.together();
+  for (size_t rank = 0; rank < 3; ++rank) {
+    parts.block(rank).lend(place);
+    const auto found = dequantize_together({held[rank].begin(), held[rank].end()});
+    ASSERT_EQ(found.size(), values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto alone = quantizer.make(values[i].sizes());
+      alone->quantize(values[i]);
+      EXPECT_TRUE(at::equal(found[i], alone->dequantize())) << i;
+    }
+  }
+}
+
+/// One that is left out of what shares an allocation is no place of its own.
+TEST(ShardedBlockTest, APartOfAGroupTakesNoMoreThanItself) {
+  const auto weights = [] {
+    const at::Tensor all = at::empty({3, 4096});
+    return std::vector<ShardedBlock::Weight>{{.kind = Kind::kFrozen, .tensor = all[0], .quantized = nullptr},
+                                             {.kind = Kind::kFrozen, .tensor = all[2], .quantized = nullptr}};
+  };
+  Parts parts(2, weights, at::kFloat);
+  EXPECT_EQ(parts.block(0).bytes(), 2 * 4096 * 4);
+}
+
 }  // namespace
 }  // namespace vlmtrain::nn

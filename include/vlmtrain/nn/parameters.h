@@ -70,6 +70,12 @@ struct ParameterSettings {
   Shard shard = {};                                 ///< of the weights of blocks; adapters are everywhere
 };
 
+/// What the weight of a Linear is to be, a tensor or a quantised one; neither: a new one.
+struct WeightPlace {
+  at::Tensor tensor = {};
+  std::shared_ptr<QuantizedWeight> quantized = nullptr;
+};
+
 /// A Linear of a model, by its place in the tree of names.
 struct LinearPlace {
   std::string path;
@@ -101,7 +107,12 @@ class ParameterStore {
 
   /// The weight of a Linear, quantised if the settings say so.
   LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
-                                 const at::Tensor& place = {});
+                                 const WeightPlace& place = {});
+  /// Places for weights [out_features[i], in_features] of one operand. REQUIRES: quantizes() one of them.
+  std::vector<std::shared_ptr<QuantizedWeight>> quantized_places(const std::vector<int64_t>& out_features,
+                                                                 int64_t in_features) const {
+    return quantizer_->make_group(out_features, in_features);
+  }
   /// Whether the weight of a Linear with this name is.
   bool quantizes(const std::string& name) const;
 
@@ -183,7 +194,7 @@ class ParameterScope {
                        const at::Tensor& place = {}) const;
   at::Tensor embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   /// The weight of the Linear that is here.
-  LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial, const at::Tensor& place = {}) const;
+  LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial, const WeightPlace& place = {}) const;
   bool quantizes_linear_weight() const;
   at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
                                const at::Tensor& place = {}) const;

@@ -35,7 +35,7 @@ class QuantizedWeight {
   virtual void quantize(const at::Tensor& weight) = 0;
 
   /// The values in the dtype of the model, [out, in]: a new tensor, which only the caller holds. Computed in fp32 and
-  /// rounded once, piece by piece: beside the result it needs some 120 MB at most.
+  /// rounded once, piece by piece: beside the result it needs some 130 MB at most.
   virtual at::Tensor dequantize() const = 0;
 
   /// What is held, by the names of bitsandbytes:
@@ -54,6 +54,11 @@ class QuantizedWeight {
   std::vector<int64_t> sizes_;
 };
 
+/// The values of several weights at once, to the bit what dequantize() gives of each: views of one new tensor, end to
+/// end unless a weight but the last is no multiple of 16,384 values. Empty where it cannot be: of other formats than
+/// NF4, and of weights that do not lie as Quantizer::make_group made them, one after another.
+std::vector<at::Tensor> dequantize_together(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights);
+
 /// Makes the quantised weights of a model, which share its tables.
 class Quantizer {
  public:
@@ -62,6 +67,9 @@ class Quantizer {
 
   /// Uninitialised.
   std::shared_ptr<QuantizedWeight> make(at::IntArrayRef sizes) const;
+  /// Weights [out_features[i], in_features] of one operand, for dequantize_together.
+  std::vector<std::shared_ptr<QuantizedWeight>> make_group(const std::vector<int64_t>& out_features,
+                                                           int64_t in_features) const;
 
  private:
   Quantization quantization_;

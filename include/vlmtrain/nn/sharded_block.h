@@ -19,7 +19,8 @@ namespace vlmtrain::nn {
 /// they must not be read: Parameter::values() checks that, and BlockList has a block lent before it runs.
 ///
 /// They lie end to end in two sections, each cut into parts by itself: what may be trained, in the model's dtype, and
-/// what never is, in bytes: frozen weights, and quantised ones as they are packed.
+/// what never is, in bytes: frozen weights, and quantised ones as they are packed. What shares an allocation there
+/// keeps its distances, so that groups of weights (nn/linear.h) are still one.
 class ShardedBlock {
  public:
   enum class Kind : uint8_t { kTrained, kFrozen };
@@ -83,6 +84,7 @@ class ShardedBlock {
   const Section& section(Kind kind) const { return sections_[static_cast<size_t>(kind)]; }
   Section& section(Kind kind) { return sections_[static_cast<size_t>(kind)]; }
   void lay_out(const std::vector<Weight>& weights);
+  void place_tensors();
   void move_tensors(const at::TensorOptions& options);
   at::Tensor own_piece_of(const Section& section, const Held& held) const;
   Piece piece_of(const Section& section, const Held& held) const;
