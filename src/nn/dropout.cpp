@@ -66,7 +66,7 @@ at::Tensor draw_dropout_masks(const at::Tensor& x, int64_t count, double probabi
   const int64_t rows = x.size(0);
   const int64_t shares = std::accumulate(units.begin(), units.end(), int64_t{0},
                                          [](int64_t sum, const DropoutUnit& unit) { return sum + unit.share; });
-  const at::Tensor masks = at::empty({count, rows, x.size(1)}, x.options().dtype(at::kBool));
+  at::Tensor masks = at::empty({count, rows, x.size(1)}, x.options().dtype(at::kBool));
   // Up to there one launch draws a unit's elements by their order; beyond, ATen cuts what is strided by its place.
   const bool in_place = units.size() == 1 || count == 1 || masks.numel() <= std::numeric_limits<int32_t>::max();
   at::Generator generator = new_generator(x.device());

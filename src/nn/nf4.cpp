@@ -145,8 +145,7 @@ class Nf4Weight::Together {
   at::Tensor values_of_all_blocks() const {
     const at::Tensor& table = weights_.front()->tables_.values;
     const int64_t super_blocks = nested_absmax_.numel();
-    const at::Tensor result =
-        at::empty({super_blocks * kSuperBlock}, packed_.options().dtype(weights_.front()->dtype_));
+    at::Tensor result = at::empty({super_blocks * kSuperBlock}, packed_.options().dtype(weights_.front()->dtype_));
     const int64_t pieces = divided_up(super_blocks, kMostSuperBlocks);
     const int64_t piece_blocks = divided_up(super_blocks, pieces) * kNestedBlock;
     const int64_t all_blocks = super_blocks * kNestedBlock;
