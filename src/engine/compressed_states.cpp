@@ -7,7 +7,11 @@ namespace vlmtrain::engine {
 namespace {
 
 /// 16.8 million elements, 270 MB of buffers. They exist while an update is done only, when no activations are held.
-constexpr int64_t kMostChunkBlocks = (int64_t{16} << 20) / kBlockElements;
+constexpr int64_t kSmallChunkBlocks = (int64_t{16} << 20) / kBlockElements;
+/// 67 million, 1.07 GB, for a quarter of the launches. ATen's kernels count bytes in 32 bits.
+constexpr int64_t kMostChunkBlocks = (int64_t{64} << 20) / kBlockElements;
+/// A chunk is at most this part of all: buffers of a quarter of a byte an element.
+constexpr int64_t kFewestChunks = 64;
 
 at::Tensor piece_of(const at::Tensor& moments, int64_t moment, const ChunkPiece& piece) {
   return moments.select(0, moment).view(-1).narrow(0, piece.place, piece.count);
@@ -15,8 +19,12 @@ at::Tensor piece_of(const at::Tensor& moments, int64_t moment, const ChunkPiece&
 
 }  // namespace
 
-ChunkRoom::ChunkRoom(OptimizerStates kind, int64_t blocks, const at::TensorOptions& device)
-    : states(kind), most_blocks(std::min(blocks, kMostChunkBlocks)), options(device), shared(kind, device) {}
+ChunkRoom::ChunkRoom(OptimizerStates kind, int64_t blocks_of_group, int64_t all_blocks, const at::TensorOptions& device)
+    : states(kind),
+      most_blocks(
+          std::min(blocks_of_group, std::clamp(all_blocks / kFewestChunks, kSmallChunkBlocks, kMostChunkBlocks))),
+      options(device),
+      shared(kind, device) {}
 
 at::Tensor Chunk::first_values(const ChunkPiece& piece) const {
   return piece_of(buffers.values, 0, piece);

@@ -11,8 +11,8 @@ namespace vlmtrain::engine {
 
 /// What the chunks of all groups of tensors have in common.
 struct ChunkRoom {
-  /// For chunks of at most `blocks` blocks, and never more than a chunk has.
-  ChunkRoom(OptimizerStates kind, int64_t blocks, const at::TensorOptions& device);
+  /// For groups of tensors of at most so many blocks; `all_blocks` is of all groups together.
+  ChunkRoom(OptimizerStates kind, int64_t blocks_of_group, int64_t all_blocks, const at::TensorOptions& device);
 
   /// For all chunks of an update, one after another.
   ChunkBuffers make_buffers() const { return {states, most_blocks, options}; }

@@ -23,13 +23,14 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].is_compressed()) entries[{entries_[i].component, entries_[i].decays}].push_back(i);
   }
-  int64_t most_blocks = 0;
+  int64_t most_blocks = 0, all_blocks = 0;
   std::vector<std::vector<int64_t>> elements;
   for (const auto& [key, members] : entries) {
     int64_t blocks = kMostGroupBlocks + 1;  // of the group so far; the first tensor begins one
     for (const size_t entry : members) {
       const int64_t size = entries_[entry].master.numel();
       blocks += CompressedStates::blocks_of(size);
+      all_blocks += CompressedStates::blocks_of(size);
       if (blocks > kMostGroupBlocks) {
         blocks = CompressedStates::blocks_of(size);
         compressed_.push_back({key.first, key.second, {}, nullptr});
@@ -40,7 +41,7 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
       most_blocks = std::max(most_blocks, blocks);
     }
   }
-  room_ = std::make_unique<ChunkRoom>(settings_.states, most_blocks, options);
+  room_ = std::make_unique<ChunkRoom>(settings_.states, most_blocks, all_blocks, options);
   for (size_t i = 0; i < compressed_.size(); ++i) {
     compressed_[i].states = std::make_unique<CompressedStates>(elements[i], *room_);
   }

@@ -140,7 +140,7 @@ TEST(OptimizerStates, OfAnotherKindAreRefused) {
 /// Where in chunks of few blocks the elements of several tensors come to lie.
 TEST(Chunks, CoverTheWantedTensorsOnce) {
   const std::vector<int64_t> elements{700, 256, 1, 2000, 300};
-  const ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kOptions);
+  const ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kRoomBlocks, kOptions);
   const CompressedStates states(elements, room);
   const std::vector<bool> wanted{true, true, false, true, true};
   std::vector<std::vector<int>> covered;
@@ -164,7 +164,7 @@ TEST(Chunks, CoverTheWantedTensorsOnce) {
 /// Every element its own number, which bf16 holds exactly: what a chunk gives back is where it was put.
 TEST(Chunks, KeepElementsApart) {
   const std::vector<int64_t> elements{200, 5, 1000, 256};
-  const ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kOptions);
+  const ChunkRoom room(OptimizerStates::kBf16, kRoomBlocks, kRoomBlocks, kOptions);
   CompressedStates states(elements, room);
   const auto number = [](const ChunkPiece& piece) {
     return (at::arange(piece.first, piece.first + piece.count, at::kFloat) + 7 * static_cast<double>(piece.tensor))
