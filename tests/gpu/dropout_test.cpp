@@ -45,6 +45,7 @@ TEST_F(GpuDropout, OfSeveralReadersDoesNotDependOnTheOtherUnits) {
   EXPECT_TRUE(at::equal(together.narrow(1, 50, 110), masks({{12, 80}, {13, 30}})));
   EXPECT_FALSE(at::equal(together[0], together[1]));
   EXPECT_FALSE(at::equal(together[1], together[2]));
+  EXPECT_FALSE(fault_is_planted());
 }
 
 TEST_F(GpuDropout, DropsTheAskedShareAndScalesTheRest) {
