@@ -26,6 +26,8 @@ namespace {
 constexpr int64_t kSumAlignment = 128;
 /// Large enough for a network to be busy, small enough for the first ones to travel early.
 constexpr int64_t kBucketElements = int64_t{25} * 1024 * 1024 / 4;
+/// ATen's kernels count bytes in 32 bits.
+constexpr int64_t kMostElementsOfNorm = int64_t{1} << 28;
 /// Parameters of a group of Linears are no further apart: weights, biases, and what adapters have, of three.
 constexpr size_t kFurthestOfGroup = 16;
 
@@ -36,21 +38,21 @@ class GradientSums::Hook : public nn::GradientSink {
   Hook(GradientSums& sums, size_t number) : sums_(sums), number_(number) {}
 
   at::Tensor sum() const override {
-    // In the last pass each parameter has one gradient, of all its uses, which says that its sum may be handed over.
-    if (sums_.is_last_pass_ || sums_.is_of_sharded_block(number_)) return {};
-    return sums_.entries_[number_].sums[group()];
+    if (sums_.is_of_sharded_block(number_)) return {};
+    sums_.check_open(entry());
+    return entry().sums[group()];
   }
-  bool has_sum() const override { return sums_.entries_[number_].received[group()]; }
+  bool has_sum() const override { return entry().received[group()]; }
   void set_has_sum() override { sums_.entries_[number_].received[group()] = true; }
 
   void operator()(const at::Tensor& parameter) override {
-    if (!parameter.grad().defined()) return;  // it went into the sum
     sums_.receive(number_);
     parameter.mutable_grad().reset();
   }
 
  private:
   size_t group() const { return static_cast<size_t>(sums_.group_); }
+  const Entry& entry() const { return sums_.entries_[number_]; }
 
   GradientSums& sums_;
   size_t number_;
@@ -196,21 +198,27 @@ void GradientSums::receive_for(int64_t group) {
   group_ = group;
 }
 
+void GradientSums::check_open(const Entry& entry) const {
+  VLMTRAIN_CHECK(entry.bucket >= handed_over_ && !(is_last_pass_ && entry.in_last_pass),
+                 "a gradient of {} after its sum was handed over", entry.name);
+}
+
 void GradientSums::receive(size_t i) {
   Entry& entry = entries_[i];
   if (entry.block != nullptr) {
-    receive_of_block(i);
+    if (entry.parameter.grad().defined()) receive_of_block(i);
     return;
   }
   const auto group = static_cast<size_t>(group_);
-  VLMTRAIN_CHECK(entry.bucket >= handed_over_ && !(is_last_pass_ && entry.in_last_pass),
-                 "a gradient of {} after its sum was handed over", entry.name);
-  const at::Tensor& gradient = entry.parameter.grad();
-  if (entry.received[group]) {
-    entry.sums[group].add_(gradient);
-  } else {
-    entry.sums[group].copy_(gradient);
-    entry.received[group] = true;
+  check_open(entry);
+  // Undefined where all of it went into the sum at once; this says that there will be no more in this pass.
+  if (const at::Tensor& gradient = entry.parameter.grad(); gradient.defined()) {
+    if (entry.received[group]) {
+      entry.sums[group].add_(gradient);
+    } else {
+      entry.sums[group].copy_(gradient);
+      entry.received[group] = true;
+    }
   }
   if (!is_last_pass_) return;
   entry.in_last_pass = true;
@@ -304,6 +312,26 @@ at::Tensor GradientSums::sum(const std::string& name) const {
 
 at::Tensor GradientSums::norm() const {
   const at::NoGradGuard no_gradients;
+  const std::vector<at::Tensor> norms = flat_.is_cuda() && is_all_received() ? norms_of_all() : norms_of_each();
+  if (norms.empty()) return at::zeros({}, flat_.options());
+  return at::linalg_vector_norm(at::stack(norms), 2);
+}
+
+/// Whether every element of flat_ is of a sum of this step, or zero, and nothing else is summed.
+bool GradientSums::is_all_received() const {
+  return shard_.is_all() && !has_sharded_blocks_ && !entries_.empty() &&
+         std::ranges::all_of(entries_, [](const Entry& entry) { return entry.received.front(); });
+}
+
+/// In few launches: of tensors of a list so many as there are million elements.
+std::vector<at::Tensor> GradientSums::norms_of_all() const {
+  const at::Tensor all = flat_.select(0, 0);
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& piece : all.split(kMostElementsOfNorm)) norms.push_back(at::linalg_vector_norm(piece, 2));
+  return norms;
+}
+
+std::vector<at::Tensor> GradientSums::norms_of_each() const {
   std::vector<at::Tensor> sums;
   for (size_t i = 0; i < size(); ++i) {
     if (!received(i)) continue;
@@ -313,8 +341,7 @@ at::Tensor GradientSums::norm() const {
       sums.push_back(sum_of_piece(i));
     }
   }
-  if (sums.empty()) return at::zeros({}, flat_.options());
-  return at::linalg_vector_norm(at::stack(at::_foreach_norm(sums, 2)), 2);
+  return sums.empty() ? sums : at::_foreach_norm(sums, 2);
 }
 
 void GradientSums::clear_missing(const Bucket& bucket, int64_t group) const {

@@ -129,8 +129,12 @@ class GradientSums {
 
   int64_t aligned(int64_t elements) const;
   void lay_out();
+  void check_open(const Entry& entry) const;
   void receive(size_t i);
   void hand_over(size_t bucket, int64_t group);
+  bool is_all_received() const;
+  std::vector<at::Tensor> norms_of_all() const;
+  std::vector<at::Tensor> norms_of_each() const;
   void clear_missing(const Bucket& bucket, int64_t group) const;
   void lay_out_blocks(const nn::ParameterStore& store);
   void receive_of_block(size_t i);

@@ -8,12 +8,11 @@
 namespace vlmtrain::nn {
 
 /// Where the gradients of a parameter are summed, as its post-accumulate hook: whoever makes a gradient may add it
-/// there itself, in the precision of the sum and without a tensor of its own. Otherwise it comes by autograd, and the
-/// hook is called. Not thread-safe.
+/// there itself, in the precision of the sum and without a tensor of its own. Otherwise it comes by autograd. The hook
+/// is called when all uses of the parameter in a backward pass are done, with a gradient or without. Not thread-safe.
 class GradientSink : public torch::autograd::PostAccumulateGradHook {
  public:
-  /// fp32, in the parameter's shape; undefined where gradients have to come by autograd, as they do while they are
-  /// counted.
+  /// fp32, in the parameter's shape; undefined where gradients have to come by autograd.
   virtual at::Tensor sum() const = 0;
   /// Whether sum() is to be added to; else what it holds is nothing.
   virtual bool has_sum() const = 0;
