@@ -35,8 +35,10 @@ constexpr int64_t kSide = 128;
 constexpr int kRounds = 8;
 /// Times as fast as LibTorch's product of 16 bits that fp32 has to be: a process finds what the one before it found.
 constexpr double kLead = 3;
-/// So many times as slow as another is not raced again.
+/// What is so many times as slow as another, in each of so many rounds, is not raced again: in one alone the processor
+/// may have been at something else.
 constexpr double kHopeless = 8;
+constexpr int kFewestRounds = 4;
 
 at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
   return onednn_product(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
@@ -68,7 +70,7 @@ ProductWay raced(Form form, at::ScalarType dtype) {
   static_cast<void>(product());
   static_cast<void>(product_of_fp32());
   for (int round = 0; round < kRounds; ++round) {
-    if (round == 0 || as_they_are < kHopeless * in_fp32) take_time(product, as_they_are);
+    if (round < kFewestRounds || as_they_are < kHopeless * in_fp32) take_time(product, as_they_are);
     take_time(product_of_fp32, in_fp32);
   }
   return in_fp32 * kLead < as_they_are ? ProductWay::kInFp32 : ProductWay::kAten;
