@@ -31,7 +31,7 @@ std::optional<std::string> read_line(std::FILE* file) {
   size_t capacity = 0;
   const ssize_t length = getline(&line, &capacity, file);
   const std::unique_ptr<char, decltype(&std::free)> owner(line, std::free);
-  if (length < 0) return std::nullopt;
+  if (length <= 0 || line[length - 1] != '\n') return std::nullopt;  // whoever wrote it died
   return std::string(line, static_cast<size_t>(length));
 }
 
@@ -69,13 +69,15 @@ void ChildProcess::send(const nlohmann::json& message, size_t worker) {
   }
 }
 
-nlohmann::json ChildProcess::receive(size_t worker) {
+nlohmann::json ChildProcess::receive() {
+  if (auto answer = receive_from(0)) return *std::move(answer);
+  throw InternalError(
+      fmt::format("the rehearsal process {} without an answer; its reason is above", ending_of(process_)));
+}
+
+std::optional<nlohmann::json> ChildProcess::receive_from(size_t worker) {
   const auto line = read_line(connections_[worker].get());
-  if (!line) {
-    // Of a further worker this process is not the parent, and cannot ask.
-    throw InternalError(fmt::format("the rehearsal process {} without an answer; its reason is above",
-                                    worker == 0 ? ending_of(process_) : "ended"));
-  }
+  if (!line) return std::nullopt;
   auto answer = nlohmann::json::parse(*line);
   if (const auto error = answer.find("error"); error != answer.end()) {
     throw UserError(static_cast<ExitCode>(error->at("code").get<int>()), error->at("message").get<std::string>());
@@ -89,8 +91,8 @@ bool ChildProcess::has_answered(size_t worker) const {
   return poll(&answers, 1, /*timeout=*/0) > 0;
 }
 
-void ChildProcess::drop_answer(size_t worker) {
-  read_line(connections_[worker].get());
+bool ChildProcess::drop_answer(size_t worker) {
+  return read_line(connections_[worker].get()).has_value();
 }
 
 }  // namespace vlmtrain::planner

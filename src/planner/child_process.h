@@ -32,12 +32,14 @@ class ChildProcess {
 
   /// Not seen to fail: a child that died is noticed when its answer is missing.
   void send(const nlohmann::json& message, size_t worker = 0);
-  /// Waits for the next answer. Throws UserError as the child did, and InternalError if it died.
-  nlohmann::json receive(size_t worker = 0);
-  /// Whether receive() would not have to wait for the beginning of an answer.
+  /// Waits for the next answer of the first worker. Throws UserError as it did, and InternalError if it died.
+  nlohmann::json receive();
+  /// The same of a further worker; nothing where that has died, or could not be made.
+  std::optional<nlohmann::json> receive_from(size_t worker);
+  /// Whether these would not have to wait for the beginning of an answer, or there will be none.
   bool has_answered(size_t worker) const;
-  /// Reads an answer, whatever it says.
-  void drop_answer(size_t worker);
+  /// Reads an answer, whatever it says; false where there is none any more.
+  bool drop_answer(size_t worker);
 
   /// Kills the child; an answer that another thread waits for does not come any more.
   void end();
@@ -49,7 +51,7 @@ class ChildProcess {
   std::vector<File> connections_;
 };
 
-/// Nothing at the end of the file.
+/// Nothing at the end of the file, which may be in the middle of a line.
 std::optional<std::string> read_line(std::FILE* file);
 void write_line(std::FILE* file, const nlohmann::json& json);
 

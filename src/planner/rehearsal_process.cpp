@@ -99,10 +99,12 @@ constexpr size_t kSecond = 1;
 struct RehearsalProcess::Begun {
   nlohmann::json request;     // null: nothing, or nothing that will be asked for
   bool is_under_way = false;  // an answer is still to be read
+  bool has_worker = true;     // false: there is none, or it has died, and the first does all
 };
 
 RehearsalProcess::RehearsalProcess(const Job& job, const VirtualCard& card)
     : child_(std::make_unique<ChildProcess>(card, workers_that_pay())), begun_(std::make_unique<Begun>()) {
+  begun_->has_worker = child_->workers() > 1;
   set_job(job);
 }
 
@@ -116,20 +118,22 @@ void RehearsalProcess::set_job(const Job& job) {
 Outcome RehearsalProcess::rehearse(const RehearsalRequest& request) {
   const nlohmann::json asked = request;
   if (begun_->is_under_way && begun_->request == asked) {
-    *begun_ = {};
-    return child_->receive(kSecond).get<Outcome>();
+    begun_->is_under_way = false;
+    if (const auto answer = child_->receive_from(kSecond)) return answer->get<Outcome>();
+    begun_->has_worker = false;
   }
   child_->send({{"request", asked}}, kFirst);
-  return child_->receive(kFirst).get<Outcome>();
+  return child_->receive().get<Outcome>();
 }
 
 void RehearsalProcess::begin(const RehearsalRequest& request) {
-  if (child_->workers() == 1) return;
   if (begun_->is_under_way) {
     if (!child_->has_answered(kSecond)) return;
-    child_->drop_answer(kSecond);
+    begun_->has_worker = child_->drop_answer(kSecond);
   }
-  *begun_ = {.request = request, .is_under_way = true};
+  begun_->is_under_way = begun_->has_worker;
+  if (!begun_->has_worker) return;
+  begun_->request = request;
   child_->send({{"request", begun_->request}}, kSecond);
 }
 

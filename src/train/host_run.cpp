@@ -41,6 +41,9 @@ std::string words_of(const planner::Choices& choices, const HostPlan& plan) {
     text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.vision_blocks);
   if (blocks.language > 0) {
     text += fmt::format(", {} of {} language blocks recomputed", blocks.language, plan.detail.language_blocks);
+    if (blocks.language_attention_kept > 0) {
+      text += fmt::format(" (attention kept in {})", blocks.language_attention_kept);
+    }
   }
   if (choices.vision_tiles_per_pass > 0) text += fmt::format(", {} tiles a vision pass", choices.vision_tiles_per_pass);
   return text;

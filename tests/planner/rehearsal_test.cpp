@@ -1,6 +1,7 @@
 #include "vlmtrain/planner/rehearsal.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <set>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "planner/rehearsal.h"
 #include "planner/user_error.h"
@@ -55,6 +61,42 @@ class RehearsalTest : public testing::Test {
   const PresetFolder model_{"smolvlm-256m"};
   const data::SampleShape shape_ = model_.shape({.images = 1, .image_width = 1024, .image_height = 1024});
 };
+
+/// Those of a process, as /proc has them.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "stat");
+    std::string line;
+    if (!std::getline(file, line)) continue;
+    // id (name) state parent
+    std::istringstream fields(line.substr(line.rfind(')') + 1));
+    std::string state;
+    pid_t found = 0;
+    fields >> state >> found;
+    if (found == parent) children.push_back(static_cast<pid_t>(std::stol(line)));
+  }
+  return children;
+}
+
+TEST_F(RehearsalTest, WhatASecondWorkerHasBegunIsTheSameAndItMayDie) {
+  RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
+  const RehearsalRequest one = request(micro_batches_of(1), 4), two = request(micro_batches_of(2), 4);
+  const Outcome of_one = process.rehearse(one), of_two = process.rehearse(two);
+  process.begin(two);
+  EXPECT_EQ(flat(process.rehearse(one)), flat(of_one));
+  EXPECT_EQ(flat(process.rehearse(two)), flat(of_two));
+  std::vector<pid_t> workers;
+  for (const pid_t child : children_of(getpid())) {
+    for (const pid_t worker : children_of(child)) workers.push_back(worker);
+  }
+  if (workers.empty()) GTEST_SKIP() << "one processor has one worker";
+  process.begin(two);
+  for (const pid_t worker : workers) kill(worker, SIGKILL);
+  EXPECT_EQ(flat(process.rehearse(two)), flat(of_two));
+  process.begin(one);
+  EXPECT_EQ(flat(process.rehearse(one)), flat(of_one));
+}
 
 TEST_F(RehearsalTest, IsTheSameEveryTimeInOneProcessAndInANewOne) {
   RehearsalProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
