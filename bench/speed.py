@@ -179,7 +179,8 @@ def main():
     if not (arguments.work / "train.json").exists():
         lengths = ["--equal-lengths"] if arguments.equal_lengths else []
         subprocess.run([sys.executable, str(HERE / "make_workload.py"), *lengths, str(arguments.work)], check=True)
-    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "OMP_WAIT_POLICY": "passive",
+                                "GOMP_SPINCOUNT": "1000", "HF_HUB_OFFLINE": "1"}
     pairs = []
     for number in range(1, arguments.pairs + 1):
         run = arguments.work / f"run-{number}-{int(time.time())}"

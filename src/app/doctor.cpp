@@ -124,7 +124,7 @@ ExitCode doctor(const DoctorArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   start_log(/*quiet=*/true);
   check_device(arguments.device);
-  let_openmp_threads_sleep();  // as in a run
+  restart_with_openmp_waiting();  // as in a run
   Question question{.device = arguments.device,
                     .config = arguments.config,
                     .overrides = arguments.overrides,

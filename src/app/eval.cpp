@@ -68,7 +68,7 @@ ExitCode eval(const EvalArguments& arguments) {
   refuse_to_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
   // What starts the program once more comes before the configuration: one from a pipe can be read once.
   const at::Device device = open_device(arguments.device);
-  if (device.is_cpu()) let_openmp_threads_sleep();
+  if (device.is_cpu()) restart_with_openmp_waiting();
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
   if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");

@@ -10,6 +10,7 @@
 
 #include "app/command_line.h"
 #include "app/commands.h"
+#include "app/openmp_waiting.h"
 #include "app/standard_streams.h"
 #include "vlmtrain/planner/rehearsal_start.h"
 #include "vlmtrain/train/config.h"
@@ -79,6 +80,7 @@ int front(const std::vector<std::string>& words, char** argv) {
     if (line.command() == "options") return static_cast<int>(print_options(line.arguments().options));
     check_configuration_of(line);
     const auto core = core_file();
+    set_openmp_waiting();
     if (rehearses(line)) planner::start_rehearsals_before(core);
     start_core(core, argv);
   } catch (const UserError& error) {

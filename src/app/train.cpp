@@ -62,7 +62,7 @@ ExitCode train(const TrainArguments& arguments) {
   // What starts the program once more comes before the configuration: one from a pipe can be read once.
   if (const auto card = virtual_card(arguments.device); card && !planner::on_virtual_card()) planner::restart_on(*card);
   const at::Device device = open_device(launch ? device_of_rank(arguments.device, *launch) : arguments.device);
-  if (device.is_cpu()) let_openmp_threads_sleep();
+  if (device.is_cpu()) restart_with_openmp_waiting();
   train::Config config;
   OptionTable options = train::declare(config);
   options.read(arguments.config, arguments.overrides);

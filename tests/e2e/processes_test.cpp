@@ -104,6 +104,24 @@ TEST_F(ProcessesTest, UnderNohupALostTerminalStopsNothing) {
   EXPECT_EQ(steps_logged(), 40U);
 }
 
+TEST_F(ProcessesTest, OpenMpsThreadsSpinShortlyAndThenSleepUnlessAUserSaysHow) {
+  setenv("V", VLMTRAIN_BINARY, 1);
+  const auto environment_after = [&](const std::string& before) {
+    std::string line = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; " + before + " exec $V";
+    for (const auto& word : long_run()) line += " " + word;
+    std::filesystem::remove_all(folder() / "run");
+    Process process(folder(), {"-c", line}, 0, "/bin/sh");
+    wait_until(process, [&] { return steps_logged() >= 1; });
+    const std::string environment = read_text("/proc/" + std::to_string(process.id()) + "/environ");
+    process.send(SIGKILL);
+    process.wait();
+    return environment;
+  };
+  EXPECT_THAT(environment_after(""), AllOf(HasSubstr("OMP_WAIT_POLICY=passive"), HasSubstr("GOMP_SPINCOUNT=1000")));
+  EXPECT_THAT(environment_after("OMP_WAIT_POLICY=active"),
+              AllOf(HasSubstr("OMP_WAIT_POLICY=active"), Not(HasSubstr("GOMP_SPINCOUNT"))));
+}
+
 TEST_F(ProcessesTest, ASignalWhileItPlansEndsItAtOnceWithoutATrace) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     Process process(folder(), long_virtual_run());
