@@ -137,8 +137,8 @@ int64_t sum_of_ranks(const std::vector<const LoraAdapter*>& adapters) {
 
 /// What has the sum of ranks in `dimension` as one tensor an adapter.
 variable_list by_adapter(const at::Tensor& all, int64_t dimension, const std::vector<const LoraAdapter*>& adapters) {
-  std::vector<int64_t> ranks;
-  for (const LoraAdapter* adapter : adapters) ranks.push_back(adapter->rank());
+  std::vector<int64_t> ranks(adapters.size());
+  std::ranges::transform(adapters, ranks.begin(), &LoraAdapter::rank);
   return all.split_with_sizes(ranks, dimension);
 }
 
@@ -240,8 +240,8 @@ class Backward {
   variable_list gradients_of_weights() const {
     variable_list result(group_.parts.size());
     if (std::ranges::all_of(group_.parts, &Part::trains_weight)) {
-      variable_list weights;
-      for (const Part& part : group_.parts) weights.push_back(part.weight.values());
+      variable_list weights(group_.parts.size());
+      std::ranges::transform(group_.parts, weights.begin(), [](const Part& part) { return part.weight.values(); });
       const at::Tensor all = sum_or_product(weights, gradient_.t(), made_.value.t());
       for (size_t i = 0; all.defined() && i < result.size(); ++i) {
         result[i] = all.narrow(0, group_.parts[i].first_column, group_.parts[i].columns);
@@ -261,8 +261,8 @@ class Backward {
     variable_list result;
     if (adapters_.empty() || !made_.value.defined()) return result;
     if (kept_.masks.empty()) {
-      variable_list all;
-      for (const LoraAdapter* adapter : adapters_) all.push_back(adapter->a());
+      variable_list all(adapters_.size());
+      std::ranges::transform(adapters_, all.begin(), &LoraAdapter::a);
       const at::Tensor product = sum_or_product(all, all_reduced_.t(), made_.value.t());
       return product.defined() ? by_adapter(product, 0, adapters_) : variable_list(adapters_.size());
     }
