@@ -9,10 +9,10 @@
 #include <ATen/ops/softmax.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <vector>
 
+#include "nn/attention_scale.h"
 #include "nn/in_pieces.h"
 #include "vlmtrain/base/error.h"
 
@@ -47,10 +47,6 @@ at::Tensor memory_efficient(const at::Tensor& query, const at::Tensor& key, cons
                                                       /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));
 }
 
-double batch_scale(const at::Tensor& query) {
-  return 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
-}
-
 at::Tensor plain(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& bias,
                  double scale) {
   const at::Tensor scores = at::matmul((query * scale).transpose(1, 2), key.permute({0, 2, 3, 1})) + bias;
@@ -65,13 +61,13 @@ at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, cons
   VLMTRAIN_CHECK(bias.dim() == 4 && (bias.size(0) == 1 || bias.size(0) == query.size(0)) &&
                      bias.size(1) == query.size(2) && bias.size(2) == query.size(1) && bias.size(3) == key.size(1),
                  "a bias of {} dimensions for {} rows and {} keys", bias.dim(), query.size(1), key.size(1));
-  const double scale = batch_scale(query);
+  const double scale = attention_scale(query);
   if (!query.is_cuda()) return plain(query, key, value, bias, scale);
   return memory_efficient(query, key, value, aligned(bias).expand({query.size(0), -1, -1, -1}), scale);
 }
 
 at::Tensor batched_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-  const double scale = batch_scale(query);
+  const double scale = attention_scale(query);
   if (query.is_cuda()) return memory_efficient(query, key, value, /*bias=*/std::nullopt, scale);
   return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query.transpose(1, 2), key.transpose(1, 2),
                                                                      value.transpose(1, 2), /*dropout_p=*/0.0,

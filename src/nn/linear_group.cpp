@@ -91,6 +91,17 @@ void add_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) 
   }
 }
 
+/// x Wᵀ, into y where it is defined. `weights`: of all parts, or none where each is to be asked for its own.
+at::Tensor product_part_by_part(const LinearGroup& group, const std::vector<at::Tensor>& weights, const at::Tensor& x,
+                                at::Tensor y) {
+  if (!y.defined()) y = at::empty({x.size(0), group.columns()}, x.options());
+  for (size_t i = 0; i < group.parts.size(); ++i) {
+    const Part& part = group.parts[i];
+    product_into(part.of(y), x, weights.empty() ? part.weight.values() : weights[i]);
+  }
+  return y;
+}
+
 /// x Wᵀ (+ b) (+ residual) → [rows, out].
 at::Tensor product(const LinearGroup& group, const at::Tensor& x, const at::Tensor& residual) {
   at::Tensor y;
@@ -104,14 +115,11 @@ at::Tensor product(const LinearGroup& group, const at::Tensor& x, const at::Tens
     at::addmm_out(y, bias, x, weight.t());
   } else if (x.is_cuda() && weight.defined() && !group.has_bias() && residual.defined()) {
     return at::addmm_out(y, residual, x, weight.t());
-  } else if (weight.defined()) {
-    y = x.is_cuda() ? at::mm_out(y, x, weight.t()) : matmul_transposed(x, weight);
-    if (bias.defined()) y.add_(bias);
   } else {
-    if (!y.defined()) y = at::empty({x.size(0), group.columns()}, x.options());
-    for (size_t i = 0; i < group.parts.size(); ++i) {
-      const Part& part = group.parts[i];
-      product_into(part.of(y), x, weights.empty() ? part.weight.values() : weights[i]);
+    if (weight.defined()) {
+      y = x.is_cuda() ? at::mm_out(y, x, weight.t()) : matmul_transposed(x, weight);
+    } else {
+      y = product_part_by_part(group, weights, x, y);
     }
     if (bias.defined()) y.add_(bias);
   }
@@ -121,12 +129,15 @@ at::Tensor product(const LinearGroup& group, const at::Tensor& x, const at::Tens
   return residual.defined() ? y.add_(residual) : y;
 }
 
+std::vector<at::Tensor> a_of(const std::vector<const LoraAdapter*>& adapters) {
+  std::vector<at::Tensor> all(adapters.size());
+  std::ranges::transform(adapters, all.begin(), &LoraAdapter::a);
+  return all;
+}
+
 /// A's of adapters, [sum of ranks, in], where they lie end to end.
 at::Tensor stacked_a(const std::vector<const LoraAdapter*>& adapters) {
-  std::vector<at::Tensor> all;
-  all.reserve(adapters.size());
-  for (const LoraAdapter* adapter : adapters) all.push_back(adapter->a());
-  return stacked(all);
+  return stacked(a_of(adapters));
 }
 
 int64_t sum_of_ranks(const std::vector<const LoraAdapter*>& adapters) {
@@ -261,9 +272,7 @@ class Backward {
     variable_list result;
     if (adapters_.empty() || !made_.value.defined()) return result;
     if (kept_.masks.empty()) {
-      variable_list all(adapters_.size());
-      std::ranges::transform(adapters_, all.begin(), &LoraAdapter::a);
-      const at::Tensor product = sum_or_product(all, all_reduced_.t(), made_.value.t());
+      const at::Tensor product = sum_or_product(a_of(adapters_), all_reduced_.t(), made_.value.t());
       return product.defined() ? by_adapter(product, 0, adapters_) : variable_list(adapters_.size());
     }
     for (size_t i = 0; i < adapters_.size(); ++i) {
