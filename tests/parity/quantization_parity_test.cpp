@@ -10,6 +10,7 @@
 #include "engine/small_step.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
+#include "parity/evidence.h"
 #include "parity/exact_values.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/models/adapter.h"
@@ -92,6 +93,9 @@ TEST(QuantizationTables, AreThoseOfBitsandbytes) {
 /// An adapter on a quantised base, and what peft and bitsandbytes compute with them.
 class QuantizedLora : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (quantization_ == Quantization::kNf4) shows(base_.checkpoint(), "NF4");
+  }
   void TearDown() override { deviations_.report(); }
 
   std::unique_ptr<models::VisionLanguageModel> load(at::ScalarType dtype = at::kFloat) const {
