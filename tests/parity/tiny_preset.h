@@ -70,6 +70,11 @@ class TinyPreset {
       records.push_back(with(std::move(record), "image", write_picture("abdomen", 48, 64)));
     }
     records.push_back(asked("words again", "", "Say it once more, with all that you know.", "The outline is smooth."));
+    return read(records);
+  }
+
+  /// As a data set; media are found by their names in those of records().
+  std::vector<io::Record> read(const nlohmann::json& records) const {
     io::write_file(folder_.path() / "records.json", records.dump());
     return io::read_dataset(folder_.path() / "records.json", folder_.path());
   }
