@@ -16,7 +16,7 @@ constexpr double kLongestRatio = 200;
 image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget) {
   const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   if (std::max(height, width) / std::min(height, width) > kLongestRatio) {
-    throw data_error("{} x {} pixels: more than {} times as long as wide, which Qwen2-VL does not take; crop it",
+    throw data_error("{} x {} pixels: more than {} times as long as wide, which Qwen-VL does not take; crop it",
                      size.width, size.height, kLongestRatio);
   }
   const auto unit = static_cast<double>(factor);

@@ -104,9 +104,10 @@ CASES = [
     ),
     Case(
         name="qwen2_5_vl_mixed",
-        about="names of transformers 5's modules, with YaRN: text only, one image, three images and a video in one batch",
+        about="names of transformers 5's modules, with YaRN: text only, one image, three images and a video in one batch; "
+        "positions as transformers 5.23 has them",
         shape=Shape(
-            model_type="qwen2_5_vl", layout="modules", seed=34,
+            model_type="qwen2_5_vl", layout="modules", seed=34, video_layout="transformers5",
             text=TEXT | {"rope_scaling": {"type": "yarn", "mrope_section": [2, 3, 3], "factor": 4.0,
                                           "original_max_position_embeddings": 64}},
             vision=VISION_2_5,
@@ -179,6 +180,7 @@ def make(case, out):
         "image_mean": list(processor.image_processor.image_mean),
         "image_std": list(processor.image_processor.image_std),
         "deviation": summary(single, double),
+        "video_layout": shape.video_layout,
     }
     (folder / "case.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
     print(case.name, json.dumps(description["deviation"]))
@@ -196,7 +198,8 @@ def main():
     print("transformers", transformers.__version__)
     for case in CASES:
         if arguments.only in (None, case.name):
-            make(case, arguments.out)
+            with qwen_format.video_layout(case.shape.video_layout):
+                make(case, arguments.out)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,10 @@ PIXELS = {"min_pixels": 256, "max_pixels": 2560}
 
 @dataclass
 class Shape:
-    """What distinguishes one small model from another. video_processor: its settings; None: it has those of images."""
+    """What distinguishes one small model from another. video_processor: its settings; None: it has those of images.
+
+    video_layout: data.video_layout of its samples.
+    """
 
     model_type: str
     layout: str
@@ -39,6 +42,7 @@ class Shape:
     vision: dict
     video_processor: dict | None = None
     vocabulary_size: int = 420
+    video_layout: str = "released"
 
 
 def make_tokenizer(size):

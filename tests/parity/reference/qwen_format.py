@@ -4,11 +4,15 @@ Labels are the answer and <|im_end|>. A video is a folder of frames, taken as sa
 """
 
 import re
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 import torch
 from PIL import Image
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
 
 from llava import Encoded, image_paths, mask_of_spans
 
@@ -105,6 +109,36 @@ def patches_in_order(sample_text, inputs, shape):
         next_of[kind] += 1
     side = shape["patch_size"]
     return torch.cat(patches).view(-1, 3, shape["temporal_patch_size"] * side, side) if patches else None, grids
+
+
+def as_released(rope_index):
+    """get_rope_index as before transformers 5.3: what follows an image or video goes on after the largest position on any axis.
+
+    Runs of one kind of token (text, image, video) are moved as a whole to where the one before them ends.
+    """
+
+    def find(self, input_ids, mm_token_type_ids, **grids):
+        positions, _ = rope_index(self, input_ids, mm_token_type_ids=mm_token_type_ids, **grids)
+        assert len(input_ids) == 1
+        lengths = torch.unique_consecutive(mm_token_type_ids[0], return_counts=True)[1].tolist()
+        moved, following = [], 0
+        for run in positions.split(lengths, dim=-1):
+            moved.append(run - run[..., :1] + following)
+            following = moved[-1].max() + 1
+        moved = torch.cat(moved, dim=-1)
+        return moved, (moved.max() + 1 - input_ids.shape[1]).view(1, 1)
+
+    return find
+
+
+@contextmanager
+def video_layout(name):
+    """`released` or `transformers5`: the value of data.video_layout that the models of this module then follow."""
+    with ExitStack() as patches:
+        if name == "released":
+            for model in (Qwen2VLModel, Qwen2_5_VLModel):
+                patches.enter_context(mock.patch.object(model, "get_rope_index", as_released(model.get_rope_index)))
+        yield
 
 
 def positions(model, ids, inputs):
