@@ -60,7 +60,7 @@ data::SampleShape video_shape(const nlohmann::json& config_json, const std::file
                               const image::VideoInfo& video, const ProcessorSettings& settings) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   VideoSettings videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
-  videos.max_frames = std::min(videos.max_frames, settings.video_max_frames);
+  videos.limits.max_frames = std::min(videos.limits.max_frames, settings.video_max_frames);
   const double fps = video.fps > 0 ? video.fps : settings.video_fps;
   const auto frames = std::ssize(videos.sample(video.frames, fps, settings.video_fps, vision));
   const image::ImageSize resized = resized_size(video.size, videos.pixels_of(frames, vision), vision);

@@ -29,8 +29,6 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
   return found->get<int64_t>();
 }
 
-constexpr int64_t kMostPixels = int64_t{1} << 40;
-
 PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   if (const json* size = file.find("size")) {
     // Older files have other edges beside min_pixels and max_pixels, which count.
@@ -66,7 +64,8 @@ const std::set<std::string_view>& pixel_keys() {
   return keys;
 }
 
-PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision) {
+PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
+                                  const PreprocessorConfig::Triple& mean, const PreprocessorConfig::Triple& deviation) {
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) file.require_true(key);
   const auto require_equal = [&](std::string_view key, int64_t of_tower) {
     const auto found = file.value<int64_t>(key, of_tower);
@@ -80,7 +79,7 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget bu
   require_equal("merge_size", vision.merge_size);
   return {.budget = read_budget(file, budget),
           .filter = file.filter(3),
-          .normalization = file.normalization(kClipMean, kClipStd)};
+          .normalization = file.normalization(mean, deviation)};
 }
 
 PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels) {

@@ -24,15 +24,20 @@ struct PixelSettings {
 };
 
 /// Reads the values that images and videos have alike, of a Qwen2VLImageProcessor or Qwen2VLVideoProcessor; what the
-/// file leaves out has transformers' default, `budget` included. A data error names the key of a setting that is not
-/// followed, or of a patch that is not the tower's.
-PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision);
+/// file leaves out has transformers' default, `budget` included, `mean` and `deviation` of pixels too. A data error
+/// names the key of a setting that is not followed, or of a patch that is not the tower's.
+PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
+                                  const PreprocessorConfig::Triple& mean = kClipMean,
+                                  const PreprocessorConfig::Triple& deviation = kClipStd);
 
 /// Settings for images: those of preprocessor_config.json, or of processor_config.json. `max_pixels`
 /// (data.image_max_pixels) limits an image; where that is below what pictures are enlarged to, they are enlarged to
 /// that.
 PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels);
+
+/// The most pixels that a budget has.
+inline constexpr int64_t kMostPixels = int64_t{1} << 40;
 
 /// `budget` with no more than `max_pixels`, neither as the most nor as the least.
 PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels);

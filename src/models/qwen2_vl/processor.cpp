@@ -12,7 +12,7 @@ Processor::Processor(const Config& config, PixelSettings images, VideoSettings v
       tokens_per_second_(config.tokens_per_second),
       videos_(std::move(videos)),
       layout_(settings.video_layout) {
-  videos_.max_frames = std::min(videos_.max_frames, settings.video_max_frames);
+  videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {

@@ -124,7 +124,7 @@ def qwen_answers(case, folder):
     processor = qwen_checkpoints.make_processor(case.shape, folder / "checkpoint")
 
     def encode(record):
-        prompt = qwen_format.encode(processor, model, record, folder / "images", case.shape.vision, turns=1)
+        prompt = qwen_format.encode(processor, model, record, folder / "images", case.shape.vision, 1, case.shape.video_layout)
         return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
     return [answer_record(model, record, encode) for record in records_of(folder)]
