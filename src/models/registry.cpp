@@ -10,6 +10,7 @@
 #include "models/nanovlm/family.h"
 #include "models/prs_med/family.h"
 #include "models/qwen2_vl/family.h"
+#include "models/qwen3_vl/family.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -20,7 +21,8 @@ namespace {
 /// A new family is a folder and a line here.
 const std::vector<Family>& families() {
   static const std::vector<Family> table{brain_llava::family(), idefics3::family(), llava::family(),
-                                         nanovlm::family(),     prs_med::family(),  qwen2_vl::family()};
+                                         nanovlm::family(),     prs_med::family(),  qwen2_vl::family(),
+                                         qwen3_vl::family()};
   return table;
 }
 
@@ -75,6 +77,9 @@ const Family& family_of(const nlohmann::json& config, const std::filesystem::pat
       return family;
     known.insert(known.end(), family.model_types.begin(), family.model_types.end());
     if (family.is_config != nullptr) known.push_back(family.config_name);
+    for (const auto& [refused, reason] : family.not_supported) {
+      if (refused == type) throw data_error("{}: model_type {} is not supported: {}", source, type, reason);
+    }
   }
   throw data_error("{}: model_type {} is not a family that vlmtrain knows; the known ones are {}", source, type,
                    fmt::join(known, ", "));

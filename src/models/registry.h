@@ -51,6 +51,8 @@ struct Family {
                        std::optional<int64_t> wanted) = nullptr;
   /// models::assemble() of the family's presets; null: they are not put together.
   Assembly (*assemble)(const AssemblyParts& parts, const std::filesystem::path& out) = nullptr;
+  /// Model types near to the family's that it is not, and what an error says of such a one.
+  std::vector<std::pair<std::string_view, std::string_view>> not_supported = {};
   /// Modules that LoRA trains whole beside its adapters, and what freezes them: nothing that was learnt before.
   std::vector<std::pair<std::string_view, nn::Component>> trained_beside_adapters = {};
 };

@@ -10,22 +10,11 @@
 
 #include <utility>
 
+#include "nn/rotate.h"
+
 namespace vlmtrain::nn {
 
 namespace {
-
-/// Rotates x into `rotated`, both [rows, heads, head_dim]. `direction` 1 rotates by the angle, −1 back: the gradient of
-/// a rotation is the rotation back.
-void rotate_into(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
-                 double direction) {
-  const int64_t half = x.size(-1) / 2;
-  const at::Tensor halves = x.unflatten(-1, {2, half});
-  const at::Tensor rotated_halves = rotated.unflatten(-1, {2, half});
-  at::Tensor all = rotated_halves;
-  at::mul_out(all, halves, cos.unsqueeze(2));
-  rotated_halves.select(2, 0).addcmul_(halves.select(2, 1), sin, -direction);
-  rotated_halves.select(2, 1).addcmul_(halves.select(2, 0), sin, direction);
-}
 
 /// MKL chooses its kernels for cosine and sine when they are first called. Where several threads do that at once, one
 /// of them was seen to get values with half the bits, in 6 of 190 processes on two cores.
@@ -37,11 +26,6 @@ RotaryTable table_of(const at::Tensor& angles, double scale) {
   choose_kernels_on_one_thread();
   if (scale == 1) return {angles.cos(), angles.sin()};
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
-}
-
-/// Heads lie one after the other in the columns of x [rows, columns], from head `first` on.
-at::Tensor heads_of(const at::Tensor& x, int64_t first, int64_t count, int64_t features) {
-  return x.narrow(1, first * features, count * features).unflatten(1, {count, features});
 }
 
 struct RotateHeads : torch::autograd::Function<RotateHeads> {
@@ -72,6 +56,21 @@ struct RotateHeads : torch::autograd::Function<RotateHeads> {
 };
 
 }  // namespace
+
+void rotate_into(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                 double direction) {
+  const int64_t half = x.size(-1) / 2;
+  const at::Tensor halves = x.unflatten(-1, {2, half});
+  const at::Tensor rotated_halves = rotated.unflatten(-1, {2, half});
+  at::Tensor all = rotated_halves;
+  at::mul_out(all, halves, cos.unsqueeze(2));
+  rotated_halves.select(2, 0).addcmul_(halves.select(2, 1), sin, -direction);
+  rotated_halves.select(2, 1).addcmul_(halves.select(2, 0), sin, direction);
+}
+
+at::Tensor heads_of(const at::Tensor& x, int64_t first, int64_t count, int64_t features) {
+  return x.narrow(1, first * features, count * features).unflatten(1, {count, features});
+}
 
 RotaryTable RotaryTable::of(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale) {
   return table_of(position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies, scale);

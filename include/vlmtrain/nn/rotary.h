@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "vlmtrain/nn/parameters.h"
+
 namespace vlmtrain::nn {
 
 /// Cosine and sine of the rotary angles (Su et al. 2021, arXiv 2104.09864), fp32 [rows, 1, head_dim / 2], one row a
@@ -39,5 +41,21 @@ struct QueryKeyValue {
 /// The heads of x [rows, query | key | value], queries and keys rotated: feature i pairs with i + features / 2, as in
 /// Llama. Keeps nothing of x.
 QueryKeyValue rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table);
+
+/// An RmsNorm of each head's query and one of each head's key, ahead of their rotation (Yang et al. 2025, arXiv
+/// 2505.09388: Qwen3). Keeps query and key of x and a number a head; what comes of it is made again in the backward
+/// pass.
+class HeadNorms {
+ public:
+  /// Weights [features] at `scope` / "q_norm" and "k_norm".
+  HeadNorms(const ParameterScope& scope, int64_t features, double eps);
+
+  /// rotated_heads() of x with its queries and keys normed.
+  QueryKeyValue rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) const;
+
+ private:
+  at::Tensor query_weight_, key_weight_;
+  double eps_;
+};
 
 }  // namespace vlmtrain::nn

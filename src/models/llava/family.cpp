@@ -66,6 +66,7 @@ std::string_view template_without_own(const LlamaConfig& text) {
     case LlamaType::kMistral:
       return "mistral_instruct";
     case LlamaType::kQwen2:
+    case LlamaType::kQwen3:
       return "llava_qwen";
   }
   throw InternalError("unknown text model");

@@ -16,6 +16,7 @@ case.json holds the differences between float32 and float64 as well.
 import argparse
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +79,7 @@ LORA_CASES = [
         ["q_proj", "v_proj"], {"modules_to_save": ["multi_modal_projector", "embed_tokens", "lm_head"]},
     ),
     LoraCase("qwen_all_linear", "Qwen2.5-VL with pictures and a video; query, key and value of its tower are one Linear", "qwen2_5_vl_mixed", "all-linear"),
+    LoraCase("qwen3_all_linear", "Qwen3-VL with pictures and a video: DeepStack's mergers too", "qwen3_vl_mixed", "all-linear"),
 ]
 
 
@@ -165,17 +167,26 @@ def summary(found):
     }
 
 
+QWEN_SHAPES = {case.name: case.shape for case in make_qwen_reference.CASES}
+
+
+def laid_out_as(base):
+    """The layout of videos that the base's case has, while its samples are made and computed."""
+    return qwen_format.video_layout(QWEN_SHAPES[base].video_layout) if base in QWEN_SHAPES else nullcontext()
+
+
 def qwen_samples(shape, records, folder):
     model = training.load(folder / "checkpoint", torch.float32)
     processor = qwen_checkpoints.make_processor(shape, folder / "checkpoint")
-    return [qwen_format.encode(processor, model, record, folder / "images", shape.vision) for record in records]
+    return [
+        qwen_format.encode(processor, model, record, folder / "images", shape.vision, layout=shape.video_layout) for record in records
+    ]
 
 
 def samples_of(base, folder):
     records = json.loads((folder / "conversations.json").read_text())
-    of_qwen = {other.name: other.shape for other in make_qwen_reference.CASES}
-    if base in of_qwen:
-        return qwen_samples(of_qwen[base], records, folder)
+    if base in QWEN_SHAPES:
+        return qwen_samples(QWEN_SHAPES[base], records, folder)
     shapes = {other.name: other.shape for other in make_llava_reference.CASES}
     if base not in shapes:
         processor = AutoProcessor.from_pretrained(folder / "checkpoint")
@@ -237,7 +248,8 @@ def main():
     make_qwen_reference.keep_float64()
     for case in LORA_CASES:
         if arguments.only in (None, case.name):
-            make(case, arguments.out)
+            with laid_out_as(case.base):
+                make(case, arguments.out)
 
 
 if __name__ == "__main__":

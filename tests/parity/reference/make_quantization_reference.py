@@ -38,7 +38,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 import training
-from make_lora_reference import ALPHA, RANK, LoraCase, randomise, samples_of, saved_name, trained
+from make_lora_reference import ALPHA, RANK, LoraCase, laid_out_as, randomise, samples_of, saved_name, trained
 
 CASES = [
     ("nf4", LoraCase("nf4_all_linear", "every Linear but the output projection", "mixed_batch", "all-linear")),
@@ -47,6 +47,7 @@ CASES = [
     ("nf4", LoraCase("nf4_llava", "LLaVA with Qwen2, language model and projector", "llava_siglip_qwen2",
                      r".*(language_model|multi_modal_projector).*(_proj|linear_\d)")),
     ("nf4", LoraCase("nf4_qwen", "Qwen2.5-VL with pictures and a video, every Linear but the output projection", "qwen2_5_vl_mixed", "all-linear")),
+    ("nf4", LoraCase("nf4_qwen3", "Qwen3-VL with pictures and a video, every Linear but the output projection", "qwen3_vl_mixed", "all-linear")),
     ("int8", LoraCase("int8_all_linear", "every Linear but the output projection", "mixed_batch", "all-linear")),
 ]
 
@@ -214,7 +215,8 @@ def main():
         make_matrices(arguments.out)
     for quantization, case in CASES:
         if arguments.only in (None, case.name):
-            make_case(quantization, case, arguments.out)
+            with laid_out_as(case.base):
+                make_case(quantization, case, arguments.out)
     del library
 
 

@@ -15,7 +15,9 @@ from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRMSNorm
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRMSNorm
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm
 
+NORMS = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm, Qwen3VLTextRMSNorm)
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 MAX_GRAD_NORM = 1.0
@@ -50,7 +52,7 @@ class WideRMSNorm(torch.nn.Module):
 def in_float64(model):
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if isinstance(child, (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm)):
+            if isinstance(child, NORMS):
                 setattr(module, name, WideRMSNorm(child))
     return model.double()
 

@@ -24,10 +24,12 @@ LlamaConfig defaults_of(const std::string& type, const std::string& source) {
     return {.type = LlamaType::kMistral, .intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
   if (type == "qwen2")
     return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .query_key_value_bias = true};
-  throw data_error("{}: text model {} is not supported; llama, mistral and qwen2 are", source, type);
+  if (type == "qwen3")
+    return {.type = LlamaType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .query_key_norm = true};
+  throw data_error("{}: text model {} is not supported; llama, mistral, qwen2 and qwen3 are", source, type);
 }
 
-/// Mistral's is a number or null; Qwen2's counts only where `use_sliding_window` is set, and from a block on.
+/// Mistral's is a number or null; Qwen's counts only where `use_sliding_window` is set, and from a block on.
 std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std::string& type,
                                            const LlamaConfig& config, const std::string& source) {
   if (type == "mistral") {
@@ -37,9 +39,9 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
   }
   // What does not count is known for nonsense too.
   size_of(json, "sliding_window", 1, kMostPositions, source);
-  if (type == "qwen2" && io::get_or<bool>(json, "use_sliding_window", false, source) &&
+  if ((type == "qwen2" || type == "qwen3") && io::get_or<bool>(json, "use_sliding_window", false, source) &&
       io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.layers) {
-    throw data_error("{}: use_sliding_window is not supported in a Qwen2 text model; set it to false", source);
+    throw data_error("{}: use_sliding_window is not supported in a {} text model; set it to false", source, type);
   }
   return std::nullopt;
 }
@@ -62,7 +64,8 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
     throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.heads,
                      config.key_value_heads);
   }
-  config.head_dim = io::get_or<int64_t>(json, "head_dim", config.hidden_size / config.heads, source);
+  const int64_t usual_head_dim = type == "qwen3" ? 128 : config.hidden_size / config.heads;
+  config.head_dim = io::get_or<int64_t>(json, "head_dim", usual_head_dim, source);
   check_size(config.head_dim, "head_dim", kWidestLayer / config.heads, source);
   if (config.head_dim % 2 != 0) {
     throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
@@ -71,11 +74,11 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   config.max_positions = size_of(json, "max_position_embeddings", config.max_positions, kMostPositions, source);
   config.rope = RopeConfig::from_json(json, source);
   config.sliding_window = read_sliding_window(json, type, config, source);
-  if (type == "llama") {
+  if (type == "llama" || type == "qwen3") {
     config.query_key_value_bias = config.attention_output_bias =
         io::get_or<bool>(json, "attention_bias", false, source);
-    config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
   }
+  if (type == "llama") config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
   config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "silu", source);
   if (activation != "silu") {
@@ -103,10 +106,15 @@ LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& confi
       down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
             residual_branch_gain(config.layers)),
       input_norm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
-      post_attention_norm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {}
+      post_attention_norm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {
+  if (config.query_key_norm) {
+    head_norms_.emplace(scope / config.names.attention, config.head_dim, config.rms_norm_eps);
+  }
+}
 
 at::Tensor LlamaBlock::attend(const at::Tensor& query_key_value, const LlamaContext& context) const {
-  const auto [query, key, value] = nn::rotated_heads(query_key_value, heads_, context.rotary);
+  const auto [query, key, value] = head_norms_ ? head_norms_->rotated_heads(query_key_value, heads_, context.rotary)
+                                               : nn::rotated_heads(query_key_value, heads_, context.rotary);
   const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
                                                        : nn::attention(query, key, value, context.samples,
                                                                        /*causal=*/true, context.sliding_window);

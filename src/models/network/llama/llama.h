@@ -21,7 +21,7 @@
 
 namespace vlmtrain::models {
 
-enum class LlamaType { kLlama, kMistral, kQwen2 };
+enum class LlamaType { kLlama, kMistral, kQwen2, kQwen3 };
 
 /// What a checkpoint calls the modules; the defaults are transformers' names.
 struct LlamaNames {
@@ -33,7 +33,7 @@ struct LlamaNames {
 
 /// The Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped queries, and what is it but for details:
 /// Mistral (Jiang et al. 2023, arXiv 2310.06825) has a sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671)
-/// biases of query, key and value.
+/// biases of query, key and value, Qwen3 (Yang et al. 2025, arXiv 2505.09388) norms of each head's query and key.
 struct LlamaConfig {
   LlamaType type = LlamaType::kLlama;
   int64_t vocab_size = 32000;
@@ -47,13 +47,14 @@ struct LlamaConfig {
   double rms_norm_eps = 1e-6;
   RopeConfig rope = {};
   std::optional<int64_t> sliding_window = std::nullopt;  ///< rows that a row sees, itself included
+  bool query_key_norm = false;
   bool query_key_value_bias = false;
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
   LlamaNames names = {};
 
-  /// Reads a config whose `model_type` is llama (also where there is none), mistral or qwen2; the defaults are
+  /// Reads a config whose `model_type` is llama (also where there is none), mistral, qwen2 or qwen3; the defaults are
   /// transformers' for that type. `source` names the file in errors.
   static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
 
@@ -86,6 +87,7 @@ class LlamaBlock {
   nn::Linears gate_up_;
   nn::Linear down_;
   nn::RmsNorm input_norm_, post_attention_norm_;
+  std::optional<nn::HeadNorms> head_norms_;
 };
 
 class LlamaModel {

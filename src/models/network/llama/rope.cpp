@@ -7,10 +7,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
+#include <numeric>
 
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
@@ -145,6 +148,14 @@ at::Tensor RopeConfig::frequencies(int64_t head_dim) const {
 }
 
 at::Tensor RopeConfig::axes_of_pairs() const {
+  if (interleaved) {
+    at::Tensor axes = at::zeros({std::accumulate(sections.begin(), sections.end(), int64_t{0})}, at::kLong);
+    for (int64_t axis = 1; axis < std::ssize(sections); ++axis) {
+      const int64_t end = data::kPositionAxes * sections[static_cast<size_t>(axis)];
+      axes.slice(0, axis, end, data::kPositionAxes).fill_(axis);
+    }
+    return axes;
+  }
   std::vector<at::Tensor> axes{at::empty({0}, at::kLong)};
   for (size_t i = 0; i < sections.size(); ++i) {
     axes.push_back(at::full({sections[i]}, static_cast<int64_t>(i) % data::kPositionAxes, at::kLong));

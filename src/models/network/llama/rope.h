@@ -31,6 +31,9 @@ struct RopeConfig {
   /// Pairs that turn with each of data::kPositionAxes axes in turn, time first: [time, height, width, time …] (Wang et
   /// al. 2024, arXiv 2409.12191: multimodal rotary embedding). Empty: a token has one position.
   std::vector<int64_t> sections = {};
+  /// The pairs of height and width are not blocks but every third, from the second and the third on, as many as their
+  /// sections say; all others turn with time (Bai et al. 2025, arXiv 2511.21631: Qwen3-VL).
+  bool interleaved = false;
 
   /// Reads `rope_parameters` (transformers 5), `rope_scaling` and `rope_theta` (transformers 4) of a text config. Other
   /// types, `dynamic` among them, are refused. `source` names the file in errors.

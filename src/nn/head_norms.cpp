@@ -1,0 +1,84 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+#include "nn/rms_norm.h"
+#include "nn/rotate.h"
+#include "vlmtrain/nn/rotary.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+/// [query + key_value heads, features]
+at::Tensor weight_of_heads(const at::Tensor& query, const at::Tensor& key, int64_t query_heads,
+                           int64_t key_value_heads) {
+  return at::cat({query.expand({query_heads, -1}), key.expand({key_value_heads, -1})});
+}
+
+/// Queries and keys are normed at once, without their weights, which then multiply the rounded result: transformers
+/// rounds there, too.
+struct RotateNormedHeads : torch::autograd::Function<RotateNormedHeads> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                                                const at::Tensor& query_weight, const at::Tensor& key_weight,
+                                                const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
+                                                int64_t key_value_heads, int64_t features, double eps) {
+    const int64_t normed_heads = query_heads + key_value_heads;
+    const at::Tensor heads = heads_of(x, 0, normed_heads, features).contiguous();
+    const auto [value, reciprocal] = rms_norm(heads, {}, eps);
+    const at::Tensor weighted = value.mul_(weight_of_heads(query_weight, key_weight, query_heads, key_value_heads));
+    const at::Tensor rotated = at::empty_like(weighted);
+    rotate_into(rotated, weighted, cos, sin, 1);
+    context->save_for_backward({heads, reciprocal, query_weight, key_weight, cos, sin});
+    context->saved_data["eps"] = eps;
+    return {rotated.narrow(1, 0, query_heads), rotated.narrow(1, query_heads, key_value_heads),
+            heads_of(x, normed_heads, key_value_heads, features).contiguous()};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &heads = saved[0], &query_weight = saved[2], &key_weight = saved[3];
+    const int64_t rows = heads.size(0), features = heads.size(2);
+    const int64_t query_heads = gradients[0].size(1), key_value_heads = gradients[1].size(1);
+    const at::Tensor of_weighted = at::empty_like(heads);
+    rotate_into(of_weighted.narrow(1, 0, query_heads), gradients[0], saved[4], saved[5], -1);
+    rotate_into(of_weighted.narrow(1, query_heads, key_value_heads), gradients[1], saved[4], saved[5], -1);
+
+    at::Tensor of_query_weight, of_key_weight;
+    if (context->needs_input_grad(1) || context->needs_input_grad(2)) {
+      const at::Tensor normed = rms_norm(heads, {}, context->saved_data["eps"].toDouble()).value;
+      const at::Tensor by_head = (normed * of_weighted).sum(0, /*keepdim=*/false, saved[1].scalar_type());
+      of_query_weight = by_head.narrow(0, 0, query_heads).sum(0).to(query_weight.scalar_type());
+      of_key_weight = by_head.narrow(0, query_heads, key_value_heads).sum(0).to(key_weight.scalar_type());
+    }
+    at::Tensor of_x;
+    if (context->needs_input_grad(0)) {
+      of_weighted.mul_(weight_of_heads(query_weight, key_weight, query_heads, key_value_heads));
+      of_x = at::empty({rows, (query_heads + 2 * key_value_heads) * features}, heads.options());
+      heads_of(of_x, 0, query_heads + key_value_heads, features)
+          .copy_(rms_norm_backward(of_weighted, heads, saved[1], {}, true, false).x);
+      heads_of(of_x, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
+    }
+    return {of_x, of_query_weight, of_key_weight, {}, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+HeadNorms::HeadNorms(const ParameterScope& scope, int64_t features, double eps)
+    : query_weight_((scope / "q_norm").parameter("weight", {features}, InitialValues::ones())),
+      key_weight_((scope / "k_norm").parameter("weight", {features}, InitialValues::ones())),
+      eps_(eps) {}
+
+QueryKeyValue HeadNorms::rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) const {
+  auto parts = RotateNormedHeads::apply(x, query_weight_, key_weight_, table.cos, table.sin, heads.query,
+                                        heads.key_value, heads.features, eps_);
+  return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
+}
+
+}  // namespace vlmtrain::nn

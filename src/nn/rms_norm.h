@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace vlmtrain::nn {
+
+struct RmsNormed {
+  at::Tensor value;       ///< of x's dtype and shape
+  at::Tensor reciprocal;  ///< 1 / sqrt(mean(x²) + eps) of each row, in fp32 or fp64
+};
+
+/// x / sqrt(mean(x²) + eps) · weight over the last dimension of a contiguous x; without a weight where it is undefined.
+/// Records no gradients.
+RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+struct RmsNormGradients {
+  at::Tensor x, weight;  ///< undefined where they were not wanted
+};
+
+/// Of rms_norm()'s value. `gradient` is contiguous.
+RmsNormGradients rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& reciprocal,
+                                   const at::Tensor& weight, bool x_wanted, bool weight_wanted);
+
+}  // namespace vlmtrain::nn

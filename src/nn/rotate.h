@@ -1,0 +1,18 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace vlmtrain::nn {
+
+/// Rotates x into `rotated`, both [rows, heads, head_dim]. `direction` 1 rotates by the angle, −1 back: the gradient of
+/// a rotation is the rotation back.
+void rotate_into(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                 double direction);
+
+/// Heads lie one after the other in the columns of x [rows, columns], from head `first` on: a view [rows, count,
+/// features].
+at::Tensor heads_of(const at::Tensor& x, int64_t first, int64_t count, int64_t features);
+
+}  // namespace vlmtrain::nn
