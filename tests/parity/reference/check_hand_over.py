@@ -1,8 +1,8 @@
 """Does what vlmtrain saves do elsewhere what it did in vlmtrain? For each family of transformers that has a preset …-tiny:
 
-    python check_hand_over.py VLMTRAIN [--only PRESET …] [--vllm VLLM/model_executor/models] [--work FOLDER]
+    python check_hand_over.py VLMTRAIN [--only NAME …] [--vllm VLLM/model_executor/models] [--work FOLDER]
 
-makes a random checkpoint, trains it whole and with LoRA for a few steps, merges the adapter, and checks that
+makes a random checkpoint (or takes that of a case of ../data, which --only can name too), trains it whole and with LoRA for a few steps, merges the adapter, and checks that
 
 - transformers loads base, trained and merged checkpoint, and PEFT the adapter, with every key in its place;
 - each has the loss there that `vlmtrain eval` says of it, to 1e-5, with token ids that are those of training;
@@ -35,6 +35,7 @@ import gguf_names
 import vllm_names
 
 PRESETS = Path(__file__).resolve().parents[3] / "configs/models"
+CASES = Path(__file__).resolve().parent.parent / "data"
 TOLERANCE = 1e-5
 LEAST_CHANGE = 1e-2
 RECORDS = [
@@ -158,10 +159,13 @@ def names_in(folder):
 class Check:
     """Of one family."""
 
-    def __init__(self, program, folder, preset):
+    def __init__(self, program, folder, name):
         self.folder, self.problems = folder, []
         self.program = Vlmtrain(program, folder)
-        self.program.run("init", "--preset", preset, "--out", "base")
+        if (CASES / name / "checkpoint").exists():
+            shutil.copytree(CASES / name / "checkpoint", folder / "base")
+        else:
+            self.program.run("init", "--preset", name, "--out", "base")
         self.config = json.loads((folder / "base/config.json").read_text())
         write_data(folder)
         self.records = records_of(self.program, folder, self.problems)
@@ -236,12 +240,12 @@ def main():
     print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
     problems = vllm_names.differences_from_source(arguments.vllm) if arguments.vllm else []
     work = arguments.work or Path(tempfile.mkdtemp())
-    for preset in arguments.only or presets():
-        folder = work / preset
+    for name in arguments.only or presets():
+        folder = work / name
         folder.mkdir(parents=True)
-        check = Check(arguments.program.resolve(), folder, preset)
+        check = Check(arguments.program.resolve(), folder, name)
         print("| " + " | ".join(check.row()) + " |", flush=True)
-        problems += [f"{preset}: {problem}" for problem in check.problems]
+        problems += [f"{name}: {problem}" for problem in check.problems]
     if not arguments.work:
         shutil.rmtree(work)
     for problem in problems:

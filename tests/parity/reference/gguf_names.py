@@ -42,10 +42,10 @@ def problems_of_checkpoint(config, names):
     kind = config["model_type"]
     text = gguf.get_tensor_name_map(gguf.MODEL_ARCH[TEXT_MODELS[kind]], BLOCKS)
     vision = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, BLOCKS)
-    problems = []
+    unnamed = []
     for name in sorted(names):
         names_of_part = vision if OF_VISION.search(name) else text
         for renamed in names_for_the_map(kind, name):
             if names_of_part.get_name(renamed, try_suffixes=(".weight", ".bias")) is None:
-                problems.append(f"gguf has no name for {name}")
-    return problems
+                unnamed.append(name)
+    return [f"gguf has no name for {len(unnamed)} tensors, such as {unnamed[0]}"] if unnamed else []

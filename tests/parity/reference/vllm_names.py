@@ -123,7 +123,8 @@ ARCHITECTURES = {
 
 def problems_of_checkpoint(config, names):
     architecture = ARCHITECTURES[config["architectures"][0]]
-    return [f"vLLM has no place for {name}" for name in sorted(names) if architecture.place_of(name) is None]
+    lost = sorted(name for name in names if architecture.place_of(name) is None)
+    return [f"vLLM has no place for {len(lost)} tensors, such as {lost[0]}"] if lost else []
 
 
 def modules_of_adapter(names):
