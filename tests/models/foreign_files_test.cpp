@@ -39,7 +39,6 @@ class ForeignFiles : public testing::TestWithParam<std::string> {
 TEST_P(ForeignFiles, AMixtureOfExpertsIsNamed) {
   auto config = io::read_json(config_);
   auto& text = config.contains("text_config") ? config["text_config"] : config;
-  text["num_experts"] = nullptr;
   text["num_local_experts"] = 8;
   io::write_file(config_, config.dump());
   const std::string error = error_of([&] { build_model(preset_.checkpoint(), at::kMeta, at::kFloat); });
