@@ -36,8 +36,9 @@ const Tokenizer& tokenizer_of(const std::string& kind) {
 /// A tokenizer that has the tokens of a template of the table.
 const Tokenizer& tokenizer_for(std::string_view name) {
   static const std::map<std::string_view, std::string> kinds{
-      {"smolvlm", "smollm2"}, {"qwen2_vl", "qwen2"},          {"llava_qwen", "qwen2"},      {"chatml", "qwen2"},
-      {"llava_v1", "llama2"}, {"mistral_instruct", "llama2"}, {"question_answer", "qwen2"}, {"llava_1_5", "llama2"}};
+      {"smolvlm", "smollm2"},       {"qwen2_vl", "qwen2"},   {"llava_qwen", "qwen2"},
+      {"chatml", "qwen2"},          {"llava_v1", "llama2"},  {"mistral_instruct", "llama2"},
+      {"question_answer", "qwen2"}, {"llava_1_5", "llama2"}, {"internvl", "qwen2"}};
   return tokenizer_of(kinds.at(name));
 }
 
