@@ -34,7 +34,10 @@ inline std::vector<std::string> case_names() {
           "qwen2_5_vl_windows",
           "qwen2_vl_images",
           "qwen2_5_vl_video",
-          "qwen2_5_vl_mixed"};
+          "qwen2_5_vl_mixed",
+          "internvl3_tiles",
+          "internvl3_5_mixed",
+          "internvl_rms_norm_video"};
 }
 
 /// The folder of the sources; VLMTRAIN_SOURCE_DIR in the environment says it to a program that was built elsewhere.

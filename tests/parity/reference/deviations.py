@@ -30,7 +30,7 @@ def compare(single, double):
 
 def is_zero_gradient(name):
     """A key's bias shifts all scores of a query alike, which softmax takes away again."""
-    return name.endswith("self_attn.k_proj.bias")
+    return name.endswith(("self_attn.k_proj.bias", "attention.k_proj.bias"))
 
 
 def relative(gradient):

@@ -10,16 +10,22 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText
+from transformers.models.internvl.modeling_internvl import InternVLVisionRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRMSNorm
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 MAX_GRAD_NORM = 1.0
 STEPS = 5
+# Those that compute in float32 whatever the type of their input.
+RMS_NORMS = (
+    LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm, Qwen3RMSNorm, InternVLVisionRMSNorm,
+)
 
 
 @dataclass
@@ -50,7 +56,7 @@ class WideRMSNorm(torch.nn.Module):
 def in_float64(model):
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if isinstance(child, (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm)):
+            if isinstance(child, RMS_NORMS):
                 setattr(module, name, WideRMSNorm(child))
     return model.double()
 
