@@ -161,7 +161,7 @@ TEST(TemplateTable, NamesTheKnownTemplates) {
         error.what(),
         AllOf(HasSubstr("\"smolvml\""),
               HasSubstr(
-                  "chatml, llava_1_5, llava_qwen, llava_v1, mistral_instruct, question_answer, qwen2_vl, smolvlm")));
+                  "chatml, internvl, llava_1_5, llava_qwen, llava_v1, mistral_instruct, question_answer, qwen2_vl, smolvlm")));
   }
 }
 
