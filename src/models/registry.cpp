@@ -63,6 +63,9 @@ const Family& family_of(const nlohmann::json& config, const std::filesystem::pat
   for (const Family& family : families()) {
     if (std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end())
       return family;
+    for (const auto& [unread, remedy] : family.unread_layouts) {
+      if (type == unread) throw data_error("{}: model_type {}: {}", source, type, remedy);
+    }
     known.insert(known.end(), family.model_types.begin(), family.model_types.end());
     if (family.is_config != nullptr) known.push_back(family.config_name);
   }

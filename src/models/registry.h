@@ -51,6 +51,8 @@ struct Family {
                        std::optional<int64_t> wanted) = nullptr;
   /// models::assemble() of the family's presets; null: they are not put together.
   Assembly (*assemble)(const AssemblyParts& parts, const std::filesystem::path& out) = nullptr;
+  /// Values of `model_type` of the family's models in layouts that are not read, and what to do about each.
+  std::vector<std::pair<std::string_view, std::string_view>> unread_layouts = {};
   /// Modules that LoRA trains whole beside its adapters, and what freezes them: nothing that was learnt before.
   std::vector<std::pair<std::string_view, nn::Component>> trained_beside_adapters = {};
 };

@@ -90,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
             .quantization = nn::Quantization::kNf4},
         How{.name = "LoraOnInt8", .lora = nn::LoraSettings{.rank = 4}, .quantization = nn::Quantization::kInt8},
         How{.name = "LoraBesideSavedModules", .lora = nn::LoraSettings{.rank = 4, .modules_to_save = {"layers.1.mlp"}}},
-        How{.name = "WindowsAndAdditions", .model = "qwen2_5_vl_mixed"}),
+        How{.name = "WindowsAndAdditions", .model = "qwen2_5_vl_mixed"},
+        How{.name = "LayerScaleAndHeadNorms", .model = "internvl3_5_mixed", .recompute = {.vision = 1, .language = 1}}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -22,6 +22,7 @@ inline std::vector<std::string> case_names() {
   return {"grouped_tied_one_image",
           "full_heads_untied_tiles",
           "smolvlm_type_sharded",
+          "smolvlm_video",
           "text_only",
           "mixed_batch",
           "llava_clip_llama",

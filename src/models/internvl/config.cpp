@@ -152,12 +152,6 @@ json section(const json& config, const char* key, const std::string& source) {
 
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
-  if (json_config.at("model_type") == "internvl_chat") {
-    throw data_error(
-        "{}: this is InternVL in the layout of its own code (internvl_chat); take the repository in transformers' "
-        "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, OpenGVLab/InternVL3_5-8B-HF",
-        source);
-  }
   Config config;
   config.vision = read_vision(section(json_config, "vision_config", source), source + " (vision_config)");
 

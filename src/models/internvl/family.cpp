@@ -48,7 +48,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   }
   text::Tokenizer tokenizer = load_tokenizer(folder);
   const text::MediumText image{std::string(kImageToken), std::string(kImageToken)};
-  const text::MediumText video{std::string(kVideoMark), std::string(kVideoMark)};
+  const text::MediumText video{std::string(text::kVideoMark), std::string(text::kVideoMark)};
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings, {.fallback = "internvl", .image = image, .video = video});
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
@@ -95,13 +95,17 @@ double elements(const nlohmann::json& config_json, const std::filesystem::path& 
 }  // namespace
 
 Family family() {
-  return {.model_types = {"internvl", "internvl_chat"},
+  return {.model_types = {"internvl"},
           .build = build,
           .load_processor = load_processor,
           .image_shape = image_shape,
           .context_length = context_length,
           .elements = elements,
-          .video_shape = video_shape};
+          .video_shape = video_shape,
+          .unread_layouts = {{"internvl_chat",
+                              "this is InternVL in the layout of its own code; take the repository in transformers' "
+                              "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, "
+                              "OpenGVLab/InternVL3_5-8B-HF"}}};
 }
 
 }  // namespace vlmtrain::models::internvl

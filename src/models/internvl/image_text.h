@@ -8,7 +8,6 @@
 namespace vlmtrain::models::internvl {
 
 inline constexpr std::string_view kImageToken = "<IMG_CONTEXT>";  ///< takes a feature
-inline constexpr std::string_view kVideoMark = "<video>";         ///< what chat templates write for a video
 
 /// What stands for a picture of so many tiles: `<img>`, the tokens of all tiles, `</img>`.
 std::string image_text(int64_t tiles, int64_t image_tokens_per_tile);

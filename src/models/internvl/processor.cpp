@@ -21,7 +21,7 @@ void check_tokenizer(const text::Tokenizer& tokenizer, const Config& config) {
                      kImageToken, image_token);
   }
   const int64_t rows = config.text.vocab_size;
-  const bool ends_with_mark = tokenizer.vocab_size() == rows + 1 && tokenizer.token_to_id(kVideoMark) == rows;
+  const bool ends_with_mark = tokenizer.vocab_size() == rows + 1 && tokenizer.token_to_id(text::kVideoMark) == rows;
   if (!ends_with_mark) check_vocabulary(tokenizer, rows);
 }
 

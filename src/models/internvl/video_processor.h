@@ -13,11 +13,11 @@ namespace vlmtrain::models::internvl {
 
 /// What a checkpoint says about videos (PreprocessorConfig::find_for_videos), and the run.
 struct VideoSettings {
-  TileSettings tile;                  ///< each frame becomes one, squashed
-  std::optional<int64_t> num_frames;  ///< of each video; nothing: wanted_fps of a second
-  bool initial_shift = true;          ///< frames from the middles of equal parts, else from their beginnings
-  double wanted_fps = 2;              ///< data.video_fps
-  int64_t most_frames = 128;          ///< data.video_max_frames
+  TileSettings tile;                    ///< each frame becomes one, squashed
+  std::optional<int64_t> num_frames{};  ///< of each video; nothing: wanted_fps of a second
+  bool initial_shift = true;            ///< frames from the middles of equal parts, else from their beginnings
+  double wanted_fps = 2;                ///< data.video_fps
+  int64_t most_frames = 128;            ///< data.video_max_frames
 
   static VideoSettings read(const std::filesystem::path& folder, const VisionConfig& vision,
                             const ProcessorSettings& settings);
