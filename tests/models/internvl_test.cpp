@@ -184,8 +184,8 @@ TEST_F(InternVlCheckpoint, MayHaveOneTokenMoreThanRowsWhichIsTheMarkOfVideos) {
   io::Record record;
   record.turns = {{text::Role::kUser, "What does <video> mean?"}, {text::Role::kAssistant, "Nothing."}};
   EXPECT_THROW(data::make_sample(*processor, record, 0), data::SampleError);
-  copy_.edit("config.json", [](json& config) { config["text_config"]["vocab_size"] = 419; });
-  EXPECT_THAT(refusal_of_processor(), AllOf(HasSubstr("421 tokens"), HasSubstr("vocab_size is 419")));
+  copy_.edit("tokenizer.json", [](json& file) { file["added_tokens"].back()["content"] = "<film>"; });
+  EXPECT_THAT(refusal_of_processor(), AllOf(HasSubstr("421 tokens"), HasSubstr("vocab_size is 420")));
 }
 
 TEST_F(InternVlCheckpoint, TiesEmbeddingsAsItsWeightsDoWhereTheConfigDoesNotSay) {

@@ -22,9 +22,9 @@ from make_qwen_reference import BOTH, MOVING, ONE, PICTURES, THREE, TWO, WORDS, 
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors
 
 VISION = {
-    "attention_bias": True, "attention_dropout": 0.0, "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 36,
+    "attention_bias": True, "attention_dropout": 0.0, "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 48,
     "image_size": [28, 28], "initializer_range": 1e-10, "intermediate_size": 44, "layer_norm_eps": 1e-6,
-    "layer_scale_init_value": 0.1, "norm_type": "layer_norm", "num_attention_heads": 3, "num_channels": 3, "num_hidden_layers": 2,
+    "layer_scale_init_value": 0.1, "norm_type": "layer_norm", "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2,
     "patch_size": [7, 7], "projection_dropout": 0.0, "use_absolute_position_embeddings": True, "use_mask_token": False,
     "use_mean_pooling": True, "use_qk_norm": False,
 }
