@@ -157,11 +157,9 @@ TEST(TemplateTable, NamesTheKnownTemplates) {
     FAIL() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_THAT(
-        error.what(),
-        AllOf(HasSubstr("\"smolvml\""),
-              HasSubstr(
-                  "chatml, internvl, llava_1_5, llava_qwen, llava_v1, mistral_instruct, question_answer, qwen2_vl, smolvlm")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("\"smolvml\""), HasSubstr("chatml, internvl, llava_1_5, llava_qwen, llava_v1, "
+                                                          "mistral_instruct, question_answer, qwen2_vl, smolvlm")));
   }
 }
 
