@@ -62,6 +62,7 @@ models::HypotheticalSample common(const SampleArguments& arguments, const train:
   sample.image_max_pixels = config.data.image_max_pixels;
   sample.wanted_fps = config.data.video_fps;
   sample.video_max_frames = config.data.video_max_frames;
+  sample.video_layout = config.data.video_layout;
   sample.masks = arguments.masks;
   sample.mask_image_size = config.data.mask_image_size;
   const auto of_image = read_sides("--image-size", arguments.image_size);

@@ -169,6 +169,10 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add("data.video_max_frames", options.video_max_frames,
             "Most frames of a video that are looked at; from a longer one they are taken further apart.",
             std::optional{at_least<int64_t>(2)});
+  table.add_choice("data.video_layout", options.video_layout,
+                   {{"released", VideoLayout::kReleased}, {"transformers5", VideoLayout::kTransformers5}},
+                   "How a video of a Qwen model stands among the tokens (docs/models.md): as in the code that the "
+                   "checkpoints were released with, which vLLM serves them by, or as transformers from 5.3 on.");
   declare(table, options.volume);
   table.add_choice(
       "data.on_bad_sample", options.on_bad_sample, {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},

@@ -11,6 +11,7 @@
 #include "models/nanovlm/family.h"
 #include "models/prs_med/family.h"
 #include "models/qwen2_vl/family.h"
+#include "models/qwen3_vl/family.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -20,8 +21,9 @@ namespace {
 
 /// A new family is a folder and a line here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> table{brain_llava::family(), idefics3::family(), internvl::family(), llava::family(),
-                                         nanovlm::family(),     prs_med::family(),  qwen2_vl::family()};
+  static const std::vector<Family> table{brain_llava::family(), idefics3::family(), internvl::family(),
+                                         llava::family(),       nanovlm::family(),  prs_med::family(),
+                                         qwen2_vl::family(),    qwen3_vl::family()};
   return table;
 }
 
@@ -47,6 +49,17 @@ const Family& family_without_type(const nlohmann::json& config, const std::strin
 
 }  // namespace
 
+std::string name_of(const Family& family) {
+  if (family.model_types.empty()) return std::string(family.config_name);
+  return fmt::format("{}", fmt::join(family.model_types, ", "));
+}
+
+std::vector<std::string> names_of_families() {
+  std::vector<std::string> names;
+  for (const Family& family : families()) names.push_back(name_of(family));
+  return names;
+}
+
 std::string families_with_videos() {
   return types_of_families([](const Family& family) { return family.video_shape != nullptr; });
 }
@@ -63,11 +76,11 @@ const Family& family_of(const nlohmann::json& config, const std::filesystem::pat
   for (const Family& family : families()) {
     if (std::find(family.model_types.begin(), family.model_types.end(), type) != family.model_types.end())
       return family;
-    for (const auto& [unread, remedy] : family.unread_layouts) {
-      if (type == unread) throw data_error("{}: model_type {}: {}", source, type, remedy);
-    }
     known.insert(known.end(), family.model_types.begin(), family.model_types.end());
     if (family.is_config != nullptr) known.push_back(family.config_name);
+    for (const auto& [refused, reason] : family.not_supported) {
+      if (refused == type) throw data_error("{}: model_type {} is not supported: {}", source, type, reason);
+    }
   }
   throw data_error("{}: model_type {} is not a family that vlmtrain knows; the known ones are {}", source, type,
                    fmt::join(known, ", "));

@@ -51,11 +51,16 @@ struct Family {
                        std::optional<int64_t> wanted) = nullptr;
   /// models::assemble() of the family's presets; null: they are not put together.
   Assembly (*assemble)(const AssemblyParts& parts, const std::filesystem::path& out) = nullptr;
-  /// Values of `model_type` of the family's models in layouts that are not read, and what to do about each.
-  std::vector<std::pair<std::string_view, std::string_view>> unread_layouts = {};
+  /// Model types near to the family's that it is not, and what an error says of such a one.
+  std::vector<std::pair<std::string_view, std::string_view>> not_supported = {};
   /// Modules that LoRA trains whole beside its adapters, and what freezes them: nothing that was learnt before.
   std::vector<std::pair<std::string_view, nn::Component>> trained_beside_adapters = {};
 };
+
+/// What people know the family by: its model types, else what an error calls its config.json.
+std::string name_of(const Family& family);
+/// Of all families, in the order of the registry.
+std::vector<std::string> names_of_families();
 
 /// The model types of the families that take videos, one after another.
 std::string families_with_videos();

@@ -142,6 +142,7 @@ models::ProcessorSettings processor_settings(const data::DataOptions& data, cons
           .image_max_pixels = data.image_max_pixels,
           .video_fps = data.video_fps,
           .video_max_frames = data.video_max_frames,
+          .video_layout = data.video_layout,
           .augment = data::augment_settings(data),
           .mask_image_size = data.mask_image_size,
           .volume = data.volume,

@@ -95,7 +95,7 @@ TEST(PatchLayout, RefusesGridsThatDoNotFillTokens) {
   EXPECT_THROW(PatchLayout::of(std::vector<PatchGrid>{{1, 4, 7}}, VisionConfig{}), InternalError);
 }
 
-TEST(PositionIds, AreThoseOfTransformers) {
+TEST(PositionIds, AreThoseOfTransformers5) {
   for (const json& sample : reference().at("positions")) {
     std::vector<VisionSpan> spans;
     int64_t tokens = 0;
@@ -111,17 +111,35 @@ TEST(PositionIds, AreThoseOfTransformers) {
       spans.push_back({tokens, grid, step});
       tokens += grid.patches();
     }
-    EXPECT_EQ(position_ids(tokens, spans), sample.at("position_ids")) << sample.at("spans");
+    EXPECT_EQ(position_ids(tokens, spans, data::VideoLayout::kTransformers5), sample.at("position_ids"))
+        << sample.at("spans");
   }
-  EXPECT_TRUE(position_ids(7, {}).empty());
+}
+
+TEST(PositionIds, GoOnBehindTheLargestOnAnyAxisAsReleased) {
+  // Two frames of 1 x 2 tokens, three positions apart, between two tokens of text.
+  const std::vector<VisionSpan> spans{{1, {2, 1, 2}, 3.5F}};
+  using data::VideoLayout;
+  EXPECT_THAT(position_ids(6, spans, VideoLayout::kReleased), ElementsAre(0, 1, 1, 4, 4, 5,       // time
+                                                                          0, 1, 1, 1, 1, 5,       // rows
+                                                                          0, 1, 2, 1, 2, 5));     // columns
+  EXPECT_THAT(position_ids(6, spans, VideoLayout::kTransformers5), ElementsAre(0, 1, 1, 4, 4, 3,  //
+                                                                               0, 1, 1, 1, 1, 3,  //
+                                                                               0, 1, 2, 1, 2, 3));
+  for (const auto layout : {VideoLayout::kReleased, VideoLayout::kTransformers5}) {
+    // Pictures, and videos that take no longer than they are wide, are the same.
+    EXPECT_THAT(position_ids(4, std::vector<VisionSpan>{{1, {1, 1, 2}, 1}}, layout),
+                ElementsAre(0, 1, 1, 3, 0, 1, 1, 3, 0, 1, 2, 3));
+    EXPECT_TRUE(position_ids(7, {}, layout).empty());
+  }
 }
 
 TEST(VideoSettings, TakesTheFramesOfTransformers) {
   for (const json& entry : reference().at("frames")) {
     const json& video = entry.at("video");
     VideoSettings settings;
-    settings.min_frames = video.at(3);
-    settings.max_frames = video.at(4);
+    settings.limits.min_frames = video.at(3);
+    settings.limits.max_frames = video.at(4);
     EXPECT_EQ(settings.sample(video.at(0), video.at(1), video.at(2), VisionConfig{}), entry.at("indices")) << video;
   }
 }
@@ -134,7 +152,7 @@ TEST(VideoSettings, DividesTheTokensOfAVideoAmongItsFrames) {
   VideoSettings settings;
   settings.pixels.budget = {100'000, 600'000};
   EXPECT_EQ(settings.pixels_of(768, VisionConfig{}).budget.most, 600'000);
-  settings.cap_pixels_per_frame = true;
+  settings.limits.cap_pixels_per_frame = true;
   // int(128000 · 28² · 0.9) · 2 // frames, but at least 1.05 times the least
   EXPECT_EQ(settings.pixels_of(100, VisionConfig{}).budget.most, 600'000);
   EXPECT_EQ(settings.pixels_of(400, VisionConfig{}).budget.most, 451'584);
@@ -143,7 +161,8 @@ TEST(VideoSettings, DividesTheTokensOfAVideoAmongItsFrames) {
 
 /// Of frames [frames, 3, height, width], each in memory that the next one takes.
 at::Tensor patches_of(const at::Tensor& frames, const PixelSettings& settings, const VisionConfig& vision) {
-  PatchWriter writer(frames.size(0), {frames.size(2), frames.size(3)}, settings, vision);
+  const auto size = resized_size({frames.size(2), frames.size(3)}, settings, vision);
+  PatchWriter writer(frames.size(0), size, settings.filter, vision);
   const at::Tensor frame = at::empty_like(frames[0]);
   for (int64_t i = 0; i < frames.size(0); ++i) writer.add(frame.copy_(frames[i]));
   return writer.finish();
@@ -156,7 +175,7 @@ TEST(PatchWriter, LaysPatchesTokenByTokenWithTheFramesOfAPatchOneAboveTheOther) 
   const at::Tensor frames = at::arange(2 * 3 * 4 * 8, at::kByte).view({2, 3, 4, 8});
   const at::Tensor patches = patches_of(frames, settings, vision);
   ASSERT_EQ(patches.sizes(), (std::vector<int64_t>{2 * 4, 3, 4, 2}));
-  EXPECT_EQ(grid_of(2, {4, 8}, settings, vision), (PatchGrid{1, 2, 4}));
+  EXPECT_EQ(grid_of(2, {4, 8}, vision), (PatchGrid{1, 2, 4}));
   for (int64_t patch = 0; patch < 8; ++patch) {
     const int64_t row = patch / 2 % 2, column = patch / 4 * 2 + patch % 2;
     for (int64_t frame = 0; frame < 2; ++frame) {
@@ -172,7 +191,7 @@ TEST(PatchWriter, FramesAreThereInItsPatches) {
   const PixelSettings settings{.budget = {1, 1'000}};
   const at::Tensor frames = at::arange(3 * 3 * 8 * 12, at::kLong).remainder(251).to(at::kByte).view({3, 3, 8, 12});
   const at::Tensor patches = patches_of(frames, settings, vision);
-  const auto grid = grid_of(3, {8, 12}, settings, vision);
+  const auto grid = grid_of(3, {8, 12}, vision);
   for (int64_t frame = 0; frame < 3; ++frame) {
     EXPECT_TRUE(at::equal(frame_in(patches, grid, frame, vision), frames[frame])) << frame;
   }
@@ -186,7 +205,7 @@ TEST(PatchWriter, RepeatsTheLastFrame) {
   const at::Tensor frames = at::arange(3 * 3 * 4 * 4, at::kByte).view({3, 3, 4, 4});
   const at::Tensor patches = patches_of(frames, settings, vision);
   EXPECT_EQ(patches.size(0), 8);
-  EXPECT_EQ(grid_of(3, {4, 4}, settings, vision), (PatchGrid{2, 2, 2}));
+  EXPECT_EQ(grid_of(3, {4, 4}, vision), (PatchGrid{2, 2, 2}));
   EXPECT_TRUE(at::equal(patches.narrow(0, 4, 4).narrow(2, 0, 2), patches.narrow(0, 4, 4).narrow(2, 2, 2)));
 }
 

@@ -87,6 +87,10 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdSizes,
                              {"internvl3-tiny", "/vision_config/num_attention_heads"},
                              {"internvl3-tiny", "/vision_config/image_size"},
                              {"internvl3-tiny", "/vision_config/intermediate_size"},
+                             {"qwen3-vl-tiny", "/text_config/num_hidden_layers"},
+                             {"qwen3-vl-tiny", "/text_config/head_dim"},
+                             {"qwen3-vl-tiny", "/vision_config/depth"},
+                             {"qwen3-vl-tiny", "/vision_config/num_position_embeddings"},
                          }));
 
 struct Nonsense {
@@ -142,7 +146,12 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdNumbers,
                                          Nonsense{"internvl3.5-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
                                          Nonsense{"internvl3.5-tiny", "/vision_config/layer_norm_eps", kNoEpsilons},
                                          Nonsense{"internvl3.5-tiny", "/vision_config", kNoSections},
-                                         Nonsense{"internvl3.5-tiny", "/downsample_ratio", {0, -0.5, 0.3, 2, "half"}}));
+                                         Nonsense{"internvl3.5-tiny", "/downsample_ratio", {0, -0.5, 0.3, 2, "half"}},
+                                         Nonsense{"qwen3-vl-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
+                                         Nonsense{"qwen3-vl-tiny", "/text_config/rope_theta", kNoThetas},
+                                         Nonsense{"qwen3-vl-tiny", "/text_config/rope_scaling", kNoSections},
+                                         Nonsense{"qwen3-vl-tiny", "/vision_config/num_position_embeddings", kNoTokens},
+                                         Nonsense{"qwen3-vl-tiny", "/vision_config", {5, "yarn", false}}));
 
 TEST(SizeLimits, TheWeightsBesideTheConfigCount) {
   const parity::TemporaryFolder folder;

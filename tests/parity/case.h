@@ -38,7 +38,10 @@ inline std::vector<std::string> case_names() {
           "qwen2_5_vl_mixed",
           "internvl3_tiles",
           "internvl3_5_mixed",
-          "internvl_rms_norm_video"};
+          "internvl_rms_norm_video",
+          "qwen3_vl_images",
+          "qwen3_vl_video",
+          "qwen3_vl_mixed"};
 }
 
 /// The folder of the sources; VLMTRAIN_SOURCE_DIR in the environment says it to a program that was built elsewhere.
@@ -66,6 +69,9 @@ class Case {
 
   models::ProcessorSettings processor_settings() const {
     models::ProcessorSettings settings;
+    if (description().value("video_layout", "released") == "transformers5") {
+      settings.video_layout = data::VideoLayout::kTransformers5;
+    }
     return settings;
   }
 

@@ -8,6 +8,7 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/loader.h"
 #include "vlmtrain/data/sources.h"
+#include "vlmtrain/data/video_layout.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
 
@@ -38,6 +39,7 @@ struct DataOptions {
   std::map<std::string, std::string> augment;  ///< numbers by the names of image::AugmentSettings
   double video_fps = 2.0;
   int64_t video_max_frames = 128;  ///< as LLaMA-Factory's: transformers' 768 would fill many times max_length
+  VideoLayout video_layout = VideoLayout::kReleased;
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
   bool check_at_start = true;
   int64_t num_workers = 2;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/video_layout.h"
 
 namespace vlmtrain::models {
 
@@ -23,6 +24,7 @@ struct HypotheticalSample {
   std::optional<int64_t> image_max_pixels = std::nullopt;  ///< as ProcessorSettings::image_max_pixels
   double wanted_fps = 2.0;                                 ///< as ProcessorSettings::video_fps
   int64_t video_max_frames = 128;                          ///< as ProcessorSettings::video_max_frames
+  data::VideoLayout video_layout = data::VideoLayout::kReleased;
   std::optional<int64_t> masks = std::nullopt;             ///< nothing: one of each image, where the family draws them
   std::optional<int64_t> mask_image_size = std::nullopt;   ///< as ProcessorSettings::mask_image_size
   std::optional<int64_t> volumes = std::nullopt;           ///< nothing: one, where the family takes volumes alone

@@ -8,6 +8,7 @@
 
 #include "vlmtrain/data/bad_samples.h"
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/video_layout.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/models/seen_picture.h"
@@ -23,6 +24,7 @@ struct ProcessorSettings {
   std::optional<int64_t> image_max_pixels;  ///< nothing: what the checkpoint's own processor allows
   double video_fps = 2.0;                   ///< frames looked at, a second of video
   int64_t video_max_frames = 128;           ///< most frames of a video that are looked at
+  data::VideoLayout video_layout = data::VideoLayout::kReleased;
   image::AugmentSettings augment = {};      ///< of pictures and their masks, in training
   std::optional<int64_t> mask_image_size;   ///< side of the mask encoder's squares; nothing: config.json's
   data::VolumeOptions volume = {};          ///< what becomes of scans

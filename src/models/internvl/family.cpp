@@ -102,10 +102,10 @@ Family family() {
           .context_length = context_length,
           .elements = elements,
           .video_shape = video_shape,
-          .unread_layouts = {{"internvl_chat",
-                              "this is InternVL in the layout of its own code; take the repository in transformers' "
-                              "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, "
-                              "OpenGVLab/InternVL3_5-8B-HF"}}};
+          .not_supported = {{"internvl_chat",
+                             "this is InternVL in the layout of its own code; take the repository in transformers' "
+                             "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, "
+                             "OpenGVLab/InternVL3_5-8B-HF"}}};
 }
 
 }  // namespace vlmtrain::models::internvl

@@ -129,6 +129,7 @@ data::SampleShape shape_of(const std::filesystem::path& folder, const Hypothetic
     settings.image_max_pixels = sample.image_max_pixels;
     settings.video_fps = sample.wanted_fps;
     settings.video_max_frames = sample.video_max_frames;
+    settings.video_layout = sample.video_layout;
     add(shape, from_settings(folder, [&] { return family.video_shape(config, folder, video, settings); }));
   }
   shape.tokens += sample.text_tokens;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
@@ -26,25 +27,11 @@ json text_defaults() {
           {"rope_theta", 1000000.0},    {"max_position_embeddings", 32768}};
 }
 
-/// Takes the sections out of the rope settings, and "mrope", the older name of the default type.
-std::vector<int64_t> read_sections(json& text, const std::string& source) {
-  std::vector<int64_t> sections{16, 24, 24};
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto rope = text.find(key);
-    if (rope == text.end() || !rope->is_object()) continue;
-    sections = io::get_or<std::vector<int64_t>>(*rope, "mrope_section", sections, source);
-    for (const char* type : {"type", "rope_type"}) {
-      if (rope->value(type, json()) == "mrope") (*rope)[type] = "default";
-    }
-  }
-  return sections;
-}
-
 LlamaConfig read_text(const json& given, const std::string& source) {
   json text = text_defaults();
   text.update(given);
   text["model_type"] = "qwen2";
-  const auto sections = read_sections(text, source);
+  const auto sections = take_sections(text, {16, 24, 24}, source);
   for (const json& layer : text.value("layer_types", json::array())) {
     if (layer != "full_attention") {
       throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::json_excerpt(layer));
@@ -55,54 +42,13 @@ LlamaConfig read_text(const json& given, const std::string& source) {
     throw data_error("{}: hidden_size {} is not num_attention_heads {} heads of {} features", source,
                      config.hidden_size, config.heads, config.head_dim);
   }
-  const bool plausible =
-      std::ssize(sections) == data::kPositionAxes &&
-      std::ranges::all_of(sections, [&](int64_t pairs) { return pairs >= 0 && pairs <= config.head_dim; });
-  if (!plausible || std::accumulate(sections.begin(), sections.end(), int64_t{0}) != config.head_dim / 2) {
-    throw data_error("{}: mrope_section [{}] does not divide the {} pairs of a head among time, height and width",
-                     source, excerpt(fmt::format("{}", fmt::join(sections, ", "))), config.head_dim / 2);
-  }
+  check_sections(sections, config.head_dim, source);
   config.rope.sections = sections;
   return config;
 }
 
-void check_sizes(const VisionConfig& vision, const std::string& source) {
-  check_size(vision.hidden_size, "hidden_size", kWidestLayer, source);
-  check_size(vision.intermediate_size, "intermediate_size", kWidestLayer, source);
-  check_size(vision.blocks, "depth", kMostBlocks, source);
-  check_size(vision.heads, "num_heads", kWidestLayer, source);
-  check_size(vision.patch_size, "patch_size", kLargestSide, source);
-  check_size(vision.temporal_patch_size, "temporal_patch_size", kMostBlocks, source);
-  check_size(vision.merge_size, "spatial_merge_size", kMostBlocks, source);
-  check_size(vision.pixels_per_token_side(), "patch_size times spatial_merge_size", kLargestSide, source);
-  if (vision.hidden_size % vision.heads != 0 || vision.hidden_size / vision.heads % 4 != 0) {
-    throw data_error("{}: {} features for {} heads; a head has a multiple of 4, to be rotated along two axes", source,
-                     vision.hidden_size, vision.heads);
-  }
-}
-
-/// What both generations have under the same keys.
-VisionConfig read_common(const json& vision, const std::string& source) {
-  VisionConfig config;
-  config.blocks = io::get_or<int64_t>(vision, "depth", config.blocks, source);
-  config.heads = io::get_or<int64_t>(vision, "num_heads", config.heads, source);
-  config.patch_size = size_of(vision, "patch_size", config.patch_size, kLargestSide, source);
-  config.temporal_patch_size = io::get_or<int64_t>(vision, "temporal_patch_size", config.temporal_patch_size, source);
-  config.merge_size = size_of(vision, "spatial_merge_size", config.merge_size, kLargestSide, source);
-  if (io::get_or<int64_t>(vision, "in_channels", 3, source) != 3) {
-    throw data_error("{}: in_channels must be 3", source);
-  }
-  const json rope = section_of(vision, "rope_parameters", source);
-  if (!rope.empty()) {
-    config.rope_theta = number_of(rope, "rope_theta", config.rope_theta, kRopeThetas, source);
-    const auto type = io::get_or<std::string>(rope, "rope_type", "axial", source);
-    if (type != "axial") throw data_error("{}: rope_type {} is not supported; axial is", source, type);
-  }
-  return config;
-}
-
 VisionConfig read_qwen2(const json& vision, const std::string& source) {
-  VisionConfig config = read_common(vision, source);
+  VisionConfig config = read_common_vision(vision, source);
   config.is_gated = false;
   config.hidden_size = size_of(vision, "embed_dim", 1280, kWidestLayer, source);
   const auto ratio = io::get_or<double>(vision, "mlp_ratio", 4, source);
@@ -119,7 +65,7 @@ VisionConfig read_qwen2(const json& vision, const std::string& source) {
 }
 
 VisionConfig read_qwen2_5(const json& vision, const std::string& source) {
-  VisionConfig config = read_common(vision, source);
+  VisionConfig config = read_common_vision(vision, source);
   config.hidden_size = io::get_or<int64_t>(vision, "hidden_size", 3584, source);
   config.intermediate_size = io::get_or<int64_t>(vision, "intermediate_size", config.intermediate_size, source);
   config.output_size = io::get_or<int64_t>(vision, "out_hidden_size", config.output_size, source);
@@ -138,16 +84,72 @@ VisionConfig read_qwen2_5(const json& vision, const std::string& source) {
   return config;
 }
 
-int64_t token_id(const json& config, const char* key, int64_t fallback, const LlamaConfig& text,
-                 const std::string& source) {
+}  // namespace
+
+std::vector<int64_t> take_sections(json& text, std::vector<int64_t> defaults, const std::string& source) {
+  std::vector<int64_t> sections = std::move(defaults);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto rope = text.find(key);
+    if (rope == text.end() || !rope->is_object()) continue;
+    sections = io::get_or<std::vector<int64_t>>(*rope, "mrope_section", sections, source);
+    for (const char* type : {"type", "rope_type"}) {
+      if (rope->value(type, json()) == "mrope") (*rope)[type] = "default";
+    }
+  }
+  return sections;
+}
+
+void check_sections(const std::vector<int64_t>& sections, int64_t head_dim, const std::string& source) {
+  const bool plausible = std::ssize(sections) == data::kPositionAxes &&
+                         std::ranges::all_of(sections, [&](int64_t pairs) { return pairs >= 0 && pairs <= head_dim; });
+  if (!plausible || std::accumulate(sections.begin(), sections.end(), int64_t{0}) != head_dim / 2) {
+    throw data_error("{}: mrope_section [{}] does not divide the {} pairs of a head among time, height and width",
+                     source, excerpt(fmt::format("{}", fmt::join(sections, ", "))), head_dim / 2);
+  }
+}
+
+void check_sizes(const VisionConfig& vision, const std::string& source) {
+  check_size(vision.hidden_size, "hidden_size", kWidestLayer, source);
+  check_size(vision.intermediate_size, "intermediate_size", kWidestLayer, source);
+  check_size(vision.blocks, "depth", kMostBlocks, source);
+  check_size(vision.heads, "num_heads", kWidestLayer, source);
+  check_size(vision.patch_size, "patch_size", kLargestSide, source);
+  check_size(vision.temporal_patch_size, "temporal_patch_size", kMostBlocks, source);
+  check_size(vision.merge_size, "spatial_merge_size", kMostBlocks, source);
+  check_size(vision.pixels_per_token_side(), "patch_size times spatial_merge_size", kLargestSide, source);
+  if (vision.hidden_size % vision.heads != 0 || vision.hidden_size / vision.heads % 4 != 0) {
+    throw data_error("{}: {} features for {} heads; a head has a multiple of 4, to be rotated along two axes", source,
+                     vision.hidden_size, vision.heads);
+  }
+}
+
+VisionConfig read_common_vision(const json& vision, const std::string& source) {
+  VisionConfig config;
+  config.blocks = io::get_or<int64_t>(vision, "depth", config.blocks, source);
+  config.heads = io::get_or<int64_t>(vision, "num_heads", config.heads, source);
+  config.patch_size = size_of(vision, "patch_size", config.patch_size, kLargestSide, source);
+  config.temporal_patch_size = io::get_or<int64_t>(vision, "temporal_patch_size", config.temporal_patch_size, source);
+  config.merge_size = size_of(vision, "spatial_merge_size", config.merge_size, kLargestSide, source);
+  if (io::get_or<int64_t>(vision, "in_channels", 3, source) != 3) {
+    throw data_error("{}: in_channels must be 3", source);
+  }
+  const json rope = section_of(vision, "rope_parameters", source);
+  if (!rope.empty()) {
+    config.rope_theta = number_of(rope, "rope_theta", config.rope_theta, kRopeThetas, source);
+    const auto type = io::get_or<std::string>(rope, "rope_type", "axial", source);
+    if (type != "axial") throw data_error("{}: rope_type {} is not supported; axial is", source, type);
+  }
+  return config;
+}
+
+int64_t token_id_of(const json& config, const char* key, int64_t fallback, const LlamaConfig& text,
+                    const std::string& source) {
   const auto id = io::get_or<int64_t>(config, key, fallback, source);
   if (id < 0 || id >= text.vocab_size) {
     throw data_error("{}: {} {} is not in the vocabulary of {}", source, key, id, text.vocab_size);
   }
   return id;
 }
-
-}  // namespace
 
 double VisionConfig::elements() const {
   const auto hidden = static_cast<double>(hidden_size), merged = hidden * static_cast<double>(patches_per_token());
@@ -175,8 +177,8 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
                      is_2_5 ? "out_hidden_size" : "hidden_size", config.vision.output_size, config.text.hidden_size);
   }
   if (is_2_5) config.tokens_per_second = size_of(vision, "tokens_per_second", 4, kMostPositions, place);
-  config.image_token_id = token_id(json_config, "image_token_id", config.image_token_id, config.text, source);
-  config.video_token_id = token_id(json_config, "video_token_id", config.video_token_id, config.text, source);
+  config.image_token_id = token_id_of(json_config, "image_token_id", config.image_token_id, config.text, source);
+  config.video_token_id = token_id_of(json_config, "video_token_id", config.video_token_id, config.text, source);
   return config;
 }
 

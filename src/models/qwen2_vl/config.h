@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "models/network/activation.h"
 #include "models/network/llama/llama.h"
@@ -25,6 +27,9 @@ struct VisionConfig {
   int64_t merge_size = 2;           ///< patches on the side of the square that becomes one token
   int64_t output_size = 3584;
   Activation activation = Activation::kQuickGelu;  ///< of the MLP that is not gated
+  const char* first_linear = "fc1";                ///< of that MLP, as checkpoints call it
+  const char* second_linear = "fc2";
+  bool patch_bias = false;
   double rope_theta = 10000;
   std::optional<int64_t> window_tokens;     ///< tokens on a window's side; nothing: no block has windows
   std::set<int64_t> full_attention_blocks;  ///< those without windows
@@ -36,6 +41,19 @@ struct VisionConfig {
   double elements() const;
   bool has_windows(int64_t block) const { return window_tokens && !full_attention_blocks.contains(block); }
 };
+
+/// What config.json of all Qwen-VL has of the tower under the same keys.
+VisionConfig read_common_vision(const nlohmann::json& vision, const std::string& source);
+/// Throws UserError (kBadData) where no tower has such sizes.
+void check_sizes(const VisionConfig& vision, const std::string& source);
+/// Takes mrope_section out of the rope settings of a text config, and "mrope", the older name of the default type;
+/// `defaults` where it is not there.
+std::vector<int64_t> take_sections(nlohmann::json& text, std::vector<int64_t> defaults, const std::string& source);
+/// Throws UserError (kBadData) where they do not divide a head's pairs.
+void check_sections(const std::vector<int64_t>& sections, int64_t head_dim, const std::string& source);
+/// The id of a token that config.json names under `key`, one of the vocabulary.
+int64_t token_id_of(const nlohmann::json& config, const char* key, int64_t fallback, const LlamaConfig& text,
+                    const std::string& source);
 
 /// `config.json` of Qwen2-VL and Qwen2.5-VL: the text model's keys at the top (as published), or in text_config
 /// (transformers 5).

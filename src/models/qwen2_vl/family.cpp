@@ -23,7 +23,7 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
 }
 
 text::MediumText medium_text(std::string_view pad) {
-  return {.block = fmt::format("<|vision_start|>{}<|vision_end|>", pad), .token = std::string(pad)};
+  return {.block = vision_block(pad), .token = std::string(pad)};
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
@@ -43,31 +43,28 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-data::SampleShape shape_of_grid(const data::PatchGrid& grid, const VisionConfig& vision) {
-  constexpr int64_t kMarks = 2;  // <|vision_start|> and <|vision_end|>
-  const int64_t tokens = grid.patches() / vision.patches_per_token();
-  return {.tokens = tokens + kMarks,
-          .image_tokens = tokens,
-          .images = 1,
-          .pixel_rows = grid.patches(),
-          .row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size},
-          .grids = {grid}};
+data::SampleShape shape_with_marks(const data::PatchGrid& grid, const VisionConfig& vision) {
+  data::SampleShape shape = shape_of(grid, vision);
+  shape.tokens += 2;  // kVisionStart and kVisionEnd
+  return shape;
 }
 
 data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                               image::ImageSize size, std::optional<int64_t> max_pixels) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
-  return shape_of_grid(grid_of(1, size, read_image_settings(folder, vision, max_pixels), vision), vision);
+  const image::ImageSize resized = resized_size(size, read_image_settings(folder, vision, max_pixels), vision);
+  return shape_with_marks(grid_of(1, resized, vision), vision);
 }
 
 data::SampleShape video_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
                               const image::VideoInfo& video, const ProcessorSettings& settings) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   VideoSettings videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
-  videos.max_frames = std::min(videos.max_frames, settings.video_max_frames);
+  videos.limits.max_frames = std::min(videos.limits.max_frames, settings.video_max_frames);
   const double fps = video.fps > 0 ? video.fps : settings.video_fps;
   const auto frames = std::ssize(videos.sample(video.frames, fps, settings.video_fps, vision));
-  auto shape = shape_of_grid(grid_of(frames, video.size, videos.pixels_of(frames, vision), vision), vision);
+  const image::ImageSize resized = resized_size(video.size, videos.pixels_of(frames, vision), vision);
+  auto shape = shape_with_marks(grid_of(frames, resized, vision), vision);
   shape.videos = 1;
   shape.video_frames = frames;
   return shape;

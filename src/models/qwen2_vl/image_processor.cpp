@@ -15,6 +15,7 @@ namespace {
 using image::ImageSize;
 using nlohmann::json;
 
+/// Qwen2VLImageProcessor's, which Qwen3-VL has, too; its checkpoints all say their own.
 constexpr PixelBudget kImageBudget{56 * 56, 28 * 28 * 1280};
 
 int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* key) {
@@ -27,8 +28,6 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
   }
   return found->get<int64_t>();
 }
-
-constexpr int64_t kMostPixels = int64_t{1} << 40;
 
 PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   if (const json* size = file.find("size")) {
@@ -51,10 +50,6 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   return budget;
 }
 
-ImageSize resized_size(ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
-  return smart_resize(size, vision.pixels_per_token_side(), settings.budget);
-}
-
 }  // namespace
 
 const std::set<std::string_view>& pixel_keys() {
@@ -69,7 +64,8 @@ const std::set<std::string_view>& pixel_keys() {
   return keys;
 }
 
-PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision) {
+PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
+                                  const PreprocessorConfig::Triple& mean, const PreprocessorConfig::Triple& deviation) {
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) file.require_true(key);
   const auto require_equal = [&](std::string_view key, int64_t of_tower) {
     const auto found = file.value<int64_t>(key, of_tower);
@@ -83,7 +79,7 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget bu
   require_equal("merge_size", vision.merge_size);
   return {.budget = read_budget(file, budget),
           .filter = file.filter(3),
-          .normalization = file.normalization(kClipMean, kClipStd)};
+          .normalization = file.normalization(mean, deviation)};
 }
 
 PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels) {
@@ -105,17 +101,34 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
   return settings;
 }
 
-data::PatchGrid grid_of(int64_t frames, ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
-  const ImageSize resized = resized_size(size, settings, vision);
-  const int64_t frames_per_patch = vision.temporal_patch_size;
-  return {.frames = (frames + frames_per_patch - 1) / frames_per_patch,
-          .rows = resized.height / vision.patch_size,
-          .columns = resized.width / vision.patch_size};
+ImageSize resized_size(ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
+  return smart_resize(size, vision.pixels_per_token_side(), settings.budget);
 }
 
-PatchWriter::PatchWriter(int64_t frames, ImageSize size, const PixelSettings& settings, const VisionConfig& vision)
-    : filter_(settings.filter),
-      grid_(grid_of(frames, size, settings, vision)),
+data::PatchGrid grid_of(int64_t frames, ImageSize size, const VisionConfig& vision) {
+  const int64_t frames_per_patch = vision.temporal_patch_size;
+  return {.frames = (frames + frames_per_patch - 1) / frames_per_patch,
+          .rows = size.height / vision.patch_size,
+          .columns = size.width / vision.patch_size};
+}
+
+data::PatchGrid token_grid(const data::PatchGrid& patches, const VisionConfig& vision) {
+  return {patches.frames, patches.rows / vision.merge_size, patches.columns / vision.merge_size};
+}
+
+data::SampleShape shape_of(const data::PatchGrid& grid, const VisionConfig& vision) {
+  const int64_t tokens = grid.patches() / vision.patches_per_token();
+  return {.tokens = tokens,
+          .image_tokens = tokens,
+          .images = 1,
+          .pixel_rows = grid.patches(),
+          .row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size},
+          .grids = {grid}};
+}
+
+PatchWriter::PatchWriter(int64_t frames, ImageSize size, image::Filter filter, const VisionConfig& vision)
+    : filter_(filter),
+      grid_(grid_of(frames, size, vision)),
       patch_(vision.patch_size),
       depth_(vision.temporal_patch_size),
       merge_(vision.merge_size),

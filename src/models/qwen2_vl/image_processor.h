@@ -9,6 +9,7 @@
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/smart_resize.h"
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/shape.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
@@ -23,9 +24,11 @@ struct PixelSettings {
 };
 
 /// Reads the values that images and videos have alike, of a Qwen2VLImageProcessor or Qwen2VLVideoProcessor; what the
-/// file leaves out has transformers' default, `budget` included. A data error names the key of a setting that is not
-/// followed, or of a patch that is not the tower's.
-PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision);
+/// file leaves out has transformers' default, `budget` included, `mean` and `deviation` of pixels too. A data error
+/// names the key of a setting that is not followed, or of a patch that is not the tower's.
+PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
+                                  const PreprocessorConfig::Triple& mean = kClipMean,
+                                  const PreprocessorConfig::Triple& deviation = kClipStd);
 
 /// Settings for images: those of preprocessor_config.json, or of processor_config.json. `max_pixels`
 /// (data.image_max_pixels) limits an image; where that is below what pictures are enlarged to, they are enlarged to
@@ -33,23 +36,34 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget bu
 PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels);
 
+/// The most pixels that a budget has.
+inline constexpr int64_t kMostPixels = int64_t{1} << 40;
+
 /// `budget` with no more than `max_pixels`, neither as the most nor as the least.
 PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels);
 
 /// The keys that read_pixel_settings() reads, and those known to leave pixels alone.
 const std::set<std::string_view>& pixel_keys();
 
-/// The patches of `frames` frames of this size, the last one repeated until they fill temporal patches.
-data::PatchGrid grid_of(int64_t frames, image::ImageSize size, const PixelSettings& settings,
-                        const VisionConfig& vision);
+/// What a picture of this size is resized to: whole tokens.
+image::ImageSize resized_size(image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
+
+/// The patches of `frames` frames resized to `size`, the last one repeated until they fill temporal patches.
+data::PatchGrid grid_of(int64_t frames, image::ImageSize size, const VisionConfig& vision);
+
+/// The tokens that patches become.
+data::PatchGrid token_grid(const data::PatchGrid& patches, const VisionConfig& vision);
+
+/// What a picture or video of these patches becomes, without what is written around it.
+data::SampleShape shape_of(const data::PatchGrid& grid, const VisionConfig& vision);
 
 /// Brings frames one by one to patches, uint8 [patches, 3, temporal_patch_size · patch_size, patch_size] of grid_of()
 /// them: the frames of a patch one above the other. Patches lie frame by frame, token by token. To the bit as
 /// transformers 5.23 does with torchvision 0.29.
 class PatchWriter {
  public:
-  /// For so many frames, at least one, of this size.
-  PatchWriter(int64_t frames, image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
+  /// For so many frames, at least one, that are to be resized to `size`.
+  PatchWriter(int64_t frames, image::ImageSize size, image::Filter filter, const VisionConfig& vision);
 
   /// The next frame, uint8 [3, height, width]; it is not looked at after the call.
   void add(const at::Tensor& frame);

@@ -29,9 +29,9 @@ ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) 
       has_windows ? vision.pixel_values.index_select(0, memory::copy_to_device(layout.patch_order, device))
                   : vision.pixel_values;
   const at::Tensor pixels = image::normalize_pixels(in_windows, normalization_);
-  at::Tensor patches;
-  const at::Tensor features =
-      merger_(patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), layout, recompute().vision));
+  const at::Tensor embedded = tower_.embed(pixels.to(parameters().options().dtype().toScalarType()));
+  at::Tensor patches = tower_(embedded, layout, recompute().vision).last;
+  const at::Tensor features = merger_(patches);
   if (!with_dense) patches.reset();
   const auto in_order = [&](const at::Tensor& by_token) {
     return has_windows ? by_token.index_select(0, memory::copy_to_device(layout.token_places, device)) : by_token;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/video_layout.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
@@ -16,8 +17,10 @@ struct VisionSpan {
 };
 
 /// data::Sample::position_ids: text advances all axes alike; the tokens of an image have their frame, row and column
-/// beyond the position before them, and what follows goes on after the larger of its sides (get_rope_index of
-/// transformers). Empty without spans, where all axes are equal.
-std::vector<int64_t> position_ids(int64_t tokens, std::span<const VisionSpan> spans);
+/// beyond the position before them, and what follows goes on after the largest of them on any axis. With
+/// data::VideoLayout::kTransformers5, after the larger of the sides alone, so that the frames of a video may come to
+/// lie beyond the text behind it (transformers' get_rope_index since 5.3; issue 45381 there). Empty without spans,
+/// where all axes are equal.
+std::vector<int64_t> position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout);
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -13,12 +13,17 @@ constexpr double kLongestRatio = 200;
 
 }  // namespace
 
-image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget) {
+void check_ratio(image::ImageSize size) {
   const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   if (std::max(height, width) / std::min(height, width) > kLongestRatio) {
-    throw data_error("{} x {} pixels: more than {} times as long as wide, which Qwen2-VL does not take; crop it",
+    throw data_error("{} x {} pixels: more than {} times as long as wide, which Qwen-VL does not take; crop it",
                      size.width, size.height, kLongestRatio);
   }
+}
+
+image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget) {
+  check_ratio(size);
+  const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   const auto unit = static_cast<double>(factor);
   const auto whole = [factor](double multiples) { return static_cast<int64_t>(multiples) * factor; };
   // Python rounds halves to even, as nearbyint does.

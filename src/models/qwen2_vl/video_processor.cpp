@@ -8,6 +8,8 @@
 
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
@@ -25,37 +27,57 @@ PreprocessorConfig find_file(const std::filesystem::path& folder) {
 
 }  // namespace
 
-VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
-                                  std::optional<int64_t> max_pixels) {
-  const PreprocessorConfig file = find_file(folder);
+PreprocessorConfig find_video_settings(const std::filesystem::path& folder, std::string_view type) {
+  PreprocessorConfig file = find_file(folder);
+  auto found = file.value<std::string>("video_processor_type", std::string(type));
+  if (found.ends_with("Fast")) found.resize(found.size() - 4);
+  if (found != type) {
+    throw data_error("{}: video_processor_type {} is not that of this model, {}; take the checkpoint's own file",
+                     file.name(), excerpt(found), type);
+  }
+  return file;
+}
+
+std::set<std::string_view> video_keys() {
   std::set<std::string_view> known = pixel_keys();
   known.insert({// read here
                 "min_frames", "max_frames", "cap_pixels_per_frame", "max_video_tokens", "video_processor_type",
                 // of no effect: frames are always sampled, data.video_fps of a second
                 "do_sample_frames", "fps", "return_metadata", "video_metadata"});
-  file.require_no_others(known);
+  return known;
+}
+
+FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits, const VisionConfig& vision) {
+  limits.min_frames = file.value("min_frames", limits.min_frames);
+  limits.max_frames = file.value("max_frames", limits.max_frames);
+  limits.cap_pixels_per_frame = file.value("cap_pixels_per_frame", limits.cap_pixels_per_frame);
+  limits.max_video_tokens = file.value("max_video_tokens", limits.max_video_tokens);
+  check_size(limits.max_frames, "max_frames", kMostFrames, file.name());
+  check_size(limits.min_frames, "min_frames", kMostFrames, file.name());
+  check_size(limits.max_video_tokens, "max_video_tokens", kMostTokens, file.name());
+  if (limits.max_frames < vision.temporal_patch_size) {
+    throw data_error("{}: max_frames is {}; a patch has {}", file.name(), limits.max_frames,
+                     vision.temporal_patch_size);
+  }
+  return limits;
+}
+
+VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
+                                  std::optional<int64_t> max_pixels) {
+  const PreprocessorConfig file = find_video_settings(folder, "Qwen2VLVideoProcessor");
+  file.require_no_others(video_keys());
   VideoSettings settings;
   settings.pixels = read_pixel_settings(file, kVideoBudget, vision);
   settings.pixels.budget = limited(settings.pixels.budget, max_pixels);
-  settings.min_frames = file.value("min_frames", settings.min_frames);
-  settings.max_frames = file.value("max_frames", settings.max_frames);
-  settings.cap_pixels_per_frame = file.value("cap_pixels_per_frame", settings.cap_pixels_per_frame);
-  settings.max_video_tokens = file.value("max_video_tokens", settings.max_video_tokens);
-  check_size(settings.max_frames, "max_frames", kMostFrames, file.name());
-  check_size(settings.min_frames, "min_frames", kMostFrames, file.name());
-  check_size(settings.max_video_tokens, "max_video_tokens", kMostTokens, file.name());
-  if (settings.max_frames < vision.temporal_patch_size) {
-    throw data_error("{}: max_frames is {}; a patch has {}", file.name(), settings.max_frames,
-                     vision.temporal_patch_size);
-  }
+  settings.limits = read_frame_limits(file, settings.limits, vision);
   return settings;
 }
 
 PixelSettings VideoSettings::pixels_of(int64_t frames, const VisionConfig& vision) const {
   PixelSettings settings = pixels;
-  if (!cap_pixels_per_frame) return settings;
+  if (!limits.cap_pixels_per_frame) return settings;
   const int64_t side = vision.pixels_per_token_side();
-  const auto all = static_cast<int64_t>(static_cast<double>(max_video_tokens * side * side) * 0.9);
+  const auto all = static_cast<int64_t>(static_cast<double>(limits.max_video_tokens * side * side) * 0.9);
   const int64_t share = all * vision.temporal_patch_size / frames;
   const auto floor = static_cast<int64_t>(static_cast<double>(settings.budget.least) * 1.05);
   settings.budget.most = std::max(std::min(settings.budget.most, share), floor);
@@ -69,8 +91,8 @@ std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, dou
     return static_cast<int64_t>(std::floor(count / static_cast<double>(per_patch))) * per_patch;
   };
   const auto total = static_cast<double>(frames);
-  const auto most = static_cast<double>(whole_patches(std::min(static_cast<double>(max_frames), total)));
-  const double wanted = std::max(total / video_fps * wanted_fps, static_cast<double>(min_frames));
+  const auto most = static_cast<double>(whole_patches(std::min(static_cast<double>(limits.max_frames), total)));
+  const double wanted = std::max(total / video_fps * wanted_fps, static_cast<double>(limits.min_frames));
   const int64_t count = whole_patches(std::min({wanted, most, total}));
   std::vector<int64_t> taken(static_cast<size_t>(frames));
   std::iota(taken.begin(), taken.end(), int64_t{0});

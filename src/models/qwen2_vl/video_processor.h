@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <vector>
 
 #include "models/qwen2_vl/image_processor.h"
@@ -10,13 +12,27 @@
 namespace vlmtrain::models::qwen2_vl {
 
 /// What a checkpoint says about videos: section video_processor of processor_config.json, else
-/// video_preprocessor_config.json, else the image's preprocessor_config.json, as transformers looks for it.
-struct VideoSettings {
-  PixelSettings pixels;  ///< of a frame
+/// video_preprocessor_config.json, else the image's preprocessor_config.json, as transformers looks for it. Throws
+/// UserError (kBadData) where there is none of them, or its video_processor_type is another.
+PreprocessorConfig find_video_settings(const std::filesystem::path& folder, std::string_view type);
+
+/// The keys of such a file that are read, and those known to change nothing.
+std::set<std::string_view> video_keys();
+
+/// Of the frames of a video that are looked at, and of its tokens.
+struct FrameLimits {
   int64_t min_frames = 4;
   int64_t max_frames = 768;
-  bool cap_pixels_per_frame = false;  ///< a frame has no more than its share of the pixels of max_video_tokens
-  int64_t max_video_tokens = 128000;
+  bool cap_pixels_per_frame = false;
+  int64_t max_video_tokens = 0;
+};
+
+/// `limits`, which are the defaults, as the file has them.
+FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits, const VisionConfig& vision);
+
+struct VideoSettings {
+  PixelSettings pixels;                            ///< of a frame
+  FrameLimits limits{.max_video_tokens = 128000};  ///< capped, a frame has no more than its share of these tokens
 
   /// `max_pixels` (data.image_max_pixels) limits each frame.
   static VideoSettings read(const std::filesystem::path& folder, const VisionConfig& vision,

@@ -23,7 +23,7 @@ std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& sco
 nn::Linears first_linears(const nn::ParameterScope& scope, const VisionConfig& config) {
   const int64_t features = config.intermediate_size;
   if (config.is_gated) return {scope, {"gate_proj", "up_proj"}, config.hidden_size, {features, features}, true};
-  return {scope, {"fc1"}, config.hidden_size, {features}, true};
+  return {scope, {config.first_linear}, config.hidden_size, {features}, true};
 }
 
 }  // namespace
@@ -38,8 +38,8 @@ FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& co
     : is_gated_(config.is_gated),
       activation_(config.activation),
       up_(first_linears(scope, config)),
-      down_(scope / (config.is_gated ? "down_proj" : "fc2"), config.intermediate_size, config.hidden_size, true,
-            residual_branch_gain(config.blocks)) {}
+      down_(scope / (config.is_gated ? "down_proj" : config.second_linear), config.intermediate_size,
+            config.hidden_size, true, residual_branch_gain(config.blocks)) {}
 
 at::Tensor FeedForward::operator()(const nn::Operand& x, const at::Tensor& residual) const {
   const at::Tensor up = up_(x);
@@ -72,6 +72,10 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
                          {config.hidden_size, 3, config.temporal_patch_size, config.patch_size, config.patch_size},
                          nn::InitialValues::for_fan_in(3 * config.temporal_patch_size * config.patch_size *
                                                        config.patch_size))),
+      patch_bias_(
+          config.patch_bias
+              ? (scope / "patch_embed" / "proj").parameter("bias", {config.hidden_size}, nn::InitialValues::zeros())
+              : at::Tensor()),
       blocks_(scope / "blocks", config.blocks, config, memory::Component::kVision) {
   const int64_t pairs_per_axis = config.hidden_size / config.heads / 4;
   const at::Tensor frequencies = nn::rotary_frequencies(2 * pairs_per_axis, config.rope_theta);
@@ -81,18 +85,21 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
       at::cat({at::zeros({pairs_per_axis}, indices), at::ones({pairs_per_axis}, indices)}).to(patch_weight_.device());
 }
 
-at::Tensor VisionTower::operator()(const at::Tensor& pixels, const PatchLayout& layout,
-                                   int64_t recomputed_blocks) const {
-  const auto device = pixels.device();
+at::Tensor VisionTower::embed(const at::Tensor& pixels) const {
+  return nn::linear(pixels.flatten(1), patch_weight_.flatten(1), patch_bias_);
+}
+
+BlockOutputs VisionTower::operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
+                                     const BetweenBlocks& between) const {
+  const auto device = embedded.device();
   const at::Tensor positions = memory::copy_to_device(layout.positions, device).view({2, -1});
   const auto rotary = nn::RotaryTable::of_axes(positions, rotary_axes_, rotary_frequencies_);
   const VisionContext frames{nn::Segments::from_lengths(layout.frame_patches, device), rotary};
   const VisionContext windows{nn::Segments::from_lengths(layout.window_patches, device), rotary};
-  const at::Tensor embedded = nn::linear(pixels.flatten(1), patch_weight_.flatten(1), {});
   const auto context_of = [&](int64_t block) -> const VisionContext& {
     return config_.has_windows(block) ? windows : frames;
   };
-  return blocks_.run_each(embedded, recomputed_blocks, context_of).last;
+  return blocks_.run_each(embedded, recomputed_blocks, context_of, between);
 }
 
 PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config)

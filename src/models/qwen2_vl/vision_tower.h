@@ -70,12 +70,16 @@ class VisionTower {
 
   /// Normalised pixels [patches, 3, temporal_patch_size · patch_size, patch_size] of the tower's dtype, in the tower's
   /// order → [patches, hidden].
-  at::Tensor operator()(const at::Tensor& pixels, const PatchLayout& layout, int64_t recomputed_blocks) const;
+  at::Tensor embed(const at::Tensor& pixels) const;
+  /// Runs the blocks over that.
+  BlockOutputs operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
+                          const BetweenBlocks& between = {}) const;
   int64_t blocks() const { return blocks_.size(); }
 
  private:
   VisionConfig config_;
   at::Tensor patch_weight_;  // a convolution's [hidden, 3, frames, patch, patch]; stride = kernel, so it is a Linear
+  at::Tensor patch_bias_;    // [hidden], or undefined
   at::Tensor rotary_frequencies_, rotary_axes_;  // [head_dim / 2], first the pairs of the row, then of the column
   BlockList<VisionBlock> blocks_;
 };

@@ -1,4 +1,4 @@
-"""Makes ../data/answers.json: what transformers answers greedily, with its own cache, in float32 on the CPU: python make_answers.py
+"""Makes ../data/answers.json: what transformers answers greedily, with its own cache, in float32 on the CPU: python make_answers.py [--only CASE]
 
 nanoVLM's reference (make_nanovlm_reference.py) has no cache; there each token is that of a pass over the whole.
 
@@ -128,7 +128,7 @@ def qwen_answers(case, folder):
     processor = qwen_checkpoints.make_processor(case.shape, folder / "checkpoint")
 
     def encode(record):
-        prompt = qwen_format.encode(processor, model, record, folder / "images", case.shape.vision, turns=1)
+        prompt = qwen_format.encode(processor, model, record, folder / "images", case.shape.vision, 1, case.shape.video_layout)
         return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
     return [answer_record(model, record, encode) for record in records_of(folder)]
@@ -174,31 +174,38 @@ def nanovlm_answers(config, settings, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parent.parent / "data")
+    parser.add_argument("--only", help="answer this case's questions alone, and keep the file's other answers")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     answers = []
 
-    def add(case, adapter, found):
+    def add(case, adapter, answers_of):
+        if arguments.only not in (None, case):
+            kept = json.loads((arguments.data / "answers.json").read_text())
+            answers.extend(item for item in kept if (item["case"], item["adapter"]) == (case, adapter))
+            return
+        found = answers_of()
         print(case, adapter, f"{min(item['smallest_lead'] for item in found):.1e}", flush=True)
         answers.extend({"case": case, "adapter": adapter} | item for item in found)
 
     for case in cases.CASES:
-        add(case.name, None, idefics3_answers(arguments.data / case.name))
+        add(case.name, None, lambda: idefics3_answers(arguments.data / case.name))
     for case in make_llava_reference.CASES:
-        add(case.name, None, llava_answers(case, arguments.data / case.name))
+        add(case.name, None, lambda: llava_answers(case, arguments.data / case.name))
     for case in make_qwen_reference.CASES:
-        add(case.name, None, qwen_answers(case, arguments.data / case.name))
+        with qwen_format.video_layout(case.shape.video_layout):
+            add(case.name, None, lambda: qwen_answers(case, arguments.data / case.name))
     for case in make_internvl_reference.CASES:
-        add(case.name, None, internvl_answers(case, arguments.data / case.name))
+        add(case.name, None, lambda: internvl_answers(case, arguments.data / case.name))
     video_case = make_smolvlm_video_reference.CASE
-    add(video_case.name, None, smolvlm_video_answers(video_case, arguments.data / video_case.name))
+    add(video_case.name, None, lambda: smolvlm_video_answers(video_case, arguments.data / video_case.name))
     for case, config, settings in make_nanovlm_reference.CASES:
-        add(case.name, None, nanovlm_answers(config, settings, arguments.data / case.name))
+        add(case.name, None, lambda: nanovlm_answers(config, settings, arguments.data / case.name))
     for name in ADAPTERS:
         adapter = arguments.data / "lora" / name
         base = json.loads((adapter / "case.json").read_text())["base"]
-        add(base, name, idefics3_answers(arguments.data / base, adapter / "adapter"))
+        add(base, name, lambda: idefics3_answers(arguments.data / base, adapter / "adapter"))
     lines = ",\n".join(json.dumps(item, ensure_ascii=False) for item in answers)
     (arguments.data / "answers.json").write_text(f"[\n{lines}\n]\n")
 

@@ -1,4 +1,4 @@
-"""Makes the Qwen2-VL cases of ../data: python make_qwen_reference.py [--only CASE]. The files are those of make_reference.py, but:
+"""Makes the cases of Qwen2-VL, Qwen2.5-VL and Qwen3-VL of ../data: python make_qwen_reference.py [--only CASE]. The files are those of make_reference.py, but:
 
     sample.I.pixel_values   float32 [patches, 3, frames · side, side]: the frames of a patch one above the other
     sample.I.position_ids   int64 [3, tokens]
@@ -16,6 +16,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen2_vl import modeling_qwen2_vl
+from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 import pictures
 import qwen_checkpoints
@@ -40,6 +41,18 @@ TEXT = {
     "rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "use_sliding_window": False, "sliding_window": 32768,
     "max_window_layers": 2, "hidden_act": "silu", "attention_dropout": 0.0, "rope_theta": 1000000.0,
     "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}, "tie_word_embeddings": False,
+}
+VISION_3 = {
+    "depth": 4, "deepstack_visual_indexes": [0, 2], "hidden_act": "gelu_pytorch_tanh", "hidden_size": 32, "in_channels": 3,
+    "intermediate_size": 44, "num_heads": 2, "num_position_embeddings": 36, "out_hidden_size": 32, "patch_size": 4,
+    "spatial_merge_size": 2, "temporal_patch_size": 2,
+}
+# Heads of another size than hidden_size / num_attention_heads.
+TEXT_3 = {
+    "attention_bias": False, "attention_dropout": 0.0, "head_dim": 24, "hidden_act": "silu", "hidden_size": 32,
+    "intermediate_size": 64, "max_position_embeddings": 2048, "num_attention_heads": 2, "num_hidden_layers": 3,
+    "num_key_value_heads": 1, "rms_norm_eps": 1e-6, "rope_theta": 5000000.0,
+    "rope_scaling": {"mrope_interleaved": True, "mrope_section": [5, 4, 3], "rope_type": "default"}, "tie_word_embeddings": False,
 }
 ONE = sample("one", ["cat.png"], "<image>\nWhat is shown in this picture?", "A cat on the table, near 2 balls.")
 TWO = sample(
@@ -104,9 +117,10 @@ CASES = [
     ),
     Case(
         name="qwen2_5_vl_mixed",
-        about="names of transformers 5's modules, with YaRN: text only, one image, three images and a video in one batch",
+        about="names of transformers 5's modules, with YaRN: text only, one image, three images and a video in one batch; "
+        "positions as transformers 5.23 has them",
         shape=Shape(
-            model_type="qwen2_5_vl", layout="modules", seed=34,
+            model_type="qwen2_5_vl", layout="modules", seed=34, video_layout="transformers5",
             text=TEXT | {"rope_scaling": {"type": "yarn", "mrope_section": [2, 3, 3], "factor": 4.0,
                                           "original_max_position_embeddings": 64}},
             vision=VISION_2_5,
@@ -114,6 +128,46 @@ CASES = [
         pictures=PICTURES,
         samples=[WORDS, ONE, THREE, MOVING],
         generate="words",
+    ),
+    Case(
+        name="qwen3_vl_images",
+        about="names and files of the published checkpoints, tied: text only, one image, three images, two images",
+        shape=Shape(
+            model_type="qwen3_vl", layout="modules", seed=51, text=TEXT_3 | {"tie_word_embeddings": True}, vision=VISION_3,
+        ),
+        pictures=PICTURES,
+        samples=[WORDS, ONE, THREE, TWO],
+        generate="three",
+    ),
+    Case(
+        name="qwen3_vl_video",
+        about="files as transformers 5 saves them, untied, with biases of query, key, value and output: videos, one of them with "
+        "an image, of which the longer is sampled; features of one block behind the text model's first",
+        shape=Shape(
+            model_type="qwen3_vl", layout="saved", seed=52,
+            text=TEXT_3 | {"attention_bias": True, "head_dim": 16, "num_key_value_heads": 2, "rope_scaling": {
+                "mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"}},
+            vision=VISION_3 | {"depth": 3, "deepstack_visual_indexes": [1], "num_position_embeddings": 25},
+            video_processor={"size": {"shortest_edge": 1024, "longest_edge": 3600}, "min_frames": 4, "max_frames": 7},
+        ),
+        pictures=PICTURES,
+        samples=[MOVING, BOTH],
+        generate="moving",
+    ),
+    Case(
+        name="qwen3_vl_mixed",
+        about="text only, one image, three images and a video in one batch, with the video's frames inside the template's marks as "
+        "transformers 5.23 has them; features of three blocks",
+        shape=Shape(
+            model_type="qwen3_vl", layout="modules", seed=53, video_layout="transformers5",
+            text=TEXT_3 | {"num_hidden_layers": 4, "num_key_value_heads": 2},
+            vision=VISION_3 | {"deepstack_visual_indexes": [0, 1, 3]},
+            video_processor={"size": {"shortest_edge": 256, "longest_edge": 9000}, "image_mean": [0.5, 0.5, 0.5],
+                             "image_std": [0.5, 0.5, 0.5], "cap_pixels_per_frame": True, "max_video_tokens": 12},
+        ),
+        pictures=PICTURES,
+        samples=[WORDS, ONE, THREE, MOVING],
+        generate="moving",
     ),
 ]
 
@@ -123,6 +177,12 @@ def wide_rotary(q, k, cos, sin):
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
     rotated = modeling_qwen2_vl.rotate_half
     return (q * cos) + (rotated(q) * sin), (k * cos) + (rotated(k) * sin)
+
+
+def keep_float64():
+    modeling_qwen2_vl.apply_rotary_pos_emb_vision = wide_rotary
+    modeling_qwen2_5_vl.apply_rotary_pos_emb_vision = wide_rotary
+    modeling_qwen3_vl.apply_rotary_pos_emb_vision = wide_rotary
 
 
 def write_video(folder, frames, width, height, seed):
@@ -166,7 +226,7 @@ def make(case, out):
     model = training.load(checkpoint, torch.float32)
 
     def encode(record, turns=None):
-        return qwen_format.encode(processor, model, record, folder / "images", shape.vision, turns)
+        return qwen_format.encode(processor, model, record, folder / "images", shape.vision, turns, shape.video_layout)
 
     samples = [encode(record) for record in case.samples]
     single = training.run(checkpoint, samples, torch.float32)
@@ -179,6 +239,7 @@ def make(case, out):
         "image_mean": list(processor.image_processor.image_mean),
         "image_std": list(processor.image_processor.image_std),
         "deviation": summary(single, double),
+        "video_layout": shape.video_layout,
     }
     (folder / "case.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
     print(case.name, json.dumps(description["deviation"]))
@@ -191,12 +252,12 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    modeling_qwen2_vl.apply_rotary_pos_emb_vision = wide_rotary
-    modeling_qwen2_5_vl.apply_rotary_pos_emb_vision = wide_rotary
+    keep_float64()
     print("transformers", transformers.__version__)
     for case in CASES:
         if arguments.only in (None, case.name):
-            make(case, arguments.out)
+            with qwen_format.video_layout(case.shape.video_layout):
+                make(case, arguments.out)
 
 
 if __name__ == "__main__":

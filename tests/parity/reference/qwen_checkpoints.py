@@ -1,7 +1,8 @@
-"""Writes randomly initialised Qwen2-VL and Qwen2.5-VL checkpoints in the layouts that are met in the wild.
+"""Writes randomly initialised Qwen2-VL, Qwen2.5-VL and Qwen3-VL checkpoints in the layouts that are met in the wild.
 
 `hub`: the published ones (text keys at the top of config.json, weights `visual…` and `model.layers…`); `modules`: weights by the
-names of transformers 5's modules; `saved`: what save_pretrained of transformers 5 writes from scratch.
+names of transformers 5's modules, which those of Qwen3-VL were published with; `saved`: what save_pretrained of transformers 5
+writes from scratch.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProce
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
 from checkpoints import randomise, write_json
 from llava_checkpoints import renamed
@@ -23,14 +26,32 @@ SPECIAL_TOKENS = [
     "<|video_pad|>",
 ]
 PUBLISHED_NAMES = {"model.visual.": "visual.", "model.language_model.": "model."}
-PROCESSORS = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor}
-ARCHITECTURES = {"qwen2_vl": "Qwen2VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
+PROCESSORS = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor}
+VIDEO_PROCESSORS = {
+    "qwen2_vl": Qwen2VLVideoProcessor, "qwen2_5_vl": Qwen2VLVideoProcessor, "qwen3_vl": Qwen3VLVideoProcessor,
+}
+ARCHITECTURES = {
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+}
 PIXELS = {"min_pixels": 256, "max_pixels": 2560}
+
+
+def pixel_settings(shape):
+    """Of pictures, in the words of the published files."""
+    if shape.model_type != "qwen3_vl":
+        return PIXELS
+    size = {"shortest_edge": PIXELS["min_pixels"], "longest_edge": PIXELS["max_pixels"]}
+    return {"size": size, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 
 
 @dataclass
 class Shape:
-    """What distinguishes one small model from another. video_processor: its settings; None: it has those of images."""
+    """What distinguishes one small model from another. video_processor: its settings; None: it has those of images.
+
+    video_layout: data.video_layout of its samples.
+    """
 
     model_type: str
     layout: str
@@ -39,6 +60,7 @@ class Shape:
     vision: dict
     video_processor: dict | None = None
     vocabulary_size: int = 420
+    video_layout: str = "released"
 
 
 def make_tokenizer(size):
@@ -53,7 +75,10 @@ def make_tokenizer(size):
 
 
 def config(shape, tokenizer):
-    """config.json as published: the text model's keys at the top."""
+    """config.json as published: the text model's keys at the top, those of Qwen3-VL in a section."""
+    text = shape.text | {"vocab_size": shape.vocabulary_size}
+    if shape.model_type == "qwen3_vl":
+        text = {"tie_word_embeddings": text["tie_word_embeddings"], "text_config": text | {"model_type": "qwen3_vl_text"}}
     return {
         "architectures": [ARCHITECTURES[shape.model_type]],
         "model_type": shape.model_type,
@@ -65,9 +90,8 @@ def config(shape, tokenizer):
         "bos_token_id": tokenizer.token_to_id("<|endoftext|>"),
         "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
         "torch_dtype": "float32",
-        "vocab_size": shape.vocabulary_size,
         "vision_config": shape.vision,
-    } | shape.text
+    } | text
 
 
 def make_processor(shape, folder):
@@ -79,11 +103,12 @@ def make_processor(shape, folder):
         "temporal_patch_size": shape.vision["temporal_patch_size"],
         "merge_size": shape.vision["spatial_merge_size"],
     }
-    videos = PIXELS if shape.video_processor is None else shape.video_processor
+    pictures = pixel_settings(shape)
+    videos = pictures if shape.video_processor is None else shape.video_processor
     return PROCESSORS[shape.model_type](
-        image_processor=Qwen2VLImageProcessor(**patch, **PIXELS),
+        image_processor=Qwen2VLImageProcessor(**patch, **pictures),
         tokenizer=tokenizer,
-        video_processor=Qwen2VLVideoProcessor(**patch, **videos),
+        video_processor=VIDEO_PROCESSORS[shape.model_type](**patch, **videos),
     )
 
 
@@ -97,9 +122,9 @@ def write_files(shape, processor, folder):
         "image_std": list(processor.image_processor.image_std),
     }
     names = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": PROCESSORS[shape.model_type].__name__}
-    write_json(folder / "preprocessor_config.json", PIXELS | patch | names)
+    write_json(folder / "preprocessor_config.json", pixel_settings(shape) | patch | names)
     if shape.video_processor is not None:
-        names = {"video_processor_type": "Qwen2VLVideoProcessor"}
+        names = {"video_processor_type": VIDEO_PROCESSORS[shape.model_type].__name__}
         write_json(folder / "video_preprocessor_config.json", shape.video_processor | patch | names)
 
 

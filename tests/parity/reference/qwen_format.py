@@ -1,14 +1,18 @@
-"""A conversation for Qwen2-VL or Qwen2.5-VL: text as its chat template writes it, token ids, the label mask, patches.
+"""A conversation for Qwen2-VL, Qwen2.5-VL or Qwen3-VL: text as its chat template writes it, token ids, the label mask, patches.
 
 Labels are the answer and <|im_end|>. A video is a folder of frames, taken as sampled at FRAMES_PER_SECOND.
 """
 
 import re
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 import torch
 from PIL import Image
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
 
 from llava import Encoded, image_paths, mask_of_spans
 
@@ -24,15 +28,19 @@ class QwenEncoded(Encoded):
     position_ids: torch.Tensor
 
 
+def is_qwen3(model):
+    return model.config.model_type == "qwen3_vl"
+
+
 def with_marks(turn):
     """LLaVA's data has a line break after each mark that opens a turn; the chat template's blocks do not."""
     turn = re.sub(r"^(?:<(?:image|video)>\n)+", lambda opening: opening[0].replace("\n", ""), turn)
     return turn.replace("<image>", IMAGE).replace("<video>", VIDEO)
 
 
-def render(turns):
+def render(turns, system="You are a helpful assistant."):
     """The text, one mark an image or video, and the character spans of the answers."""
-    text, spans = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n", []
+    text, spans = f"<|im_start|>system\n{system}<|im_end|>\n" if system else "", []
     for index, turn in enumerate(turns):
         if index % 2 == 0:
             text += f"<|im_start|>user\n{with_marks(turn)}<|im_end|>\n<|im_start|>assistant\n"
@@ -63,16 +71,29 @@ def process(processor, text, images, videos):
             for video in videos
         ]
         more = {"videos": [videos], "video_metadata": [described], "do_sample_frames": True, "fps": FRAMES_PER_SECOND}
+        more |= {"return_metadata": True}
     return dict(processor(text=[text], images=images or None, return_tensors="pt", **more))
 
 
-def expanded(text, inputs, merge):
-    """The marks as many times as there are tokens, written here from the definition."""
+def stamped_frames(mark, grid, metadata, merge):
+    """What stands for a video in Qwen3-VL, written here from the definition: before each pair of frames the mean of their times."""
+    times = [index / metadata.fps for index in metadata.frames_indices]
+    times += times[-1:] * (len(times) % 2)
+    frame = "<|vision_start|>" + mark * (int(grid[1] * grid[2]) // merge**2) + "<|vision_end|>"
+    assert len(times) == 2 * grid[0]
+    return "".join(f"<{(first + second) / 2:.1f} seconds>{frame}" for first, second in zip(times[::2], times[1::2]))
+
+
+def expanded(text, inputs, merge, metadata=None):
+    """The marks as many times as there are tokens, written here from the definition. metadata: of Qwen3-VL's videos."""
     for mark, grids in (("<|image_pad|>", inputs.get("image_grid_thw", [])), ("<|video_pad|>", inputs.get("video_grid_thw", []))):
         pieces = text.split(mark)
         assert len(pieces) == len(grids) + 1
-        counts = [int(t * h * w) // merge**2 for t, h, w in grids] + [0]
-        text = "".join(piece + mark * count for piece, count in zip(pieces, counts))
+        if mark == "<|video_pad|>" and metadata is not None:
+            longer = [stamped_frames(mark, grid, video, merge) for grid, video in zip(grids, metadata)]
+        else:
+            longer = [mark * (int(t * h * w) // merge**2) for t, h, w in grids]
+        text = "".join(piece + tokens for piece, tokens in zip(pieces, longer + [""]))
     return text
 
 
@@ -107,6 +128,36 @@ def patches_in_order(sample_text, inputs, shape):
     return torch.cat(patches).view(-1, 3, shape["temporal_patch_size"] * side, side) if patches else None, grids
 
 
+def as_released(rope_index):
+    """get_rope_index as before transformers 5.3: what follows an image or video goes on after the largest position on any axis.
+
+    Runs of one kind of token (text, image, video) are moved as a whole to where the one before them ends.
+    """
+
+    def find(self, input_ids, mm_token_type_ids, **grids):
+        positions, _ = rope_index(self, input_ids, mm_token_type_ids=mm_token_type_ids, **grids)
+        assert len(input_ids) == 1
+        lengths = torch.unique_consecutive(mm_token_type_ids[0], return_counts=True)[1].tolist()
+        moved, following = [], 0
+        for run in positions.split(lengths, dim=-1):
+            moved.append(run - run[..., :1] + following)
+            following = moved[-1].max() + 1
+        moved = torch.cat(moved, dim=-1)
+        return moved, (moved.max() + 1 - input_ids.shape[1]).view(1, 1)
+
+    return find
+
+
+@contextmanager
+def video_layout(name):
+    """`released` or `transformers5`: the value of data.video_layout that the models of this module then follow."""
+    with ExitStack() as patches:
+        if name == "released":
+            for model in (Qwen2VLModel, Qwen2_5_VLModel):
+                patches.enter_context(mock.patch.object(model, "get_rope_index", as_released(model.get_rope_index)))
+        yield
+
+
 def positions(model, ids, inputs):
     """get_rope_index, or one axis for all where there is nothing to see."""
     if "image_grid_thw" not in inputs and "video_grid_thw" not in inputs:
@@ -118,14 +169,23 @@ def positions(model, ids, inputs):
     return found[:, 0]
 
 
-def encode(processor, model, sample, root, vision, turns=None):
-    """With `turns`: only so many, and the generation prompt."""
-    text, spans = render([turn["value"] for turn in sample["conversations"]][:turns])
+def without_video_wrapper(text, spans):
+    """The same text with VIDEO's middle token alone, and where the answers, which hold none, are then."""
+    shorter = text.replace(VIDEO, "<|video_pad|>")
+    return shorter, moved(spans, text, shorter)
+
+
+def encode(processor, model, sample, root, vision, turns=None, layout="released"):
+    """With `turns`: only so many, and the generation prompt. layout: data.video_layout, as far as it is one of Qwen3-VL's texts."""
+    text, spans = render([turn["value"] for turn in sample["conversations"]][:turns], *([""] if is_qwen3(model) else []))
     images, videos = media(sample, text, root)
+    if is_qwen3(model) and layout == "released":  # the processor of then put the frames in place of all three tokens
+        text, spans = without_video_wrapper(text, spans)
     inputs = process(processor, text, images, videos)
+    metadata = inputs.pop("video_metadata", [])
     ids = inputs.pop("input_ids")[0]
     inputs.pop("attention_mask")
-    full = expanded(text, inputs, vision["spatial_merge_size"])
+    full = expanded(text, inputs, vision["spatial_merge_size"], metadata if is_qwen3(model) else None)
     own = processor.tokenizer(full, return_offsets_mapping=True)
     assert own["input_ids"] == ids.tolist(), "the processor differs from the format"
     pixels, grids = patches_in_order(text, inputs, vision)

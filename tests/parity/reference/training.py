@@ -17,15 +17,17 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRMSNorm
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm
 
+# Those that compute in float32 whatever the type of their input.
+NORMS = (
+    LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm, Qwen3RMSNorm, Qwen3VLTextRMSNorm,
+    InternVLVisionRMSNorm,
+)
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 MAX_GRAD_NORM = 1.0
 STEPS = 5
-# Those that compute in float32 whatever the type of their input.
-RMS_NORMS = (
-    LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm, Qwen3RMSNorm, InternVLVisionRMSNorm,
-)
 
 
 @dataclass
@@ -56,7 +58,7 @@ class WideRMSNorm(torch.nn.Module):
 def in_float64(model):
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if isinstance(child, RMS_NORMS):
+            if isinstance(child, NORMS):
                 setattr(module, name, WideRMSNorm(child))
     return model.double()
 

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/processing/conversation_processor.h"
+#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/image_processor.h"
+#include "models/qwen2_vl/positions.h"
+
+namespace vlmtrain::models::qwen2_vl {
+
+inline constexpr std::string_view kImagePad = "<|image_pad|>";
+inline constexpr std::string_view kVideoPad = "<|video_pad|>";
+inline constexpr std::string_view kVisionStart = "<|vision_start|>";
+inline constexpr std::string_view kVisionEnd = "<|vision_end|>";
+
+/// What the templates of these models write for a picture or a video.
+std::string vision_block(std::string_view pad);
+
+/// What the processors of Qwen2-VL and its successors do alike: an image becomes as many tokens as it has squares of
+/// merge_size² patches. A model says which frames of a video it looks at, how large, and what is written for them.
+class GridProcessor : public ConversationProcessor {
+ protected:
+  /// The ids of kImagePad and kVideoPad in config.json, and the rows of the embedding.
+  struct Tokens {
+    int64_t image, video, vocabulary;
+  };
+
+  GridProcessor(const VisionConfig& vision, const Tokens& tokens, PixelSettings images, text::Tokenizer tokenizer,
+                text::ChatTemplate chat_template, const ProcessorSettings& settings);
+
+  /// Those of a video that are looked at, at least one.
+  virtual std::vector<int64_t> frames_of(const image::VideoInfo& info) const = 0;
+  /// What frames of `size` are resized to where so many of them are looked at.
+  virtual image::ImageSize frame_size(int64_t frames, image::ImageSize size,
+                                      std::optional<int64_t> max_pixels) const = 0;
+
+  /// Of a picture or video, `pad` once a token.
+  ImagePlan plan_of(const data::PatchGrid& grid, std::string_view pad) const;
+  data::PatchGrid grid_of_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
+  /// Frames a second of the video; of one that does not say: as many as are wanted.
+  double fps_of(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : wanted_fps_; }
+  double wanted_fps() const { return wanted_fps_; }
+  const VisionConfig& vision() const { return vision_; }
+
+ private:
+  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
+  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const final;
+  std::vector<SeenPicture> pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
+                                       std::optional<int64_t> max_pixels) const final;
+  void check_size(image::ImageSize size) const final;
+  int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
+  std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const final;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const final;
+  bool takes_videos() const final { return true; }
+  at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const final;
+
+  image::ImageSize picture_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
+  /// The least pixels of a frame.
+  virtual int64_t least_frame_pixels() const = 0;
+  virtual image::Filter frame_filter() const = 0;
+
+  VisionConfig vision_;
+  Tokens tokens_;
+  PixelSettings images_;
+  double wanted_fps_;
+};
+
+}  // namespace vlmtrain::models::qwen2_vl

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/qwen2_vl/image_processor.h"
+#include "models/qwen2_vl/video_processor.h"
+#include "models/qwen3_vl/config.h"
+
+namespace vlmtrain::models::qwen3_vl {
+
+/// What a checkpoint says about videos (Qwen3VLVideoProcessor of transformers 5.23). Pixels are budgeted over all
+/// frames that are looked at.
+struct VideoSettings {
+  qwen2_vl::PixelSettings pixels;                         ///< `budget`: of all frames together
+  std::optional<int64_t> most_of_a_frame;                 ///< data.image_max_pixels
+  qwen2_vl::FrameLimits limits{.max_video_tokens = 768};  ///< of a frame, where it is capped
+
+  static VideoSettings read(const std::filesystem::path& folder, const VisionConfig& vision,
+                            std::optional<int64_t> max_pixels);
+
+  /// Which of a video's `frames` are taken, with `video_fps` of them a second and `wanted_fps` wanted: evenly from the
+  /// first to the last.
+  std::vector<int64_t> sample(int64_t frames, double video_fps, double wanted_fps) const;
+
+  /// What so many frames of `size` are resized to. `max_pixels` limits each, beside what the settings say.
+  image::ImageSize frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels,
+                              const VisionConfig& vision) const;
+};
+
+/// What is written before the patches of each pair of frames: `<1.5 seconds>`, the mean of its first and last frame's
+/// time. `taken` as VideoSettings::sample, the last one repeated until all pairs are full.
+std::vector<std::string> time_stamps(const std::vector<int64_t>& taken, double video_fps, int64_t frames_per_patch);
+
+}  // namespace vlmtrain::models::qwen3_vl

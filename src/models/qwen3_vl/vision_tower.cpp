@@ -1,0 +1,50 @@
+#include "models/qwen3_vl/vision_tower.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+
+#include "vlmtrain/memory/copy.h"
+#include "vlmtrain/nn/activation.h"
+#include "vlmtrain/nn/weighted_rows.h"
+
+namespace vlmtrain::models::qwen3_vl {
+
+namespace {
+
+constexpr double kNormEpsilon = 1e-6;  // transformers has it in the code, not in the config
+
+/// Random positions have to stand out from patches, as in VisionTransformer.
+constexpr double kPositionDeviation = 0.5;
+
+}  // namespace
+
+VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)
+    : transformer_(scope, config),
+      positions_((scope / "pos_embed")
+                     .embedding("weight", {config.position_side * config.position_side, config.hidden_size},
+                                {.mean = 0, .deviation = kPositionDeviation})),
+      deepstack_blocks_(config.deepstack_blocks) {}
+
+BlockOutputs VisionTower::operator()(const at::Tensor& pixels, const qwen2_vl::PatchLayout& layout,
+                                     const PositionTaps& taps, int64_t recomputed_blocks) const {
+  const auto device = pixels.device();
+  const at::Tensor entries = memory::copy_to_device(taps.entries, device).view({kTaps, -1});
+  const at::Tensor weights = memory::copy_to_device(at::tensor(taps.weights), device).view({kTaps, -1});
+  const at::Tensor embedded = transformer_.embed(pixels) + nn::weighted_rows(positions_, entries, weights);
+  return transformer_(embedded, layout, recomputed_blocks, {.wanted = deepstack_blocks_});
+}
+
+PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool norms_tokens)
+    : merged_size_(config.hidden_size * config.patches_per_token()),
+      norms_tokens_(norms_tokens),
+      norm_(scope / "norm", norms_tokens ? merged_size_ : config.hidden_size, kNormEpsilon),
+      first_(scope / "linear_fc1", merged_size_, merged_size_, true),
+      second_(scope / "linear_fc2", merged_size_, config.output_size, true) {}
+
+at::Tensor PatchMerger::operator()(const at::Tensor& patches) const {
+  const auto by_token = [this](const at::Tensor& x) { return x.view({-1, merged_size_}); };
+  const nn::Operand normed = norms_tokens_ ? norm_.before_linears(by_token(patches)) : by_token(norm_(patches));
+  return second_(nn::activated(Activation::kGelu, first_(normed)));
+}
+
+}  // namespace vlmtrain::models::qwen3_vl
