@@ -70,6 +70,11 @@ CHAT_TEMPLATES = {
     "chatml": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' }}{% for block in message['content'] %}"
               "{% if block['type'] == 'image' %}{{ '<image>' }}{% else %}{{ block['text'] }}{% endif %}{% endfor %}"
               "{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    # transformers, convert_internvl_weights_to_hf.py, with a mark that stands for its own
+    "internvl": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n'}}{% for content in message['content'] %}"
+                "{% if content['type'] == 'image' %}{{ '<image>\\n' }}{% elif content['type'] == 'text' %}{{ content['text'] }}"
+                "{% endif %}{% endfor %}{{'<|im_end|>\\n'}}{% endfor %}{% if add_generation_prompt %}"
+                "{{'<|im_start|>assistant\\n' }}{% endif %}",
     # llava-hf/llava-1.5-7b-hf, chat_template.json
     "llava_1_5": "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': ' }}{% endif %}"
                  "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\\n' }}{% endfor %}"

@@ -52,7 +52,8 @@ TEST_P(GpuGeneration, Bf16AnswersBeginAsWithoutTheCache) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GpuGeneration,
-                         testing::Values("mixed_batch", "llava_clip_mistral", "nanovlm_tiles", "qwen2_5_vl_mixed"),
+                         testing::Values("mixed_batch", "llava_clip_mistral", "nanovlm_tiles", "qwen2_5_vl_mixed",
+                                         "internvl3_5_mixed"),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

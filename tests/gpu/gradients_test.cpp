@@ -109,7 +109,8 @@ TEST_P(GpuGradients, AreTheCpus) {
 
 const auto kCases =
     testing::Values("mixed_batch", "full_heads_untied_tiles", "llava_clip_mistral", "llava_siglip_qwen2",
-                    "nanovlm_tiles", "qwen2_5_vl_windows", "qwen2_5_vl_mixed", "qwen2_vl_images");
+                    "nanovlm_tiles", "qwen2_5_vl_windows", "qwen2_5_vl_mixed", "qwen2_vl_images", "internvl3_tiles",
+                    "internvl3_5_mixed", "internvl_rms_norm_video");
 
 std::string name_of(const testing::TestParamInfo<std::tuple<std::string, Way>>& instance) {
   return std::get<0>(instance.param) + "_" + std::get<1>(instance.param).name;

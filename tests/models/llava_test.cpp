@@ -271,7 +271,7 @@ TEST(LlavaWeightNames, AreSpelledAsTheCheckpointDoes) {
       {"model.vision_tower.pre_layrnorm.weight", "model.multi_modal_projector.linear_1.bias",
        "model.language_model.norm.weight", "lm_head.weight"}};
   const auto spelled = [&](const std::vector<std::string>& tensors) {
-    const auto names = llava::WeightNames::of(llava::Layout::kHuggingFace, tensors);
+    const auto names = llava::weight_names(llava::Layout::kHuggingFace, tensors);
     std::vector<std::string> all;
     for (const auto& parameter : parameters) all.push_back(names.spelled(parameter));
     return all;

@@ -120,7 +120,8 @@ std::string test_name(std::string preset) {
 
 INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset,
                          testing::Values("smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny",
-                                         "qwen3-vl-tiny", "prs-med-tiny", "brain-llava-tiny"),
+                                         "qwen3-vl-tiny", "internvl3-tiny", "internvl3.5-tiny", "prs-med-tiny",
+                                         "brain-llava-tiny"),
                          [](const auto& instance) { return test_name(instance.param); });
 
 struct Published {
@@ -188,7 +189,10 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedPreset,
                          testing::Values(Published{"smolvlm-256m", 256'484'928, 64, 13 * (64 + 2) + 1 + 3},
                                          Published{"smolvlm-500m", 507'482'304, 64, 13 * (64 + 2) + 1 + 3},
                                          Published{"smolvlm-2.2b", 2'246'272'880, 81,
-                                                   13 * (81 + 1) + 12 * 9 + 5 + 1 + 3}),
+                                                   13 * (81 + 1) + 12 * 9 + 5 + 1 + 3},
+                                         Published{"smolvlm2-256m-video", 256'484'928, 64, 13 * (64 + 2) + 1 + 3},
+                                         Published{"smolvlm2-500m-video", 507'482'304, 64, 13 * (64 + 2) + 1 + 3},
+                                         Published{"smolvlm2-2.2b", 2'246'784'880, 81, 13 * (81 + 2) + 1 + 3}),
                          [](const auto& instance) { return test_name(instance.param.name); });
 
 struct SizedPreset {
@@ -298,6 +302,64 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen,
                                          SizedPreset{"qwen2-vl-2b", 2'208'985'600}),
                          [](const auto& instance) { return test_name(instance.param.name); });
 
+class PublishedInternVl : public testing::TestWithParam<SizedPreset> {
+ protected:
+  PublishedInternVl() { write_preset_config(GetParam().name, folder_.path()); }
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_P(PublishedInternVl, HasTheParametersOfItsParts) {
+  const auto model = build_model(folder_.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+}
+
+TEST_P(PublishedInternVl, CutsAnImageIntoTiles) {
+  // 4 x 3 cells and the whole picture, between <img> and </img>.
+  const auto shape = shape_of(folder_.path(), {.images = 1, .image_width = 1024, .image_height = 768});
+  EXPECT_EQ(shape.pixel_rows, 13);
+  EXPECT_EQ(shape.image_tokens, 13 * 256);
+  EXPECT_EQ(shape.tokens, 13 * 256 + 2 + 256);
+}
+
+TEST_P(PublishedInternVl, TakesVideosFrameByFrame) {
+  const HypotheticalSample sample{.images = 0, .video_frames = 12, .text_tokens = 100};
+  const auto shape = shape_of(folder_.path(), sample);
+  EXPECT_EQ(shape.pixel_rows, 12);
+  EXPECT_EQ(shape.video_frames, 12);
+  // "Frame", one or two digits, ":", " ", "<img>", "</img>"; eleven line breaks.
+  EXPECT_EQ(shape.tokens, 12 * (256 + 5) + 9 + 3 * 2 + 11 + 100);
+}
+
+/// InternViT-300M-448px or -6B, and a projector to a text model of this width.
+constexpr int64_t with_300m(int64_t width) {
+  return 304'012'288 + 2 * 4096 + (4096 + 1) * width + (width + 1) * width;
+}
+constexpr int64_t with_6b(int64_t width) {
+  return 5'536'496'000 + 2 * 12800 + (12800 + 1) * width + (width + 1) * width;
+}
+/// Qwen2.5's or Qwen3's text model, of which `parameters` are those without embeddings, with 151,674 or 151,936 of them
+/// and as many rows of an output of its own.
+constexpr int64_t qwen2_5(int64_t parameters, int64_t width) {
+  return parameters + 2 * 151'674 * width;
+}
+constexpr int64_t qwen3(int64_t parameters, int64_t width) {
+  return parameters + 2 * 151'936 * width;
+}
+
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedInternVl,
+                         testing::Values(SizedPreset{"internvl3-1b", with_300m(896) + qwen2_5(357'898'112, 896)},
+                                         SizedPreset{"internvl3-2b", with_300m(1536) + qwen2_5(1'310'340'608, 1536)},
+                                         SizedPreset{"internvl3-8b", with_300m(3584) + qwen2_5(6'525'621'760, 3584)},
+                                         SizedPreset{"internvl3-14b", with_300m(5120) + qwen2_5(13'212'898'304, 5120)},
+                                         SizedPreset{"internvl3-38b", with_6b(5120) + qwen2_5(31'206'740'992, 5120)},
+                                         SizedPreset{"internvl3.5-1b", with_300m(1024) + qwen3(440'467'456, 1024)},
+                                         SizedPreset{"internvl3.5-2b", with_300m(2048) + qwen3(1'409'410'048, 2048)},
+                                         SizedPreset{"internvl3.5-4b", with_300m(2560) + qwen3(3'633'511'936, 2560)},
+                                         SizedPreset{"internvl3.5-8b", with_300m(4096) + qwen3(6'946'075'648, 4096)},
+                                         SizedPreset{"internvl3.5-14b", with_300m(5120) + qwen3(13'212'482'560, 5120)},
+                                         SizedPreset{"internvl3.5-38b", with_6b(5120) + qwen3(31'206'298'624, 5120)}),
+                         [](const auto& instance) { return test_name(instance.param.name); });
+
 class PublishedQwen3 : public testing::TestWithParam<SizedPreset> {};
 
 TEST_P(PublishedQwen3, HasThePublishedNumberOfParametersAndTakesImagesInTheirResolution) {
@@ -319,12 +381,16 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen3,
                          [](const auto& instance) { return test_name(instance.param.name); });
 
 TEST(PresetNames, AreTestedAbove) {
-  EXPECT_THAT(preset_names(),
-              UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-tiny",
-                                   "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b", "nanovlm-tiny", "nanovlm-222m",
-                                   "nanovlm-460m", "qwen2.5-vl-tiny", "qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2-vl-2b",
-                                   "qwen3-vl-tiny", "qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-32b",
-                                   "prs-med-tiny", "prs-med-7b", "brain-llava-tiny", "brain-llava-7b"));
+  EXPECT_THAT(
+      preset_names(),
+      UnorderedElementsAre("brain-llava-7b", "brain-llava-tiny", "internvl3-14b", "internvl3-1b", "internvl3-2b",
+                           "internvl3-38b", "internvl3-8b", "internvl3-tiny", "internvl3.5-14b", "internvl3.5-1b",
+                           "internvl3.5-2b", "internvl3.5-38b", "internvl3.5-4b", "internvl3.5-8b", "internvl3.5-tiny",
+                           "llava-1.5-13b", "llava-1.5-7b", "llava-med-7b", "llava-tiny", "nanovlm-222m",
+                           "nanovlm-460m", "nanovlm-tiny", "prs-med-7b", "prs-med-tiny", "qwen2-vl-2b", "qwen2.5-vl-3b",
+                           "qwen2.5-vl-7b", "qwen2.5-vl-tiny", "qwen3-vl-2b", "qwen3-vl-32b", "qwen3-vl-4b",
+                           "qwen3-vl-8b", "qwen3-vl-tiny", "smolvlm-2.2b", "smolvlm-256m", "smolvlm-500m",
+                           "smolvlm-tiny", "smolvlm2-2.2b", "smolvlm2-256m-video", "smolvlm2-500m-video"));
 }
 
 TEST(PresetNames, SayWhoseTokenizerTheyNeed) {

@@ -82,6 +82,11 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdSizes,
                              {"qwen2.5-vl-tiny", "/vision_config/patch_size"},
                              {"qwen2.5-vl-tiny", "/vision_config/spatial_merge_size"},
                              {"qwen2-vl-2b", "/vision_config/embed_dim"},
+                             {"internvl3-tiny", "/text_config/num_hidden_layers"},
+                             {"internvl3-tiny", "/vision_config/num_hidden_layers"},
+                             {"internvl3-tiny", "/vision_config/num_attention_heads"},
+                             {"internvl3-tiny", "/vision_config/image_size"},
+                             {"internvl3-tiny", "/vision_config/intermediate_size"},
                              {"qwen3-vl-tiny", "/text_config/num_hidden_layers"},
                              {"qwen3-vl-tiny", "/text_config/head_dim"},
                              {"qwen3-vl-tiny", "/vision_config/depth"},
@@ -138,6 +143,10 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdNumbers,
                                          Nonsense{"qwen2.5-vl-tiny", "/text_config/sliding_window", kNoTokens},
                                          Nonsense{"qwen2.5-vl-tiny", "/vision_config/rope_parameters", kNoSections},
                                          Nonsense{"qwen2.5-vl-tiny", "/vision_config/tokens_per_second", kNoTokens},
+                                         Nonsense{"internvl3.5-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
+                                         Nonsense{"internvl3.5-tiny", "/vision_config/layer_norm_eps", kNoEpsilons},
+                                         Nonsense{"internvl3.5-tiny", "/vision_config", kNoSections},
+                                         Nonsense{"internvl3.5-tiny", "/downsample_ratio", {0, -0.5, 0.3, 2, "half"}},
                                          Nonsense{"qwen3-vl-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
                                          Nonsense{"qwen3-vl-tiny", "/text_config/rope_theta", kNoThetas},
                                          Nonsense{"qwen3-vl-tiny", "/text_config/rope_scaling", kNoSections},
@@ -163,7 +172,7 @@ TEST(SizeLimits, AModelOfTrillionsIsRefused) {
 
 TEST(SizeLimits, WhatIsNoCheckpointsJsonIsADataError) {
   for (const char* place : {"/text_config", "/vision_config", "/text_config/rope_scaling", "/layer_types"}) {
-    for (const char* preset : {"smolvlm-tiny", "llava-tiny", "qwen2.5-vl-tiny"}) {
+    for (const char* preset : {"smolvlm-tiny", "llava-tiny", "qwen2.5-vl-tiny", "internvl3-tiny"}) {
       for (const json& value : {json(5), json("x"), json::array({1, 2})}) {
         SCOPED_TRACE(fmt::format("{} {} = {}", preset, place, value.dump()));
         const parity::TemporaryFolder folder;

@@ -22,6 +22,7 @@ inline std::vector<std::string> case_names() {
   return {"grouped_tied_one_image",
           "full_heads_untied_tiles",
           "smolvlm_type_sharded",
+          "smolvlm_video",
           "text_only",
           "mixed_batch",
           "llava_clip_llama",
@@ -35,6 +36,9 @@ inline std::vector<std::string> case_names() {
           "qwen2_vl_images",
           "qwen2_5_vl_video",
           "qwen2_5_vl_mixed",
+          "internvl3_tiles",
+          "internvl3_5_mixed",
+          "internvl_rms_norm_video",
           "qwen3_vl_images",
           "qwen3_vl_video",
           "qwen3_vl_mixed"};

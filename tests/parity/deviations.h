@@ -29,7 +29,9 @@ inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
 /// A key's bias in the vision tower, whose attention knows no positions. It adds the same number to all scores of a
 /// query, which softmax does not see: its true gradient is zero, and what float32 computes for it is rounding noise.
 inline bool has_zero_true_gradient(std::string_view parameter) {
-  return parameter.find("vision") != std::string_view::npos && parameter.ends_with("self_attn.k_proj.bias");
+  const bool is_key_bias =
+      parameter.ends_with("self_attn.k_proj.bias") || parameter.ends_with(".attention.k_proj.bias");
+  return parameter.find("vision") != std::string_view::npos && is_key_bias;
 }
 
 /// Of the bias of a vision tower's fused query, key and value (nanoVLM) the two parts that the above does not hold for;

@@ -36,8 +36,9 @@ const Tokenizer& tokenizer_of(const std::string& kind) {
 /// A tokenizer that has the tokens of a template of the table.
 const Tokenizer& tokenizer_for(std::string_view name) {
   static const std::map<std::string_view, std::string> kinds{
-      {"smolvlm", "smollm2"}, {"qwen2_vl", "qwen2"},          {"llava_qwen", "qwen2"},      {"chatml", "qwen2"},
-      {"llava_v1", "llama2"}, {"mistral_instruct", "llama2"}, {"question_answer", "qwen2"}, {"llava_1_5", "llama2"}};
+      {"smolvlm", "smollm2"},       {"qwen2_vl", "qwen2"},   {"llava_qwen", "qwen2"},
+      {"chatml", "qwen2"},          {"llava_v1", "llama2"},  {"mistral_instruct", "llama2"},
+      {"question_answer", "qwen2"}, {"llava_1_5", "llama2"}, {"internvl", "qwen2"}};
   return tokenizer_of(kinds.at(name));
 }
 
@@ -156,11 +157,9 @@ TEST(TemplateTable, NamesTheKnownTemplates) {
     FAIL() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_THAT(
-        error.what(),
-        AllOf(HasSubstr("\"smolvml\""),
-              HasSubstr(
-                  "chatml, llava_1_5, llava_qwen, llava_v1, mistral_instruct, question_answer, qwen2_vl, smolvlm")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("\"smolvml\""), HasSubstr("chatml, internvl, llava_1_5, llava_qwen, llava_v1, "
+                                                          "mistral_instruct, question_answer, qwen2_vl, smolvlm")));
   }
 }
 

@@ -87,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(, GenerationTest,
                                          GenerationCase{"mixed_batch", at::kFloat, {}},
                                          GenerationCase{"llava_clip_mistral", at::kBFloat16, {}},
                                          GenerationCase{"llava_clip_mistral", at::kFloat, {}},
-                                         GenerationCase{"llava_siglip_qwen2", at::kBFloat16, kSampled}),
+                                         GenerationCase{"llava_siglip_qwen2", at::kBFloat16, kSampled},
+                                         GenerationCase{"internvl3_5_mixed", at::kBFloat16, {}}),
                          name_of);
 
 }  // namespace

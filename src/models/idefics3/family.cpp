@@ -5,6 +5,8 @@
 #include "models/idefics3/image_tokens.h"
 #include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
+#include "models/idefics3/video_processor.h"
+#include "models/idefics3/video_text.h"
 #include "models/processing/load_chat_template.h"
 #include "vlmtrain/base/error.h"
 
@@ -44,9 +46,39 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
                                                   const ProcessorSettings& settings) {
   const Config read = read_config(config, folder);
   text::Tokenizer tokenizer = load_tokenizer(folder);
-  text::ChatTemplate chat_template = load_chat_template(folder, tokenizer, settings, {.fallback = "smolvlm"});
-  return std::make_unique<Processor>(read, image_processor(read, folder, settings.image_max_pixels),
-                                     std::move(tokenizer), std::move(chat_template), settings);
+  const ImageProcessor images = image_processor(read, folder, settings.image_max_pixels);
+  const auto videos = VideoSettings::find(folder, read.vision.image_size, settings);
+  FamilyTemplate family{.fallback = "smolvlm"};
+  if (videos) {
+    if (videos->frame.normalization != images.settings().normalization) {
+      throw data_error("{}: image_mean, image_std and rescale_factor of videos differ from those of images",
+                       folder.string());
+    }
+    family.video = {std::string(text::kVideoMark), std::string(text::kVideoMark)};
+  }
+  text::ChatTemplate chat_template = load_chat_template(folder, tokenizer, settings, family);
+  return std::make_unique<Processor>(read, images, videos, std::move(tokenizer), std::move(chat_template), settings);
+}
+
+data::SampleShape video_shape(const nlohmann::json& config, const std::filesystem::path& folder,
+                              const image::VideoInfo& video, const ProcessorSettings& settings) {
+  const Config read = read_config(config, folder);
+  const auto videos = VideoSettings::find(folder, read.vision.image_size, settings);
+  if (!videos) {
+    throw usage_error(
+        "a video of {} frames: this checkpoint takes no videos, since the file of its processor has no video_sampling; "
+        "take one of SmolVLM2, or of another family that does ({}), or images instead",
+        video.frames, families_with_videos());
+  }
+  const VideoText text = text_of_video(*videos, video, read.image_tokens_per_tile());
+  const int64_t side = read.vision.image_size;
+  return {.tokens = count_tokens(text.text, folder),
+          .image_tokens = text.frames * read.image_tokens_per_tile(),
+          .images = 1,
+          .pixel_rows = text.frames,
+          .row = {.height = side, .width = side},
+          .videos = 1,
+          .video_frames = text.frames};
 }
 
 data::SampleShape image_shape(const nlohmann::json& config, const std::filesystem::path& folder, image::ImageSize size,
@@ -73,7 +105,13 @@ double elements(const nlohmann::json& config_json, const std::filesystem::path& 
 }  // namespace
 
 Family family() {
-  return {{"idefics3", "smolvlm"}, build, load_processor, image_shape, context_length, elements};
+  return {.model_types = {"idefics3", "smolvlm"},
+          .build = build,
+          .load_processor = load_processor,
+          .image_shape = image_shape,
+          .context_length = context_length,
+          .elements = elements,
+          .video_shape = video_shape};
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <string_view>
 
 #include "models/checkpoints/size_limits.h"
@@ -63,9 +64,8 @@ ImageSize in_whole_tiles(ImageSize size, int64_t tile) {
   return {height, up_to_multiple(truncate(static_cast<double>(height) * ratio), tile)};
 }
 
-/// The number under `key`.longest_edge, which must be all that `key` says.
-int64_t longest_edge(const PreprocessorConfig& config, std::string_view key, int64_t fallback) {
-  const json* found = config.find(key);
+/// The number under longest_edge of `found`, which is what `key` says, and all of that.
+int64_t longest_edge(const PreprocessorConfig& config, const json* found, std::string_view key, int64_t fallback) {
   if (found == nullptr) return fallback;
   const bool understood = found->is_object() && found->size() == 1 && found->contains("longest_edge") &&
                           found->at("longest_edge").is_number_integer() && found->at("longest_edge") > 0 &&
@@ -77,28 +77,58 @@ int64_t longest_edge(const PreprocessorConfig& config, std::string_view key, int
   return found->at("longest_edge").get<int64_t>();
 }
 
+// The defaults are those of transformers' classes.
+constexpr int64_t kUsualTile = 364;
+constexpr int64_t kUsualLongestEdge = 4 * kUsualTile;
+
+int64_t tile_size(const PreprocessorConfig& config) {
+  return longest_edge(config, config.find("max_image_size"), "max_image_size", kUsualTile);
+}
+
+image::Normalization normalization(const PreprocessorConfig& config) {
+  constexpr double kHalf = 0.5;
+  return config.normalization({kHalf, kHalf, kHalf}, {kHalf, kHalf, kHalf});
+}
+
+/// Refuses what is followed neither for pictures nor, with `more`, for videos.
+void check_keys(const PreprocessorConfig& config, const std::set<std::string_view>& more = {}) {
+  std::set<std::string_view> known{
+      // read here
+      "do_image_splitting", "size", "max_image_size", "resample", "image_mean", "image_std", "rescale_factor",
+      "image_processor_type", "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
+      // of no effect on a still picture's pixels: tiles are of one size, so there is nothing to pad
+      "do_pad", "processor_class", "video_sampling", "return_tensors", "data_format", "input_data_format", "device",
+      "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class", "image_seq_len",
+      "image_seq_length", "pad_size", "crop_size", "return_row_col_info", "model_input_names"};
+  known.insert(more.begin(), more.end());
+  config.require_no_others(known);
+  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"})
+    config.require_true(key);
+}
+
 }  // namespace
 
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config) {
   config.type("Idefics3ImageProcessor", {"Idefics3ImageProcessor", "SmolVLMImageProcessor"});
-  config.require_no_others(
-      {// read here
-       "do_image_splitting", "size", "max_image_size", "resample", "image_mean", "image_std", "rescale_factor",
-       "image_processor_type", "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
-       // of no effect on a still picture's pixels: tiles are of one size, so there is nothing to pad
-       "do_pad", "processor_class", "video_sampling", "return_row_col_info", "return_tensors", "data_format",
-       "input_data_format", "device", "disable_grouping", "default_to_square", "_valid_processor_keys",
-       "_processor_class", "image_seq_len", "image_seq_length", "pad_size", "crop_size", "model_input_names"});
-  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize", "do_convert_rgb"})
-    config.require_true(key);
-
-  // The defaults are those of transformers' class.
-  constexpr double kHalf = 0.5;
+  check_keys(config);
   return {.do_image_splitting = config.value("do_image_splitting", true),
-          .longest_edge = longest_edge(config, "size", 1456),
-          .tile_size = longest_edge(config, "max_image_size", 364),
+          .longest_edge = longest_edge(config, config.find("size"), "size", kUsualLongestEdge),
+          .tile_size = tile_size(config),
           .filter = config.filter(1),
-          .normalization = config.normalization({kHalf, kHalf, kHalf}, {kHalf, kHalf, kHalf})};
+          .normalization = normalization(config)};
+}
+
+ImageProcessorSettings read_frame_settings(const PreprocessorConfig& config) {
+  check_keys(config,
+             {"video_processor_type", "num_frames", "fps", "do_sample_frames", "return_metadata", "video_metadata"});
+  const json* edge = config.find("size");
+  const json* const sampling = config.find("video_sampling");
+  if (edge == nullptr && sampling != nullptr && sampling->contains("video_size")) edge = &sampling->at("video_size");
+  return {.do_image_splitting = false,
+          .longest_edge = longest_edge(config, edge, "size", kUsualLongestEdge),
+          .tile_size = tile_size(config),
+          .filter = config.filter(1),
+          .normalization = normalization(config)};
 }
 
 ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels)

@@ -28,6 +28,10 @@ struct ImageProcessorSettings {
 /// and for settings that this one does not follow.
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config);
 
+/// The same of a video's frames, which are pictures that are not split, of a "SmolVLMVideoProcessor" or of the images'
+/// file where that says of videos, too. `size` counts before video_sampling.video_size, as in transformers.
+ImageProcessorSettings read_frame_settings(const PreprocessorConfig& config);
+
 /// The cells into which a picture is cut; 0 x 0 where it is one tile, not cut.
 struct TileGrid {
   int64_t rows = 0;

@@ -17,13 +17,15 @@ namespace vlmtrain::models::idefics3 {
 namespace {
 
 bool is_letter(char c) {
-  return c >= 'a' && c <= 'z';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// Words, digits and punctuation marks.
-int64_t count_pieces(std::string_view marker) {
+/// Words, digits and punctuation marks; a space belongs to what follows.
+int64_t count_pieces(std::string_view text) {
   int64_t pieces = 0;
-  for (size_t i = 0; i < marker.size(); ++i) pieces += i == 0 || !is_letter(marker[i]) || !is_letter(marker[i - 1]);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ' ') pieces += i == 0 || !is_letter(text[i]) || !is_letter(text[i - 1]);
+  }
   return pieces;
 }
 
@@ -36,6 +38,12 @@ int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohm
       ++tokens;
       continue;
     }
+    if (text.front() != '<') {
+      const std::string_view words = text.substr(0, text.find_first_of("<\n"));
+      tokens += count_pieces(words);
+      text.remove_prefix(words.size());
+      continue;
+    }
     const std::string_view marker = text.substr(0, text.find('>') + 1);
     const bool is_token = !added || marker == text::kImageMark || added->contains(marker);
     tokens += is_token ? 1 : count_pieces(marker);
@@ -46,8 +54,7 @@ int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohm
 
 }  // namespace
 
-int64_t count_image_text(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder) {
-  const std::string text = image_text(grid, image_tokens_per_tile);
+int64_t count_tokens(std::string_view text, const std::filesystem::path& folder) {
   const auto tokenizer = folder / "tokenizer.json";
   if (std::filesystem::exists(tokenizer)) return std::ssize(text::Tokenizer::from_file(tokenizer).encode(text).ids);
   const auto path = folder / "added_tokens.json";
@@ -57,6 +64,10 @@ int64_t count_image_text(TileGrid grid, int64_t image_tokens_per_tile, const std
     if (!added->is_object()) throw data_error("{}: not a JSON object of tokens and ids", path.string());
   }
   return count_without_tokenizer(text, added);
+}
+
+int64_t count_image_text(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder) {
+  return count_tokens(image_text(grid, image_tokens_per_tile), folder);
 }
 
 }  // namespace vlmtrain::models::idefics3

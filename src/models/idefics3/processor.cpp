@@ -1,18 +1,22 @@
 #include "models/idefics3/processor.h"
 
+#include <ATen/ops/cat.h>
+
 #include "models/idefics3/image_text.h"
+#include "models/idefics3/video_text.h"
 #include "models/processing/cut_tiles.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
 
-Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-                     ProcessorSettings settings)
+Processor::Processor(Config config, ImageProcessor images, std::optional<VideoSettings> videos,
+                     text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings)
     : ConversationProcessor(std::move(tokenizer), std::move(chat_template), std::move(settings),
                             {{.height = images.settings().tile_size, .width = images.settings().tile_size},
                              config.image_tokens_per_tile()}),
       config_(std::move(config)),
-      images_(std::move(images)) {
+      images_(std::move(images)),
+      videos_(std::move(videos)) {
   const int64_t image_token = id_of(this->tokenizer(), text::kImageMark);
   if (image_token != config_.image_token_id) {
     throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",
@@ -32,6 +36,11 @@ at::Tensor Processor::pixels_of(const at::Tensor& image, std::optional<int64_t> 
 
 std::vector<SeenPicture> Processor::pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
                                                 std::optional<int64_t> max_pixels) const {
+  if (medium.kind == data::MediumKind::kVideo) {
+    auto frames = ConversationProcessor::pictures_in(rows, medium, size, max_pixels);
+    for (size_t i = 0; i < frames.size(); ++i) frames[i].frame = static_cast<int64_t>(i);
+    return frames;
+  }
   const TileGrid grid = images_.grid_for(size, max_pixels);
   if (!grid.is_split()) return ConversationProcessor::pictures_in(rows, medium, size, max_pixels);
   const int64_t cells = grid.tiles() - 1;
@@ -46,6 +55,23 @@ std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) co
   if (!images_.settings().do_image_splitting) return std::nullopt;
   const int64_t tile = images_.settings().tile_size * images_.settings().tile_size;
   return ShrinkRange{.least = tile, .step = tile};
+}
+
+ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
+  const VideoText video = text_of_video(*videos_, info, config_.image_tokens_per_tile());
+  return {.text = video.text, .pixel_rows = video.frames, .frames = video.frames};
+}
+
+at::Tensor Processor::pixels_of_video(image::VideoFile& video, std::optional<int64_t> /*max_pixels*/) const {
+  const ImageProcessor frames(videos_->frame);
+  std::vector<at::Tensor> tiles;
+  video.read(videos_->sample(video.info()),
+             [&](const at::Tensor& frame) { tiles.push_back(frames.process(frame).tiles); });
+  return at::cat(tiles);
+}
+
+int64_t Processor::count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
+  return std::ssize(tokenizer().encode(plan_video(info, max_pixels).text).ids);
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {

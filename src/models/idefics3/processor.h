@@ -2,15 +2,17 @@
 
 #include "models/idefics3/config.h"
 #include "models/idefics3/image_processor.h"
+#include "models/idefics3/video_processor.h"
 #include "models/processing/conversation_processor.h"
 
 namespace vlmtrain::models::idefics3 {
 
-/// Idefics3Processor of transformers: each image becomes its tiles in the text (models/idefics3/image_text.h).
+/// Idefics3Processor and SmolVLMProcessor of transformers: each image becomes its tiles in the text
+/// (models/idefics3/image_text.h), and with `videos` each frame of a video a tile (models/idefics3/video_text.h).
 class Processor final : public ConversationProcessor {
  public:
-  Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
-            ProcessorSettings settings);
+  Processor(Config config, ImageProcessor images, std::optional<VideoSettings> videos, text::Tokenizer tokenizer,
+            text::ChatTemplate chat_template, ProcessorSettings settings);
 
  private:
   ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
@@ -21,8 +23,14 @@ class Processor final : public ConversationProcessor {
   std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
 
+  bool takes_videos() const override { return videos_.has_value(); }
+  ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+  at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const override;
+  int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+
   Config config_;
   ImageProcessor images_;
+  std::optional<VideoSettings> videos_;
 };
 
 }  // namespace vlmtrain::models::idefics3

@@ -36,7 +36,7 @@ ModelSource ModelSource::read(const nlohmann::json& config_json, const std::file
       config.layout == Layout::kOriginal && !tensors.empty() &&
       std::ranges::none_of(tensors, [&](const std::string& name) { return name.starts_with(tower); });
   return {.config = config,
-          .names = WeightNames::of(config.layout, tensors),
+          .names = weight_names(config.layout, tensors),
           .tower_is_apart = tower_is_apart,
           .normalization = image_processor_settings(config, folder).normalization};
 }

@@ -31,8 +31,8 @@ class Projector {
 /// What a checkpoint's folder says of its model.
 struct ModelSource {
   Config config;
-  WeightNames names;    ///< how the checkpoint spells the parameters
-  bool tower_is_apart;  ///< its vision tower lies in config.tower_folder
+  WeightSpellings names;  ///< how the checkpoint spells the parameters
+  bool tower_is_apart;    ///< its vision tower lies in config.tower_folder
   image::Normalization normalization;
 
   /// `config_json` is the content of `folder`/config.json.

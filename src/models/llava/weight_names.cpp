@@ -1,15 +1,10 @@
 #include "models/llava/weight_names.h"
 
-#include <algorithm>
+#include <vector>
 
 namespace vlmtrain::models::llava {
 
 namespace {
-
-struct Spellings {
-  std::string_view parameter;
-  std::vector<std::string_view> known;  // the published one first; before any other that is its beginning
-};
 
 const std::vector<Spellings>& hugging_face_spellings() {
   static const std::vector<Spellings> table{
@@ -22,10 +17,6 @@ const std::vector<Spellings>& hugging_face_spellings() {
   return table;
 }
 
-bool any_starts_with(std::span<const std::string> names, std::string_view prefix) {
-  return std::ranges::any_of(names, [&](const std::string& name) { return name.starts_with(prefix); });
-}
-
 }  // namespace
 
 const ModuleNames& module_names(Layout layout) {
@@ -36,21 +27,8 @@ const ModuleNames& module_names(Layout layout) {
   return layout == Layout::kHuggingFace ? kHuggingFace : kOriginal;
 }
 
-WeightNames WeightNames::of(Layout layout, std::span<const std::string> tensors) {
-  WeightNames names;
-  if (layout == Layout::kOriginal) return names;
-  for (const auto& [parameter, known] : hugging_face_spellings()) {
-    const auto found = std::ranges::find_if(known, [&](auto prefix) { return any_starts_with(tensors, prefix); });
-    names.prefixes_.emplace_back(parameter, found == known.end() ? known.front() : *found);
-  }
-  return names;
-}
-
-std::string WeightNames::spelled(const std::string& parameter) const {
-  for (const auto& [own, checkpoints] : prefixes_) {
-    if (parameter.starts_with(own)) return std::string(checkpoints) + parameter.substr(own.size());
-  }
-  return parameter;
+WeightSpellings weight_names(Layout layout, std::span<const std::string> tensors) {
+  return layout == Layout::kOriginal ? WeightSpellings() : WeightSpellings::of(hugging_face_spellings(), tensors);
 }
 
 }  // namespace vlmtrain::models::llava

@@ -25,6 +25,19 @@ std::optional<PreprocessorConfig> PreprocessorConfig::find_in(const std::filesys
   return PreprocessorConfig(config["image_processor"], shared_file.string());
 }
 
+std::optional<PreprocessorConfig> PreprocessorConfig::find_for_videos(const std::filesystem::path& folder) {
+  const auto shared = folder / "processor_config.json";
+  if (std::filesystem::exists(shared)) {
+    const auto config = io::read_json(shared);
+    if (config.contains("video_processor")) {
+      return PreprocessorConfig(config["video_processor"], shared.string() + " (video_processor)");
+    }
+  }
+  const auto own_file = folder / "video_preprocessor_config.json";
+  if (std::filesystem::exists(own_file)) return PreprocessorConfig(io::read_json(own_file), own_file.string());
+  return find_in(folder);
+}
+
 const nlohmann::json* PreprocessorConfig::find(std::string_view key) const {
   const auto found = config_.find(std::string(key));
   return found == config_.end() || found->is_null() ? nullptr : &*found;

@@ -32,6 +32,10 @@ class PreprocessorConfig {
   /// Nothing where there is neither.
   static std::optional<PreprocessorConfig> find_in(const std::filesystem::path& folder);
 
+  /// What is said of videos: section video_processor of processor_config.json, else video_preprocessor_config.json,
+  /// else the images' file, as transformers looks for it. Nothing where there is none of them.
+  static std::optional<PreprocessorConfig> find_for_videos(const std::filesystem::path& folder);
+
   /// Null where `key` is absent or null.
   const nlohmann::json* find(std::string_view key) const;
 

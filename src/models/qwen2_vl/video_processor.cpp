@@ -19,14 +19,8 @@ constexpr int64_t kMostFrames = 1 << 20;
 constexpr PixelBudget kVideoBudget{128 * 28 * 28, 28 * 28 * 768};
 
 PreprocessorConfig find_file(const std::filesystem::path& folder) {
-  const auto shared = folder / "processor_config.json";
-  if (std::filesystem::exists(shared)) {
-    const auto config = io::read_json(shared);
-    if (config.contains("video_processor")) return {config["video_processor"], shared.string() + " (video_processor)"};
-  }
-  for (const char* name : {"video_preprocessor_config.json", "preprocessor_config.json"}) {
-    if (std::filesystem::exists(folder / name)) return {io::read_json(folder / name), (folder / name).string()};
-  }
+  auto found = PreprocessorConfig::find_for_videos(folder);
+  if (found) return *std::move(found);
   throw data_error("{}: no settings for videos; copy the checkpoint's video_preprocessor_config.json there",
                    folder.string());
 }

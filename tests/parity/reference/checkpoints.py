@@ -62,6 +62,7 @@ class Shape:
     chat_template_file: str = "chat_template.jinja"
     omit_defaults: bool = False
     shards: dict[str, str] = field(default_factory=dict)
+    video_sampling: dict | None = None
 
     @property
     def tokens_per_tile(self):
@@ -159,7 +160,7 @@ def preprocessor_config(shape):
         "resample": 1,
         "rescale_factor": 1 / 255,
         "size": {"longest_edge": shape.longest_edge},
-    }
+    } | ({"video_sampling": shape.video_sampling} if shape.video_sampling else {})
 
 
 def processor_class(shape):

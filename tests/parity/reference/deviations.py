@@ -30,7 +30,7 @@ def compare(single, double):
 
 def is_zero_gradient(name):
     """A key's bias shifts all scores of a query alike, which softmax takes away again."""
-    return name.endswith("self_attn.k_proj.bias")
+    return name.endswith(("self_attn.k_proj.bias", "attention.k_proj.bias"))
 
 
 def relative(gradient):
@@ -42,7 +42,7 @@ HEADER = """# Expected results
 Written by `../reference/make_reference.py` (its head says what the files hold); do not edit. The tests need neither Python nor
 a network. To make them again: a virtual environment with `../reference/requirements.txt`, then `python make_reference.py`.
 The cases `llava_*` are made by `python make_llava_reference.py`, `nanovlm_*` by `python make_nanovlm_reference.py`, `qwen2*` by
-`python make_qwen_reference.py`; their `case.json` says under `deviation` how far float32 is from float64.
+`python make_qwen_reference.py`, `internvl*` by `python make_internvl_reference.py`, `smolvlm_video` by `python make_smolvlm_video_reference.py`; their `case.json` says under `deviation` how far float32 is from float64.
 
 ## How far transformers is from itself
 Float32 (stored here) against the same in float64; absolute differences, gradients relative to the largest value of their tensor.

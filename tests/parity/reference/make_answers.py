@@ -20,12 +20,16 @@ from peft import PeftModel
 from transformers import AutoProcessor
 
 import cases
+import internvl_checkpoints
+import internvl_format
 import llava
 import llava_checkpoints
 import llava_format
+import make_internvl_reference
 import make_llava_reference
 import make_nanovlm_reference
 import make_qwen_reference
+import make_smolvlm_video_reference
 import nanovlm_checkpoints
 import nanovlm_format
 import qwen_checkpoints
@@ -130,6 +134,28 @@ def qwen_answers(case, folder):
     return [answer_record(model, record, encode) for record in records_of(folder)]
 
 
+def internvl_answers(case, folder):
+    model = training.load(folder / "checkpoint", torch.float32)
+    processor = internvl_checkpoints.make_processor(case.shape, folder / "checkpoint")
+
+    def encode(record):
+        prompt = internvl_format.encode(processor, case.shape, record, folder / "images", turns=1)
+        return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
+
+    return [answer_record(model, record, encode) for record in records_of(folder)]
+
+
+def smolvlm_video_answers(case, folder):
+    model = training.load(folder / "checkpoint", torch.float32)
+    processor = AutoProcessor.from_pretrained(folder / "checkpoint")
+
+    def encode(record):
+        prompt = make_smolvlm_video_reference.encode(processor, case.shape, record, folder / "images", turns=1)
+        return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
+
+    return [answer_record(model, record, encode) for record in records_of(folder)]
+
+
 def nanovlm_answers(config, settings, folder):
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch) / "checkpoint"
@@ -170,6 +196,10 @@ def main():
     for case in make_qwen_reference.CASES:
         with qwen_format.video_layout(case.shape.video_layout):
             add(case.name, None, lambda: qwen_answers(case, arguments.data / case.name))
+    for case in make_internvl_reference.CASES:
+        add(case.name, None, lambda: internvl_answers(case, arguments.data / case.name))
+    video_case = make_smolvlm_video_reference.CASE
+    add(video_case.name, None, lambda: smolvlm_video_answers(video_case, arguments.data / video_case.name))
     for case, config, settings in make_nanovlm_reference.CASES:
         add(case.name, None, lambda: nanovlm_answers(config, settings, arguments.data / case.name))
     for name in ADAPTERS:

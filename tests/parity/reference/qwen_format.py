@@ -97,12 +97,12 @@ def expanded(text, inputs, merge, metadata=None):
     return text
 
 
-def moved(spans, text, longer):
+def moved(spans, text, longer, opening="<|im_start|>assistant\n"):
     """Where the answers are once the marks are expanded: they hold none, so they are found one after the other."""
     found, place = [], 0
     for begin, end in spans:
         answer = text[begin:end]
-        begin = longer.index("<|im_start|>assistant\n" + answer, place) + len("<|im_start|>assistant\n")
+        begin = longer.index(opening + answer, place) + len(opening)
         place = begin + len(answer)
         found.append((begin, place))
     return found

@@ -10,14 +10,20 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 from transformers import AutoModelForImageTextToText
+from transformers.models.internvl.modeling_internvl import InternVLVisionRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRMSNorm
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm
 
-NORMS = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm, Qwen3VLTextRMSNorm)
+# Those that compute in float32 whatever the type of their input.
+NORMS = (
+    LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm, Qwen3RMSNorm, Qwen3VLTextRMSNorm,
+    InternVLVisionRMSNorm,
+)
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 MAX_GRAD_NORM = 1.0

@@ -6,6 +6,7 @@
 #include <ATen/ops/cat.h>
 
 #include "models/checkpoints/size_limits.h"
+#include "models/network/patch_rows.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/attention.h"
@@ -152,14 +153,8 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
 
 at::Tensor VisionTransformer::embed(const at::Tensor& pixels) const {
   const int64_t tiles = pixels.size(0);
-  const int64_t side = config_.patches_per_side();
-  const int64_t patch = config_.patch_size;
-  // As a convolution without padding does, drops the pixels beyond the last whole patch: 384 is no multiple of 14.
-  const at::Tensor whole = pixels.narrow(2, 0, side * patch).narrow(3, 0, side * patch);
-  const at::Tensor patches = whole.view({tiles, 3, side, patch, side, patch})
-                                 .permute({0, 2, 4, 1, 3, 5})
-                                 .reshape({tiles * side * side, 3 * patch * patch});
-  at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_).view({tiles, side * side, -1});
+  const at::Tensor patches = patch_rows(pixels, config_.patch_size);  // 384 pixels are no multiple of 14
+  at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_).view({tiles, config_.patches(), -1});
   if (config_.class_token) embedded = at::cat({class_embedding_.expand({tiles, 1, -1}), embedded}, 1);
   const at::Tensor positions = position_ids_.defined() ? position_.index_select(0, position_ids_) : position_;
   return (embedded + positions).flatten(0, 1);

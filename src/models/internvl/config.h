@@ -1,0 +1,57 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <filesystem>
+
+#include "models/network/activation.h"
+#include "models/network/llama/llama.h"
+
+namespace vlmtrain::models::internvl {
+
+enum class NormType { kLayerNorm, kRmsNorm };
+
+/// The vision tower, InternViT, as `vision_config` gives it: that of 300 million parameters has LayerNorms, that of six
+/// billion RMSNorms, of each query and key too.
+struct VisionConfig {
+  int64_t hidden_size = 1024;
+  int64_t intermediate_size = 4096;
+  int64_t layers = 24;
+  int64_t heads = 16;
+  int64_t image_size = 448;
+  int64_t patch_size = 14;
+  double norm_eps = 1e-6;
+  NormType norm = NormType::kLayerNorm;  ///< of the blocks
+  Activation activation = Activation::kGelu;
+  bool query_key_value_bias = false;
+  bool query_key_norm = false;     ///< over the whole width, not head by head
+  bool norm_after = false;         ///< a LayerNorm behind the last block
+  double layer_scale_start = 0.1;  ///< of the factors of each block's two branches
+
+  int64_t patches_per_side() const { return image_size / patch_size; }
+  int64_t patches() const { return patches_per_side() * patches_per_side(); }
+  /// Rows that the blocks see of a tile: the class token, then the patches.
+  int64_t rows_per_tile() const { return patches() + 1; }
+};
+
+/// `config.json` of InternVL 3 (Zhu et al. 2025, arXiv 2504.10479) and 3.5 (Wang et al. 2025, arXiv 2508.18265) as
+/// transformers has them (`internvl`).
+struct Config {
+  VisionConfig vision;
+  LlamaConfig text;
+  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighbouring patches become one image token
+  Activation projector_activation = Activation::kGelu;
+  int64_t image_token_id = 151667;
+  /// The text model's rotary frequencies hold up to text.max_positions alone (rope type `dynamic`, which stretches all
+  /// of them in a longer sequence).
+  bool refuses_longer = false;
+
+  /// `json` is the content of `folder`/config.json.
+  static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
+  int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
+  /// About how many parameters the model has.
+  double elements() const;
+};
+
+}  // namespace vlmtrain::models::internvl

@@ -1,0 +1,111 @@
+#include "models/internvl/family.h"
+
+#include "models/internvl/config.h"
+#include "models/internvl/image_processor.h"
+#include "models/internvl/image_text.h"
+#include "models/internvl/model.h"
+#include "models/internvl/processor.h"
+#include "models/internvl/video_processor.h"
+#include "models/internvl/weight_names.h"
+#include "models/processing/load_chat_template.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models::internvl {
+
+namespace {
+
+/// processor_config.json says how many tokens a tile is once more; transformers' text goes by it.
+void check_processor_config(const Config& config, const std::filesystem::path& folder) {
+  const auto path = folder / "processor_config.json";
+  if (!std::filesystem::exists(path)) return;
+  const auto tokens =
+      io::get_or<int64_t>(io::read_json(path), "image_seq_length", config.image_tokens_per_tile(), path.string());
+  if (tokens != config.image_tokens_per_tile()) {
+    throw data_error("{}: image_seq_length is {}, but the model of config.json gives {} features of a tile",
+                     path.string(), tokens, config.image_tokens_per_tile());
+  }
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(config_json, folder);
+  return std::make_unique<Model>(config, weight_names(io::checkpoint_tensor_names(folder)),
+                                 read_image_settings(folder, config.vision).tile.normalization, settings);
+}
+
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
+                                                  const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings) {
+  const Config config = Config::from_json(config_json, folder);
+  check_processor_config(config, folder);
+  const ImageProcessor images(read_image_settings(folder, config.vision), settings.image_max_pixels);
+  const auto videos = VideoSettings::read(folder, config.vision, settings);
+  if (videos.tile.normalization != images.tile().normalization) {
+    throw data_error("{}: image_mean, image_std and rescale_factor of videos differ from those of images",
+                     folder.string());
+  }
+  text::Tokenizer tokenizer = load_tokenizer(folder);
+  const text::MediumText image{std::string(kImageToken), std::string(kImageToken)};
+  const text::MediumText video{std::string(text::kVideoMark), std::string(text::kVideoMark)};
+  text::ChatTemplate chat_template =
+      load_chat_template(folder, tokenizer, settings, {.fallback = "internvl", .image = image, .video = video});
+  return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);
+}
+
+data::SampleShape shape_of_tiles(int64_t tiles, int64_t tokens, const Config& config) {
+  return {.tokens = tokens,
+          .image_tokens = tiles * config.image_tokens_per_tile(),
+          .images = 1,
+          .pixel_rows = tiles,
+          .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
+}
+
+data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                              image::ImageSize size, std::optional<int64_t> max_pixels) {
+  constexpr int64_t kMarks = 2;  // <img> and </img>
+  const Config config = Config::from_json(config_json, folder);
+  check_processor_config(config, folder);
+  const ImageProcessor images(read_image_settings(folder, config.vision), max_pixels);
+  const int64_t tiles = images.grid_for(size, std::nullopt).tiles();
+  return shape_of_tiles(tiles, tiles * config.image_tokens_per_tile() + kMarks, config);
+}
+
+data::SampleShape video_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                              const image::VideoInfo& video, const ProcessorSettings& settings) {
+  const Config config = Config::from_json(config_json, folder);
+  check_processor_config(config, folder);
+  const auto frames = std::ssize(VideoSettings::read(folder, config.vision, settings).sample(video));
+  auto shape = shape_of_tiles(frames, count_video_text(frames, config.image_tokens_per_tile(), folder), config);
+  shape.videos = 1;
+  shape.video_frames = frames;
+  return shape;
+}
+
+ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  const Config config = Config::from_json(config_json, folder);
+  return {.tokens = config.text.max_positions, .refuses_longer = config.refuses_longer};
+}
+
+double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return Config::from_json(config_json, folder).elements();
+}
+
+}  // namespace
+
+Family family() {
+  return {.model_types = {"internvl"},
+          .build = build,
+          .load_processor = load_processor,
+          .image_shape = image_shape,
+          .context_length = context_length,
+          .elements = elements,
+          .video_shape = video_shape,
+          .not_supported = {{"internvl_chat",
+                             "this is InternVL in the layout of its own code; take the repository in transformers' "
+                             "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, "
+                             "OpenGVLab/InternVL3_5-8B-HF"}}};
+}
+
+}  // namespace vlmtrain::models::internvl

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "models/internvl/config.h"
+#include "models/internvl/image_processor.h"
+#include "models/internvl/video_processor.h"
+#include "models/processing/conversation_processor.h"
+
+namespace vlmtrain::models::internvl {
+
+/// InternVLProcessor of transformers: each picture becomes its tiles in the text, each frame of a video a tile
+/// (models/internvl/image_text.h).
+class Processor final : public ConversationProcessor {
+ public:
+  Processor(Config config, ImageProcessor images, VideoSettings videos, text::Tokenizer tokenizer,
+            text::ChatTemplate chat_template, const ProcessorSettings& settings);
+
+ private:
+  ImagePlan plan(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  at::Tensor pixels_of(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
+  std::vector<SeenPicture> pictures_in(const at::Tensor& rows, const ImagePlan& medium, image::ImageSize size,
+                                       std::optional<int64_t> max_pixels) const override;
+  int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const override;
+  int64_t most_positions() const override;
+  std::string beyond_positions(int64_t tokens) const override;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
+
+  bool takes_videos() const override { return true; }
+  ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+  at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const override;
+  int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
+
+  Config config_;
+  ImageProcessor images_;
+  VideoSettings videos_;
+};
+
+}  // namespace vlmtrain::models::internvl

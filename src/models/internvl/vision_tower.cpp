@@ -1,0 +1,112 @@
+#include "models/internvl/vision_tower.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/cat.h>
+
+#include "models/network/patch_rows.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/activation.h"
+#include "vlmtrain/nn/attention.h"
+
+namespace vlmtrain::models::internvl {
+
+namespace {
+
+using nn::InitialValues;
+using nn::ParameterScope;
+
+/// As in models/network/vision_transformer: positions have to stand out from patches of variance 1.
+constexpr InitialValues kPositions{.mean = 0, .deviation = 0.5};
+
+/// transformers leaves the eps of the norms of queries and keys at its default, whatever layer_norm_eps says.
+constexpr double kQueryKeyNormEps = 1e-6;
+
+}  // namespace
+
+Norm::Norm(const ParameterScope& scope, const VisionConfig& config)
+    : norm_(config.norm == NormType::kRmsNorm
+                ? std::variant<nn::LayerNorm, nn::RmsNorm>(std::in_place_type<nn::RmsNorm>, scope, config.hidden_size,
+                                                           config.norm_eps)
+                : std::variant<nn::LayerNorm, nn::RmsNorm>(std::in_place_type<nn::LayerNorm>, scope, config.hidden_size,
+                                                           config.norm_eps)) {}
+
+nn::Operand Norm::before_linears(const at::Tensor& x) const {
+  return std::visit([&](const auto& norm) { return norm.before_linears(x); }, norm_);
+}
+
+Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
+    : heads_(config.heads),
+      query_key_value_(scope, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
+                       {config.hidden_size, config.hidden_size, config.hidden_size}, config.query_key_value_bias),
+      out_(scope / "projection_layer", config.hidden_size, config.hidden_size, true,
+           residual_branch_gain(config.layers)) {
+  if (!config.query_key_norm) return;
+  query_norm_.emplace(scope / "q_norm", config.hidden_size, kQueryKeyNormEps);
+  key_norm_.emplace(scope / "k_norm", config.hidden_size, kQueryKeyNormEps);
+}
+
+at::Tensor Attention::operator()(const nn::Operand& x, const nn::Segments& tiles) const {
+  const at::Tensor all = query_key_value_(x);
+  const int64_t rows = all.size(0), hidden = all.size(1) / 3;
+  const auto part = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
+    const at::Tensor columns = all.narrow(1, index * hidden, hidden);
+    return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, heads_, -1});
+  };
+  const at::Tensor attended =
+      nn::attention(part(0, query_norm_), part(1, key_norm_), part(2, std::nullopt), tiles, /*causal=*/false);
+  return out_(attended.flatten(1));
+}
+
+VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config)
+    : activation_(config.activation),
+      attention_(scope / "attention", config),
+      fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
+      fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
+           residual_branch_gain(config.layers)),
+      norm_before_(scope / "layernorm_before", config),
+      norm_after_(scope / "layernorm_after", config),
+      attention_scale_(
+          scope.parameter("lambda_1", {config.hidden_size}, {.mean = config.layer_scale_start, .deviation = 0})),
+      mlp_scale_(
+          scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_start, .deviation = 0})) {}
+
+at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
+  const at::Tensor attended = at::addcmul(x, attention_(norm_before_.before_linears(x), tiles), attention_scale_);
+  const at::Tensor branch = fc2_(nn::activated(activation_, fc1_(norm_after_.before_linears(attended))));
+  return at::addcmul(attended, branch, mlp_scale_);
+}
+
+VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)
+    : config_(config),
+      class_token_((scope / "embeddings").parameter("cls_token", {1, 1, config.hidden_size}, kPositions)),
+      positions_((scope / "embeddings")
+                     .embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size}, kPositions)),
+      patch_weight_((scope / "embeddings" / "patch_embeddings" / "projection")
+                        .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
+                                   InitialValues::for_fan_in(3 * config.patch_size * config.patch_size))),
+      patch_bias_((scope / "embeddings" / "patch_embeddings" / "projection")
+                      .parameter("bias", {config.hidden_size}, InitialValues::zeros())),
+      blocks_(scope / "encoder" / "layer", config.layers, config, memory::Component::kVision) {
+  if (config.norm_after) norm_after_.emplace(scope / "layernorm", config.hidden_size, config.norm_eps);
+}
+
+at::Tensor VisionTower::embed(const at::Tensor& pixels) const {
+  const int64_t tiles = pixels.size(0);
+  const at::Tensor patches = nn::linear(patch_rows(pixels, config_.patch_size), patch_weight_.flatten(1), patch_bias_);
+  const at::Tensor rows =
+      at::cat({class_token_.expand({tiles, 1, -1}), patches.view({tiles, config_.patches(), -1})}, 1);
+  return (rows + positions_).flatten(0, 1);
+}
+
+at::Tensor VisionTower::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
+  VLMTRAIN_CHECK(pixels.size(2) == config_.image_size && pixels.size(3) == config_.image_size,
+                 "tiles of {}×{} for a tower of {}", pixels.size(2), pixels.size(3), config_.image_size);
+  const int64_t tiles = pixels.size(0), rows = config_.rows_per_tile();
+  const auto segments = nn::Segments::uniform(tiles, rows, pixels.device());
+  const at::Tensor all = blocks_.run(embed(pixels), recomputed_blocks, segments).last;
+  const at::Tensor patches = all.view({tiles, rows, -1}).narrow(1, 1, rows - 1).flatten(0, 1);
+  return norm_after_ ? (*norm_after_)(patches) : patches;
+}
+
+}  // namespace vlmtrain::models::internvl
