@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM or Qwen2.5-VL.
+"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM, Qwen2.5-VL or Gemma 3.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|gemma-3-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
 
 The merges come from the sentences of scripts/make_shapes.py, for prs-med-tiny of scripts/make_organs.py, for brain-llava-tiny of questions on scans of a head,
 and from some common English below, so the words of the
@@ -22,6 +22,7 @@ SMOLVLM_LAST_TOKENS = ["<global-img>", *TILE_TOKENS, "<fake_token_around_image>"
 QWEN_LAST_TOKENS = [
     "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
 ]
+GEMMA_LAST_TOKENS = ["<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 QWEN_SYSTEM = "You are a helpful assistant."
 # Of each preset: the tokens before all others, those after them, the one that begins a text, the words of its chat template.
 PRESETS = {
@@ -33,6 +34,7 @@ PRESETS = {
     "brain-llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
     # nanoVLM's other tokens follow from its config.json.
     "nanovlm-tiny": (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], [], None, ("user\n", "assistant\n")),
+    "gemma-3-tiny": (["<pad>", "<eos>", "<bos>", "<unk>"], GEMMA_LAST_TOKENS, "<bos>", ("user\n", "model\n")),
     "qwen2.5-vl-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", QWEN_SYSTEM)),
 }
 VICUNA_SYSTEM = (

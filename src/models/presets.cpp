@@ -28,6 +28,10 @@ std::string tokenizer_source(const std::string& preset) {
                                                           {"prs-med-7b", "microsoft/llava-med-v1.5-mistral-7b"},
                                                           {"nanovlm-222m", "HuggingFaceTB/cosmo2-tokenizer"},
                                                           {"nanovlm-460m", "HuggingFaceTB/SmolLM2-360M-Instruct"},
+                                                          {"gemma-3-12b", "google/gemma-3-12b-it"},
+                                                          {"gemma-3-27b", "google/gemma-3-27b-it"},
+                                                          {"gemma-3-4b", "google/gemma-3-4b-it"},
+                                                          {"medgemma-4b", "google/medgemma-4b-it"},
                                                           {"qwen2-vl-2b", "Qwen/Qwen2-VL-2B-Instruct"},
                                                           {"qwen2.5-vl-3b", "Qwen/Qwen2.5-VL-3B-Instruct"},
                                                           {"qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct"},
@@ -47,7 +51,7 @@ void check_known(const std::string& preset, std::string_view given_as) {
   // A name on the Hub, or what stands behind its owner.
   std::string word = preset.substr(preset.rfind('/') + 1);
   std::ranges::transform(word, word.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  for (const std::string_view ending : {"-instruct", "-hf"}) {
+  for (const std::string_view ending : {"-instruct", "-hf", "-it"}) {
     if (word.ends_with(ending)) word.resize(word.size() - ending.size());
   }
   const bool is_one = std::ranges::find(names, word) != names.end();
