@@ -75,6 +75,12 @@ class Joined : public AttentionKernel {
 
 }  // namespace
 
+MoreKeys keys_ahead(const TwoWaySpans& spans) {
+  const at::Tensor backwards = spans.rows.view({-1, spans.length}).flip(1);
+  return {.asking = backwards.narrow(1, 1, spans.length - 1).flatten(),
+          .seen = backwards.narrow(1, 0, spans.length - 1).flatten()};
+}
+
 std::shared_ptr<const AttentionKernel> joined_kernel(std::shared_ptr<const AttentionKernel> first,
                                                      std::shared_ptr<const AttentionKernel> second, MoreKeys more) {
   return std::make_shared<Joined>(std::move(first), std::move(second), std::move(more));

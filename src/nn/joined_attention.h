@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "nn/attention_kernel.h"
+#include "vlmtrain/nn/span_attention.h"
 
 namespace vlmtrain::nn {
 
@@ -13,6 +14,11 @@ struct MoreKeys {
   at::Tensor asking;  ///< int64 [n], rows of the stream whose queries see more; each once
   at::Tensor seen;    ///< int64 [n], rows of the stream whose keys and values they see; each once
 };
+
+/// What rows of spans see of their span after themselves, in an order in which that is causal attention of one row to
+/// the same number of rows: of each span all rows but the last ask, all but the first are seen, both from the last one
+/// backwards. REQUIRES: spans of more than one row.
+MoreKeys keys_ahead(const TwoWaySpans& spans);
 
 /// The attention of a stream to two sets of keys without a common one: those that `first` shows all rows, and those
 /// that `second`, run over the rows of `more`, shows some. Both kernels take and give [rows, heads, head_dim] and, next

@@ -71,10 +71,10 @@ SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, c
   if (!has_spans_) return;
   VLMTRAIN_CHECK(spans.rows.numel() % spans.length == 0, "{} rows in spans of {}", spans.rows.numel(), spans.length);
   if (options.device().is_cuda() && has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), options.device())) {
-    const at::Tensor reversed = spans.rows.view({-1, spans.length}).flip(1);
-    asking_rows_ = reversed.narrow(1, 1, spans.length - 1).flatten();
-    seen_rows_ = reversed.narrow(1, 0, spans.length - 1).flatten();
-    ahead_ = Segments::uniform(reversed.size(0), spans.length - 1, options.device());
+    MoreKeys more = keys_ahead(spans);
+    asking_rows_ = std::move(more.asking);
+    seen_rows_ = std::move(more.seen);
+    ahead_ = Segments::uniform(spans.rows.numel() / spans.length, spans.length - 1, options.device());
     VLMTRAIN_CHECK(
         std::ssize(segments_.lengths) <= kMostSegmentsOfALaunch && std::ssize(ahead_.lengths) <= kMostSegmentsOfALaunch,
         "{} samples with {} images are more than a launch takes", segments_.lengths.size(), ahead_.lengths.size());
