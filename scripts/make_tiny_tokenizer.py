@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM, Qwen2.5-VL or Gemma 3.
+"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM, Qwen-VL or Gemma 3.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|gemma-3-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|qwen3-vl-tiny|gemma-3-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
 
 The merges come from the sentences of scripts/make_shapes.py, for prs-med-tiny of scripts/make_organs.py, for brain-llava-tiny of questions on scans of a head,
 and from some common English below, so the words of the
@@ -36,6 +36,7 @@ PRESETS = {
     "nanovlm-tiny": (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], [], None, ("user\n", "assistant\n")),
     "gemma-3-tiny": (["<pad>", "<eos>", "<bos>", "<unk>"], GEMMA_LAST_TOKENS, "<bos>", ("user\n", "model\n")),
     "qwen2.5-vl-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", QWEN_SYSTEM)),
+    "qwen3-vl-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("user\n", "assistant\n", "<1.5 seconds>")),
 }
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "

@@ -69,6 +69,8 @@ TRAININGS = {
     "qwen2.5-vl-videos": ("qwen2.5-vl-tiny", {**VIDEOS, **precision("bf16"), **cut({"tiles": 64})}),
     "qwen2.5-vl-lora": ("qwen2.5-vl-tiny", {**LORA, **precision("bf16"), **EVALUATION}),
     "qwen2.5-vl-nf4": ("qwen2.5-vl-tiny", {**NF4, **cut({"recompute": "1+1"})}),
+    "qwen3-vl-videos": ("qwen3-vl-tiny", {**VIDEOS, **precision("bf16"), **cut({"recompute": "1+1"})}),
+    "qwen3-vl-lora": ("qwen3-vl-tiny", {**LORA, **precision("bf16"), **EVALUATION}),
     "nanovlm": ("nanovlm-tiny", SINGLE),
     "nanovlm-bf16-pcgrad": ("nanovlm-tiny", {**MANY, **precision("bf16"), "training.gradient_conflicts": "pcgrad"}),
     "nanovlm-lora-8bit": ("nanovlm-tiny", {**SINGLE, **LORA, **states("8bit")}),
@@ -95,6 +97,7 @@ MODEL_PLANS = {
     "smolvlm-2.2b-full-8bit": ["--model", "smolvlm-2.2b", "--finetune", "full", "--optimizer-states", "8bit", "--image-size", "1600x1200"],
     "llava-1.5-7b-lora": ["--images", "3"],
     "qwen2.5-vl-3b-nf4": ["--model", "qwen2.5-vl-3b", "--finetune", "lora", "--quantization", "nf4", "--mode", "aggressive"],
+    "qwen3-vl-8b-lora": ["--model", "qwen3-vl-8b", "--finetune", "lora", "--video-frames", "32", "--video-size", "640x360"],
     "nanovlm-460m-fp16": ["--model", "nanovlm-460m", "--finetune", "full", "--precision", "fp16", "--global-batch", "32"],
 }
 CARDS = {"h100": ["--gpu", "h100"], "a100-40": ["--gpu", "a100-40"], "rtx4090": ["--gpu", "rtx4090"], "t4": ["--gpu", "t4"],

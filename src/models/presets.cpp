@@ -35,6 +35,10 @@ std::string tokenizer_source(const std::string& preset) {
                                                           {"qwen2-vl-2b", "Qwen/Qwen2-VL-2B-Instruct"},
                                                           {"qwen2.5-vl-3b", "Qwen/Qwen2.5-VL-3B-Instruct"},
                                                           {"qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct"},
+                                                          {"qwen3-vl-2b", "Qwen/Qwen3-VL-2B-Instruct"},
+                                                          {"qwen3-vl-4b", "Qwen/Qwen3-VL-4B-Instruct"},
+                                                          {"qwen3-vl-8b", "Qwen/Qwen3-VL-8B-Instruct"},
+                                                          {"qwen3-vl-32b", "Qwen/Qwen3-VL-32B-Instruct"},
                                                           {"smolvlm-2.2b", "HuggingFaceTB/SmolVLM-Instruct"},
                                                           {"smolvlm-256m", "HuggingFaceTB/SmolVLM-256M-Instruct"},
                                                           {"smolvlm-500m", "HuggingFaceTB/SmolVLM-500M-Instruct"}};

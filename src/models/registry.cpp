@@ -49,6 +49,17 @@ const Family& family_without_type(const nlohmann::json& config, const std::strin
 
 }  // namespace
 
+std::string name_of(const Family& family) {
+  if (family.model_types.empty()) return std::string(family.config_name);
+  return fmt::format("{}", fmt::join(family.model_types, ", "));
+}
+
+std::vector<std::string> names_of_families() {
+  std::vector<std::string> names;
+  for (const Family& family : families()) names.push_back(name_of(family));
+  return names;
+}
+
 std::string families_with_videos() {
   return types_of_families([](const Family& family) { return family.video_shape != nullptr; });
 }

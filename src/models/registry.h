@@ -57,6 +57,11 @@ struct Family {
   std::vector<std::pair<std::string_view, nn::Component>> trained_beside_adapters = {};
 };
 
+/// What people know the family by: its model types, else what an error calls its config.json.
+std::string name_of(const Family& family);
+/// Of all families, in the order of the registry.
+std::vector<std::string> names_of_families();
+
 /// The model types of the families that take videos, one after another.
 std::string families_with_videos();
 /// The same of those that take volumes.

@@ -98,6 +98,7 @@ HEAD = """# What is answered to a newcomer's mistakes
 
 Written by `tests/mistakes/run.py --table`, which makes each of them; the test `mistakes` holds exit codes and the words that help.
 Long answers are cut here. Exit codes: 0 done, 2 usage or configuration, 3 does not fit, 4 data or checkpoint, 5 failed while running.
+What users of other trainers report of vision-language models, and the tests that hold it off, stands in [soundness.md](soundness.md#what-users-of-other-trainers-report).
 
 | | the mistake | exit | the answer |
 |---|---|---|---|

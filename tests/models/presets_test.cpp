@@ -120,7 +120,7 @@ std::string test_name(std::string preset) {
 
 INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset,
                          testing::Values("smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny",
-                                         "prs-med-tiny", "brain-llava-tiny"),
+                                         "qwen3-vl-tiny", "prs-med-tiny", "brain-llava-tiny"),
                          [](const auto& instance) { return test_name(instance.param); });
 
 struct Published {
@@ -298,11 +298,32 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen,
                                          SizedPreset{"qwen2-vl-2b", 2'208'985'600}),
                          [](const auto& instance) { return test_name(instance.param.name); });
 
+class PublishedQwen3 : public testing::TestWithParam<SizedPreset> {};
+
+TEST_P(PublishedQwen3, HasThePublishedNumberOfParametersAndTakesImagesInTheirResolution) {
+  const parity::TemporaryFolder folder;
+  write_preset_config(GetParam().name, folder.path());
+  const auto model = build_model(folder.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  const auto shape = shape_of(folder.path(), {.images = 2, .image_width = 1000, .image_height = 750});
+  const data::PatchGrid grid{1, 46, 62};  // 992 x 736 pixels, the nearest multiples of 32
+  EXPECT_EQ(shape.grids, (std::vector<data::PatchGrid>{grid, grid}));
+  EXPECT_EQ(shape.tokens, 2 * (23 * 31 + 2) + 256);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen3,
+                         testing::Values(SizedPreset{"qwen3-vl-2b", 2'127'532'032},
+                                         SizedPreset{"qwen3-vl-4b", 4'437'815'808},
+                                         SizedPreset{"qwen3-vl-8b", 8'767'123'696},
+                                         SizedPreset{"qwen3-vl-32b", 33'357'390'064}),
+                         [](const auto& instance) { return test_name(instance.param.name); });
+
 TEST(PresetNames, AreTestedAbove) {
   EXPECT_THAT(preset_names(),
               UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-tiny",
                                    "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b", "nanovlm-tiny", "nanovlm-222m",
                                    "nanovlm-460m", "qwen2.5-vl-tiny", "qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2-vl-2b",
+                                   "qwen3-vl-tiny", "qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-32b",
                                    "prs-med-tiny", "prs-med-7b", "brain-llava-tiny", "brain-llava-7b"));
 }
 

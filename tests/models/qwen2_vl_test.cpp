@@ -138,8 +138,8 @@ TEST(VideoSettings, TakesTheFramesOfTransformers) {
   for (const json& entry : reference().at("frames")) {
     const json& video = entry.at("video");
     VideoSettings settings;
-    settings.min_frames = video.at(3);
-    settings.max_frames = video.at(4);
+    settings.limits.min_frames = video.at(3);
+    settings.limits.max_frames = video.at(4);
     EXPECT_EQ(settings.sample(video.at(0), video.at(1), video.at(2), VisionConfig{}), entry.at("indices")) << video;
   }
 }
@@ -152,7 +152,7 @@ TEST(VideoSettings, DividesTheTokensOfAVideoAmongItsFrames) {
   VideoSettings settings;
   settings.pixels.budget = {100'000, 600'000};
   EXPECT_EQ(settings.pixels_of(768, VisionConfig{}).budget.most, 600'000);
-  settings.cap_pixels_per_frame = true;
+  settings.limits.cap_pixels_per_frame = true;
   // int(128000 · 28² · 0.9) · 2 // frames, but at least 1.05 times the least
   EXPECT_EQ(settings.pixels_of(100, VisionConfig{}).budget.most, 600'000);
   EXPECT_EQ(settings.pixels_of(400, VisionConfig{}).budget.most, 451'584);

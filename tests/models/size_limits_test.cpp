@@ -82,6 +82,10 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdSizes,
                              {"qwen2.5-vl-tiny", "/vision_config/patch_size"},
                              {"qwen2.5-vl-tiny", "/vision_config/spatial_merge_size"},
                              {"qwen2-vl-2b", "/vision_config/embed_dim"},
+                             {"qwen3-vl-tiny", "/text_config/num_hidden_layers"},
+                             {"qwen3-vl-tiny", "/text_config/head_dim"},
+                             {"qwen3-vl-tiny", "/vision_config/depth"},
+                             {"qwen3-vl-tiny", "/vision_config/num_position_embeddings"},
                          }));
 
 struct Nonsense {
@@ -133,7 +137,12 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdNumbers,
                                          Nonsense{"qwen2.5-vl-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
                                          Nonsense{"qwen2.5-vl-tiny", "/text_config/sliding_window", kNoTokens},
                                          Nonsense{"qwen2.5-vl-tiny", "/vision_config/rope_parameters", kNoSections},
-                                         Nonsense{"qwen2.5-vl-tiny", "/vision_config/tokens_per_second", kNoTokens}));
+                                         Nonsense{"qwen2.5-vl-tiny", "/vision_config/tokens_per_second", kNoTokens},
+                                         Nonsense{"qwen3-vl-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
+                                         Nonsense{"qwen3-vl-tiny", "/text_config/rope_theta", kNoThetas},
+                                         Nonsense{"qwen3-vl-tiny", "/text_config/rope_scaling", kNoSections},
+                                         Nonsense{"qwen3-vl-tiny", "/vision_config/num_position_embeddings", kNoTokens},
+                                         Nonsense{"qwen3-vl-tiny", "/vision_config", {5, "yarn", false}}));
 
 TEST(SizeLimits, TheWeightsBesideTheConfigCount) {
   const parity::TemporaryFolder folder;

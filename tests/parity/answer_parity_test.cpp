@@ -3,6 +3,7 @@
 #include <map>
 
 #include "parity/case.h"
+#include "parity/evidence.h"
 #include "vlmtrain/engine/generate.h"
 #include "vlmtrain/models/adapter.h"
 
@@ -46,6 +47,8 @@ size_t count(const std::string& text, std::string_view mark) {
 
 class AnswerParity : public testing::TestWithParam<Answers> {
  protected:
+  void SetUp() override { shows(case_.checkpoint(), "generate"); }
+
   std::unique_ptr<models::VisionLanguageModel> load_model() const {
     if (GetParam().adapter.empty()) return case_.load_model();
     const auto folder =

@@ -69,6 +69,7 @@ inline void expect_as_exact(Deviations& deviations, const at::Tensor& found, con
     double (*distance)(const at::Tensor&, const at::Tensor&);
     const char* suffix;
   };
+  deviations.note(relative_difference(found, reference), kind + "_from_reference", place);
   for (const auto& [distance, suffix] : {Measure{relative_difference, ""}, {largest_difference, ", single element"}}) {
     const double of_reference = distance(reference, exact);
     deviations.expect_at_most(2e-5, of_reference, kind + suffix + ", reference from float64", place);

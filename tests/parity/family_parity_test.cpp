@@ -12,6 +12,7 @@
 #include "models/processing/preprocessor_config.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
+#include "parity/evidence.h"
 #include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"
@@ -46,6 +47,7 @@ io::Record first_question(io::Record record) {
 
 class FamilyParity : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override { shows(case_.checkpoint(), "parity"); }
   void TearDown() override { deviations_.report(); }
 
   engine::SmallStep all_at_once() const { return {.micro_batch_size = std::ssize(samples_)}; }

@@ -10,6 +10,7 @@
 #include "engine/small_step.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
+#include "parity/evidence.h"
 #include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/micro_batch.h"
@@ -80,6 +81,7 @@ std::set<std::string> adapter_names(const models::VisionLanguageModel& model, bo
 
 class LoraParity : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override { shows(case_.base().checkpoint(), "LoRA"); }
   void TearDown() override { deviations_.report(); }
 
   engine::SmallStep all_at_once() const { return {.micro_batch_size = std::ssize(samples_)}; }
@@ -256,7 +258,7 @@ TEST_P(LoraParity, AFreshAdapterChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Cases, LoraParity,
                          testing::Values("all_linear", "rank_stabilised_names", "text_tower", "vision_tower",
                                          "text_only", "dora", "dora_rank_stabilised", "llava_all_linear",
-                                         "llava_modules_to_save"),
+                                         "llava_modules_to_save", "qwen_all_linear", "qwen3_all_linear"),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

@@ -211,6 +211,18 @@ INSTANTIATE_TEST_SUITE_P(
                  1092},
         StepCase{"bf16_qwen2_5_vl_mixed", {.parity_case = "qwen2_5_vl_mixed"}, 779},
         StepCase{"bf16_qwen2_vl_images", {.parity_case = "qwen2_vl_images"}, 330},
+        StepCase{"bf16_qwen3_vl_images", {.parity_case = "qwen3_vl_images"}, 940},
+        StepCase{"fp32_qwen3_vl_images", {.parity_case = "qwen3_vl_images", .dtype = at::kFloat}, 889},
+        StepCase{"fp16_qwen3_vl_images", {.parity_case = "qwen3_vl_images", .dtype = at::kHalf}, 948},
+        StepCase{"bf16_qwen3_vl_images_recomputed", {.parity_case = "qwen3_vl_images", .recompute = true}, 1098},
+        StepCase{"bf16_qwen3_vl_frozen_tower", {.parity_case = "qwen3_vl_images", .frozen_tower = true}, 630},
+        StepCase{"bf16_qwen3_vl_lora", {.parity_case = "qwen3_vl_images", .lora = nn::LoraSettings{.rank = 4}}, 640},
+        StepCase{"bf16_qwen3_vl_lora_nf4",
+                 {.parity_case = "qwen3_vl_images",
+                  .lora = nn::LoraSettings{.rank = 4},
+                  .quantization = nn::Quantization::kNf4},
+                 1444},
+        StepCase{"bf16_qwen3_vl_mixed", {.parity_case = "qwen3_vl_mixed"}, 1062},
         // 5,280 tokens and 1,456 labels: the embedding's gradient takes another path from 3,072 on, and the
         // loss two chunks.
         StepCase{"bf16_large", {.micro_batch_size = 64, .repeats = 16}, 381},

@@ -90,6 +90,9 @@ class BlockList {
       for (size_t place = 0; place < between.wanted.size(); ++place) {
         if (between.wanted[place] == i) outputs.wanted[place] = hidden;
       }
+      // The gradients that come from the next block meet at this view, before what was handed out adds its own: the
+      // same sums in the same order whether that block is recomputed or not.
+      if (std::ranges::find(between.wanted, i) != between.wanted.end()) hidden = hidden.view_as(hidden);
       for (const auto& addition : between.additions) {
         if (addition.block == i) hidden = hidden.index_add(0, addition.rows, addition.features);
       }

@@ -27,7 +27,7 @@ LlamaConfig read_text(const json& given, const std::string& source) {
         "{}: num_experts: a mixture of experts is not supported; the dense Qwen3-VL are 2B, 4B, 8B and 32B", source);
   }
   json text = text_defaults();
-  text.update(given);
+  if (!given.empty()) text.update(given);
   text["model_type"] = "qwen3";
   const auto sections = qwen2_vl::take_sections(text, {24, 20, 20}, source);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -61,7 +61,7 @@ int64_t side_of_table(const json& vision, const std::string& source) {
 VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std::string& source) {
   VisionConfig config;
   json given{{"depth", 27}, {"patch_size", 16}};
-  given.update(vision);
+  if (!vision.empty()) given.update(vision);
   static_cast<qwen2_vl::VisionConfig&>(config) = qwen2_vl::read_common_vision(given, source);
   config.is_gated = false;
   config.first_linear = "linear_fc1";

@@ -16,6 +16,7 @@ case.json holds the differences between float32 and float64 as well.
 import argparse
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,9 @@ import llava
 import llava_checkpoints
 import llava_format
 import make_llava_reference
+import make_qwen_reference
+import qwen_checkpoints
+import qwen_format
 import training
 from cases import CASES
 
@@ -74,6 +78,8 @@ LORA_CASES = [
         "llava_modules_to_save", "LLaVA with the hub's weight names; projector, embeddings and output trained whole", "llava_clip_llama",
         ["q_proj", "v_proj"], {"modules_to_save": ["multi_modal_projector", "embed_tokens", "lm_head"]},
     ),
+    LoraCase("qwen_all_linear", "Qwen2.5-VL with pictures and a video; query, key and value of its tower are one Linear", "qwen2_5_vl_mixed", "all-linear"),
+    LoraCase("qwen3_all_linear", "Qwen3-VL with pictures and a video: DeepStack's mergers too", "qwen3_vl_mixed", "all-linear"),
 ]
 
 
@@ -81,16 +87,7 @@ def adapted(checkpoint, case, dtype):
     config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=case.target_modules, **case.options)
     model = peft.get_peft_model(training.load(checkpoint, torch.float32), config)
     randomise(model, seed=len(case.name))
-    return (model.to(dtype) if dtype == torch.float32 else widened(model)).eval()
-
-
-def widened(model):
-    """float64, also where transformers casts to float32."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, (training.LlamaRMSNorm, training.MistralRMSNorm)):
-                setattr(module, name, training.WideRMSNorm(child))
-    return model.double()
+    return (model if dtype == torch.float32 else training.in_float64(model)).eval()
 
 
 def randomise(model, seed):
@@ -170,8 +167,26 @@ def summary(found):
     }
 
 
+QWEN_SHAPES = {case.name: case.shape for case in make_qwen_reference.CASES}
+
+
+def laid_out_as(base):
+    """The layout of videos that the base's case has, while its samples are made and computed."""
+    return qwen_format.video_layout(QWEN_SHAPES[base].video_layout) if base in QWEN_SHAPES else nullcontext()
+
+
+def qwen_samples(shape, records, folder):
+    model = training.load(folder / "checkpoint", torch.float32)
+    processor = qwen_checkpoints.make_processor(shape, folder / "checkpoint")
+    return [
+        qwen_format.encode(processor, model, record, folder / "images", shape.vision, layout=shape.video_layout) for record in records
+    ]
+
+
 def samples_of(base, folder):
     records = json.loads((folder / "conversations.json").read_text())
+    if base in QWEN_SHAPES:
+        return qwen_samples(QWEN_SHAPES[base], records, folder)
     shapes = {other.name: other.shape for other in make_llava_reference.CASES}
     if base not in shapes:
         processor = AutoProcessor.from_pretrained(folder / "checkpoint")
@@ -230,9 +245,11 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    make_qwen_reference.keep_float64()
     for case in LORA_CASES:
         if arguments.only in (None, case.name):
-            make(case, arguments.out)
+            with laid_out_as(case.base):
+                make(case, arguments.out)
 
 
 if __name__ == "__main__":

@@ -35,16 +35,19 @@ import torch
 import transformers
 from bitsandbytes import functional
 from safetensors.torch import save_file
-from transformers import AutoModelForImageTextToText, AutoProcessor, BitsAndBytesConfig
+from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
-import llava
 import training
-from make_lora_reference import ALPHA, RANK, LoraCase, randomise, saved_name, trained
+from make_lora_reference import ALPHA, RANK, LoraCase, laid_out_as, randomise, samples_of, saved_name, trained
 
 CASES = [
     ("nf4", LoraCase("nf4_all_linear", "every Linear but the output projection", "mixed_batch", "all-linear")),
     ("nf4", LoraCase("nf4_dora", "weight-decomposed, some names", "full_heads_untied_tiles", ["q_proj", "fc1", "down_proj"],
                      {"use_dora": True, "use_rslora": True})),
+    ("nf4", LoraCase("nf4_llava", "LLaVA with Qwen2, language model and projector", "llava_siglip_qwen2",
+                     r".*(language_model|multi_modal_projector).*(_proj|linear_\d)")),
+    ("nf4", LoraCase("nf4_qwen", "Qwen2.5-VL with pictures and a video, every Linear but the output projection", "qwen2_5_vl_mixed", "all-linear")),
+    ("nf4", LoraCase("nf4_qwen3", "Qwen3-VL with pictures and a video, every Linear but the output projection", "qwen3_vl_mixed", "all-linear")),
     ("int8", LoraCase("int8_all_linear", "every Linear but the output projection", "mixed_batch", "all-linear")),
 ]
 
@@ -176,9 +179,7 @@ def make_case(quantization, case, out):
     folder = out / case.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    processor = AutoProcessor.from_pretrained(base / "checkpoint")
-    records = json.loads((base / "conversations.json").read_text())
-    samples = [llava.encode(processor, record, base / "images") for record in records]
+    samples = samples_of(case.base, base)
     plain, quantized = (nf4_base if quantization == "nf4" else int8_base)(base / "checkpoint")
     model = adapted(plain, case)
     save_adapter(model, case, folder / "adapter")
@@ -204,14 +205,18 @@ def make_case(quantization, case, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "data" / "quantization")
+    parser.add_argument("--only", help="make this case alone, and no matrices")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     library = use_pytorch_implementations()  # as long as it lives
     arguments.out.mkdir(parents=True, exist_ok=True)
-    make_matrices(arguments.out)
+    if arguments.only is None:
+        make_matrices(arguments.out)
     for quantization, case in CASES:
-        make_case(quantization, case, arguments.out)
+        if arguments.only in (None, case.name):
+            with laid_out_as(case.base):
+                make_case(quantization, case, arguments.out)
     del library
 
 

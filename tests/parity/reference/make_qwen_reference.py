@@ -179,6 +179,12 @@ def wide_rotary(q, k, cos, sin):
     return (q * cos) + (rotated(q) * sin), (k * cos) + (rotated(k) * sin)
 
 
+def keep_float64():
+    modeling_qwen2_vl.apply_rotary_pos_emb_vision = wide_rotary
+    modeling_qwen2_5_vl.apply_rotary_pos_emb_vision = wide_rotary
+    modeling_qwen3_vl.apply_rotary_pos_emb_vision = wide_rotary
+
+
 def write_video(folder, frames, width, height, seed):
     for index in range(frames):
         picture = pictures.draw(width, height, seed).point(lambda value, shift=7 * index: (value + shift) % 256)
@@ -246,9 +252,7 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    modeling_qwen2_vl.apply_rotary_pos_emb_vision = wide_rotary
-    modeling_qwen2_5_vl.apply_rotary_pos_emb_vision = wide_rotary
-    modeling_qwen3_vl.apply_rotary_pos_emb_vision = wide_rotary
+    keep_float64()
     print("transformers", transformers.__version__)
     for case in CASES:
         if arguments.only in (None, case.name):

@@ -46,9 +46,20 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
   return std::nullopt;
 }
 
+/// Many feed-forward layers, of which a router chooses: none of it is here.
+void refuse_experts(const nlohmann::json& json, const std::string& source) {
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_number_integer() || *found == 0) continue;
+    throw data_error("{}: {} {}: a mixture of experts is not supported; take a dense checkpoint of the family", source,
+                     key, found->dump());
+  }
+}
+
 }  // namespace
 
 LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string& source) {
+  refuse_experts(json, source);
   const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
   LlamaConfig config = defaults_of(type, source);
   config.vocab_size = size_of(json, "vocab_size", config.vocab_size, kMostTokens, source);

@@ -1,0 +1,139 @@
+"""The table at the top of docs/models.md, of what the tests show of each family: python3 scripts/families_table.py PARITY_TESTS
+
+    python3 scripts/families_table.py build/release/tests/parity_tests           runs them and writes the table
+    python3 scripts/families_table.py build/release/tests/parity_tests --check   exit 1 where the page says something else
+
+A test says of which family and of what it is evidence (tests/parity/evidence.h). A cell says yes where there is such a test and all
+of them passed; one that failed is an error here. Figures vary with the processor, so that a check compares the marks alone. The
+standard library only.
+"""
+
+import argparse
+import difflib
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/models.md"
+BEGIN, END = "<!-- scripts/families_table.py writes this table -->", "<!-- end of the table -->"
+CAPABILITIES = ["full", "LoRA", "NF4", "merge", "several pictures", "video", "packs", "generate"]
+ERRORS = {"logits": "logits_from_reference", "loss": "loss_from_reference", "gradients": "gradient_from_reference"}
+
+
+def run(program):
+    """GoogleTest's report of all parity tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
+        for name in ("GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_FILTER"):
+            environment.pop(name, None)
+        done = subprocess.run([program, "--gtest_brief=1", f"--gtest_output=json:{report}"], capture_output=True, text=True, env=environment)
+        if not report.exists():
+            sys.exit(f"{program}: no report; exit code {done.returncode}\n{done.stderr}")
+        return json.loads(report.read_text())
+
+
+def tests_of(report):
+    return [test for suite in report["testsuites"] for test in suite["testsuite"]]
+
+
+def name_of(test):
+    return f'{test["classname"]}.{test["name"]}'
+
+
+def families_of(tests):
+    """Those of the registry, in its order: tests/parity/family_capabilities_test.cpp records them."""
+    prefix = "family "
+    families = [key[len(prefix):] for test in tests for key in test if key.startswith(prefix)]
+    if not families:
+        sys.exit("no test has recorded the families")
+    return families
+
+
+def evidence_of(tests):
+    """Of each family what its passed tests show, and the worst of their errors."""
+    shown, worst = defaultdict(set), defaultdict(dict)
+    failed = [name_of(test) for test in tests if test.get("failures")]
+    if failed:
+        sys.exit("these tests failed, so that nothing is said of their families: " + ", ".join(failed))
+    for test in tests:
+        if test["result"] != "COMPLETED" or "shows" not in test:
+            continue
+        family, capability = test["family"], test["shows"]
+        shown[family].add(capability)
+        if capability == "parity":
+            for column, key in ERRORS.items():
+                if key in test:
+                    worst[family][column] = max(worst[family].get(column, 0), float(test[key]))
+    return shown, worst
+
+
+def at_most(value):
+    """Rounded up to one digit."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(value))
+    digit = math.ceil(round(value / 10**exponent, 6))
+    return f"≤ {digit}e{exponent}" if digit < 10 else f"≤ 1e{exponent + 1}"
+
+
+def short(family):
+    """Without what an error says in brackets."""
+    return re.sub(r" \(.*\)$", "", family)
+
+
+def table_of(tests):
+    shown, worst = evidence_of(tests)
+    unknown = set().union(*shown.values()) - set(CAPABILITIES) - {"parity"}
+    if unknown:
+        sys.exit(f"tests show what is no column: {sorted(unknown)}")
+    columns = ["`model_type`", *CAPABILITIES, *ERRORS]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for family in families_of(tests):
+        marks = ["yes" if capability in shown[family] else "–" for capability in CAPABILITIES]
+        errors = [at_most(worst[family].get(column)) for column in ERRORS]
+        lines.append("| " + " | ".join([short(family), *marks, *errors]) + " |")
+    return "\n".join(lines)
+
+
+def split(page):
+    """What stands before, in and behind the table."""
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        sys.exit(f"{PAGE}: has no place for the table, between {BEGIN} and {END}")
+    before, rest = page.split(BEGIN)
+    table, behind = rest.split(END)
+    return before, table.strip(), behind
+
+
+def without_figures(table):
+    return re.sub(r"≤ [0-9]+e-?[0-9]+", "≤", table)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parity_tests", type=Path)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    page = PAGE.read_text()
+    before, written, behind = split(page)
+    found = table_of(tests_of(run(arguments.parity_tests.resolve())))
+    if not arguments.check:
+        PAGE.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{behind}")
+        print(found)
+        return
+    difference = list(difflib.unified_diff(without_figures(written).splitlines(), without_figures(found).splitlines(),
+                                           str(PAGE), "what the tests show", lineterm="", n=0))
+    if difference:
+        sys.exit("\n".join(difference) + f"\nscripts/families_table.py {arguments.parity_tests} writes it anew")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "parity/tiny_preset.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/text/add_token.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using parity::TinyPreset;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Files that are whole, but of another kind of checkpoint: what is wrong is named before anything is computed.
+class ForeignFiles : public testing::TestWithParam<std::string> {
+ protected:
+  template <class Act>
+  static std::string error_of(const Act& act) {
+    try {
+      act();
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData) << error.what();
+      return error.what();
+    }
+    return "no error";
+  }
+  std::string error_of_processor() const {
+    return error_of([&] { load_processor(preset_.checkpoint(), {}); });
+  }
+
+  const TinyPreset preset_{GetParam()};
+  const std::filesystem::path config_ = preset_.checkpoint() / "config.json";
+};
+
+TEST_P(ForeignFiles, AMixtureOfExpertsIsNamed) {
+  auto config = io::read_json(config_);
+  auto& text = config.contains("text_config") ? config["text_config"] : config;
+  text["num_experts"] = nullptr;
+  text["num_local_experts"] = 8;
+  io::write_file(config_, config.dump());
+  const std::string error = error_of([&] { build_model(preset_.checkpoint(), at::kMeta, at::kFloat); });
+  EXPECT_THAT(error, AllOf(HasSubstr("config.json"), HasSubstr("num_local_experts")));
+}
+
+TEST_P(ForeignFiles, AProcessorOfAnotherFamilyIsNamed) {
+  const auto file = preset_.checkpoint() / "preprocessor_config.json";
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << "the family has no such file";
+  const auto type_in = [](const std::filesystem::path& path) {
+    return io::read_json(path).value("image_processor_type", std::string());
+  };
+  const std::string own = type_in(file);
+  int64_t others = 0;
+  for (const auto& name : TinyPreset::names()) {
+    const TinyPreset other(name);
+    const auto foreign = other.checkpoint() / "preprocessor_config.json";
+    if (!std::filesystem::exists(foreign) || type_in(foreign) == own) continue;
+    ++others;
+    std::filesystem::copy_file(foreign, file, std::filesystem::copy_options::overwrite_existing);
+    EXPECT_THAT(error_of_processor(), AllOf(HasSubstr("preprocessor_config.json"), HasSubstr(type_in(foreign))))
+        << name;
+  }
+  EXPECT_GT(others, 0);
+}
+
+TEST_P(ForeignFiles, AVocabularyThatDoesNotFitTheEmbeddingsIsNamedWithTheRemedy) {
+  const auto file = preset_.checkpoint() / "tokenizer.json";
+  const auto model = build_model(preset_.checkpoint(), at::kMeta, at::kFloat);
+  const int64_t rows = model->output_weight().size(0);
+  std::string content = io::read_file(file);
+  auto tokens = text::Tokenizer::from_json(content, file.string()).vocab_size();
+  for (; tokens <= rows; ++tokens) {
+    content = text::with_token(content, "<foreign_" + std::to_string(tokens) + ">", file.string()).json;
+  }
+  io::write_file(file, content);
+  EXPECT_THAT(error_of_processor(),
+              AllOf(HasSubstr("tokenizer.json"), HasSubstr("vocab_size"), HasSubstr("model.resize_embeddings")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, ForeignFiles, testing::ValuesIn(TinyPreset::names()),
+                         [](const auto& instance) { return TinyPreset::test_name(instance.param); });
+
+}  // namespace
+}  // namespace vlmtrain::models

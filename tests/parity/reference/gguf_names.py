@@ -1,0 +1,51 @@
+"""What llama.cpp's converter would call the tensors of a checkpoint, by the name maps of the package gguf.
+
+The package has the maps; what convert_hf_to_gguf.py does to names before it asks them (its folder conversion/ in November 2026) is
+written here. InternVL is not among the families: the converter knows OpenGVLab's own layout of it, not transformers'.
+"""
+
+import re
+from importlib.metadata import version
+
+import gguf
+
+TEXT_MODELS = {
+    "idefics3": "LLAMA", "smolvlm": "LLAMA", "llava": "LLAMA", "qwen2_vl": "QWEN2VL", "qwen2_5_vl": "QWEN2VL", "qwen3_vl": "QWEN3VL",
+    "gemma3": "GEMMA3",
+}
+OF_VISION = re.compile(r"vision_tower\.|vision_model\.|visual\.|multi_modal_projector\.|model\.connector\.")
+# The converter names these itself.
+NAMED_BY_CODE = re.compile(r"visual\.(merger|deepstack_merger_list\.[0-9]+)\.(norm|linear_fc[12])\.(weight|bias)")
+VERSION = version("gguf")
+BLOCKS = 128
+
+
+def names_for_the_map(kind, name):
+    """Under which it is looked up; none where the converter names it itself."""
+    if not OF_VISION.search(name):
+        return [name.replace("text_model.", "").replace("language_model.", "")]
+    if kind == "qwen3_vl":
+        name = name.removeprefix("model.")
+        return [] if NAMED_BY_CODE.fullmatch(name) else [name]
+    if kind == "gemma3":
+        return [name.replace("_weight", ".weight")]
+    if kind in ("qwen2_vl", "qwen2_5_vl") and ".qkv." in name:
+        return [name.replace("qkv", part) for part in "qkv"]
+    return [name]
+
+
+def knows(config):
+    return config["model_type"] in TEXT_MODELS
+
+
+def problems_of_checkpoint(config, names):
+    kind = config["model_type"]
+    text = gguf.get_tensor_name_map(gguf.MODEL_ARCH[TEXT_MODELS[kind]], BLOCKS)
+    vision = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, BLOCKS)
+    unnamed = []
+    for name in sorted(names):
+        names_of_part = vision if OF_VISION.search(name) else text
+        for renamed in names_for_the_map(kind, name):
+            if names_of_part.get_name(renamed, try_suffixes=(".weight", ".bias")) is None:
+                unnamed.append(name)
+    return [f"gguf has no name for {len(unnamed)} tensors, such as {unnamed[0]}"] if unnamed else []

@@ -1,0 +1,158 @@
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "image/nifti_file.h"
+#include "models/registry.h"
+#include "parity/temporary_folder.h"
+#include "vlmtrain/image/encode.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::parity {
+
+/// The random checkpoint of a preset called …-tiny, of which each family has one, and records of all that its family
+/// takes: what they are follows from the family's entry in the registry. The records' ids begin with what is in them:
+/// words, one (picture or volume), several, video, mask.
+class TinyPreset {
+ public:
+  static std::vector<std::string> names() {
+    std::vector<std::string> tiny;
+    for (const auto& name : models::preset_names()) {
+      if (name.ends_with("-tiny")) tiny.push_back(name);
+    }
+    return tiny;
+  }
+
+  /// As GoogleTest takes names.
+  static std::string test_name(std::string preset) {
+    std::ranges::replace_if(
+        preset, [](char letter) { return letter == '-' || letter == '.'; }, '_');
+    return preset;
+  }
+
+  explicit TinyPreset(const std::string& name) { models::write_preset(name, {}, /*seed=*/3, checkpoint()); }
+
+  std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
+
+  /// The frames of the record `video` from the last to the first. REQUIRES: records() were made, with a video.
+  io::Medium video_backwards() const { return folder_.path() / "ball_backwards"; }
+
+  const models::Family& family() const {
+    return models::family_of(io::read_json(checkpoint() / "config.json"), checkpoint());
+  }
+
+  std::vector<io::Record> records() const {
+    auto records = nlohmann::json::array({asked("words", "", "Is there a fracture?", "No, there is none.")});
+    add_media(records);
+    if (family().video_shape != nullptr) {
+      const auto video = asked("video", "<video>\n", "What moves?", "A ball, from left to right.");
+      records.push_back(with(video, "video", write_frames("ball", 0.4)));
+      write_frames("ball_backwards", -0.4);
+    }
+    if (family().mask_side != nullptr) {
+      auto record = asked("mask", "<image>\n", "Segment the liver.", "It is here <SEG>");
+      record["mask"] = write_mask("liver", 48, 64);
+      records.push_back(with(std::move(record), "image", write_picture("abdomen", 48, 64)));
+    }
+    records.push_back(asked("words again", "", "Say it once more, with all that you know.", "The outline is smooth."));
+    return read(records);
+  }
+
+  /// As a data set; media are found by their names in those of records().
+  std::vector<io::Record> read(const nlohmann::json& records) const {
+    io::write_file(folder_.path() / "records.json", records.dump());
+    return io::read_dataset(folder_.path() / "records.json", folder_.path());
+  }
+
+ private:
+  static nlohmann::json asked(const std::string& id, const std::string& marks, const std::string& question,
+                              const std::string& answer) {
+    return {
+        {"id", id},
+        {"conversations", {{{"from", "human"}, {"value", marks + question}}, {{"from", "gpt"}, {"value", answer}}}}};
+  }
+  static nlohmann::json with(nlohmann::json record, const std::string& key, const nlohmann::json& value) {
+    record[key] = value;
+    return record;
+  }
+
+  /// Pictures, or volumes where the family takes no pictures.
+  void add_media(nlohmann::json& records) const {
+    const bool takes_pictures = family().image_shape != nullptr;
+    const std::string key = takes_pictures ? "image" : "volume";
+    const auto medium = [&](const std::string& name, int64_t height, int64_t width) {
+      return takes_pictures ? write_picture(name, height, width) : write_scan(name, height / 4, width / 4);
+    };
+    const auto wide = medium("wide", 40, 100), tall = medium("tall", 96, 52), square = medium("square", 64, 64);
+    records.push_back(with(asked("one", "<image>\n", "What is shown?", "A left lung."), key, {wide}));
+    records.push_back(
+        with(asked("several", "<image>\n<image>\n", "Compare the two.", "The first is wider, and it is brighter."), key,
+             {tall, wide}));
+    records.push_back(with(asked("one more", "<image>\n", "How many?", "3"), key, {square}));
+  }
+
+  /// Waves, whose lengths depend on the name's.
+  static at::Tensor waves(const std::string& name, int64_t height, int64_t width, double phase) {
+    const double length = 3.0 + static_cast<double>(name.size());
+    const at::Tensor rows = at::sin(at::arange(height) / length + phase).unsqueeze(1);
+    const at::Tensor columns = at::sin(at::arange(width) / (1.7 * length) - phase).unsqueeze(0);
+    return (rows + columns) * 50 + 120;
+  }
+
+  std::string write_picture(const std::string& name, int64_t height, int64_t width, double phase = 0) const {
+    const at::Tensor grey = waves(name, height, width, phase);
+    const at::Tensor picture = at::stack({grey, grey * 0.8 + 20, 230 - grey}).to(at::kByte);
+    return write(name + ".png", image::encode_png(picture));
+  }
+  /// Six, each `phase` further than the one before it, or for a negative one the same from the last to the first.
+  std::string write_frames(const std::string& name, double phase) const {
+    constexpr int kFrames = 6;
+    std::filesystem::create_directory(folder_.path() / name);
+    for (int i = 0; i < kFrames; ++i) {
+      const int place = phase > 0 ? i : kFrames - 1 - i;
+      write_picture(fmt::format("{}/{}", name, i), 56, 84, std::abs(phase) * place);
+    }
+    return name;
+  }
+  std::string write_mask(const std::string& name, int64_t height, int64_t width) const {
+    at::Tensor mask = at::zeros({height, width}, at::kByte);
+    mask.narrow(0, 8, 20).narrow(1, 10, 30).fill_(1);
+    return write(name + "_mask.png", image::encode_mask_png(mask));
+  }
+  /// 12 slices of float32.
+  std::string write_scan(const std::string& name, int64_t height, int64_t width) const {
+    constexpr int64_t kSlices = 12;
+    constexpr int16_t kFloat32 = 16;
+    NiftiFile file(NiftiFile::k1, {width, height, kSlices}, kFloat32);
+    for (int64_t slice = 0; slice < kSlices; ++slice) {
+      const at::Tensor values =
+          waves(name, height, width, 0.3 * static_cast<double>(slice)).to(at::kFloat).contiguous();
+      for (int64_t i = 0; i < values.numel(); ++i) file.add_voxel(values.const_data_ptr<float>()[i]);
+    }
+    return write(name + ".nii", file.bytes());
+  }
+  std::string write(const std::string& name, const std::string& content) const {
+    io::write_file(folder_.path() / name, content);
+    return name;
+  }
+
+  TemporaryFolder folder_;
+};
+
+}  // namespace vlmtrain::parity
