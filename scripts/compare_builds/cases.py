@@ -70,6 +70,8 @@ TRAININGS = {
     "qwen2.5-vl-lora": ("qwen2.5-vl-tiny", {**LORA, **precision("bf16"), **EVALUATION}),
     "qwen2.5-vl-nf4": ("qwen2.5-vl-tiny", {**NF4, **cut({"recompute": "1+1"})}),
     "qwen3-vl-videos": ("qwen3-vl-tiny", {**VIDEOS, **precision("bf16"), **cut({"recompute": "1+1"})}),
+    "gemma-3": ("gemma-3-tiny", {}),
+    "gemma-3-nf4": ("gemma-3-tiny", {**NF4, **precision("bf16"), **cut({"recompute": "1+1"})}),
     "qwen3-vl-lora": ("qwen3-vl-tiny", {**LORA, **precision("bf16"), **EVALUATION}),
     "nanovlm": ("nanovlm-tiny", SINGLE),
     "nanovlm-bf16-pcgrad": ("nanovlm-tiny", {**MANY, **precision("bf16"), "training.gradient_conflicts": "pcgrad"}),

@@ -146,7 +146,8 @@ INSTANTIATE_TEST_SUITE_P(Models, DropoutTest,
                                          DropoutCase{"LlavaClassToken", "llava_clip_llama"},
                                          DropoutCase{"Qwen2VlVideo", "qwen2_5_vl_video"},
                                          DropoutCase{"Qwen2VlWindows", "qwen2_5_vl_mixed"},
-                                         DropoutCase{"Qwen3VlDeepStack", "qwen3_vl_mixed"}),
+                                         DropoutCase{"Qwen3VlDeepStack", "qwen3_vl_mixed"},
+                                         DropoutCase{"Gemma3Crops", "gemma3_crops"}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

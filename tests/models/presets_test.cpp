@@ -120,7 +120,7 @@ std::string test_name(std::string preset) {
 
 INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset,
                          testing::Values("smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny",
-                                         "qwen3-vl-tiny", "prs-med-tiny", "brain-llava-tiny"),
+                                         "qwen3-vl-tiny", "gemma-3-tiny", "prs-med-tiny", "brain-llava-tiny"),
                          [](const auto& instance) { return test_name(instance.param); });
 
 struct Published {
@@ -318,12 +318,33 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen3,
                                          SizedPreset{"qwen3-vl-32b", 33'357'390'064}),
                          [](const auto& instance) { return test_name(instance.param.name); });
 
+class PublishedGemma : public testing::TestWithParam<SizedPreset> {};
+
+TEST_P(PublishedGemma, HasThePublishedNumberOfParametersAndTakesEachImageAsOne) {
+  const parity::TemporaryFolder folder;
+  write_preset_config(GetParam().name, folder.path());
+  const auto model = build_model(folder.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  const auto shape = shape_of(folder.path(), {.images = 2, .image_width = 1000, .image_height = 300});
+  EXPECT_EQ(shape.pixel_rows, 2);
+  EXPECT_EQ(shape.image_tokens, 2 * 256);
+  EXPECT_EQ(shape.tokens, 2 * (256 + 4) + 256);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedGemma,
+                         testing::Values(SizedPreset{"gemma-3-4b", 4'300'079'472},
+                                         SizedPreset{"medgemma-4b", 4'300'079'472},
+                                         SizedPreset{"gemma-3-12b", 12'187'325'040},
+                                         SizedPreset{"gemma-3-27b", 27'432'406'640}),
+                         [](const auto& instance) { return test_name(instance.param.name); });
+
 TEST(PresetNames, AreTestedAbove) {
   EXPECT_THAT(preset_names(),
               UnorderedElementsAre("smolvlm-tiny", "smolvlm-256m", "smolvlm-500m", "smolvlm-2.2b", "llava-tiny",
                                    "llava-1.5-7b", "llava-1.5-13b", "llava-med-7b", "nanovlm-tiny", "nanovlm-222m",
                                    "nanovlm-460m", "qwen2.5-vl-tiny", "qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2-vl-2b",
                                    "qwen3-vl-tiny", "qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-32b",
+                                   "gemma-3-tiny", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "medgemma-4b",
                                    "prs-med-tiny", "prs-med-7b", "brain-llava-tiny", "brain-llava-7b"));
 }
 

@@ -87,6 +87,8 @@ INSTANTIATE_TEST_SUITE_P(, GenerationTest,
                                          GenerationCase{"mixed_batch", at::kFloat, {}},
                                          GenerationCase{"llava_clip_mistral", at::kBFloat16, {}},
                                          GenerationCase{"llava_clip_mistral", at::kFloat, {}},
+                                         GenerationCase{"gemma3_published", at::kBFloat16, {}},
+                                         GenerationCase{"gemma3_published", at::kFloat, {}},
                                          GenerationCase{"llava_siglip_qwen2", at::kBFloat16, kSampled}),
                          name_of);
 

@@ -20,9 +20,12 @@ from peft import PeftModel
 from transformers import AutoProcessor
 
 import cases
+import gemma3_checkpoints
+import gemma3_format
 import llava
 import llava_checkpoints
 import llava_format
+import make_gemma3_reference
 import make_llava_reference
 import make_nanovlm_reference
 import make_qwen_reference
@@ -130,6 +133,17 @@ def qwen_answers(case, folder):
     return [answer_record(model, record, encode) for record in records_of(folder)]
 
 
+def gemma3_answers(case, folder):
+    model = training.load(folder / "checkpoint", torch.float32)
+    processor = gemma3_checkpoints.make_processor(case.shape, folder / "checkpoint")
+
+    def encode(record):
+        prompt = gemma3_format.encode(processor, case.shape, record, folder / "images", turns=1)
+        return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
+
+    return [answer_record(model, record, encode) for record in records_of(folder)]
+
+
 def nanovlm_answers(config, settings, folder):
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch) / "checkpoint"
@@ -170,6 +184,8 @@ def main():
     for case in make_qwen_reference.CASES:
         with qwen_format.video_layout(case.shape.video_layout):
             add(case.name, None, lambda: qwen_answers(case, arguments.data / case.name))
+    for case in make_gemma3_reference.CASES:
+        add(case.name, None, lambda: gemma3_answers(case, arguments.data / case.name))
     for case, config, settings in make_nanovlm_reference.CASES:
         add(case.name, None, lambda: nanovlm_answers(config, settings, arguments.data / case.name))
     for name in ADAPTERS:
