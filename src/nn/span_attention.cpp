@@ -28,9 +28,9 @@ constexpr int64_t kAligned = 16;
 std::vector<at::Tensor> masks_of(const Segments& segments, std::optional<int64_t> window, const TwoWaySpans& spans,
                                  const at::TensorOptions& options) {
   const auto numbers = options.dtype(at::kLong);
-  const at::Tensor span_of_row =
-      at::full({segments.rows}, -1, numbers)
-          .index_copy_(0, spans.rows, at::arange(spans.rows.numel(), numbers).floor_divide_(spans.length));
+  const at::Tensor spans_in_order =
+      at::arange(spans.rows.numel() / spans.length, numbers).unsqueeze(1).expand({-1, spans.length}).flatten();
+  const at::Tensor span_of_row = at::full({segments.rows}, -1, numbers).index_copy_(0, spans.rows, spans_in_order);
   std::vector<at::Tensor> masks;
   int64_t first = 0;
   for (const int64_t length : segments.lengths) {

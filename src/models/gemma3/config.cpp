@@ -116,7 +116,7 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
     throw data_error("{}: text model {} is not supported in Gemma 3; gemma3_text is", source, type);
   }
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention",
-                          "attention_bias", "attention_dropout"}) {
+                          "num_experts", "num_local_experts", "attention_bias", "attention_dropout"}) {
     refuse_unless_absent(text, key, source);
   }
   const auto activation = io::get_or<std::string>(text, "hidden_activation", "gelu_pytorch_tanh", source);
