@@ -53,7 +53,7 @@ CASES = [
         "by another number than the root of the head's size, a matrix of other sides on each side, a picture's patches not pooled",
         shape=Shape(
             layout="saved", seed=72, tokens_per_image=16, tied=False, with_template=True,
-            vision=VISION | {"image_size": 36, "patch_size": 9, "hidden_size": 24},
+            vision=VISION | {"image_size": 36, "patch_size": 9, "hidden_size": 24, "num_attention_heads": 3},
             text=TEXT | {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
                          "query_pre_attn_scalar": 21, "sliding_window": 29,
                          "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
