@@ -29,7 +29,7 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = read_config(config_json, folder);
-  const auto names = llava::WeightNames::of(llava::Layout::kHuggingFace, io::checkpoint_tensor_names(folder));
+  const auto names = llava::weight_names(llava::Layout::kHuggingFace, io::checkpoint_tensor_names(folder));
   return std::make_unique<Model>(config, names, ImageProcessorSettings::read(config, folder).normalization, settings);
 }
 

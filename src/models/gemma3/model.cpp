@@ -25,7 +25,7 @@ at::Tensor Projector::operator()(const at::Tensor& patches) const {
   return nn::linear(norm_(pooled), weight_.t(), /*bias=*/{});
 }
 
-Model::Model(Config config, llava::WeightNames names, image::Normalization normalization,
+Model::Model(Config config, WeightSpellings names, image::Normalization normalization,
              nn::ParameterSettings settings)
     : VisionLanguageModel(std::move(settings)),
       config_(std::move(config)),

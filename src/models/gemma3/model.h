@@ -25,7 +25,7 @@ class Projector {
 class Model final : public VisionLanguageModel {
  public:
   /// `names`: how the checkpoint spells the parameters, in which Gemma 3 is like LLaVA.
-  Model(Config config, llava::WeightNames names, image::Normalization normalization, nn::ParameterSettings settings);
+  Model(Config config, WeightSpellings names, image::Normalization normalization, nn::ParameterSettings settings);
 
   ImageFeatures image_features(const VisionInput& vision, bool with_dense) const override;
   ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
@@ -37,7 +37,7 @@ class Model final : public VisionLanguageModel {
 
  private:
   Config config_;
-  llava::WeightNames names_;
+  WeightSpellings names_;
   image::Normalization normalization_;
   VisionTransformer tower_;
   Projector projector_;
