@@ -73,6 +73,8 @@ TRAININGS = {
     "internvl3.5-videos": ("internvl3.5-tiny", {**VIDEOS, **precision("bf16"), **cut({"tiles": 3})}),
     "internvl3.5-nf4": ("internvl3.5-tiny", NF4),
     "qwen3-vl-videos": ("qwen3-vl-tiny", {**VIDEOS, **precision("bf16"), **cut({"recompute": "1+1"})}),
+    "gemma-3": ("gemma-3-tiny", {}),
+    "gemma-3-nf4": ("gemma-3-tiny", {**NF4, **precision("bf16"), **cut({"recompute": "1+1"})}),
     "qwen3-vl-lora": ("qwen3-vl-tiny", {**LORA, **precision("bf16"), **EVALUATION}),
     "nanovlm": ("nanovlm-tiny", SINGLE),
     "nanovlm-bf16-pcgrad": ("nanovlm-tiny", {**MANY, **precision("bf16"), "training.gradient_conflicts": "pcgrad"}),

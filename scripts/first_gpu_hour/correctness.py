@@ -9,7 +9,8 @@ from checks import KERNELS, Check, Part
 from comparison import Verdict
 
 STEPS = 5
-PRESETS = ["smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny", "internvl3-tiny", "internvl3.5-tiny"]
+PRESETS = ["smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny", "qwen3-vl-tiny", "internvl3-tiny", "internvl3.5-tiny",
+           "gemma-3-tiny"]
 FASTER = {"training.learning_rate": "1.01e-3"}
 OTHER_ORDER = {"training.seed": 1}
 LORA = {"lora.rank": 4}

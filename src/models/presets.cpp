@@ -25,6 +25,10 @@ std::string tokenizer_source(const std::string& preset) {
       {"llava-1.5-13b", "llava-hf/llava-1.5-13b-hf"},
       {"llava-1.5-7b", "llava-hf/llava-1.5-7b-hf"},
       {"brain-llava-7b", "microsoft/llava-med-v1.5-mistral-7b"},
+      {"gemma-3-12b", "google/gemma-3-12b-it"},
+      {"gemma-3-27b", "google/gemma-3-27b-it"},
+      {"gemma-3-4b", "google/gemma-3-4b-it"},
+      {"medgemma-4b", "google/medgemma-4b-it"},
       {"internvl3-1b", "OpenGVLab/InternVL3-1B-hf"},
       {"internvl3-2b", "OpenGVLab/InternVL3-2B-hf"},
       {"internvl3-8b", "OpenGVLab/InternVL3-8B-hf"},
@@ -66,7 +70,7 @@ void check_known(const std::string& preset, std::string_view given_as) {
   // A name on the Hub, or what stands behind its owner.
   std::string word = preset.substr(preset.rfind('/') + 1);
   std::ranges::transform(word, word.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  for (const std::string_view ending : {"-instruct", "-hf"}) {
+  for (const std::string_view ending : {"-instruct", "-hf", "-it"}) {
     if (word.ends_with(ending)) word.resize(word.size() - ending.size());
   }
   const bool is_one = std::ranges::find(names, word) != names.end();

@@ -67,13 +67,30 @@ class ActivationPrologue : public Prologue {
   Activation activation_;
 };
 
+struct Silu {
+  static at::Tensor of(const at::Tensor& gate) { return at::silu(gate); }
+  static void into(at::Tensor& out, const at::Tensor& gate) { at::silu_out(out, gate); }
+  static void backward_into(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
+    at::silu_backward_out(out, gradient, gate);
+  }
+};
+
+struct GeluTanh {
+  static at::Tensor of(const at::Tensor& gate) { return at::gelu(gate, "tanh"); }
+  static void into(at::Tensor& out, const at::Tensor& gate) { at::gelu_out(out, gate, "tanh"); }
+  static void backward_into(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
+    at::gelu_backward_out(out, gradient, gate, "tanh");
+  }
+};
+
+template <class Gate>
 class GatePrologue : public Prologue {
  public:
-  /// scratch: what backward() returns, with silu(gate) in its first half.
+  /// scratch: what backward() returns, with the gate's activation in its first half.
   Made make(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
     const auto halves = inputs[0].chunk(2, -1);
-    if (!for_backward) return {.value = at::silu(halves[0]).mul_(halves[1])};
+    if (!for_backward) return {.value = Gate::of(halves[0]).mul_(halves[1])};
     const at::Tensor scratch = opened(inputs[0]);
     return {.value = scratch.chunk(2, -1)[0] * halves[1], .scratch = scratch};
   }
@@ -86,16 +103,16 @@ class GatePrologue : public Prologue {
     auto of_halves = result.chunk(2, -1);
     at::mul_out(of_halves[1], gradient, of_halves[0]);
     at::mul_out(of_halves[0], gradient, halves[1]);
-    at::silu_backward_out(of_halves[0], of_halves[0], halves[0]);
+    Gate::backward_into(of_halves[0], of_halves[0], halves[0]);
     return {result};
   }
 
  private:
-  /// Of x's size, with silu(gate) in place of the gate.
+  /// Of x's size, with the activation in place of the gate.
   static at::Tensor opened(const at::Tensor& x) {
     at::Tensor result = at::empty_like(x);
     at::Tensor of_gate = result.chunk(2, -1)[0];
-    at::silu_out(of_gate, x.chunk(2, -1)[0]);
+    Gate::into(of_gate, x.chunk(2, -1)[0]);
     return result;
   }
 };
@@ -107,7 +124,11 @@ Operand activated(Activation activation, const at::Tensor& x) {
 }
 
 Operand gated(const at::Tensor& x) {
-  return {std::make_shared<GatePrologue>(), {x}};
+  return {std::make_shared<GatePrologue<Silu>>(), {x}};
+}
+
+Operand gelu_gated(const at::Tensor& x) {
+  return {std::make_shared<GatePrologue<GeluTanh>>(), {x}};
 }
 
 }  // namespace vlmtrain::nn

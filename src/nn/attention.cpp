@@ -1,5 +1,6 @@
 #include "vlmtrain/nn/attention.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_efficient_attention_forward.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -23,16 +24,13 @@
 #include "nn/kept_attention.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/copy.h"
-#include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::nn {
 
 namespace {
 
-/// Flash attention computes in 16 bits and needs the tensor cores of sm_80 or newer.
 bool has_flash_kernel(const at::Tensor& query) {
-  constexpr int kOldestArchitecture = 80;
-  return query.scalar_type() != at::kFloat && memory::architecture_of(query.device()) >= kOldestArchitecture;
+  return nn::has_flash_kernel(query.scalar_type(), query.device());
 }
 
 /// query, key, value [rows of `count` equal segments, heads, head_dim]
@@ -98,7 +96,8 @@ at::Tensor windowed_segment(const at::Tensor& query, const at::Tensor& key, cons
     };
     const at::Tensor scores = at::matmul(heads_first, shared(key).transpose(-1, -2)) * attention_scale(query);
     const at::Tensor weights =
-        at::softmax(scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()), -1, at::kFloat);
+        at::softmax(scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity()), -1,
+                    at::toOpMathType(query.scalar_type()));
     const at::Tensor output = at::matmul(weights.to(query.scalar_type()), shared(value));
     outputs.push_back(output.permute({2, 0, 1, 3}).reshape({count, query.size(1), query.size(2)}));
   }

@@ -18,6 +18,9 @@ class AttentionKernel {
 
   virtual ~AttentionKernel() = default;
 
+  /// Whether forward() is one operation of ATen's, of which autograd knows backward().
+  virtual bool is_one_operation() const { return true; }
+
   /// The output, and behind it what backward() reads beside it. Where gradients are recorded ATen records its own.
   virtual std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                           const at::Tensor& value) const = 0;
@@ -30,6 +33,9 @@ class AttentionKernel {
   AttentionKernel(const AttentionKernel&) = default;
   AttentionKernel& operator=(const AttentionKernel&) = default;
 };
+
+/// Whether 16-bit attention on this device goes through the flash kernel, which needs the tensor cores of sm_80.
+bool has_flash_kernel(at::ScalarType dtype, at::Device device);
 
 /// Rows of segments in one stream, as the kernels on CUDA take them.
 struct StreamOfSegments {
@@ -45,5 +51,13 @@ std::shared_ptr<const AttentionKernel> cuda_flash_kernel(StreamOfSegments stream
 std::shared_ptr<const AttentionKernel> cuda_memory_efficient_kernel(StreamOfSegments stream);
 /// The flash kernel of the CPU: [segments, heads, rows, head_dim], of key and value [segments, key_value_heads, …].
 std::shared_ptr<const AttentionKernel> cpu_flash_kernel(bool causal);
+
+// With a mask [rows, rows] that is added to the scores of all heads alike, and of which no gradient is asked.
+
+/// The same of one segment.
+std::shared_ptr<const AttentionKernel> cpu_masked_kernel(at::Tensor mask);
+/// The memory-efficient kernel of one segment, all [1, rows, heads, head_dim]. The mask's rows lie a multiple of 16
+/// elements apart.
+std::shared_ptr<const AttentionKernel> cuda_masked_kernel(at::Tensor mask);
 
 }  // namespace vlmtrain::nn

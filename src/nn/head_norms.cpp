@@ -26,15 +26,17 @@ struct RotateNormedHeads : torch::autograd::Function<RotateNormedHeads> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                                                 const at::Tensor& query_weight, const at::Tensor& key_weight,
                                                 const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
-                                                int64_t key_value_heads, int64_t features, double eps) {
+                                                int64_t key_value_heads, int64_t features, double eps, int64_t gain) {
     const int64_t normed_heads = query_heads + key_value_heads;
     const at::Tensor heads = heads_of(x, 0, normed_heads, features).contiguous();
-    const auto [value, reciprocal] = rms_norm(heads, {}, eps);
-    const at::Tensor weighted = value.mul_(weight_of_heads(query_weight, key_weight, query_heads, key_value_heads));
-    const at::Tensor rotated = at::empty_like(weighted);
-    rotate_into(rotated, weighted, cos, sin, 1);
+    auto [value, reciprocal] = rms_norm(heads, {}, eps);
+    multiply_by_gain(value, weight_of_heads(query_weight, key_weight, query_heads, key_value_heads),
+                     static_cast<NormGain>(gain));
+    const at::Tensor rotated = at::empty_like(value);
+    rotate_into(rotated, value, cos, sin, 1);
     context->save_for_backward({heads, reciprocal, query_weight, key_weight, cos, sin});
     context->saved_data["eps"] = eps;
+    context->saved_data["gain"] = gain;
     return {rotated.narrow(1, 0, query_heads), rotated.narrow(1, query_heads, key_value_heads),
             heads_of(x, normed_heads, key_value_heads, features).contiguous()};
   }
@@ -45,7 +47,7 @@ struct RotateNormedHeads : torch::autograd::Function<RotateNormedHeads> {
     const at::Tensor &heads = saved[0], &query_weight = saved[2], &key_weight = saved[3];
     const int64_t rows = heads.size(0), features = heads.size(2);
     const int64_t query_heads = gradients[0].size(1), key_value_heads = gradients[1].size(1);
-    const at::Tensor of_weighted = at::empty_like(heads);
+    at::Tensor of_weighted = at::empty_like(heads);
     rotate_into(of_weighted.narrow(1, 0, query_heads), gradients[0], saved[4], saved[5], -1);
     rotate_into(of_weighted.narrow(1, query_heads, key_value_heads), gradients[1], saved[4], saved[5], -1);
 
@@ -58,26 +60,28 @@ struct RotateNormedHeads : torch::autograd::Function<RotateNormedHeads> {
     }
     at::Tensor of_x;
     if (context->needs_input_grad(0)) {
-      of_weighted.mul_(weight_of_heads(query_weight, key_weight, query_heads, key_value_heads));
+      multiply_by_gain(of_weighted, weight_of_heads(query_weight, key_weight, query_heads, key_value_heads),
+                       static_cast<NormGain>(context->saved_data["gain"].toInt()));
       of_x = at::empty({rows, (query_heads + 2 * key_value_heads) * features}, heads.options());
       heads_of(of_x, 0, query_heads + key_value_heads, features)
           .copy_(rms_norm_backward(of_weighted, heads, saved[1], {}, true, false).x);
       heads_of(of_x, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
     }
-    return {of_x, of_query_weight, of_key_weight, {}, {}, {}, {}, {}, {}};
+    return {of_x, of_query_weight, of_key_weight, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
 }  // namespace
 
-HeadNorms::HeadNorms(const ParameterScope& scope, int64_t features, double eps)
-    : query_weight_((scope / "q_norm").parameter("weight", {features}, InitialValues::ones())),
-      key_weight_((scope / "k_norm").parameter("weight", {features}, InitialValues::ones())),
-      eps_(eps) {}
+HeadNorms::HeadNorms(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
+    : query_weight_((scope / "q_norm").parameter("weight", {features}, unit_gain(gain))),
+      key_weight_((scope / "k_norm").parameter("weight", {features}, unit_gain(gain))),
+      eps_(eps),
+      gain_(gain) {}
 
 QueryKeyValue HeadNorms::rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) const {
   auto parts = RotateNormedHeads::apply(x, query_weight_, key_weight_, table.cos, table.sin, heads.query,
-                                        heads.key_value, heads.features, eps_);
+                                        heads.key_value, heads.features, eps_, static_cast<int64_t>(gain_));
   return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
 }
 

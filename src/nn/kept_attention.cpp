@@ -1,5 +1,6 @@
 #include "nn/kept_attention.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -47,6 +48,12 @@ struct Known : torch::autograd::Function<Known> {
   }
 };
 
+std::vector<at::Tensor> made_by(const AttentionKernel& kernel, const at::Tensor& query, const at::Tensor& key,
+                                const at::Tensor& value) {
+  const at::NoGradGuard no_gradients;
+  return kernel.forward(query, key, value);
+}
+
 }  // namespace
 
 KeptAttention::Scope::Scope(KeptAttention* results, Run run)
@@ -60,7 +67,11 @@ KeptAttention::Scope::~Scope() {
 at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at::Tensor& query, const at::Tensor& key,
                   const at::Tensor& value) {
   KeptAttention* const kept = results_of_thread;
-  if (kept == nullptr) return kernel->forward(query, key, value).front();
+  if (kept == nullptr) {
+    if (kernel->is_one_operation() || !at::GradMode::is_enabled()) return kernel->forward(query, key, value).front();
+    return Known::apply(query, key, value,
+                        c10::make_intrusive<HeldMade>(Made{kernel, made_by(*kernel, query, key, value)}));
+  }
   if (run_of_thread == KeptAttention::Run::kFirst) {
     kept->calls_.push_back(kernel->forward(query, key, value));
     return kept->calls_.back().front();

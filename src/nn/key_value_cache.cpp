@@ -25,7 +25,6 @@ void KeyValueCache::append(const Segments& rows, std::optional<int64_t> window) 
   VLMTRAIN_CHECK(is_prompt_ || rows.max_length == 1, "{} rows of a sequence after its prompt", rows.max_length);
   const at::Tensor places = at::empty({rows.rows}, at::kLong);
   auto* place = places.mutable_data_ptr<int64_t>();
-  std::vector<int64_t> starts, lengths;  // of the keys that the new rows see
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     const int64_t count = rows.lengths[i];
@@ -33,18 +32,26 @@ void KeyValueCache::append(const Segments& rows, std::optional<int64_t> window) 
     std::iota(place, place + count, slot.start + slot.used);
     place += count;
     slot.used += count;
-    const int64_t seen = std::min(slot.used, window.value_or(slot.used));
-    starts.push_back(slot.start + slot.used - seen);
-    lengths.push_back(seen);
   }
   places_ = memory::copy_to_device(places, device_);
   appended_ = rows;
   window_ = window;
-  if (!is_prompt_) key_slots_ = KeySlots::of(std::move(starts), std::move(lengths), device_);
+  seen_.clear();
 }
 
-at::Tensor KeyValueCache::attention(int64_t block, const at::Tensor& query, const at::Tensor& key,
-                                    const at::Tensor& value) {
+const KeySlots& KeyValueCache::seen_through(std::optional<int64_t> window) {
+  const auto known = std::ranges::find(seen_, window, &SeenSlots::window);
+  if (known != seen_.end()) return known->slots;
+  std::vector<int64_t> starts, lengths;
+  for (const Slot& slot : slots_) {
+    const int64_t seen = std::min(slot.used, window.value_or(slot.used));
+    starts.push_back(slot.start + slot.used - seen);
+    lengths.push_back(seen);
+  }
+  return seen_.emplace_back(window, KeySlots::of(std::move(starts), std::move(lengths), device_)).slots;
+}
+
+void KeyValueCache::write(int64_t block, const at::Tensor& key, const at::Tensor& value) {
   blocks_.resize(std::max(blocks_.size(), static_cast<size_t>(block) + 1));
   Rows& own = blocks_[static_cast<size_t>(block)];
   if (!own.keys.defined()) {
@@ -54,8 +61,19 @@ at::Tensor KeyValueCache::attention(int64_t block, const at::Tensor& query, cons
   }
   own.keys.index_copy_(0, places_, key);
   own.values.index_copy_(0, places_, value);
+}
+
+at::Tensor KeyValueCache::read(int64_t block, const at::Tensor& query, std::optional<int64_t> window) {
+  VLMTRAIN_CHECK(!is_prompt_, "a prompt is read through the cache, which holds rows of its own");
+  const Rows& own = blocks_.at(static_cast<size_t>(block));
+  return attention_to_slots(query, own.keys, own.values, seen_through(window));
+}
+
+at::Tensor KeyValueCache::attention(int64_t block, const at::Tensor& query, const at::Tensor& key,
+                                    const at::Tensor& value) {
+  write(block, key, value);
   if (is_prompt_) return nn::attention(query, key, value, appended_, /*causal=*/true, window_);
-  return attention_to_slots(query, own.keys, own.values, key_slots_);
+  return read(block, query, window_);
 }
 
 void KeyValueCache::keep(std::span<const size_t> places) {

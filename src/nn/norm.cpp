@@ -1,6 +1,7 @@
 #include "vlmtrain/nn/norm.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/addcmul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 
@@ -58,6 +59,35 @@ class RmsNormPrologue : public Prologue {
   double eps_;
 };
 
+/// inputs: x, weight. The kernel norms without a weight, whose product with the rounded result is rounded once more.
+class OnePlusRmsNormPrologue : public Prologue {
+ public:
+  explicit OnePlusRmsNormPrologue(double eps) : eps_(eps) {}
+
+  Made make(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
+    const at::NoGradGuard no_gradients;
+    auto [value, reciprocal] = rms_norm(inputs[0], {}, eps_);
+    multiply_by_gain(value, inputs[1], NormGain::kOnePlusWeight);
+    return {.value = std::move(value), .statistics = {std::move(reciprocal)}};
+  }
+
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
+                                   const std::vector<bool>& wanted) const override {
+    at::Tensor of_x, of_weight;
+    if (wanted[1]) {
+      of_weight = rms_norm_backward(gradient, inputs[0], made.statistics[0], inputs[1], false, true).weight;
+    }
+    if (wanted[0]) {
+      const at::Tensor of_normed = at::addcmul(gradient, gradient, inputs[1]);
+      of_x = rms_norm_backward(of_normed, inputs[0], made.statistics[0], {}, true, false).x;
+    }
+    return {std::move(of_x), std::move(of_weight)};
+  }
+
+ private:
+  double eps_;
+};
+
 }  // namespace
 
 LayerNorm::LayerNorm(const ParameterScope& scope, int64_t features, double eps)
@@ -69,10 +99,11 @@ Operand LayerNorm::before_linears(const at::Tensor& x) const {
   return {std::make_shared<LayerNormPrologue>(eps_), {x, weight_, bias_}};
 }
 
-RmsNorm::RmsNorm(const ParameterScope& scope, int64_t features, double eps)
-    : weight_(scope.parameter("weight", {features}, InitialValues::ones())), eps_(eps) {}
+RmsNorm::RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
+    : weight_(scope.parameter("weight", {features}, unit_gain(gain))), eps_(eps), gain_(gain) {}
 
 Operand RmsNorm::before_linears(const at::Tensor& x) const {
+  if (gain_ == NormGain::kOnePlusWeight) return {std::make_shared<OnePlusRmsNormPrologue>(eps_), {x, weight_}};
   return {std::make_shared<RmsNormPrologue>(eps_), {x, weight_}};
 }
 

@@ -54,6 +54,21 @@ RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return {value, reciprocal};
 }
 
+void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain) {
+  switch (gain) {
+    case NormGain::kWeight:
+      value.mul_(weight);
+      return;
+    case NormGain::kOnePlusWeight:
+      value.addcmul_(value, weight);  // in fp32, rounded once
+      return;
+  }
+}
+
+InitialValues unit_gain(NormGain gain) {
+  return gain == NormGain::kWeight ? InitialValues::ones() : InitialValues::zeros();
+}
+
 RmsNormGradients rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& reciprocal,
                                    const at::Tensor& weight, bool x_wanted, bool weight_wanted) {
   if (!x.is_cuda()) return plain_rms_norm_backward(gradient, x, reciprocal, weight, x_wanted, weight_wanted);

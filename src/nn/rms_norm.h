@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "vlmtrain/nn/norm.h"
+
 namespace vlmtrain::nn {
 
 struct RmsNormed {
@@ -12,6 +14,12 @@ struct RmsNormed {
 /// x / sqrt(mean(x²) + eps) · weight over the last dimension of a contiguous x; without a weight where it is undefined.
 /// Records no gradients.
 RmsNormed rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+/// `value` times the gain that `weight` stands for, in its place.
+void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain);
+
+/// The initial values of such a weight: those of a gain of 1.
+InitialValues unit_gain(NormGain gain);
 
 struct RmsNormGradients {
   at::Tensor x, weight;  ///< undefined where they were not wanted

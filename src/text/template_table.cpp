@@ -21,6 +21,7 @@ struct TableEntry {
 /// By name in alphabetical order.
 constexpr std::array kTable{
     TableEntry{"chatml", "<|im_end|>"},
+    TableEntry{"gemma3", "<end_of_turn>"},
     TableEntry{"internvl", "<|im_end|>"},            // OpenGVLab/InternVL3-*-hf
     TableEntry{"llava_1_5", ""},                     // llava-hf/llava-1.5-*
     TableEntry{"llava_qwen", "<|im_end|>"},          // LLaVA-NeXT, conversation.py: qwen_1_5

@@ -140,15 +140,14 @@ TEST_P(DropoutTest, NothingIsDroppedInEvaluation) {
   EXPECT_NE(gradients({.micro_batch_size = 2}).loss, evaluated);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, DropoutTest,
-                         testing::Values(DropoutCase{"Idefics3", "mixed_batch"},
-                                         DropoutCase{"Idefics3Dora", "mixed_batch", /*use_dora=*/true},
-                                         DropoutCase{"LlavaClassToken", "llava_clip_llama"},
-                                         DropoutCase{"Qwen2VlVideo", "qwen2_5_vl_video"},
-                                         DropoutCase{"Qwen2VlWindows", "qwen2_5_vl_mixed"},
-                                         DropoutCase{"InternVl", "internvl3_5_mixed"},
-                                         DropoutCase{"Qwen3VlDeepStack", "qwen3_vl_mixed"}),
-                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Models, DropoutTest,
+    testing::Values(DropoutCase{"Idefics3", "mixed_batch"},
+                    DropoutCase{"Idefics3Dora", "mixed_batch", /*use_dora=*/true},
+                    DropoutCase{"LlavaClassToken", "llava_clip_llama"}, DropoutCase{"Qwen2VlVideo", "qwen2_5_vl_video"},
+                    DropoutCase{"Qwen2VlWindows", "qwen2_5_vl_mixed"}, DropoutCase{"InternVl", "internvl3_5_mixed"},
+                    DropoutCase{"Qwen3VlDeepStack", "qwen3_vl_mixed"}, DropoutCase{"Gemma3Crops", "gemma3_crops"}),
+    [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace vlmtrain::engine

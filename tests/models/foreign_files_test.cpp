@@ -39,7 +39,6 @@ class ForeignFiles : public testing::TestWithParam<std::string> {
 TEST_P(ForeignFiles, AMixtureOfExpertsIsNamed) {
   auto config = io::read_json(config_);
   auto& text = config.contains("text_config") ? config["text_config"] : config;
-  text["num_experts"] = nullptr;
   text["num_local_experts"] = 8;
   io::write_file(config_, config.dump());
   const std::string error = error_of([&] { build_model(preset_.checkpoint(), at::kMeta, at::kFloat); });
@@ -50,7 +49,10 @@ TEST_P(ForeignFiles, AProcessorOfAnotherFamilyIsNamed) {
   const auto file = preset_.checkpoint() / "preprocessor_config.json";
   if (!std::filesystem::exists(file)) GTEST_SKIP() << "the family has no such file";
   const auto type_in = [](const std::filesystem::path& path) {
-    return io::read_json(path).value("image_processor_type", std::string());
+    auto type = io::read_json(path).value("image_processor_type", std::string());
+    // Another program of the same processor.
+    if (type.ends_with("Fast")) type.resize(type.size() - std::string_view("Fast").size());
+    return type;
   };
   const std::string own = type_in(file);
   int64_t others = 0;

@@ -121,7 +121,7 @@ std::string test_name(std::string preset) {
 INSTANTIATE_TEST_SUITE_P(WithTokenizer, Preset,
                          testing::Values("smolvlm-tiny", "smolvlm2-tiny", "llava-tiny", "nanovlm-tiny",
                                          "qwen2.5-vl-tiny", "qwen3-vl-tiny", "internvl3-tiny", "internvl3.5-tiny",
-                                         "prs-med-tiny", "brain-llava-tiny"),
+                                         "gemma-3-tiny", "prs-med-tiny", "brain-llava-tiny"),
                          [](const auto& instance) { return test_name(instance.param); });
 
 struct Published {
@@ -380,17 +380,37 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen3,
                                          SizedPreset{"qwen3-vl-32b", 33'357'390'064}),
                          [](const auto& instance) { return test_name(instance.param.name); });
 
+class PublishedGemma : public testing::TestWithParam<SizedPreset> {};
+
+TEST_P(PublishedGemma, HasThePublishedNumberOfParametersAndTakesEachImageAsOne) {
+  const parity::TemporaryFolder folder;
+  write_preset_config(GetParam().name, folder.path());
+  const auto model = build_model(folder.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().total_elements(), GetParam().parameters);
+  const auto shape = shape_of(folder.path(), {.images = 2, .image_width = 1000, .image_height = 300});
+  EXPECT_EQ(shape.pixel_rows, 2);
+  EXPECT_EQ(shape.image_tokens, 2 * 256);
+  EXPECT_EQ(shape.tokens, 2 * (256 + 4) + 256);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedGemma,
+                         testing::Values(SizedPreset{"gemma-3-4b", 4'300'079'472},
+                                         SizedPreset{"medgemma-4b", 4'300'079'472},
+                                         SizedPreset{"gemma-3-12b", 12'187'325'040},
+                                         SizedPreset{"gemma-3-27b", 27'432'406'640}),
+                         [](const auto& instance) { return test_name(instance.param.name); });
+
 TEST(PresetNames, AreTestedAbove) {
   EXPECT_THAT(preset_names(),
-              UnorderedElementsAre("brain-llava-7b", "brain-llava-tiny", "internvl3-14b", "internvl3-1b",
-                                   "internvl3-2b", "internvl3-38b", "internvl3-8b", "internvl3-tiny", "internvl3.5-14b",
-                                   "internvl3.5-1b", "internvl3.5-2b", "internvl3.5-38b", "internvl3.5-4b",
-                                   "internvl3.5-8b", "internvl3.5-tiny", "llava-1.5-13b", "llava-1.5-7b",
-                                   "llava-med-7b", "llava-tiny", "nanovlm-222m", "nanovlm-460m", "nanovlm-tiny",
-                                   "prs-med-7b", "prs-med-tiny", "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen2.5-vl-7b",
-                                   "qwen2.5-vl-tiny", "qwen3-vl-2b", "qwen3-vl-32b", "qwen3-vl-4b", "qwen3-vl-8b",
-                                   "qwen3-vl-tiny", "smolvlm-2.2b", "smolvlm-256m", "smolvlm-500m", "smolvlm-tiny",
-                                   "smolvlm2-2.2b", "smolvlm2-256m-video", "smolvlm2-500m-video", "smolvlm2-tiny"));
+              UnorderedElementsAre(
+                  "brain-llava-7b", "brain-llava-tiny", "gemma-3-12b", "gemma-3-27b", "gemma-3-4b", "gemma-3-tiny",
+                  "internvl3-14b", "internvl3-1b", "internvl3-2b", "internvl3-38b", "internvl3-8b", "internvl3-tiny",
+                  "internvl3.5-14b", "internvl3.5-1b", "internvl3.5-2b", "internvl3.5-38b", "internvl3.5-4b",
+                  "internvl3.5-8b", "internvl3.5-tiny", "llava-1.5-13b", "llava-1.5-7b", "llava-med-7b", "llava-tiny",
+                  "medgemma-4b", "nanovlm-222m", "nanovlm-460m", "nanovlm-tiny", "prs-med-7b", "prs-med-tiny",
+                  "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2.5-vl-tiny", "qwen3-vl-2b", "qwen3-vl-32b",
+                  "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-tiny", "smolvlm-2.2b", "smolvlm-256m", "smolvlm-500m",
+                  "smolvlm-tiny", "smolvlm2-2.2b", "smolvlm2-256m-video", "smolvlm2-500m-video", "smolvlm2-tiny"));
 }
 
 TEST(PresetNames, SayWhoseTokenizerTheyNeed) {

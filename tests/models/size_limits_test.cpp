@@ -91,6 +91,12 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdSizes,
                              {"qwen3-vl-tiny", "/text_config/head_dim"},
                              {"qwen3-vl-tiny", "/vision_config/depth"},
                              {"qwen3-vl-tiny", "/vision_config/num_position_embeddings"},
+                             {"gemma-3-tiny", "/text_config/num_hidden_layers"},
+                             {"gemma-3-tiny", "/text_config/head_dim"},
+                             {"gemma-3-tiny", "/text_config/vocab_size"},
+                             {"gemma-3-tiny", "/text_config/num_key_value_heads"},
+                             {"gemma-3-tiny", "/vision_config/num_hidden_layers"},
+                             {"gemma-3-tiny", "/mm_tokens_per_image"},
                          }));
 
 struct Nonsense {
@@ -151,7 +157,19 @@ INSTANTIATE_TEST_SUITE_P(Families, AbsurdNumbers,
                                          Nonsense{"qwen3-vl-tiny", "/text_config/rope_theta", kNoThetas},
                                          Nonsense{"qwen3-vl-tiny", "/text_config/rope_scaling", kNoSections},
                                          Nonsense{"qwen3-vl-tiny", "/vision_config/num_position_embeddings", kNoTokens},
-                                         Nonsense{"qwen3-vl-tiny", "/vision_config", {5, "yarn", false}}));
+                                         Nonsense{"qwen3-vl-tiny", "/vision_config", {5, "yarn", false}},
+                                         Nonsense{"gemma-3-tiny", "/text_config/rms_norm_eps", kNoEpsilons},
+                                         Nonsense{"gemma-3-tiny", "/text_config/rope_theta", kNoThetas},
+                                         Nonsense{"gemma-3-tiny", "/text_config/rope_local_base_freq", kNoThetas},
+                                         Nonsense{"gemma-3-tiny", "/text_config/rope_scaling", kNoSections},
+                                         Nonsense{"gemma-3-tiny", "/text_config/rope_parameters", kNoSections},
+                                         Nonsense{"gemma-3-tiny", "/text_config/query_pre_attn_scalar", {0, -1, "x"}},
+                                         Nonsense{"gemma-3-tiny", "/text_config/sliding_window", kNoTokens},
+                                         Nonsense{"gemma-3-tiny", "/text_config/sliding_window_pattern", kNoTokens},
+                                         Nonsense{"gemma-3-tiny", "/mm_tokens_per_image", {0, -1, 15, 36, "x"}},
+                                         Nonsense{"gemma-3-tiny", "/image_token_index", {-1, 608, 1.5}},
+                                         Nonsense{"gemma-3-tiny", "/text_config/final_logit_softcapping", {30.0}},
+                                         Nonsense{"gemma-3-tiny", "/text_config/layer_types", {{"full_attention"}}}));
 
 TEST(SizeLimits, TheWeightsBesideTheConfigCount) {
   const parity::TemporaryFolder folder;
@@ -172,7 +190,7 @@ TEST(SizeLimits, AModelOfTrillionsIsRefused) {
 
 TEST(SizeLimits, WhatIsNoCheckpointsJsonIsADataError) {
   for (const char* place : {"/text_config", "/vision_config", "/text_config/rope_scaling", "/layer_types"}) {
-    for (const char* preset : {"smolvlm-tiny", "llava-tiny", "qwen2.5-vl-tiny", "internvl3-tiny"}) {
+    for (const char* preset : {"smolvlm-tiny", "llava-tiny", "qwen2.5-vl-tiny", "internvl3-tiny", "gemma-3-tiny"}) {
       for (const json& value : {json(5), json("x"), json::array({1, 2})}) {
         SCOPED_TRACE(fmt::format("{} {} = {}", preset, place, value.dump()));
         const parity::TemporaryFolder folder;

@@ -35,10 +35,13 @@ std::vector<at::Tensor> by_formula(const at::Tensor& x, const std::array<at::Ten
           heads.narrow(1, kShape.query + kShape.key_value, kShape.key_value)};
 }
 
-TEST(HeadNorms, EqualTheirFormulaAndItsGradients) {
+class HeadNormsTest : public testing::TestWithParam<NormGain> {};
+
+TEST_P(HeadNormsTest, EqualTheirFormulaAndItsGradients) {
   at::manual_seed(3);
   ParameterStore store{at::TensorOptions()};
-  const HeadNorms norms(ParameterScope(store, Component::kLanguageModel, "attention"), kHeadFeatures, kNormEpsilon);
+  const HeadNorms norms(ParameterScope(store, Component::kLanguageModel, "attention"), kHeadFeatures, kNormEpsilon,
+                        GetParam());
   ASSERT_EQ(store.all()[0].name, "attention.q_norm.weight");
   ASSERT_EQ(store.all()[1].name, "attention.k_norm.weight");
   std::array<at::Tensor, 2> weights;
@@ -53,7 +56,8 @@ TEST(HeadNorms, EqualTheirFormulaAndItsGradients) {
   const auto wide = x.detach().to(at::kDouble).set_requires_grad(true);
 
   const auto [query, key, value] = norms.rotated_heads(x, kShape, table);
-  const auto wanted = by_formula(wide, weights, table);
+  const double offset = GetParam() == NormGain::kWeight ? 0 : 1;
+  const auto wanted = by_formula(wide, {weights[0] + offset, weights[1] + offset}, table);
   const std::vector<at::Tensor> found{query, key, value};
   std::vector<at::Tensor> directions, wide_directions;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -66,6 +70,8 @@ TEST(HeadNorms, EqualTheirFormulaAndItsGradients) {
   for (size_t i = 0; i < gradients.size(); ++i)
     EXPECT_LT(parity::relative_difference(gradients[i], exact[i]), 2e-6) << i;
 }
+
+INSTANTIATE_TEST_SUITE_P(Gains, HeadNormsTest, testing::Values(NormGain::kWeight, NormGain::kOnePlusWeight));
 
 TEST(HeadNorms, RoundAsTransformersDoes) {
   // Qwen3RMSNorm: the normed value is rounded to 16 bits, then its product with the weight.

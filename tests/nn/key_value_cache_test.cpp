@@ -85,6 +85,28 @@ INSTANTIATE_TEST_SUITE_P(HeadsAndWindows, KeyValueCacheTest,
                          testing::Combine(testing::Values(4, 2, 1),
                                           testing::Values(std::nullopt, std::optional<int64_t>(1), 3, 7, 100)));
 
+TEST(KeyValueCache, IsReadThroughAWindowForEachBlock) {
+  at::manual_seed(2);
+  constexpr int64_t kPrompt = 6;
+  KeyValueCache cache(std::vector<int64_t>{kPrompt + 1}, at::kCPU);
+  const at::Tensor query = at::randn({kPrompt + 1, kHeads, kHeadDim}), key = at::randn({kPrompt + 1, 2, kHeadDim}),
+                   value = at::randn({kPrompt + 1, 2, kHeadDim});
+  cache.append(Segments::uniform(1, kPrompt, at::kCPU), std::nullopt);
+  EXPECT_TRUE(cache.is_prompt());
+  EXPECT_THROW(cache.read(0, query.narrow(0, 0, 1), std::nullopt), InternalError);
+  for (const int64_t block : {0, 1}) cache.write(block, key.narrow(0, 0, kPrompt), value.narrow(0, 0, kPrompt));
+  cache.append(Segments::uniform(1, 1, at::kCPU), std::nullopt);
+  EXPECT_FALSE(cache.is_prompt());
+  for (const int64_t block : {0, 1}) {
+    cache.write(block, key.narrow(0, kPrompt, 1), value.narrow(0, kPrompt, 1));
+    const auto window = block == 0 ? std::nullopt : std::optional<int64_t>(3);
+    const at::Tensor found = cache.read(block, query.narrow(0, kPrompt, 1), window);
+    const at::Tensor wanted =
+        attention(query, key, value, Segments::uniform(1, kPrompt + 1, at::kCPU), /*causal=*/true, window);
+    EXPECT_LT((found - wanted.narrow(0, kPrompt, 1)).abs().max().item<double>(), 1e-6) << block;
+  }
+}
+
 TEST(KeyValueCache, HasRoomForPromptsAndAnswersFromTheStart) {
   KeyValueCache cache(std::vector<int64_t>{4, 6}, at::kCPU);
   EXPECT_EQ(cache.bytes(), 0);

@@ -70,6 +70,10 @@ std::vector<Case> cases() {
       {"relu", kGroupIn, activation(Activation::kRelu), plain([](const at::Tensor& x) { return at::relu(x); })},
       {"gated", 2 * kGroupIn, [](const Prologues&, const at::Tensor& x) { return gated(x); },
        plain([](const at::Tensor& x) { return at::silu(x.narrow(1, 0, kGroupIn)) * x.narrow(1, kGroupIn, kGroupIn); })},
+      {"gelu_gated", 2 * kGroupIn, [](const Prologues&, const at::Tensor& x) { return gelu_gated(x); },
+       plain([](const at::Tensor& x) {
+         return at::gelu(x.narrow(1, 0, kGroupIn), "tanh") * x.narrow(1, kGroupIn, kGroupIn);
+       })},
   };
 }
 

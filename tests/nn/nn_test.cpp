@@ -111,23 +111,46 @@ TEST(Rotary, RotatesQueriesAndKeysAndBackIsTheGradient) {
   EXPECT_LT(relative_difference(back, x), 1e-6);
 }
 
-TEST(RmsNormTest, EqualsItsFormulaInBothTypes) {
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    ParameterStore store(at::TensorOptions().dtype(type));
-    const RmsNorm norm(ParameterScope(store, Component::kLanguageModel, "norm"), 16, 1e-5);
-    const auto weight = store.all()[0].tensor;
-    weight.detach().uniform_(0.5, 1.5);
-    const auto x = at::randn({5, 16}).to(type).set_requires_grad(true);
-    const auto wide = x.detach().to(at::kDouble).set_requires_grad(true);
-    const auto expected = wide * (wide.pow(2).mean(-1, true) + 1e-5).rsqrt() * weight.detach().to(at::kDouble);
-    const auto output = norm(x);
-    EXPECT_EQ(output.scalar_type(), type);
-    EXPECT_LT(relative_difference(output.to(at::kDouble), expected), type == at::kFloat ? 1e-6 : 1e-2);
-    const auto direction = at::randn({5, 16}).to(type);
-    const auto found = torch::autograd::grad({output}, {x}, {direction})[0];
-    const auto wanted = torch::autograd::grad({expected}, {wide}, {direction.to(at::kDouble)})[0];
-    EXPECT_LT(relative_difference(found.to(at::kDouble), wanted), type == at::kFloat ? 1e-5 : 2e-2);
+class RmsNormTest : public testing::TestWithParam<std::tuple<at::ScalarType, NormGain>> {};
+
+TEST_P(RmsNormTest, EqualsItsFormula) {
+  at::manual_seed(3);
+  const auto [type, gain] = GetParam();
+  ParameterStore store(at::TensorOptions().dtype(type));
+  const RmsNorm norm(ParameterScope(store, Component::kLanguageModel, "norm"), 16, 1e-5, gain);
+  const auto weight = store.all()[0].tensor;
+  weight.detach().uniform_(0.5, 1.5);
+  const auto x = at::randn({5, 16}).to(type).set_requires_grad(true);
+  const auto wide = x.detach().to(at::kDouble).set_requires_grad(true);
+  const auto wide_weight = weight.detach().to(at::kDouble).set_requires_grad(true);
+  const auto factor = gain == NormGain::kWeight ? wide_weight : 1 + wide_weight;
+  const auto expected = wide * (wide.pow(2).mean(-1, true) + 1e-5).rsqrt() * factor;
+  const auto output = norm(x);
+  EXPECT_EQ(output.scalar_type(), type);
+  EXPECT_LT(relative_difference(output.to(at::kDouble), expected), type == at::kFloat ? 1e-6 : 1e-2);
+  const auto direction = at::randn({5, 16}).to(type);
+  const auto found = torch::autograd::grad({output}, {x, weight}, {direction});
+  const auto wanted = torch::autograd::grad({expected}, {wide, wide_weight}, {direction.to(at::kDouble)});
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_LT(relative_difference(found[i].to(at::kDouble), wanted[i]), type == at::kFloat ? 1e-5 : 2e-2) << i;
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(TypesAndGains, RmsNormTest,
+                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
+                                          testing::Values(NormGain::kWeight, NormGain::kOnePlusWeight)));
+
+TEST(RmsNormTest, SmallWeightsBesideOneAreNotLost) {
+  at::manual_seed(3);
+  ParameterStore store(at::TensorOptions().dtype(at::kBFloat16));
+  const RmsNorm norm(ParameterScope(store, Component::kLanguageModel, "norm"), 256, 1e-6, NormGain::kOnePlusWeight);
+  const auto weight = store.all()[0].tensor.detach();
+  const auto x = at::randn({64, 256}).to(at::kBFloat16);
+  const auto sum_for = [&](double value) {
+    weight.fill_(value);
+    return norm(x).detach().abs().to(at::kDouble).sum().item<double>();
+  };
+  EXPECT_NEAR(sum_for(0.003) / sum_for(0), 1.003, 1.5e-3);  // 1.003 is 1 in bf16
 }
 
 class FusedLossTest : public testing::TestWithParam<int64_t> {};

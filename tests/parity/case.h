@@ -41,7 +41,11 @@ inline std::vector<std::string> case_names() {
           "internvl_rms_norm_video",
           "qwen3_vl_images",
           "qwen3_vl_video",
-          "qwen3_vl_mixed"};
+          "qwen3_vl_mixed",
+          "gemma3_published",
+          "gemma3_saved",
+          "gemma3_crops",
+          "gemma3_words"};
 }
 
 /// The folder of the sources; VLMTRAIN_SOURCE_DIR in the environment says it to a program that was built elsewhere.

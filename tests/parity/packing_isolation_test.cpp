@@ -56,7 +56,7 @@ class PackingIsolation : public testing::TestWithParam<std::string> {
     Places turned = forward;
     std::rotate(turned.begin(), turned.begin() + 2, turned.end());
     Places odd_first = forward;
-    std::ranges::stable_partition(odd_first, [](int64_t place) { return place % 2 == 1; });
+    std::stable_partition(odd_first.begin(), odd_first.end(), [](int64_t place) { return place % 2 == 1; });
     return {forward, backward, turned, odd_first};
   }
 

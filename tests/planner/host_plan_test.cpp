@@ -96,7 +96,7 @@ TEST_P(HostRehearsalOfCase, TakesWhatTheCpuTakes) {
 INSTANTIATE_TEST_SUITE_P(Families, HostRehearsalOfCase,
                          testing::Values("mixed_batch", "llava_clip_llama", "llava_clip_mistral", "nanovlm_tiles",
                                          "qwen2_vl_images", "qwen2_5_vl_mixed", "qwen3_vl_mixed", "internvl3_5_mixed",
-                                         "text_only"));
+                                         "gemma3_published", "text_only"));
 
 TEST(HostRehearsalTest, TakesWhatTheCpuTakesWithAdaptersAndCompressedMoments) {
   CaseJob of_case("mixed_batch");

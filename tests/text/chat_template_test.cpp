@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -30,15 +31,17 @@ const Tokenizer& tokenizer_of(const std::string& kind) {
   static std::map<std::string, Tokenizer> loaded;
   const auto found = loaded.find(kind);
   if (found != loaded.end()) return found->second;
-  return loaded.emplace(kind, Tokenizer::from_file(data_path(kind + ".tokenizer.json"))).first->second;
+  const auto preset = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "configs/models" / kind / "tokenizer.json";
+  const auto file = std::filesystem::exists(preset) ? preset.string() : data_path(kind + ".tokenizer.json");
+  return loaded.emplace(kind, Tokenizer::from_file(file)).first->second;
 }
 
 /// A tokenizer that has the tokens of a template of the table.
 const Tokenizer& tokenizer_for(std::string_view name) {
   static const std::map<std::string_view, std::string> kinds{
-      {"smolvlm", "smollm2"},       {"qwen2_vl", "qwen2"},   {"llava_qwen", "qwen2"},
-      {"chatml", "qwen2"},          {"llava_v1", "llama2"},  {"mistral_instruct", "llama2"},
-      {"question_answer", "qwen2"}, {"llava_1_5", "llama2"}, {"internvl", "qwen2"}};
+      {"smolvlm", "smollm2"}, {"qwen2_vl", "qwen2"},          {"llava_qwen", "qwen2"},      {"chatml", "qwen2"},
+      {"llava_v1", "llama2"}, {"mistral_instruct", "llama2"}, {"question_answer", "qwen2"}, {"llava_1_5", "llama2"},
+      {"internvl", "qwen2"},  {"gemma3", "gemma-3-tiny"}};
   return tokenizer_of(kinds.at(name));
 }
 
@@ -158,7 +161,7 @@ TEST(TemplateTable, NamesTheKnownTemplates) {
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("\"smolvml\""), HasSubstr("chatml, internvl, llava_1_5, llava_qwen, llava_v1, "
+                AllOf(HasSubstr("\"smolvml\""), HasSubstr("chatml, gemma3, internvl, llava_1_5, llava_qwen, llava_v1, "
                                                           "mistral_instruct, question_answer, qwen2_vl, smolvlm")));
   }
 }

@@ -23,4 +23,7 @@ Operand activated(Activation activation, const at::Tensor& x);
 /// kept, not the product.
 Operand gated(const at::Tensor& x);
 
+/// The same with gelu_pytorch_tanh(gate) · up (GeGLU; ibid.).
+Operand gelu_gated(const at::Tensor& x);
+
 }  // namespace vlmtrain::nn

@@ -33,6 +33,15 @@ class KeyValueCache {
   /// heads, head_dim] attend to these and all before them of the own sequence. `block` counts from 0.
   at::Tensor attention(int64_t block, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
 
+  // attention() in its parts, for blocks whose windows differ or whose prompts are seen in another way.
+
+  /// Whether the pass at hand is over the prompts, whose rows see each other and nothing else.
+  bool is_prompt() const { return is_prompt_; }
+  /// Keeps the keys and values of the pass's rows.
+  void write(int64_t block, const at::Tensor& key, const at::Tensor& value);
+  /// What `query`, of one row a sequence, sees of what is kept of it, the row itself included. REQUIRES: !is_prompt().
+  at::Tensor read(int64_t block, const at::Tensor& query, std::optional<int64_t> window);
+
   /// Goes on with some of the sequences: `places`, ascending, among those there are.
   void keep(std::span<const size_t> places);
 
@@ -46,6 +55,11 @@ class KeyValueCache {
   struct Rows {
     at::Tensor keys, values;
   };
+  struct SeenSlots {
+    std::optional<int64_t> window;
+    KeySlots slots;
+  };
+  const KeySlots& seen_through(std::optional<int64_t> window);
 
   at::Device device_;
   int64_t rows_ = 0;
@@ -56,8 +70,8 @@ class KeyValueCache {
   Segments appended_;
   std::optional<int64_t> window_;
   bool is_prompt_ = false;
-  at::Tensor places_;   // int64 [appended rows]
-  KeySlots key_slots_;  // not of the prompts
+  at::Tensor places_;            // int64 [appended rows]
+  std::vector<SeenSlots> seen_;  // of each window that was read through; none of the prompts
 };
 
 }  // namespace vlmtrain::nn

@@ -23,11 +23,18 @@ class LayerNorm {
   double eps_;
 };
 
-/// y = x / sqrt(mean(x²) + eps) · w over the last dimension (Zhang and Sennrich 2019, arXiv 1910.07467); statistics in
-/// fp32.
+/// What an RmsNorm multiplies by.
+enum class NormGain : uint8_t {
+  kWeight,
+  kOnePlusWeight,  ///< the weight is the gain's distance from 1 (Gemma Team 2025, arXiv 2503.19786). 1 + w is never
+                   ///< rounded to the weight's type, in which it would lose the low bits of w
+};
+
+/// y = x / sqrt(mean(x²) + eps) · gain over the last dimension (Zhang and Sennrich 2019, arXiv 1910.07467); statistics
+/// in fp32.
 class RmsNorm {
  public:
-  RmsNorm(const ParameterScope& scope, int64_t features, double eps);
+  RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight);
 
   /// x [rows, features] as Linears read it; x is kept, not y.
   Operand before_linears(const at::Tensor& x) const;
@@ -36,6 +43,7 @@ class RmsNorm {
  private:
   at::Tensor weight_;
   double eps_;
+  NormGain gain_;
 };
 
 }  // namespace vlmtrain::nn

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "vlmtrain/nn/norm.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::nn {
@@ -48,7 +49,7 @@ QueryKeyValue rotated_heads(const at::Tensor& x, const HeadShape& heads, const R
 class HeadNorms {
  public:
   /// Weights [features] at `scope` / "q_norm" and "k_norm".
-  HeadNorms(const ParameterScope& scope, int64_t features, double eps);
+  HeadNorms(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight);
 
   /// rotated_heads() of x with its queries and keys normed.
   QueryKeyValue rotated_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) const;
@@ -56,6 +57,7 @@ class HeadNorms {
  private:
   at::Tensor query_weight_, key_weight_;
   double eps_;
+  NormGain gain_;
 };
 
 }  // namespace vlmtrain::nn

@@ -20,11 +20,14 @@ from peft import PeftModel
 from transformers import AutoProcessor
 
 import cases
+import gemma3_checkpoints
+import gemma3_format
 import internvl_checkpoints
 import internvl_format
 import llava
 import llava_checkpoints
 import llava_format
+import make_gemma3_reference
 import make_internvl_reference
 import make_llava_reference
 import make_nanovlm_reference
@@ -151,6 +154,12 @@ def smolvlm_video_answers(case, folder):
 
     def encode(record):
         prompt = make_smolvlm_video_reference.encode(processor, case.shape, record, folder / "images", turns=1)
+def gemma3_answers(case, folder):
+    model = training.load(folder / "checkpoint", torch.float32)
+    processor = gemma3_checkpoints.make_processor(case.shape, folder / "checkpoint")
+
+    def encode(record):
+        prompt = gemma3_format.encode(processor, case.shape, record, folder / "images", turns=1)
         return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
 
     return [answer_record(model, record, encode) for record in records_of(folder)]
@@ -200,6 +209,8 @@ def main():
         add(case.name, None, lambda: internvl_answers(case, arguments.data / case.name))
     video_case = make_smolvlm_video_reference.CASE
     add(video_case.name, None, lambda: smolvlm_video_answers(video_case, arguments.data / video_case.name))
+    for case in make_gemma3_reference.CASES:
+        add(case.name, None, lambda: gemma3_answers(case, arguments.data / case.name))
     for case, config, settings in make_nanovlm_reference.CASES:
         add(case.name, None, lambda: nanovlm_answers(config, settings, arguments.data / case.name))
     for name in ADAPTERS:

@@ -1,0 +1,101 @@
+#include "models/gemma3/family.h"
+
+#include "models/gemma3/config.h"
+#include "models/gemma3/image_processor.h"
+#include "models/gemma3/model.h"
+#include "models/gemma3/processor.h"
+#include "models/processing/load_chat_template.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/text/tokenizer.h"
+
+namespace vlmtrain::models::gemma3 {
+
+namespace {
+
+Config read_config(const nlohmann::json& config, const std::filesystem::path& folder) {
+  return Config::from_json(config, (folder / "config.json").string());
+}
+
+void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
+  const int64_t pixels = config.vision.image_size * config.vision.image_size;
+  if (max_pixels && *max_pixels < pixels) {
+    throw usage_error(
+        "data.image_max_pixels is {}, but every image of this model is brought to {} pixels; raise it to that or more",
+        *max_pixels, pixels);
+  }
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = read_config(config_json, folder);
+  const auto names = llava::WeightNames::of(llava::Layout::kHuggingFace, io::checkpoint_tensor_names(folder));
+  return std::make_unique<Model>(config, names, ImageProcessorSettings::read(config, folder).normalization, settings);
+}
+
+std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
+                                                  const std::filesystem::path& folder,
+                                                  const ProcessorSettings& settings) {
+  const Config config = read_config(config_json, folder);
+  check_max_pixels(config, settings.image_max_pixels);
+  const auto images = ImageProcessorSettings::read(config, folder);
+  text::Tokenizer tokenizer = load_tokenizer(folder);
+  const std::string mark(kStartOfImage);
+  text::ChatTemplate chat_template =
+      load_chat_template(folder, tokenizer, settings, {.fallback = "gemma3", .image = {.block = mark, .token = mark}});
+  return std::make_unique<Processor>(config, images, std::move(tokenizer), std::move(chat_template), settings);
+}
+
+/// The tokens of an image's text that are none of the image: exact with a tokenizer; without one as Gemma's counts
+/// them, which has a token for the two line breaks, one for each mark and one for each word.
+int64_t count_marks(const Config& config, int64_t crops, const std::filesystem::path& folder) {
+  const auto file = folder / "tokenizer.json";
+  if (std::filesystem::exists(file)) {
+    const text::Tokenizer tokenizer = text::Tokenizer::from_file(file);
+    return std::ssize(tokenizer.encode(image_text(config.image_tokens(), crops)).ids) -
+           (1 + crops) * config.image_tokens();
+  }
+  constexpr int64_t kOfAnImage = 4, kWords = 17, kBetween = 1;
+  return (1 + crops) * kOfAnImage + (crops == 0 ? 0 : kWords + (crops - 1) * kBetween);
+}
+
+data::SampleShape image_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                              image::ImageSize size, std::optional<int64_t> max_pixels) {
+  const Config config = read_config(config_json, folder);
+  check_max_pixels(config, max_pixels);
+  const auto crops = std::ssize(crops_of(size, ImageProcessorSettings::read(config, folder).pan_and_scan));
+  const int64_t image_tokens = (1 + crops) * config.image_tokens();
+  return {.tokens = image_tokens + count_marks(config, crops, folder),
+          .image_tokens = image_tokens,
+          .images = 1,
+          .pixel_rows = 1 + crops,
+          .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
+}
+
+ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return {.tokens = read_config(config_json, folder).text.max_positions, .refuses_longer = false};
+}
+
+double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {
+  return read_config(config_json, folder).elements();
+}
+
+constexpr std::string_view kAnother = "another model than Gemma 3, with a text model and a vision tower of its own";
+
+}  // namespace
+
+Family family() {
+  return {.model_types = {"gemma3"},
+          .build = build,
+          .load_processor = load_processor,
+          .image_shape = image_shape,
+          .context_length = context_length,
+          .elements = elements,
+          .not_supported = {{"gemma3_text",
+                             "Gemma 3's text model without a vision tower (1B, 270M); take a checkpoint of 4B, 12B or "
+                             "27B, whose model_type is gemma3"},
+                            {"gemma3n", kAnother},
+                            {"gemma4", kAnother}}};
+}
+
+}  // namespace vlmtrain::models::gemma3

@@ -1,0 +1,111 @@
+#include "vlmtrain/nn/span_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+#include <utility>
+
+#include "nn/attention_kernel.h"
+#include "nn/in_pieces.h"
+#include "nn/joined_attention.h"
+#include "nn/kept_attention.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/attention.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+/// How many elements the rows of a mask lie apart, or a multiple, as the kernel on CUDA reads them.
+constexpr int64_t kAligned = 16;
+
+/// What is added to the scores [queries, keys] of each segment: 0 where a key is seen, else −∞.
+std::vector<at::Tensor> masks_of(const Segments& segments, std::optional<int64_t> window, const TwoWaySpans& spans,
+                                 const at::TensorOptions& options) {
+  const auto numbers = options.dtype(at::kLong);
+  const at::Tensor spans_in_order =
+      at::arange(spans.rows.numel() / spans.length, numbers).unsqueeze(1).expand({-1, spans.length}).flatten();
+  const at::Tensor span_of_row = at::full({segments.rows}, -1, numbers).index_copy_(0, spans.rows, spans_in_order);
+  std::vector<at::Tensor> masks;
+  int64_t first = 0;
+  for (const int64_t length : segments.lengths) {
+    const at::Tensor place = at::arange(length, numbers);
+    const at::Tensor ahead = place.unsqueeze(0) - place.unsqueeze(1);  // how far a key lies after a query
+    const at::Tensor span = span_of_row.narrow(0, first, length);
+    at::Tensor unseen =
+        (span.unsqueeze(0) != span.unsqueeze(1)).logical_or_(span.unsqueeze(0) < 0).logical_and_(ahead > 0);
+    if (window) unseen.logical_or_(ahead <= -*window);
+    const at::Tensor mask = at::zeros({length, (length + kAligned - 1) / kAligned * kAligned}, options);
+    masks.push_back(mask.narrow(1, 0, length));
+    masks.back().masked_fill_(unseen, -std::numeric_limits<double>::infinity());
+    first += length;
+  }
+  return masks;
+}
+
+/// One segment.
+at::Tensor attend_masked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const at::Tensor& mask) {
+  if (query.is_cuda()) {
+    const int64_t group = query.size(1) / key.size(1);  // this kernel knows no groups
+    const auto expand = [group](const at::Tensor& x) { return at::repeat_interleave(x, group, 1).unsqueeze(0); };
+    return attend(cuda_masked_kernel(mask), query.unsqueeze(0), expand(key), expand(value)).squeeze(0);
+  }
+  const auto heads_first = [](const at::Tensor& x) { return x.unsqueeze(0).transpose(1, 2); };
+  return attend(cpu_masked_kernel(mask), heads_first(query), heads_first(key), heads_first(value))
+      .transpose(1, 2)
+      .squeeze(0);
+}
+
+}  // namespace
+
+SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, const TwoWaySpans& spans,
+                             const at::TensorOptions& options)
+    : segments_(std::move(segments)), window_(window), has_spans_(spans.rows.defined() && spans.length > 1) {
+  if (window_ && segments_.max_length <= *window_) window_.reset();
+  if (!has_spans_) return;
+  VLMTRAIN_CHECK(spans.rows.numel() % spans.length == 0, "{} rows in spans of {}", spans.rows.numel(), spans.length);
+  if (options.device().is_cuda() && has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), options.device())) {
+    MoreKeys more = keys_ahead(spans);
+    asking_rows_ = std::move(more.asking);
+    seen_rows_ = std::move(more.seen);
+    ahead_ = Segments::uniform(spans.rows.numel() / spans.length, spans.length - 1, options.device());
+    VLMTRAIN_CHECK(
+        std::ssize(segments_.lengths) <= kMostSegmentsOfALaunch && std::ssize(ahead_.lengths) <= kMostSegmentsOfALaunch,
+        "{} samples with {} images are more than a launch takes", segments_.lengths.size(), ahead_.lengths.size());
+  } else {
+    masks_ = masks_of(segments_, window_, spans, options);
+  }
+}
+
+at::Tensor SpanAttention::attend_with_masks(const at::Tensor& query, const at::Tensor& key,
+                                            const at::Tensor& value) const {
+  const auto queries = query.split_with_sizes(segments_.lengths);
+  const auto keys = key.split_with_sizes(segments_.lengths);
+  const auto values = value.split_with_sizes(segments_.lengths);
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < masks_.size(); ++i)
+    outputs.push_back(attend_masked(queries[i], keys[i], values[i], masks_[i]));
+  return at::cat(outputs);
+}
+
+at::Tensor SpanAttention::operator()(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const {
+  if (!has_spans_) return attention(query, key, value, segments_, /*causal=*/true, window_);
+  VLMTRAIN_CHECK(query.size(0) == segments_.rows && query.size(1) % key.size(1) == 0,
+                 "{} rows for segments of {}, {} heads for {} key-value heads", query.size(0), segments_.rows,
+                 query.size(1), key.size(1));
+  if (!masks_.empty()) return attend_with_masks(query, key, value);
+  const auto kernel = joined_kernel(
+      cuda_flash_kernel(
+          {.offsets = segments_.offsets, .max_length = segments_.max_length, .causal = true, .window = window_}),
+      cuda_flash_kernel({.offsets = ahead_.offsets, .max_length = ahead_.max_length, .causal = true}),
+      {.asking = asking_rows_, .seen = seen_rows_});
+  return attend(kernel, query, key, value);
+}
+
+}  // namespace vlmtrain::nn
