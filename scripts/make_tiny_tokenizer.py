@@ -30,6 +30,9 @@ PRESETS = {
     "smolvlm-tiny": (
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], SMOLVLM_LAST_TOKENS, None, ("User:", "Assistant:", "System:")
     ),
+    "smolvlm2-tiny": (
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], SMOLVLM_LAST_TOKENS, None, ("User:", "Assistant:", "System:")
+    ),
     "llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
     "prs-med-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),
     "brain-llava-tiny": (["<unk>", "<s>", "</s>"], ["<image>"], "<s>", ("USER:", "ASSISTANT:")),

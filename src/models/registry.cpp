@@ -22,9 +22,9 @@ namespace {
 
 /// A new family is a folder and a line here.
 const std::vector<Family>& families() {
-  static const std::vector<Family> table{brain_llava::family(), gemma3::family(),   idefics3::family(),
-                                         internvl::family(),    llava::family(),    nanovlm::family(),
-                                         prs_med::family(),     qwen2_vl::family(), qwen3_vl::family()};
+  static const std::vector<Family> table{
+      brain_llava::family(), gemma3::family(),  idefics3::family(), idefics3::smolvlm_family(), internvl::family(),
+      llava::family(),       nanovlm::family(), prs_med::family(),  qwen2_vl::family(),         qwen3_vl::family()};
   return table;
 }
 

@@ -59,7 +59,9 @@ TEST_P(ForeignFiles, AProcessorOfAnotherFamilyIsNamed) {
   for (const auto& name : TinyPreset::names()) {
     const TinyPreset other(name);
     const auto foreign = other.checkpoint() / "preprocessor_config.json";
-    if (!std::filesystem::exists(foreign) || type_in(foreign) == own) continue;
+    // SmolVLM's model is Idefics3's, and its processor the same but for videos.
+    const bool is_same_model = other.family().build == preset_.family().build;
+    if (!std::filesystem::exists(foreign) || type_in(foreign) == own || is_same_model) continue;
     ++others;
     std::filesystem::copy_file(foreign, file, std::filesystem::copy_options::overwrite_existing);
     EXPECT_THAT(error_of_processor(), AllOf(HasSubstr("preprocessor_config.json"), HasSubstr(type_in(foreign))))

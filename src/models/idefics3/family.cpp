@@ -43,11 +43,10 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const s
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,
-                                                  const ProcessorSettings& settings) {
+                                                  const ProcessorSettings& settings,
+                                                  const std::optional<VideoSettings>& videos) {
   const Config read = read_config(config, folder);
-  text::Tokenizer tokenizer = load_tokenizer(folder);
   const ImageProcessor images = image_processor(read, folder, settings.image_max_pixels);
-  const auto videos = VideoSettings::find(folder, read.vision.image_size, settings);
   FamilyTemplate family{.fallback = "smolvlm"};
   if (videos) {
     if (videos->frame.normalization != images.settings().normalization) {
@@ -56,8 +55,22 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
     }
     family.video = {std::string(text::kVideoMark), std::string(text::kVideoMark)};
   }
+  text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template = load_chat_template(folder, tokenizer, settings, family);
   return std::make_unique<Processor>(read, images, videos, std::move(tokenizer), std::move(chat_template), settings);
+}
+
+std::unique_ptr<models::Processor> load_processor_of_pictures(const nlohmann::json& config,
+                                                              const std::filesystem::path& folder,
+                                                              const ProcessorSettings& settings) {
+  return load_processor(config, folder, settings, /*videos=*/std::nullopt);
+}
+
+std::unique_ptr<models::Processor> load_processor_of_videos(const nlohmann::json& config,
+                                                            const std::filesystem::path& folder,
+                                                            const ProcessorSettings& settings) {
+  const int64_t tile_size = read_config(config, folder).vision.image_size;
+  return load_processor(config, folder, settings, VideoSettings::find(folder, tile_size, settings));
 }
 
 data::SampleShape video_shape(const nlohmann::json& config, const std::filesystem::path& folder,
@@ -105,13 +118,20 @@ double elements(const nlohmann::json& config_json, const std::filesystem::path& 
 }  // namespace
 
 Family family() {
-  return {.model_types = {"idefics3", "smolvlm"},
+  return {.model_types = {"idefics3"},
           .build = build,
-          .load_processor = load_processor,
+          .load_processor = load_processor_of_pictures,
           .image_shape = image_shape,
           .context_length = context_length,
-          .elements = elements,
-          .video_shape = video_shape};
+          .elements = elements};
+}
+
+Family smolvlm_family() {
+  Family smolvlm = family();
+  smolvlm.model_types = {"smolvlm"};
+  smolvlm.load_processor = load_processor_of_videos;
+  smolvlm.video_shape = video_shape;
+  return smolvlm;
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -16,7 +16,7 @@ Processor::Processor(Config config, ImageProcessor images, std::optional<VideoSe
                              config.image_tokens_per_tile()}),
       config_(std::move(config)),
       images_(std::move(images)),
-      videos_(std::move(videos)) {
+      videos_(videos) {
   const int64_t image_token = id_of(this->tokenizer(), text::kImageMark);
   if (image_token != config_.image_token_id) {
     throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}",

@@ -33,8 +33,8 @@ Processor::Processor(Config config, ImageProcessor images, VideoSettings videos,
           std::move(tokenizer), std::move(chat_template), settings,
           {{.height = images.tile().side, .width = images.tile().side}, config.image_tokens_per_tile()}),
       config_(std::move(config)),
-      images_(std::move(images)),
-      videos_(std::move(videos)) {
+      images_(images),
+      videos_(videos) {
   check_tokenizer(this->tokenizer(), config_);
 }
 
