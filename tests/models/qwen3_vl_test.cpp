@@ -21,6 +21,7 @@
 namespace vlmtrain::models::qwen3_vl {
 namespace {
 
+using io::message_of;
 using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
