@@ -88,6 +88,16 @@ CHAT_TEMPLATES = {
                 "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] }}{% endfor %}"
                 "{{ '</s>' if message['role'] == 'assistant' else ' ' }}{% endfor %}"
                 "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}",
+    # google/gemma-3-4b-it, chat_template.json, without the check that roles take turns; its mark for an image is <start_of_image>
+    "gemma3": "{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}"
+              "{%- set first_user_prefix = messages[0]['content'][0]['text'] + '\n\n' -%}{%- set loop_messages = messages[1:] -%}"
+              "{%- else -%}{%- set first_user_prefix = \"\" -%}{%- set loop_messages = messages -%}{%- endif -%}"
+              "{%- for message in loop_messages -%}{%- if (message['role'] == 'assistant') -%}{%- set role = \"model\" -%}"
+              "{%- else -%}{%- set role = message['role'] -%}{%- endif -%}"
+              "{{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else \"\") }}"
+              "{%- for item in message['content'] -%}{%- if item['type'] == 'image' -%}{{ '<image>' }}"
+              "{%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}{%- endif -%}{%- endfor -%}{{ '<end_of_turn>\n' }}"
+              "{%- endfor -%}{%- if add_generation_prompt -%}{{'<start_of_turn>model\n'}}{%- endif -%}",
     # LLaVA-VL/LLaVA-NeXT, conversation.py: conv_qwen as SeparatorStyle.CHATML writes it
     "llava_qwen": "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
                   "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"

@@ -37,12 +37,13 @@ std::vector<at::Tensor> masks_of(const Segments& segments, std::optional<int64_t
     const at::Tensor place = at::arange(length, numbers);
     const at::Tensor ahead = place.unsqueeze(0) - place.unsqueeze(1);  // how far a key lies after a query
     const at::Tensor span = span_of_row.narrow(0, first, length);
-    at::Tensor unseen =
-        (span.unsqueeze(0) != span.unsqueeze(1)).logical_or_(span.unsqueeze(0) < 0).logical_and_(ahead > 0);
-    if (window) unseen.logical_or_(ahead <= -*window);
+    // Bitwise, since a rehearsal on the host has no logical operations (meta).
+    const at::Tensor in_span = (span.unsqueeze(0) == span.unsqueeze(1)) & (span.unsqueeze(0) >= 0);
+    at::Tensor seen = (ahead <= 0) | in_span;
+    if (window) seen = seen & (ahead > -*window);
     const at::Tensor mask = at::zeros({length, (length + kAligned - 1) / kAligned * kAligned}, options);
     masks.push_back(mask.narrow(1, 0, length));
-    masks.back().masked_fill_(unseen, -std::numeric_limits<double>::infinity());
+    masks.back().masked_fill_(seen.bitwise_not(), -std::numeric_limits<double>::infinity());
     first += length;
   }
   return masks;

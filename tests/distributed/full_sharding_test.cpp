@@ -93,7 +93,9 @@ INSTANTIATE_TEST_SUITE_P(
         How{.name = "Windows", .model = "qwen2_5_vl_mixed"}, How{.name = "DeepStack", .model = "qwen3_vl_mixed"},
         How{.name = "LayerScaleAndHeadNorms", .recompute = {.vision = 1, .language = 1}, .model = "internvl3_5_mixed"},
         How{.name = "DeepStackRecomputed", .recompute = {.vision = 3, .language = 2}, .model = "qwen3_vl_images"},
-        How{.name = "ImagesBothWays", .recompute = {.language = 2, .attention_kept = 1}, .model = "gemma3_published"}),
+        How{.name = "ImagesBothWays",
+            .recompute = {.language = 2, .language_attention_kept = 1},
+            .model = "gemma3_published"}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

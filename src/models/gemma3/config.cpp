@@ -63,7 +63,7 @@ RopeConfig read_rope(const json& text, const RopeSection& kind, const json& scal
   if (!scaling.empty()) own.update(scaling);
   if (!own.contains("rope_theta"))
     own["rope_theta"] = number_of(text, kind.older_theta, kind.theta, kRopeThetas, source);
-  const RopeConfig rope = RopeConfig::from_json({{"rope_parameters", std::move(own)}}, place + "." + kind.section);
+  RopeConfig rope = RopeConfig::from_json({{"rope_parameters", std::move(own)}}, place + "." + kind.section);
   if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) {
     throw data_error("{}: rope of {} is neither default nor linear, as Gemma 3's is; others are not supported", source,
                      kind.section);
