@@ -152,7 +152,7 @@ std::shared_ptr<const AttentionKernel> cpu_flash_kernel(bool causal) {
   return std::make_shared<CpuFlash>(causal);
 }
 
-std::shared_ptr<const AttentionKernel> cpu_masked_kernel(at::Tensor mask) {
+std::shared_ptr<const AttentionKernel> cpu_masked_kernel(const at::Tensor& mask) {
   return std::make_shared<CpuFlash>(/*causal=*/false, mask.expand({1, 1, -1, -1}));
 }
 

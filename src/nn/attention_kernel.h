@@ -55,7 +55,7 @@ std::shared_ptr<const AttentionKernel> cpu_flash_kernel(bool causal);
 // With a mask [rows, rows] that is added to the scores of all heads alike, and of which no gradient is asked.
 
 /// The same of one segment.
-std::shared_ptr<const AttentionKernel> cpu_masked_kernel(at::Tensor mask);
+std::shared_ptr<const AttentionKernel> cpu_masked_kernel(const at::Tensor& mask);
 /// The memory-efficient kernel of one segment, all [1, rows, heads, head_dim]. The mask's rows lie a multiple of 16
 /// elements apart.
 std::shared_ptr<const AttentionKernel> cuda_masked_kernel(at::Tensor mask);

@@ -48,7 +48,8 @@ const KeySlots& KeyValueCache::seen_through(std::optional<int64_t> window) {
     starts.push_back(slot.start + slot.used - seen);
     lengths.push_back(seen);
   }
-  return seen_.emplace_back(window, KeySlots::of(std::move(starts), std::move(lengths), device_)).slots;
+  seen_.push_back({window, KeySlots::of(std::move(starts), std::move(lengths), device_)});
+  return seen_.back().slots;
 }
 
 void KeyValueCache::write(int64_t block, const at::Tensor& key, const at::Tensor& value) {

@@ -81,7 +81,7 @@ TextModel::TextModel(const nn::ParameterScope& scope, const TextConfig& config, 
                                                 nn::InitialValues::for_fan_in(config.hidden_size))) {}
 
 at::Tensor TextModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
-  const at::Tensor embedded =
+  at::Tensor embedded =
       at::embedding(embedding_, batch.token_ids).mul_(embedding_factor(config_.hidden_size, embedding_.scalar_type()));
   if (!image_features.defined()) return embedded;
   VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
