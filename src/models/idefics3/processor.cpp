@@ -15,7 +15,7 @@ Processor::Processor(Config config, ImageProcessor images, std::optional<VideoSe
                             {{.height = images.settings().tile_size, .width = images.settings().tile_size},
                              config.image_tokens_per_tile()}),
       config_(std::move(config)),
-      images_(std::move(images)),
+      images_(images),
       videos_(videos) {
   const int64_t image_token = id_of(this->tokenizer(), text::kImageMark);
   if (image_token != config_.image_token_id) {
