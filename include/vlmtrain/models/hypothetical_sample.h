@@ -25,9 +25,9 @@ struct HypotheticalSample {
   double wanted_fps = 2.0;                                 ///< as ProcessorSettings::video_fps
   int64_t video_max_frames = 128;                          ///< as ProcessorSettings::video_max_frames
   data::VideoLayout video_layout = data::VideoLayout::kReleased;
-  std::optional<int64_t> masks = std::nullopt;             ///< nothing: one of each image, where the family draws them
-  std::optional<int64_t> mask_image_size = std::nullopt;   ///< as ProcessorSettings::mask_image_size
-  std::optional<int64_t> volumes = std::nullopt;           ///< nothing: one, where the family takes volumes alone
+  std::optional<int64_t> masks = std::nullopt;            ///< nothing: one of each image, where the family draws them
+  std::optional<int64_t> mask_image_size = std::nullopt;  ///< as ProcessorSettings::mask_image_size
+  std::optional<int64_t> volumes = std::nullopt;          ///< nothing: one, where the family takes volumes alone
   std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;  ///< voxels; nothing: as the model was made for
   at::ScalarType volume_dtype = at::kFloat;                          ///< of a voxel, float or half
 };

@@ -25,11 +25,11 @@ struct ProcessorSettings {
   double video_fps = 2.0;                   ///< frames looked at, a second of video
   int64_t video_max_frames = 128;           ///< most frames of a video that are looked at
   data::VideoLayout video_layout = data::VideoLayout::kReleased;
-  image::AugmentSettings augment = {};      ///< of pictures and their masks, in training
-  std::optional<int64_t> mask_image_size;   ///< side of the mask encoder's squares; nothing: config.json's
-  data::VolumeOptions volume = {};          ///< what becomes of scans
-  std::string chat_template = "auto";       ///< as text::choose_template
-  std::string chat_template_date;           ///< "2026-11-22", what templates take for today; empty: today
+  image::AugmentSettings augment = {};     ///< of pictures and their masks, in training
+  std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's squares; nothing: config.json's
+  data::VolumeOptions volume = {};         ///< what becomes of scans
+  std::string chat_template = "auto";      ///< as text::choose_template
+  std::string chat_template_date;          ///< "2026-11-22", what templates take for today; empty: today
   /// Whose chat templates are the checkpoint's own; empty: the checkpoint's folder.
   std::filesystem::path template_folder;
 };

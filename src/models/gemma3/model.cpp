@@ -25,8 +25,7 @@ at::Tensor Projector::operator()(const at::Tensor& patches) const {
   return nn::linear(norm_(pooled), weight_.t(), /*bias=*/{});
 }
 
-Model::Model(Config config, WeightSpellings names, image::Normalization normalization,
-             nn::ParameterSettings settings)
+Model::Model(Config config, WeightSpellings names, image::Normalization normalization, nn::ParameterSettings settings)
     : VisionLanguageModel(std::move(settings)),
       config_(std::move(config)),
       names_(std::move(names)),
