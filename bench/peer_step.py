@@ -1,7 +1,7 @@
-r"""One cell of bench/beside_transformers.py on the side of transformers and PEFT: prints one JSON line.
+"""One cell of bench/beside_transformers.py on the side of transformers and PEFT: prints one JSON line.
 
-    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --picture-side 336 --picture-tokens 576 \
-        --counter libvlmtrain_step_cost.so
+    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --picture-side 336
+        --picture-tokens 576 --counter libvlmtrain_step_cost.so
 
 Runs in a process on the virtual GPU. The model has the sizes of DIR/config.json and no values. A few optimizer steps of
 two micro-batches are done as transformers' Trainer does them with bf16: autocast, SDPA, nothing recomputed, clipping,
@@ -24,6 +24,7 @@ STEPS = [0.6, 1.0, 0.3, 1.0]
 MICRO_BATCHES = 2
 LORA_RANK = 16
 KINDS = ["lora", "nf4", "full-8bit"]
+ATEN = torch.library.Library("aten", "IMPL")
 
 
 class StepCost(ctypes.Structure):
@@ -155,7 +156,10 @@ def qwen3_table_entries(config, grid):
     """Of the table of positions: those around each patch, and their weights."""
     vision = config.vision_config
     indices, weights = vision_utils.get_vision_interpolation_indices_and_weights(
-        grid, math.isqrt(vision.num_position_embeddings), align_corners=True, spatial_merge_size=vision.spatial_merge_size
+        grid,
+        math.isqrt(vision.num_position_embeddings),
+        align_corners=True,
+        spatial_merge_size=vision.spatial_merge_size,
     )
     return {"image_interp_indices": indices, "image_interp_weights": weights}
 
@@ -227,9 +231,10 @@ def take_batches_as_unpacked():
 
 
 def add_features_at_known_count():
-    """Qwen3-VL's DeepStack adds features of the tower where a mask says; indexing by the mask asks the card how many
-    places that are, and hears of none. Here their number is known from the features: the places come from nonzero_static,
-    which runs on the card as nonzero does, and the copies, gather, addition and scatter are transformers' own."""
+    """Qwen3-VL's DeepStack adds features of the tower where a mask says: it gathers, adds and scatters by the mask, and
+    for both PyTorch asks the card how many places that are, and hears of none. Here the features say how many: the
+    places come from nonzero_static, on the card like nonzero but once for both, a few launches less; the copy, gather,
+    addition and scatter are as in transformers."""
 
     def add_features(_, hidden_states, visual_pos_masks, visual_embeds):
         samples, places = torch.nonzero_static(visual_pos_masks, size=visual_embeds.shape[0]).unbind(1)
@@ -241,10 +246,26 @@ def add_features_at_known_count():
     modeling_qwen3_vl.Qwen3VLTextModel._deepstack_process = add_features
 
 
+def name_lengths_to_attention():
+    """Where there is a mask (Gemma 3's pictures), SDPA takes its memory-efficient kernel and calls it without lengths,
+    which the counter looks for. Here they are named: the same call, for without packs they are the tensors' lengths."""
+
+    def attend(query, key, value, bias, with_sums, dropout_p=0.0, is_causal=False, *, scale=None):
+        query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+        output, sums, seed, offset, *_ = torch.ops.aten._efficient_attention_forward(
+            query, key, value, bias, None, None, query.size(1), key.size(1), dropout_p, int(is_causal), with_sums,
+            scale=scale,
+        )  # fmt: skip
+        return output.transpose(1, 2), sums, seed, offset
+
+    ATEN.impl("_scaled_dot_product_efficient_attention", attend, "CUDA")
+
+
 def measure(arguments):
     leave_cudnn_out()
     take_batches_as_unpacked()
     add_features_at_known_count()
+    name_lengths_to_attention()
     config = AutoConfig.from_pretrained(arguments.config)
     model = make_model(config, arguments.kind)
     optimizer = make_optimizer(model, arguments.kind)
