@@ -22,7 +22,6 @@ from published_peaks import STAND_INS
 
 HERE = Path(__file__).resolve().parent
 SIDES = ["transformers", "vlmtrain"]
-PICTURE_TOKENS = 576
 # Of this size where transformers runs, so that what does not fit an H100 still says what it takes, as a plan does.
 CARD = "h100"
 CARD_BYTES = 2**40
@@ -30,11 +29,18 @@ CARD_BYTES = 2**40
 
 @dataclass
 class Model:
-    picture_side: int  # whose features are PICTURE_TOKENS
+    picture_side: int  # of the one picture of a sample
+    picture_tokens: int  # its features
     picture_marks: int  # tokens around them
 
 
-MODELS = {"llava-1.5-7b": Model(336, 0), "qwen2.5-vl-7b": Model(672, 2)}
+MODELS = {
+    "llava-1.5-7b": Model(336, 576, 0),
+    "qwen2.5-vl-7b": Model(672, 576, 2),
+    "qwen3-vl-4b": Model(768, 576, 2),
+    "gemma-3-4b": Model(896, 256, 4),
+    "internvl3-8b": Model(448, 256, 2),  # one tile, so no thumbnail
+}
 KINDS = {
     "lora": ["--finetune", "lora"],
     "nf4": ["--finetune", "lora", "--quantization", "nf4"],
@@ -79,7 +85,7 @@ def run(command, environment):
 def run_vlmtrain(cell, folders):
     """A plan with all that it could choose fixed; every token of the text but the first is learnt."""
     model = MODELS[cell.model]
-    text = cell.tokens - PICTURE_TOKENS - model.picture_marks
+    text = cell.tokens - model.picture_tokens - model.picture_marks
     plan = run(
         [
             str(folders.build / "vlmtrain"), "plan", "--gpu", CARD, "--model", cell.model, *KINDS[cell.kind],
@@ -107,6 +113,7 @@ def run_vlmtrain(cell, folders):
 def run_transformers(cell, folders):
     """A process of its own on the virtual card: PyTorch and the packages on the path, the stand-ins before the CUDA
     libraries."""
+    model = MODELS[cell.model]
     paths = [str(folder) for folder in (folders.torch, folders.packages) if folder]
     environment = {
         "LD_PRELOAD": ":".join(str(folders.build / "vgpu" / name) for name in STAND_INS),
@@ -121,7 +128,7 @@ def run_transformers(cell, folders):
     command = [
         sys.executable, str(HERE / "peer_step.py"), "--config", str(HERE.parent / "configs" / "models" / cell.model),
         "--kind", cell.kind, "--samples", str(cell.samples), "--tokens", str(cell.tokens),
-        "--picture-side", str(MODELS[cell.model].picture_side),
+        "--picture-side", str(model.picture_side), "--picture-tokens", str(model.picture_tokens),
         "--counter", str(folders.counter or folders.build / "libvlmtrain_step_cost.so"),
     ]  # fmt: skip
     return run(command, environment)

@@ -1,6 +1,7 @@
 """One cell of bench/beside_transformers.py on the side of transformers and PEFT: prints one JSON line.
 
-    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --counter libvlmtrain_step_cost.so
+    python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --picture-side 336
+        --picture-tokens 576 --counter libvlmtrain_step_cost.so
 
 Runs in a process on the virtual GPU. The model has the sizes of DIR/config.json and no values. A few optimizer steps of
 two micro-batches are done as transformers' Trainer does them with bf16: autocast, SDPA, nothing recomputed, clipping,
@@ -16,13 +17,14 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, masking_utils, vision_utils
+from transformers.models.qwen3_vl import modeling_qwen3_vl
 
 # Of its text each step has: sizes that change fragment memory, as in a plan's rehearsal.
 STEPS = [0.6, 1.0, 0.3, 1.0]
-PICTURE_TOKENS = 576
 MICRO_BATCHES = 2
 LORA_RANK = 16
 KINDS = ["lora", "nf4", "full-8bit"]
+ATEN = torch.library.Library("aten", "IMPL")
 
 
 class StepCost(ctypes.Structure):
@@ -89,10 +91,12 @@ def frozen_in_nf4(linear):
 
 
 def to_card(model):
-    """Memory for what has none yet."""
+    """Memory for what has none yet; weights that are shared are shared again."""
     for module in model.modules():
         if any(tensor.is_meta for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]):
             module.to_empty(device="cuda", recurse=False)
+    model.tie_weights()
+    torch.cuda.empty_cache()
 
 
 def with_adapters(model):
@@ -122,9 +126,8 @@ def make_optimizer(model, kind):
     return bitsandbytes.optim.AdamW8bit(trained, lr=1e-5)
 
 
-def llava_pictures(config, samples):
-    vision = config.vision_config
-    return {"pixel_values": torch.zeros(samples, vision.num_channels, vision.image_size, vision.image_size)}
+def square_pictures(config, samples, side):
+    return {"pixel_values": torch.zeros(samples, config.vision_config.num_channels, side, side)}
 
 
 def qwen_pictures(config, samples, side):
@@ -132,28 +135,47 @@ def qwen_pictures(config, samples, side):
     virtual card are zeros."""
     vision = config.vision_config
     grid = torch.tensor([[1, side // vision.patch_size, side // vision.patch_size]] * samples)
-    window_index, window_lengths = vision_utils.get_vision_window_index(
-        grid, vision.spatial_merge_size, vision.window_size, vision.patch_size
-    )
     elements = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
     return {
         "pixel_values": torch.zeros(int(grid.prod(-1).sum()), elements),
         "image_grid_thw": grid,
         "image_position_ids": vision_utils.get_vision_position_ids(grid, vision.spatial_merge_size),
         "image_cu_seqlens": vision_utils.get_vision_cu_seqlens(grid),
-        "image_window_index": window_index,
-        "image_cu_window_seqlens": window_lengths,
     }
 
 
+def qwen2_5_windows(config, grid):
+    vision = config.vision_config
+    window_index, window_lengths = vision_utils.get_vision_window_index(
+        grid, vision.spatial_merge_size, vision.window_size, vision.patch_size
+    )
+    return {"image_window_index": window_index, "image_cu_window_seqlens": window_lengths}
+
+
+def qwen3_table_entries(config, grid):
+    """Of the table of positions: those around each patch, and their weights."""
+    vision = config.vision_config
+    indices, weights = vision_utils.get_vision_interpolation_indices_and_weights(
+        grid,
+        math.isqrt(vision.num_position_embeddings),
+        align_corners=True,
+        spatial_merge_size=vision.spatial_merge_size,
+    )
+    return {"image_interp_indices": indices, "image_interp_weights": weights}
+
+
 def make_batch(config, samples, tokens, picture_side):
-    """Samples of one length, so that nothing is padded and no mask is needed."""
+    """Samples of one length, so that nothing is padded and no padding mask is needed."""
     ids = torch.ones(samples, tokens, dtype=torch.long)
     batch = {"input_ids": ids, "labels": ids}
-    if config.model_type == "llava":
-        return batch | llava_pictures(config, samples)
+    if config.model_type not in ("qwen2_5_vl", "qwen3_vl"):
+        batch |= square_pictures(config, samples, picture_side)
+        # By these the model makes its masks, in which the tokens of a picture see each other.
+        return batch | {"token_type_ids": ids} if config.model_type == "gemma3" else batch
+    pictures = qwen_pictures(config, samples, picture_side)
+    by_grid = qwen2_5_windows if config.model_type == "qwen2_5_vl" else qwen3_table_entries
     positions = torch.arange(tokens).repeat(3, samples, 1)
-    return batch | qwen_pictures(config, samples, picture_side) | {"position_ids": positions}
+    return batch | pictures | by_grid(config, pictures["image_grid_thw"]) | {"position_ids": positions}
 
 
 ON_HOST = ("image_grid_thw", "image_cu_seqlens", "image_cu_window_seqlens")  # read by the host
@@ -208,15 +230,49 @@ def take_batches_as_unpacked():
     masking_utils.find_packed_sequence_indices = lambda _: None
 
 
+def add_features_at_known_count():
+    """Qwen3-VL's DeepStack adds features of the tower where a mask says: it gathers, adds and scatters by the mask, and
+    for both PyTorch asks the card how many places that are, and hears of none. Here the features say how many: the
+    places come from nonzero_static, on the card like nonzero but once for both, a few launches less; the copy, gather,
+    addition and scatter are as in transformers."""
+
+    def add_features(_, hidden_states, visual_pos_masks, visual_embeds):
+        samples, places = torch.nonzero_static(visual_pos_masks, size=visual_embeds.shape[0]).unbind(1)
+        hidden_states = hidden_states.clone()
+        sums = hidden_states[samples, places, :] + visual_embeds.to(hidden_states.dtype)
+        hidden_states[samples, places, :] = sums
+        return hidden_states
+
+    modeling_qwen3_vl.Qwen3VLTextModel._deepstack_process = add_features
+
+
+def name_lengths_to_attention():
+    """Where there is a mask (Gemma 3's pictures), SDPA takes its memory-efficient kernel and calls it without lengths,
+    which the counter looks for. Here they are named: the same call, for without packs they are the tensors' lengths."""
+
+    def attend(query, key, value, bias, with_sums, dropout_p=0.0, is_causal=False, *, scale=None):
+        query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+        output, sums, seed, offset, *_ = torch.ops.aten._efficient_attention_forward(
+            query, key, value, bias, None, None, query.size(1), key.size(1), dropout_p, int(is_causal), with_sums,
+            scale=scale,
+        )  # fmt: skip
+        return output.transpose(1, 2), sums, seed, offset
+
+    ATEN.impl("_scaled_dot_product_efficient_attention", attend, "CUDA")
+
+
 def measure(arguments):
     leave_cudnn_out()
     take_batches_as_unpacked()
+    add_features_at_known_count()
+    name_lengths_to_attention()
     config = AutoConfig.from_pretrained(arguments.config)
     model = make_model(config, arguments.kind)
     optimizer = make_optimizer(model, arguments.kind)
-    text = arguments.tokens - PICTURE_TOKENS
+    picture_tokens = arguments.picture_tokens
+    text = arguments.tokens - picture_tokens
     batches = [
-        make_batch(config, arguments.samples, PICTURE_TOKENS + int(share * text), arguments.picture_side)
+        make_batch(config, arguments.samples, picture_tokens + int(share * text), arguments.picture_side)
         for share in STEPS
     ]
     for batch in batches[:-1]:
@@ -243,7 +299,8 @@ def main():
     parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--samples", type=int, required=True, help="of a micro-batch")
     parser.add_argument("--tokens", type=int, required=True, help="of a sample, its picture's among them")
-    parser.add_argument("--picture-side", type=int, default=672, help="where the model takes pictures of any size")
+    parser.add_argument("--picture-side", type=int, required=True, help="of the one picture of a sample")
+    parser.add_argument("--picture-tokens", type=int, required=True, help="what the model makes of it")
     parser.add_argument("--counter", type=Path, required=True, help="libvlmtrain_step_cost.so")
     print(json.dumps(measure(parser.parse_args())))
 
