@@ -26,7 +26,7 @@ std::string one_image_text(int64_t image_tokens) {
 }  // namespace
 
 std::string image_text(int64_t image_tokens, int64_t crops) {
-  const std::string one = one_image_text(image_tokens);
+  std::string one = one_image_text(image_tokens);
   if (crops == 0) return one;
   std::string text = fmt::format("Here is the original image {} and here are some crops to help you see better ", one);
   for (int64_t crop = 0; crop < crops; ++crop) text += (crop == 0 ? "" : " ") + one;
