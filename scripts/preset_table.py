@@ -11,9 +11,12 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-PRESETS = ["nanovlm-222m", "smolvlm-256m", "nanovlm-460m", "smolvlm-500m", "qwen2-vl-2b", "smolvlm-2.2b", "qwen2.5-vl-3b",
-           "llava-1.5-7b", "llava-med-7b", "qwen2.5-vl-7b", "llava-1.5-13b"]
-CARDS = [8, 12, 16, 24, 40, 48, 80]
+PRESETS = ["nanovlm-222m", "smolvlm-256m", "smolvlm2-256m-video", "nanovlm-460m", "smolvlm-500m", "smolvlm2-500m-video",
+           "internvl3-1b", "internvl3.5-1b", "internvl3-2b", "qwen3-vl-2b", "qwen2-vl-2b", "smolvlm-2.2b", "smolvlm2-2.2b",
+           "internvl3.5-2b", "qwen2.5-vl-3b", "gemma-3-4b", "medgemma-4b", "qwen3-vl-4b", "internvl3.5-4b", "llava-1.5-7b",
+           "llava-med-7b", "internvl3-8b", "qwen2.5-vl-7b", "internvl3.5-8b", "qwen3-vl-8b", "gemma-3-12b", "llava-1.5-13b",
+           "internvl3-14b", "internvl3.5-14b", "gemma-3-27b", "qwen3-vl-32b", "internvl3-38b", "internvl3.5-38b"]
+CARDS = [8, 12, 16, 24, 40, 48, 80, 141]
 TRAINING = {"full": ["--finetune", "full"], "LoRA": ["--finetune", "lora"],
             "LoRA on NF4": ["--finetune", "lora", "--quantization", "nf4"]}
 

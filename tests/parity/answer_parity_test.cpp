@@ -81,6 +81,9 @@ class AnswerParity : public testing::TestWithParam<Answers> {
     return ids;
   }
 
+  /// As many tokens as the reference has.
+  engine::GenerateSettings to_their_length() const { return {.max_new_tokens = std::ssize(wanted().front())}; }
+
   const Case case_{GetParam().parity_case};
 };
 
@@ -92,12 +95,14 @@ TEST_P(AnswerParity, PromptsAreEqual) {
 }
 
 TEST_P(AnswerParity, GreedyAnswersOfABatchAreEqual) {
-  ASSERT_EQ(wanted().front().size(), 64U);
-  EXPECT_EQ(engine::generate(*load_model(), prompts(), {.max_new_tokens = 64}), wanted());
+  ASSERT_GE(wanted().front().size(), 64U);
+  EXPECT_EQ(engine::generate(*load_model(), prompts(), to_their_length()), wanted());
 }
 
 TEST_P(AnswerParity, GreedyAnswersWithoutCacheAreEqual) {
-  EXPECT_EQ(engine::generate(*load_model(), prompts(), {.max_new_tokens = 64, .use_cache = false}), wanted());
+  auto options = to_their_length();
+  options.use_cache = false;
+  EXPECT_EQ(engine::generate(*load_model(), prompts(), options), wanted());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AnswerParity, testing::ValuesIn(all_answers()), [](const auto& instance) {

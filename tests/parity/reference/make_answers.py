@@ -1,10 +1,11 @@
 """Makes ../data/answers.json: what transformers answers greedily, with its own cache, in float32 on the CPU: python make_answers.py [--only CASE]
 
-nanoVLM's reference (make_nanovlm_reference.py) has no cache; there each token is that of a pass over the whole.
+nanoVLM's reference (make_nanovlm_reference.py) has no cache; there each token is that of a pass over the whole. (The answers of
+nanovlm_images_first have 64 tokens, made before there were 100 and on a machine that draws its weights so.)
 
 A list of {"case", "adapter" (a folder of ../data/lora, or null), "id", "question", "prompt_ids", "new_ids", "smallest_lead"}. The
 checkpoints, adapters, conversations and pictures are those that are there; run this after make_reference.py, make_llava_reference.py
-and make_lora_reference.py. Each record's first turn is answered with 64 tokens, whether an end token is among them or not.
+and make_lora_reference.py. Each record's first turn is answered with 100 tokens, whether an end token is among them or not.
 
 Two implementations in float32 may differ where two tokens are nearly as probable. So a question whose answer has such a place is
 replaced by one of OTHER_QUESTIONS, and "smallest_lead" says how close a choice was (difference of logits).
@@ -40,7 +41,7 @@ import qwen_format
 import training
 from make_reference import SMALLEST_LEAD
 
-NEW_TOKENS = 64
+NEW_TOKENS = 100
 ADAPTERS = ["all_linear", "text_tower"]
 OTHER_QUESTIONS = ["Describe it.", "What is it?", "Is there a ball?", "Name two things.", "Why?"]
 
@@ -154,6 +155,11 @@ def smolvlm_video_answers(case, folder):
 
     def encode(record):
         prompt = make_smolvlm_video_reference.encode(processor, case.shape, record, folder / "images", turns=1)
+        return prompt.input_ids.tolist(), training.forward_inputs(prompt, torch.float32)
+
+    return [answer_record(model, record, encode) for record in records_of(folder)]
+
+
 def gemma3_answers(case, folder):
     model = training.load(folder / "checkpoint", torch.float32)
     processor = gemma3_checkpoints.make_processor(case.shape, folder / "checkpoint")
