@@ -129,7 +129,8 @@ void check_sampling(const engine::SamplingSettings& sampling) {
 }
 
 /// Before the model is loaded and a picture decoded.
-void check_length(const io::Record& record, const models::Processor& processor) {
+void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor) {
+  const std::string where = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
   constexpr const char* kRemedy = "shorten it, or give fewer or smaller images and videos";
   try {
     if (const auto shrunk = processor.outline_prompt(record, 0).shrunk) {
@@ -138,9 +139,10 @@ void check_length(const io::Record& record, const models::Processor& processor) 
     }
   } catch (const data::TooLong& error) {
     if (error.tokens() <= kMostPromptTokens) {
-      throw usage_error("--prompt: has more tokens than the model has positions for; {}", kRemedy);
+      throw usage_error("{}: has {} tokens, and the model has positions for {}; {}", where, error.tokens(),
+                        processor.most_positions(), kRemedy);
     }
-    throw usage_error("--prompt: has, with its images and videos, {} tokens, more than the {} that are taken; {}",
+    throw usage_error("{}: has, with its images and videos, {} tokens, more than the {} that are taken; {}", where,
                       error.tokens(), kMostPromptTokens, kRemedy);
   }
 }
@@ -218,7 +220,7 @@ ExitCode generate(const GenerateArguments& arguments) {
                                     : shown_prompt(*processor, record, as_prompt));
     return ExitCode::kDone;
   }
-  check_length(record, *processor);
+  check_length(arguments, record, *processor);
   const auto model =
       models::load_model(checkpoint, device, engine::dtype_of(engine::precision_by_name(arguments.precision).value()));
   const auto prompt = processor->process_prompt(record, 0);
@@ -228,11 +230,16 @@ ExitCode generate(const GenerateArguments& arguments) {
     answers = engine::generate(*model, {prompt},
                                {.device = device,
                                 .max_new_tokens = arguments.max_new_tokens,
+                                .most_tokens = processor->most_positions(),
                                 .end_token_ids = models::end_token_ids(checkpoint, *processor),
                                 .sampling = arguments.sampling,
                                 .use_cache = arguments.use_cache});
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  if (prompt.tokens() + std::ssize(answers[0]) >= processor->most_positions()) {
+    spdlog::warn("the answer was cut: with the prompt it has the {} tokens that the model has positions for",
+                 processor->most_positions());
+  }
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
   if (!arguments.json) {
     // What a model answers may be anything; into a file or a pipe it goes as it is.

@@ -30,7 +30,9 @@ std::optional<Sides> read_sides(const char* flag, const std::string& text) {
   }
   if (std::sscanf(text.c_str(), "%5ldx%5ld%c", &sides.width, &sides.height, &rest) != 2 || sides.width < 1 ||
       sides.height < 1) {
-    throw usage_error("{} {}: must be WIDTHxHEIGHT in pixels, such as 1024x768, or one number for both", flag, text);
+    throw usage_error(
+        "{} {}: must be WIDTHxHEIGHT in pixels, such as 1024x768, or one number for both; no side is longer than 99999",
+        flag, text);
   }
   return sides;
 }
@@ -125,8 +127,8 @@ void judge(SampleKind& kind, const train::Config& config, const models::ContextL
     kind.refused = fmt::format("a sample of {} images has more than data.max_images_per_sample={}", kind.images,
                                *data.max_images_per_sample);
   } else if (context.refuses_longer && kind.shape.tokens > context.tokens) {
-    kind.refused = fmt::format("{} is longer than the model's {} positions (lm_max_position_embeddings)",
-                               words_of(kind), grouped(context.tokens));
+    kind.refused = fmt::format("{} is longer than the model's {} positions ({})", words_of(kind),
+                               grouped(context.tokens), context.key);
   } else if (kind.shape.tokens > data.max_length) {
     kind.refused = fmt::format("{} is longer than data.max_length={}", words_of(kind), data.max_length);
     kind.needed_max_length = kind.shape.tokens;

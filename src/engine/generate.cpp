@@ -168,6 +168,8 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
   check(settings.sampling);
   std::vector<std::vector<int64_t>> answers(prompts.size());
   std::vector<Sequence> unfinished = start(std::move(prompts), image_features, settings.sampling.seed);
+  const auto is_full = [&](const Sequence& sequence) { return sequence.sample.tokens() >= settings.most_tokens; };
+  std::erase_if(unfinished, is_full);
   std::optional<nn::KeyValueCache> cache;
   if (settings.use_cache) cache.emplace(cache_for(unfinished, settings));
   for (int64_t step = 0; step < settings.max_new_tokens && !unfinished.empty(); ++step) {
@@ -181,6 +183,7 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
       auto& sequence = unfinished[place];
       answers[sequence.place].push_back(tokens[place]);
       sequence.append(tokens[place]);
+      if (is_full(sequence)) continue;
       still_unfinished.push_back(std::move(sequence));
       kept.push_back(place);
     }

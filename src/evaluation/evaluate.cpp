@@ -49,6 +49,7 @@ class Evaluator {
       : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {
     generation_.device = settings.device;
     generation_.max_new_tokens = settings.max_new_tokens;
+    generation_.most_tokens = processor.most_positions();
     generation_.end_token_ids = settings.end_token_ids;
     if (generation_.end_token_ids.empty()) generation_.end_token_ids = {processor.end_of_turn_id()};
   }

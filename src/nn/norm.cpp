@@ -50,9 +50,9 @@ class RmsNormPrologue : public Prologue {
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
                                    const std::vector<bool>& wanted) const override {
-    auto [of_x, of_weight] =
+    const RmsNormGradients of =
         rms_norm_backward(gradient, inputs[0], made.statistics[0], inputs[1], wanted[0], wanted[1]);
-    return {std::move(of_x), std::move(of_weight)};
+    return {of.x, of.weight};
   }
 
  private:

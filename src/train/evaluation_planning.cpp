@@ -6,7 +6,8 @@ int64_t largest_sample(const std::vector<planner::SampleBatch>& candidates) {
   int64_t most = 0;
   for (const auto& batch : candidates) {
     const data::SampleShape& shape = batch.shapes.front();
-    constexpr int64_t kBytesPerToken = 32;
+    // Its number, where its feature stands, three positions, and whether it is a label: 41, as Sample::bytes counts.
+    constexpr int64_t kBytesPerToken = 48;
     most = std::max(most, shape.pixel_rows * shape.row.bytes() + kBytesPerToken * shape.tokens + shape.mask_bytes());
   }
   return most;

@@ -34,6 +34,19 @@ TEST_F(Generate, AnswersAreAsLongAsAllowedWithoutAnEnd) {
   EXPECT_TRUE(generate(*model_, {}, {}).empty());
 }
 
+TEST_F(Generate, AnAnswerEndsWhereTheModelsPositionsDo) {
+  const auto whole = generate(*model_, prompts(), {.max_new_tokens = 6});
+  const auto all = prompts();
+  const int64_t most = all[0].tokens() + 2;
+  const auto answers = generate(*model_, all, {.max_new_tokens = 6, .most_tokens = most});
+  for (size_t i = 0; i < all.size(); ++i) {
+    auto wanted = whole[i];
+    wanted.resize(static_cast<size_t>(std::clamp<int64_t>(most - all[i].tokens(), 0, 6)));
+    EXPECT_EQ(answers[i], wanted) << all[i].id;
+  }
+  EXPECT_EQ(answers[0].size(), 2U);
+}
+
 TEST_F(Generate, BatchGivesTheAnswersOfEachPromptAlone) {
   const auto together = generate(*model_, prompts(), {.max_new_tokens = 10});
   std::set<std::vector<int64_t>> different(together.begin(), together.end());

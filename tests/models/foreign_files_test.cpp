@@ -45,6 +45,17 @@ TEST_P(ForeignFiles, AMixtureOfExpertsIsNamed) {
   EXPECT_THAT(error, AllOf(HasSubstr("config.json"), HasSubstr("num_local_experts")));
 }
 
+TEST_P(ForeignFiles, DropoutOfAttentionIsNamed) {
+  const auto whole = io::read_json(config_);
+  for (const char* section : {"text_config", "vision_config"}) {
+    auto config = whole;
+    (config.contains(section) ? config[section] : config)["attention_dropout"] = 0.1;
+    io::write_file(config_, config.dump());
+    const std::string error = error_of([&] { build_model(preset_.checkpoint(), at::kMeta, at::kFloat); });
+    EXPECT_THAT(error, AllOf(HasSubstr("config.json"), HasSubstr("attention_dropout"))) << section;
+  }
+}
+
 TEST_P(ForeignFiles, AProcessorOfAnotherFamilyIsNamed) {
   const auto file = preset_.checkpoint() / "preprocessor_config.json";
   if (!std::filesystem::exists(file)) GTEST_SKIP() << "the family has no such file";

@@ -207,10 +207,13 @@ TEST_F(InternVlCheckpoint, OfDynamicRopeTakesNoLongerSamplesThanItsPositions) {
   const auto processor = load_processor(copy_.path(), settings);
   io::Record record;
   record.turns = {{text::Role::kUser, "Is there a fracture?"}, {text::Role::kAssistant, std::string(100, 'x')}};
+  record.id = "long";
+  EXPECT_EQ(processor->most_positions(), 60);
   EXPECT_THAT(message_of([&] { data::make_sample(*processor, record, 0); }),
-              AllOf(HasSubstr("max_position_embeddings 60"), HasSubstr("dynamic")));
+              AllOf(HasSubstr("sample long has "), HasSubstr("max_position_embeddings 60"), HasSubstr("dynamic")));
   copy_.edit("config.json", [](json& config) { config["text_config"].erase("rope_scaling"); });
   EXPECT_FALSE(context_length_of(copy_.path()).refuses_longer);
+  EXPECT_GT(load_processor(copy_.path(), settings)->most_positions(), int64_t{1} << 40);
 }
 
 TEST_F(InternVlCheckpoint, ShrinksPicturesOfALongSample) {

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "vlmtrain/data/sample.h"
@@ -15,6 +16,7 @@ namespace vlmtrain::engine {
 struct GenerateSettings {
   at::Device device = at::kCPU;
   int64_t max_new_tokens = 64;
+  int64_t most_tokens = std::numeric_limits<int64_t>::max();  ///< of a prompt and its answer, which ends there
   int64_t room_for_tokens = 0;              ///< of an answer in the cache, where that is more than max_new_tokens
   std::vector<int64_t> end_token_ids = {};  ///< each ends an answer
   SamplingSettings sampling = {};

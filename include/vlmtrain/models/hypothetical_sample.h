@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/data/video_layout.h"
@@ -47,9 +48,10 @@ struct ContextLength {
   int64_t tokens = 0;
   bool refuses_longer =
       false;  ///< its processor takes no longer sample; else a longer one trains, at untried positions
+  std::string_view key = "max_position_embeddings";  ///< of config.json, which says so
 };
 
-/// What config.json of `folder` says (max_position_embeddings). Throws UserError (kBadData).
+/// What config.json of `folder` says. Throws UserError (kBadData).
 ContextLength context_length_of(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,6 +65,9 @@ class Processor : public data::SampleProcessor {
   virtual const text::Tokenizer& tokenizer() const = 0;
   /// The token that ends an answer.
   virtual int64_t end_of_turn_id() const = 0;
+  /// The most tokens of a conversation, its answer included, that the model has positions for, where more of them would
+  /// be wrong.
+  virtual int64_t most_positions() const { return std::numeric_limits<int64_t>::max(); }
 };
 
 }  // namespace vlmtrain::models

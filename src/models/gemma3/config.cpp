@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "models/checkpoints/attention_dropout.h"
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -116,9 +117,10 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
     throw data_error("{}: text model {} is not supported in Gemma 3; gemma3_text is", source, type);
   }
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention",
-                          "num_experts", "num_local_experts", "attention_bias", "attention_dropout"}) {
+                          "num_experts", "num_local_experts", "attention_bias"}) {
     refuse_unless_absent(text, key, source);
   }
+  refuse_attention_dropout(text, source);
   const auto activation = io::get_or<std::string>(text, "hidden_activation", "gelu_pytorch_tanh", source);
   if (activation != "gelu_pytorch_tanh") {
     throw data_error("{}: hidden_activation {} is not supported; gelu_pytorch_tanh is", source, activation);
@@ -133,7 +135,8 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
     throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.heads,
                      config.key_value_heads);
   }
-  config.head_dim = size_of(text, "head_dim", config.head_dim, kWidestLayer / config.heads, source);
+  config.head_dim = size_of(text, "head_dim", config.head_dim, kWidestLayer, source);
+  check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kWidestLayer, source);
   if (config.head_dim % 2 != 0) {
     throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
   }

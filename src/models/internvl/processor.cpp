@@ -72,15 +72,15 @@ std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) co
 }
 
 int64_t Processor::most_positions() const {
-  return config_.refuses_longer ? config_.text.max_positions : ConversationProcessor::most_positions();
+  return config_.refuses_longer ? config_.text.max_positions : models::Processor::most_positions();
 }
 
-std::string Processor::beyond_positions(int64_t tokens) const {
+std::string Processor::beyond_positions(const std::string& id, int64_t tokens) const {
   return fmt::format(
-      "a sample has {} tokens, more than the model's positions (max_position_embeddings {}), behind which its rope "
+      "sample {} has {} tokens, more than the model's positions (max_position_embeddings {}), behind which its rope "
       "scaling, dynamic, stretches all of them; set data.max_length to that or less, or shrink the images with "
       "data.image_max_pixels",
-      tokens, config_.text.max_positions);
+      id, tokens, config_.text.max_positions);
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {

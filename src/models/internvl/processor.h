@@ -22,7 +22,7 @@ class Processor final : public ConversationProcessor {
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const override;
   int64_t most_positions() const override;
-  std::string beyond_positions(int64_t tokens) const override;
+  std::string beyond_positions(const std::string& id, int64_t tokens) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
 
   bool takes_videos() const override { return true; }

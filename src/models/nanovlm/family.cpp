@@ -47,7 +47,8 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
 }
 
 ContextLength context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
-  return {.tokens = read_config(config, folder).max_positions, .refuses_longer = true};
+  return {
+      .tokens = read_config(config, folder).max_positions, .refuses_longer = true, .key = "lm_max_position_embeddings"};
 }
 
 double elements(const nlohmann::json& config_json, const std::filesystem::path& folder) {

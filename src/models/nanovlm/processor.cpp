@@ -58,11 +58,11 @@ std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) co
   return ShrinkRange{.least = tile, .step = tile};
 }
 
-std::string Processor::beyond_positions(int64_t tokens) const {
+std::string Processor::beyond_positions(const std::string& id, int64_t tokens) const {
   return fmt::format(
-      "a sample has {} tokens, more than the model's positions (lm_max_position_embeddings {}), behind which nanoVLM "
+      "sample {} has {} tokens, more than the model's positions (lm_max_position_embeddings {}), behind which nanoVLM "
       "stretches all of them; set data.max_length to that or less, or shrink the images with data.image_max_pixels",
-      tokens, config_.max_positions);
+      id, tokens, config_.max_positions);
 }
 
 EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const {

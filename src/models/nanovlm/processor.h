@@ -25,7 +25,7 @@ class Processor final : public ConversationProcessor {
   int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   std::optional<ShrinkRange> shrink_range(data::MediumKind kind) const override;
   int64_t most_positions() const override { return config_.max_positions; }
-  std::string beyond_positions(int64_t tokens) const override;
+  std::string beyond_positions(const std::string& id, int64_t tokens) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
   EncodedChat encode_behind_images(const text::RenderedChat& chat, std::span<const ImagePlan> images) const;
   EncodedChat encode_at_tokens(const text::RenderedChat& chat, std::span<const ImagePlan> images) const;

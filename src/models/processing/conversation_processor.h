@@ -102,10 +102,8 @@ class ConversationProcessor : public Processor {
   virtual int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const;
   /// Nothing: all pictures become alike, whatever their size.
   virtual std::optional<ShrinkRange> shrink_range(data::MediumKind /*kind*/) const { return std::nullopt; }
-  /// The most tokens that the model has positions for, where more of them would be wrong.
-  virtual int64_t most_positions() const { return std::numeric_limits<int64_t>::max(); }
-  /// What is said of a sample of more.
-  virtual std::string beyond_positions(int64_t /*tokens*/) const { return {}; }
+  /// What is said of a sample with more tokens than most_positions().
+  virtual std::string beyond_positions(const std::string& /*id*/, int64_t /*tokens*/) const { return {}; }
   /// `images`: of images and videos, in the order of their marks.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
   /// The same of a video, of a family that takes them; of another, a record with one is refused.
@@ -164,6 +162,8 @@ class ConversationProcessor : public Processor {
   std::optional<PixelLimits> floor_of(const std::vector<Medium>& media) const;
   /// The highest limits under which the media have no more than `room` tokens; nothing: not at the floor either.
   std::optional<PixelLimits> limits_for(const std::vector<Medium>& media, const PixelLimits& floor, int64_t room) const;
+  /// What makes a record of fewer tokens.
+  std::string how_to_shorten(const io::Record& record) const;
   [[noreturn]] void refuse_long(const io::Record& record, int64_t tokens, std::optional<int64_t> at_floor) const;
   data::Sample sample_of(const io::Record& record, int64_t index, const MediaLayout& layout) const;
   /// A volume whose slices are taken one by one.

@@ -89,20 +89,29 @@ ConversationProcessor::MediaLayout ConversationProcessor::fitting(const io::Reco
   return layout;
 }
 
+std::string ConversationProcessor::how_to_shorten(const io::Record& record) const {
+  const bool videos = !record.videos.empty();
+  std::string pictures;
+  if (!record.images.empty() || !videos) {
+    pictures = shrink_range(data::MediumKind::kPicture) ? "shrink the images with data.image_max_pixels"
+                                                        : "take pictures out, which all have as many tokens";
+  }
+  if (!videos) return pictures;
+  return fmt::format("{}{}take fewer frames with data.video_max_frames", pictures, pictures.empty() ? "" : ", or ");
+}
+
 void ConversationProcessor::refuse_long(const io::Record& record, int64_t tokens,
                                         std::optional<int64_t> at_floor) const {
   const int64_t least = at_floor.value_or(tokens);
   const auto message = [&] {
-    if (least <= settings_.max_length) return beyond_positions(least);
+    if (least <= settings_.max_length) return beyond_positions(record.id, least);
     if (record.images.empty() && record.videos.empty()) {
       return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shorten its text",
                          record.id, tokens, settings_.max_length);
     }
     if (!at_floor) {
-      return fmt::format(
-          "sample {} has {} tokens, more than data.max_length={}; raise it, or shrink the images with "
-          "data.image_max_pixels",
-          record.id, tokens, settings_.max_length);
+      return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or {}", record.id, tokens,
+                         settings_.max_length, how_to_shorten(record));
     }
     return fmt::format(
         "sample {} has {} tokens, and {} with its pictures as small as they may become, more than data.max_length={}; "

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "models/checkpoints/attention_dropout.h"
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
@@ -124,6 +125,7 @@ void check_sizes(const VisionConfig& vision, const std::string& source) {
 }
 
 VisionConfig read_common_vision(const json& vision, const std::string& source) {
+  refuse_attention_dropout(vision, source);
   VisionConfig config;
   config.blocks = io::get_or<int64_t>(vision, "depth", config.blocks, source);
   config.heads = io::get_or<int64_t>(vision, "num_heads", config.heads, source);

@@ -30,7 +30,7 @@ GridProcessor::GridProcessor(const VisionConfig& vision, const Tokens& tokens, P
                             {{.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size}}),
       vision_(vision),
       tokens_(tokens),
-      images_(std::move(images)),
+      images_(images),
       wanted_fps_(settings.video_fps) {
   check_vocabulary(this->tokenizer(), tokens.vocabulary);
   check_token(this->tokenizer(), kImagePad, "image_token_id", tokens.image);

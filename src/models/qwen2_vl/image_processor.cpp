@@ -16,7 +16,7 @@ using image::ImageSize;
 using nlohmann::json;
 
 /// Qwen2VLImageProcessor's, which Qwen3-VL has, too; its checkpoints all say their own.
-constexpr PixelBudget kImageBudget{56 * 56, 28 * 28 * 1280};
+constexpr PixelBudget kImageBudget{int64_t{56} * 56, int64_t{28} * 28 * 1280};
 
 int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* key) {
   const auto found = size.find(key);

@@ -7,10 +7,10 @@ namespace vlmtrain::models::qwen2_vl {
 
 Processor::Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
                      text::ChatTemplate chat_template, const ProcessorSettings& settings)
-    : GridProcessor(config.vision, {config.image_token_id, config.video_token_id, config.text.vocab_size},
-                    std::move(images), std::move(tokenizer), std::move(chat_template), settings),
+    : GridProcessor(config.vision, {config.image_token_id, config.video_token_id, config.text.vocab_size}, images,
+                    std::move(tokenizer), std::move(chat_template), settings),
       tokens_per_second_(config.tokens_per_second),
-      videos_(std::move(videos)),
+      videos_(videos),
       layout_(settings.video_layout) {
   videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
 }

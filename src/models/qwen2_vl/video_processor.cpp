@@ -16,7 +16,7 @@ namespace vlmtrain::models::qwen2_vl {
 namespace {
 
 constexpr int64_t kMostFrames = 1 << 20;
-constexpr PixelBudget kVideoBudget{128 * 28 * 28, 28 * 28 * 768};
+constexpr PixelBudget kVideoBudget{int64_t{128} * 28 * 28, int64_t{28} * 28 * 768};
 
 PreprocessorConfig find_file(const std::filesystem::path& folder) {
   auto found = PreprocessorConfig::find_for_videos(folder);

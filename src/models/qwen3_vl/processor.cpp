@@ -15,10 +15,10 @@ std::string video_text(const std::vector<std::string>& stamps, int64_t tokens_pe
 
 Processor::Processor(const Config& config, qwen2_vl::PixelSettings images, VideoSettings videos,
                      text::Tokenizer tokenizer, text::ChatTemplate chat_template, const ProcessorSettings& settings)
-    : GridProcessor(config.vision, {config.image_token_id, config.video_token_id, config.text.vocab_size},
-                    std::move(images), std::move(tokenizer), std::move(chat_template), settings),
+    : GridProcessor(config.vision, {config.image_token_id, config.video_token_id, config.text.vocab_size}, images,
+                    std::move(tokenizer), std::move(chat_template), settings),
       vision_(config.vision),
-      videos_(std::move(videos)) {
+      videos_(videos) {
   videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 using image::ImageSize;
 
-constexpr qwen2_vl::PixelBudget kVideoBudget{128 * 32 * 32, 32 * 32 * 768};
+constexpr qwen2_vl::PixelBudget kVideoBudget{int64_t{128} * 32 * 32, int64_t{32} * 32 * 768};
 
 /// Of all frames: a budget of so many pixels each, over `frames` of them.
 int64_t of_frames(int64_t pixels, int64_t frames) {

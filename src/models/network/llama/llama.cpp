@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "models/checkpoints/attention_dropout.h"
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -60,6 +61,7 @@ void refuse_experts(const nlohmann::json& json, const std::string& source) {
 
 LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string& source) {
   refuse_experts(json, source);
+  refuse_attention_dropout(json, source);
   const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
   LlamaConfig config = defaults_of(type, source);
   config.vocab_size = size_of(json, "vocab_size", config.vocab_size, kMostTokens, source);
@@ -77,7 +79,8 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   }
   const int64_t usual_head_dim = type == "qwen3" ? 128 : config.hidden_size / config.heads;
   config.head_dim = io::get_or<int64_t>(json, "head_dim", usual_head_dim, source);
-  check_size(config.head_dim, "head_dim", kWidestLayer / config.heads, source);
+  check_size(config.head_dim, "head_dim", kWidestLayer, source);
+  check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kWidestLayer, source);
   if (config.head_dim % 2 != 0) {
     throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
   }

@@ -5,6 +5,7 @@
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/cat.h>
 
+#include "models/checkpoints/attention_dropout.h"
 #include "models/checkpoints/size_limits.h"
 #include "models/network/patch_rows.h"
 #include "vlmtrain/base/error.h"
@@ -66,6 +67,7 @@ std::vector<int64_t> position_shape(const VisionTransformerConfig& config) {
 VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json& json,
                                                            const VisionTransformerConfig& defaults,
                                                            const std::string& source) {
+  refuse_attention_dropout(json, source);
   VisionTransformerConfig config = defaults;
   config.hidden_size = size_of(json, "hidden_size", config.hidden_size, kWidestLayer, source);
   config.intermediate_size = size_of(json, "intermediate_size", config.intermediate_size, kWidestLayer, source);
