@@ -7,8 +7,9 @@
 #   scripts/setup.sh --nightly       and what the fuzz targets need as well
 #   scripts/setup.sh --print-libtorch   print the folder that holds torch/ and nvidia/, install nothing
 #   scripts/setup.sh --print-arrow      print the folder that holds pyarrow/, install nothing
+#   scripts/setup.sh --print-nvcc       print the folder that holds nvidia/cu13/bin/nvcc, install nothing
 #
-# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is where LibTorch and Arrow go.
+# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is where LibTorch, Arrow and nvcc go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,6 +18,8 @@ cache=${VLMTRAIN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vlmtrain}
 libtorch=$cache/libtorch-$torch_version
 arrow_version=$(cat cmake/parquet.version)
 arrow=$cache/arrow-$arrow_version
+nvcc_version=$(cat cmake/nvcc.version)
+nvcc=$cache/nvcc-$nvcc_version
 
 if [[ ${1:-} == --print-libtorch ]]; then
   echo "$libtorch"
@@ -24,6 +27,10 @@ if [[ ${1:-} == --print-libtorch ]]; then
 fi
 if [[ ${1:-} == --print-arrow ]]; then
   echo "$arrow"
+  exit 0
+fi
+if [[ ${1:-} == --print-nvcc ]]; then
+  echo "$nvcc"
   exit 0
 fi
 
@@ -81,6 +88,24 @@ if [[ ! -f $arrow/.complete ]]; then
   else
     rm -rf "$partial"
     echo "setup: Arrow cannot be had; vlmtrain is built without Parquet" >&2
+  fi
+  trap - EXIT
+fi
+
+# CUDA's compiler, for vlmtrain's own kernels. Without it ATen's kernels do all.
+if [[ ! -f $nvcc/.complete ]]; then
+  echo "setup: fetching nvcc $nvcc_version into $nvcc"
+  partial=$(mktemp -d "$cache/nvcc-partial.XXXXXX")
+  trap 'rm -rf "$partial"' EXIT
+  if /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --root-user-action=ignore --no-compile --no-deps \
+    --target "$partial" "nvidia-cuda-nvcc==$nvcc_version" "nvidia-nvvm==$nvcc_version" "nvidia-cuda-crt==$nvcc_version" \
+    nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85; then
+    touch "$partial/.complete"
+    rm -rf "$nvcc"
+    mv "$partial" "$nvcc"
+  else
+    rm -rf "$partial"
+    echo "setup: nvcc cannot be had; vlmtrain is built without its own kernels" >&2
   fi
   trap - EXIT
 fi

@@ -9,6 +9,8 @@ namespace {
 const std::vector<std::pair<std::string, Precision>> kPrecisions{
     {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}, {"fp32", Precision::kFp32}};
 
+const std::vector<std::pair<std::string, kernels::KernelChoice>> kKernels{{"own", kernels::KernelChoice::kOwn},
+                                                                          {"aten", kernels::KernelChoice::kAten}};
 const std::vector<std::pair<std::string, OptimizerStates>> kStates{
     {"fp32", OptimizerStates::kFp32}, {"bf16", OptimizerStates::kBf16}, {"8bit", OptimizerStates::k8Bit}};
 
@@ -123,6 +125,10 @@ void declare(OptionTable& table, TrainingOptions& options) {
   table.add_choice("training.optimizer_states", options.optimizer_states, kStates,
                    "What AdamW's moments are held in. bf16: rounded stochastically. 8bit: block-wise and dynamic, as "
                    "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are in fp32 always.");
+  table.add_choice(
+      "training.kernels", options.kernels, kKernels,
+      "On CUDA: vlmtrain's own kernels, which do in one pass what takes several of ATen's, or ATen's alone. "
+      "An own kernel that a card does not compute as ATen does is left out when the run starts.");
   table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",
             std::optional{at_least<int64_t>(0)});
   declare(table, options.balance);

@@ -14,6 +14,8 @@
 #include <memory>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/gate.h"
+#include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::nn {
 
@@ -68,6 +70,7 @@ class ActivationPrologue : public Prologue {
 };
 
 struct Silu {
+  static constexpr auto kKernel = kernels::GateActivation::kSilu;
   static at::Tensor of(const at::Tensor& gate) { return at::silu(gate); }
   static void into(at::Tensor& out, const at::Tensor& gate) { at::silu_out(out, gate); }
   static void backward_into(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
@@ -76,6 +79,7 @@ struct Silu {
 };
 
 struct GeluTanh {
+  static constexpr auto kKernel = kernels::GateActivation::kGeluTanh;
   static at::Tensor of(const at::Tensor& gate) { return at::gelu(gate, "tanh"); }
   static void into(at::Tensor& out, const at::Tensor& gate) { at::gelu_out(out, gate, "tanh"); }
   static void backward_into(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
@@ -86,9 +90,10 @@ struct GeluTanh {
 template <class Gate>
 class GatePrologue : public Prologue {
  public:
-  /// scratch: what backward() returns, with the gate's activation in its first half.
+  /// scratch, of ATen's way: what backward() returns, with the gate's activation in its first half.
   Made make(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
+    if (kernels::has(kernels::Kernel::kGate, inputs[0])) return {.value = kernels::gate(inputs[0], Gate::kKernel)};
     const auto halves = inputs[0].chunk(2, -1);
     if (!for_backward) return {.value = Gate::of(halves[0]).mul_(halves[1])};
     const at::Tensor scratch = opened(inputs[0]);
@@ -98,6 +103,9 @@ class GatePrologue : public Prologue {
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
                                    const std::vector<bool>& wanted) const override {
     if (!wanted[0]) return {at::Tensor()};
+    if (kernels::has(kernels::Kernel::kGate, inputs[0])) {
+      return {kernels::gate_backward(gradient, inputs[0], Gate::kKernel)};
+    }
     const auto halves = inputs[0].chunk(2, -1);
     at::Tensor result = made.scratch.defined() ? made.scratch : opened(inputs[0]);
     auto of_halves = result.chunk(2, -1);

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "nn/rotate.h"
+#include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/kernels/rotate.h"
 
 namespace vlmtrain::nn {
 
@@ -28,6 +30,17 @@ RotaryTable table_of(const at::Tensor& angles, double scale) {
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
 }
 
+kernels::Heads parts_of(const at::Tensor& x, int64_t query_heads, int64_t key_value_heads, int64_t features) {
+  return {heads_of(x, 0, query_heads, features), heads_of(x, query_heads, key_value_heads, features),
+          heads_of(x, query_heads + key_value_heads, key_value_heads, features)};
+}
+
+/// As they are, where heads of a row lie one after the other, as what attention gives do.
+at::Tensor rows_of_heads(const at::Tensor& heads) {
+  const bool dense_rows = heads.stride(2) == 1 && heads.stride(1) == heads.size(2);
+  return dense_rows ? heads : heads.contiguous();
+}
+
 struct RotateHeads : torch::autograd::Function<RotateHeads> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                                                 const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
@@ -36,9 +49,14 @@ struct RotateHeads : torch::autograd::Function<RotateHeads> {
     const int64_t rotated_heads = query_heads + key_value_heads;
     // In a tensor of their own, so that x can go.
     const at::Tensor rotated = at::empty({x.size(0), rotated_heads, features}, x.options());
+    const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
+    if (kernels::has(kernels::Kernel::kRotate, x)) {
+      const at::Tensor value = at::empty({x.size(0), key_value_heads, features}, x.options());
+      kernels::rotate({query, key, value}, parts_of(x, query_heads, key_value_heads, features), cos, sin, 1);
+      return {query, key, value};
+    }
     rotate_into(rotated, heads_of(x, 0, rotated_heads, features), cos, sin, 1);
-    return {rotated.narrow(1, 0, query_heads), rotated.narrow(1, query_heads, key_value_heads),
-            heads_of(x, rotated_heads, key_value_heads, features).contiguous()};
+    return {query, key, heads_of(x, rotated_heads, key_value_heads, features).contiguous()};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -48,6 +66,12 @@ struct RotateHeads : torch::autograd::Function<RotateHeads> {
     const int64_t query_heads = query.size(1), key_value_heads = gradients[1].size(1), features = query.size(2);
     const at::Tensor result =
         at::empty({query.size(0), (query_heads + 2 * key_value_heads) * features}, query.options());
+    if (kernels::has(kernels::Kernel::kRotate, query)) {
+      kernels::rotate(parts_of(result, query_heads, key_value_heads, features),
+                      {rows_of_heads(query), rows_of_heads(gradients[1]), rows_of_heads(gradients[2])}, saved[0],
+                      saved[1], -1);
+      return {result, {}, {}, {}, {}, {}};
+    }
     rotate_into(heads_of(result, 0, query_heads, features), query, saved[0], saved[1], -1);
     rotate_into(heads_of(result, query_heads, key_value_heads, features), gradients[1], saved[0], saved[1], -1);
     heads_of(result, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);

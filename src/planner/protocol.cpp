@@ -49,6 +49,15 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LoraSettings, rank, alpha, dropout, use_rslor
                                    modules_to_save, left_out, adapter)
 }  // namespace nn
 
+namespace kernels {
+void to_json(nlohmann::json& json, const Kernel& kernel) {
+  json = name_of(kernel);
+}
+void from_json(const nlohmann::json& json, Kernel& kernel) {
+  kernel = kernel_of(json.get<std::string>());
+}
+}  // namespace kernels
+
 namespace planner {
 
 namespace {
@@ -117,6 +126,7 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"frozen", job.frozen},
           {"lora", job.lora},
           {"quantization", job.quantization},
+          {"left_out_kernels", job.left_out_kernels},
           {"optimizer", job.optimizer},
           {"objective", job.objective},
           {"world_size", job.world_size},
@@ -133,6 +143,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("lora").get_to(job.lora);
   if (job.lora) job.lora->adapter = text_as_path(json["lora"].at("adapter").get<std::string>());
   json.at("quantization").get_to(job.quantization);
+  json.at("left_out_kernels").get_to(job.left_out_kernels);
   json.at("optimizer").get_to(job.optimizer);
   json.at("objective").get_to(job.objective);
   json.at("world_size").get_to(job.world_size);

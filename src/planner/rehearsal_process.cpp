@@ -14,6 +14,7 @@
 #include "planner/spawned_child.h"
 #include "planner/twin_rehearsal.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::planner {
@@ -70,6 +71,7 @@ void answer_requests(at::Device device) {
     const auto message = nlohmann::json::parse(*line);
     if (message.contains("job")) {
       job = message["job"].get<Job>();
+      kernels::open_kernels(device, job.left_out_kernels);
       continue;
     }
     try {

@@ -8,6 +8,7 @@
 #include "vlmtrain/models/mask_families.h"
 #include "vlmtrain/planner/drawn_steps.h"
 #include "vlmtrain/planner/worst_case.h"
+#include "vlmtrain/train/own_kernels.h"
 #include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {
@@ -38,6 +39,7 @@ planner::Job job_of(const Config& config, const engine::TaskSettings& tasks) {
           .frozen = frozen_parts(config.model),
           .lora = lora_settings(config),
           .quantization = quantization(config),
+          .left_out_kernels = left_out_kernels(config.training),
           .optimizer = adamw_settings(config.training),
           .objective = {.tasks = tasks, .masks = mask_losses(config)},
           .sharding = config.distributed.sharding.value_or(engine::Sharding::kNone)};

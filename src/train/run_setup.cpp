@@ -19,6 +19,7 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/train/own_kernels.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
 #include "vlmtrain/train/setup.h"
@@ -73,6 +74,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& rank
   tasks.emplace(config.training.balance, data::Tasks(outlines, *records), mask_losses(config));
   settle_steps(config);
   if (config.evaluation.are_wanted()) look_at_evaluated(config);
+  open_kernels(config.training, device);
   planner::Job job = job_of(config, tasks->initial_settings());
   job.world_size = ranks.world_size();
   job.rank = ranks.rank();

@@ -14,6 +14,7 @@
 #include "vlmtrain/engine/mask_losses.h"
 #include "vlmtrain/engine/optimizer_states.h"
 #include "vlmtrain/engine/schedule.h"
+#include "vlmtrain/kernels/choice.h"
 
 namespace vlmtrain::engine {
 
@@ -54,6 +55,7 @@ struct TrainingOptions {
   Auto<double> loss_scale;
   int64_t loss_scale_growth_steps = 2000;
   OptimizerStates optimizer_states = OptimizerStates::kFp32;
+  kernels::KernelChoice kernels = kernels::KernelChoice::kOwn;
   int64_t seed = 0;
   BalanceOptions balance;
 };

@@ -11,6 +11,7 @@
 #include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/engine/options.h"
 #include "vlmtrain/engine/shard.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/lora_settings.h"
 #include "vlmtrain/nn/quantization.h"
@@ -24,6 +25,7 @@ struct Job {
   models::FrozenParts frozen = {};
   std::optional<nn::LoraSettings> lora = std::nullopt;  ///< nothing: the weights themselves are trained
   nn::Quantization quantization = nn::Quantization::kNone;
+  kernels::KernelSet left_out_kernels = {};  ///< what ATen's operations do in the place of own kernels
   engine::AdamWSettings optimizer = {};      ///< with a loss scale if, and only if, the precision is fp16
   engine::ObjectiveSettings objective = {};  ///< rehearsed samples are all of the first task
   int64_t world_size = 1;                    ///< ranks, of which one is rehearsed

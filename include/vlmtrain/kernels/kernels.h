@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vlmtrain::kernels {
+
+/// Our own CUDA kernels, where ATen has none that does so much in one pass. Nothing needs them: whoever has a use for
+/// one asks has(), and does the same with ATen's operations where it is not there.
+enum class Kernel : uint8_t {
+  kGate,    ///< gate.h
+  kRotate,  ///< rotate.h
+};
+
+std::span<const Kernel> all_kernels();
+std::string_view name_of(Kernel kernel);
+
+/// The kernel of that name; throws InternalError for another.
+Kernel kernel_of(std::string_view name);
+
+using KernelSet = std::set<Kernel>;
+
+/// What came of opening a device.
+struct OpenedKernels {
+  std::string problem{};             ///< why there are none; empty where there are
+  std::vector<std::string> wrong{};  ///< those that differ from ATen on this card and are left out, in a few words each
+};
+
+/// Loads the library for a CUDA device that memory::open_device() gave, and compares each kernel with ATen's operations
+/// on small random inputs, which takes milliseconds; one that differs is left out. On a virtual card nothing has
+/// values, so nothing is compared there. `left_out`: what ATen's operations are to do. Compared once in a process; a
+/// further call only says anew what is left out. The CPU has no kernels.
+OpenedKernels open_kernels(at::Device device, const KernelSet& left_out = {});
+
+/// What open_kernels() found wrong, and what it was told to leave out.
+KernelSet left_out_kernels();
+
+/// Whether a kernel can do it where this tensor lies. All of its kind lie there, too.
+bool has(Kernel kernel, const at::Tensor& tensor);
+
+}  // namespace vlmtrain::kernels

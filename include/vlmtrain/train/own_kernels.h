@@ -1,0 +1,17 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include "vlmtrain/engine/options.h"
+#include "vlmtrain/kernels/kernels.h"
+
+namespace vlmtrain::train {
+
+/// What a run leaves to ATen's operations: all kernels with training.kernels=aten, else what its card computes wrongly,
+/// as far as that is known.
+kernels::KernelSet left_out_kernels(const engine::TrainingOptions& options);
+
+/// Loads the kernels for a device that memory::open_device() gave, and logs those that it computes wrongly.
+void open_kernels(const engine::TrainingOptions& options, at::Device device);
+
+}  // namespace vlmtrain::train

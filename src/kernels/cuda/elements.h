@@ -1,0 +1,79 @@
+#pragma once
+
+#include "kernels/cuda/device.h"
+#include "vlmtrain/kernels/launchers.h"
+
+namespace vlmtrain::kernels {
+
+__device__ __forceinline__ float to_float(float value) {
+  return value;
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+__device__ __forceinline__ float to_float(__half value) {
+  return __half2float(value);
+}
+
+template <class T>
+__device__ __forceinline__ T from_float(float value);
+template <>
+__device__ __forceinline__ float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+template <>
+__device__ __forceinline__ __half from_float<__half>(float value) {
+  return __float2half_rn(value);
+}
+
+/// Bytes that a thread reads or writes at a time where it can.
+constexpr int kPackBytes = 16;
+template <class T>
+constexpr int kPackElements = kPackBytes / static_cast<int>(sizeof(T));
+
+/// kCount neighbours, which move as one.
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  T values[kCount];
+};
+
+template <int kCount, class T>
+__device__ __forceinline__ Pack<T, kCount> load(const T* from) {
+  return *reinterpret_cast<const Pack<T, kCount>*>(from);
+}
+
+template <int kCount, class T>
+__device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
+  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+
+/// Whether these columns, and what begins at these places, can be read in packs of kCount.
+template <class T, int kCount = kPackElements<T>, class... Places>
+bool in_packs(int64_t columns, const Places*... places) {
+  constexpr uintptr_t kBytes = sizeof(T) * kCount;
+  return columns % kCount == 0 && ((reinterpret_cast<uintptr_t>(places) % kBytes == 0) && ...);
+}
+
+/// Calls `function` with a value of the type that `element` stands for.
+template <class Function>
+int with_element(Element element, Function function) {
+  switch (element) {
+    case Element::kFloat:
+      return function(float{});
+    case Element::kBFloat16:
+      return function(__nv_bfloat16{});
+    case Element::kHalf:
+      return function(__half{});
+  }
+  return 1;  // cudaErrorInvalidValue
+}
+
+inline unsigned blocks_for(int64_t count, int64_t a_block) {
+  return static_cast<unsigned>((count + a_block - 1) / a_block);
+}
+
+}  // namespace vlmtrain::kernels

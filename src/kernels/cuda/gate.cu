@@ -1,0 +1,115 @@
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+__device__ __forceinline__ float sigmoid(float x) {
+  return 1 / (1 + expf(-x));
+}
+
+/// x σ(x), and its slope σ (1 + x (1 − σ)). 1 − σ(x) is σ(−x), which loses no bits where σ is almost 1.
+struct Silu {
+  static __device__ __forceinline__ float value(float x) { return x * sigmoid(x); }
+  static __device__ __forceinline__ float slope(float x) { return sigmoid(x) * (1 + x * sigmoid(-x)); }
+};
+
+/// x / 2 · (1 + tanh u) with u = √(2/π) (x + 0.044715 x³) (Hendrycks and Gimpel 2016, arXiv 1606.08415), which is
+/// x σ(2u).
+struct GeluTanh {
+  static constexpr float kTwice = 1.5957691216057308F;  // 2 √(2/π)
+  static constexpr float kCube = 0.044715F;
+  static __device__ __forceinline__ float argument(float x) { return kTwice * (x + kCube * x * x * x); }
+  static __device__ __forceinline__ float value(float x) { return x * sigmoid(argument(x)); }
+  static __device__ __forceinline__ float slope(float x) {
+    const float s = sigmoid(argument(x)), rest = sigmoid(-argument(x));
+    return s + x * s * rest * kTwice * (1 + 3 * kCube * x * x);
+  }
+};
+
+/// A block takes the columns that it can of one row: blockIdx.x is the row.
+template <class Activation, class T, int kCount>
+__global__ void gate_forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t features) {
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
+  if (column >= features) return;
+  const T* const row = x + int64_t{blockIdx.x} * 2 * features;
+  const auto gate = load<kCount>(row + column);
+  const auto up = load<kCount>(row + features + column);
+  Pack<T, kCount> result;
+  for (int i = 0; i < kCount; ++i)
+    result.values[i] = from_float<T>(Activation::value(to_float(gate.values[i])) * to_float(up.values[i]));
+  store<kCount>(value + int64_t{blockIdx.x} * features + column, result);
+}
+
+template <class Activation, class T, int kCount>
+__global__ void gate_backward_kernel(const T* __restrict__ gradient, const T* __restrict__ x, T* __restrict__ of_x,
+                                     int64_t features) {
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
+  if (column >= features) return;
+  const int64_t row = int64_t{blockIdx.x} * 2 * features;
+  const auto of_value = load<kCount>(gradient + int64_t{blockIdx.x} * features + column);
+  const auto gate = load<kCount>(x + row + column);
+  const auto up = load<kCount>(x + row + features + column);
+  Pack<T, kCount> of_gate, of_up;
+  for (int i = 0; i < kCount; ++i) {
+    const float g = to_float(of_value.values[i]), a = to_float(gate.values[i]);
+    of_gate.values[i] = from_float<T>(g * to_float(up.values[i]) * Activation::slope(a));
+    of_up.values[i] = from_float<T>(g * Activation::value(a));
+  }
+  store<kCount>(of_x + row + column, of_gate);
+  store<kCount>(of_x + row + features + column, of_up);
+}
+
+Size grid_of(int64_t rows, int64_t packs) {
+  return {static_cast<unsigned>(rows), blocks_for(packs, kThreads), 1};
+}
+
+template <class Activation, class T>
+int forward(const GateForward& call, void* stream) {
+  const auto* const x = static_cast<const T*>(call.x);
+  auto* const value = static_cast<T*>(call.value);
+  constexpr int kCount = kPackElements<T>;
+  if (in_packs<T>(call.features, x, value)) {
+    return launch(gate_forward_kernel<Activation, T, kCount>, grid_of(call.rows, call.features / kCount),
+                  Size{kThreads, 1, 1}, stream, x, value, call.features);
+  }
+  return launch(gate_forward_kernel<Activation, T, 1>, grid_of(call.rows, call.features), Size{kThreads, 1, 1}, stream,
+                x, value, call.features);
+}
+
+template <class Activation, class T>
+int backward(const GateBackward& call, void* stream) {
+  const auto* const gradient = static_cast<const T*>(call.gradient);
+  const auto* const x = static_cast<const T*>(call.x);
+  auto* const of_x = static_cast<T*>(call.of_x);
+  constexpr int kCount = kPackElements<T>;
+  if (in_packs<T>(call.features, gradient, x, of_x)) {
+    return launch(gate_backward_kernel<Activation, T, kCount>, grid_of(call.rows, call.features / kCount),
+                  Size{kThreads, 1, 1}, stream, gradient, x, of_x, call.features);
+  }
+  return launch(gate_backward_kernel<Activation, T, 1>, grid_of(call.rows, call.features), Size{kThreads, 1, 1}, stream,
+                gradient, x, of_x, call.features);
+}
+
+}  // namespace
+
+int gate_forward(const GateForward& call, void* stream) {
+  return with_element(call.element, [&](auto zero) {
+    using T = decltype(zero);
+    return call.activation == GateActivation::kSilu ? forward<Silu, T>(call, stream)
+                                                    : forward<GeluTanh, T>(call, stream);
+  });
+}
+
+int gate_backward(const GateBackward& call, void* stream) {
+  return with_element(call.element, [&](auto zero) {
+    using T = decltype(zero);
+    return call.activation == GateActivation::kSilu ? backward<Silu, T>(call, stream)
+                                                    : backward<GeluTanh, T>(call, stream);
+  });
+}
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,15 @@
+#include "kernels/cuda/kernels.h"
+
+extern "C" [[gnu::visibility("default")]] int vlmtrain_kernels_version() {
+  return vlmtrain::kernels::kKernelsVersion;
+}
+
+extern "C" [[gnu::visibility("default")]] const vlmtrain::kernels::Launchers* vlmtrain_kernels() {
+  using namespace vlmtrain::kernels;
+  static constexpr Launchers kLaunchers{
+      .gate_forward = gate_forward,
+      .gate_backward = gate_backward,
+      .rotate = rotate,
+  };
+  return &kLaunchers;
+}

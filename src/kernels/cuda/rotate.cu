@@ -1,0 +1,86 @@
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+/// Half a pack of a head's first half and of its second are a thread's; blockIdx.x is the row.
+template <class T, int kCount>
+__device__ __forceinline__ void rotate_pack(const T* from, T* to, int64_t half, const float* cos, const float* sin,
+                                            float direction) {
+  const auto low = load<kCount>(from);
+  const auto high = load<kCount>(from + half);
+  const auto cosine = load<kCount>(cos);
+  const auto sine = load<kCount>(sin);
+  Pack<T, kCount> new_low, new_high;
+  for (int i = 0; i < kCount; ++i) {
+    const float a = to_float(low.values[i]), b = to_float(high.values[i]);
+    const float c = cosine.values[i], s = sine.values[i] * direction;
+    new_low.values[i] = from_float<T>(a * c - b * s);
+    new_high.values[i] = from_float<T>(b * c + a * s);
+  }
+  store<kCount>(to, new_low);
+  store<kCount>(to + half, new_high);
+}
+
+template <class T, int kCount>
+__global__ void rotate_kernel(Rotate call) {
+  const int64_t half = call.features / 2;
+  const int64_t packs_of_head = half / kCount;
+  const int64_t index = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+  int64_t head = index / packs_of_head;
+  const int64_t pair = index % packs_of_head * kCount;
+  const int64_t row = blockIdx.x;
+  const int64_t place = row * half + pair;
+
+  const Rotate::Heads* heads = &call.query;
+  bool is_rotated = true;
+  if (head >= call.query.heads) {
+    head -= call.query.heads;
+    heads = &call.key;
+    if (head >= call.key.heads) {
+      head -= call.key.heads;
+      heads = &call.value;
+      is_rotated = false;
+      if (head >= call.value.heads) return;
+    }
+  }
+  const T* const from = static_cast<const T*>(heads->from) + row * heads->from_stride + head * call.features + pair;
+  T* const to = static_cast<T*>(heads->to) + row * heads->to_stride + head * call.features + pair;
+  if (is_rotated) {
+    rotate_pack<T, kCount>(from, to, half, call.cos + place, call.sin + place, call.direction);
+  } else {
+    store<kCount>(to, load<kCount>(from));
+    store<kCount>(to + half, load<kCount>(from + half));
+  }
+}
+
+template <class T>
+bool in_packs_of(const Rotate& call) {
+  constexpr int kCount = kPackElements<T>;
+  for (const Rotate::Heads* heads : {&call.query, &call.key, &call.value}) {
+    if (!in_packs<T>(heads->from_stride, heads->from) || !in_packs<T>(heads->to_stride, heads->to)) return false;
+  }
+  return in_packs<float, kCount>(call.features / 2, call.cos, call.sin);
+}
+
+template <class T, int kCount>
+int start(const Rotate& call, void* stream) {
+  const int64_t packs = (call.query.heads + call.key.heads + call.value.heads) * (call.features / 2 / kCount);
+  const Size grid{static_cast<unsigned>(call.rows), blocks_for(packs, kThreads), 1};
+  return launch(rotate_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, call);
+}
+
+}  // namespace
+
+int rotate(const Rotate& call, void* stream) {
+  return with_element(call.element, [&](auto zero) {
+    using T = decltype(zero);
+    return in_packs_of<T>(call) ? start<T, kPackElements<T>>(call, stream) : start<T, 1>(call, stream);
+  });
+}
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,84 @@
+#pragma once
+
+// In the place of the CUDA compiler: what kernels/cuda/device.h needs to run kernels on the CPU, for tests.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/emulation/fibers.h"
+
+#undef __global__
+#undef __device__
+#undef __forceinline__
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __restrict__
+
+#define threadIdx (::vlmtrain::kernels::emulation::thread_index())
+#define blockIdx (::vlmtrain::kernels::emulation::block_index())
+#define blockDim (::vlmtrain::kernels::emulation::block_size())
+#define gridDim (::vlmtrain::kernels::emulation::grid_size())
+
+namespace vlmtrain::kernels {
+
+namespace emulation {
+
+template <class T, int kCount>
+class Shared {
+ public:
+  Shared() { declare_shared(values_, sizeof(values_)); }
+  T& operator[](int64_t i) { return values_[i]; }
+
+ private:
+  T values_[kCount];
+};
+
+template <class T>
+T shuffled(T value, unsigned lane) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  bits = exchange(bits, lane);
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+
+}  // namespace emulation
+
+using Size = emulation::Size3;
+
+template <class... Parameters, class... Arguments>
+int launch(void (*kernel)(Parameters...), Size grid, Size block, void* /*stream*/, Arguments... arguments) {
+  emulation::run_blocks(grid, block, [&] { kernel(arguments...); });
+  return 0;
+}
+
+}  // namespace vlmtrain::kernels
+
+/// Of a block of one launch; blocks run one after another.
+#define VLMTRAIN_SHARED(type, name, count) static ::vlmtrain::kernels::emulation::Shared<type, count> name
+
+inline void __syncthreads() {
+  vlmtrain::kernels::emulation::wait_for_block();
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned /*lanes*/, T value, int mask) {
+  return vlmtrain::kernels::emulation::shuffled(value, (threadIdx.x % 32) ^ static_cast<unsigned>(mask));
+}
+
+inline float rsqrtf(float x) {
+  return 1.0F / std::sqrt(x);
+}
+inline float __uint_as_float(unsigned bits) {
+  return std::bit_cast<float>(bits);
+}
+inline unsigned __float_as_uint(float value) {
+  return std::bit_cast<unsigned>(value);
+}

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace vlmtrain::kernels::emulation {
+
+/// The order in which the threads of a block are run, each as far as it can: what a kernel computes must not depend on
+/// it. Where a barrier is missing, or two threads write one place, some order shows it.
+enum class Order : int32_t { kForwards, kBackwards, kShuffled };
+
+struct Size3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+/// Runs `body` once for each thread of each block, one block after another, on this thread of the host.
+///
+/// A thread is a fiber. It runs until it ends or waits: at a barrier of its block until all others have come there, at
+/// a shuffle until all lanes of its warp have. So warps drift apart as far as barriers let them. Throws
+/// std::runtime_error where some threads of a block wait for others that have ended (a divergent barrier).
+void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body);
+
+/// Of the thread that runs.
+Size3 thread_index();
+Size3 block_index();
+Size3 block_size();
+Size3 grid_size();
+
+/// __syncthreads().
+void wait_for_block();
+
+/// Offers `value` to the warp and takes what `lane` offers.
+uint64_t exchange(uint64_t value, unsigned lane);
+
+/// Memory of a block: filled with not-a-numbers when a block begins, so that what nobody wrote is seen.
+void declare_shared(void* memory, int64_t bytes);
+
+}  // namespace vlmtrain::kernels::emulation

@@ -1,0 +1,63 @@
+#include "kernels/launch.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+/// cudaErrorMemoryAllocation: no room for the kernel's code, which is loaded when it is first launched.
+constexpr int kOutOfMemory = 2;
+
+std::vector<c10::IValue> values_of(std::initializer_list<at::Tensor> tensors) {
+  std::vector<c10::IValue> values;
+  for (const at::Tensor& tensor : tensors) values.emplace_back(tensor);
+  return values;
+}
+
+}  // namespace
+
+Element element_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return Element::kFloat;
+    case at::kBFloat16:
+      return Element::kBFloat16;
+    case at::kHalf:
+      return Element::kHalf;
+    default:
+      throw InternalError("a kernel for a type that none has");
+  }
+}
+
+Launch::Launch(const char* name, std::initializer_list<at::Tensor> reads, std::initializer_list<at::Tensor> writes)
+    : name_(name) {
+  if (record_.isActive()) {
+    const std::vector<c10::IValue> inputs = values_of(reads);
+    if (record_.needsInputs()) {
+      record_.before(name, &inputs);
+    } else {
+      record_.before(name);
+    }
+    if (record_.needsOutputs()) record_.setOutputs(values_of(writes));
+  }
+  const at::Device device = writes.begin()->device();
+  if (device.is_cpu()) return;
+  guard_.reset_device(device);
+  stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
+
+void Launch::check(int error) const {
+  if (error == 0) return;
+  TORCH_CHECK(error != kOutOfMemory, "CUDA error: out of memory\nthe kernel ", name_, " could not be loaded");
+  TORCH_CHECK(false, "CUDA error ", error, " when the kernel ", name_, " was started");
+}
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,145 @@
+#include "kernels/trial.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <fmt/format.h>
+
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "kernels/reference.h"
+#include "vlmtrain/base/first_line.h"
+#include "vlmtrain/base/rng.h"
+#include "vlmtrain/memory/device.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+/// Inputs of a trial, uniform from −2 to 2, from the host's generator, so that every card gets the same.
+class Inputs {
+ public:
+  Inputs(at::Device device, at::ScalarType dtype) : options_(at::TensorOptions(device).dtype(dtype)) {}
+
+  at::Tensor draw(at::IntArrayRef sizes) {
+    const at::Tensor values = at::empty(sizes, at::kFloat);
+    auto* value = values.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < values.numel(); ++i) *value++ = uniform();
+    return values.to(options_);
+  }
+
+  at::Tensor fp32(at::IntArrayRef sizes) { return draw(sizes).to(at::kFloat); }
+
+ private:
+  float uniform() { return static_cast<float>(random_.next() >> 40) * 0x1p-22F - 2; }
+
+  at::TensorOptions options_;
+  RandomStream random_{stream_seed(1, "kernels", {})};
+};
+
+/// What a kernel made, and what it should have made.
+struct Compared {
+  at::Tensor made, wanted;
+};
+
+using Trial = std::function<std::vector<Compared>(Inputs&)>;
+
+// Columns that are read in packs, and such that are not.
+constexpr int64_t kColumns[] = {64, 33};
+constexpr int64_t kRows = 5;
+
+std::vector<Compared> try_gate(Inputs& inputs) {
+  std::vector<Compared> all;
+  for (const int64_t columns : kColumns) {
+    for (const auto activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
+      const at::Tensor x = inputs.draw({kRows, 2 * columns}), gradient = inputs.draw({kRows, columns});
+      all.push_back({gate(x, activation), reference::gate(x, activation)});
+      all.push_back({gate_backward(gradient, x, activation), reference::gate_backward(gradient, x, activation)});
+    }
+  }
+  return all;
+}
+
+std::vector<Compared> try_rotate(Inputs& inputs) {
+  std::vector<Compared> all;
+  for (const int64_t features : {int64_t{32}, int64_t{6}}) {
+    const at::Tensor x = inputs.draw({kRows, 6, features});
+    const at::Tensor cos = inputs.fp32({kRows, 1, features / 2}), sin = inputs.fp32({kRows, 1, features / 2});
+    const at::Tensor made = at::empty_like(x);
+    const auto parts = [](const at::Tensor& heads) {
+      return Heads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
+    };
+    rotate(parts(made), parts(x), cos, sin, -1);
+    all.push_back({made.narrow(1, 0, 5), reference::rotate(x.narrow(1, 0, 5), cos, sin, -1)});
+    all.push_back({made.narrow(1, 5, 1), x.narrow(1, 5, 1)});
+  }
+  return all;
+}
+
+struct KernelTrial {
+  Kernel kernel;
+  Trial trial;
+};
+
+const std::vector<KernelTrial>& trials() {
+  static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate}, {Kernel::kRotate, try_rotate}};
+  return all;
+}
+
+/// Half a unit in the last place of the inputs' type, relative, and what fp32 loses on the way.
+double allowed(at::ScalarType dtype) {
+  constexpr double kOfComputing = 2e-5;
+  return dtype == at::kBFloat16 ? 0x1p-8 : kOfComputing;
+}
+
+std::optional<std::string> difference(const Compared& compared) {
+  const at::Tensor made = compared.made.to(at::kCPU).to(at::kDouble);
+  const at::Tensor wanted = compared.wanted.to(at::kCPU).to(at::kDouble);
+  const at::Tensor bound = (wanted.abs() + 0.1) * allowed(compared.wanted.scalar_type());
+  // Not-a-numbers are within no bound.
+  const at::Tensor wrong = ((made - wanted).abs() <= bound).logical_not();
+  const auto count = wrong.sum().item<int64_t>();
+  if (count == 0) return std::nullopt;
+  return fmt::format("{} of {} values differ from ATen's", count, wrong.numel());
+}
+
+std::optional<std::string> try_kernel(const Trial& trial, at::Device device, at::ScalarType dtype) {
+  try {
+    Inputs inputs(device, dtype);
+    for (const Compared& compared : trial(inputs)) {
+      if (auto found = difference(compared)) return found;
+    }
+    return std::nullopt;
+  } catch (const std::exception& error) {
+    return first_line(error.what());
+  }
+}
+
+std::vector<at::ScalarType> types_for(at::Device device) {
+  constexpr int kFirstWithBf16 = 80;
+  const bool has_bf16 = device.is_cpu() || memory::architecture_of(device) >= kFirstWithBf16;
+  return {at::kFloat, has_bf16 ? at::kBFloat16 : at::kHalf};
+}
+
+}  // namespace
+
+std::vector<FailedTrial> failed_trials(at::Device device) {
+  std::vector<FailedTrial> failed;
+  for (const auto& [kernel, trial] : trials()) {
+    if (left_out_kernels().contains(kernel)) continue;
+    for (const at::ScalarType dtype : types_for(device)) {
+      auto how = try_kernel(trial, device, dtype);
+      if (!how) continue;
+      failed.push_back({kernel, fmt::format("{} in {}: {}", name_of(kernel), toString(dtype), *how)});
+      break;
+    }
+  }
+  if (!device.is_cpu()) memory::release_unused(device);
+  return failed;
+}
+
+}  // namespace vlmtrain::kernels

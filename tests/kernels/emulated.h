@@ -1,0 +1,64 @@
+#pragma once
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "kernels/emulation/settings.h"
+#include "vlmtrain/kernels/kernels.h"
+
+namespace vlmtrain::kernels {
+
+/// Tests of kernels on the CPU: the library of emulated ones is opened, and threads run in the order that the parameter
+/// says.
+class EmulatedKernels : public testing::TestWithParam<emulation::Order> {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("VLMTRAIN_EMULATED_KERNELS", VLMTRAIN_EMULATED_KERNELS, /*overwrite=*/1);
+    const auto opened = open_kernels(at::kCPU);
+    ASSERT_EQ(opened.problem, "");
+    ASSERT_TRUE(opened.wrong.empty()) << opened.wrong.front();
+  }
+  void SetUp() override { settings().order = GetParam(); }
+  void TearDown() override { settings() = {}; }
+
+  /// Of the library; this program has an emulation of its own, for planted faults.
+  static emulation::Settings& settings() {
+    void* const library = dlopen(VLMTRAIN_EMULATED_KERNELS, RTLD_NOW | RTLD_NOLOAD);
+    return *reinterpret_cast<emulation::Settings* (*)()>(dlsym(library, emulation::kSettingsFunction))();
+  }
+};
+
+/// Within a rounding to the tensors' type, or 1e-6 for fp32, of the larger of |wanted| and 1.
+inline void expect_close(const at::Tensor& made, const at::Tensor& wanted) {
+  ASSERT_EQ(made.sizes(), wanted.sizes());
+  ASSERT_EQ(made.scalar_type(), wanted.scalar_type());
+  if (made.numel() == 0) return;
+  const double bound = made.scalar_type() == at::kBFloat16 ? 0x1p-8 : made.scalar_type() == at::kHalf ? 0x1p-11 : 1e-6;
+  const at::Tensor exact = wanted.to(at::kDouble);
+  const at::Tensor off = (made.to(at::kDouble) - exact).abs() / exact.abs().clamp_min(1);
+  EXPECT_LE(off.max().item<double>(), bound) << made.sizes() << " " << made.scalar_type();
+  EXPECT_FALSE(made.isnan().any().item<bool>());
+}
+
+inline constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
+/// Of rows: odd ones, such that are less than a pack or a warp, and more than a block.
+inline constexpr int64_t kOddColumns[] = {1, 31, 33, 4097};
+
+/// Uninitialised memory of `sizes` that takes none until it is written.
+inline at::Tensor without_memory(at::IntArrayRef sizes, at::ScalarType dtype) {
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  EXPECT_NE(memory, MAP_FAILED);
+  return at::from_blob(
+      memory, sizes, [bytes](void* place) { munmap(place, bytes); }, dtype);
+}
+
+inline const auto kEveryOrder =
+    testing::Values(emulation::Order::kForwards, emulation::Order::kBackwards, emulation::Order::kShuffled);
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,66 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels/emulation/settings.h"
+#include "kernels/planted/faults.h"
+
+namespace vlmtrain::kernels {
+namespace {
+
+using emulation::Order;
+using testing::Contains;
+using testing::Each;
+using testing::Not;
+
+constexpr float kSum = 256 * 257 / 2;
+constexpr Order kOrders[] = {Order::kForwards, Order::kBackwards, Order::kShuffled};
+
+std::vector<float> numbers() {
+  std::vector<float> values(256);
+  std::iota(values.begin(), values.end(), 1.0F);
+  return values;
+}
+
+class EmulationTest : public testing::Test {
+ protected:
+  ~EmulationTest() override { emulation::settings() = {}; }
+};
+
+TEST_F(EmulationTest, AWholeKernelComputesTheSameInEveryOrder) {
+  for (const Order order : kOrders) {
+    emulation::settings().order = order;
+    EXPECT_THAT(planted::block_sum(numbers()), Each(kSum));
+  }
+}
+
+TEST_F(EmulationTest, AMissingBarrierIsSeenInEveryOrder) {
+  for (const Order order : kOrders) {
+    emulation::settings().order = order;
+    EXPECT_THAT(planted::block_sum_without_barrier(numbers()), Contains(Not(kSum))) << static_cast<int>(order);
+  }
+}
+
+TEST_F(EmulationTest, ARaceGivesOtherResultsInAnotherOrder) {
+  emulation::settings().order = Order::kForwards;
+  const auto forwards = planted::race(numbers());
+  emulation::settings().order = Order::kBackwards;
+  const auto backwards = planted::race(numbers());
+  EXPECT_TRUE(forwards != backwards);
+}
+
+TEST_F(EmulationTest, ABarrierThatSomeThreadsPassByIsAnError) {
+  EXPECT_THROW(planted::divergent_barrier(), std::runtime_error);
+  EXPECT_THAT(planted::block_sum(numbers()), Each(kSum)) << "and the next kernel runs";
+}
+
+TEST_F(EmulationTest, SharedMemoryThatNobodyHasWrittenIsNotANumber) {
+  EXPECT_TRUE(std::isnan(planted::unwritten()));
+}
+
+}  // namespace
+}  // namespace vlmtrain::kernels
