@@ -23,8 +23,9 @@ struct Named {
   Kernel kernel;
   std::string_view name;
 };
-constexpr std::array kNamed{Named{Kernel::kGate, "gate"}, Named{Kernel::kRotate, "rotate"}};
-constexpr std::array kAll{Kernel::kGate, Kernel::kRotate};
+constexpr std::array kNamed{Named{Kernel::kGate, "gate"}, Named{Kernel::kActivation, "activation"},
+                            Named{Kernel::kRotate, "rotate"}, Named{Kernel::kNormRotate, "norm_rotate"}};
+constexpr std::array kAll{Kernel::kGate, Kernel::kActivation, Kernel::kRotate, Kernel::kNormRotate};
 static_assert(kNamed.size() == kAll.size());
 
 /// What a process has opened. Threads ask for it all the time, and it changes only where a device is opened.

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/gate.h"
+#include "vlmtrain/kernels/norm_rotate.h"
 #include "vlmtrain/kernels/rotate.h"
 
 namespace vlmtrain::kernels::reference {
@@ -11,7 +13,19 @@ namespace vlmtrain::kernels::reference {
 
 at::Tensor gate(const at::Tensor& x, GateActivation activation);
 at::Tensor gate_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation);
+at::Tensor activate(const at::Tensor& x, ActivationFunction function);
+at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function);
 /// [rows, heads, features] rotated.
 at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
+
+/// [rows, heads, features] normed and rotated.
+at::Tensor norm_rotate(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
+                       const at::Tensor& sin);
+
+struct NormRotateGradients {
+  at::Tensor heads, weight;
+};
+NormRotateGradients norm_rotate_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
+                                         Gain gain, double eps, const at::Tensor& cos, const at::Tensor& sin);
 
 }  // namespace vlmtrain::kernels::reference

@@ -64,6 +64,20 @@ std::vector<Compared> try_gate(Inputs& inputs) {
   return all;
 }
 
+std::vector<Compared> try_activation(Inputs& inputs) {
+  std::vector<Compared> all;
+  for (const int64_t columns : kColumns) {
+    for (const auto function : {ActivationFunction::kGelu, ActivationFunction::kGeluTanh,
+                                ActivationFunction::kQuickGelu, ActivationFunction::kRelu}) {
+      const at::Tensor x = inputs.draw({kRows, columns}), gradient = inputs.draw({kRows, columns});
+      all.push_back({activate(x, function), reference::activate(x, function)});
+      all.push_back(
+          {activation_backward(gradient, x, function), reference::activation_backward(gradient, x, function)});
+    }
+  }
+  return all;
+}
+
 std::vector<Compared> try_rotate(Inputs& inputs) {
   std::vector<Compared> all;
   for (const int64_t features : {int64_t{32}, int64_t{6}}) {
@@ -80,13 +94,47 @@ std::vector<Compared> try_rotate(Inputs& inputs) {
   return all;
 }
 
+std::vector<Compared> try_norm_rotate(Inputs& inputs) {
+  constexpr double kEps = 1e-6;
+  std::vector<Compared> all;
+  for (const auto gain : {Gain::kWeight, Gain::kOnePlusWeight}) {
+    for (const int64_t features : {int64_t{128}, int64_t{6}}) {
+      const at::Tensor x = inputs.draw({kRows, 6, features}), gradient = inputs.draw({kRows, 6, features});
+      const at::Tensor cos = inputs.fp32({kRows, 1, features / 2}), sin = inputs.fp32({kRows, 1, features / 2});
+      const HeadNorm norm{inputs.draw({features}), inputs.draw({features}), gain, kEps};
+      const at::Tensor made = at::empty_like(x), of_x = at::empty_like(x);
+      const auto parts = [](const at::Tensor& heads) {
+        return Heads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
+      };
+      const at::Tensor reciprocal = norm_rotate(parts(made), parts(x), norm, cos, sin);
+      const auto of_weights =
+          norm_rotate_backward(parts(of_x), parts(gradient), parts(x), reciprocal, norm, cos, sin, true);
+      const auto compare = [&](int64_t first, int64_t count, const at::Tensor& weight, const at::Tensor& of_weight) {
+        const at::Tensor heads = x.narrow(1, first, count);
+        all.push_back({made.narrow(1, first, count), reference::norm_rotate(heads, weight, gain, kEps, cos, sin)});
+        const auto wanted =
+            reference::norm_rotate_backward(gradient.narrow(1, first, count), heads, weight, gain, kEps, cos, sin);
+        all.push_back({of_x.narrow(1, first, count), wanted.heads});
+        all.push_back({of_weight, wanted.weight});
+      };
+      compare(0, 3, norm.query_weight, of_weights.query_weight);
+      compare(3, 2, norm.key_weight, of_weights.key_weight);
+      all.push_back({of_x.narrow(1, 5, 1), gradient.narrow(1, 5, 1)});
+    }
+  }
+  return all;
+}
+
 struct KernelTrial {
   Kernel kernel;
   Trial trial;
 };
 
 const std::vector<KernelTrial>& trials() {
-  static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate}, {Kernel::kRotate, try_rotate}};
+  static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate},
+                                            {Kernel::kActivation, try_activation},
+                                            {Kernel::kRotate, try_rotate},
+                                            {Kernel::kNormRotate, try_norm_rotate}};
   return all;
 }
 

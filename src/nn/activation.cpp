@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/kernels.h"
 
@@ -23,7 +24,7 @@ namespace {
 
 constexpr double kQuickGeluSteepness = 1.702;
 
-at::Tensor activate(Activation activation, const at::Tensor& x) {
+at::Tensor by_aten(Activation activation, const at::Tensor& x) {
   switch (activation) {
     case Activation::kGelu:
       return at::gelu(x);
@@ -37,7 +38,7 @@ at::Tensor activate(Activation activation, const at::Tensor& x) {
   throw InternalError("unknown activation");
 }
 
-at::Tensor activation_backward(Activation activation, const at::Tensor& x, const at::Tensor& gradient) {
+at::Tensor backward_by_aten(Activation activation, const at::Tensor& x, const at::Tensor& gradient) {
   switch (activation) {
     case Activation::kGelu:
       return at::gelu_backward(gradient, x);
@@ -51,21 +52,41 @@ at::Tensor activation_backward(Activation activation, const at::Tensor& x, const
   throw InternalError("unknown activation");
 }
 
+kernels::ActivationFunction function_of(Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+      return kernels::ActivationFunction::kGelu;
+    case Activation::kGeluTanh:
+      return kernels::ActivationFunction::kGeluTanh;
+    case Activation::kQuickGelu:
+      return kernels::ActivationFunction::kQuickGelu;
+    case Activation::kRelu:
+      return kernels::ActivationFunction::kRelu;
+  }
+  throw InternalError("unknown activation");
+}
+
 class ActivationPrologue : public Prologue {
  public:
   explicit ActivationPrologue(Activation activation) : activation_(activation) {}
 
   Made make(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
     const at::NoGradGuard no_gradients;
-    return {.value = activate(activation_, inputs[0])};
+    const at::Tensor& x = inputs[0];
+    return {.value = is_own(x) ? kernels::activate(x, function_of(activation_)) : by_aten(activation_, x)};
   }
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& /*made*/,
                                    const at::Tensor& gradient, const std::vector<bool>& wanted) const override {
-    return {wanted[0] ? activation_backward(activation_, inputs[0], gradient) : at::Tensor()};
+    if (!wanted[0]) return {at::Tensor()};
+    const at::Tensor& x = inputs[0];
+    return {is_own(x) ? kernels::activation_backward(gradient, x, function_of(activation_))
+                      : backward_by_aten(activation_, x, gradient)};
   }
 
  private:
+  static bool is_own(const at::Tensor& x) { return kernels::has(kernels::Kernel::kActivation, x) && x.is_contiguous(); }
+
   Activation activation_;
 };
 
@@ -93,7 +114,7 @@ class GatePrologue : public Prologue {
   /// scratch, of ATen's way: what backward() returns, with the gate's activation in its first half.
   Made make(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
-    if (kernels::has(kernels::Kernel::kGate, inputs[0])) return {.value = kernels::gate(inputs[0], Gate::kKernel)};
+    if (is_own(inputs[0])) return {.value = kernels::gate(inputs[0], Gate::kKernel)};
     const auto halves = inputs[0].chunk(2, -1);
     if (!for_backward) return {.value = Gate::of(halves[0]).mul_(halves[1])};
     const at::Tensor scratch = opened(inputs[0]);
@@ -103,7 +124,7 @@ class GatePrologue : public Prologue {
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
                                    const std::vector<bool>& wanted) const override {
     if (!wanted[0]) return {at::Tensor()};
-    if (kernels::has(kernels::Kernel::kGate, inputs[0])) {
+    if (is_own(inputs[0])) {
       return {kernels::gate_backward(gradient, inputs[0], Gate::kKernel)};
     }
     const auto halves = inputs[0].chunk(2, -1);
@@ -116,6 +137,8 @@ class GatePrologue : public Prologue {
   }
 
  private:
+  static bool is_own(const at::Tensor& x) { return kernels::has(kernels::Kernel::kGate, x) && x.is_contiguous(); }
+
   /// Of x's size, with the activation in place of the gate.
   static at::Tensor opened(const at::Tensor& x) {
     at::Tensor result = at::empty_like(x);

@@ -8,6 +8,7 @@
 
 #include "nn/rms_norm.h"
 #include "nn/rotate.h"
+#include "vlmtrain/kernels/norm_rotate.h"
 #include "vlmtrain/nn/rotary.h"
 
 namespace vlmtrain::nn {
@@ -20,6 +21,10 @@ at::Tensor weight_of_heads(const at::Tensor& query, const at::Tensor& key, int64
   return at::cat({query.expand({query_heads, -1}), key.expand({key_value_heads, -1})});
 }
 
+kernels::Gain gain_of(int64_t gain) {
+  return static_cast<NormGain>(gain) == NormGain::kWeight ? kernels::Gain::kWeight : kernels::Gain::kOnePlusWeight;
+}
+
 /// Queries and keys are normed at once, without their weights, which then multiply the rounded result: transformers
 /// rounds there, too.
 struct RotateNormedHeads : torch::autograd::Function<RotateNormedHeads> {
@@ -28,6 +33,18 @@ struct RotateNormedHeads : torch::autograd::Function<RotateNormedHeads> {
                                                 const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
                                                 int64_t key_value_heads, int64_t features, double eps, int64_t gain) {
     const int64_t normed_heads = query_heads + key_value_heads;
+    if (kernels::can_norm_and_rotate(x, features)) {
+      // Nothing is copied: x is kept whole, and the values stay in it.
+      const at::Tensor rotated = at::empty({x.size(0), normed_heads, features}, x.options());
+      const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
+      const auto parts = parts_of(x.detach(), query_heads, key_value_heads, features);
+      const kernels::HeadNorm norm{query_weight, key_weight, gain_of(gain), eps};
+      const at::Tensor reciprocal = kernels::norm_rotate({query, key, {}}, parts, norm, cos, sin);
+      context->save_for_backward({x, reciprocal, query_weight, key_weight, cos, sin});
+      context->saved_data["eps"] = eps;
+      context->saved_data["gain"] = gain;
+      return {query, key, parts.value};
+    }
     const at::Tensor heads = heads_of(x, 0, normed_heads, features).contiguous();
     auto [value, reciprocal] = rms_norm(heads, {}, eps);
     multiply_by_gain(value, weight_of_heads(query_weight, key_weight, query_heads, key_value_heads),
@@ -44,6 +61,7 @@ struct RotateNormedHeads : torch::autograd::Function<RotateNormedHeads> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
+    if (saved[0].dim() == 2) return own_backward(context, saved, gradients);
     const at::Tensor &heads = saved[0], &query_weight = saved[2], &key_weight = saved[3];
     const int64_t rows = heads.size(0), features = heads.size(2);
     const int64_t query_heads = gradients[0].size(1), key_value_heads = gradients[1].size(1);
@@ -68,6 +86,23 @@ struct RotateNormedHeads : torch::autograd::Function<RotateNormedHeads> {
       heads_of(of_x, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
     }
     return {of_x, of_query_weight, of_key_weight, {}, {}, {}, {}, {}, {}, {}};
+  }
+
+  static torch::autograd::variable_list own_backward(torch::autograd::AutogradContext* context,
+                                                     const torch::autograd::variable_list& saved,
+                                                     const torch::autograd::variable_list& gradients) {
+    const at::Tensor& x = saved[0];
+    const int64_t query_heads = gradients[0].size(1), key_value_heads = gradients[1].size(1);
+    const int64_t features = gradients[0].size(2);
+    const auto parts = [&](const at::Tensor& whole) { return parts_of(whole, query_heads, key_value_heads, features); };
+    const kernels::HeadNorm norm{saved[2], saved[3], gain_of(context->saved_data["gain"].toInt()),
+                                 context->saved_data["eps"].toDouble()};
+    const bool weights_wanted = context->needs_input_grad(1) || context->needs_input_grad(2);
+    const at::Tensor of_x = at::empty_like(x);
+    auto of = kernels::norm_rotate_backward(
+        parts(of_x), {rows_of_heads(gradients[0]), rows_of_heads(gradients[1]), rows_of_heads(gradients[2])}, parts(x),
+        saved[1], norm, saved[4], saved[5], weights_wanted);
+    return {of_x, of.query_weight, of.key_weight, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 

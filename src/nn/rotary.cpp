@@ -12,7 +12,6 @@
 
 #include "nn/rotate.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/kernels/rotate.h"
 
 namespace vlmtrain::nn {
 
@@ -28,17 +27,6 @@ RotaryTable table_of(const at::Tensor& angles, double scale) {
   choose_kernels_on_one_thread();
   if (scale == 1) return {angles.cos(), angles.sin()};
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
-}
-
-kernels::Heads parts_of(const at::Tensor& x, int64_t query_heads, int64_t key_value_heads, int64_t features) {
-  return {heads_of(x, 0, query_heads, features), heads_of(x, query_heads, key_value_heads, features),
-          heads_of(x, query_heads + key_value_heads, key_value_heads, features)};
-}
-
-/// As they are, where heads of a row lie one after the other, as what attention gives do.
-at::Tensor rows_of_heads(const at::Tensor& heads) {
-  const bool dense_rows = heads.stride(2) == 1 && heads.stride(1) == heads.size(2);
-  return dense_rows ? heads : heads.contiguous();
 }
 
 struct RotateHeads : torch::autograd::Function<RotateHeads> {
@@ -90,6 +78,16 @@ void rotate_into(const at::Tensor& rotated, const at::Tensor& x, const at::Tenso
   at::mul_out(all, halves, cos.unsqueeze(2));
   rotated_halves.select(2, 0).addcmul_(halves.select(2, 1), sin, -direction);
   rotated_halves.select(2, 1).addcmul_(halves.select(2, 0), sin, direction);
+}
+
+kernels::Heads parts_of(const at::Tensor& x, int64_t query_heads, int64_t key_value_heads, int64_t features) {
+  return {heads_of(x, 0, query_heads, features), heads_of(x, query_heads, key_value_heads, features),
+          heads_of(x, query_heads + key_value_heads, key_value_heads, features)};
+}
+
+at::Tensor rows_of_heads(const at::Tensor& heads) {
+  const bool dense_rows = heads.stride(2) == 1 && heads.stride(1) == heads.size(2);
+  return dense_rows ? heads : heads.contiguous();
 }
 
 at::Tensor heads_of(const at::Tensor& x, int64_t first, int64_t count, int64_t features) {

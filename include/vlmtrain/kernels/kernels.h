@@ -15,8 +15,10 @@ namespace vlmtrain::kernels {
 /// Our own CUDA kernels, where ATen has none that does so much in one pass. Nothing needs them: whoever has a use for
 /// one asks has(), and does the same with ATen's operations where it is not there.
 enum class Kernel : uint8_t {
-  kGate,    ///< gate.h
-  kRotate,  ///< rotate.h
+  kGate,        ///< gate.h
+  kActivation,  ///< activation.h
+  kRotate,      ///< rotate.h
+  kNormRotate,  ///< norm_rotate.h
 };
 
 std::span<const Kernel> all_kernels();

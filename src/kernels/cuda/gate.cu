@@ -1,3 +1,4 @@
+#include "kernels/cuda/activations.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
 
@@ -6,29 +7,6 @@ namespace vlmtrain::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-
-__device__ __forceinline__ float sigmoid(float x) {
-  return 1 / (1 + expf(-x));
-}
-
-/// x σ(x), and its slope σ (1 + x (1 − σ)). 1 − σ(x) is σ(−x), which loses no bits where σ is almost 1.
-struct Silu {
-  static __device__ __forceinline__ float value(float x) { return x * sigmoid(x); }
-  static __device__ __forceinline__ float slope(float x) { return sigmoid(x) * (1 + x * sigmoid(-x)); }
-};
-
-/// x / 2 · (1 + tanh u) with u = √(2/π) (x + 0.044715 x³) (Hendrycks and Gimpel 2016, arXiv 1606.08415), which is
-/// x σ(2u).
-struct GeluTanh {
-  static constexpr float kTwice = 1.5957691216057308F;  // 2 √(2/π)
-  static constexpr float kCube = 0.044715F;
-  static __device__ __forceinline__ float argument(float x) { return kTwice * (x + kCube * x * x * x); }
-  static __device__ __forceinline__ float value(float x) { return x * sigmoid(argument(x)); }
-  static __device__ __forceinline__ float slope(float x) {
-    const float s = sigmoid(argument(x)), rest = sigmoid(-argument(x));
-    return s + x * s * rest * kTwice * (1 + 3 * kCube * x * x);
-  }
-};
 
 /// A block takes the columns that it can of one row: blockIdx.x is the row.
 template <class Activation, class T, int kCount>

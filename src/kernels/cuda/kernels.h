@@ -7,6 +7,9 @@ namespace vlmtrain::kernels {
 // A file each; what they do stands with their arguments.
 int gate_forward(const GateForward& call, void* stream);
 int gate_backward(const GateBackward& call, void* stream);
+int activate(const Activate& call, void* stream);
 int rotate(const Rotate& call, void* stream);
+int norm_rotate_forward(const NormRotateForward& call, void* stream);
+int norm_rotate_backward(const NormRotateBackward& call, void* stream);
 
 }  // namespace vlmtrain::kernels

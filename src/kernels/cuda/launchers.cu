@@ -9,7 +9,10 @@ extern "C" [[gnu::visibility("default")]] const vlmtrain::kernels::Launchers* vl
   static constexpr Launchers kLaunchers{
       .gate_forward = gate_forward,
       .gate_backward = gate_backward,
+      .activate = activate,
       .rotate = rotate,
+      .norm_rotate_forward = norm_rotate_forward,
+      .norm_rotate_backward = norm_rotate_backward,
   };
   return &kLaunchers;
 }
