@@ -44,8 +44,8 @@ class RmsNormPrologue : public Prologue {
   explicit RmsNormPrologue(double eps) : eps_(eps) {}
 
   Made make(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
-    auto [value, reciprocal] = rms_norm(inputs[0], inputs[1], eps_);
-    return {.value = std::move(value), .statistics = {std::move(reciprocal)}};
+    const RmsNormed normed = rms_norm(inputs[0], inputs[1], eps_);
+    return {.value = normed.value, .statistics = {normed.reciprocal}};
   }
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,
@@ -66,9 +66,9 @@ class OnePlusRmsNormPrologue : public Prologue {
 
   Made make(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
     const at::NoGradGuard no_gradients;
-    auto [value, reciprocal] = rms_norm(inputs[0], {}, eps_);
-    multiply_by_gain(value, inputs[1], NormGain::kOnePlusWeight);
-    return {.value = std::move(value), .statistics = {std::move(reciprocal)}};
+    RmsNormed normed = rms_norm(inputs[0], {}, eps_);
+    multiply_by_gain(normed.value, inputs[1], NormGain::kOnePlusWeight);
+    return {.value = normed.value, .statistics = {normed.reciprocal}};
   }
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made, const at::Tensor& gradient,

@@ -6,9 +6,9 @@ int64_t largest_sample(const std::vector<planner::SampleBatch>& candidates) {
   int64_t most = 0;
   for (const auto& batch : candidates) {
     const data::SampleShape& shape = batch.shapes.front();
-    // Its number, where its feature stands, three positions, and whether it is a label: 41, as Sample::bytes counts.
-    constexpr int64_t kBytesPerToken = 48;
-    most = std::max(most, shape.pixel_rows * shape.row.bytes() + kBytesPerToken * shape.tokens + shape.mask_bytes());
+    // Its number, whether it is a label, and where its feature stands; beside grids three positions as well.
+    const int64_t bytes_per_token = shape.grids.empty() ? 32 : 48;
+    most = std::max(most, shape.pixel_rows * shape.row.bytes() + bytes_per_token * shape.tokens + shape.mask_bytes());
   }
   return most;
 }

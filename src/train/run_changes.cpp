@@ -140,6 +140,7 @@ std::string text_of(const nlohmann::ordered_json& value) {
 
 std::vector<std::string> texts_of(const std::vector<SettingChange>& changes) {
   std::vector<std::string> texts;
+  texts.reserve(changes.size());
   for (const auto& change : changes) texts.push_back(change.text());
   return texts;
 }
