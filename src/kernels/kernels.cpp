@@ -23,9 +23,15 @@ struct Named {
   Kernel kernel;
   std::string_view name;
 };
-constexpr std::array kNamed{Named{Kernel::kGate, "gate"}, Named{Kernel::kActivation, "activation"},
-                            Named{Kernel::kRotate, "rotate"}, Named{Kernel::kNormRotate, "norm_rotate"}};
-constexpr std::array kAll{Kernel::kGate, Kernel::kActivation, Kernel::kRotate, Kernel::kNormRotate};
+constexpr std::array kNamed{Named{Kernel::kGate, "gate"},
+                            Named{Kernel::kActivation, "activation"},
+                            Named{Kernel::kRotate, "rotate"},
+                            Named{Kernel::kNormRotate, "norm_rotate"},
+                            Named{Kernel::kCrossEntropy, "cross_entropy"},
+                            Named{Kernel::kNf4, "nf4"},
+                            Named{Kernel::kInt8, "int8"}};
+constexpr std::array kAll{Kernel::kGate,         Kernel::kActivation, Kernel::kRotate, Kernel::kNormRotate,
+                          Kernel::kCrossEntropy, Kernel::kNf4,        Kernel::kInt8};
 static_assert(kNamed.size() == kAll.size());
 
 /// What a process has opened. Threads ask for it all the time, and it changes only where a device is opened.
@@ -101,7 +107,8 @@ KernelSet left_out_kernels() {
 
 bool has(Kernel kernel, const at::Tensor& tensor) {
   const State& opened = state();
-  return opened.is_used[static_cast<size_t>(kernel)] && tensor.device().type() == opened.device;
+  return opened.is_used[static_cast<size_t>(kernel)] && tensor.device().type() == opened.device &&
+         tensor.scalar_type() != at::kDouble;
 }
 
 const Launchers& launchers() {

@@ -2,10 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
+#include <ATen/ops/stack.h>
 
 #include "vlmtrain/base/error.h"
 
@@ -86,6 +89,40 @@ at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, 
 
 at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction) {
   return rotated(heads.to(at::kDouble), cos, sin, direction).to(heads.scalar_type());
+}
+
+at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype) {
+  const at::Tensor relative =
+      blocks.absmax_codes.index_select(0, blocks.absmax.to(at::kLong)).view({-1, kNf4NestedBlock});
+  at::Tensor absmax = relative * blocks.nested_absmax.unsqueeze(1);
+  const auto weights = std::ssize(blocks.first_super_blocks);
+  for (int64_t i = 0; i < weights; ++i) {
+    const auto place = static_cast<size_t>(i);
+    const int64_t first = blocks.first_super_blocks[place];
+    const int64_t end = i + 1 < weights ? blocks.first_super_blocks[place + 1] : absmax.size(0);
+    absmax.narrow(0, first, end - first).add_(blocks.nested_offset[i]);
+  }
+  const at::Tensor bytes = blocks.packed.to(at::kLong);
+  const at::Tensor indices = at::stack({bytes.div(16, "floor"), bytes.remainder(16)}, 1).view(-1);
+  const at::Tensor values = blocks.values.to(bytes.device()).index_select(0, indices).view({-1, kNf4Block});
+  return (values * absmax.view({-1, 1})).view(-1).to(dtype);
+}
+
+at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype) {
+  return (values * row_absmax.unsqueeze(1)).mul_(step).to(dtype);
+}
+
+CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
+                                      const at::Tensor& row_factors) {
+  const at::Tensor exact = logits.to(at::kDouble), label = labels.unsqueeze(1);
+  const at::Tensor log_softmax = at::log_softmax(exact, 1);
+  at::Tensor of_logits = log_softmax.exp();
+  of_logits.scatter_add_(1, label, at::full_like(label, -1, of_logits.options()));
+  of_logits.mul_(factor);
+  if (row_factors.defined()) of_logits.mul_(row_factors.unsqueeze(1));
+  const at::Tensor most = exact.amax(1, /*keepdim=*/true);
+  return {log_softmax.gather(1, label).neg_().to(at::kFloat), exact.gather(1, label).eq(most).to(at::kFloat),
+          of_logits.to(logits.scalar_type())};
 }
 
 at::Tensor norm_rotate(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "vlmtrain/kernels/activation.h"
+#include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/norm_rotate.h"
 #include "vlmtrain/kernels/rotate.h"
@@ -17,6 +18,17 @@ at::Tensor activate(const at::Tensor& x, ActivationFunction function);
 at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function);
 /// [rows, heads, features] rotated.
 at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
+
+/// In fp32, rounded where ATen rounds: what the kernels give to the bit.
+at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype);
+at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype);
+
+/// fp32 [rows, 1], and the gradient of logits.
+struct CrossEntropyAndGradient {
+  at::Tensor cross_entropy, is_right, of_logits;
+};
+CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
+                                      const at::Tensor& row_factors);
 
 /// [rows, heads, features] normed and rotated.
 at::Tensor norm_rotate(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,

@@ -1,6 +1,7 @@
 #include "kernels/trial.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "kernels/reference.h"
 #include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::kernels {
@@ -125,6 +127,49 @@ std::vector<Compared> try_norm_rotate(Inputs& inputs) {
   return all;
 }
 
+std::vector<Compared> try_cross_entropy(Inputs& inputs) {
+  std::vector<Compared> all;
+  for (const int64_t columns : kColumns) {
+    at::Tensor logits = inputs.draw({kRows, columns});
+    const at::Tensor row_factors = inputs.fp32({kRows});
+    const at::Tensor labels = at::arange(kRows, logits.options().dtype(at::kLong));
+    const auto wanted = reference::cross_entropy(logits, labels, 1, row_factors);
+    const auto made = cross_entropy(logits, labels, 1, row_factors, /*gradient_wanted=*/true);
+    all.push_back({made.cross_entropy, wanted.cross_entropy});
+    all.push_back({made.is_right, wanted.is_right});
+    all.push_back({logits, wanted.of_logits});
+  }
+  return all;
+}
+
+std::vector<Compared> try_nf4(Inputs& inputs) {
+  constexpr int64_t kSuperBlocks = 3;
+  const at::Tensor like = inputs.draw({1});
+  const auto bytes = [&](int64_t count) { return inputs.fp32({count}).add_(2).mul_(63).to(at::kByte); };
+  const Nf4Blocks blocks{.packed = bytes(kSuperBlocks * kNf4SuperBlock / 2),
+                         .absmax = bytes(kSuperBlocks * kNf4NestedBlock),
+                         .nested_absmax = inputs.fp32({kSuperBlocks}),
+                         .nested_offset = inputs.fp32({2}),
+                         .absmax_codes = inputs.fp32({256}),
+                         .values = inputs.fp32({16}).to(at::kCPU),
+                         .first_super_blocks = {0, 2}};
+  const at::Tensor made = at::empty({kSuperBlocks * kNf4SuperBlock}, like.options());
+  nf4_dequantize(made, blocks);
+  return {{made, reference::nf4_dequantize(blocks, like.scalar_type())}};
+}
+
+std::vector<Compared> try_int8(Inputs& inputs) {
+  constexpr double kStep = 1.0 / 127;
+  std::vector<Compared> all;
+  for (const int64_t columns : kColumns) {
+    const at::Tensor values = inputs.fp32({kRows, columns}).mul_(60).to(at::kChar), absmax = inputs.fp32({kRows});
+    const at::Tensor made = at::empty({kRows, columns}, inputs.draw({1}).options());
+    int8_dequantize(made, values, absmax, kStep);
+    all.push_back({made, reference::int8_dequantize(values, absmax, kStep, made.scalar_type())});
+  }
+  return all;
+}
+
 struct KernelTrial {
   Kernel kernel;
   Trial trial;
@@ -134,7 +179,10 @@ const std::vector<KernelTrial>& trials() {
   static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate},
                                             {Kernel::kActivation, try_activation},
                                             {Kernel::kRotate, try_rotate},
-                                            {Kernel::kNormRotate, try_norm_rotate}};
+                                            {Kernel::kNormRotate, try_norm_rotate},
+                                            {Kernel::kCrossEntropy, try_cross_entropy},
+                                            {Kernel::kNf4, try_nf4},
+                                            {Kernel::kInt8, try_int8}};
   return all;
 }
 

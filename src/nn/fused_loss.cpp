@@ -16,6 +16,8 @@
 #include <optional>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/cross_entropy.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/nn/matmul.h"
 
 namespace vlmtrain::nn {
@@ -41,6 +43,44 @@ at::Tensor product_as(const at::Tensor& hidden, const at::Tensor& scores, const 
   if (hidden.scalar_type() == scores.scalar_type()) return scores.mul_(factors);
   at::Tensor result = at::empty(scores.sizes(), scores.options().dtype(hidden.scalar_type()));
   return at::mul_out(result, scores, factors);
+}
+
+/// What is wanted of a chunk of rows.
+struct ChunkJob {
+  at::Tensor labels;       ///< int64 [rows, 1]
+  at::Tensor row_weights;  ///< fp32 [rows, 1], or undefined
+  double divisor;
+  bool gradient_wanted;
+  bool is_right_wanted;
+};
+
+struct ChunkLoss {
+  at::Tensor cross_entropy, is_right;  ///< fp32 [rows, 1]; the second undefined where it was not wanted
+  /// (softmax − one-hot) · weight / divisor, the gradient of the loss with respect to the logits, in their dtype:
+  /// rounded once; undefined where it was not wanted. Logits may be overwritten by it.
+  at::Tensor logits_gradient;
+};
+
+ChunkLoss by_aten(const at::Tensor& logits, const ChunkJob& job) {
+  const at::Tensor scores = logits.to(at::kFloat);
+  take_log_softmax(scores);
+  ChunkLoss loss;
+  loss.cross_entropy = scores.gather(1, job.labels).neg_();
+  if (job.is_right_wanted) {
+    const at::Tensor least = at::amax(scores, 1, /*keepdim=*/true).neg_();
+    loss.is_right = loss.cross_entropy.eq(least).to(at::kFloat);
+  }
+  if (!job.gradient_wanted) return loss;
+  scores.exp_().scatter_add_(1, job.labels, at::full({scores.size(0), 1}, -1.0, scores.options()));
+  const at::Tensor factors =
+      job.row_weights.defined() ? job.row_weights / job.divisor : at::full({1, 1}, 1.0 / job.divisor, scores.options());
+  loss.logits_gradient = product_as(logits, scores, factors);
+  return loss;
+}
+
+ChunkLoss in_one_pass(const at::Tensor& logits, const ChunkJob& job) {
+  auto rows = kernels::cross_entropy(logits, job.labels, 1 / job.divisor, job.row_weights, job.gradient_wanted);
+  return {rows.cross_entropy, rows.is_right, logits};
 }
 
 /// The rows of a chunk in LossByTask.
@@ -89,24 +129,20 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       const int64_t rows = std::min(chunk_rows, hidden.size(0) - first);
       const at::Tensor chunk = hidden.narrow(0, first, rows);
       const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
-      const at::Tensor scores = matmul_transposed(chunk, weight).to(at::kFloat);
-      take_log_softmax(scores);
-      const at::Tensor cross_entropy = scores.gather(1, chunk_labels).neg_();
       std::optional<ChunkByTask> tasks;
-      if (by_task != nullptr) {
-        tasks.emplace(*by_task, first, rows);
-        const at::Tensor least = at::amax(scores, 1, /*keepdim=*/true).neg_();
-        tasks->add(cross_entropy, cross_entropy.eq(least).to(at::kFloat));
-      }
-      const bool is_weighted = tasks && tasks->weights().defined();
-      loss += is_weighted ? cross_entropy.mul(tasks->weights()).sum() : cross_entropy.sum();
-      if (!hidden_gradient_wanted && !weight_gradient_wanted) continue;
+      if (by_task != nullptr) tasks.emplace(*by_task, first, rows);
+      const ChunkJob job{.labels = chunk_labels,
+                         .row_weights = tasks ? tasks->weights() : at::Tensor(),
+                         .divisor = divisor,
+                         .gradient_wanted = hidden_gradient_wanted || weight_gradient_wanted,
+                         .is_right_wanted = tasks.has_value()};
+      const at::Tensor logits = matmul_transposed(chunk, weight);
+      const auto [cross_entropy, is_right, logits_gradient] =
+          kernels::has(kernels::Kernel::kCrossEntropy, logits) ? in_one_pass(logits, job) : by_aten(logits, job);
+      if (tasks) tasks->add(cross_entropy, is_right);
+      loss += job.row_weights.defined() ? cross_entropy.mul(job.row_weights).sum() : cross_entropy.sum();
+      if (!job.gradient_wanted) continue;
 
-      // (softmax − one-hot) · weight / divisor, the gradient of the loss with respect to the logits; in 16 bits it is
-      // rounded once.
-      scores.exp_().scatter_add_(1, chunk_labels, at::full({rows, 1}, -1.0, fp32));
-      const at::Tensor factors = is_weighted ? tasks->weights() / divisor : at::full({1, 1}, 1.0 / divisor, fp32);
-      const at::Tensor logits_gradient = product_as(hidden, scores, factors);
       if (hidden_gradient_wanted) {
         const at::Tensor chunk_gradient = hidden_gradient.narrow(0, first, rows);
         chunk_gradient.copy_(matmul_transposed(logits_gradient, weight.t()));

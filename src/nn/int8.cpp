@@ -10,6 +10,9 @@
 
 #include <algorithm>
 
+#include "vlmtrain/kernels/dequantize.h"
+#include "vlmtrain/kernels/kernels.h"
+
 namespace vlmtrain::nn {
 
 namespace {
@@ -55,6 +58,10 @@ at::Tensor Int8Weight::dequantize() const {
   const at::NoGradGuard no_gradients;
   const at::Tensor step = c10::scalar_to_tensor(kStep);
   at::Tensor result = at::empty(sizes(), values_.options().dtype(dtype_));
+  if (kernels::has(kernels::Kernel::kInt8, values_) && dtype_ != at::kDouble) {
+    kernels::int8_dequantize(result, values_, row_absmax_, kStep);
+    return result;
+  }
   for (const auto& [first, count] : pieces_of(sizes())) {
     const at::Tensor scaled = values_.narrow(0, first, count) * row_absmax_.narrow(0, first, count).unsqueeze(1);
     at::Tensor piece = result.narrow(0, first, count);

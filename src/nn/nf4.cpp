@@ -15,6 +15,8 @@
 
 #include "nn/stack.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/dequantize.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/nn/codebook.h"
 
 namespace vlmtrain::nn {
@@ -62,7 +64,7 @@ Nf4Tables make_nf4_tables(at::Device device) {
   const at::Tensor values = nf4_codebook();
   const at::Tensor of_bytes = at::stack({values.repeat_interleave(16), values.repeat({16})}, 1);
   return {of_two_bytes(of_bytes).view(at::kComplexDouble).to(device),
-          of_two_bytes(dynamic_codebook().unsqueeze(1)).view(at::kLong).to(device)};
+          of_two_bytes(dynamic_codebook().unsqueeze(1)).view(at::kLong).to(device), dynamic_codebook().to(device)};
 }
 
 std::vector<std::shared_ptr<Nf4Weight>> make_nf4_weights(const std::vector<int64_t>& out_features, int64_t in_features,
@@ -130,7 +132,9 @@ class Nf4Weight::Together {
 
   /// Of each its values, views of one tensor.
   std::vector<at::Tensor> values() const {
-    const at::Tensor all = values_of_all_blocks();
+    const bool is_own = kernels::has(kernels::Kernel::kNf4, packed_) && weights_.front()->dtype_ != at::kDouble &&
+                        std::ssize(weights_) <= kernels::kMostNf4Weights;
+    const at::Tensor all = is_own ? in_one_pass() : values_of_all_blocks();
     std::vector<at::Tensor> result;
     int64_t first = 0;
     for (const Nf4Weight* weight : weights_) {
@@ -141,6 +145,25 @@ class Nf4Weight::Together {
   }
 
  private:
+  at::Tensor in_one_pass() const {
+    static const at::Tensor values = nf4_codebook();
+    kernels::Nf4Blocks blocks{.packed = packed_,
+                              .absmax = absmax_,
+                              .nested_absmax = nested_absmax_,
+                              .nested_offset = nested_offset_,
+                              .absmax_codes = weights_.front()->tables_.absmax_codes,
+                              .values = values,
+                              .first_super_blocks = {}};
+    int64_t super_blocks = 0;
+    for (const Nf4Weight* weight : weights_) {
+      blocks.first_super_blocks.push_back(super_blocks);
+      super_blocks += weight->super_blocks();
+    }
+    at::Tensor result = at::empty({super_blocks * kSuperBlock}, packed_.options().dtype(weights_.front()->dtype_));
+    kernels::nf4_dequantize(result, blocks);
+    return result;
+  }
+
   /// In pieces of about the same size.
   at::Tensor values_of_all_blocks() const {
     const at::Tensor& table = weights_.front()->tables_.values;

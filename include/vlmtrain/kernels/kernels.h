@@ -15,10 +15,13 @@ namespace vlmtrain::kernels {
 /// Our own CUDA kernels, where ATen has none that does so much in one pass. Nothing needs them: whoever has a use for
 /// one asks has(), and does the same with ATen's operations where it is not there.
 enum class Kernel : uint8_t {
-  kGate,        ///< gate.h
-  kActivation,  ///< activation.h
-  kRotate,      ///< rotate.h
-  kNormRotate,  ///< norm_rotate.h
+  kGate,          ///< gate.h
+  kActivation,    ///< activation.h
+  kRotate,        ///< rotate.h
+  kNormRotate,    ///< norm_rotate.h
+  kCrossEntropy,  ///< cross_entropy.h
+  kNf4,           ///< dequantize.h
+  kInt8,          ///< dequantize.h
 };
 
 std::span<const Kernel> all_kernels();
@@ -44,7 +47,7 @@ OpenedKernels open_kernels(at::Device device, const KernelSet& left_out = {});
 /// What open_kernels() found wrong, and what it was told to leave out.
 KernelSet left_out_kernels();
 
-/// Whether a kernel can do it where this tensor lies. All of its kind lie there, too.
+/// Whether a kernel can do it where this tensor lies, and in its type: fp32 and less. All of its kind lie there, too.
 bool has(Kernel kernel, const at::Tensor& tensor);
 
 }  // namespace vlmtrain::kernels

@@ -76,6 +76,20 @@ struct Rotate {
   Heads query, key, value;
 };
 
+/// Of each row of logits the cross-entropy with its label, and in the logits' place its gradient with respect to them:
+/// (softmax − one-hot) · factor · the row's factor.
+struct CrossEntropy {
+  Element element;
+  bool gradient_wanted;  ///< false: logits stay as they are
+  int64_t rows, vocabulary;
+  void* logits;              ///< [rows, vocabulary]
+  const int64_t* labels;     ///< [rows]
+  const float* row_factors;  ///< [rows]; null: 1
+  float factor;
+  float* cross_entropy;  ///< [rows]
+  float* is_right;       ///< [rows]: 1 where no logit is larger than the label's, else 0
+};
+
 /// What a norm multiplies by.
 enum class Gain : int32_t {
   kWeight,
@@ -130,6 +144,85 @@ struct NormRotateBackward {
 inline constexpr int64_t kMostNormedFeatures = 256;
 inline constexpr int64_t kNormRotateWarps = 8;  ///< of a block
 
+/// Values that share a block's absmax, and blocks whose absmax share a nested one.
+inline constexpr int64_t kNf4Block = 64;
+inline constexpr int64_t kNf4NestedBlock = 256;
+inline constexpr int64_t kNf4SuperBlock = kNf4Block * kNf4NestedBlock;
+inline constexpr int kMostNf4Weights = 16;
+
+/// NF4 with double quantisation (Dettmers et al. 2023, arXiv 2305.14314) of weights that lie end to end, each in whole
+/// superblocks: a value is values[index] · (absmax_codes[absmax] · nested_absmax + the weight's nested_offset), of two
+/// indices in a byte the first in the high bits. Computed as ATen does, to the bit.
+struct Nf4Dequantize {
+  Element element;  ///< of the result
+  int64_t super_blocks;
+  const uint8_t* packed;       ///< [super_blocks · 8192]
+  const uint8_t* absmax;       ///< [super_blocks · 256]
+  const float* nested_absmax;  ///< [super_blocks]
+  const float* nested_offset;  ///< [weights]
+  const float* absmax_codes;   ///< [256]
+  void* result;                ///< [super_blocks · 16384]
+  float values[16];
+  int weights;
+  int64_t first_super_block[kMostNf4Weights];  ///< of each weight
+};
+
+/// result = (values · the row's absmax) · step, two roundings to fp32 and one to the result's type.
+struct Int8Dequantize {
+  Element element;  ///< of the result
+  int64_t rows, columns;
+  const int8_t* values;     ///< [rows, columns]
+  const float* row_absmax;  ///< [rows]
+  float step;
+  void* result;  ///< [rows, columns]
+};
+
+/// Elements of a tensor whose moments share a scale, where they have 8 bits; and codes of these.
+inline constexpr int64_t kMomentBlock = 256;
+inline constexpr int kMomentCodes = 256;
+
+enum class MomentsHeld : int32_t {
+  kFp32,
+  kBf16,  ///< in whole blocks
+  k8Bit,  ///< codes in whole blocks, fp32 absmax for each
+};
+
+/// What AdamW moves of a tensor. Both moments: the mean of gradients, then of their squares.
+struct AdamWTensor {
+  float* master;
+  const float* gradient;
+  void* weight;        ///< 16 bits, refreshed from the master; null where the master is the weight
+  void* moments[2];    ///< as MomentsHeld says
+  float* absmax[2];    ///< [blocks]; with 8 bits
+  const float* steps;  ///< how many this tensor has done, this one included
+  int64_t count;       ///< elements
+  uint32_t number;     ///< of the tensor, for random numbers
+  bool in_packs;       ///< master, gradient, weight and fp32 moments can be read in packs of 16 bytes
+};
+
+inline constexpr int kMostAdamWTensors = 40;  ///< that the arguments of a launch have room for
+inline constexpr int64_t kAdamWBlocks = 64;   ///< of a tensor, that a block of threads takes
+
+/// A step of AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101), of tensors whose moments are held alike.
+struct AdamW {
+  MomentsHeld moments;
+  Element weight_element;
+  int tensors;
+  AdamWTensor tensor[kMostAdamWTensors];
+  int64_t first_block[kMostAdamWTensors + 1];  ///< of threads, of each tensor, and how many in all
+  double learning_rate, beta1, beta2;
+  float decay;     ///< learning rate · weight decay
+  float kept[2];   ///< β₁, β₂
+  float taken[2];  ///< 1 − β₁, 1 − β₂
+  float epsilon;
+  const float* divisor;  ///< of the gradients; null: 1
+  const float* skipped;  ///< where it is not 0, nothing changes
+  const float* codes;    ///< [2, 256], ascending; with 8 bits
+  const float* bounds;   ///< [2, 256], between codes, the last of each not used
+  uint64_t seed;         ///< of bf16's rounding
+};
+static_assert(sizeof(AdamW) <= 4096, "arguments of a kernel on every architecture");
+
 /// Each starts a kernel on a stream, a cudaStream_t, of the current device, and gives 0 or a cudaError_t. Tensors are
 /// dense where nothing else is said, and none is empty.
 struct Launchers {
@@ -139,6 +232,10 @@ struct Launchers {
   int (*rotate)(const Rotate&, void* stream);
   int (*norm_rotate_forward)(const NormRotateForward&, void* stream);
   int (*norm_rotate_backward)(const NormRotateBackward&, void* stream);
+  int (*cross_entropy)(const CrossEntropy&, void* stream);
+  int (*adamw)(const AdamW&, void* stream);
+  int (*nf4_dequantize)(const Nf4Dequantize&, void* stream);
+  int (*int8_dequantize)(const Int8Dequantize&, void* stream);
 };
 
 }  // namespace vlmtrain::kernels

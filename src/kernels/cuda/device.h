@@ -19,7 +19,9 @@ using Size = dim3;
 /// Starts a kernel: 0, or a cudaError_t.
 template <class... Parameters, class... Arguments>
 int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, Arguments... arguments) {
-  kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)> > >(arguments...);
+  // clang-format off
+  kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(arguments...);
+  // clang-format on
   return static_cast<int>(cudaGetLastError());
 }
 

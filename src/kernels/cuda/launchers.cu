@@ -13,6 +13,10 @@ extern "C" [[gnu::visibility("default")]] const vlmtrain::kernels::Launchers* vl
       .rotate = rotate,
       .norm_rotate_forward = norm_rotate_forward,
       .norm_rotate_backward = norm_rotate_backward,
+      .cross_entropy = cross_entropy,
+      .adamw = adamw,
+      .nf4_dequantize = nf4_dequantize,
+      .int8_dequantize = int8_dequantize,
   };
   return &kLaunchers;
 }

@@ -63,7 +63,7 @@ __device__ __forceinline__ Pairs gains(const void* weight, Gain gain, int64_t ha
 }
 
 template <class T>
-__global__ void forward_kernel(NormRotateForward call) {
+__global__ void forward_kernel(const __grid_constant__ NormRotateForward call) {
   const int lane = static_cast<int>(threadIdx.x % kLanes);
   const int64_t heads = call.query.heads + call.key.heads, half = call.features / 2;
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
@@ -90,7 +90,7 @@ __global__ void forward_kernel(NormRotateForward call) {
 /// With x̂ = x r, g the gradient rotated back and w the gain: dx = r (g w − x̂ mean(g w x̂)), dw = Σ g x̂ over rows and
 /// heads.
 template <class T>
-__global__ void backward_kernel(NormRotateBackward call) {
+__global__ void backward_kernel(const __grid_constant__ NormRotateBackward call) {
   const int lane = static_cast<int>(threadIdx.x % kLanes);
   const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
   const int64_t normed = call.query.heads + call.key.heads, heads = normed + call.value.heads;

@@ -27,7 +27,7 @@ __device__ __forceinline__ void rotate_pack(const T* from, T* to, int64_t half, 
 }
 
 template <class T, int kCount>
-__global__ void rotate_kernel(Rotate call) {
+__global__ void rotate_kernel(const __grid_constant__ Rotate call) {
   const int64_t half = call.features / 2;
   const int64_t packs_of_head = half / kCount;
   const int64_t index = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;

@@ -15,10 +15,12 @@
 #undef __global__
 #undef __device__
 #undef __forceinline__
+#undef __grid_constant__
 #define __global__
 #define __device__
 #define __forceinline__ inline
 #define __restrict__
+#define __grid_constant__
 
 #define threadIdx (::vlmtrain::kernels::emulation::thread_index())
 #define blockIdx (::vlmtrain::kernels::emulation::block_index())
@@ -75,6 +77,12 @@ T __shfl_xor_sync(unsigned /*lanes*/, T value, int mask) {
 
 inline float rsqrtf(float x) {
   return 1.0F / std::sqrt(x);
+}
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+inline float __fadd_rn(float a, float b) {
+  return a + b;
 }
 inline float __uint_as_float(unsigned bits) {
   return std::bit_cast<float>(bits);

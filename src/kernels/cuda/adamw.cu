@@ -1,0 +1,214 @@
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/philox.h"
+#include "kernels/cuda/warp.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+// A warp takes a block of 256 elements at a time, whose moments share a scale where they have 8 bits; a lane takes
+// eight neighbours.
+constexpr int kElements = static_cast<int>(kMomentBlock) / kLanes;
+constexpr unsigned kThreads = 256;
+constexpr int64_t kWarps = kThreads / kLanes;
+/// Blocks of a tensor that a block of threads takes, so that its tables are loaded for many.
+constexpr int64_t kBlocksAtATime = kAdamWBlocks;
+
+struct Values {
+  float of[kElements];
+};
+
+/// What a lane has of a tensor: zeros behind its end.
+template <class T>
+__device__ __forceinline__ Values read(const T* from, int64_t first, int64_t count, bool packs) {
+  Values values;
+  if (packs && first + kElements <= count) {
+    constexpr int kCount = kElements < kPackElements<T> ? kElements : kPackElements<T>;
+    for (int start = 0; start < kElements; start += kCount) {
+      const auto pack = load<kCount>(from + first + start);
+      for (int i = 0; i < kCount; ++i) values.of[start + i] = to_float(pack.values[i]);
+    }
+    return values;
+  }
+  for (int i = 0; i < kElements; ++i) values.of[i] = first + i < count ? to_float(from[first + i]) : 0;
+  return values;
+}
+
+template <class T>
+__device__ __forceinline__ void write(T* to, const Values& values, int64_t first, int64_t count, bool packs) {
+  if (packs && first + kElements <= count) {
+    constexpr int kCount = kElements < kPackElements<T> ? kElements : kPackElements<T>;
+    for (int start = 0; start < kElements; start += kCount) {
+      Pack<T, kCount> pack;
+      for (int i = 0; i < kCount; ++i) pack.values[i] = from_float<T>(values.of[start + i]);
+      store<kCount>(to + first + start, pack);
+    }
+    return;
+  }
+  for (int i = 0; i < kElements; ++i) {
+    if (first + i < count) to[first + i] = from_float<T>(values.of[i]);
+  }
+}
+
+/// Moments in fp32.
+struct Fp32Moments {
+  static constexpr bool kHasTables = false;
+
+  static __device__ __forceinline__ Values expand(const AdamWTensor& tensor, int moment, int64_t first,
+                                                  const float* /*codes*/) {
+    return read(static_cast<const float*>(tensor.moments[moment]), first, tensor.count, tensor.in_packs);
+  }
+  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
+                                                  const Values& values, const AdamW& /*call*/,
+                                                  const float* /*bounds*/) {
+    write(static_cast<float*>(tensor.moments[moment]), values, first, tensor.count, tensor.in_packs);
+  }
+};
+
+/// In bf16, rounded up with the probability of what is cut off. Blocks are held whole.
+struct Bf16Moments {
+  static constexpr bool kHasTables = false;
+
+  static __device__ __forceinline__ Values expand(const AdamWTensor& tensor, int moment, int64_t first,
+                                                  const float* /*codes*/) {
+    const auto pack = load<kElements>(static_cast<const __nv_bfloat16*>(tensor.moments[moment]) + first);
+    Values values;
+    for (int i = 0; i < kElements; ++i) values.of[i] = to_float(pack.values[i]);
+    return values;
+  }
+  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
+                                                  const Values& values, const AdamW& call, const float* /*bounds*/) {
+    const auto place = static_cast<uint64_t>(first);
+    const RandomBits random = philox(call.seed, place, uint64_t{tensor.number} * 2 + static_cast<uint64_t>(moment));
+    Pack<uint16_t, kElements> pack;
+    for (int i = 0; i < kElements; ++i) {
+      pack.values[i] = static_cast<uint16_t>((__float_as_uint(values.of[i]) + random.half(i)) >> 16);
+    }
+    store<kElements>(static_cast<uint16_t*>(tensor.moments[moment]) + first, pack);
+  }
+};
+
+/// In 8 bits, as bitsandbytes holds them: a code of the largest absolute value of the block.
+struct EightBitMoments {
+  static constexpr bool kHasTables = true;
+
+  static __device__ __forceinline__ Values expand(const AdamWTensor& tensor, int moment, int64_t first,
+                                                  const float* codes) {
+    const auto pack = load<kElements>(static_cast<const uint8_t*>(tensor.moments[moment]) + first);
+    const float absmax = tensor.absmax[moment][first / kMomentBlock];
+    Values values;
+    for (int i = 0; i < kElements; ++i) values.of[i] = __fmul_rn(codes[pack.values[i]], absmax);
+    return values;
+  }
+
+  /// How many bounds lie below a value, of 255.
+  static __device__ __forceinline__ int code_of(float value, const float* bounds) {
+    int below = 0;
+    for (int step = kMomentCodes / 2; step > 0; step /= 2) {
+      if (bounds[below + step - 1] < value) below += step;
+    }
+    return below;
+  }
+
+  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
+                                                  const Values& values, const AdamW& /*call*/, const float* bounds) {
+    constexpr float kSmallest = 1e-38F;  // of what is divided by: a block of zeros stays one
+    float most = 0;
+    for (int i = 0; i < kElements; ++i) most = fmaxf(most, fabsf(values.of[i]));
+    for (int mask = kLanes / 2; mask > 0; mask /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, mask));
+    const float factor = 1 / fmaxf(most, kSmallest);
+    Pack<uint8_t, kElements> pack;
+    for (int i = 0; i < kElements; ++i) {
+      pack.values[i] = static_cast<uint8_t>(code_of(__fmul_rn(values.of[i], factor), bounds));
+    }
+    store<kElements>(static_cast<uint8_t*>(tensor.moments[moment]) + first, pack);
+    if (first % kMomentBlock == 0) tensor.absmax[moment][first / kMomentBlock] = most;
+  }
+};
+
+/// What the bias of the moments is corrected by after so many steps.
+struct Corrections {
+  float rate;  // of a step: learning rate / (1 − β₁ⁿ)
+  float root;  // √(1 − β₂ⁿ)
+};
+
+__device__ __forceinline__ Corrections corrections(const AdamW& call, float steps) {
+  const double n = steps;
+  return {static_cast<float>(call.learning_rate / (1 - pow(call.beta1, n))),
+          static_cast<float>(sqrt(1 - pow(call.beta2, n)))};
+}
+
+template <class Moments, class Weight>
+__global__ void adamw_kernel(const __grid_constant__ AdamW call) {
+  VLMTRAIN_SHARED(float, codes, Moments::kHasTables ? 2 * kMomentCodes : 1);
+  VLMTRAIN_SHARED(float, bounds, Moments::kHasTables ? 2 * kMomentCodes : 1);
+  VLMTRAIN_SHARED(Corrections, shared_corrections, 1);
+  if (*call.skipped != 0) return;
+
+  int number = 0;
+  while (number + 1 < call.tensors && int64_t{blockIdx.x} >= call.first_block[number + 1]) ++number;
+  const AdamWTensor& tensor = call.tensor[number];
+  if (threadIdx.x == 0) shared_corrections[0] = corrections(call, *tensor.steps);
+  if constexpr (Moments::kHasTables) {
+    for (unsigned i = threadIdx.x; i < 2 * kMomentCodes; i += kThreads) {
+      codes[i] = call.codes[i];
+      bounds[i] = call.bounds[i];
+    }
+  }
+  __syncthreads();
+  const Corrections correction = shared_corrections[0];
+  const float divisor = call.divisor != nullptr ? *call.divisor : 1;
+  const auto lane = static_cast<int64_t>(threadIdx.x % kLanes), warp = static_cast<int64_t>(threadIdx.x / kLanes);
+  const int64_t first_block = (int64_t{blockIdx.x} - call.first_block[number]) * kBlocksAtATime;
+
+  for (int64_t block = first_block + warp; block < first_block + kBlocksAtATime; block += kWarps) {
+    if (block * kMomentBlock >= tensor.count) return;  // the whole warp
+    const int64_t first = block * kMomentBlock + lane * kElements;
+    const Values gradient = read(tensor.gradient, first, tensor.count, tensor.in_packs);
+    Values master = read(tensor.master, first, tensor.count, tensor.in_packs);
+    Values mean = Moments::expand(tensor, 0, first, &codes[0]);
+    Values square = Moments::expand(tensor, 1, first, &codes[Moments::kHasTables ? kMomentCodes : 0]);
+    for (int i = 0; i < kElements; ++i) {
+      const float g = gradient.of[i] / divisor;
+      master.of[i] -= call.decay * master.of[i];
+      mean.of[i] = call.kept[0] * mean.of[i] + call.taken[0] * g;
+      square.of[i] = call.kept[1] * square.of[i] + call.taken[1] * g * g;
+      master.of[i] -= correction.rate * mean.of[i] / (sqrtf(square.of[i]) / correction.root + call.epsilon);
+    }
+    Moments::compress(tensor, 0, first, mean, call, &bounds[0]);
+    Moments::compress(tensor, 1, first, square, call, &bounds[Moments::kHasTables ? kMomentCodes : 0]);
+    write(tensor.master, master, first, tensor.count, tensor.in_packs);
+    if (tensor.weight != nullptr) {
+      write(static_cast<Weight*>(tensor.weight), master, first, tensor.count, tensor.in_packs);
+    }
+  }
+}
+
+template <class Moments, class Weight>
+int start(const AdamW& call, void* stream) {
+  const Size grid{static_cast<unsigned>(call.first_block[call.tensors]), 1, 1};
+  return launch(adamw_kernel<Moments, Weight>, grid, Size{kThreads, 1, 1}, stream, call);
+}
+
+template <class Moments>
+int start_with_weights(const AdamW& call, void* stream) {
+  return call.weight_element == Element::kHalf ? start<Moments, __half>(call, stream)
+                                               : start<Moments, __nv_bfloat16>(call, stream);
+}
+
+}  // namespace
+
+int adamw(const AdamW& call, void* stream) {
+  switch (call.moments) {
+    case MomentsHeld::kFp32:
+      return start_with_weights<Fp32Moments>(call, stream);
+    case MomentsHeld::kBf16:
+      return start_with_weights<Bf16Moments>(call, stream);
+    case MomentsHeld::k8Bit:
+      return start_with_weights<EightBitMoments>(call, stream);
+  }
+  return 1;  // cudaErrorInvalidValue
+}
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,43 @@
+#include "vlmtrain/kernels/dequantize.h"
+
+#include <algorithm>
+
+#include "kernels/launch.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::kernels {
+
+void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks) {
+  const auto weights = std::ssize(blocks.first_super_blocks);
+  VLMTRAIN_CHECK(weights > 0 && weights <= kMostNf4Weights, "{} NF4 weights at once", weights);
+  if (result.numel() == 0) return;
+  Nf4Dequantize call{.element = element_of(result),
+                     .super_blocks = blocks.nested_absmax.numel(),
+                     .packed = blocks.packed.const_data_ptr<uint8_t>(),
+                     .absmax = blocks.absmax.const_data_ptr<uint8_t>(),
+                     .nested_absmax = blocks.nested_absmax.const_data_ptr<float>(),
+                     .nested_offset = blocks.nested_offset.const_data_ptr<float>(),
+                     .absmax_codes = blocks.absmax_codes.const_data_ptr<float>(),
+                     .result = result.mutable_data_ptr(),
+                     .values = {},
+                     .weights = static_cast<int>(weights),
+                     .first_super_block = {}};
+  std::copy_n(blocks.values.const_data_ptr<float>(), std::size(call.values), std::begin(call.values));
+  std::ranges::copy(blocks.first_super_blocks, std::begin(call.first_super_block));
+  Launch("vlmtrain::nf4_dequantize", {blocks.packed, blocks.absmax, blocks.nested_absmax}, {result})(
+      launchers().nf4_dequantize, call);
+}
+
+void int8_dequantize(const at::Tensor& result, const at::Tensor& values, const at::Tensor& row_absmax, double step) {
+  if (result.numel() == 0) return;
+  Launch("vlmtrain::int8_dequantize", {values, row_absmax}, {result})(
+      launchers().int8_dequantize, Int8Dequantize{.element = element_of(result),
+                                                  .rows = values.size(0),
+                                                  .columns = values.size(1),
+                                                  .values = values.const_data_ptr<int8_t>(),
+                                                  .row_absmax = row_absmax.const_data_ptr<float>(),
+                                                  .step = static_cast<float>(step),
+                                                  .result = result.mutable_data_ptr()});
+}
+
+}  // namespace vlmtrain::kernels
