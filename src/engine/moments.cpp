@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/clamp_min.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -148,6 +149,8 @@ MomentsShared::MomentsShared(OptimizerStates states, const at::TensorOptions& op
   const at::Tensor first = nn::dynamic_codebook(nn::Signs::kBoth), second = nn::dynamic_codebook(nn::Signs::kPositive);
   pairs = at::stack({pairs_of(first), pairs_of(second)}).to(options.device());
   bounds = at::stack({nn::middles(first), nn::middles(second)}).to(options.device());
+  codes = at::stack({first, second}).to(options.device());
+  padded_bounds = at::constant_pad_nd(bounds, {0, 1}, std::numeric_limits<double>::infinity());
 }
 
 std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentsShared& shared,

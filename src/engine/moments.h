@@ -62,8 +62,9 @@ struct MomentsShared {
   // With bf16:
   at::Generator random;  ///< of the rounding; a stream of its own
   // With 8 bits:
-  at::Tensor pairs;   ///< int64 [2, 65536]: of each moment the two fp32 values of two codes
-  at::Tensor bounds;  ///< fp32 [2, 255], between the values of codes
+  at::Tensor pairs;                 ///< int64 [2, 65536]: of each moment the two fp32 values of two codes
+  at::Tensor bounds;                ///< fp32 [2, 255], between the values of codes
+  at::Tensor codes, padded_bounds;  ///< fp32 [2, 256]: the values themselves, and bounds with an infinity behind
 };
 
 /// Zeros.

@@ -103,19 +103,24 @@ PreparedUpdate AdamW::prepare(const at::Tensor& loss, const at::Tensor& norm) co
   // x − x is 0 for a finite x, else NaN.
   const at::Tensor sum = loss.defined() ? update.grad_norm + loss : update.grad_norm;
   update.skipped = sum.sub(sum).ne_(0.0);
-  if (settings_.states == OptimizerStates::k8Bit) update.skipped_flag = update.skipped.to(at::kBool);
+  const bool is_own = has_own_kernel();
+  if (settings_.states == OptimizerStates::k8Bit && !is_own) update.skipped_flag = update.skipped.to(at::kBool);
   const at::Tensor increment = 1.0 - update.skipped;
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (!sums_.received(i)) continue;
     const Entry& entry = entries_[i];
     update.steps.push_back(entry.steps);
     update.increments.push_back(increment);
-    if (!entry.is_here() || !entry.has_master()) continue;
+    if (is_own || !entry.is_here() || !entry.has_master()) continue;
     update.weights.push_back(entry.weight);
     update.masters.push_back(entry.master);
   }
-  add_groups(update);
-  add_chunks(update);
+  if (is_own) {
+    add_moved(update);
+  } else {
+    add_groups(update);
+    add_chunks(update);
+  }
   return update;
 }
 
@@ -145,17 +150,22 @@ void AdamW::apply(const PreparedUpdate& update, const LearningRates& rates) {
   const at::NoGradGuard no_gradients;
   const memory::InComponent optimizer(memory::Component::kOptimizer);
   is_whole_ = false;
+  uint64_t rounding_seed = 0;
   if (updates_.defined()) {
     auto& updates = *updates_.mutable_data_ptr<int64_t>();
     const auto place = static_cast<uint64_t>(updates), rank = static_cast<uint64_t>(sums_.shard().rank);
-    room_->shared.random.set_current_seed(sums_.shard().is_all()
-                                              ? stream_seed(settings_.seed, "optimizer states", {place})
-                                              : stream_seed(settings_.seed, "optimizer states", {place, rank}));
+    rounding_seed = sums_.shard().is_all() ? stream_seed(settings_.seed, "optimizer states", {place})
+                                           : stream_seed(settings_.seed, "optimizer states", {place, rank});
+    room_->shared.random.set_current_seed(rounding_seed);
     ++updates;
   }
   if (!update.steps.empty()) at::_foreach_add_(update.steps, update.increments);
   const auto divisor = update.divisor.defined() ? std::optional{update.divisor} : std::nullopt;
   for (const auto& group : update.groups) {
+    if (!group.moved.empty()) {
+      move(update, group, rates, rounding_seed);
+      continue;
+    }
     if (group.states != nullptr) group.states->expand(*group.chunk);
     at::_fused_adamw_(group.masters, group.gradients, group.first_moments, group.second_moments,
                       /*max_exp_avg_sqs=*/{}, group.steps, rates.of(group.component), settings_.beta1, settings_.beta2,

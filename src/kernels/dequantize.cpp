@@ -18,6 +18,7 @@ void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks) {
                      .nested_absmax = blocks.nested_absmax.const_data_ptr<float>(),
                      .nested_offset = blocks.nested_offset.const_data_ptr<float>(),
                      .absmax_codes = blocks.absmax_codes.const_data_ptr<float>(),
+                     .code_stride = blocks.absmax_codes.stride(0),
                      .result = result.mutable_data_ptr(),
                      .values = {},
                      .weights = static_cast<int>(weights),

@@ -16,8 +16,9 @@ namespace {
 /// cudaErrorMemoryAllocation: no room for the kernel's code, which is loaded when it is first launched.
 constexpr int kOutOfMemory = 2;
 
-std::vector<c10::IValue> values_of(std::initializer_list<at::Tensor> tensors) {
+std::vector<c10::IValue> values_of(at::ArrayRef<at::Tensor> tensors) {
   std::vector<c10::IValue> values;
+  values.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) values.emplace_back(tensor);
   return values;
 }
@@ -37,8 +38,7 @@ Element element_of(const at::Tensor& tensor) {
   }
 }
 
-Launch::Launch(const char* name, std::initializer_list<at::Tensor> reads, std::initializer_list<at::Tensor> writes)
-    : name_(name) {
+Launch::Launch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes) : name_(name) {
   if (record_.isActive()) {
     const std::vector<c10::IValue> inputs = values_of(reads);
     if (record_.needsInputs()) {
@@ -48,7 +48,7 @@ Launch::Launch(const char* name, std::initializer_list<at::Tensor> reads, std::i
     }
     if (record_.needsOutputs()) record_.setOutputs(values_of(writes));
   }
-  const at::Device device = writes.begin()->device();
+  const at::Device device = writes.front().device();
   if (device.is_cpu()) return;
   guard_.reset_device(device);
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();

@@ -4,8 +4,6 @@
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 
-#include <initializer_list>
-
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/kernels/launchers.h"
 
@@ -21,7 +19,7 @@ Element element_of(const at::Tensor& tensor);
 /// writes.
 class Launch {
  public:
-  Launch(const char* name, std::initializer_list<at::Tensor> reads, std::initializer_list<at::Tensor> writes);
+  Launch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes);
 
   /// On the current stream of the tensors' device. Throws c10::Error as LibTorch does for its kernels.
   template <class Call>

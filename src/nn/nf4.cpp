@@ -46,6 +46,11 @@ at::Tensor looked_up(const at::Tensor& table, const at::Tensor& pairs) {
   return at::gather(table, 0, pairs).view(at::kFloat);
 }
 
+/// fp32 [256]: what one byte stands for, of a table of two.
+at::Tensor codes_of_low_bytes(const at::Tensor& of_two) {
+  return of_two.view(at::kFloat).view({-1, 2}).select(1, 0).narrow(0, 0, 256);
+}
+
 /// [256, n] of a byte → [65536, 2 n] of two bytes.
 at::Tensor of_two_bytes(const at::Tensor& of_one) {
   const int64_t bytes = of_one.size(0);
@@ -64,7 +69,7 @@ Nf4Tables make_nf4_tables(at::Device device) {
   const at::Tensor values = nf4_codebook();
   const at::Tensor of_bytes = at::stack({values.repeat_interleave(16), values.repeat({16})}, 1);
   return {of_two_bytes(of_bytes).view(at::kComplexDouble).to(device),
-          of_two_bytes(dynamic_codebook().unsqueeze(1)).view(at::kLong).to(device), dynamic_codebook().to(device)};
+          of_two_bytes(dynamic_codebook().unsqueeze(1)).view(at::kLong).to(device)};
 }
 
 std::vector<std::shared_ptr<Nf4Weight>> make_nf4_weights(const std::vector<int64_t>& out_features, int64_t in_features,
@@ -151,7 +156,7 @@ class Nf4Weight::Together {
                               .absmax = absmax_,
                               .nested_absmax = nested_absmax_,
                               .nested_offset = nested_offset_,
-                              .absmax_codes = weights_.front()->tables_.absmax_codes,
+                              .absmax_codes = codes_of_low_bytes(weights_.front()->tables_.absmax),
                               .values = values,
                               .first_super_blocks = {}};
     int64_t super_blocks = 0;

@@ -10,9 +10,8 @@ namespace vlmtrain::nn {
 /// What the NF4 weights of a model share: what two neighbouring bytes stand for, the one in the low bits first, as both
 /// lie in memory. The values of an entry lie in one number, since ATen looks up numbers much faster than rows.
 struct Nf4Tables {
-  at::Tensor values;        ///< complex128 [65536]: four values, fp32
-  at::Tensor absmax;        ///< int64 [65536]: two values of a block's quantised absmax, fp32
-  at::Tensor absmax_codes;  ///< fp32 [256], of one
+  at::Tensor values;  ///< complex128 [65536]: four values, fp32
+  at::Tensor absmax;  ///< int64 [65536]: two values of a block's quantised absmax, fp32
 };
 
 Nf4Tables make_nf4_tables(at::Device device);

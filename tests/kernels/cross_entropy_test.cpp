@@ -39,24 +39,25 @@ TEST_P(CrossEntropyKernel, ComputesWhatAtenDoes) {
 
 TEST_P(CrossEntropyKernel, KnowsWhichLabelsAreRight) {
   const at::Tensor logits = at::tensor({1.0F, 3.0F, 2.0F, 3.0F}).repeat({4, 1});
-  const auto made = cross_entropy(logits, at::arange(4), 1, {}, /*gradient_wanted=*/false);
+  const auto made = cross_entropy(logits, at::arange(4, at::kLong), 1, {}, /*gradient_wanted=*/false);
   EXPECT_TRUE(at::equal(made.is_right.view(-1), at::tensor({0.0F, 1.0F, 0.0F, 1.0F}))) << "of two that are alike both";
 }
 
 TEST_P(CrossEntropyKernel, LogitsStayWhereNoGradientIsWanted) {
   const at::Tensor logits = at::randn({3, 70}), before = logits.clone();
-  cross_entropy(logits, at::arange(3), 1, {}, /*gradient_wanted=*/false);
+  cross_entropy(logits, at::arange(3, at::kLong), 1, {}, /*gradient_wanted=*/false);
   EXPECT_TRUE(at::equal(logits, before));
 }
 
 TEST_P(CrossEntropyKernel, LargeLogitsOverflowNothing) {
   const at::Tensor logits = at::tensor({-3e4F, 100.0F, 3e4F, -INFINITY}).repeat({2, 20});
-  compare(logits, at::tensor({2, 1}), 1, {});
+  compare(logits, at::tensor({2, 1}, at::kLong), 1, {});
 }
 
 TEST_P(CrossEntropyKernel, ItsGradientIsItsSlope) {
   constexpr double kStep = 1e-2;
-  const at::Tensor logits = at::randn({2, 9}), labels = at::tensor({4, 0}), row_factors = at::tensor({0.5F, 2.0F});
+  const at::Tensor logits = at::randn({2, 9}), labels = at::tensor({4, 0}, at::kLong),
+                   row_factors = at::tensor({0.5F, 2.0F});
   const at::Tensor gradient = logits.clone();
   cross_entropy(gradient, labels, 1, row_factors, /*gradient_wanted=*/true);
   for (int64_t i = 0; i < logits.numel(); ++i) {
@@ -84,7 +85,7 @@ TEST_P(CrossEntropyKernel, CountsBeyondThirtyTwoBits) {
   labels[kRows - 1] = 7;
   settings().last_blocks = 1;
   const auto made = cross_entropy(logits, labels, 1, {}, /*gradient_wanted=*/true);
-  const auto wanted = cross_entropy(row, at::tensor({7}), 1, {}, /*gradient_wanted=*/true);
+  const auto wanted = cross_entropy(row, at::tensor({7}, at::kLong), 1, {}, /*gradient_wanted=*/true);
   EXPECT_TRUE(at::equal(made.cross_entropy.narrow(0, kRows - 1, 1), wanted.cross_entropy));
   EXPECT_TRUE(at::equal(logits.narrow(0, kRows - 1, 1), row));
 }

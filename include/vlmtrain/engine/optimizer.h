@@ -14,6 +14,7 @@
 #include "vlmtrain/engine/loss_scale.h"
 #include "vlmtrain/engine/optimizer_states.h"
 #include "vlmtrain/engine/saved_pieces.h"
+#include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/nn/parameters.h"
 
 namespace vlmtrain::engine {
@@ -56,6 +57,7 @@ struct PreparedUpdate {
     nn::Component component = nn::Component::kUnused;  ///< whose learning rate they have
     bool decays = false;
     std::vector<at::Tensor> masters{}, gradients{}, first_moments{}, second_moments{}, steps{};
+    std::vector<kernels::MovedTensor> moved{};  ///< with our own kernel: all of it, and nothing else is set
     CompressedStates* states = nullptr;  ///< where moments are compressed: views of the room that they are expanded in
     std::shared_ptr<const Chunk> chunk{};  ///< what of them
   };
@@ -64,7 +66,7 @@ struct PreparedUpdate {
   at::Tensor skipped;       ///< fp32 scalar: 1 where loss or norm is not finite, so that apply() moves nothing; else 0
   at::Tensor loss_scale;    ///< fp32 scalar, of this step; undefined without one
   at::Tensor divisor;       ///< fp32 scalar, of the summed gradients: clipping and loss scale; may be undefined
-  at::Tensor skipped_flag;  ///< bool; defined with compressed moments
+  at::Tensor skipped_flag;  ///< bool; defined with compressed moments that ATen's operations move
   std::vector<Group> groups;
   std::vector<at::Tensor> steps, increments;  ///< of all that move; the increments are one and the same scalar
   std::vector<at::Tensor> weights, masters;   ///< 16-bit weights to be refreshed, and where from
@@ -156,6 +158,10 @@ class AdamW {
   void make_compressed_groups(const at::TensorOptions& options);
   void add_groups(PreparedUpdate& update) const;
   void add_chunks(PreparedUpdate& update) const;
+  bool has_own_kernel() const;
+  void add_moved(PreparedUpdate& update) const;
+  void move(const PreparedUpdate& update, const PreparedUpdate::Group& group, const LearningRates& rates,
+            uint64_t rounding_seed) const;
   void refresh_weights();
 
   GradientSums& sums_;

@@ -15,7 +15,7 @@ struct Nf4Blocks {
   at::Tensor absmax;                        ///< uint8 [superblocks · 256]
   at::Tensor nested_absmax;                 ///< fp32 [superblocks]
   at::Tensor nested_offset;                 ///< fp32 [weights]
-  at::Tensor absmax_codes;                  ///< fp32 [256]
+  at::Tensor absmax_codes;                  ///< fp32 [256], perhaps apart
   at::Tensor values;                        ///< fp32 [16] on the host
   std::vector<int64_t> first_super_blocks;  ///< of each weight, at most kMostNf4Weights
 };

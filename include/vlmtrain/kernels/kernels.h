@@ -20,6 +20,7 @@ enum class Kernel : uint8_t {
   kRotate,        ///< rotate.h
   kNormRotate,    ///< norm_rotate.h
   kCrossEntropy,  ///< cross_entropy.h
+  kAdamW,         ///< adamw.h
   kNf4,           ///< dequantize.h
   kInt8,          ///< dequantize.h
 };

@@ -161,6 +161,7 @@ struct Nf4Dequantize {
   const float* nested_absmax;  ///< [super_blocks]
   const float* nested_offset;  ///< [weights]
   const float* absmax_codes;   ///< [256]
+  int64_t code_stride;         ///< from one of these to the next
   void* result;                ///< [super_blocks · 16384]
   float values[16];
   int weights;

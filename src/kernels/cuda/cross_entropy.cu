@@ -54,9 +54,9 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy call) 
   __syncthreads();  // also: everyone has read the label's logit before anyone writes
   Sum all;
   for (int i = 0; i < kWarps; ++i) all = joined(all, {most_of_warp[i], sum_by_warp[i]});
-  const float log_sum = all.most + logf(all.sum);
+  const float log_sum = logf(all.sum);  // over the largest, which is not added: it may be large
   if (threadIdx.x == 0) {
-    call.cross_entropy[row] = log_sum - logit;
+    call.cross_entropy[row] = all.most - logit + log_sum;
     call.is_right[row] = logit == all.most ? 1 : 0;
   }
   if (!call.gradient_wanted) return;
@@ -65,7 +65,7 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy call) 
   for (int64_t column = int64_t{threadIdx.x} * kCount; column < call.vocabulary; column += kThreads * kCount) {
     auto pack = load<kCount>(logits + column);
     for (int i = 0; i < kCount; ++i) {
-      const float probability = expf(to_float(pack.values[i]) - log_sum);
+      const float probability = expf(to_float(pack.values[i]) - all.most - log_sum);
       pack.values[i] = from_float<T>((probability - (column + i == label ? 1.0F : 0.0F)) * factor);
     }
     store<kCount>(logits + column, pack);

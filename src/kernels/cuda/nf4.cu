@@ -16,7 +16,7 @@ __device__ __forceinline__ float absmax_of(const Nf4Dequantize& call, int64_t bl
   const int64_t super_block = block / kNf4NestedBlock;
   int weight = 0;
   while (weight + 1 < call.weights && super_block >= call.first_super_block[weight + 1]) ++weight;
-  const float relative = call.absmax_codes[call.absmax[block]];
+  const float relative = call.absmax_codes[call.absmax[block] * call.code_stride];
   return __fadd_rn(__fmul_rn(relative, call.nested_absmax[super_block]), call.nested_offset[weight]);
 }
 
