@@ -3,7 +3,7 @@
 
     build_wheel.py --program FOLDER [--out FOLDER]
 
-FOLDER has vlmtrain, vlmtrain-core, libvlmtrain_nccl.so and vgpu/, as scripts/make_portable.sh makes it. Prints the wheel's path. The same files give the same
+FOLDER has vlmtrain, vlmtrain-core, the plug-ins and vgpu/, as scripts/make_portable.sh makes it. Prints the wheel's path. The same files give the same
 wheel, byte for byte.
 """
 
@@ -82,7 +82,9 @@ Tag: py3-none-manylinux_{glibc.replace(".", "_")}_x86_64
         files[f"vlmtrain/shapes/{Path(path).name}"] = (ROOT / path).read_bytes()
     for path in (ROOT / "scripts/slurm").glob("*.sbatch"):
         files[f"vlmtrain/slurm/{path.name}"] = path.read_bytes()
-    files["vlmtrain/libvlmtrain_nccl.so"] = (program / "libvlmtrain_nccl.so").read_bytes()
+    for plugin in ("libvlmtrain_nccl.so", "libvlmtrain_kernels.so"):
+        if (program / plugin).exists():  # kernels: where CUDA's compiler was at hand
+            files[f"vlmtrain/{plugin}"] = (program / plugin).read_bytes()
     for path in (program / "vgpu").glob("lib*"):
         if not path.is_symlink():
             files[f"vlmtrain/vgpu/{path.name}"] = path.read_bytes()

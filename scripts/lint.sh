@@ -7,7 +7,7 @@
 #   scripts/lint.sh --tidy-changed      since this branch left the remote's main one; on that itself, since the commit before
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mapfile -t files < <(git ls-files '*.h' '*.cpp')
+mapfile -t files < <(git ls-files '*.h' '*.cpp' '*.cu')
 clang-format --dry-run --Werror "${files[@]}"
 echo "clang-format: ${#files[@]} files are in order"
 

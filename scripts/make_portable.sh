@@ -30,7 +30,10 @@ while read -r library; do
   strip --strip-unneeded -o "$folder/vgpu/$(basename "$library")" "$library"
 done < <(find "$build/vgpu" -type f)
 
-strip --strip-unneeded -o "$folder/libvlmtrain_nccl.so" "$build/libvlmtrain_nccl.so"
+plugins=(libvlmtrain_nccl.so)
+# Own kernels, where setup.sh could fetch CUDA's compiler.
+[[ ! -f $build/libvlmtrain_kernels.so ]] || plugins+=(libvlmtrain_kernels.so)
+for plugin in "${plugins[@]}"; do strip --strip-unneeded -o "$folder/$plugin" "$build/$plugin"; done
 
 needed() { objdump -p "$1" | awk '$1 == "NEEDED" { print $2 }'; }
 bad=0
@@ -42,7 +45,7 @@ for program in "${programs[@]}"; do
     esac
   done
 done
-files=("${programs[@]/#/$folder/}" "$folder/libvlmtrain_nccl.so" "$folder"/vgpu/*)
+files=("${programs[@]/#/$folder/}" "${plugins[@]/#/$folder/}" "$folder"/vgpu/*)
 for file in "${files[@]}"; do
   path=$(objdump -p "$file" | awk '$1 == "RPATH" || $1 == "RUNPATH" { print $2 }')
   if [[ $path != '$ORIGIN/'* && $path != '$ORIGIN' ]]; then

@@ -21,7 +21,7 @@ def violations(root: pathlib.Path) -> list[str]:
     found = []
     for folder in (root / "include" / "vlmtrain", root / "src"):
         for source in sorted(folder.rglob("*")):
-            if source.suffix not in (".h", ".cpp"):
+            if source.suffix not in (".h", ".cpp", ".cu"):
                 continue
             part = source.relative_to(folder).parts[0]
             if part not in place:

@@ -4,6 +4,7 @@
 
 #include "engine/compressed_states.h"
 #include "engine/optimizer_entry.h"
+#include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::engine {
 

@@ -101,7 +101,8 @@ const Counterpart kCounterparts[] = {
     {{"random_seed", "data_seed", "manual_seed"}, "training.seed"},
     {{"deepspeed", "fsdp", "fsdp_config", "zero_stage", "ddp_find_unused_parameters", "nproc_per_node", "num_gpus",
       "world_size", "devices", "accelerator"},
-     "several processes train data-parallel (--launch, torchrun, srun; docs/several-ranks.md), and distributed.sharding "
+     "several processes train data-parallel (--launch, torchrun, srun; docs/several-ranks.md), and "
+     "distributed.sharding "
      "shares optimizer states (optimizer) or weights too (full, hybrid)"},
     {{"flash_attn", "attn_implementation", "attn_impl", "use_flash_attention", "use_flash_attention_2",
       "enable_liger_kernel", "use_liger_kernel", "torch_compile", "use_unsloth"},

@@ -15,8 +15,10 @@ void open_kernels(const engine::TrainingOptions& options, at::Device device) {
   if (!opened.problem.empty() && !device.is_cpu())
     spdlog::info("without own kernels, ATen's do all: {}", opened.problem);
   for (const auto& how : opened.wrong) {
-    spdlog::warn("an own kernel is left out, since this card does not compute it as ATen does: {}; please report it",
-                 how);
+    spdlog::warn(
+        "an own kernel is left out, since this card does not compute it as ATen does: {}; please report it "
+        "(training.kernels=aten does without them all)",
+        how);
   }
 }
 

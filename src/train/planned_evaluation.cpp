@@ -10,6 +10,7 @@
 #include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/planner/host_plan.h"
 #include "vlmtrain/planner/search.h"
+#include "vlmtrain/train/own_kernels.h"
 
 namespace vlmtrain::train {
 
@@ -19,6 +20,7 @@ planner::Job evaluated_job(const Config& config, const std::filesystem::path& ch
   planner::Job job;
   job.model = checkpoint;
   job.precision = config.training.precision;
+  job.left_out_kernels = left_out_kernels(config.training);
   if (models::is_adapter(checkpoint)) {
     job.model = models::base_of_adapter(checkpoint);
     job.lora = models::read_adapter_settings(checkpoint);
@@ -52,6 +54,7 @@ planner::EvaluationPlan plan_on_host(const Config& config, planner::EvaluationRe
 
 PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,
                                   const models::Processor& processor, at::Device device) {
+  open_kernels(config.training, device);
   const EvaluationSet set(config, processor, /*cache=*/{});
   PlannedEvaluation planned{.records = set.records(),
                             .dropped = set.dropped(),

@@ -7,6 +7,7 @@
 #include "app/doctor/examinations.h"
 #include "app/doctor/rehearsal.h"
 #include "app/run_device.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/limit.h"
 #include "vlmtrain/train/trial.h"
@@ -108,8 +109,23 @@ void try_on_cpu(const Question& question, Section& section) {
   advise_fp32(found, wanted, question.precision, section);
 }
 
+void compare_kernels(at::Device device, const std::string& name, Section& section) {
+  const auto opened = kernels::open_kernels(device);
+  section.facts["own_kernels"] = {{"problem", opened.problem}, {"wrong", opened.wrong}};
+  if (!opened.problem.empty()) {
+    return section.note(fmt::format("vlmtrain's own kernels are not there, and ATen's do all: {}", opened.problem));
+  }
+  for (const auto& how : opened.wrong) {
+    section.note(fmt::format("an own kernel is left out, since it does not compute as ATen does {}: {}", name, how));
+  }
+  if (opened.wrong.empty()) {
+    section.ok(fmt::format("{} own kernels compute {} as ATen does", kernels::all_kernels().size(), name));
+  }
+}
+
 void try_on_card(const Question& question, const std::string& name, Section& section) {
   const at::Device device = open_device(name);
+  compare_kernels(device, "on " + name, section);
   const auto card = planner::card_of_device(memory::describe(device));
   const auto precision = precision_on(*card.gpu, question, section);
   if (!precision) return;
