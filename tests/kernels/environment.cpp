@@ -24,8 +24,7 @@ class EnvironmentOfKernels : public testing::Environment {
   }
 };
 
-[[maybe_unused]] const testing::Environment* const kAdded =
-    testing::AddGlobalTestEnvironment(new EnvironmentOfKernels);
+[[maybe_unused]] const testing::Environment* const kAdded = testing::AddGlobalTestEnvironment(new EnvironmentOfKernels);
 
 TEST(OwnKernels, AreThereWhereTheyAreEmulatedAndNowhereElseOnTheCpu) {
   for (const auto kernel : all_kernels()) EXPECT_EQ(has(kernel, at::empty({1})), are_emulated()) << name_of(kernel);
