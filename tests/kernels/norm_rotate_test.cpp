@@ -104,6 +104,15 @@ TEST_P(NormRotateKernel, ItsGradientIsItsSlope) {
   }
 }
 
+TEST_P(NormRotateKernel, OfASingleRowStridesMeanNothing) {
+  Job job(1, 64, at::kFloat);
+  const at::Tensor wanted = job.forward(), rotated = at::empty_like(wanted);
+  Heads x = parts_of(job.x, 64);
+  x.key = x.key.as_strided(x.key.sizes(), {1, 64, 1});
+  norm_rotate({rotated.narrow(1, 0, 3), rotated.narrow(1, 3, 2), {}}, x, job.norm, job.cos, job.sin);
+  EXPECT_TRUE(at::equal(rotated, wanted));
+}
+
 TEST_P(NormRotateKernel, NoRowsGiveWeightsNoGradient) {
   Job job(0, 64, at::kFloat);
   EXPECT_EQ(job.forward().numel(), 0);
