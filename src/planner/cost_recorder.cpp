@@ -14,10 +14,14 @@ namespace vlmtrain::planner {
 
 namespace {
 
-// Shares of a data sheet's peak that well-made kernels reach. Training runs that publish their utilisation reach 57-60
-// % over a whole step (LLMQ, one H100), so products alone do better; FlashAttention-2 reports about half of an A100's
-// peak in both passes (arXiv 2307.08691, section 4.1); copies reach four fifths of a memory's bandwidth.
-constexpr double kProductEfficiency = 0.7;
+// Shares of a data sheet's peak that well-made kernels reach. Those of products are fitted to published training speeds
+// (docs/benchmarks/published-speeds.md): less where tensor cores run at full rate, probably since they draw more power
+// than a card may take at the boost clock of its sheet, than on GeForce cards, whose tensor cores do with sums in fp32
+// at most twice what their other units do. FlashAttention-2 reports about half of an A100's peak in both passes (arXiv
+// 2307.08691, section 4.1); copies reach four fifths of a memory's bandwidth.
+constexpr double kProductEfficiency = 0.65;
+constexpr double kHalfRateProductEfficiency = 0.92;
+constexpr double kHalfRateFactor = 2;
 constexpr double kAttentionEfficiency = 0.45;
 constexpr double kBandwidthEfficiency = 0.8;
 /// From the start of a kernel that does nothing to the start of the next one.
@@ -36,7 +40,9 @@ Rates rates_of(const memory::Gpu& gpu, at::ScalarType dtype) {
   double peak = gpu.fp32_operations;
   if (dtype == at::kBFloat16 && gpu.bf16_operations > 0) peak = gpu.bf16_operations;
   if (dtype == at::kHalf && gpu.fp16_operations > 0) peak = gpu.fp16_operations;
-  return {peak * kProductEfficiency, peak * kAttentionEfficiency, gpu.memory_bandwidth * kBandwidthEfficiency};
+  const bool half_rate = peak > gpu.fp32_operations && peak <= gpu.fp32_operations * kHalfRateFactor;
+  return {peak * (half_rate ? kHalfRateProductEfficiency : kProductEfficiency), peak * kAttentionEfficiency,
+          gpu.memory_bandwidth * kBandwidthEfficiency};
 }
 
 double bytes_of(const c10::IValue& value) {

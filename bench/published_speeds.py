@@ -1,0 +1,111 @@
+"""Published training speeds beside what vlmtrain's cost model predicts for the same work, as Markdown tables.
+
+    python bench/published_speeds.py --build build/release
+
+Each case of bench/published_speeds/cases.py is planned by `vlmtrain plan`, which counts products and attention; what
+its own kernels move is counted by hand (work.py). The efficiencies of products are fitted on every other case in the
+order of their keys; the rest is held out. docs/benchmarks/published-speeds.md says what is counted and what it shows.
+
+No GPU is used. One process runs at a time, on one thread; all take a minute and a half.
+"""
+
+import argparse
+import math
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from published_speeds.cards import CARDS
+from published_speeds.cases import halves
+from published_speeds.work import work_of
+
+KINDS = ("full rate", "half rate")
+GRID = [percent / 100 for percent in range(30, 101)]
+
+
+@dataclass(frozen=True)
+class Efficiencies:
+    """Attention and bandwidth: those of src/planner/cost_recorder.cpp, which are not fitted."""
+
+    products: dict = field(default_factory=lambda: dict.fromkeys(KINDS, 0.7))  # before the fit
+    attention: float = 0.45
+    bandwidth: float = 0.8
+
+
+@dataclass(frozen=True)
+class Row:
+    case: object
+    work: object
+
+    def predicted(self, efficiencies):
+        """Tokens a second: the kernels run one after another."""
+        card = CARDS[self.case.card]
+        return 1 / (
+            self.work.products / (card.bf16 * efficiencies.products[card.kind])
+            + self.work.attention / (card.bf16 * efficiencies.attention)
+            + self.work.moved / (card.bandwidth * efficiencies.bandwidth)
+        )
+
+    def deviation(self, efficiencies):
+        """In %, positive where more is predicted than published."""
+        return 100 * (self.predicted(efficiencies) / self.case.tokens_per_second - 1)
+
+
+def fit(rows):
+    """For each kind of card the efficiency of least squared logarithms of predicted over published."""
+
+    def loss(kind, value):
+        tried = Efficiencies(products={kind: value})
+        mine = [row for row in rows if CARDS[row.case.card].kind == kind]
+        return sum(math.log(row.predicted(tried) / row.case.tokens_per_second) ** 2 for row in mine)
+
+    return Efficiencies(products={kind: min(GRID, key=lambda value: loss(kind, value)) for kind in KINDS})
+
+
+def training(case):
+    kind = f"LoRA {case.lora_rank}" if case.lora_rank else "full"
+    return kind + (f", {case.recomputed:.0%} recomputed" if case.recomputed else "")
+
+
+def table(parts, before, after):
+    print(
+        "| half | card | who | model | training | micro-batch | kernels | published, tokens/s | predicted "
+        "| deviation % | before the fit % | vlmtrain's own step |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
+    )
+    for half, rows in parts.items():
+        for row in rows:
+            case = row.case
+            ranks = f", 1 of {case.ranks}" if case.ranks > 1 else ""
+            print(
+                f"| {half} | {case.card}{ranks} | [{case.who}]({case.source}) | {case.model} | {training(case)} "
+                f"| {case.samples} × {case.tokens} | {case.kernels} | {case.tokens_per_second:,.0f} "
+                f"| {row.predicted(after):,.0f} | {row.deviation(after):+.1f} | {row.deviation(before):+.1f} "
+                f"| {row.work.own_tokens_per_second:,.0f} |"
+            )
+
+
+def summary(parts, before, after):
+    print("| half | cases | median error % | before | worst % | which |\n|---|---|---|---|---|---|")
+    for half, rows in parts.items():
+        worst = max(rows, key=lambda row: abs(row.deviation(after)))
+        medians = [statistics.median(abs(row.deviation(tried)) for row in rows) for tried in (after, before)]
+        print(
+            f"| {half} | {len(rows)} | {medians[0]:.1f} | {medians[1]:.1f} | {worst.deviation(after):+.1f} "
+            f"| {worst.case.who}, {worst.case.model}, {worst.case.card} |"
+        )
+    print("\nEfficiency of products: " + ", ".join(f"{kind} {after.products[kind]:.2f}" for kind in KINDS) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True, help="folder with vlmtrain")
+    build = parser.parse_args().build
+    fitted, held_out = ([Row(case, work_of(case, build)) for case in half] for half in halves())
+    parts = {"fit": fitted, "held out": held_out}
+    before, after = Efficiencies(), fit(fitted)
+    summary(parts, before, after)
+    table(parts, before, after)
+
+
+if __name__ == "__main__":
+    main()

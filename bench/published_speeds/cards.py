@@ -1,0 +1,34 @@
+"""Data sheets, as src/memory/gpu_table.cpp has them."""
+
+from dataclasses import dataclass
+
+TERA = 1e12
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Card:
+    bf16: float  # operations a second
+    fp32: float
+    bandwidth: float  # bytes a second
+
+    @property
+    def kind(self):
+        """half rate: tensor cores that do at most twice what the other units do, as cost_recorder.cpp tells them."""
+        return "half rate" if self.bf16 <= 2 * self.fp32 else "full rate"
+
+
+def card(bf16, fp32, bandwidth):
+    return Card(bf16 * TERA, fp32 * TERA, bandwidth * GIGA)
+
+
+CARDS = {
+    "a100-40": card(312, 19.5, 1555),
+    "a100-80": card(312, 19.5, 2039),
+    "h100": card(989.4, 66.9, 3352),
+    "l40s": card(362, 91.6, 864),
+    "rtx-pro-6000": card(503.8, 125, 1792),
+    "rtx4090": card(165.2, 82.6, 1008),
+    "rtx5090": card(209.5, 104.8, 1792),
+    "rtx5060ti-16": card(47.4, 23.7, 448),
+}
