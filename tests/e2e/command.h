@@ -116,6 +116,11 @@ inline void copy_program(const std::filesystem::path& folder) {
   for (const char* const name : {"vlmtrain", "vlmtrain-core"}) {
     std::filesystem::copy(program.parent_path() / name, folder / name);
   }
+  // Without its own kernels it would plan otherwise.
+  constexpr const char* kKernels = "libvlmtrain_kernels.so";
+  if (std::filesystem::exists(program.parent_path() / kKernels)) {
+    std::filesystem::copy(program.parent_path() / kKernels, folder / kKernels);
+  }
 }
 
 /// A fresh folder in which the command runs, with a small model and its data. The records are those of the parity case
