@@ -210,6 +210,11 @@ int64_t room_of_chunks(engine::OptimizerStates states) {
   return buffers + 2 * kElements / 256 * (4 + 4) + 2 * 65536 * 8;
 }
 
+kernels::KernelSet every_kernel() {
+  const auto all = kernels::all_kernels();
+  return {all.begin(), all.end()};
+}
+
 /// What weights, gradients and optimizer take is known without any rehearsal.
 class ComponentsTest : public RehearsalTest, public testing::WithParamInterface<ComponentCase> {};
 
@@ -218,6 +223,7 @@ TEST_P(ComponentsTest, TakeTheirElements) {
   job = with_precision(job, GetParam().precision);
   job.frozen = GetParam().frozen;
   job.optimizer.states = GetParam().states;
+  job.left_out_kernels = every_kernel();
   const bool has_masters = job.precision != engine::Precision::kFp32;
   const Outcome outcome = rehearse(job, micro_batches_of(1), 1);
   const RehearsalDetail& detail = *outcome.detail;
@@ -250,6 +256,22 @@ TEST_P(ComponentsTest, TakeTheirElements) {
   // Two moments, and masters where the weights have 16 bits. While it steps it takes a little for the norm.
   if (job.optimizer.states != engine::OptimizerStates::kFp32) moments += room_of_chunks(job.optimizer.states);
   expect_close(Component::kOptimizer, trained * (has_masters ? 4 : 0) + moments, 4 * tensors);
+}
+
+/// Our own kernel moves compressed states where they lie; ATen's operations take chunks of them out.
+TEST_P(ComponentsTest, OwnKernelsTakeNoRoomForChunks) {
+  if (GetParam().states == engine::OptimizerStates::kFp32) GTEST_SKIP() << "of fp32 states nobody takes any";
+  if (!std::filesystem::exists(std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "libvlmtrain_kernels.so")) {
+    GTEST_SKIP() << "own kernels are not built";
+  }
+  Job job = with_precision(model_.job(), GetParam().precision);
+  job.frozen = GetParam().frozen;
+  job.optimizer.states = GetParam().states;
+  const int64_t own = most_of(*rehearse(job, micro_batches_of(1), 1).detail, Component::kOptimizer);
+  job.left_out_kernels = every_kernel();
+  const int64_t of_aten = most_of(*rehearse(job, micro_batches_of(1), 1).detail, Component::kOptimizer);
+  constexpr int64_t kTables = kMiB;  // of 8 bits: of all pairs of codes
+  EXPECT_NEAR(own + room_of_chunks(job.optimizer.states), of_aten, 2 * kTables);
 }
 
 INSTANTIATE_TEST_SUITE_P(
