@@ -125,6 +125,13 @@ CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor
           of_logits.to(logits.scalar_type())};
 }
 
+at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step) {
+  // The corrections of the bias make of the moments the gradient and its square.
+  const at::Tensor exact = gradient.to(at::kDouble) / step.divisor.to(at::kDouble);
+  const at::Tensor decayed = master.to(at::kDouble) * (1 - step.learning_rate * step.weight_decay);
+  return (decayed - exact / (exact.abs() + step.epsilon) * step.learning_rate).to(at::kFloat);
+}
+
 at::Tensor norm_rotate(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
                        const at::Tensor& sin) {
   const at::Tensor x = heads.to(at::kDouble);

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "vlmtrain/kernels/activation.h"
+#include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/norm_rotate.h"
@@ -29,6 +30,9 @@ struct CrossEntropyAndGradient {
 };
 CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                       const at::Tensor& row_factors);
+
+/// The fp32 master after a first step, from moments of zeros.
+at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step);
 
 /// [rows, heads, features] normed and rotated.
 at::Tensor norm_rotate(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,

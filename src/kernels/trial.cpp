@@ -1,6 +1,7 @@
 #include "kernels/trial.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -13,8 +14,10 @@
 #include <utility>
 
 #include "kernels/reference.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/memory/device.h"
 
@@ -170,6 +173,48 @@ std::vector<Compared> try_int8(Inputs& inputs) {
   return all;
 }
 
+/// A first step, of moments that are zeros, in fp32, bf16 and 8 bits; the inputs' type is that of the weights.
+std::vector<Compared> try_adamw(Inputs& inputs) {
+  constexpr int64_t kCount = 300;
+  const at::Tensor like = inputs.draw({1}), fp32 = inputs.fp32({1}), zero = fp32.new_zeros({});
+  const at::Tensor codes = at::arange(kMomentCodes, fp32.options()).div_(kMomentCodes - 1).repeat({2, 1});
+  const AdamWStep step{.learning_rate = 0.125,
+                       .beta1 = 0.5,
+                       .beta2 = 0.75,
+                       .epsilon = 1e-3,
+                       .weight_decay = 0.25,
+                       .divisor = zero + 2,
+                       .skipped = zero,
+                       .codes = codes,
+                       .bounds = codes + 0.5 / (kMomentCodes - 1),
+                       .seed = 1};
+  std::vector<Compared> all;
+  for (const auto held : {at::kFloat, at::kBFloat16, at::kByte}) {
+    MovedTensor moved{.master = inputs.fp32({kCount}),
+                      .gradient = inputs.fp32({kCount}),
+                      .weight = like.scalar_type() == at::kFloat ? at::Tensor() : like.new_empty({kCount}),
+                      .steps = zero + 1,
+                      .moments = {},
+                      .absmax = {}};
+    constexpr int64_t kBlocks = (kCount + kMomentBlock - 1) / kMomentBlock;
+    for (size_t i = 0; i < 2; ++i) {
+      moved.moments[i] = held == at::kFloat ? fp32.new_zeros({kCount})
+                                            : fp32.new_zeros({kBlocks, kMomentBlock}, fp32.options().dtype(held));
+      if (held == at::kByte) moved.absmax[i] = fp32.new_zeros({kBlocks});
+    }
+    const at::Tensor wanted = reference::first_adamw_step(moved.master, moved.gradient, step);
+    adamw(std::span(&moved, 1), step);
+    all.push_back({moved.master, wanted});
+    if (moved.weight.defined()) all.push_back({moved.weight, wanted.to(like.scalar_type())});
+    const at::Tensor mean = moved.gradient * (0.5 * (1 - step.beta1));
+    if (held == at::kFloat) all.push_back({moved.moments[0], mean});
+    if (held == at::kBFloat16) all.push_back({moved.moments[0].view(-1).narrow(0, 0, kCount), mean.to(held)});
+    if (held == at::kByte)
+      all.push_back({moved.absmax[0].narrow(0, 0, 1), mean.narrow(0, 0, kMomentBlock).abs().amax(0, true)});
+  }
+  return all;
+}
+
 struct KernelTrial {
   Kernel kernel;
   Trial trial;
@@ -181,15 +226,18 @@ const std::vector<KernelTrial>& trials() {
                                             {Kernel::kRotate, try_rotate},
                                             {Kernel::kNormRotate, try_norm_rotate},
                                             {Kernel::kCrossEntropy, try_cross_entropy},
+                                            {Kernel::kAdamW, try_adamw},
                                             {Kernel::kNf4, try_nf4},
                                             {Kernel::kInt8, try_int8}};
+  VLMTRAIN_CHECK(all.size() == all_kernels().size(), "{} trials of {} kernels", all.size(), all_kernels().size());
   return all;
 }
 
-/// Half a unit in the last place of the inputs' type, relative, and what fp32 loses on the way.
+/// A unit in the last place, relative: what lies almost in the middle of two is rounded to either. Of fp32 what is lost
+/// on the way.
 double allowed(at::ScalarType dtype) {
   constexpr double kOfComputing = 2e-5;
-  return dtype == at::kBFloat16 ? 0x1p-8 : kOfComputing;
+  return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : kOfComputing;
 }
 
 std::optional<std::string> difference(const Compared& compared) {
