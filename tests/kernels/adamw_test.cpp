@@ -53,6 +53,19 @@ class AdamWKernel : public EmulatedKernels {
     return moved;
   }
 
+  /// 8 bits are within half of the distance between codes, bf16 within one of its steps, to either side.
+  static void expect_held(const MovedTensor& moved, size_t moment, const at::Tensor& exact, const AdamWStep& step) {
+    const at::Tensor off = (values_of(moved, moment, step) - exact).abs();
+    at::Tensor allowed = at::full_like(off, 1e-6);
+    if (moved.moments[moment].scalar_type() == at::kBFloat16) allowed += exact.abs() * 0x1p-7;
+    if (moved.moments[moment].scalar_type() == at::kByte) {
+      const auto codes = step.codes[static_cast<int64_t>(moment)];
+      const double half = (codes[1] - codes[0]).item<double>() / 2;
+      allowed += moved.absmax[moment].repeat_interleave(kMomentBlock).narrow(0, 0, off.numel()) * half;
+    }
+    EXPECT_TRUE((off <= allowed).all().item<bool>()) << "moment " << moment << " of " << off.numel();
+  }
+
   /// The fp32 values that a moment stands for.
   static at::Tensor values_of(const MovedTensor& moved, size_t moment, const AdamWStep& step) {
     const at::Tensor& held = moved.moments[moment];
@@ -101,22 +114,69 @@ TEST_P(AdamWKernel, MovesAsTheFormulaDoesFromTheMomentsThatAreHeld) {
           if (weight != at::kFloat) {
             EXPECT_TRUE(at::equal(tensors[i].weight, tensors[i].master.to(weight)));
           }
-          const auto off = [&](size_t moment, const at::Tensor& exact) {
-            return (values_of(tensors[i], moment, now) - exact).abs();
-          };
-          if (moments == at::kFloat) {
-            EXPECT_LE(off(0, wanted[i].first).max().item<double>(), 1e-6);
-            EXPECT_LE(off(1, wanted[i].second).max().item<double>(), 1e-6);
-          } else if (moments == at::kBFloat16) {
-            EXPECT_TRUE((off(0, wanted[i].first) <= wanted[i].first.abs() * 0x1p-7 + 1e-7).all().item<bool>());
-          } else {
-            const at::Tensor absmax =
-                tensors[i].absmax[0].repeat_interleave(kMomentBlock).narrow(0, 0, off(0, wanted[i].first).numel());
-            EXPECT_TRUE((off(0, wanted[i].first) <= absmax / 254).all().item<bool>()) << "half of a code's distance";
-          }
+          expect_held(tensors[i], 0, wanted[i].first, now);
+          expect_held(tensors[i], 1, wanted[i].second, now);
         }
       }
     }
+  }
+}
+
+/// Moments that are a code, or lie at a bound of two, or next to it, get ATen's code of them.
+TEST_P(AdamWKernel, EveryBoundOfCodesIsFound) {
+  AdamWStep now = step();
+  now.beta1 = 0.5;
+  now.beta2 = 0.75;
+  now.codes = now.codes.pow(3);  // not evenly spaced, as bitsandbytes' are not
+  const at::Tensor middles = (now.codes.slice(1, 0, -1) + now.codes.slice(1, 1)) / 2;
+  now.bounds = at::constant_pad_nd(middles, {0, 1}, INFINITY);
+  const at::Tensor infinity = at::full({}, INFINITY);
+  for (int64_t moment = 0; moment < 2; ++moment) {
+    const at::Tensor values = at::cat({now.codes[moment], middles[moment], at::nextafter(middles[moment], infinity),
+                                       at::nextafter(middles[moment], -infinity)});
+    // In blocks whose first value is the largest, 1, so that none is scaled.
+    constexpr int64_t kBlocks = 5, kOthers = kMomentBlock - 1;
+    const at::Tensor others = at::constant_pad_nd(values, {0, kBlocks * kOthers - values.numel()});
+    const at::Tensor means = at::cat({at::ones({kBlocks, 1}), others.view({kBlocks, kOthers})}, 1).view(-1);
+    MovedTensor moved = tensor(means.numel(), at::kByte, at::kFloat);
+    // First moments are a quarter of the gradients; second ones a sixteenth of their squares.
+    moved.gradient = moment == 0 ? means * 4 : means.clamp_min(0).sqrt() * 4;
+    const at::Tensor halves = moved.gradient / 2;
+    const at::Tensor exact = moment == 0 ? halves * 0.5F : halves * 0.25F * halves;
+    adamw(std::span(&moved, 1), now);
+    const auto held = static_cast<size_t>(moment);
+    EXPECT_TRUE(at::equal(moved.moments[held].view(-1),
+                          at::bucketize(exact, middles[moment], /*out_int32=*/true).to(at::kByte)))
+        << moment;
+    EXPECT_TRUE(at::equal(moved.absmax[held], at::ones({kBlocks})));
+  }
+}
+
+/// Where a tensor does not begin at 16 bytes, as a piece of a weight that several ranks share may not.
+TEST_P(AdamWKernel, MovesWhatIsNotAligned) {
+  for (const auto moments : kMoments) {
+    at::manual_seed(2);
+    MovedTensor moved = tensor(1000, moments, at::kBFloat16), aligned = moved;
+    const auto shifted = [](const at::Tensor& whole) {
+      return at::cat({at::zeros({1}, whole.options()), whole}).narrow(0, 1, whole.numel());
+    };
+    for (at::Tensor* each : {&moved.master, &moved.gradient, &moved.weight}) *each = shifted(*each);
+    if (moments == at::kFloat) {
+      for (auto& moment : moved.moments) moment = shifted(moment);
+    } else {
+      for (size_t i = 0; i < 2; ++i) {
+        moved.moments[i] = moved.moments[i].clone();
+        if (moments == at::kByte) moved.absmax[i] = moved.absmax[i].clone();
+      }
+    }
+    AdamWStep now = step();
+    now.divisor = at::Tensor();
+    adamw(std::span(&moved, 1), now);
+    now.divisor = scalar(1);
+    adamw(std::span(&aligned, 1), now);
+    EXPECT_TRUE(at::equal(moved.master, aligned.master));
+    EXPECT_TRUE(at::equal(moved.weight, aligned.weight));
+    for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(moved.moments[i], aligned.moments[i])) << i;
   }
 }
 
