@@ -58,6 +58,11 @@ TEST_F(EmulationTest, ABarrierThatSomeThreadsPassByIsAnError) {
   EXPECT_THAT(planted::block_sum(numbers()), Each(kSum)) << "and the next kernel runs";
 }
 
+TEST_F(EmulationTest, AMisalignedAddressIsAnError) {
+  EXPECT_THROW(planted::misaligned_read(numbers()), std::runtime_error);
+  EXPECT_THAT(planted::block_sum(numbers()), Each(kSum)) << "and the next kernel runs";
+}
+
 TEST_F(EmulationTest, SharedMemoryThatNobodyHasWrittenIsNotANumber) {
   EXPECT_TRUE(std::isnan(planted::unwritten()));
 }

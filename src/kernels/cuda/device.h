@@ -25,6 +25,12 @@ int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, A
   return static_cast<int>(cudaGetLastError());
 }
 
+/// The place itself, which is a multiple of the size of T: emulation sees where it is not, and a card faults.
+template <class T>
+__device__ __forceinline__ T* aligned(T* place) {
+  return place;
+}
+
 }  // namespace vlmtrain::kernels
 
 #define VLMTRAIN_SHARED(type, name, count) __shared__ type name[count]

@@ -43,12 +43,12 @@ struct alignas(sizeof(T) * kCount) Pack {
 
 template <int kCount, class T>
 __device__ __forceinline__ Pack<T, kCount> load(const T* from) {
-  return *reinterpret_cast<const Pack<T, kCount>*>(from);
+  return *aligned(reinterpret_cast<const Pack<T, kCount>*>(from));
 }
 
 template <int kCount, class T>
 __device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
-  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+  *aligned(reinterpret_cast<Pack<T, kCount>*>(to)) = pack;
 }
 
 /// Whether these columns, and what begins at these places, can be read in packs of kCount.

@@ -61,6 +61,12 @@ int launch(void (*kernel)(Parameters...), Size grid, Size block, void* /*stream*
   return 0;
 }
 
+template <class T>
+T* aligned(T* place) {
+  if (reinterpret_cast<uintptr_t>(place) % sizeof(T) != 0) emulation::note_misaligned();
+  return place;
+}
+
 }  // namespace vlmtrain::kernels
 
 /// Of a block of one launch; blocks run one after another.

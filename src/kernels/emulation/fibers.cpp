@@ -11,6 +11,7 @@
 #include <random>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "kernels/emulation/settings.h"
@@ -46,6 +47,7 @@ struct Machine {
   std::vector<Fiber> fibers;
   Fiber* running = nullptr;
   size_t done = 0;  // of the block's
+  bool is_misaligned = false;
   const std::function<void()>* body = nullptr;
   Size3 block, grid_size, block_size;
   std::vector<SharedMemory> shared;
@@ -142,6 +144,8 @@ void run_block(Machine& all, std::span<Fiber> fibers) {
     // Begins anew, so that a warp runs to its next barrier before another begins.
     if (release_warp(fibers.subspan(first_lane, std::min(kWarp, fibers.size() - first_lane)))) next = SIZE_MAX;
   }
+  // Not where it happened, since exceptions do not leave a fiber.
+  if (std::exchange(all.is_misaligned, false)) throw std::runtime_error("a kernel uses a misaligned address");
 }
 
 }  // namespace
@@ -192,6 +196,10 @@ uint64_t exchange(uint64_t value, unsigned lane) {
   self.wanted_lane = lane;
   yield(State::kAtShuffle);
   return self.taken;
+}
+
+void note_misaligned() {
+  machine().is_misaligned = true;
 }
 
 void declare_shared(void* memory, int64_t bytes) {

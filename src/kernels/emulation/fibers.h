@@ -17,7 +17,8 @@ struct Size3 {
 ///
 /// A thread is a fiber. It runs until it ends or waits: at a barrier of its block until all others have come there, at
 /// a shuffle until all lanes of its warp have. So warps drift apart as far as barriers let them. Throws
-/// std::runtime_error where some threads of a block wait for others that have ended (a divergent barrier).
+/// std::runtime_error where some threads of a block wait for others that have ended (a divergent barrier), and where
+/// one has used a misaligned address.
 void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body);
 
 /// Of the thread that runs.
@@ -31,6 +32,9 @@ void wait_for_block();
 
 /// Offers `value` to the warp and takes what `lane` offers.
 uint64_t exchange(uint64_t value, unsigned lane);
+
+/// The thread that runs reads or writes several bytes at once, at an address that is no multiple of their number.
+void note_misaligned();
 
 /// Memory of a block: filled with not-a-numbers when a block begins, so that what nobody wrote is seen.
 void declare_shared(void* memory, int64_t bytes);

@@ -1,7 +1,7 @@
 #include "kernels/planted/faults.h"
 
 #define VLMTRAIN_EMULATED
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/elements.h"
 
 namespace vlmtrain::kernels::planted {
 
@@ -29,6 +29,10 @@ void race_kernel(const float* values, float* result) {
 
 void divergent_kernel() {
   if (threadIdx.x < kThreads / 2) __syncthreads();
+}
+
+void misaligned_kernel(const float* values, float* result) {
+  *result = load<4>(values + 1).values[0];
 }
 
 void unwritten_kernel(float* result) {
@@ -65,6 +69,11 @@ std::vector<float> race(const std::vector<float>& values) {
 
 void divergent_barrier() {
   run(divergent_kernel);
+}
+
+void misaligned_read(const std::vector<float>& values) {
+  float result = 0;
+  run(misaligned_kernel, values.data(), &result);
 }
 
 float unwritten() {

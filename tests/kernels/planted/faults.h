@@ -14,6 +14,8 @@ std::vector<float> block_sum_without_barrier(const std::vector<float>& values);
 std::vector<float> race(const std::vector<float>& values);
 /// A barrier that half of the threads come to.
 void divergent_barrier();
+/// Four neighbours that are read as one, from the second of `values` on.
+void misaligned_read(const std::vector<float>& values);
 /// Shared memory that nobody has written.
 float unwritten();
 
