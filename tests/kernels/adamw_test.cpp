@@ -237,6 +237,32 @@ TEST_P(AdamWKernel, Bf16RoundsUpWithTheProbabilityOfWhatIsCutOff) {
   EXPECT_FALSE(again(7, 1));
 }
 
+/// Each element of each moment is rounded by bits of its own: as often alike as two coins fall.
+TEST_P(AdamWKernel, Bf16RoundsNeighboursAndMomentsApart) {
+  constexpr int64_t kCount = 1 << 14;
+  MovedTensor moved = tensor(kCount, at::kBFloat16, at::kFloat);
+  AdamWStep now = step();
+  now.beta1 = 0.5;
+  now.beta2 = 0.75;
+  now.divisor = scalar(1);
+  // The mean, g/2, lies halfway between two numbers of bf16, and the square, g²/4, 0.44 of the way.
+  moved.gradient.fill_(1 + 7.5 / 128);
+  adamw(std::span(&moved, 1), now);
+  const auto is_up = [&](size_t moment) {
+    const at::Tensor values = values_of(moved, moment, now);
+    return values > values.min();
+  };
+  const auto alike = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a == b).to(at::kDouble).mean().item<double>();
+  };
+  const at::Tensor mean = is_up(0), square = is_up(1);
+  constexpr double kDeviation = 0.5 / 128;  // of the mean of 16,384 coins
+  EXPECT_NEAR(alike(mean, square), 0.5, 4 * kDeviation);
+  for (const int64_t apart : {1, 2, 4, 8, 256}) {
+    EXPECT_NEAR(alike(mean.slice(0, apart), mean.slice(0, 0, -apart)), 0.5, 4 * kDeviation) << apart;
+  }
+}
+
 TEST_P(AdamWKernel, CountsBeyondThirtyTwoBits) {
   constexpr int64_t kCount = (int64_t{1} << 31) + 256;
   MovedTensor small = tensor(256, at::kByte, at::kBFloat16), large = small;
