@@ -1,13 +1,20 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
+#include "virtual_gpu/card.h"
+#include "vlmtrain/engine/gradient_sums.h"
+#include "vlmtrain/engine/optimizer.h"
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/nn/parameters.h"
 #include "vlmtrain/vgpu/counters.h"
 
 namespace vlmtrain::kernels {
@@ -32,12 +39,6 @@ class EnvironmentOnACard : public testing::Environment {
 
 [[maybe_unused]] const testing::Environment* const kAdded = testing::AddGlobalTestEnvironment(new EnvironmentOnACard);
 
-vgpu::Counters counters() {
-  vgpu::Counters now;
-  vgpu::attached()->read(&now);
-  return now;
-}
-
 TEST(OwnKernelsOnACard, AreOneLaunchEachThatTheCardTakes) {
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
   const at::Tensor x = at::empty({5, 64}, options.dtype(at::kHalf));
@@ -49,6 +50,45 @@ TEST(OwnKernelsOnACard, AreOneLaunchEachThatTheCardTakes) {
   const auto after = counters();
   EXPECT_EQ(after.launches - before.launches, 3U);
   EXPECT_EQ(after.rejected_launches, before.rejected_launches);
+}
+
+/// As many tensors as a model of 7 B parameters trains, and what an update of these takes from prepare() on.
+TEST(OwnKernelsOnACard, UpdateHundredsOfTensorsInFewLaunchesWithoutRoomForChunks) {
+  const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
+  if (!has(Kernel::kAdamW, at::empty({1}, options))) GTEST_SKIP() << "own kernels are not built, or left out";
+  constexpr int kMatrices = 300, kVectors = 400;
+  for (const auto states :
+       {engine::OptimizerStates::kFp32, engine::OptimizerStates::kBf16, engine::OptimizerStates::k8Bit}) {
+    nn::ParameterStore store(options.dtype(at::kBFloat16));
+    const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
+    for (int i = 0; i < kMatrices; ++i) {
+      scope.parameter("matrix" + std::to_string(i), {512, 512}, nn::InitialValues::zeros());
+    }
+    for (int i = 0; i < kVectors; ++i) {
+      scope.parameter("vector" + std::to_string(i), {512}, nn::InitialValues::zeros());
+    }
+    engine::GradientSums sums(store);
+    engine::AdamW optimizer(store, sums, {.states = states});
+    for (const auto& parameter : store.all()) parameter.tensor.sum().backward();
+
+    const memory::AllocationTrace trace(options.device());
+    const auto update = optimizer.prepare(/*loss=*/{});
+    int64_t bytes = 0;
+    for (const auto& event : trace.events()) bytes += std::max<int64_t>(0, event.bytes);
+    EXPECT_LE(bytes, int64_t{1} << 20);
+    card().reset();
+    optimizer.apply(update, {.language_model = 1e-5});
+    const auto launches = launches_by_kernel();
+    uint64_t moves = 0, all = 0;
+    for (const auto& [name, count] : launches) {
+      all += count;
+      if (name.find("adamw_kernel") != std::string::npos) moves += count;
+    }
+    constexpr uint64_t kExpected = (kMatrices + kMostAdamWTensors - 1) / kMostAdamWTensors +
+                                   (kVectors + kMostAdamWTensors - 1) / kMostAdamWTensors;
+    EXPECT_EQ(moves, kExpected);
+    EXPECT_LE(all - moves, 20U) << "the counts of steps";
+  }
 }
 
 }  // namespace
