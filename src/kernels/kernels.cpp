@@ -23,16 +23,14 @@ struct Named {
   Kernel kernel;
   std::string_view name;
 };
-constexpr std::array kNamed{Named{Kernel::kGate, "gate"},
-                            Named{Kernel::kActivation, "activation"},
-                            Named{Kernel::kRotate, "rotate"},
-                            Named{Kernel::kNormRotate, "norm_rotate"},
-                            Named{Kernel::kCrossEntropy, "cross_entropy"},
-                            Named{Kernel::kAdamW, "adamw"},
-                            Named{Kernel::kNf4, "nf4"},
+constexpr std::array kNamed{Named{Kernel::kGate, "gate"},     Named{Kernel::kActivation, "activation"},
+                            Named{Kernel::kRotate, "rotate"}, Named{Kernel::kNormRotate, "norm_rotate"},
+                            Named{Kernel::kNorm, "norm"},     Named{Kernel::kCrossEntropy, "cross_entropy"},
+                            Named{Kernel::kAdamW, "adamw"},   Named{Kernel::kNf4, "nf4"},
                             Named{Kernel::kInt8, "int8"}};
-constexpr std::array kAll{Kernel::kGate,         Kernel::kActivation, Kernel::kRotate, Kernel::kNormRotate,
-                          Kernel::kCrossEntropy, Kernel::kAdamW,      Kernel::kNf4,    Kernel::kInt8};
+constexpr std::array kAll{Kernel::kGate,       Kernel::kActivation, Kernel::kRotate,
+                          Kernel::kNormRotate, Kernel::kNorm,       Kernel::kCrossEntropy,
+                          Kernel::kAdamW,      Kernel::kNf4,        Kernel::kInt8};
 static_assert(kNamed.size() == kAll.size());
 
 /// What a process has opened. Threads ask for it all the time, and it changes only where a device is opened.

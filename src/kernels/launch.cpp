@@ -19,7 +19,9 @@ constexpr int kOutOfMemory = 2;
 std::vector<c10::IValue> values_of(at::ArrayRef<at::Tensor> tensors) {
   std::vector<c10::IValue> values;
   values.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) values.emplace_back(tensor);
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) values.emplace_back(tensor);
+  }
   return values;
 }
 

@@ -16,7 +16,7 @@ const Launchers& launchers();
 Element element_of(const at::Tensor& tensor);
 
 /// A launch as profilers and the recorder of a plan's costs see it, beside ATen's operations: what it reads and what it
-/// writes.
+/// writes; undefined tensors are neither.
 class Launch {
  public:
   Launch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes);

@@ -33,6 +33,17 @@ at::Tensor factor(const at::Tensor& weight, Gain gain) {
   return gain == Gain::kOnePlusWeight ? exact + 1 : exact;
 }
 
+/// x̂ = (x − mean) / sqrt(variance + eps) of a norm, and its last factor.
+struct Exact {
+  at::Tensor value, reciprocal;
+};
+
+Exact normed(const at::Tensor& x, const Norm& norm) {
+  const at::Tensor centered = norm.is_centered ? x - x.mean(-1, /*keepdim=*/true) : x;
+  const at::Tensor reciprocal = reciprocal_of(centered, norm.eps);
+  return {centered * reciprocal, reciprocal};
+}
+
 }  // namespace
 
 at::Tensor gate(const at::Tensor& x, GateActivation activation) {
@@ -145,6 +156,23 @@ NormRotateGradients norm_rotate_backward(const at::Tensor& gradient, const at::T
   const at::Tensor of_normed = of_gained * factor(weight, gain);
   const at::Tensor of_x = reciprocal * (of_normed - normed * (of_normed * normed).mean(-1, /*keepdim=*/true));
   return {of_x.to(heads.scalar_type()), (of_gained * normed).sum(at::IntArrayRef{0, 1}).to(weight.scalar_type())};
+}
+
+at::Tensor norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual) {
+  at::Tensor value = normed(x.to(at::kDouble), norm).value * factor(norm.weight, norm.gain);
+  if (norm.bias.defined()) value = value + norm.bias;
+  if (residual.defined()) value = value + residual;
+  return value.to(x.scalar_type());
+}
+
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm, const at::Tensor& passing) {
+  const auto [value, reciprocal] = normed(x.to(at::kDouble), norm);
+  const at::Tensor of_normed = gradient.to(at::kDouble) * factor(norm.weight, norm.gain);
+  at::Tensor of_x = of_normed - value * (of_normed * value).mean(-1, /*keepdim=*/true);
+  if (norm.is_centered) of_x = of_x - of_normed.mean(-1, /*keepdim=*/true);
+  of_x = of_x * reciprocal;
+  if (passing.defined()) of_x = of_x + passing;
+  return of_x.to(x.scalar_type());
 }
 
 }  // namespace vlmtrain::kernels::reference

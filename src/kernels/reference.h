@@ -6,6 +6,7 @@
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/gate.h"
+#include "vlmtrain/kernels/norm.h"
 #include "vlmtrain/kernels/norm_rotate.h"
 #include "vlmtrain/kernels/rotate.h"
 
@@ -43,5 +44,8 @@ struct NormRotateGradients {
 };
 NormRotateGradients norm_rotate_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
                                          Gain gain, double eps, const at::Tensor& cos, const at::Tensor& sin);
+
+at::Tensor norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual);
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const Norm& norm, const at::Tensor& passing);
 
 }  // namespace vlmtrain::kernels::reference

@@ -130,6 +130,26 @@ std::vector<Compared> try_norm_rotate(Inputs& inputs) {
   return all;
 }
 
+std::vector<Compared> try_norm(Inputs& inputs) {
+  std::vector<Compared> all;
+  for (const int64_t columns : kColumns) {
+    for (const bool is_centered : {false, true}) {
+      const at::Tensor x = inputs.draw({kRows, columns}), other = inputs.draw({kRows, columns});
+      const Norm by{.weight = inputs.draw({columns}),
+                    .bias = is_centered ? inputs.draw({columns}) : at::Tensor(),
+                    .gain = is_centered ? Gain::kWeight : Gain::kOnePlusWeight,
+                    .is_centered = is_centered,
+                    .eps = 1e-6};
+      const at::Tensor gradient = inputs.draw({kRows, columns});
+      const Normed made = norm(x, by, other);
+      all.push_back({made.value, reference::norm(x, by, other)});
+      all.push_back(
+          {norm_backward(gradient, x, made.statistics, by, other), reference::norm_backward(gradient, x, by, other)});
+    }
+  }
+  return all;
+}
+
 std::vector<Compared> try_cross_entropy(Inputs& inputs) {
   std::vector<Compared> all;
   for (const int64_t columns : kColumns) {
@@ -221,13 +241,10 @@ struct KernelTrial {
 };
 
 const std::vector<KernelTrial>& trials() {
-  static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate},
-                                            {Kernel::kActivation, try_activation},
-                                            {Kernel::kRotate, try_rotate},
-                                            {Kernel::kNormRotate, try_norm_rotate},
-                                            {Kernel::kCrossEntropy, try_cross_entropy},
-                                            {Kernel::kAdamW, try_adamw},
-                                            {Kernel::kNf4, try_nf4},
+  static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate},     {Kernel::kActivation, try_activation},
+                                            {Kernel::kRotate, try_rotate}, {Kernel::kNormRotate, try_norm_rotate},
+                                            {Kernel::kNorm, try_norm},     {Kernel::kCrossEntropy, try_cross_entropy},
+                                            {Kernel::kAdamW, try_adamw},   {Kernel::kNf4, try_nf4},
                                             {Kernel::kInt8, try_int8}};
   VLMTRAIN_CHECK(all.size() == all_kernels().size(), "{} trials of {} kernels", all.size(), all_kernels().size());
   return all;

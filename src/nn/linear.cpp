@@ -149,9 +149,7 @@ Linears::Linears(const ParameterScope& scope, const std::vector<const char*>& na
     : Linears(places_of(scope, names), in_features, out_features, bias) {}
 
 at::Tensor Linears::operator()(const Operand& x, const at::Tensor& residual) const {
-  const auto adapters = group_->adapters();
-  const bool any_dora = std::ranges::any_of(adapters, &LoraAdapter::has_dora);
-  if (!any_dora) return apply(group_, x, residual);
+  if (!group_->has_dora()) return apply(group_, x, residual);
   const at::Tensor value = x.value();
   std::vector<at::Tensor> columns;
   for (const auto& part : group_->parts) {
@@ -160,6 +158,13 @@ at::Tensor Linears::operator()(const Operand& x, const at::Tensor& residual) con
   }
   const at::Tensor y = columns.size() == 1 ? columns.front() : at::cat(columns, 1);
   return residual.defined() ? y + residual : y;
+}
+
+Branch Linears::branch(const Operand& x) const {
+  const at::Tensor& stream = x.inputs().front();
+  // What needs no gradient, or a norm of which none is made by the group, goes on as it is.
+  if (!stream.requires_grad() || !x.prologue() || group_->has_dora()) return {(*this)(x), stream};
+  return apply_beside(group_, x);
 }
 
 }  // namespace vlmtrain::nn

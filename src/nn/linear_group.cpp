@@ -31,7 +31,8 @@ struct Call {
   std::shared_ptr<const Prologue> prologue;  // null: the input is what is read
   size_t inputs = 0;                         // of the operand
   bool has_residual = false;
-  bool drops = false;  // the adapters do
+  bool goes_on = false;  // the first input does, past the group: a second result
+  bool drops = false;    // the adapters do
 };
 using HeldCall = Held<Call>;
 
@@ -194,11 +195,11 @@ class Backward {
     if (!adapters_.empty()) reduce_gradient();
   }
 
-  /// In the order of Call's tensors.
-  variable_list gradients(bool has_residual) {
+  /// In the order of Call's tensors. `passing`, where it is defined, is added to the first input's.
+  variable_list gradients(bool has_residual, const at::Tensor& passing) {
     variable_list of_parameters = gradients_of_parameters();
     made_.value.reset();
-    variable_list result = gradients_of_inputs();
+    variable_list result = gradients_of_inputs(passing);
     if (has_residual) result.push_back(gradient_);
     std::ranges::move(of_parameters, std::back_inserter(result));
     return result;
@@ -282,10 +283,11 @@ class Backward {
     return result;
   }
 
-  variable_list gradients_of_inputs() const {
+  variable_list gradients_of_inputs(const at::Tensor& passing) const {
     if (std::ranges::none_of(wanted_, std::identity())) return variable_list(wanted_.size());
     const at::Tensor of_value = gradient_of_value();
     if (prologue_ == nullptr) return {of_value};
+    if (passing.defined()) return prologue_->backward_beside(kept_.inputs, made_, of_value, wanted_, passing);
     return prologue_->backward(kept_.inputs, made_, of_value, wanted_);
   }
 
@@ -340,8 +342,8 @@ class Backward {
 struct Apply : torch::autograd::Function<Apply> {
   /// `tensors`: the operand's inputs, the residual, and what is trained of the group, in the order of its parts:
   /// weight, bias, A, B.
-  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<HeldCall>& held,
-                            at::TensorList tensors) {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<HeldCall>& held,
+                               at::TensorList tensors) {
     const Call& call = held->value;
     Kept kept{.inputs = tensors.slice(0, call.inputs).vec(), .statistics = {}, .reduced = {}, .masks = {}};
     Prologue::Made made = call.prologue ? call.prologue->make(kept.inputs, /*for_backward=*/false)
@@ -351,7 +353,10 @@ struct Apply : torch::autograd::Function<Apply> {
     add_adapters(*call.group, call.drops, made.value, y, kept);
     kept.save(context);
     context->saved_data["call"] = c10::IValue::make_capsule(held);
-    return y;
+    context->saved_data["tensors"] = static_cast<int64_t>(tensors.size());
+    context->set_materialize_grads(false);
+    if (call.goes_on) return {std::move(y), kept.inputs.front()};
+    return {std::move(y)};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -359,9 +364,20 @@ struct Apply : torch::autograd::Function<Apply> {
     const Call& call = held->value;
     std::vector<bool> wanted;
     for (size_t i = 0; i < call.inputs; ++i) wanted.push_back(context->needs_input_grad(i));
+    const at::Tensor passing = call.goes_on ? gradients[1] : at::Tensor();
+    if (!gradients[0].defined()) return only_of_first_input(context, passing);
     Backward pass(call, Kept::of(context), gradients[0], std::move(wanted));
-    variable_list result = pass.gradients(call.has_residual);
+    variable_list result = pass.gradients(call.has_residual, passing);
     result.insert(result.begin(), at::Tensor());  // of the call
+    return result;
+  }
+
+ private:
+  /// Of a group whose own result nobody used.
+  static variable_list only_of_first_input(AutogradContext* context, const at::Tensor& passing) {
+    constexpr size_t kCall = 1;
+    variable_list result(kCall + static_cast<size_t>(context->saved_data["tensors"].toInt()));
+    result[kCall] = passing;
     return result;
   }
 };
@@ -410,7 +426,14 @@ std::vector<const LoraAdapter*> LinearGroup::adapters() const {
   return found;
 }
 
-at::Tensor apply(const std::shared_ptr<const LinearGroup>& group, const Operand& x, const at::Tensor& residual) {
+bool LinearGroup::has_dora() const {
+  return std::ranges::any_of(adapters(), &LoraAdapter::has_dora);
+}
+
+namespace {
+
+variable_list apply(const std::shared_ptr<const LinearGroup>& group, const Operand& x, const at::Tensor& residual,
+                    bool goes_on) {
   std::vector<at::Tensor> tensors = x.inputs();
   if (residual.defined()) tensors.push_back(residual);
   append_trained(*group, tensors);
@@ -419,8 +442,20 @@ at::Tensor apply(const std::shared_ptr<const LinearGroup>& group, const Operand&
                   .prologue = x.prologue(),
                   .inputs = x.inputs().size(),
                   .has_residual = residual.defined(),
+                  .goes_on = goes_on,
                   .drops = std::ranges::any_of(group->adapters(), &LoraAdapter::drops)};
   return Apply::apply(c10::make_intrusive<HeldCall>(call), at::TensorList(tensors));
+}
+
+}  // namespace
+
+at::Tensor apply(const std::shared_ptr<const LinearGroup>& group, const Operand& x, const at::Tensor& residual) {
+  return apply(group, x, residual, /*goes_on=*/false).front();
+}
+
+Branch apply_beside(const std::shared_ptr<const LinearGroup>& group, const Operand& x) {
+  auto results = apply(group, x, /*residual=*/{}, /*goes_on=*/true);
+  return {std::move(results[0]), std::move(results[1])};
 }
 
 }  // namespace vlmtrain::nn

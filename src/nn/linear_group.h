@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/linear_weight.h"
 #include "vlmtrain/nn/lora_adapter.h"
 #include "vlmtrain/nn/operand.h"
@@ -36,11 +37,15 @@ struct LinearGroup {
   std::vector<at::Tensor> weights() const;
   /// The biases of all parts, [out], without gradients; undefined where they do not lie end to end.
   at::Tensor stacked_bias() const;
+  bool has_dora() const;
   /// Of the parts that have one, in order.
   std::vector<const LoraAdapter*> adapters() const;
 };
 
 /// Linears::operator(), for a group without DoRA.
 at::Tensor apply(const std::shared_ptr<const LinearGroup>& group, const Operand& x, const at::Tensor& residual);
+
+/// Linears::branch(), for such a group and an operand with a prologue whose first input needs a gradient.
+Branch apply_beside(const std::shared_ptr<const LinearGroup>& group, const Operand& x);
 
 }  // namespace vlmtrain::nn

@@ -19,6 +19,7 @@ enum class Kernel : uint8_t {
   kActivation,    ///< activation.h
   kRotate,        ///< rotate.h
   kNormRotate,    ///< norm_rotate.h
+  kNorm,          ///< norm.h
   kCrossEntropy,  ///< cross_entropy.h
   kAdamW,         ///< adamw.h
   kNf4,           ///< dequantize.h

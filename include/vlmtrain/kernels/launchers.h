@@ -12,7 +12,7 @@ using GetLaunchers = const Launchers*();
 using KernelsVersion = int();
 inline constexpr const char* kGetLaunchers = "vlmtrain_kernels";
 inline constexpr const char* kKernelsVersionOf = "vlmtrain_kernels_version";
-inline constexpr int kKernelsVersion = 1;
+inline constexpr int kKernelsVersion = 2;
 
 /// Of what tensors consist that a kernel reads or writes; it computes in fp32.
 enum class Element : int32_t { kFloat, kBFloat16, kHalf };
@@ -144,6 +144,38 @@ struct NormRotateBackward {
 inline constexpr int64_t kMostNormedFeatures = 256;
 inline constexpr int64_t kNormRotateWarps = 8;  ///< of a block
 
+/// value = (x − mean) / sqrt(variance + eps) · gain (+ bias) (+ residual) of each row, or, where it is not centered,
+/// with a mean of 0.
+struct NormForward {
+  Element element;
+  Gain gain;
+  bool is_centered;
+  int64_t rows, features;
+  float eps;
+  const void* x;         ///< [rows, features]
+  const void* weight;    ///< [features]
+  const void* bias;      ///< [features]; null: 0
+  const void* residual;  ///< [rows, features]; null: 0
+  void* value;           ///< [rows, features]
+  float* mean;           ///< [rows]; where it is centered
+  float* reciprocal;     ///< [rows]: 1 / sqrt(variance + eps)
+};
+
+/// The gradient of x, and what goes on past the norm added to it.
+struct NormBackward {
+  Element element;
+  Gain gain;
+  bool is_centered;
+  int64_t rows, features;
+  const void* gradient;     ///< of value, [rows, features]
+  const void* x;            ///< [rows, features]
+  const void* weight;       ///< [features]
+  const void* passing;      ///< [rows, features]; null: 0
+  const float* mean;        ///< [rows]; where it is centered
+  const float* reciprocal;  ///< [rows]
+  void* of_x;               ///< [rows, features]
+};
+
 /// Values that share a block's absmax, and blocks whose absmax share a nested one.
 inline constexpr int64_t kNf4Block = 64;
 inline constexpr int64_t kNf4NestedBlock = 256;
@@ -233,6 +265,8 @@ struct Launchers {
   int (*rotate)(const Rotate&, void* stream);
   int (*norm_rotate_forward)(const NormRotateForward&, void* stream);
   int (*norm_rotate_backward)(const NormRotateBackward&, void* stream);
+  int (*norm_forward)(const NormForward&, void* stream);
+  int (*norm_backward)(const NormBackward&, void* stream);
   int (*cross_entropy)(const CrossEntropy&, void* stream);
   int (*adamw)(const AdamW&, void* stream);
   int (*nf4_dequantize)(const Nf4Dequantize&, void* stream);

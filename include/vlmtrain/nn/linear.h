@@ -15,6 +15,13 @@ namespace vlmtrain::nn {
 /// x Wᵀ (+ b): x [rows, in], weight [out, in], bias [out] or undefined → [rows, out].
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
+/// What Linears make of a norm of the residual stream, and the stream as it goes on past them: the gradient that comes
+/// back along it is added where the norm's own is computed.
+struct Branch {
+  at::Tensor value;   ///< [rows, sum of out]
+  at::Tensor stream;  ///< the operand's first input
+};
+
 struct LinearGroup;
 
 /// Linears of one operand, with parameters of their own: the weights quantised where the store's settings ask for it,
@@ -33,6 +40,8 @@ class Linears {
   /// added where it is defined.
   at::Tensor operator()(const Operand& x, const at::Tensor& residual = {}) const;
 
+  Branch branch(const Operand& x) const;
+
  private:
   std::shared_ptr<const LinearGroup> group_;
 };
@@ -45,6 +54,8 @@ class Linear {
 
   /// x [rows, in] → [rows, out]
   at::Tensor operator()(const Operand& x, const at::Tensor& residual = {}) const { return linears_(x, residual); }
+
+  Branch branch(const Operand& x) const { return linears_.branch(x); }
 
  private:
   Linears linears_;

@@ -23,10 +23,18 @@ class Prologue {
   /// `for_backward`: backward() follows, so that scratch is of use. Records no gradients.
   virtual Made make(const std::vector<at::Tensor>& inputs, bool for_backward) const = 0;
 
+  /// The same, with `residual`, [rows, features], added to the value.
+  virtual Made make_onto(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const;
+
   /// The gradients of `inputs`, undefined where they are not `wanted`, for the value's. `made` has statistics, and
   /// perhaps scratch, which may be overwritten.
   virtual std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Made& made,
                                            const at::Tensor& gradient, const std::vector<bool>& wanted) const = 0;
+
+  /// The same, with `passing`, of the first input's shape, added to its gradient, which is wanted.
+  virtual std::vector<at::Tensor> backward_beside(const std::vector<at::Tensor>& inputs, const Made& made,
+                                                  const at::Tensor& gradient, const std::vector<bool>& wanted,
+                                                  const at::Tensor& passing) const;
 
  protected:
   Prologue() = default;
@@ -48,6 +56,8 @@ class Operand {
 
   /// [rows, features], with gradients recorded; keeps the inputs alone.
   at::Tensor value() const;
+  /// value() + residual, [rows, features].
+  at::Tensor added_to(const at::Tensor& residual) const;
 
  private:
   std::shared_ptr<const Prologue> prologue_;

@@ -9,6 +9,8 @@ int gate_forward(const GateForward& call, void* stream);
 int gate_backward(const GateBackward& call, void* stream);
 int activate(const Activate& call, void* stream);
 int rotate(const Rotate& call, void* stream);
+int norm_forward(const NormForward& call, void* stream);
+int norm_backward(const NormBackward& call, void* stream);
 int cross_entropy(const CrossEntropy& call, void* stream);
 int adamw(const AdamW& call, void* stream);
 int nf4_dequantize(const Nf4Dequantize& call, void* stream);

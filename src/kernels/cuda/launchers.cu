@@ -13,6 +13,8 @@ extern "C" [[gnu::visibility("default")]] const vlmtrain::kernels::Launchers* vl
       .rotate = rotate,
       .norm_rotate_forward = norm_rotate_forward,
       .norm_rotate_backward = norm_rotate_backward,
+      .norm_forward = norm_forward,
+      .norm_backward = norm_backward,
       .cross_entropy = cross_entropy,
       .adamw = adamw,
       .nf4_dequantize = nf4_dequantize,

@@ -60,9 +60,10 @@ at::Tensor Block::attend(const at::Tensor& query_key_value, const BlockContext& 
 }
 
 at::Tensor Block::operator()(const at::Tensor& x, const BlockContext& context) const {
-  const at::Tensor attended =
-      x + after_attention_(out_(attend(query_key_value_(before_attention_.before_linears(x)), context)));
-  return attended + after_mlp_(down_(nn::gelu_gated(gate_up_(before_mlp_.before_linears(attended)))));
+  const auto [query_key_value, stream] = query_key_value_.branch(before_attention_.before_linears(x));
+  const at::Tensor attended = after_attention_.before_linears(out_(attend(query_key_value, context))).added_to(stream);
+  const auto [gate_up, attended_on] = gate_up_.branch(before_mlp_.before_linears(attended));
+  return after_mlp_.before_linears(down_(nn::gelu_gated(gate_up))).added_to(attended_on);
 }
 
 TextModel::TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,

@@ -46,8 +46,8 @@ Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
   key_norm_.emplace(scope / "k_norm", config.hidden_size, kQueryKeyNormEps);
 }
 
-at::Tensor Attention::operator()(const nn::Operand& x, const nn::Segments& tiles) const {
-  const at::Tensor all = query_key_value_(x);
+nn::Branch Attention::operator()(const nn::Operand& x, const nn::Segments& tiles) const {
+  const auto [all, stream] = query_key_value_.branch(x);
   const int64_t rows = all.size(0), hidden = all.size(1) / 3;
   const auto part = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
     const at::Tensor columns = all.narrow(1, index * hidden, hidden);
@@ -55,7 +55,7 @@ at::Tensor Attention::operator()(const nn::Operand& x, const nn::Segments& tiles
   };
   const at::Tensor attended =
       nn::attention(part(0, query_norm_), part(1, key_norm_), part(2, std::nullopt), tiles, /*causal=*/false);
-  return out_(attended.flatten(1));
+  return {out_(attended.flatten(1)), stream};
 }
 
 VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config)
@@ -72,9 +72,9 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
           scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_start, .deviation = 0})) {}
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  const at::Tensor attended = at::addcmul(x, attention_(norm_before_.before_linears(x), tiles), attention_scale_);
-  const at::Tensor branch = fc2_(nn::activated(activation_, fc1_(norm_after_.before_linears(attended))));
-  return at::addcmul(attended, branch, mlp_scale_);
+  const auto [seen, stream] = attention_(norm_before_.before_linears(x), tiles);
+  const auto [hidden, attended] = fc1_.branch(norm_after_.before_linears(at::addcmul(stream, seen, attention_scale_)));
+  return at::addcmul(attended, fc2_(nn::activated(activation_, hidden)), mlp_scale_);
 }
 
 VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)

@@ -29,7 +29,8 @@ class Attention {
  public:
   Attention(const nn::ParameterScope& scope, const VisionConfig& config);
   /// x [rows, hidden] → [rows, hidden]; each tile is a segment.
-  at::Tensor operator()(const nn::Operand& x, const nn::Segments& tiles) const;
+  /// x is a norm of the residual stream, which goes on beside what this makes.
+  nn::Branch operator()(const nn::Operand& x, const nn::Segments& tiles) const;
 
  private:
   int64_t heads_;

@@ -41,9 +41,9 @@ FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& co
       down_(scope / (config.is_gated ? "down_proj" : config.second_linear), config.intermediate_size,
             config.hidden_size, true, residual_branch_gain(config.blocks)) {}
 
-at::Tensor FeedForward::operator()(const nn::Operand& x, const at::Tensor& residual) const {
-  const at::Tensor up = up_(x);
-  return down_(is_gated_ ? nn::gated(up) : nn::activated(activation_, up), residual);
+at::Tensor FeedForward::operator()(const nn::Operand& x) const {
+  const auto [up, stream] = up_.branch(x);
+  return down_(is_gated_ ? nn::gated(up) : nn::activated(activation_, up), /*residual=*/stream);
 }
 
 VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config)
@@ -60,8 +60,8 @@ at::Tensor VisionBlock::attend(const at::Tensor& query_key_value, const VisionCo
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const VisionContext& context) const {
-  const at::Tensor attended = out_(attend(query_key_value_(norm1_.before_linears(x)), context), /*residual=*/x);
-  return feed_forward_(norm2_.before_linears(attended), /*residual=*/attended);
+  const auto [query_key_value, stream] = query_key_value_.branch(norm1_.before_linears(x));
+  return feed_forward_(norm2_.before_linears(out_(attend(query_key_value, context), /*residual=*/stream)));
 }
 
 VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)

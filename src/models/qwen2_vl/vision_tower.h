@@ -32,8 +32,8 @@ class Norm {
 class FeedForward {
  public:
   FeedForward(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// `residual` is added.
-  at::Tensor operator()(const nn::Operand& x, const at::Tensor& residual) const;
+  /// x is a norm of the residual stream, to which this adds.
+  at::Tensor operator()(const nn::Operand& x) const;
 
  private:
   bool is_gated_;

@@ -136,8 +136,10 @@ at::Tensor LlamaBlock::attend(const at::Tensor& query_key_value, const LlamaCont
 }
 
 at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
-  const at::Tensor attended = out_(attend(query_key_value_(input_norm_.before_linears(x)), context), /*residual=*/x);
-  return down_(nn::gated(gate_up_(post_attention_norm_.before_linears(attended))), /*residual=*/attended);
+  const auto [query_key_value, stream] = query_key_value_.branch(input_norm_.before_linears(x));
+  const at::Tensor attended = out_(attend(query_key_value, context), /*residual=*/stream);
+  const auto [gate_up, attended_on] = gate_up_.branch(post_attention_norm_.before_linears(attended));
+  return down_(nn::gated(gate_up), /*residual=*/attended_on);
 }
 
 LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)

@@ -116,8 +116,10 @@ at::Tensor VisionBlock::attend(const at::Tensor& query_key_value, const nn::Segm
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  const at::Tensor attended = out_(attend(query_key_value_(norm1_.before_linears(x)), tiles), /*residual=*/x);
-  return fc2_(nn::activated(activation_, fc1_(norm2_.before_linears(attended))), /*residual=*/attended);
+  const auto [query_key_value, stream] = query_key_value_.branch(norm1_.before_linears(x));
+  const at::Tensor attended = out_(attend(query_key_value, tiles), /*residual=*/stream);
+  const auto [hidden, attended_on] = fc1_.branch(norm2_.before_linears(attended));
+  return fc2_(nn::activated(activation_, hidden), /*residual=*/attended_on);
 }
 
 VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTransformerConfig& config)

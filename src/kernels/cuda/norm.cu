@@ -1,0 +1,147 @@
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/warp.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+// A block takes a row, and reads it again, from its cache, for each sum: of wide rows registers would hold too little.
+constexpr unsigned kThreads = 128;
+constexpr int kWarps = static_cast<int>(kThreads) / kLanes;
+
+/// The sum over a block's threads, in all of them. All threads come here.
+__device__ __forceinline__ float sum_of_block(float value) {
+  VLMTRAIN_SHARED(float, by_warp, kWarps);
+  value = sum_of_warp(value);
+  __syncthreads();  // what was summed before has been read
+  if (threadIdx.x % kLanes == 0) by_warp[threadIdx.x / kLanes] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int warp = 0; warp < kWarps; ++warp) sum += by_warp[warp];
+  return sum;
+}
+
+/// Packs of zeros where there is nothing to read.
+template <int kCount, class T>
+__device__ __forceinline__ Pack<T, kCount> load_or_zero(const T* from, int64_t place) {
+  return from != nullptr ? load<kCount>(from + place) : Pack<T, kCount>{};
+}
+
+template <class T, int kCount>
+__global__ void forward_kernel(const __grid_constant__ NormForward call) {
+  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{kThreads} * kCount;
+  const T* const x = static_cast<const T*>(call.x) + row * call.features;
+  const auto features = static_cast<float>(call.features);
+  float mean = 0, sum = 0;
+  if (call.is_centered) {
+    for (int64_t column = first; column < call.features; column += stride) {
+      const auto read = load<kCount>(x + column);
+      for (int i = 0; i < kCount; ++i) sum += to_float(read.values[i]);
+    }
+    mean = sum_of_block(sum) / features;
+    sum = 0;
+  }
+  for (int64_t column = first; column < call.features; column += stride) {
+    const auto read = load<kCount>(x + column);
+    for (int i = 0; i < kCount; ++i) {
+      const float centered = to_float(read.values[i]) - mean;
+      sum += centered * centered;
+    }
+  }
+  const float reciprocal = rsqrtf(sum_of_block(sum) / features + call.eps);
+  if (threadIdx.x == 0) {
+    call.reciprocal[row] = reciprocal;
+    if (call.is_centered) call.mean[row] = mean;
+  }
+
+  const T *const weight = static_cast<const T*>(call.weight), *const bias = static_cast<const T*>(call.bias);
+  const T* residual = static_cast<const T*>(call.residual);
+  if (residual != nullptr) residual += row * call.features;
+  T* const value = static_cast<T*>(call.value) + row * call.features;
+  const float added = call.gain == Gain::kOnePlusWeight ? 1 : 0;
+  for (int64_t column = first; column < call.features; column += stride) {
+    auto pack = load<kCount>(x + column);
+    const auto gain = load<kCount>(weight + column);
+    const auto offset = load_or_zero<kCount>(bias, column), other = load_or_zero<kCount>(residual, column);
+    for (int i = 0; i < kCount; ++i) {
+      const float normed = (to_float(pack.values[i]) - mean) * reciprocal;
+      pack.values[i] = from_float<T>(normed * (to_float(gain.values[i]) + added) + to_float(offset.values[i]) +
+                                     to_float(other.values[i]));
+    }
+    store<kCount>(value + column, pack);
+  }
+}
+
+/// With x̂ = (x − mean) r, g the gradient and w the gain: dx = r (g w − mean(g w) − x̂ mean(g w x̂)), of which mean(g w)
+/// comes from centering.
+template <class T, int kCount>
+__global__ void backward_kernel(const __grid_constant__ NormBackward call) {
+  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{kThreads} * kCount;
+  const T* const x = static_cast<const T*>(call.x) + row * call.features;
+  const T* const gradient = static_cast<const T*>(call.gradient) + row * call.features;
+  const T* const weight = static_cast<const T*>(call.weight);
+  const auto features = static_cast<float>(call.features);
+  const float mean = call.is_centered ? call.mean[row] : 0, reciprocal = call.reciprocal[row];
+  const float added = call.gain == Gain::kOnePlusWeight ? 1 : 0;
+  float sum = 0, sum_with_x = 0;
+  for (int64_t column = first; column < call.features; column += stride) {
+    const auto from = load<kCount>(x + column), of_value = load<kCount>(gradient + column),
+               gain = load<kCount>(weight + column);
+    for (int i = 0; i < kCount; ++i) {
+      const float gained = to_float(of_value.values[i]) * (to_float(gain.values[i]) + added);
+      sum += gained;
+      sum_with_x += gained * (to_float(from.values[i]) - mean) * reciprocal;
+    }
+  }
+  const float mean_gained = call.is_centered ? sum_of_block(sum) / features : 0;
+  const float mean_with_x = sum_of_block(sum_with_x) / features;
+
+  const T* passing = static_cast<const T*>(call.passing);
+  if (passing != nullptr) passing += row * call.features;
+  T* const of_x = static_cast<T*>(call.of_x) + row * call.features;
+  for (int64_t column = first; column < call.features; column += stride) {
+    auto pack = load<kCount>(x + column);
+    const auto of_value = load<kCount>(gradient + column), gain = load<kCount>(weight + column);
+    const auto other = load_or_zero<kCount>(passing, column);
+    for (int i = 0; i < kCount; ++i) {
+      const float gained = to_float(of_value.values[i]) * (to_float(gain.values[i]) + added);
+      const float normed = (to_float(pack.values[i]) - mean) * reciprocal;
+      pack.values[i] =
+          from_float<T>(reciprocal * (gained - mean_gained - normed * mean_with_x) + to_float(other.values[i]));
+    }
+    store<kCount>(of_x + column, pack);
+  }
+}
+
+template <class Call, class Kernel>
+int start(Kernel kernel, const Call& call, void* stream) {
+  return launch(kernel, Size{static_cast<unsigned>(call.rows), 1, 1}, Size{kThreads, 1, 1}, stream, call);
+}
+
+template <class T, class... Places>
+bool are_in_packs(int64_t features, const Places*... places) {
+  return in_packs<T>(features, static_cast<const T*>(places)...);
+}
+
+}  // namespace
+
+int norm_forward(const NormForward& call, void* stream) {
+  return with_element(call.element, [&](auto zero) {
+    using T = decltype(zero);
+    return are_in_packs<T>(call.features, call.x, call.weight, call.bias, call.residual, call.value)
+               ? start(forward_kernel<T, kPackElements<T>>, call, stream)
+               : start(forward_kernel<T, 1>, call, stream);
+  });
+}
+
+int norm_backward(const NormBackward& call, void* stream) {
+  return with_element(call.element, [&](auto zero) {
+    using T = decltype(zero);
+    return are_in_packs<T>(call.features, call.gradient, call.x, call.weight, call.passing, call.of_x)
+               ? start(backward_kernel<T, kPackElements<T>>, call, stream)
+               : start(backward_kernel<T, 1>, call, stream);
+  });
+}
+
+}  // namespace vlmtrain::kernels
