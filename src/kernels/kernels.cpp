@@ -27,10 +27,10 @@ constexpr std::array kNamed{Named{Kernel::kGate, "gate"},     Named{Kernel::kAct
                             Named{Kernel::kRotate, "rotate"}, Named{Kernel::kNormRotate, "norm_rotate"},
                             Named{Kernel::kNorm, "norm"},     Named{Kernel::kCrossEntropy, "cross_entropy"},
                             Named{Kernel::kAdamW, "adamw"},   Named{Kernel::kNf4, "nf4"},
-                            Named{Kernel::kInt8, "int8"}};
-constexpr std::array kAll{Kernel::kGate,       Kernel::kActivation, Kernel::kRotate,
-                          Kernel::kNormRotate, Kernel::kNorm,       Kernel::kCrossEntropy,
-                          Kernel::kAdamW,      Kernel::kNf4,        Kernel::kInt8};
+                            Named{Kernel::kInt8, "int8"},     Named{Kernel::kPatches, "patches"}};
+constexpr std::array kAll{Kernel::kGate, Kernel::kActivation,   Kernel::kRotate, Kernel::kNormRotate,
+                          Kernel::kNorm, Kernel::kCrossEntropy, Kernel::kAdamW,  Kernel::kNf4,
+                          Kernel::kInt8, Kernel::kPatches};
 static_assert(kNamed.size() == kAll.size());
 
 /// What a process has opened. Threads ask for it all the time, and it changes only where a device is opened.

@@ -123,6 +123,17 @@ at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absma
   return (values * row_absmax.unsqueeze(1)).mul_(step).to(dtype);
 }
 
+at::Tensor patches(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
+  const at::Tensor bytes = pixels.order.defined() ? pixels.bytes.index_select(0, pixels.order) : pixels.bytes;
+  // Two unfoldings, unlike the views of models::patch_rows().
+  return image::normalize_pixels(bytes, pixels.normalization)
+      .to(dtype)
+      .unfold(2, patch.height, patch.height)
+      .unfold(3, patch.width, patch.width)
+      .permute({0, 2, 3, 1, 4, 5})
+      .reshape({-1, kPixelChannels * patch.height * patch.width});
+}
+
 CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                       const at::Tensor& row_factors) {
   const at::Tensor exact = logits.to(at::kDouble), label = labels.unsqueeze(1);

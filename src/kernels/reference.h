@@ -8,6 +8,7 @@
 #include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/norm.h"
 #include "vlmtrain/kernels/norm_rotate.h"
+#include "vlmtrain/kernels/patches.h"
 #include "vlmtrain/kernels/rotate.h"
 
 namespace vlmtrain::kernels::reference {
@@ -24,6 +25,7 @@ at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tens
 /// In fp32, rounded where ATen rounds: what the kernels give to the bit.
 at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype);
 at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype);
+at::Tensor patches(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
 
 /// fp32 [rows, 1], and the gradient of logits.
 struct CrossEntropyAndGradient {

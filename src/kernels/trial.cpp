@@ -19,6 +19,7 @@
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/cross_entropy.h"
+#include "vlmtrain/kernels/patches.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::kernels {
@@ -193,6 +194,20 @@ std::vector<Compared> try_int8(Inputs& inputs) {
   return all;
 }
 
+std::vector<Compared> try_patches(Inputs& inputs) {
+  const image::Normalization normalization{{0.5, 0.25, 0.75}, {0.25, 0.5, 0.3}, 1.0 / 255};
+  const at::ScalarType dtype = inputs.draw({1}).scalar_type();
+  const at::Tensor bytes = inputs.fp32({3, 3, 33, 48}).add_(2).mul_(63).to(at::kByte);
+  const at::Tensor order = at::arange(2, bytes.options().dtype(at::kLong)).mul_(-1).add_(2);
+  std::vector<Compared> all;
+  // Read in packs, in pairs, one by one, and whole lines.
+  for (const auto& patch : {image::ImageSize{16, 16}, {14, 14}, {5, 7}, {11, 48}}) {
+    const image::BytePixels pixels{bytes, normalization, patch.width == 14 ? order : at::Tensor()};
+    all.push_back({patches(pixels, patch, dtype), reference::patches(pixels, patch, dtype)});
+  }
+  return all;
+}
+
 /// A first step, of moments that are zeros, in fp32, bf16 and 8 bits; the inputs' type is that of the weights.
 std::vector<Compared> try_adamw(Inputs& inputs) {
   constexpr int64_t kCount = 300;
@@ -245,7 +260,7 @@ const std::vector<KernelTrial>& trials() {
                                             {Kernel::kRotate, try_rotate}, {Kernel::kNormRotate, try_norm_rotate},
                                             {Kernel::kNorm, try_norm},     {Kernel::kCrossEntropy, try_cross_entropy},
                                             {Kernel::kAdamW, try_adamw},   {Kernel::kNf4, try_nf4},
-                                            {Kernel::kInt8, try_int8}};
+                                            {Kernel::kInt8, try_int8},     {Kernel::kPatches, try_patches}};
   VLMTRAIN_CHECK(all.size() == all_kernels().size(), "{} trials of {} kernels", all.size(), all_kernels().size());
   return all;
 }

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "engine/small_step.h"
+#include "models/network/patch_embedding.h"
 #include "models/processing/preprocessor_config.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
@@ -113,7 +114,7 @@ TEST_P(FamilyParity, PixelValuesAreEqualToTheBit) {
     const auto name = fmt::format("sample.{}.pixel_values", i);
     ASSERT_EQ(samples_[i].pixel_values.defined(), expected_.contains(name)) << i;
     if (!samples_[i].pixel_values.defined()) continue;
-    const at::Tensor pixels = image::normalize_pixels(samples_[i].pixel_values, normalization);
+    const at::Tensor pixels = models::normalized_pictures({samples_[i].pixel_values, normalization}, at::kFloat);
     EXPECT_TRUE(at::equal(pixels, expected_.tensor(name))) << i;
   }
 }

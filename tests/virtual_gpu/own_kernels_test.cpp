@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "models/network/patch_embedding.h"
 #include "virtual_gpu/card.h"
 #include "vlmtrain/engine/gradient_sums.h"
 #include "vlmtrain/engine/optimizer.h"
@@ -50,6 +51,42 @@ TEST(OwnKernelsOnACard, AreOneLaunchEachThatTheCardTakes) {
   const auto after = counters();
   EXPECT_EQ(after.launches - before.launches, 3U);
   EXPECT_EQ(after.rejected_launches, before.rejected_launches);
+}
+
+TEST(OwnKernelsOnACard, MakePatchesOfBytesInOneLaunchWithoutACopy) {
+  const auto options = at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kHalf);
+  if (!has(Kernel::kPatches, at::empty({1}, options))) GTEST_SKIP() << "own kernels are not built, or left out";
+  const image::Normalization half{{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255};
+  const auto expect_one_launch = [&](const image::BytePixels& pixels, at::IntArrayRef weight) {
+    const at::Tensor of_patches = at::empty(weight, options), bias = at::empty({weight[0]}, options);
+    const memory::AllocationTrace trace(options.device());
+    card().reset();
+    const int64_t patches = models::embedded_patches(pixels, of_patches, bias).size(0);
+    const auto done = counters();
+    const auto launches = launches_by_kernel();
+    uint64_t own = 0;
+    for (const auto& [name, count] : launches) own += name.find("patches_kernel") != std::string::npos ? count : 0;
+    EXPECT_EQ(own, 1U);
+    // The product, whose bias may be a launch of its own.
+    EXPECT_LE(done.launches, 3U) << testing::PrintToString(launches);
+    EXPECT_EQ(done.rejected_launches, 0U);
+    EXPECT_EQ(done.host_to_device_pageable.calls + done.host_to_device_pinned.calls + done.device_to_device.calls, 0U);
+    // No more room than for the rows and what comes of them.
+    int64_t bytes = 0;
+    for (const auto& event : trace.events()) bytes += std::max<int64_t>(0, event.bytes);
+    EXPECT_LE(bytes, patches * (of_patches[0].numel() + weight[0]) * int64_t{2} + 4096);
+  };
+  const auto bytes = options.dtype(at::kByte);
+  expect_one_launch({at::empty({2, 3, 336, 336}, bytes), half}, {64, 3, 14, 14});
+  expect_one_launch({at::empty({2, 3, 384, 384}, bytes), half}, {64, 3, 14, 14});
+  expect_one_launch({at::empty({2, 3, 512, 512}, bytes), half}, {64, 3, 16, 16});
+  const at::Tensor order = at::empty({16}, options.dtype(at::kLong));
+  expect_one_launch({at::empty({16, 3, 28, 14}, bytes), half, order}, {64, 3, 2, 14, 14});
+
+  card().reset();
+  models::normalized_pictures({at::empty({1, 3, 1024, 1024}, bytes), half}, at::kHalf);
+  EXPECT_EQ(counters().launches, 1U);
+  EXPECT_EQ(counters().rejected_launches, 0U);
 }
 
 /// As many tensors as a model of 7 B parameters trains, and what an update of these takes from prepare() on.

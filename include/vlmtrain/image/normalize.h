@@ -15,6 +15,24 @@ struct Normalization {
   bool operator==(const Normalization&) const = default;
 };
 
+/// The same for bytes as they are: mean and deviation divided by the rescale factor, rounded to float32 as
+/// transformers' torchvision backend rounds them.
+struct ByteNormalization {
+  std::array<float, 3> mean;
+  std::array<float, 3> std;
+};
+
+ByteNormalization for_bytes(const Normalization& normalization);
+
+/// Pixels as samples have them, and what makes a model's input of them.
+struct BytePixels {
+  at::Tensor bytes;             ///< uint8 [pictures, 3, height, width]
+  Normalization normalization;  ///< of each byte
+  at::Tensor order{};           ///< int64 [n], which pictures there are, and in what order; undefined: all as they lie
+
+  int64_t pictures() const { return order.defined() ? order.size(0) : bytes.size(0); }
+};
+
 /// (x - mean/rescale_factor) / (std/rescale_factor) in float32, with the roundings of transformers' torchvision
 /// backend, which folds the rescaling into mean and std: bit-equal to its `pixel_values`.
 ///

@@ -24,6 +24,7 @@ enum class Kernel : uint8_t {
   kAdamW,         ///< adamw.h
   kNf4,           ///< dequantize.h
   kInt8,          ///< dequantize.h
+  kPatches,       ///< patches.h
 };
 
 std::span<const Kernel> all_kernels();

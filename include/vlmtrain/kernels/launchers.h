@@ -256,6 +256,21 @@ struct AdamW {
 };
 static_assert(sizeof(AdamW) <= 4096, "arguments of a kernel on every architecture");
 
+inline constexpr int64_t kPixelChannels = 3;
+
+/// Pictures cut into patches, a row each, line by line, channel by channel: (byte − mean) / deviation of the channel,
+/// two roundings to fp32 and one to the rows' type. Pixels beyond the last whole patch of a picture are dropped.
+struct Patches {
+  Element element;  ///< of the rows
+  int64_t pictures;
+  int64_t height, width;              ///< of a picture
+  int64_t patch_height, patch_width;  ///< of a patch, which has less than 2³¹ bytes
+  const uint8_t* bytes;               ///< [any, kPixelChannels, height, width]
+  const int64_t* order;               ///< [pictures], which of them; null: the first
+  float mean[kPixelChannels], deviation[kPixelChannels];
+  void* rows;  ///< [pictures · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kPixelChannels · patch]
+};
+
 /// Each starts a kernel on a stream, a cudaStream_t, of the current device, and gives 0 or a cudaError_t. Tensors are
 /// dense where nothing else is said, and none is empty.
 struct Launchers {
@@ -271,6 +286,7 @@ struct Launchers {
   int (*adamw)(const AdamW&, void* stream);
   int (*nf4_dequantize)(const Nf4Dequantize&, void* stream);
   int (*int8_dequantize)(const Int8Dequantize&, void* stream);
+  int (*patches)(const Patches&, void* stream);
 };
 
 }  // namespace vlmtrain::kernels

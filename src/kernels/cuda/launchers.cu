@@ -19,6 +19,7 @@ extern "C" [[gnu::visibility("default")]] const vlmtrain::kernels::Launchers* vl
       .adamw = adamw,
       .nf4_dequantize = nf4_dequantize,
       .int8_dequantize = int8_dequantize,
+      .patches = patches,
   };
   return &kLaunchers;
 }

@@ -90,6 +90,12 @@ inline float __fmul_rn(float a, float b) {
 inline float __fadd_rn(float a, float b) {
   return a + b;
 }
+inline float __fsub_rn(float a, float b) {
+  return a - b;
+}
+inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
 /// The place of the lowest bit, from 1 on; 0 of none.
 inline int __ffs(int bits) {
   return std::countr_zero(static_cast<unsigned>(bits)) % 32 + (bits != 0 ? 1 : 0);

@@ -37,8 +37,7 @@ Model::Model(Config config, WeightSpellings names, image::Normalization normaliz
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
 ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
-  const at::Tensor pixels = image::normalize_pixels(vision.pixel_values, normalization_);
-  const at::Tensor patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
   return {.features = projector_(patches), .dense = with_dense ? patches : at::Tensor()};
 }
 

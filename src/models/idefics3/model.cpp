@@ -19,8 +19,7 @@ Model::Model(Config config, image::Normalization normalization, nn::ParameterSet
             ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
 
 ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
-  const at::Tensor pixels = image::normalize_pixels(vision.pixel_values, normalization_);
-  const at::Tensor patches = tower_(pixels.to(parameters().options().dtype().toScalarType()), recompute().vision);
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute().vision);
   return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
           .dense = with_dense ? patches : at::Tensor()};
 }

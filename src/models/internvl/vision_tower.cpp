@@ -4,7 +4,7 @@
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/cat.h>
 
-#include "models/network/patch_rows.h"
+#include "models/network/patch_embedding.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/activation.h"
 #include "vlmtrain/nn/attention.h"
@@ -91,19 +91,19 @@ VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config
   if (config.norm_after) norm_after_.emplace(scope / "layernorm", config.hidden_size, config.norm_eps);
 }
 
-at::Tensor VisionTower::embed(const at::Tensor& pixels) const {
-  const int64_t tiles = pixels.size(0);
-  const at::Tensor patches = nn::linear(patch_rows(pixels, config_.patch_size), patch_weight_.flatten(1), patch_bias_);
+at::Tensor VisionTower::embed(const image::BytePixels& pixels) const {
+  const int64_t tiles = pixels.pictures();
+  const at::Tensor patches = embedded_patches(pixels, patch_weight_, patch_bias_);
   const at::Tensor rows =
       at::cat({class_token_.expand({tiles, 1, -1}), patches.view({tiles, config_.patches(), -1})}, 1);
   return (rows + positions_).flatten(0, 1);
 }
 
-at::Tensor VisionTower::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
-  VLMTRAIN_CHECK(pixels.size(2) == config_.image_size && pixels.size(3) == config_.image_size,
-                 "tiles of {}×{} for a tower of {}", pixels.size(2), pixels.size(3), config_.image_size);
-  const int64_t tiles = pixels.size(0), rows = config_.rows_per_tile();
-  const auto segments = nn::Segments::uniform(tiles, rows, pixels.device());
+at::Tensor VisionTower::operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const {
+  VLMTRAIN_CHECK(pixels.bytes.size(2) == config_.image_size && pixels.bytes.size(3) == config_.image_size,
+                 "tiles of {}×{} for a tower of {}", pixels.bytes.size(2), pixels.bytes.size(3), config_.image_size);
+  const int64_t tiles = pixels.pictures(), rows = config_.rows_per_tile();
+  const auto segments = nn::Segments::uniform(tiles, rows, pixels.bytes.device());
   const at::Tensor all = blocks_.run(embed(pixels), recomputed_blocks, segments).last;
   const at::Tensor patches = all.view({tiles, rows, -1}).narrow(1, 1, rows - 1).flatten(0, 1);
   return norm_after_ ? (*norm_after_)(patches) : patches;

@@ -7,6 +7,7 @@
 
 #include "models/internvl/config.h"
 #include "models/network/block_list.h"
+#include "vlmtrain/image/normalize.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/norm.h"
 #include "vlmtrain/nn/parameters.h"
@@ -60,13 +61,12 @@ class VisionTower {
  public:
   VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
 
-  /// Normalised pixels [tiles, 3, image_size, image_size] of the tower's dtype → [tiles · patches, hidden], without the
-  /// class token's row.
-  at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const;
+  /// Pixels [tiles, 3, image_size, image_size] → [tiles · patches, hidden], without the class token's row.
+  at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
   int64_t blocks() const { return blocks_.size(); }
 
  private:
-  at::Tensor embed(const at::Tensor& pixels) const;
+  at::Tensor embed(const image::BytePixels& pixels) const;
 
   VisionConfig config_;
   at::Tensor class_token_;                // [1, 1, hidden]

@@ -55,8 +55,7 @@ Model::Model(ModelSource source, const nn::ParameterSettings& settings)
             scope(parameters(), Component::kLanguageModel, module_names(config().layout).output)) {}
 
 ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) const {
-  const at::Tensor pixels = image::normalize_pixels(vision.pixel_values, source_.normalization);
-  at::Tensor features = tower_(pixels.to(parameters().options().dtype().toScalarType()), recomputed_tower_blocks());
+  at::Tensor features = tower_({vision.pixel_values, source_.normalization}, recomputed_tower_blocks());
   if (config().drop_first_row) {
     const int64_t rows = config().vision.rows_per_tile();
     features = features.view({-1, rows, features.size(1)}).narrow(1, 1, rows - 1).flatten(0, 1);

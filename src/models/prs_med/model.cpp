@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/network/activation.h"
+#include "models/network/patch_embedding.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/memory/place.h"
 
@@ -55,10 +56,9 @@ at::Tensor Model::encode(const at::Tensor& pixels, int64_t pictures_per_pass) co
   const int64_t pass = pictures_per_pass == 0 ? pictures : std::min(pictures_per_pass, pictures);
   std::vector<at::Tensor> features;
   for (int64_t first = 0; first < pictures; first += pass) {
-    const at::Tensor own = pixels.narrow(0, first, std::min(pass, pictures - first));
+    const image::BytePixels own{pixels.narrow(0, first, std::min(pass, pictures - first)), kNormalization};
     features.push_back(
-        (*encoder_)(image::normalize_pixels(own, kNormalization).to(parameters().options().dtype().toScalarType()),
-                    recompute().vision));
+        (*encoder_)(normalized_pictures(own, parameters().options().dtype().toScalarType()), recompute().vision));
   }
   return features.size() == 1 ? features.front() : at::cat(features);
 }

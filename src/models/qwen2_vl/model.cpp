@@ -25,11 +25,8 @@ ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) 
                  layout.positions.size() / 2, vision.pixel_values.size(0));
   const auto device = vision.pixel_values.device();
   const bool has_windows = !layout.patch_order.empty();
-  const at::Tensor in_windows =
-      has_windows ? vision.pixel_values.index_select(0, memory::copy_to_device(layout.patch_order, device))
-                  : vision.pixel_values;
-  const at::Tensor pixels = image::normalize_pixels(in_windows, normalization_);
-  const at::Tensor embedded = tower_.embed(pixels.to(parameters().options().dtype().toScalarType()));
+  const at::Tensor in_windows = has_windows ? memory::copy_to_device(layout.patch_order, device) : at::Tensor();
+  const at::Tensor embedded = tower_.embed({vision.pixel_values, normalization_, in_windows});
   at::Tensor patches = tower_(embedded, layout, recompute().vision).last;
   const at::Tensor features = merger_(patches);
   if (!with_dense) patches.reset();

@@ -5,6 +5,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include "models/network/patch_embedding.h"
 #include "vlmtrain/memory/copy.h"
 #include "vlmtrain/nn/activation.h"
 #include "vlmtrain/nn/attention.h"
@@ -85,8 +86,8 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
       at::cat({at::zeros({pairs_per_axis}, indices), at::ones({pairs_per_axis}, indices)}).to(patch_weight_.device());
 }
 
-at::Tensor VisionTower::embed(const at::Tensor& pixels) const {
-  return nn::linear(pixels.flatten(1), patch_weight_.flatten(1), patch_bias_);
+at::Tensor VisionTower::embed(const image::BytePixels& pixels) const {
+  return embedded_patches(pixels, patch_weight_, patch_bias_);
 }
 
 BlockOutputs VisionTower::operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,

@@ -8,6 +8,7 @@
 #include "models/network/block_list.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/patch_layout.h"
+#include "vlmtrain/image/normalize.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/norm.h"
 #include "vlmtrain/nn/parameters.h"
@@ -68,9 +69,8 @@ class VisionTower {
  public:
   VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
 
-  /// Normalised pixels [patches, 3, temporal_patch_size · patch_size, patch_size] of the tower's dtype, in the tower's
-  /// order → [patches, hidden].
-  at::Tensor embed(const at::Tensor& pixels) const;
+  /// Pixels [patches, 3, temporal_patch_size · patch_size, patch_size], whose order is the tower's → [patches, hidden].
+  at::Tensor embed(const image::BytePixels& pixels) const;
   /// Runs the blocks over that.
   BlockOutputs operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
                           const BetweenBlocks& between = {}) const;

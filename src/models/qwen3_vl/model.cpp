@@ -38,9 +38,7 @@ ImageFeatures Model::image_features(const VisionInput& vision, bool with_dense) 
   VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0), "{} patches in grids for {} rows",
                  layout.positions.size() / 2, vision.pixel_values.size(0));
   const auto taps = PositionTaps::of(vision.grids, config_.vision.position_side, config_.vision.merge_size);
-  const at::Tensor pixels = image::normalize_pixels(vision.pixel_values, normalization_);
-  BlockOutputs patches =
-      tower_(pixels.to(parameters().options().dtype().toScalarType()), layout, taps, recompute().vision);
+  BlockOutputs patches = tower_({vision.pixel_values, normalization_}, layout, taps, recompute().vision);
   ImageFeatures found{.features = merger_(patches.last), .dense = with_dense ? patches.last : at::Tensor()};
   patches.last.reset();
   for (size_t i = 0; i < deepstack_mergers_.size(); ++i) {

@@ -25,9 +25,9 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
                                 {.mean = 0, .deviation = kPositionDeviation})),
       deepstack_blocks_(config.deepstack_blocks) {}
 
-BlockOutputs VisionTower::operator()(const at::Tensor& pixels, const qwen2_vl::PatchLayout& layout,
+BlockOutputs VisionTower::operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
                                      const PositionTaps& taps, int64_t recomputed_blocks) const {
-  const auto device = pixels.device();
+  const auto device = pixels.bytes.device();
   const at::Tensor entries = memory::copy_to_device(taps.entries, device).view({kTaps, -1});
   const at::Tensor weights = memory::copy_to_device(at::tensor(taps.weights), device).view({kTaps, -1});
   const at::Tensor embedded = transformer_.embed(pixels) + nn::weighted_rows(positions_, entries, weights);

@@ -12,10 +12,10 @@ class VisionTower {
  public:
   VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
 
-  /// Normalised pixels as qwen2_vl::VisionTower::embed takes them → [patches, hidden], behind the last block and behind
+  /// Pixels as qwen2_vl::VisionTower::embed takes them → [patches, hidden], behind the last block and behind
   /// each of VisionConfig::deepstack_blocks.
-  BlockOutputs operator()(const at::Tensor& pixels, const qwen2_vl::PatchLayout& layout, const PositionTaps& taps,
-                          int64_t recomputed_blocks) const;
+  BlockOutputs operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
+                          const PositionTaps& taps, int64_t recomputed_blocks) const;
   int64_t blocks() const { return transformer_.blocks(); }
 
  private:

@@ -7,7 +7,7 @@
 
 #include "models/checkpoints/attention_dropout.h"
 #include "models/checkpoints/size_limits.h"
-#include "models/network/patch_rows.h"
+#include "models/network/patch_embedding.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/attention.h"
@@ -155,19 +155,18 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
   if (config.pooling_head) add_pooling_head(unused / "head", config);
 }
 
-at::Tensor VisionTransformer::embed(const at::Tensor& pixels) const {
-  const int64_t tiles = pixels.size(0);
-  const at::Tensor patches = patch_rows(pixels, config_.patch_size);  // 384 pixels are no multiple of 14
-  at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_).view({tiles, config_.patches(), -1});
+at::Tensor VisionTransformer::embed(const image::BytePixels& pixels) const {
+  const int64_t tiles = pixels.pictures();
+  at::Tensor embedded = embedded_patches(pixels, patch_weight_, patch_bias_).view({tiles, config_.patches(), -1});
   if (config_.class_token) embedded = at::cat({class_embedding_.expand({tiles, 1, -1}), embedded}, 1);
   const at::Tensor positions = position_ids_.defined() ? position_.index_select(0, position_ids_) : position_;
   return (embedded + positions).flatten(0, 1);
 }
 
-at::Tensor VisionTransformer::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
-  VLMTRAIN_CHECK(pixels.size(2) == config_.image_size && pixels.size(3) == config_.image_size,
-                 "tiles of {}×{} for a tower of {}", pixels.size(2), pixels.size(3), config_.image_size);
-  const auto tiles = nn::Segments::uniform(pixels.size(0), config_.rows_per_tile(), pixels.device());
+at::Tensor VisionTransformer::operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const {
+  VLMTRAIN_CHECK(pixels.bytes.size(2) == config_.image_size && pixels.bytes.size(3) == config_.image_size,
+                 "tiles of {}×{} for a tower of {}", pixels.bytes.size(2), pixels.bytes.size(3), config_.image_size);
+  const auto tiles = nn::Segments::uniform(pixels.pictures(), config_.rows_per_tile(), pixels.bytes.device());
   at::Tensor embedded = embed(pixels);
   if (norm_before_) embedded = (*norm_before_)(embedded);
   const at::Tensor features = blocks_.run(embedded, recomputed_blocks, tiles).last;

@@ -11,6 +11,7 @@
 
 #include "models/network/activation.h"
 #include "models/network/block_list.h"
+#include "vlmtrain/image/normalize.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/norm.h"
 #include "vlmtrain/nn/parameters.h"
@@ -96,13 +97,13 @@ class VisionTransformer {
  public:
   VisionTransformer(const nn::ParameterScope& scope, const VisionTransformerConfig& config);
 
-  /// Normalised pixels [tiles, 3, image_size, image_size] of the tower's dtype → [tiles · rows_per_tile, hidden].
-  at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const;
+  /// Pixels [tiles, 3, image_size, image_size] → [tiles · rows_per_tile, hidden].
+  at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
   /// Those that run.
   int64_t blocks() const { return blocks_.size(); }
 
  private:
-  at::Tensor embed(const at::Tensor& pixels) const;
+  at::Tensor embed(const image::BytePixels& pixels) const;
 
   VisionTransformerConfig config_;
   at::Tensor class_embedding_;  // [hidden]; undefined: none

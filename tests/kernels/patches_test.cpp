@@ -1,0 +1,109 @@
+#include "vlmtrain/kernels/patches.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/emulated.h"
+#include "kernels/reference.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::kernels {
+namespace {
+
+/// CLIP's.
+const image::Normalization kNormalization{.mean = {0.48145466, 0.4578275, 0.40821073},
+                                          .std = {0.26862954, 0.26130258, 0.27577711},
+                                          .rescale_factor = 1.0 / 255.0};
+
+class PatchesKernel : public EmulatedKernels {
+ protected:
+  void SetUp() override {
+    EmulatedKernels::SetUp();
+    at::manual_seed(1);
+  }
+
+  static image::BytePixels pixels(int64_t pictures, int64_t height, int64_t width) {
+    return {.bytes = at::randint(256, {pictures, 3, height, width}, at::kByte), .normalization = kNormalization};
+  }
+
+  static void compare(const image::BytePixels& from, image::ImageSize patch) {
+    for (const auto dtype : kTypes) {
+      const at::Tensor made = patches(from, patch, dtype), wanted = reference::patches(from, patch, dtype);
+      ASSERT_EQ(made.sizes(), wanted.sizes());
+      EXPECT_TRUE(at::equal(made, wanted))
+          << dtype << " " << from.bytes.sizes() << " " << patch.height << "×" << patch.width;
+    }
+  }
+};
+
+TEST_P(PatchesKernel, AreAtensToTheBit) {
+  compare(pixels(2, 32, 48), {16, 16});
+  compare(pixels(2, 28, 42), {14, 14});
+  compare(pixels(3, 5, 7), {1, 1});
+  compare(pixels(1, 31, 33), {31, 33});
+  compare(pixels(2, 62, 99), {31, 33});
+  compare(pixels(1, 3, 4097), {3, 4097});
+  compare(pixels(1, 2, 4097), {1, 31});
+}
+
+TEST_P(PatchesKernel, EveryByteOfEveryChannelIsAtensToTheBit) {
+  image::BytePixels all = pixels(1, 16, 16);
+  all.bytes.copy_(at::arange(256, at::kByte).view({16, 16}).expand({1, 3, 16, 16}));
+  for (const auto& normalization :
+       {kNormalization, image::Normalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0},
+        image::Normalization{{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255.0},
+        image::Normalization{{0, 0, 0}, {1, 1, 1}, 1.0 / 255.0}}) {
+    all.normalization = normalization;
+    compare(all, {16, 16});
+    compare(all, {4, 4});
+  }
+}
+
+TEST_P(PatchesKernel, PixelsBeyondTheLastWholePatchAreDropped) {
+  compare(pixels(2, 45, 44), {14, 14});
+  compare(pixels(2, 45, 33), {16, 16});
+  // Lines that are as wide as the picture are joined only where nothing is dropped below them.
+  compare(pixels(2, 45, 16), {14, 16});
+  compare(pixels(2, 42, 16), {14, 16});
+}
+
+TEST_P(PatchesKernel, PicturesMayBeTakenInAnyOrder) {
+  image::BytePixels from = pixels(5, 28, 14);
+  from.order = at::tensor({4, 0, 2, 2}, at::kLong);
+  compare(from, {28, 14});
+  compare(from, {14, 14});
+}
+
+TEST_P(PatchesKernel, BytesMayBeginAnywhere) {
+  const at::Tensor all = at::randint(256, {1 + 3 * 32 * 32}, at::kByte);
+  compare({.bytes = all.narrow(0, 1, 3 * 32 * 32).view({1, 3, 32, 32}), .normalization = kNormalization}, {16, 16});
+}
+
+TEST_P(PatchesKernel, NoPicturesAreNoLaunch) {
+  EXPECT_EQ(patches(pixels(0, 32, 32), {16, 16}, at::kBFloat16).sizes(), (at::IntArrayRef{0, 768}));
+}
+
+TEST_P(PatchesKernel, RefusesWhatItCannotCut) {
+  EXPECT_THROW(patches(pixels(1, 32, 32), {33, 16}, at::kFloat), InternalError);
+  image::BytePixels from = pixels(1, 32, 32);
+  from.bytes = from.bytes.transpose(2, 3);
+  EXPECT_THROW(patches(from, {16, 16}, at::kFloat), InternalError);
+  from.bytes = at::zeros({1, 3, 32, 32});
+  EXPECT_THROW(patches(from, {16, 16}, at::kFloat), InternalError);
+}
+
+TEST_P(PatchesKernel, CountsBeyondThirtyTwoBits) {
+  constexpr int64_t kSide = 336, kOfPicture = 3 * kSide * kSide, kPictures = (int64_t{1} << 31) / kOfPicture + 2;
+  const image::BytePixels one = pixels(1, kSide, kSide);
+  const image::BytePixels many{.bytes = without_memory({kPictures, 3, kSide, kSide}, at::kByte),
+                               .normalization = kNormalization};
+  many.bytes.narrow(0, kPictures - 1, 1).copy_(one.bytes);
+  settings().last_blocks = 24;
+  const at::Tensor made = patches(many, {14, 14}, at::kBFloat16);
+  EXPECT_TRUE(at::equal(made.narrow(0, made.size(0) - 24, 24),
+                        reference::patches(one, {14, 14}, at::kBFloat16).narrow(0, 24 * 23, 24)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, PatchesKernel, kEveryOrder);
+
+}  // namespace
+}  // namespace vlmtrain::kernels
