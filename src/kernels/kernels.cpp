@@ -30,9 +30,11 @@ constexpr std::array kNamed{Named{Kernel::kGate, "gate"},
                             Named{Kernel::kCrossEntropy, "cross_entropy"},
                             Named{Kernel::kAdamW, "adamw"},
                             Named{Kernel::kNf4, "nf4"},
-                            Named{Kernel::kInt8, "int8"}};
-constexpr std::array kAll{Kernel::kGate,         Kernel::kActivation, Kernel::kRotate, Kernel::kNormRotate,
-                          Kernel::kCrossEntropy, Kernel::kAdamW,      Kernel::kNf4,    Kernel::kInt8};
+                            Named{Kernel::kInt8, "int8"},
+                            Named{Kernel::kDropout, "dropout"}};
+constexpr std::array kAll{Kernel::kGate,       Kernel::kActivation,   Kernel::kRotate,
+                          Kernel::kNormRotate, Kernel::kCrossEntropy, Kernel::kAdamW,
+                          Kernel::kNf4,        Kernel::kInt8,         Kernel::kDropout};
 static_assert(kNamed.size() == kAll.size());
 
 /// What a process has opened. Threads ask for it all the time, and it changes only where a device is opened.

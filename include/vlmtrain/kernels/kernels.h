@@ -23,6 +23,7 @@ enum class Kernel : uint8_t {
   kAdamW,         ///< adamw.h
   kNf4,           ///< dequantize.h
   kInt8,          ///< dequantize.h
+  kDropout,       ///< dropout.h
 };
 
 std::span<const Kernel> all_kernels();

@@ -17,6 +17,8 @@ extern "C" [[gnu::visibility("default")]] const vlmtrain::kernels::Launchers* vl
       .adamw = adamw,
       .nf4_dequantize = nf4_dequantize,
       .int8_dequantize = int8_dequantize,
+      .dropout = dropout,
+      .dropout_backward = dropout_backward,
   };
   return &kLaunchers;
 }
