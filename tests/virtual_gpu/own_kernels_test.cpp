@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "virtual_gpu/card.h"
 #include "vlmtrain/engine/gradient_sums.h"
@@ -14,6 +15,7 @@
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/trace.h"
+#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/parameters.h"
 #include "vlmtrain/vgpu/counters.h"
 
@@ -50,6 +52,25 @@ TEST(OwnKernelsOnACard, AreOneLaunchEachThatTheCardTakes) {
   const auto after = counters();
   EXPECT_EQ(after.launches - before.launches, 3U);
   EXPECT_EQ(after.rejected_launches, before.rejected_launches);
+}
+
+/// No launch a sample, no copy, and no mask that is kept.
+TEST(OwnKernelsOnACard, DropWhatAllAdaptersReadOfAllSamplesInOneLaunch) {
+  const at::Tensor x = at::empty({12, 64}, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kHalf));
+  if (!has(Kernel::kDropout, x)) GTEST_SKIP() << "own kernels are not built, or left out";
+  const nn::DropoutScope scope(std::vector<nn::DropoutUnit>{{.seed = 1}, {.seed = 2}, {.seed = 3}, {.seed = 4}});
+  card().reset();
+  const memory::AllocationTrace trace(x.device());
+  nn::ReadersDropout dropout(x, /*readers=*/3, /*probability=*/0.1, /*layer=*/1);
+  EXPECT_TRUE(trace.events().empty());
+  dropout.drop(x, [](int64_t /*reader*/, const at::Tensor& /*dropped*/) {});
+  EXPECT_EQ(counters().launches, 1U);
+  dropout.add_gradients(x, [](int64_t /*reader*/, const at::Tensor& place) { return place; });
+  const auto done = counters();
+  EXPECT_EQ(done.launches, 2U);
+  EXPECT_EQ(done.rejected_launches, 0U);
+  EXPECT_EQ(done.host_to_device_pinned.calls + done.host_to_device_pageable.calls, 0U);
+  EXPECT_FALSE(dropout.take_masks().defined());
 }
 
 /// As many tensors as a model of 7 B parameters trains, and what an update of these takes from prepare() on.
