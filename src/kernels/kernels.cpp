@@ -23,14 +23,15 @@ struct Named {
   Kernel kernel;
   std::string_view name;
 };
-constexpr std::array kNamed{Named{Kernel::kGate, "gate"},     Named{Kernel::kActivation, "activation"},
-                            Named{Kernel::kRotate, "rotate"}, Named{Kernel::kNormRotate, "norm_rotate"},
-                            Named{Kernel::kNorm, "norm"},     Named{Kernel::kCrossEntropy, "cross_entropy"},
-                            Named{Kernel::kAdamW, "adamw"},   Named{Kernel::kNf4, "nf4"},
-                            Named{Kernel::kInt8, "int8"},     Named{Kernel::kPatches, "patches"}};
+constexpr std::array kNamed{Named{Kernel::kGate, "gate"},      Named{Kernel::kActivation, "activation"},
+                            Named{Kernel::kRotate, "rotate"},  Named{Kernel::kNormRotate, "norm_rotate"},
+                            Named{Kernel::kNorm, "norm"},      Named{Kernel::kCrossEntropy, "cross_entropy"},
+                            Named{Kernel::kAdamW, "adamw"},    Named{Kernel::kNf4, "nf4"},
+                            Named{Kernel::kInt8, "int8"},      Named{Kernel::kPatches, "patches"},
+                            Named{Kernel::kDropout, "dropout"}};
 constexpr std::array kAll{Kernel::kGate, Kernel::kActivation,   Kernel::kRotate, Kernel::kNormRotate,
                           Kernel::kNorm, Kernel::kCrossEntropy, Kernel::kAdamW,  Kernel::kNf4,
-                          Kernel::kInt8, Kernel::kPatches};
+                          Kernel::kInt8, Kernel::kPatches,      Kernel::kDropout};
 static_assert(kNamed.size() == kAll.size());
 
 /// What a process has opened. Threads ask for it all the time, and it changes only where a device is opened.

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -9,6 +10,10 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
 #include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "vlmtrain/base/error.h"
 
@@ -152,6 +157,58 @@ at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient
   const at::Tensor exact = gradient.to(at::kDouble) / step.divisor.to(at::kDouble);
   const at::Tensor decayed = master.to(at::kDouble) * (1 - step.learning_rate * step.weight_decay);
   return (decayed - exact / (exact.abs() + step.epsilon) * step.learning_rate).to(at::kFloat);
+}
+
+std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter) {
+  const auto product = [](uint64_t a, uint64_t b) {
+    return std::pair(static_cast<uint32_t>(a * b >> 32), static_cast<uint32_t>(a * b));
+  };
+  auto [l0, r0, l1, r1] = counter;
+  for (int round = 0; round < 10; ++round) {
+    const auto [high0, low0] = product(0xD2511F53U, l0);
+    const auto [high1, low1] = product(0xCD9E8D57U, l1);
+    l0 = high1 ^ r0 ^ key[0];
+    r0 = low1;
+    l1 = high0 ^ r1 ^ key[1];
+    r1 = low0;
+    key[0] += 0x9E3779B9U;
+    key[1] += 0xBB67AE85U;
+  }
+  return {l0, r0, l1, r1};
+}
+
+at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutDraw& draw) {
+  constexpr int64_t kDrawnAtOnce = 8;
+  const double bound = (1 - draw.probability) * 0x1p32;
+  const at::Tensor masks = at::empty({readers, x.size(0), x.size(1)}, at::kDouble);
+  auto* mask = masks.mutable_data_ptr<double>();
+  for (int64_t reader = 0; reader < readers; ++reader) {
+    for (int64_t row = 0; row < x.size(0); ++row) {
+      const auto behind = std::ranges::upper_bound(draw.streams, row, {}, &DropoutStream::first_row);
+      const auto [key, first_row] = *std::prev(behind);
+      const auto row_of_stream = static_cast<uint64_t>(row - first_row);
+      for (int64_t column = 0; column < x.size(1); ++column) {
+        const auto half = [&](uint32_t is_lower) {
+          const auto words =
+              philox({static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)},
+                     {static_cast<uint32_t>(column / kDrawnAtOnce), static_cast<uint32_t>(reader) | is_lower << 31,
+                      static_cast<uint32_t>(row_of_stream), static_cast<uint32_t>(row_of_stream >> 32)});
+          const auto place = static_cast<size_t>(column % kDrawnAtOnce);
+          return words.at(place / 2) >> (place % 2 * 16) & 0xffffU;
+        };
+        *mask++ = half(0) * 0x1p16 + half(1) < bound ? 1 : 0;
+      }
+    }
+  }
+  return masks.to(x.device());
+}
+
+at::Tensor dropout(const at::Tensor& x, const at::Tensor& masks, double probability) {
+  return (x.to(at::kDouble) * masks / (1 - probability)).to(x.scalar_type());
+}
+
+at::Tensor dropout_backward(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& masks, double probability) {
+  return (sum.to(at::kDouble) + (x.to(at::kDouble) * masks).sum(0) / (1 - probability)).to(x.scalar_type());
 }
 
 at::Tensor norm_rotate(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,

@@ -2,9 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstdint>
+
 #include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/dequantize.h"
+#include "vlmtrain/kernels/dropout.h"
 #include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/norm.h"
 #include "vlmtrain/kernels/norm_rotate.h"
@@ -21,6 +25,16 @@ at::Tensor activate(const at::Tensor& x, ActivationFunction function);
 at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function);
 /// [rows, heads, features] rotated.
 at::Tensor rotate(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
+
+/// Philox4x32-10 of the paper that src/kernels/cuda/philox.h names, on the host.
+std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
+
+/// What readers keep of x [rows, columns]: fp64 zeros and ones, [readers, rows, columns], drawn on the host.
+at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutDraw& draw);
+/// Of each reader, [readers, rows, columns].
+at::Tensor dropout(const at::Tensor& x, const at::Tensor& masks, double probability);
+/// sum + Σ x · mask / (1 − probability).
+at::Tensor dropout_backward(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& masks, double probability);
 
 /// In fp32, rounded where ATen rounds: what the kernels give to the bit.
 at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype);

@@ -19,6 +19,7 @@
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/cross_entropy.h"
+#include "vlmtrain/kernels/dropout.h"
 #include "vlmtrain/kernels/patches.h"
 #include "vlmtrain/memory/device.h"
 
@@ -208,6 +209,23 @@ std::vector<Compared> try_patches(Inputs& inputs) {
   return all;
 }
 
+std::vector<Compared> try_dropout(Inputs& inputs) {
+  constexpr int64_t kReaders = 3;
+  constexpr DropoutStream kStreams[] = {{.key = 1, .first_row = 0}, {.key = 2, .first_row = 2}};
+  const DropoutDraw draw{.probability = 0.25, .streams = kStreams};
+  std::vector<Compared> all;
+  for (const int64_t columns : kColumns) {
+    const at::Tensor x = inputs.draw({kRows, columns}), gradients = inputs.draw({kReaders, kRows, columns});
+    const at::Tensor masks = reference::dropout_masks(x, kReaders, draw), made = at::empty_like(gradients);
+    dropout(made, x, draw);
+    all.push_back({made, reference::dropout(x, masks, draw.probability)});
+    const at::Tensor wanted = reference::dropout_backward(x, gradients, masks, draw.probability);
+    dropout_backward(x, gradients, draw);
+    all.push_back({x, wanted});
+  }
+  return all;
+}
+
 /// A first step, of moments that are zeros, in fp32, bf16 and 8 bits; the inputs' type is that of the weights.
 std::vector<Compared> try_adamw(Inputs& inputs) {
   constexpr int64_t kCount = 300;
@@ -256,11 +274,12 @@ struct KernelTrial {
 };
 
 const std::vector<KernelTrial>& trials() {
-  static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate},     {Kernel::kActivation, try_activation},
-                                            {Kernel::kRotate, try_rotate}, {Kernel::kNormRotate, try_norm_rotate},
-                                            {Kernel::kNorm, try_norm},     {Kernel::kCrossEntropy, try_cross_entropy},
-                                            {Kernel::kAdamW, try_adamw},   {Kernel::kNf4, try_nf4},
-                                            {Kernel::kInt8, try_int8},     {Kernel::kPatches, try_patches}};
+  static const std::vector<KernelTrial> all{{Kernel::kGate, try_gate},      {Kernel::kActivation, try_activation},
+                                            {Kernel::kRotate, try_rotate},  {Kernel::kNormRotate, try_norm_rotate},
+                                            {Kernel::kNorm, try_norm},      {Kernel::kCrossEntropy, try_cross_entropy},
+                                            {Kernel::kAdamW, try_adamw},    {Kernel::kNf4, try_nf4},
+                                            {Kernel::kInt8, try_int8},      {Kernel::kPatches, try_patches},
+                                            {Kernel::kDropout, try_dropout}};
   VLMTRAIN_CHECK(all.size() == all_kernels().size(), "{} trials of {} kernels", all.size(), all_kernels().size());
   return all;
 }

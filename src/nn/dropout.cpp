@@ -13,8 +13,10 @@
 #include <numeric>
 #include <utility>
 
+#include "nn/held.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::nn {
 
@@ -31,17 +33,69 @@ at::Generator new_generator(at::Device device) {
   return shared.clone();
 }
 
-/// Keeps the mask alone.
+/// Of the units of this thread's scope in `rows` of a tensor.
+std::vector<kernels::DropoutStream> streams_of(int64_t rows, uint64_t layer) {
+  VLMTRAIN_CHECK(units_of_thread && !units_of_thread->empty(), "dropout outside a DropoutScope");
+  const auto& units = *units_of_thread;
+  const int64_t shares = std::accumulate(units.begin(), units.end(), int64_t{0},
+                                         [](int64_t sum, const DropoutUnit& unit) { return sum + unit.share; });
+  std::vector<kernels::DropoutStream> streams;
+  streams.reserve(units.size());
+  int64_t first = 0;
+  for (const DropoutUnit& unit : units) {
+    VLMTRAIN_CHECK(unit.share * rows % shares == 0, "{} rows for dropout in {} of {} parts", rows, unit.share, shares);
+    streams.push_back({.key = stream_seed(unit.seed, "dropout", {layer}), .first_row = first});
+    first += unit.share * rows / shares;
+  }
+  return streams;
+}
+
+/// By ATen's generators, a launch a stream: bool [readers, rows, columns].
+at::Tensor draw_masks(const at::Tensor& x, int64_t readers, const kernels::DropoutDraw& draw) {
+  const int64_t rows = x.size(0);
+  at::Tensor masks = at::empty({readers, rows, x.size(1)}, x.options().dtype(at::kBool));
+  // Up to there one launch draws a stream's elements by their order; beyond, ATen cuts what is strided by its place.
+  const bool in_place =
+      draw.streams.size() == 1 || readers == 1 || masks.numel() <= std::numeric_limits<int32_t>::max();
+  at::Generator generator = new_generator(x.device());
+  for (size_t i = 0; i < draw.streams.size(); ++i) {
+    const auto [key, first] = draw.streams[i];
+    const int64_t end = i + 1 < draw.streams.size() ? draw.streams[i + 1].first_row : rows;
+    generator.set_current_seed(key);
+    at::Tensor own = masks.narrow(1, first, end - first);
+    if (in_place) {
+      own.bernoulli_(1 - draw.probability, generator);
+    } else {
+      own.copy_(at::empty(own.sizes(), own.options()).bernoulli_(1 - draw.probability, generator));
+    }
+  }
+  return masks;
+}
+
+/// Keeps a mask, or how to draw it again.
 struct Drop : torch::autograd::Function<Drop> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& mask, double probability) {
-    context->save_for_backward({mask});
-    context->saved_data["probability"] = probability;
-    return apply_dropout_mask(x, mask, probability);
+  using HeldDropout = Held<ReadersDropout>;
+
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const c10::intrusive_ptr<HeldDropout>& held) {
+    at::Tensor result = dropped(held->value, x);
+    context->save_for_backward({held->value.take_masks()});
+    context->saved_data["dropout"] = c10::IValue::make_capsule(held);
+    return result;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const at::Tensor mask = context->get_saved_variables()[0];
-    return {apply_dropout_mask(gradients[0], mask, context->saved_data["probability"].toDouble()), {}, {}};
+    const auto held = c10::static_intrusive_pointer_cast<HeldDropout>(context->saved_data["dropout"].toCapsule());
+    ReadersDropout dropout = held->value;
+    dropout.give_masks(context->get_saved_variables()[0]);
+    return {dropped(dropout, gradients[0]), {}};
+  }
+
+ private:
+  static at::Tensor dropped(const ReadersDropout& dropout, const at::Tensor& x) {
+    at::Tensor result;
+    dropout.drop(x, [&](int64_t /*reader*/, const at::Tensor& dropped) { result = dropped; });
+    return result;
   }
 };
 
@@ -60,44 +114,42 @@ const DropoutUnits& DropoutScope::current() {
   return units_of_thread;
 }
 
-at::Tensor draw_dropout_masks(const at::Tensor& x, int64_t count, double probability, uint64_t layer) {
-  VLMTRAIN_CHECK(units_of_thread && !units_of_thread->empty(), "dropout outside a DropoutScope");
-  const auto& units = *units_of_thread;
-  const int64_t rows = x.size(0);
-  const int64_t shares = std::accumulate(units.begin(), units.end(), int64_t{0},
-                                         [](int64_t sum, const DropoutUnit& unit) { return sum + unit.share; });
-  at::Tensor masks = at::empty({count, rows, x.size(1)}, x.options().dtype(at::kBool));
-  // Up to there one launch draws a unit's elements by their order; beyond, ATen cuts what is strided by its place.
-  const bool in_place = units.size() == 1 || count == 1 || masks.numel() <= std::numeric_limits<int32_t>::max();
-  at::Generator generator = new_generator(x.device());
-  int64_t first = 0;
-  for (const DropoutUnit& unit : units) {
-    VLMTRAIN_CHECK(unit.share * rows % shares == 0, "{} rows for dropout in {} of {} parts", rows, unit.share, shares);
-    const int64_t own_rows = unit.share * rows / shares;
-    generator.set_current_seed(stream_seed(unit.seed, "dropout", {layer}));
-    at::Tensor own = masks.narrow(1, first, own_rows);
-    if (in_place) {
-      own.bernoulli_(1 - probability, generator);
-    } else {
-      own.copy_(at::empty(own.sizes(), own.options()).bernoulli_(1 - probability, generator));
-    }
-    first += own_rows;
+ReadersDropout::ReadersDropout(const at::Tensor& x, int64_t readers, double probability, uint64_t layer)
+    : readers_(readers), probability_(probability), streams_(streams_of(x.size(0), layer)) {
+  if (!kernels::has(kernels::Kernel::kDropout, x)) masks_ = draw_masks(x, readers, draw());
+}
+
+void ReadersDropout::drop(const at::Tensor& x,
+                          const std::function<void(int64_t reader, const at::Tensor& dropped)>& use) const {
+  const at::NoGradGuard no_gradients;
+  if (draws_again()) {
+    // Of one reader no view: autograd may get it as a result.
+    const at::Tensor all =
+        readers_ == 1 ? at::empty(x.sizes(), x.options()) : at::empty({readers_, x.size(0), x.size(1)}, x.options());
+    kernels::dropout(all, x.contiguous(), draw());
+    for (int64_t i = 0; i < readers_; ++i) use(i, readers_ == 1 ? all : all[i]);
+    return;
   }
-  return masks;
+  for (int64_t i = 0; i < readers_; ++i) {
+    use(i, at::native_dropout_backward(x, masks_[i], 1 / (1 - probability_)));  // one kernel: x · mask · scale
+  }
 }
 
-at::Tensor apply_dropout_mask(const at::Tensor& x, const at::Tensor& mask, double probability) {
+void ReadersDropout::add_gradients(
+    const at::Tensor& sum,
+    const std::function<at::Tensor(int64_t reader, const at::Tensor& place)>& gradient_of) const {
   const at::NoGradGuard no_gradients;
-  return at::native_dropout_backward(x, mask, 1 / (1 - probability));  // one kernel: x · mask · scale
-}
-
-void add_with_dropout_mask(const at::Tensor& y, const at::Tensor& x, const at::Tensor& mask, double probability) {
-  const at::NoGradGuard no_gradients;
-  y.addcmul_(x, mask, 1 / (1 - probability));
+  if (draws_again()) {
+    const at::Tensor gradients = at::empty({readers_, sum.size(0), sum.size(1)}, sum.options());
+    for (int64_t i = 0; i < readers_; ++i) gradient_of(i, gradients[i]);
+    kernels::dropout_backward(sum, gradients, draw());
+    return;
+  }
+  for (int64_t i = 0; i < readers_; ++i) sum.addcmul_(gradient_of(i, {}), masks_[i], 1 / (1 - probability_));
 }
 
 at::Tensor unit_dropout(const at::Tensor& x, double probability, uint64_t layer) {
-  return Drop::apply(x, draw_dropout_masks(x, 1, probability, layer).squeeze(0), probability);
+  return Drop::apply(x, c10::make_intrusive<Held<ReadersDropout>>(ReadersDropout(x, 1, probability, layer)));
 }
 
 }  // namespace vlmtrain::nn

@@ -35,23 +35,28 @@ struct Call {
   bool drops = false;    // the adapters do
 };
 using HeldCall = Held<Call>;
+using HeldDropout = Held<ReadersDropout>;
 
 /// What autograd keeps of a call, and lets go of as soon as its node is done.
 struct Kept {
   variable_list inputs;
   variable_list statistics;
-  variable_list reduced;  // of each adapter scale · dropout(x) Aᵀ, [rows, rank]
-  variable_list masks;    // where the adapters drop
+  variable_list reduced;   // of each adapter scale · dropout(x) Aᵀ, [rows, rank]
+  ReadersDropout dropout;  // of the adapters
 
-  void save(AutogradContext* context) const {
+  void save(AutogradContext* context) {
     variable_list all;
     std::vector<int64_t> counts;
+    variable_list masks{dropout.take_masks()};
     for (const variable_list* list : {&inputs, &statistics, &reduced, &masks}) {
       counts.push_back(std::ssize(*list));
       all.insert(all.end(), list->begin(), list->end());
     }
     context->save_for_backward(std::move(all));
     context->saved_data["counts"] = std::move(counts);
+    if (dropout.drops()) {
+      context->saved_data["dropout"] = c10::IValue::make_capsule(c10::make_intrusive<HeldDropout>(std::move(dropout)));
+    }
   }
 
   static Kept of(AutogradContext* context) {
@@ -60,9 +65,14 @@ struct Kept {
     const auto counts = context->saved_data["counts"].toIntVector();
     auto next = all.begin();
     auto count = counts.begin();
-    for (variable_list* list : {&kept.inputs, &kept.statistics, &kept.reduced, &kept.masks}) {
+    variable_list masks;
+    for (variable_list* list : {&kept.inputs, &kept.statistics, &kept.reduced, &masks}) {
       list->assign(next, next + *count);
       next += *count++;
+    }
+    if (const auto held = context->saved_data.find("dropout"); held != context->saved_data.end()) {
+      kept.dropout = c10::static_intrusive_pointer_cast<HeldDropout>(held->second.toCapsule())->value;
+      kept.dropout.give_masks(masks.front());
     }
     return kept;
   }
@@ -161,14 +171,17 @@ void add_adapters(const LinearGroup& group, bool drops, const at::Tensor& x, con
   const at::Tensor reduced = at::empty({x.size(0), sum_of_ranks(adapters)}, x.options());
   kept.reduced = by_adapter(reduced, 1, adapters);
   const at::Tensor a = stacked_a(adapters);
-  if (a.defined() && !drops) {
+  const auto reduce = [&](int64_t reader, const at::Tensor& read) {
+    const auto i = static_cast<size_t>(reader);
+    product_into(kept.reduced[i], read, adapters[i]->a(), adapters[i]->scale());
+  };
+  if (drops) {
+    kept.dropout = adapters.front()->draw_dropout(x, std::ssize(adapters));
+    kept.dropout.drop(x, reduce);
+  } else if (a.defined()) {
     product_into(reduced, x, a, adapters.front()->scale());
   } else {
-    if (drops) kept.masks = adapters.front()->draw_masks(x, std::ssize(adapters)).unbind(0);
-    for (size_t i = 0; i < adapters.size(); ++i) {
-      const at::Tensor read = drops ? apply_dropout_mask(x, kept.masks[i], adapters[i]->dropout()) : x;
-      product_into(kept.reduced[i], read, adapters[i]->a(), adapters[i]->scale());
-    }
+    for (int64_t i = 0; i < std::ssize(adapters); ++i) reduce(i, x);
   }
   auto next = kept.reduced.begin();
   for (const Part& part : group.parts) {
@@ -272,14 +285,14 @@ class Backward {
   variable_list gradients_of_a() const {
     variable_list result;
     if (adapters_.empty() || !made_.value.defined()) return result;
-    if (kept_.masks.empty()) {
+    if (!kept_.dropout.drops()) {
       const at::Tensor product = sum_or_product(a_of(adapters_), all_reduced_.t(), made_.value.t());
       return product.defined() ? by_adapter(product, 0, adapters_) : variable_list(adapters_.size());
     }
-    for (size_t i = 0; i < adapters_.size(); ++i) {
-      const at::Tensor read = apply_dropout_mask(made_.value, kept_.masks[i], adapters_[i]->dropout());
+    kept_.dropout.drop(made_.value, [&](int64_t reader, const at::Tensor& read) {
+      const auto i = static_cast<size_t>(reader);
       result.push_back(sum_or_product({adapters_[i]->a()}, dense(reduced_[i].t()), read.t()));
-    }
+    });
     return result;
   }
 
@@ -312,19 +325,22 @@ class Backward {
   at::Tensor gradient_of_value() const {
     at::Tensor result = product_with_weight();
     if (adapters_.empty()) return result;
+    if (kept_.dropout.drops()) {
+      kept_.dropout.add_gradients(result, [&](int64_t reader, const at::Tensor& place) {
+        const auto i = static_cast<size_t>(reader);
+        const at::Tensor a = adapters_[i]->a().t();
+        if (!place.defined()) return matmul_transposed(dense(reduced_[i]), a);
+        product_into(place, reduced_[i], a);
+        return place;
+      });
+      return result;
+    }
     const at::Tensor a = stacked_a(adapters_);
-    if (a.defined() && kept_.masks.empty()) {
+    if (a.defined()) {
       add_product(result, all_reduced_, a);
       return result;
     }
-    for (size_t i = 0; i < adapters_.size(); ++i) {
-      if (kept_.masks.empty()) {
-        add_product(result, reduced_[i], adapters_[i]->a());
-      } else {
-        const at::Tensor of_read = matmul_transposed(dense(reduced_[i]), adapters_[i]->a().t());
-        add_with_dropout_mask(result, of_read, kept_.masks[i], adapters_[i]->dropout());
-      }
-    }
+    for (size_t i = 0; i < adapters_.size(); ++i) add_product(result, reduced_[i], adapters_[i]->a());
     return result;
   }
 
@@ -345,7 +361,7 @@ struct Apply : torch::autograd::Function<Apply> {
   static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<HeldCall>& held,
                                at::TensorList tensors) {
     const Call& call = held->value;
-    Kept kept{.inputs = tensors.slice(0, call.inputs).vec(), .statistics = {}, .reduced = {}, .masks = {}};
+    Kept kept{.inputs = tensors.slice(0, call.inputs).vec(), .statistics = {}, .reduced = {}, .dropout = {}};
     Prologue::Made made = call.prologue ? call.prologue->make(kept.inputs, /*for_backward=*/false)
                                         : Prologue::Made{.value = kept.inputs.front()};
     kept.statistics = std::move(made.statistics);

@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "vlmtrain/base/rng.h"
-#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/recompute.h"
 
@@ -32,8 +31,8 @@ bool LoraAdapter::drops() const {
   return dropout_ > 0 && gradients_wanted();
 }
 
-at::Tensor LoraAdapter::draw_masks(const at::Tensor& x, int64_t count) const {
-  return draw_dropout_masks(x, count, dropout_, dropout_layer_);
+ReadersDropout LoraAdapter::draw_dropout(const at::Tensor& x, int64_t count) const {
+  return {x, count, dropout_, dropout_layer_};
 }
 
 at::Tensor LoraAdapter::with_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {

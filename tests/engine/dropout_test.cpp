@@ -11,6 +11,7 @@
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::engine {
@@ -34,6 +35,11 @@ void PrintTo(const DropoutCase& dropout_case, std::ostream* out) {
   *out << dropout_case.name;
 }
 
+/// Own kernels, which are emulated in a run of these tests, do not compute in fp64.
+at::ScalarType model_type() {
+  return kernels::has(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
+}
+
 class DropoutTest : public testing::TestWithParam<DropoutCase> {
  protected:
   static constexpr models::RecomputeBlocks kAllBlocks{99, 99};
@@ -43,7 +49,7 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
     samples_ =
         reference.checkpoint().parent_path().filename() == "mixed_batch" ? batch_of_eight() : reference.samples();
     for (size_t i = 0; i < samples_.size(); ++i) samples_[i].seed = 100 + i;
-    model_ = models::build_model(reference.checkpoint(), at::kCPU, at::kDouble,
+    model_ = models::build_model(reference.checkpoint(), at::kCPU, model_type(),
                                  nn::LoraSettings{.rank = 4, .dropout = 0.1, .use_dora = GetParam().use_dora});
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/1);
@@ -76,10 +82,12 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
 };
 
 void expect_same(const Gradients& found, const Gradients& wanted, const std::string& cut) {
+  // One mask drawn otherwise changes gradients by more than a hundred times the bound of fp32.
+  const double bound = model_type() == at::kDouble ? 1e-12 : 1e-4;
   EXPECT_NEAR(found.loss / wanted.loss, 1, 1e-6) << cut;
   for (const auto& [name, gradient] : wanted.by_name) {
     ASSERT_GT(gradient.abs().max().item<double>(), 0) << name;
-    EXPECT_LT(parity::relative_difference(found.by_name.at(name), gradient), 1e-12) << cut << ", " << name;
+    EXPECT_LT(parity::relative_difference(found.by_name.at(name), gradient), bound) << cut << ", " << name;
   }
 }
 

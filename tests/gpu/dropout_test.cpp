@@ -34,15 +34,20 @@ TEST_F(GpuDropout, OfAUnitDoesNotDependOnTheOthers) {
 }
 
 TEST_F(GpuDropout, OfSeveralReadersDoesNotDependOnTheOtherUnits) {
-  const auto masks = [&](const std::vector<nn::DropoutUnit>& units) {
+  const auto left_of_ones = [&](const std::vector<nn::DropoutUnit>& units) {
     int64_t rows = 0;
     for (const auto& unit : units) rows += unit.share;
     const nn::DropoutScope scope(units);
-    return nn::draw_dropout_masks(at::ones({rows, 48}, at::TensorOptions(device_)), 3, kShare, /*layer=*/1).cpu();
+    const at::Tensor ones = at::ones({rows, 48}, at::TensorOptions(device_));
+    std::vector<at::Tensor> left;
+    nn::ReadersDropout(ones, 3, kShare, /*layer=*/1).drop(ones, [&](int64_t /*reader*/, const at::Tensor& dropped) {
+      left.push_back(dropped);
+    });
+    return from_card(at::stack(left));
   };
-  const at::Tensor together = masks({{11, 50}, {12, 80}, {13, 30}});
-  EXPECT_TRUE(at::equal(together.narrow(1, 0, 50), masks({{11, 50}})));
-  EXPECT_TRUE(at::equal(together.narrow(1, 50, 110), masks({{12, 80}, {13, 30}})));
+  const at::Tensor together = left_of_ones({{11, 50}, {12, 80}, {13, 30}});
+  EXPECT_TRUE(at::equal(together.narrow(1, 0, 50), left_of_ones({{11, 50}})));
+  EXPECT_TRUE(at::equal(together.narrow(1, 50, 110), left_of_ones({{12, 80}, {13, 30}})));
   EXPECT_FALSE(at::equal(together[0], together[1]));
   EXPECT_FALSE(at::equal(together[1], together[2]));
   EXPECT_FALSE(fault_is_planted());

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::nn {
 namespace {
@@ -81,60 +82,98 @@ TEST(Dropout, SharesAreInProportion) {
   EXPECT_THROW(unit_dropout(at::ones({4, kColumns}), 0.3, 1), InternalError);
 }
 
-class DropoutMasks : public testing::Test {
+class OfReaders : public testing::Test {
  protected:
   static constexpr int64_t kReaders = 3;
+  static constexpr double kProbability = 0.3;
 
-  static at::Tensor masks_of(const std::vector<DropoutUnit>& units, int64_t readers = kReaders) {
+  static ReadersDropout draw(const at::Tensor& x, int64_t readers = kReaders) {
+    return {x, readers, kProbability, /*layer=*/1};
+  }
+
+  /// What is left of ones, [readers, rows, columns].
+  static at::Tensor left_of_ones(const std::vector<DropoutUnit>& units, int64_t readers = kReaders) {
     int64_t rows = 0;
     for (const DropoutUnit& unit : units) rows += unit.share;
     const DropoutScope scope(units);
-    return draw_dropout_masks(at::ones({rows, kColumns}), readers, 0.3, /*layer=*/1);
+    const at::Tensor ones = at::ones({rows, kColumns});
+    return at::stack(dropped(draw(ones, readers), ones));
+  }
+
+  static std::vector<at::Tensor> dropped(const ReadersDropout& dropout, const at::Tensor& x) {
+    std::vector<at::Tensor> all;
+    dropout.drop(x, [&](int64_t reader, const at::Tensor& of_reader) {
+      EXPECT_EQ(reader, std::ssize(all));
+      all.push_back(of_reader);
+    });
+    return all;
   }
 };
 
-TEST_F(DropoutMasks, DifferFromReaderToReader) {
-  const at::Tensor masks = masks_of({{.seed = 11, .share = 5}, {.seed = 12, .share = 8}});
-  ASSERT_EQ(masks.sizes(), at::IntArrayRef({kReaders, 13, kColumns}));
+TEST_F(OfReaders, DiffersFromReaderToReader) {
+  const at::Tensor left = left_of_ones({{.seed = 11, .share = 5}, {.seed = 12, .share = 8}});
+  ASSERT_EQ(left.sizes(), at::IntArrayRef({kReaders, 13, kColumns}));
   for (int64_t i = 0; i < kReaders; ++i) {
-    for (int64_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(masks[i], masks[j])) << i << ", " << j;
+    for (int64_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(left[i], left[j])) << i << ", " << j;
   }
 }
 
 /// Two independent ones agree in a share of 0.7² + 0.3² of the elements.
-TEST_F(DropoutMasks, AgreeAsOftenAsIndependentOnesDo) {
-  const at::Tensor masks = masks_of({{.seed = 11, .share = 700}, {.seed = 12, .share = 900}});
+TEST_F(OfReaders, AgreesAsOftenAsIndependentOnesDo) {
+  const at::Tensor left = left_of_ones({{.seed = 11, .share = 700}, {.seed = 12, .share = 900}});
   for (int64_t i = 0; i < kReaders; ++i) {
-    const at::Tensor agree = masks[i].eq(masks[(i + 1) % kReaders]).to(at::kDouble);
+    const at::Tensor agree = left[i].eq(left[(i + 1) % kReaders]).to(at::kDouble);
     const double tolerance = 5 * std::sqrt(0.58 * 0.42 / static_cast<double>(agree.numel()));
     EXPECT_NEAR(agree.mean().item<double>(), 0.58, tolerance) << i;
   }
 }
 
-TEST_F(DropoutMasks, OfAUnitDoNotDependOnTheOthers) {
+TEST_F(OfReaders, OfAUnitDoesNotDependOnTheOthers) {
   const DropoutUnit a{.seed = 11, .share = 5}, b{.seed = 12, .share = 8}, c{.seed = 13, .share = 3};
-  const at::Tensor together = masks_of({a, b, c});
-  EXPECT_TRUE(at::equal(together.narrow(1, 0, 5), masks_of({a})));
-  EXPECT_TRUE(at::equal(together.narrow(1, 5, 8), masks_of({b})));
-  EXPECT_TRUE(at::equal(together.narrow(1, 5, 11), masks_of({b, c})));
+  const at::Tensor together = left_of_ones({a, b, c});
+  EXPECT_TRUE(at::equal(together.narrow(1, 0, 5), left_of_ones({a})));
+  EXPECT_TRUE(at::equal(together.narrow(1, 5, 8), left_of_ones({b})));
+  EXPECT_TRUE(at::equal(together.narrow(1, 5, 11), left_of_ones({b, c})));
 }
 
-TEST_F(DropoutMasks, OfOneReaderAreWhatUnitDropoutKeeps) {
-  EXPECT_TRUE(at::equal(masks_of({{.seed = 11, .share = 5}}, 1)[0], drop({{11, 5}}).ne(0)));
+TEST_F(OfReaders, OfOneReaderIsUnitDropout) {
+  EXPECT_TRUE(at::equal(left_of_ones({{.seed = 11, .share = 5}}, 1)[0], drop({{11, 5}})));
 }
 
-TEST_F(DropoutMasks, AreAddedAsTheyAreApplied) {
+/// What is kept is drawn again where kernels can, and else is memory that may be taken away meanwhile.
+TEST_F(OfReaders, GivesTheSameAgainWithTheMasksThatItGave) {
   const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 4}});
-  const at::Tensor x = at::randn({6, kColumns}, at::kDouble), y = at::randn({6, kColumns}, at::kDouble);
-  const at::Tensor mask = draw_dropout_masks(x, 1, 0.3, /*layer=*/1)[0];
-  const at::Tensor sum = y.clone();
-  add_with_dropout_mask(sum, x, mask, 0.3);
-  EXPECT_TRUE(at::allclose(sum, y + apply_dropout_mask(x, mask, 0.3), /*rtol=*/1e-14, /*atol=*/1e-14));
-  // Of 16 bits, where ATen's types differ.
-  const at::Tensor narrow_sum = y.to(at::kBFloat16);
-  add_with_dropout_mask(narrow_sum, x.to(at::kBFloat16), mask, 0.3);
-  EXPECT_EQ(narrow_sum.scalar_type(), at::kBFloat16);
-  EXPECT_TRUE(at::allclose(narrow_sum.to(at::kDouble), sum, /*rtol=*/2e-2, /*atol=*/2e-2));
+  const at::Tensor x = at::randn({6, kColumns});
+  ReadersDropout dropout = draw(x);
+  const auto wanted = dropped(dropout, x);
+  const bool again = dropout.draws_again();
+  EXPECT_EQ(again, kernels::has(kernels::Kernel::kDropout, x));
+  const at::Tensor masks = dropout.take_masks();
+  EXPECT_EQ(masks.defined(), !again);
+  ReadersDropout other = dropout;
+  other.give_masks(masks);
+  const auto found = dropped(other, x);
+  ASSERT_EQ(found.size(), size_t{kReaders});
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], wanted[i])) << i;
+}
+
+TEST_F(OfReaders, GradientsAreDroppedInTheSamePlacesAndAdded) {
+  const DropoutScope scope(std::vector<DropoutUnit>{{.seed = 4}});
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const double tolerance = dtype == at::kDouble ? 1e-14 : dtype == at::kFloat ? 1e-6 : 2e-2;
+    const at::Tensor x = at::randn({6, kColumns}).to(dtype), of_readers = at::randn({kReaders, 6, kColumns}).to(dtype);
+    const ReadersDropout dropout = draw(x);
+    at::Tensor wanted = x.clone().to(at::kDouble);
+    dropout.drop(at::ones_like(x), [&](int64_t reader, const at::Tensor& left) {
+      wanted += of_readers[reader].to(at::kDouble) * left.ne(0) / (1 - kProbability);
+    });
+    const at::Tensor sum = x.clone();
+    dropout.add_gradients(sum, [&](int64_t reader, const at::Tensor& place) {
+      return place.defined() ? at::Tensor(place).copy_(of_readers[reader]) : of_readers[reader];
+    });
+    EXPECT_EQ(sum.scalar_type(), dtype);
+    EXPECT_TRUE(at::allclose(sum.to(at::kDouble), wanted, tolerance, tolerance)) << dtype;
+  }
 }
 
 TEST(DropoutScope, InnerOneEndsWhereItBegan) {

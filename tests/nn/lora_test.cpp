@@ -12,6 +12,7 @@
 #include "parity/deviations.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/linear.h"
 #include "vlmtrain/nn/recompute.h"
@@ -167,6 +168,21 @@ TEST(LoraTargetTest, WithoutSettingsNothingIsAdapted) {
 
 constexpr double kDropped = 0.5;
 
+/// Own kernels, which are emulated in a run of these tests, do not compute in fp64.
+at::ScalarType dropout_type() {
+  return kernels::has(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
+}
+double rounding() {
+  return dropout_type() == at::kFloat ? 3e-6 : 1e-14;
+}
+
+ParameterStore dropout_store(bool use_dora = false) {
+  return ParameterStore(ParameterSettings{
+      at::TensorOptions(dropout_type()),
+      LoraSettings{.rank = 3, .alpha = 3, .dropout = kDropped, .use_dora = use_dora},
+  });
+}
+
 DropoutScope scope_of_rows() {
   return DropoutScope(std::vector<DropoutUnit>{{.seed = 5, .share = 1}, {.seed = 6, .share = 3}});
 }
@@ -190,16 +206,16 @@ class LoraDropout : public testing::Test {
     return linear_(x_);
   }
 
-  ParameterStore store_ = double_store({.rank = 3, .alpha = 3, .dropout = kDropped});
+  ParameterStore store_ = dropout_store();
   const Linear linear_{ParameterScope(store_, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/false};
   const at::Tensor a_ = tensor_of(store_, "up.lora_A.weight");
   const at::Tensor b_ = tensor_of(store_, "up.lora_B.weight");
-  const at::Tensor x_ = at::ones({kRows, kIn}, at::kDouble);
+  const at::Tensor x_ = at::ones({kRows, kIn}, dropout_type());
 };
 
 TEST_F(LoraDropout, DropsTheInputsOfTheAdapter) {
   const at::Tensor y = run();
-  EXPECT_LT(relative_difference(y, at::mm(at::mm(drop(x_), a_.t()), b_.t())), 1e-14);
+  EXPECT_LT(relative_difference(y, at::mm(at::mm(drop(x_), a_.t()), b_.t())), rounding());
   EXPECT_TRUE(at::equal(run(), y));
 }
 
@@ -230,13 +246,13 @@ class LoraDropoutOfAGroup : public testing::Test {
     return linears_(x);
   }
 
-  ParameterStore store_ = double_store({.rank = 3, .alpha = 3, .dropout = kDropped});
+  ParameterStore store_ = dropout_store();
   const Linears linears_{ParameterScope(store_, Component::kLanguageModel, "at"),
                          {"q", "k", "v"},
                          kIn,
                          {kOut, kOut, kOut},
                          /*bias=*/false};
-  const at::Tensor x_ = at::randn({kRows, kIn}, at::kDouble);
+  const at::Tensor x_ = at::randn({kRows, kIn}, dropout_type());
 };
 
 TEST_F(LoraDropoutOfAGroup, DiffersFromAdapterToAdapter) {
@@ -250,28 +266,29 @@ TEST_F(LoraDropoutOfAGroup, DoesNotDependOnTheCut) {
   const at::Tensor together = run(x_, {{.seed = 5, .share = 1}, {.seed = 6, .share = 3}});
   const at::Tensor first = run(x_.narrow(0, 0, kRows / 4), {{.seed = 5}});
   const at::Tensor rest = run(x_.narrow(0, kRows / 4, kRows * 3 / 4), {{.seed = 6}});
-  EXPECT_LT(relative_difference(at::cat({first, rest}), together), 1e-14);
+  EXPECT_LT(relative_difference(at::cat({first, rest}), together), rounding());
 }
 
 TEST_F(LoraDropoutOfAGroup, GradientsAreThoseOfWhatIsDropped) {
   const at::Tensor x = x_.clone().set_requires_grad(true);
   const std::vector<DropoutUnit> units{{.seed = 5, .share = 1}, {.seed = 6, .share = 3}};
   const DropoutScope scope(units);
-  const at::Tensor masks = draw_dropout_masks(x, 3, kDropped, stream_seed(0, "at.q"));
-  std::vector<at::Tensor> of{x}, parts;
-  int64_t reader = 0;
+  std::vector<at::Tensor> of{x}, parts, left;
+  ReadersDropout(x, 3, kDropped, stream_seed(0, "at.q"))
+      .drop(at::ones_like(x), [&](int64_t /*reader*/, const at::Tensor& of_ones) { left.push_back(of_ones); });
+  auto of_reader = left.begin();
   for (const std::string path : {"at.q", "at.k", "at.v"}) {
     const at::Tensor a = tensor_of(store_, path + ".lora_A.weight"), b = tensor_of(store_, path + ".lora_B.weight");
-    parts.push_back(at::mm(at::mm(x * masks[reader++] / (1 - kDropped), a.t()), b.t()));
+    parts.push_back(at::mm(at::mm(x * *of_reader++, a.t()), b.t()));
     of.push_back(a);
     of.push_back(b);
   }
   const at::Tensor wanted = at::cat(parts, 1), y = linears_(x);
-  EXPECT_LT(relative_difference(y, wanted), 1e-14);
+  EXPECT_LT(relative_difference(y, wanted), rounding());
   const at::Tensor direction = at::randn_like(y);
   const auto found = torch::autograd::grad({y}, of, {direction});
   const auto expected = torch::autograd::grad({wanted}, of, {direction});
-  for (size_t i = 0; i < of.size(); ++i) EXPECT_LT(relative_difference(found[i], expected[i]), 1e-13) << i;
+  for (size_t i = 0; i < of.size(); ++i) EXPECT_LT(relative_difference(found[i], expected[i]), 10 * rounding()) << i;
 }
 
 TEST_F(LoraDropout, IsRefusedWhereNobodySaysWhatTheRowsAre) {
@@ -281,9 +298,9 @@ TEST_F(LoraDropout, IsRefusedWhereNobodySaysWhatTheRowsAre) {
 TEST_F(LoraDropout, IsOffWhereNoGradientIsWanted) {
   const at::AutoGradMode no_gradients(false);
   const at::Tensor whole = at::mm(at::mm(x_, a_.t()), b_.t());
-  EXPECT_LT(relative_difference(run(), whole), 1e-14);
+  EXPECT_LT(relative_difference(run(), whole), rounding());
   const at::Tensor recomputed = recompute([this](const at::Tensor& x) { return linear_(x); }, x_, {a_, b_});
-  EXPECT_LT(relative_difference(recomputed, whole), 1e-14);
+  EXPECT_LT(relative_difference(recomputed, whole), rounding());
 }
 
 TEST_F(LoraDropout, IsTheSameWhenABlockRunsAgain) {
@@ -301,10 +318,10 @@ TEST_F(LoraDropout, IsTheSameWhenABlockRunsAgain) {
 }
 
 TEST(Dora, KeepsWhatDropoutTakesFromTheAdapter) {
-  ParameterStore store = double_store({.rank = 3, .alpha = 3, .dropout = kDropped, .use_dora = true});
+  ParameterStore store = dropout_store(/*use_dora=*/true);
   const Linear linear(ParameterScope(store, Component::kLanguageModel, "up"), kIn, kOut, /*bias=*/true);
   randomise(store);
-  const at::Tensor x = at::randn({kRows, kIn}, at::kDouble);
+  const at::Tensor x = at::randn({kRows, kIn}, dropout_type());
   const at::Tensor dropped = drop(x);
   const DropoutScope scope = scope_of_rows();
   const at::Tensor y = linear(x);
@@ -315,7 +332,7 @@ TEST(Dora, KeepsWhatDropoutTakesFromTheAdapter) {
   const at::Tensor factor = tensor_of(store, "up.lora_magnitude_vector") / (weight + product).norm(2, {1});
   const at::Tensor wanted = at::linear(x, weight, tensor_of(store, "up.bias")) +
                             (factor - 1) * at::linear(dropped, weight) + factor * at::linear(dropped, product);
-  EXPECT_LT(relative_difference(y, wanted), 1e-14);
+  EXPECT_LT(relative_difference(y, wanted), rounding());
 }
 
 TEST(FrozenLinear, KeepsNoInput) {

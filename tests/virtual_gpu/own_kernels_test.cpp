@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/network/patch_embedding.h"
 #include "virtual_gpu/card.h"
@@ -15,6 +16,7 @@
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/trace.h"
+#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/parameters.h"
 #include "vlmtrain/vgpu/counters.h"
 
@@ -87,6 +89,25 @@ TEST(OwnKernelsOnACard, MakePatchesOfBytesInOneLaunchWithoutACopy) {
   models::normalized_pictures({at::empty({1, 3, 1024, 1024}, bytes), half}, at::kHalf);
   EXPECT_EQ(counters().launches, 1U);
   EXPECT_EQ(counters().rejected_launches, 0U);
+}
+
+/// No launch a sample, no copy, and no mask that is kept.
+TEST(OwnKernelsOnACard, DropWhatAllAdaptersReadOfAllSamplesInOneLaunch) {
+  const at::Tensor x = at::empty({12, 64}, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kHalf));
+  if (!has(Kernel::kDropout, x)) GTEST_SKIP() << "own kernels are not built, or left out";
+  const nn::DropoutScope scope(std::vector<nn::DropoutUnit>{{.seed = 1}, {.seed = 2}, {.seed = 3}, {.seed = 4}});
+  card().reset();
+  const memory::AllocationTrace trace(x.device());
+  nn::ReadersDropout dropout(x, /*readers=*/3, /*probability=*/0.1, /*layer=*/1);
+  EXPECT_TRUE(trace.events().empty());
+  dropout.drop(x, [](int64_t /*reader*/, const at::Tensor& /*dropped*/) {});
+  EXPECT_EQ(counters().launches, 1U);
+  dropout.add_gradients(x, [](int64_t /*reader*/, const at::Tensor& place) { return place; });
+  const auto done = counters();
+  EXPECT_EQ(done.launches, 2U);
+  EXPECT_EQ(done.rejected_launches, 0U);
+  EXPECT_EQ(done.host_to_device_pinned.calls + done.host_to_device_pageable.calls, 0U);
+  EXPECT_FALSE(dropout.take_masks().defined());
 }
 
 /// As many tensors as a model of 7 B parameters trains, and what an update of these takes from prepare() on.

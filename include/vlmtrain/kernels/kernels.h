@@ -25,6 +25,7 @@ enum class Kernel : uint8_t {
   kNf4,           ///< dequantize.h
   kInt8,          ///< dequantize.h
   kPatches,       ///< patches.h
+  kDropout,       ///< dropout.h
 };
 
 std::span<const Kernel> all_kernels();

@@ -271,6 +271,45 @@ struct Patches {
   void* rows;  ///< [pictures · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kPixelChannels · patch]
 };
 
+/// Rows from this one to the next stream's whose random numbers have this key.
+struct DropoutStream {
+  uint64_t key;
+  int64_t first_row;
+};
+
+inline constexpr int kMostDropoutStreams = 240;  ///< that the arguments of a launch have room for
+
+/// What is dropped of x [rows, columns] by readers that drop independently of each other. Of 16 random bits for an
+/// element, and 16 more where the first are equal to `keeps_below[0]`, it follows whether it is kept: a function of its
+/// stream's key, its row within the stream, its column and the reader.
+struct DropoutMask {
+  Element element;
+  int64_t columns;
+  int64_t reader_stride;  ///< elements from what a reader has of all rows to what the next has
+  int readers;
+  float scale;              ///< of what is kept
+  uint32_t keeps_below[2];  ///< the upper 16 bits of the probability to be kept, times 2³², and the lower
+  int64_t first_row, rows;  ///< of these streams
+  int streams;
+  DropoutStream stream[kMostDropoutStreams];
+};
+
+/// Of each reader x · mask · scale.
+struct Dropout {
+  DropoutMask mask;
+  const void* x;  ///< [rows, columns]
+  void* dropped;  ///< [readers, rows, columns]
+};
+
+/// sum + Σ x · mask · scale over the readers, in place.
+struct DropoutBackward {
+  DropoutMask mask;
+  const void* x;  ///< [readers, rows, columns]
+  void* sum;      ///< [rows, columns]
+};
+static_assert(sizeof(Dropout) <= 4096 && sizeof(DropoutBackward) <= 4096,
+              "arguments of a kernel on every architecture");
+
 /// Each starts a kernel on a stream, a cudaStream_t, of the current device, and gives 0 or a cudaError_t. Tensors are
 /// dense where nothing else is said, and none is empty.
 struct Launchers {
@@ -287,6 +326,8 @@ struct Launchers {
   int (*nf4_dequantize)(const Nf4Dequantize&, void* stream);
   int (*int8_dequantize)(const Int8Dequantize&, void* stream);
   int (*patches)(const Patches&, void* stream);
+  int (*dropout)(const Dropout&, void* stream);
+  int (*dropout_backward)(const DropoutBackward&, void* stream);
 };
 
 }  // namespace vlmtrain::kernels

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "vlmtrain/nn/dropout.h"
 #include "vlmtrain/nn/linear_weight.h"
 #include "vlmtrain/nn/lora_settings.h"
 #include "vlmtrain/nn/parameters.h"
@@ -27,10 +28,8 @@ class LoraAdapter {
 
   /// Whether what runs now drops.
   bool drops() const;
-  double dropout() const { return dropout_; }
-  /// Where elements of x are kept for `count` adapters that read it, of which this is the first: bool [count, rows,
-  /// in], see draw_dropout_masks.
-  at::Tensor draw_masks(const at::Tensor& x, int64_t count) const;
+  /// Of `count` adapters that read x, of which this is the first.
+  ReadersDropout draw_dropout(const at::Tensor& x, int64_t count) const;
 
   bool has_dora() const { return magnitude_.defined(); }
 

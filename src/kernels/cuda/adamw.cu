@@ -1,5 +1,5 @@
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/neighbours.h"
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/warp.h"
 
@@ -9,15 +9,12 @@ namespace {
 
 // A warp takes a block of 256 elements at a time, whose moments share a scale where they have 8 bits; a lane takes
 // eight neighbours.
-constexpr int kElements = static_cast<int>(kMomentBlock) / kLanes;
+constexpr int kElements = kNeighbours;
+static_assert(kElements * kLanes == kMomentBlock);
 constexpr unsigned kThreads = 256;
 constexpr int64_t kWarps = kThreads / kLanes;
 /// Blocks of a tensor that a block of threads takes, so that its tables are loaded for many.
 constexpr int64_t kBlocksAtATime = kAdamWBlocks;
-
-struct Values {
-  float of[kElements];
-};
 
 /// Where the nth smallest of 255 bounds lies, n from 1 on: the root of a tree of binary search at 1, the children of
 /// place k at 2k and 2k + 1 (Eytzinger's order). What the lanes of a warp may meet in a step are neighbours then, in
@@ -27,48 +24,16 @@ __device__ __forceinline__ unsigned place_in_search(unsigned n) {
   return (kMomentCodes + n) >> __ffs(static_cast<int>(n));
 }
 
-/// What a lane has of a tensor: zeros behind its end.
-template <class T>
-__device__ __forceinline__ Values read(const T* from, int64_t first, int64_t count, bool packs) {
-  Values values;
-  if (packs && first + kElements <= count) {
-    constexpr int kCount = kElements < kPackElements<T> ? kElements : kPackElements<T>;
-    for (int start = 0; start < kElements; start += kCount) {
-      const auto pack = load<kCount>(from + first + start);
-      for (int i = 0; i < kCount; ++i) values.of[start + i] = to_float(pack.values[i]);
-    }
-    return values;
-  }
-  for (int i = 0; i < kElements; ++i) values.of[i] = first + i < count ? to_float(from[first + i]) : 0;
-  return values;
-}
-
-template <class T>
-__device__ __forceinline__ void write(T* to, const Values& values, int64_t first, int64_t count, bool packs) {
-  if (packs && first + kElements <= count) {
-    constexpr int kCount = kElements < kPackElements<T> ? kElements : kPackElements<T>;
-    for (int start = 0; start < kElements; start += kCount) {
-      Pack<T, kCount> pack;
-      for (int i = 0; i < kCount; ++i) pack.values[i] = from_float<T>(values.of[start + i]);
-      store<kCount>(to + first + start, pack);
-    }
-    return;
-  }
-  for (int i = 0; i < kElements; ++i) {
-    if (first + i < count) to[first + i] = from_float<T>(values.of[i]);
-  }
-}
-
 /// Moments in fp32.
 struct Fp32Moments {
   static constexpr bool kHasTables = false;
 
-  static __device__ __forceinline__ Values expand(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const float* /*codes*/) {
+  static __device__ __forceinline__ Neighbours expand(const AdamWTensor& tensor, int moment, int64_t first,
+                                                      const float* /*codes*/) {
     return read(static_cast<const float*>(tensor.moments[moment]), first, tensor.count, tensor.in_packs);
   }
   static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const Values& values, const AdamW& /*call*/,
+                                                  const Neighbours& values, const AdamW& /*call*/,
                                                   const float* /*bounds*/) {
     write(static_cast<float*>(tensor.moments[moment]), values, first, tensor.count, tensor.in_packs);
   }
@@ -78,15 +43,16 @@ struct Fp32Moments {
 struct Bf16Moments {
   static constexpr bool kHasTables = false;
 
-  static __device__ __forceinline__ Values expand(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const float* /*codes*/) {
+  static __device__ __forceinline__ Neighbours expand(const AdamWTensor& tensor, int moment, int64_t first,
+                                                      const float* /*codes*/) {
     const auto pack = load<kElements>(static_cast<const __nv_bfloat16*>(tensor.moments[moment]) + first);
-    Values values;
+    Neighbours values;
     for (int i = 0; i < kElements; ++i) values.of[i] = to_float(pack.values[i]);
     return values;
   }
   static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const Values& values, const AdamW& call, const float* /*bounds*/) {
+                                                  const Neighbours& values, const AdamW& call,
+                                                  const float* /*bounds*/) {
     const auto place = static_cast<uint64_t>(first);
     const RandomBits random = philox(call.seed, place, uint64_t{tensor.number} * 2 + static_cast<uint64_t>(moment));
     Pack<uint16_t, kElements> pack;
@@ -101,11 +67,11 @@ struct Bf16Moments {
 struct EightBitMoments {
   static constexpr bool kHasTables = true;
 
-  static __device__ __forceinline__ Values expand(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const float* codes) {
+  static __device__ __forceinline__ Neighbours expand(const AdamWTensor& tensor, int moment, int64_t first,
+                                                      const float* codes) {
     const auto pack = load<kElements>(static_cast<const uint8_t*>(tensor.moments[moment]) + first);
     const float absmax = tensor.absmax[moment][first / kMomentBlock];
-    Values values;
+    Neighbours values;
     for (int i = 0; i < kElements; ++i) values.of[i] = __fmul_rn(codes[pack.values[i]], absmax);
     return values;
   }
@@ -119,7 +85,8 @@ struct EightBitMoments {
   }
 
   static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const Values& values, const AdamW& /*call*/, const float* bounds) {
+                                                  const Neighbours& values, const AdamW& /*call*/,
+                                                  const float* bounds) {
     constexpr float kSmallest = 1e-38F;  // of what is divided by: a block of zeros stays one
     float most = 0;
     for (int i = 0; i < kElements; ++i) most = fmaxf(most, fabsf(values.of[i]));
@@ -173,10 +140,10 @@ __global__ void adamw_kernel(const __grid_constant__ AdamW call) {
   for (int64_t block = first_block + warp; block < first_block + kBlocksAtATime; block += kWarps) {
     if (block * kMomentBlock >= tensor.count) return;  // the whole warp
     const int64_t first = block * kMomentBlock + lane * kElements;
-    const Values gradient = read(tensor.gradient, first, tensor.count, tensor.in_packs);
-    Values master = read(tensor.master, first, tensor.count, tensor.in_packs);
-    Values mean = Moments::expand(tensor, 0, first, &codes[0]);
-    Values square = Moments::expand(tensor, 1, first, &codes[Moments::kHasTables ? kMomentCodes : 0]);
+    const Neighbours gradient = read(tensor.gradient, first, tensor.count, tensor.in_packs);
+    Neighbours master = read(tensor.master, first, tensor.count, tensor.in_packs);
+    Neighbours mean = Moments::expand(tensor, 0, first, &codes[0]);
+    Neighbours square = Moments::expand(tensor, 1, first, &codes[Moments::kHasTables ? kMomentCodes : 0]);
     for (int i = 0; i < kElements; ++i) {
       const float g = gradient.of[i] / divisor;
       master.of[i] -= call.decay * master.of[i];

@@ -16,6 +16,8 @@ int adamw(const AdamW& call, void* stream);
 int nf4_dequantize(const Nf4Dequantize& call, void* stream);
 int int8_dequantize(const Int8Dequantize& call, void* stream);
 int patches(const Patches& call, void* stream);
+int dropout(const Dropout& call, void* stream);
+int dropout_backward(const DropoutBackward& call, void* stream);
 int norm_rotate_forward(const NormRotateForward& call, void* stream);
 int norm_rotate_backward(const NormRotateBackward& call, void* stream);
 

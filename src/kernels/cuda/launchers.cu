@@ -20,6 +20,8 @@ extern "C" [[gnu::visibility("default")]] const vlmtrain::kernels::Launchers* vl
       .nf4_dequantize = nf4_dequantize,
       .int8_dequantize = int8_dequantize,
       .patches = patches,
+      .dropout = dropout,
+      .dropout_backward = dropout_backward,
   };
   return &kLaunchers;
 }
