@@ -57,6 +57,10 @@ const Launchers* launchers_of(const Plugin& plugin) {
   return reinterpret_cast<GetLaunchers*>(plugin.functions.front())();
 }
 
+Plugin load_library(const char* name) {
+  return load_plugin(name, kKernelsVersionOf, kKernelsVersion, {kGetLaunchers});
+}
+
 bool is_emulated() {
   return std::getenv(kEmulation) != nullptr;
 }
@@ -79,8 +83,7 @@ Kernel kernel_of(std::string_view name) {
 
 OpenedKernels open_kernels(at::Device device, const KernelSet& left_out) {
   if (device.is_cpu() && !is_emulated()) return {.problem = "the CPU has none"};
-  const char* const library = device.is_cpu() ? std::getenv(kEmulation) : kLibrary;
-  static const Plugin plugin = load_plugin(library, kKernelsVersionOf, kKernelsVersion, {kGetLaunchers});
+  static const Plugin plugin = load_library(device.is_cpu() ? std::getenv(kEmulation) : kLibrary);
   if (plugin.functions.empty()) return {.problem = plugin.problem};
 
   State& opened = state();
@@ -97,6 +100,11 @@ OpenedKernels open_kernels(at::Device device, const KernelSet& left_out) {
   }
   opened.settle();
   return result;
+}
+
+std::string library_problem() {
+  const Plugin plugin = load_library(kLibrary);
+  return plugin.functions.empty() ? plugin.problem : "";
 }
 
 KernelSet left_out_kernels() {

@@ -1,13 +1,54 @@
 #include "vlmtrain/train/own_kernels.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ranges>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 
 namespace vlmtrain::train {
 
-kernels::KernelSet left_out_kernels(const engine::TrainingOptions& options) {
-  if (options.kernels == kernels::KernelChoice::kOwn) return kernels::left_out_kernels();
+namespace {
+
+/// To see what a kernel gives, and to go on without one that misbehaves: names with commas between them.
+constexpr const char* kWithout = "VLMTRAIN_WITHOUT_KERNELS";
+
+kernels::Kernel kernel_of(std::string_view name) {
   const auto all = kernels::all_kernels();
-  return {all.begin(), all.end()};
+  const auto found = std::ranges::find(all, name, kernels::name_of);
+  if (found != all.end()) return *found;
+  std::vector<std::string_view> names;
+  std::ranges::transform(all, std::back_inserter(names), kernels::name_of);
+  throw usage_error("{} in the environment: no own kernel is called '{}'; there are {}", kWithout, name,
+                    fmt::join(names, ", "));
+}
+
+kernels::KernelSet left_out_by_environment() {
+  const char* const names = std::getenv(kWithout);
+  kernels::KernelSet set;
+  if (names == nullptr) return set;
+  for (const auto part : std::views::split(std::string_view(names), ',')) {
+    if (!part.empty()) set.insert(kernel_of(std::string_view(part.begin(), part.end())));
+  }
+  return set;
+}
+
+}  // namespace
+
+kernels::KernelSet left_out_kernels(const engine::TrainingOptions& options) {
+  kernels::KernelSet set = left_out_by_environment();
+  if (options.kernels == kernels::KernelChoice::kOwn) {
+    set.merge(kernels::left_out_kernels());
+  } else {
+    const auto all = kernels::all_kernels();
+    set.insert(all.begin(), all.end());
+  }
+  return set;
 }
 
 void open_kernels(const engine::TrainingOptions& options, at::Device device) {

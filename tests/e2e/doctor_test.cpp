@@ -162,6 +162,22 @@ TEST_F(DoctorTest, OnAVirtualCardAStepIsRehearsed) {
   EXPECT_THAT(finding(answer, "ok", "step"), HasSubstr("computes nothing"));
 }
 
+TEST_F(DoctorTest, OwnKernelsThatAreNotThereAreNamed) {
+  const auto kernels = std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "libvlmtrain_kernels.so";
+  const auto built = ask({"--device", "virtual:h100"});
+  EXPECT_EQ(built["step"]["own_kernels"]["problem"] == "", std::filesystem::exists(kernels));
+
+  const auto home = folder() / "home";
+  std::filesystem::create_directories(home);
+  copy_program(home);
+  std::filesystem::copy(kernels.parent_path() / "vgpu", home / "vgpu", std::filesystem::copy_options::recursive);
+  std::filesystem::remove(home / kernels.filename());
+  const auto without = answer_of(
+      Process(folder(), {"doctor", "--json", "--device", "virtual:h100"}, 0, (home / "vlmtrain").string()).wait());
+  EXPECT_EQ(without["exit_code"], 0) << "nothing needs them: " << without["findings"];
+  EXPECT_THAT(finding(without, "note", "step"), AllOf(HasSubstr("own kernels"), HasSubstr("libvlmtrain_kernels.so")));
+}
+
 TEST_F(DoctorTest, AFolderThatCannotBeWrittenIsToBeMended) {
   const auto answer = ask({"--device", "virtual:h100", "--output-dir", "/proc/self/run"});
   EXPECT_EQ(answer["exit_code"], 5);

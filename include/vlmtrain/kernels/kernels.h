@@ -48,6 +48,10 @@ struct OpenedKernels {
 /// further call only says anew what is left out. The CPU has no kernels.
 OpenedKernels open_kernels(at::Device device, const KernelSet& left_out = {});
 
+/// Why there are none on a CUDA device: the library is not there, or of another version. Empty where it is. Opens
+/// nothing.
+std::string library_problem();
+
 /// What open_kernels() found wrong, and what it was told to leave out.
 KernelSet left_out_kernels();
 

@@ -8,7 +8,8 @@
 namespace vlmtrain::train {
 
 /// What a run leaves to ATen's operations: all kernels with training.kernels=aten, else what its card computes wrongly,
-/// as far as that is known.
+/// as far as that is known, and those that VLMTRAIN_WITHOUT_KERNELS names in the environment. Throws UserError where it
+/// names one that there is not.
 kernels::KernelSet left_out_kernels(const engine::TrainingOptions& options);
 
 /// Loads the kernels for a device that memory::open_device() gave, and logs those that it computes wrongly.

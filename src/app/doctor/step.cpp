@@ -109,12 +109,17 @@ void try_on_cpu(const Question& question, Section& section) {
   advise_fp32(found, wanted, question.precision, section);
 }
 
+void note_missing_kernels(const std::string& problem, Section& section) {
+  section.note(
+      fmt::format("vlmtrain's own kernels are not there, and ATen's do all, in more time: {}; scripts/setup.sh fetches "
+                  "nvcc, and a build with it makes them",
+                  problem));
+}
+
 void compare_kernels(at::Device device, const std::string& name, Section& section) {
   const auto opened = kernels::open_kernels(device);
   section.facts["own_kernels"] = {{"problem", opened.problem}, {"wrong", opened.wrong}};
-  if (!opened.problem.empty()) {
-    return section.note(fmt::format("vlmtrain's own kernels are not there, and ATen's do all: {}", opened.problem));
-  }
+  if (!opened.problem.empty()) return note_missing_kernels(opened.problem, section);
   for (const auto& how : opened.wrong) {
     section.note(fmt::format("an own kernel is left out, since it does not compute as ATen does {}: {}", name, how));
   }
@@ -150,6 +155,9 @@ void rehearse(const Question& question, Section& section) {
   const auto card = virtual_card(question.device);
   const auto precision = precision_on(*memory::find_gpu(card->gpu), question, section);
   if (!precision) return;
+  const std::string problem = kernels::library_problem();
+  section.facts["own_kernels"] = {{"problem", problem}};
+  if (!problem.empty()) note_missing_kernels(problem, section);
   const auto done = rehearse_steps(question.model, *precision, *card, kTrialSeconds);
   section.facts["precision"] = engine::name_of(*precision);
   section.facts["rehearsed"] = true;
