@@ -13,8 +13,8 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// What changes no number beyond rounding, or which random numbers are drawn from now on (training.kernels), and what an
-/// error's message tells to change before going on, such as data.max_length.
+/// What changes no number beyond rounding, or which random numbers are drawn from now on (training.kernels), and what
+/// an error's message tells to change before going on, such as data.max_length.
 constexpr std::string_view kFreely[]{"data.eval",
                                      "data.image_root",
                                      "data.outside_image_root",

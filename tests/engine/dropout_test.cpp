@@ -82,8 +82,8 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
 };
 
 void expect_same(const Gradients& found, const Gradients& wanted, const std::string& cut) {
-  // One mask drawn otherwise changes gradients by more than a hundred times the bound of fp32.
-  const double bound = model_type() == at::kDouble ? 1e-12 : 1e-4;
+  // Other masks change gradients by more than 1e-3: GradientDiffersWithASamplesSeed.
+  const double bound = model_type() == at::kDouble ? 1e-12 : 2e-5;
   EXPECT_NEAR(found.loss / wanted.loss, 1, 1e-6) << cut;
   for (const auto& [name, gradient] : wanted.by_name) {
     ASSERT_GT(gradient.abs().max().item<double>(), 0) << name;
