@@ -87,7 +87,7 @@ def gains_of(case, build, kernels):
 
 
 def cell(lost, gained):
-    return "" if round(lost) == round(gained) == 0 else f"{lost:,.0f} / {gained:,.0f}"
+    return "" if round(lost) == round(gained) == 0 else f"{round(lost):,} / {round(gained):,}"
 
 
 def table(rows, kernels):

@@ -4,17 +4,15 @@
 
 Each model is planned for LoRA and for full training on a card of 24 and one of 80 GB, as the plan likes it best and in
 micro-batches of one sample. A step's launches are counted on the virtual card and cost --microseconds of the host each.
-The card's time is the plan's, in which an operation takes 4 µs a launch at least; its work is the same without that.
-The step takes the longer of host and card: by that over the work it could be shorter, if no launch took any time.
-No GPU is used. One process runs at a time, on one thread; all take three minutes. docs/benchmarks/launching.md says
-where the microseconds come from and what follows.
+The card's time is the plan's, in which an operation takes 4 µs a launch at least. No GPU is used. One process runs at
+a time, on one thread; all take three minutes. docs/benchmarks/launching.md says where the microseconds come from and
+what follows.
 """
 
 import argparse
 from pathlib import Path
 
 from kernel_gains import FULL, LORA, choices_of, make_plan
-from published_speeds.cards import CARDS as SHEETS
 
 MODELS = [
     "smolvlm-256m", "nanovlm-222m", "internvl3-1b", "qwen3-vl-2b", "smolvlm2-2.2b", "gemma-3-4b", "llava-1.5-7b",
@@ -22,29 +20,15 @@ MODELS = [
 ]  # fmt: skip
 KINDS = {"LoRA": LORA, "full": FULL}
 CARDS = {"rtx4090": "RTX 4090", "h100": "H100"}
-# Of src/planner/cost_recorder.cpp.
-PRODUCTS = {"full rate": 0.65, "half rate": 0.92}
-ATTENTION, BANDWIDTH = 0.45, 0.8
 
 
-def cost_of(plan, build, arguments):
-    """Of a whole step. A plan counts at most two of its micro-batches and the update."""
-    passes, counted = plan["gradient_accumulation_steps"], plan["rehearsed_step_cost"]
-    if passes <= 2:
-        return counted
-    one = [*arguments, *choices_of(plan), "--global-batch", str(plan["micro_batch_size"])]
-    of_one = make_plan(build, one)["rehearsed_step_cost"]
-    return {key: two + (passes - 2) * (two - of_one[key]) for key, two in counted.items()}
-
-
-def work_seconds(cost, card):
-    """What the card computes and moves, at the rates of plans, as if launches took it no time."""
-    sheet = SHEETS[card]
-    return (
-        cost["product_operations"] / (sheet.bf16 * PRODUCTS[sheet.kind])
-        + cost["attention_operations"] / (sheet.bf16 * ATTENTION)
-        + cost["bytes_moved"] / (sheet.bandwidth * BANDWIDTH)
-    )
+def launches_of(plan, build, arguments):
+    """Of a whole step. A plan counts those of at most two of its micro-batches and the update."""
+    passes, counted = plan["gradient_accumulation_steps"], plan["rehearsed_step_cost"]["launches"]
+    if passes > 2:
+        one = [*arguments, *choices_of(plan), "--global-batch", str(plan["micro_batch_size"])]
+        counted += (passes - 2) * (counted - make_plan(build, one)["rehearsed_step_cost"]["launches"])
+    return int(counted)
 
 
 def row(model, kind, card, micro_batch, options):
@@ -55,14 +39,12 @@ def row(model, kind, card, micro_batch, options):
     plan = make_plan(options.build, arguments)
     if not plan["fits"]:
         return None
-    cost = cost_of(plan, options.build, arguments)
-    launches, device, work = int(cost["launches"]), plan["step_seconds"], work_seconds(cost, card)
+    launches, device = launches_of(plan, options.build, arguments), plan["step_seconds"]
     host = launches * options.microseconds * 1e-6
     return [
         model, kind, CARDS[card], f"{plan['micro_batch_size']} × {plan['gradient_accumulation_steps']}",
         "yes" if any(plan["recompute"].values()) else "no", f"{plan['tokens_per_sample']:,}", f"{launches:,}",
-        f"{host:.3f}", f"{device:.3f}", f"{work:.3f}", ("**{:.2f}**" if host > device else "{:.2f}").format(host / device),
-        f"{max(host, device) / work:.2f}",
+        f"{host:.3f}", f"{device:.3f}", ("**{:.2f}**" if host > device else "{:.2f}").format(host / device),
     ]  # fmt: skip
 
 
@@ -73,7 +55,7 @@ def main():
     parser.add_argument("--model", action="append", help="of a preset; may stand several times")
     options = parser.parse_args()
     titles = ["model", "training", "card", "micro-batch × passes", "recomputed", "tokens a sample", "launches a step",
-              "host, s", "card, s", "its work, s", "host / card", "longer / work"]  # fmt: skip
+              "host, s", "card, s", "host / card"]  # fmt: skip
     print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
     for model in options.model or MODELS:
         for kind in KINDS:

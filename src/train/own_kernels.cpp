@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <ranges>
+#include <iterator>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,9 +34,8 @@ kernels::KernelSet left_out_by_environment() {
   const char* const names = std::getenv(kWithout);
   kernels::KernelSet set;
   if (names == nullptr) return set;
-  for (const auto part : std::views::split(std::string_view(names), ',')) {
-    if (!part.empty()) set.insert(kernel_of(std::string_view(part.begin(), part.end())));
-  }
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ',');) set.insert(kernel_of(name));
   return set;
 }
 
