@@ -74,8 +74,9 @@ TEST_P(PatchesKernel, PicturesMayBeTakenInAnyOrder) {
 }
 
 TEST_P(PatchesKernel, BytesMayBeginAnywhere) {
-  const at::Tensor all = at::randint(256, {1 + 3 * 32 * 32}, at::kByte);
-  compare({.bytes = all.narrow(0, 1, 3 * 32 * 32).view({1, 3, 32, 32}), .normalization = kNormalization}, {16, 16});
+  constexpr int64_t kSide = 32, kOfPicture = 3 * kSide * kSide;
+  const at::Tensor bytes = at::randint(256, {1 + kOfPicture}, at::kByte).narrow(0, 1, kOfPicture);
+  compare({.bytes = bytes.view({1, 3, kSide, kSide}), .normalization = kNormalization}, {16, 16});
 }
 
 TEST_P(PatchesKernel, NoPicturesAreNoLaunch) {
