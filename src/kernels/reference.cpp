@@ -185,8 +185,9 @@ at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutDraw
   for (int64_t reader = 0; reader < readers; ++reader) {
     for (int64_t row = 0; row < x.size(0); ++row) {
       const auto behind = std::ranges::upper_bound(draw.streams, row, {}, &DropoutStream::first_row);
-      const auto [key, first_row] = *std::prev(behind);
-      const auto row_of_stream = static_cast<uint64_t>(row - first_row);
+      const DropoutStream& stream = *std::prev(behind);
+      const uint64_t key = stream.key;
+      const auto row_of_stream = static_cast<uint64_t>(row - stream.first_row);
       for (int64_t column = 0; column < x.size(1); ++column) {
         const auto half = [&](uint32_t is_lower) {
           const auto words =

@@ -74,8 +74,9 @@ TEST_P(PatchesKernel, PicturesMayBeTakenInAnyOrder) {
 }
 
 TEST_P(PatchesKernel, BytesMayBeginAnywhere) {
-  const at::Tensor all = at::randint(256, {1 + 3 * 32 * 32}, at::kByte);
-  compare({.bytes = all.narrow(0, 1, 3 * 32 * 32).view({1, 3, 32, 32}), .normalization = kNormalization}, {16, 16});
+  constexpr int64_t kSide = 32, kOfPicture = 3 * kSide * kSide;
+  const at::Tensor bytes = at::randint(256, {1 + kOfPicture}, at::kByte).narrow(0, 1, kOfPicture);
+  compare({.bytes = bytes.view({1, 3, kSide, kSide}), .normalization = kNormalization}, {16, 16});
 }
 
 TEST_P(PatchesKernel, NoPicturesAreNoLaunch) {
@@ -92,15 +93,16 @@ TEST_P(PatchesKernel, RefusesWhatItCannotCut) {
 }
 
 TEST_P(PatchesKernel, CountsBeyondThirtyTwoBits) {
-  constexpr int64_t kSide = 336, kOfPicture = 3 * kSide * kSide, kPictures = (int64_t{1} << 31) / kOfPicture + 2;
+  constexpr int64_t kSide = 336, kAcross = kSide / 14, kOfPicture = 3 * kSide * kSide,
+                    kPictures = (int64_t{1} << 31) / kOfPicture + 2;
   const image::BytePixels one = pixels(1, kSide, kSide);
   const image::BytePixels many{.bytes = without_memory({kPictures, 3, kSide, kSide}, at::kByte),
                                .normalization = kNormalization};
   many.bytes.narrow(0, kPictures - 1, 1).copy_(one.bytes);
-  settings().last_blocks = 24;
+  settings().last_blocks = kAcross;
   const at::Tensor made = patches(many, {14, 14}, at::kBFloat16);
-  EXPECT_TRUE(at::equal(made.narrow(0, made.size(0) - 24, 24),
-                        reference::patches(one, {14, 14}, at::kBFloat16).narrow(0, 24 * 23, 24)));
+  EXPECT_TRUE(at::equal(made.narrow(0, made.size(0) - kAcross, kAcross),
+                        reference::patches(one, {14, 14}, at::kBFloat16).narrow(0, kAcross * (kAcross - 1), kAcross)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Orders, PatchesKernel, kEveryOrder);

@@ -39,7 +39,7 @@ TEST_F(PatchEmbedding, IsAConvolutionWithoutPadding) {
 }
 
 TEST_F(PatchEmbedding, FramesLieOneBelowTheOtherAndPatchesComeInAnyOrder) {
-  const at::Tensor patches = bytes({4, 3, 2 * 6, 6}), weight = at::randn({5, 3, 2, 6, 6}, at::kDouble);
+  const at::Tensor patches = bytes({4, 3, 12, 6}), weight = at::randn({5, 3, 2, 6, 6}, at::kDouble);
   const at::Tensor order = at::tensor({3, 0, 1}, at::kLong);
   const at::Tensor normalized = image::normalize_pixels(patches, kNormalization).to(at::kDouble);
   const at::Tensor convolved = at::convolution(normalized.view({4, 3, 2, 6, 6}), weight, bias_, {2, 6, 6}, {0, 0, 0},
