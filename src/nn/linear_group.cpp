@@ -300,7 +300,8 @@ class Backward {
     if (std::ranges::none_of(wanted_, std::identity())) return variable_list(wanted_.size());
     const at::Tensor of_value = gradient_of_value();
     if (prologue_ == nullptr) return {of_value};
-    if (passing.defined()) return prologue_->backward_beside(kept_.inputs, made_, of_value, wanted_, passing);
+    if (passing.defined() && wanted_.front())
+      return prologue_->backward_beside(kept_.inputs, made_, of_value, wanted_, passing);
     return prologue_->backward(kept_.inputs, made_, of_value, wanted_);
   }
 

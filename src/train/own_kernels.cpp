@@ -35,7 +35,9 @@ kernels::KernelSet left_out_by_environment() {
   kernels::KernelSet set;
   if (names == nullptr) return set;
   std::istringstream list(names);
-  for (std::string name; std::getline(list, name, ',');) set.insert(kernel_of(name));
+  for (std::string name; std::getline(list, name, ',');) {
+    if (!name.empty()) set.insert(kernel_of(name));
+  }
   return set;
 }
 

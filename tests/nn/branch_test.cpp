@@ -94,6 +94,17 @@ TEST_P(BranchTest, EitherWayMayEnd) {
   expect_same_gradients((linears_.branch(normed(x_)).stream * of_stream_).sum(), (x_ * of_stream_).sum());
 }
 
+TEST_P(BranchTest, GradientsOfTheLinearsAloneNeedNoneOfTheStream) {
+  std::vector<at::Tensor> of;
+  for (const auto& parameter : store_.all()) {
+    if (parameter.name.starts_with("at.") && parameter.tensor.requires_grad()) of.push_back(parameter.tensor);
+  }
+  const auto [value, stream] = linears_.branch(normed(x_));
+  const auto found = torch::autograd::grad({(value * of_value_).sum() + (stream * of_stream_).sum()}, of);
+  const auto wanted = torch::autograd::grad({(linears_(normed(x_)) * of_value_).sum()}, of);
+  for (size_t i = 0; i < found.size(); ++i) expect_same(found[i], wanted[i]);
+}
+
 TEST_P(BranchTest, WhatNeedsNoGradientGoesOnAsItIs) {
   const at::Tensor x = x_.detach();
   EXPECT_TRUE(linears_.branch(normed(x)).stream.is_same(x));

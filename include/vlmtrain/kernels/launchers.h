@@ -12,7 +12,7 @@ using GetLaunchers = const Launchers*();
 using KernelsVersion = int();
 inline constexpr const char* kGetLaunchers = "vlmtrain_kernels";
 inline constexpr const char* kKernelsVersionOf = "vlmtrain_kernels_version";
-inline constexpr int kKernelsVersion = 2;
+inline constexpr int kKernelsVersion = 3;
 
 /// Of what tensors consist that a kernel reads or writes; it computes in fp32.
 enum class Element : int32_t { kFloat, kBFloat16, kHalf };

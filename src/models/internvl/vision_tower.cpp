@@ -72,9 +72,11 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
           scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_start, .deviation = 0})) {}
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  const auto [seen, stream] = attention_(norm_before_.before_linears(x), tiles);
-  const auto [hidden, attended] = fc1_.branch(norm_after_.before_linears(at::addcmul(stream, seen, attention_scale_)));
-  return at::addcmul(attended, fc2_(nn::activated(activation_, hidden)), mlp_scale_);
+  auto [seen, stream] = attention_(norm_before_.before_linears(x), tiles);
+  const at::Tensor attended = at::addcmul(stream, seen, attention_scale_);
+  seen.reset();
+  const auto [hidden, attended_on] = fc1_.branch(norm_after_.before_linears(attended));
+  return at::addcmul(attended_on, fc2_(nn::activated(activation_, hidden)), mlp_scale_);
 }
 
 VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)

@@ -126,7 +126,7 @@ LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& confi
   }
 }
 
-at::Tensor LlamaBlock::attend(const at::Tensor& query_key_value, const LlamaContext& context) const {
+at::Tensor LlamaBlock::attend(at::Tensor query_key_value, const LlamaContext& context) const {
   const auto [query, key, value] = head_norms_ ? head_norms_->rotated_heads(query_key_value, heads_, context.rotary)
                                                : nn::rotated_heads(query_key_value, heads_, context.rotary);
   const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
@@ -136,8 +136,8 @@ at::Tensor LlamaBlock::attend(const at::Tensor& query_key_value, const LlamaCont
 }
 
 at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
-  const auto [query_key_value, stream] = query_key_value_.branch(input_norm_.before_linears(x));
-  const at::Tensor attended = out_(attend(query_key_value, context), /*residual=*/stream);
+  auto [query_key_value, stream] = query_key_value_.branch(input_norm_.before_linears(x));
+  const at::Tensor attended = out_(attend(std::move(query_key_value), context), /*residual=*/stream);
   const auto [gate_up, attended_on] = gate_up_.branch(post_attention_norm_.before_linears(attended));
   return down_(nn::gated(gate_up), /*residual=*/attended_on);
 }
