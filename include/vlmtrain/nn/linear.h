@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "vlmtrain/nn/linear_weight.h"
@@ -20,6 +21,9 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 struct Branch {
   at::Tensor value;   ///< [rows, sum of out]
   at::Tensor stream;  ///< the operand's first input
+
+  /// The value for whom reads it last, so that it does not live as long as the branch.
+  at::Tensor take_value() { return std::exchange(value, {}); }
 };
 
 struct LinearGroup;

@@ -48,7 +48,7 @@ Block::Block(const nn::ParameterScope& scope, const TextConfig& config)
       before_mlp_(scope / "pre_feedforward_layernorm", config.hidden_size, config.rms_norm_eps, kGain),
       after_mlp_(scope / "post_feedforward_layernorm", config.hidden_size, config.rms_norm_eps, kGain) {}
 
-at::Tensor Block::attend(at::Tensor query_key_value, const BlockContext& context) const {
+at::Tensor Block::attend(const at::Tensor& query_key_value, const BlockContext& context) const {
   const auto [query, key, value] = head_norms_.rotated_heads(query_key_value, heads_, context.kind->rotary);
   nn::KeyValueCache* const cache = context.cache;
   if (cache != nullptr) cache->write(context.block, key, value);
@@ -60,11 +60,11 @@ at::Tensor Block::attend(at::Tensor query_key_value, const BlockContext& context
 }
 
 at::Tensor Block::operator()(const at::Tensor& x, const BlockContext& context) const {
-  auto [query_key_value, stream] = query_key_value_.branch(before_attention_.before_linears(x));
+  nn::Branch branch = query_key_value_.branch(before_attention_.before_linears(x));
   const at::Tensor attended =
-      after_attention_.before_linears(out_(attend(std::move(query_key_value), context))).added_to(stream);
-  const auto [gate_up, attended_on] = gate_up_.branch(before_mlp_.before_linears(attended));
-  return after_mlp_.before_linears(down_(nn::gelu_gated(gate_up))).added_to(attended_on);
+      after_attention_.before_linears(out_(attend(branch.take_value(), context))).added_to(branch.stream);
+  const nn::Branch mlp = gate_up_.branch(before_mlp_.before_linears(attended));
+  return after_mlp_.before_linears(down_(nn::gelu_gated(mlp.value))).added_to(mlp.stream);
 }
 
 TextModel::TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,

@@ -40,7 +40,7 @@ class Block {
 
  private:
   /// The heads' values of [tokens, query | key | value], [tokens, heads · head_dim].
-  at::Tensor attend(at::Tensor query_key_value, const BlockContext& context) const;
+  at::Tensor attend(const at::Tensor& query_key_value, const BlockContext& context) const;
 
   nn::HeadShape heads_;
   nn::Linears query_key_value_;

@@ -47,7 +47,8 @@ Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
 }
 
 nn::Branch Attention::operator()(const nn::Operand& x, const nn::Segments& tiles) const {
-  const auto [all, stream] = query_key_value_.branch(x);
+  const nn::Branch branch = query_key_value_.branch(x);
+  const at::Tensor& all = branch.value;
   const int64_t rows = all.size(0), hidden = all.size(1) / 3;
   const auto part = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
     const at::Tensor columns = all.narrow(1, index * hidden, hidden);
@@ -55,7 +56,7 @@ nn::Branch Attention::operator()(const nn::Operand& x, const nn::Segments& tiles
   };
   const at::Tensor attended =
       nn::attention(part(0, query_norm_), part(1, key_norm_), part(2, std::nullopt), tiles, /*causal=*/false);
-  return {out_(attended.flatten(1)), stream};
+  return {out_(attended.flatten(1)), branch.stream};
 }
 
 VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config)
@@ -72,11 +73,10 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config
           scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_start, .deviation = 0})) {}
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  auto [seen, stream] = attention_(norm_before_.before_linears(x), tiles);
-  const at::Tensor attended = at::addcmul(stream, seen, attention_scale_);
-  seen.reset();
-  const auto [hidden, attended_on] = fc1_.branch(norm_after_.before_linears(attended));
-  return at::addcmul(attended_on, fc2_(nn::activated(activation_, hidden)), mlp_scale_);
+  nn::Branch branch = attention_(norm_before_.before_linears(x), tiles);
+  const at::Tensor attended = at::addcmul(branch.stream, branch.take_value(), attention_scale_);
+  const nn::Branch mlp = fc1_.branch(norm_after_.before_linears(attended));
+  return at::addcmul(mlp.stream, fc2_(nn::activated(activation_, mlp.value)), mlp_scale_);
 }
 
 VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)

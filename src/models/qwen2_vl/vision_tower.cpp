@@ -5,8 +5,6 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include <utility>
-
 #include "models/network/patch_embedding.h"
 #include "vlmtrain/memory/copy.h"
 #include "vlmtrain/nn/activation.h"
@@ -45,8 +43,9 @@ FeedForward::FeedForward(const nn::ParameterScope& scope, const VisionConfig& co
             config.hidden_size, true, residual_branch_gain(config.blocks)) {}
 
 at::Tensor FeedForward::operator()(const nn::Operand& x) const {
-  const auto [up, stream] = up_.branch(x);
-  return down_(is_gated_ ? nn::gated(up) : nn::activated(activation_, up), /*residual=*/stream);
+  const nn::Branch branch = up_.branch(x);
+  return down_(is_gated_ ? nn::gated(branch.value) : nn::activated(activation_, branch.value),
+               /*residual=*/branch.stream);
 }
 
 VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config)
@@ -57,14 +56,14 @@ VisionBlock::VisionBlock(const nn::ParameterScope& scope, const VisionConfig& co
       out_(scope / "attn" / "proj", config.hidden_size, config.hidden_size, true, residual_branch_gain(config.blocks)),
       feed_forward_(scope / "mlp", config) {}
 
-at::Tensor VisionBlock::attend(at::Tensor query_key_value, const VisionContext& context) const {
+at::Tensor VisionBlock::attend(const at::Tensor& query_key_value, const VisionContext& context) const {
   const auto [query, key, value] = nn::rotated_heads(query_key_value, heads_, context.rotary);
   return nn::attention(query, key, value, context.segments, /*causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const VisionContext& context) const {
-  auto [query_key_value, stream] = query_key_value_.branch(norm1_.before_linears(x));
-  return feed_forward_(norm2_.before_linears(out_(attend(std::move(query_key_value), context), /*residual=*/stream)));
+  nn::Branch branch = query_key_value_.branch(norm1_.before_linears(x));
+  return feed_forward_(norm2_.before_linears(out_(attend(branch.take_value(), context), /*residual=*/branch.stream)));
 }
 
 VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)

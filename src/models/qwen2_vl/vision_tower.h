@@ -57,7 +57,7 @@ class VisionBlock {
 
  private:
   /// The heads' values of [patches, query | key | value], [patches, hidden].
-  at::Tensor attend(at::Tensor query_key_value, const VisionContext& context) const;
+  at::Tensor attend(const at::Tensor& query_key_value, const VisionContext& context) const;
 
   nn::HeadShape heads_;
   Norm norm1_, norm2_;

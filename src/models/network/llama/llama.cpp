@@ -126,7 +126,7 @@ LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& confi
   }
 }
 
-at::Tensor LlamaBlock::attend(at::Tensor query_key_value, const LlamaContext& context) const {
+at::Tensor LlamaBlock::attend(const at::Tensor& query_key_value, const LlamaContext& context) const {
   const auto [query, key, value] = head_norms_ ? head_norms_->rotated_heads(query_key_value, heads_, context.rotary)
                                                : nn::rotated_heads(query_key_value, heads_, context.rotary);
   const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
@@ -136,10 +136,10 @@ at::Tensor LlamaBlock::attend(at::Tensor query_key_value, const LlamaContext& co
 }
 
 at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
-  auto [query_key_value, stream] = query_key_value_.branch(input_norm_.before_linears(x));
-  const at::Tensor attended = out_(attend(std::move(query_key_value), context), /*residual=*/stream);
-  const auto [gate_up, attended_on] = gate_up_.branch(post_attention_norm_.before_linears(attended));
-  return down_(nn::gated(gate_up), /*residual=*/attended_on);
+  nn::Branch branch = query_key_value_.branch(input_norm_.before_linears(x));
+  const at::Tensor attended = out_(attend(branch.take_value(), context), /*residual=*/branch.stream);
+  const nn::Branch mlp = gate_up_.branch(post_attention_norm_.before_linears(attended));
+  return down_(nn::gated(mlp.value), /*residual=*/mlp.stream);
 }
 
 LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)

@@ -79,7 +79,7 @@ class LlamaBlock {
 
  private:
   /// The heads' values of [tokens, query | key | value], [tokens, heads · head_dim].
-  at::Tensor attend(at::Tensor query_key_value, const LlamaContext& context) const;
+  at::Tensor attend(const at::Tensor& query_key_value, const LlamaContext& context) const;
 
   nn::HeadShape heads_;
   nn::Linears query_key_value_;

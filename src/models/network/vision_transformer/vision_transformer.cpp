@@ -5,8 +5,6 @@
 #include <ATen/ops/bucketize.h>
 #include <ATen/ops/cat.h>
 
-#include <utility>
-
 #include "models/checkpoints/attention_dropout.h"
 #include "models/checkpoints/size_limits.h"
 #include "models/network/patch_embedding.h"
@@ -112,16 +110,16 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerCon
       fc2_(scope / config.names.mlp2, config.intermediate_size, config.hidden_size, true,
            residual_branch_gain(config.layers)) {}
 
-at::Tensor VisionBlock::attend(at::Tensor query_key_value, const nn::Segments& tiles) const {
+at::Tensor VisionBlock::attend(const at::Tensor& query_key_value, const nn::Segments& tiles) const {
   const auto heads = query_key_value.view({query_key_value.size(0), 3, heads_, -1}).unbind(1);
   return nn::attention(heads[0], heads[1], heads[2], tiles, /*causal=*/false).flatten(1);
 }
 
 at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
-  auto [query_key_value, stream] = query_key_value_.branch(norm1_.before_linears(x));
-  const at::Tensor attended = out_(attend(std::move(query_key_value), tiles), /*residual=*/stream);
-  const auto [hidden, attended_on] = fc1_.branch(norm2_.before_linears(attended));
-  return fc2_(nn::activated(activation_, hidden), /*residual=*/attended_on);
+  nn::Branch branch = query_key_value_.branch(norm1_.before_linears(x));
+  const at::Tensor attended = out_(attend(branch.take_value(), tiles), /*residual=*/branch.stream);
+  const nn::Branch mlp = fc1_.branch(norm2_.before_linears(attended));
+  return fc2_(nn::activated(activation_, mlp.value), /*residual=*/mlp.stream);
 }
 
 VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTransformerConfig& config)

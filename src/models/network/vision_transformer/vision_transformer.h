@@ -83,7 +83,7 @@ class VisionBlock {
 
  private:
   /// The heads' values of [rows, query | key | value], [rows, hidden].
-  at::Tensor attend(at::Tensor query_key_value, const nn::Segments& tiles) const;
+  at::Tensor attend(const at::Tensor& query_key_value, const nn::Segments& tiles) const;
 
   int64_t heads_;
   Activation activation_;
