@@ -7,18 +7,19 @@ namespace vlmtrain::kernels {
 namespace {
 
 // A block takes a row, and reads it again, from its cache, for each sum: of wide rows registers would hold too little.
-constexpr unsigned kThreads = 128;
-constexpr int kWarps = static_cast<int>(kThreads) / kLanes;
+// Narrow rows have no more warps than there is to read.
+constexpr int kMostWarps = 4;
 
 /// The sum over a block's threads, in all of them. All threads come here.
 __device__ __forceinline__ float sum_of_block(float value) {
-  VLMTRAIN_SHARED(float, by_warp, kWarps);
+  VLMTRAIN_SHARED(float, by_warp, kMostWarps);
   value = sum_of_warp(value);
+  if (blockDim.x == kLanes) return value;
   __syncthreads();  // what was summed before has been read
   if (threadIdx.x % kLanes == 0) by_warp[threadIdx.x / kLanes] = value;
   __syncthreads();
   float sum = 0;
-  for (int warp = 0; warp < kWarps; ++warp) sum += by_warp[warp];
+  for (unsigned warp = 0; warp < blockDim.x / kLanes; ++warp) sum += by_warp[warp];
   return sum;
 }
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ Pack<T, kCount> load_or_zero(const T* from, int64_t p
 
 template <class T, int kCount>
 __global__ void forward_kernel(const __grid_constant__ NormForward call) {
-  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{kThreads} * kCount;
+  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{blockDim.x} * kCount;
   const T* const x = static_cast<const T*>(call.x) + row * call.features;
   const auto features = static_cast<float>(call.features);
   float mean = 0, sum = 0;
@@ -77,7 +78,7 @@ __global__ void forward_kernel(const __grid_constant__ NormForward call) {
 /// comes from centering.
 template <class T, int kCount>
 __global__ void backward_kernel(const __grid_constant__ NormBackward call) {
-  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{kThreads} * kCount;
+  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{blockDim.x} * kCount;
   const T* const x = static_cast<const T*>(call.x) + row * call.features;
   const T* const gradient = static_cast<const T*>(call.gradient) + row * call.features;
   const T* const weight = static_cast<const T*>(call.weight);
@@ -114,9 +115,11 @@ __global__ void backward_kernel(const __grid_constant__ NormBackward call) {
   }
 }
 
-template <class Call, class Kernel>
-int start(Kernel kernel, const Call& call, void* stream) {
-  return launch(kernel, Size{static_cast<unsigned>(call.rows), 1, 1}, Size{kThreads, 1, 1}, stream, call);
+template <int kCount, class Call>
+int start(void (*kernel)(Call), const Call& call, void* stream) {
+  const int64_t packs = (call.features + kCount - 1) / kCount, warps = (packs + kLanes - 1) / kLanes;
+  const auto threads = static_cast<unsigned>((warps < kMostWarps ? warps : kMostWarps) * kLanes);
+  return launch(kernel, Size{static_cast<unsigned>(call.rows), 1, 1}, Size{threads, 1, 1}, stream, call);
 }
 
 template <class T, class... Places>
@@ -130,8 +133,8 @@ int norm_forward(const NormForward& call, void* stream) {
   return with_element(call.element, [&](auto zero) {
     using T = decltype(zero);
     return are_in_packs<T>(call.features, call.x, call.weight, call.bias, call.residual, call.value)
-               ? start(forward_kernel<T, kPackElements<T>>, call, stream)
-               : start(forward_kernel<T, 1>, call, stream);
+               ? start<kPackElements<T>>(forward_kernel<T, kPackElements<T>>, call, stream)
+               : start<1>(forward_kernel<T, 1>, call, stream);
   });
 }
 
@@ -139,8 +142,8 @@ int norm_backward(const NormBackward& call, void* stream) {
   return with_element(call.element, [&](auto zero) {
     using T = decltype(zero);
     return are_in_packs<T>(call.features, call.gradient, call.x, call.weight, call.passing, call.of_x)
-               ? start(backward_kernel<T, kPackElements<T>>, call, stream)
-               : start(backward_kernel<T, 1>, call, stream);
+               ? start<kPackElements<T>>(backward_kernel<T, kPackElements<T>>, call, stream)
+               : start<1>(backward_kernel<T, 1>, call, stream);
   });
 }
 
