@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
-#include <vector>
 
 #include "kernels/launch.h"
 #include "vlmtrain/base/error.h"
@@ -48,9 +47,7 @@ at::Tensor patches(const image::BytePixels& pixels, image::ImageSize patch, at::
     call.patch_height = 1;
     call.patch_width = call.width;
   }
-  std::vector<at::Tensor> reads{bytes};
-  if (order.defined()) reads.push_back(order);
-  Launch("vlmtrain::patches", reads, {rows})(launchers().patches, call);
+  Launch("vlmtrain::patches", {bytes, order}, {rows})(launchers().patches, call);
   return rows;
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/step.h"
@@ -100,6 +101,24 @@ inline void expect_same_step(Deviations& deviations, const engine::StepResult& f
   deviations.expect_at_most(step == 0 ? precision_of_norm : std::max(3e-5, precision_of(norm, exact.grad_norm)),
                             relative_difference(found.grad_norm, norm),
                             step == 0 ? "gradient norm of the first step" : "gradient norm of a later step", place);
+}
+
+/// Trains `model`, and beside it the same in float64, as the reference did, all samples at once.
+inline void expect_same_steps(Deviations& deviations, models::VisionLanguageModel& model,
+                              models::VisionLanguageModel& exact_model, const engine::AdamWSettings& settings,
+                              double rate, std::span<const data::Sample> samples, const io::SafetensorsFile& reference,
+                              const std::string& gradient_prefix, const std::string& name) {
+  const double precision_of_norm = ExactValues(exact_model, samples).precision_of_norm(reference, gradient_prefix);
+  engine::Training training(model, settings);
+  engine::Training exact(exact_model, settings);
+  const engine::SmallStep all_at_once{.micro_batch_size = std::ssize(samples)};
+  const at::Tensor losses = reference.tensor("step_losses"), norms = reference.tensor("step_grad_norms");
+  for (int64_t step = 0; step < losses.size(0); ++step) {
+    const auto found = engine::optimizer_step(training, samples, {rate, rate, rate}, all_at_once);
+    expect_same_step(deviations, found, losses, norms,
+                     engine::optimizer_step(exact, samples, {rate, rate, rate}, all_at_once), precision_of_norm, step,
+                     name);
+  }
 }
 
 }  // namespace vlmtrain::parity

@@ -163,16 +163,8 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
                                           .epsilon = description.at("adam_epsilon"),
                                           .weight_decay = description.at("weight_decay"),
                                           .max_grad_norm = description.at("max_grad_norm")};
-  const double precision_of_norm = ExactValues(*exact_model, samples_).precision_of_norm(expected_, "gradient.");
-  engine::Training training(*model, settings);
-  engine::Training exact(*exact_model, settings);
   const double rate = description.at("learning_rate");
-  for (int64_t step = 0; step < description.at("steps"); ++step) {
-    const auto found = engine::optimizer_step(training, samples_, {rate, rate, rate}, all_at_once());
-    expect_same_step(deviations_, found, expected_.tensor("step_losses"), expected_.tensor("step_grad_norms"),
-                     engine::optimizer_step(exact, samples_, {rate, rate, rate}, all_at_once()), precision_of_norm,
-                     step, GetParam());
-  }
+  expect_same_steps(deviations_, *model, *exact_model, settings, rate, samples_, expected_, "gradient.", GetParam());
 
   // AdamW divides a gradient by its own size: of one that is nothing but rounding it makes steps of up to the learning
   // rate, in transformers against itself too (data/README.md). So an element is held to 1e-5 where its first gradient

@@ -178,19 +178,9 @@ TEST_P(QuantizedLora, FiveStepsOfAdamW) {
   const auto exact_model = load(at::kDouble);
   const engine::AdamWSettings settings = {.weight_decay = description_.at("weight_decay"),
                                           .max_grad_norm = description_.at("max_grad_norm")};
-  const double precision_of_norm =
-      ExactValues(*exact_model, samples_).precision_of_norm(expected_, "gradient.base_model.model.");
-  engine::Training training(*model, settings);
-  engine::Training exact(*exact_model, settings);
   const double rate = description_.at("learning_rate");
-  const at::Tensor losses = expected_.tensor("step_losses");
-  const engine::SmallStep all_at_once = {.micro_batch_size = std::ssize(samples_)};
-  for (int64_t step = 0; step < losses.size(0); ++step) {
-    const auto found = engine::optimizer_step(training, samples_, {rate, rate, rate}, all_at_once);
-    expect_same_step(deviations_, found, losses, expected_.tensor("step_grad_norms"),
-                     engine::optimizer_step(exact, samples_, {rate, rate, rate}, all_at_once), precision_of_norm, step,
-                     GetParam());
-  }
+  expect_same_steps(deviations_, *model, *exact_model, settings, rate, samples_, expected_,
+                    "gradient.base_model.model.", GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, QuantizedLora,
