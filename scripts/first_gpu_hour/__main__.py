@@ -19,6 +19,7 @@ from pathlib import Path
 import correctness
 import gtests
 import inputs
+import own_kernels
 import program
 import ranks
 import results
@@ -26,7 +27,7 @@ import speed
 import truth
 from bench import Bench, RunFailed
 
-PARTS = [*correctness.PARTS, *gtests.PARTS, *truth.PARTS, *speed.PARTS, *ranks.PARTS]
+PARTS = [*correctness.PARTS, *gtests.PARTS, *truth.PARTS, *own_kernels.PARTS, *speed.PARTS, *ranks.PARTS]
 
 
 def read_arguments():

@@ -46,7 +46,8 @@ def suite(name):
 
 
 def checks(bench):
-    names = ["GpuTrainingStep", "GpuGeneration", "GpuGradients", "GpuAttention", "GpuQuantization", "GpuOptimizer", "GpuDropout"]
+    names = ["GpuTrainingStep", "GpuGeneration", "GpuGradients", "GpuAttention", "GpuQuantization", "GpuOptimizer", "GpuDropout",
+             "GpuKernels", "GpuKernelsOfSizes"]
     return [Check(f"tests/gpu: {name}", 15, suite(name), {"a planted difference": {"planted": 1}}) for name in names]
 
 

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -48,22 +49,13 @@ class Inputs {
   RandomStream random_{stream_seed(1, "kernels", {})};
 };
 
-/// What a kernel made, and what it should have made.
-struct Compared {
-  at::Tensor made, wanted;
-};
+using Trial = std::function<std::vector<Compared>(Inputs&, const TrialSizes&)>;
 
-using Trial = std::function<std::vector<Compared>(Inputs&)>;
-
-// Columns that are read in packs, and such that are not.
-constexpr int64_t kColumns[] = {64, 33};
-constexpr int64_t kRows = 5;
-
-std::vector<Compared> try_gate(Inputs& inputs) {
+std::vector<Compared> try_gate(Inputs& inputs, const TrialSizes& sizes) {
   std::vector<Compared> all;
-  for (const int64_t columns : kColumns) {
+  for (const int64_t columns : sizes.columns) {
     for (const auto activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
-      const at::Tensor x = inputs.draw({kRows, 2 * columns}), gradient = inputs.draw({kRows, columns});
+      const at::Tensor x = inputs.draw({sizes.rows, 2 * columns}), gradient = inputs.draw({sizes.rows, columns});
       all.push_back({gate(x, activation), reference::gate(x, activation)});
       all.push_back({gate_backward(gradient, x, activation), reference::gate_backward(gradient, x, activation)});
     }
@@ -71,12 +63,12 @@ std::vector<Compared> try_gate(Inputs& inputs) {
   return all;
 }
 
-std::vector<Compared> try_activation(Inputs& inputs) {
+std::vector<Compared> try_activation(Inputs& inputs, const TrialSizes& sizes) {
   std::vector<Compared> all;
-  for (const int64_t columns : kColumns) {
+  for (const int64_t columns : sizes.columns) {
     for (const auto function : {ActivationFunction::kGelu, ActivationFunction::kGeluTanh,
                                 ActivationFunction::kQuickGelu, ActivationFunction::kRelu}) {
-      const at::Tensor x = inputs.draw({kRows, columns}), gradient = inputs.draw({kRows, columns});
+      const at::Tensor x = inputs.draw({sizes.rows, columns}), gradient = inputs.draw({sizes.rows, columns});
       all.push_back({activate(x, function), reference::activate(x, function)});
       all.push_back(
           {activation_backward(gradient, x, function), reference::activation_backward(gradient, x, function)});
@@ -85,11 +77,11 @@ std::vector<Compared> try_activation(Inputs& inputs) {
   return all;
 }
 
-std::vector<Compared> try_rotate(Inputs& inputs) {
+std::vector<Compared> try_rotate(Inputs& inputs, const TrialSizes& sizes) {
   std::vector<Compared> all;
   for (const int64_t features : {int64_t{32}, int64_t{6}}) {
-    const at::Tensor x = inputs.draw({kRows, 6, features});
-    const at::Tensor cos = inputs.fp32({kRows, 1, features / 2}), sin = inputs.fp32({kRows, 1, features / 2});
+    const at::Tensor x = inputs.draw({sizes.rows, 6, features});
+    const at::Tensor cos = inputs.fp32({sizes.rows, 1, features / 2}), sin = inputs.fp32({sizes.rows, 1, features / 2});
     const at::Tensor made = at::empty_like(x);
     const auto parts = [](const at::Tensor& heads) {
       return Heads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
@@ -101,13 +93,14 @@ std::vector<Compared> try_rotate(Inputs& inputs) {
   return all;
 }
 
-std::vector<Compared> try_norm_rotate(Inputs& inputs) {
+std::vector<Compared> try_norm_rotate(Inputs& inputs, const TrialSizes& sizes) {
   constexpr double kEps = 1e-6;
   std::vector<Compared> all;
   for (const auto gain : {Gain::kWeight, Gain::kOnePlusWeight}) {
     for (const int64_t features : {int64_t{128}, int64_t{6}}) {
-      const at::Tensor x = inputs.draw({kRows, 6, features}), gradient = inputs.draw({kRows, 6, features});
-      const at::Tensor cos = inputs.fp32({kRows, 1, features / 2}), sin = inputs.fp32({kRows, 1, features / 2});
+      const at::Tensor x = inputs.draw({sizes.rows, 6, features}), gradient = inputs.draw({sizes.rows, 6, features});
+      const at::Tensor cos = inputs.fp32({sizes.rows, 1, features / 2}),
+                       sin = inputs.fp32({sizes.rows, 1, features / 2});
       const HeadNorm norm{inputs.draw({features}), inputs.draw({features}), gain, kEps};
       const at::Tensor made = at::empty_like(x), of_x = at::empty_like(x);
       const auto parts = [](const at::Tensor& heads) {
@@ -132,17 +125,17 @@ std::vector<Compared> try_norm_rotate(Inputs& inputs) {
   return all;
 }
 
-std::vector<Compared> try_norm(Inputs& inputs) {
+std::vector<Compared> try_norm(Inputs& inputs, const TrialSizes& sizes) {
   std::vector<Compared> all;
-  for (const int64_t columns : kColumns) {
+  for (const int64_t columns : sizes.columns) {
     for (const bool is_centered : {false, true}) {
-      const at::Tensor x = inputs.draw({kRows, columns}), other = inputs.draw({kRows, columns});
+      const at::Tensor x = inputs.draw({sizes.rows, columns}), other = inputs.draw({sizes.rows, columns});
       const Norm by{.weight = inputs.draw({columns}),
                     .bias = is_centered ? inputs.draw({columns}) : at::Tensor(),
                     .gain = is_centered ? Gain::kWeight : Gain::kOnePlusWeight,
                     .is_centered = is_centered,
                     .eps = 1e-6};
-      const at::Tensor gradient = inputs.draw({kRows, columns});
+      const at::Tensor gradient = inputs.draw({sizes.rows, columns});
       const Normed made = norm(x, by, other);
       all.push_back({made.value, reference::norm(x, by, other)});
       all.push_back(
@@ -152,12 +145,12 @@ std::vector<Compared> try_norm(Inputs& inputs) {
   return all;
 }
 
-std::vector<Compared> try_cross_entropy(Inputs& inputs) {
+std::vector<Compared> try_cross_entropy(Inputs& inputs, const TrialSizes& sizes) {
   std::vector<Compared> all;
-  for (const int64_t columns : kColumns) {
-    at::Tensor logits = inputs.draw({kRows, columns});
-    const at::Tensor row_factors = inputs.fp32({kRows});
-    const at::Tensor labels = at::arange(kRows, logits.options().dtype(at::kLong));
+  for (const int64_t columns : sizes.columns) {
+    at::Tensor logits = inputs.draw({sizes.rows, columns});
+    const at::Tensor row_factors = inputs.fp32({sizes.rows});
+    const at::Tensor labels = at::arange(sizes.rows, logits.options().dtype(at::kLong));
     const auto wanted = reference::cross_entropy(logits, labels, 1, row_factors);
     const auto made = cross_entropy(logits, labels, 1, row_factors, /*gradient_wanted=*/true);
     all.push_back({made.cross_entropy, wanted.cross_entropy});
@@ -167,55 +160,56 @@ std::vector<Compared> try_cross_entropy(Inputs& inputs) {
   return all;
 }
 
-std::vector<Compared> try_nf4(Inputs& inputs) {
-  constexpr int64_t kSuperBlocks = 3;
+std::vector<Compared> try_nf4(Inputs& inputs, const TrialSizes& sizes) {
   const at::Tensor like = inputs.draw({1});
   const auto bytes = [&](int64_t count) { return inputs.fp32({count}).add_(2).mul_(63).to(at::kByte); };
-  const Nf4Blocks blocks{.packed = bytes(kSuperBlocks * kNf4SuperBlock / 2),
-                         .absmax = bytes(kSuperBlocks * kNf4NestedBlock),
-                         .nested_absmax = inputs.fp32({kSuperBlocks}),
+  const Nf4Blocks blocks{.packed = bytes(sizes.super_blocks * kNf4SuperBlock / 2),
+                         .absmax = bytes(sizes.super_blocks * kNf4NestedBlock),
+                         .nested_absmax = inputs.fp32({sizes.super_blocks}),
                          .nested_offset = inputs.fp32({2}),
                          .absmax_codes = inputs.fp32({256}),
                          .values = inputs.fp32({16}).to(at::kCPU),
                          .first_super_blocks = {0, 2}};
-  const at::Tensor made = at::empty({kSuperBlocks * kNf4SuperBlock}, like.options());
+  const at::Tensor made = at::empty({sizes.super_blocks * kNf4SuperBlock}, like.options());
   nf4_dequantize(made, blocks);
   return {{made, reference::nf4_dequantize(blocks, like.scalar_type())}};
 }
 
-std::vector<Compared> try_int8(Inputs& inputs) {
+std::vector<Compared> try_int8(Inputs& inputs, const TrialSizes& sizes) {
   constexpr double kStep = 1.0 / 127;
   std::vector<Compared> all;
-  for (const int64_t columns : kColumns) {
-    const at::Tensor values = inputs.fp32({kRows, columns}).mul_(60).to(at::kChar), absmax = inputs.fp32({kRows});
-    const at::Tensor made = at::empty({kRows, columns}, inputs.draw({1}).options());
+  for (const int64_t columns : sizes.columns) {
+    const at::Tensor values = inputs.fp32({sizes.rows, columns}).mul_(60).to(at::kChar),
+                     absmax = inputs.fp32({sizes.rows});
+    const at::Tensor made = at::empty({sizes.rows, columns}, inputs.draw({1}).options());
     int8_dequantize(made, values, absmax, kStep);
     all.push_back({made, reference::int8_dequantize(values, absmax, kStep, made.scalar_type())});
   }
   return all;
 }
 
-std::vector<Compared> try_patches(Inputs& inputs) {
+std::vector<Compared> try_patches(Inputs& inputs, const TrialSizes& sizes) {
   const image::Normalization normalization{{0.5, 0.25, 0.75}, {0.25, 0.5, 0.3}, 1.0 / 255};
   const at::ScalarType dtype = inputs.draw({1}).scalar_type();
-  const at::Tensor bytes = inputs.fp32({3, 3, 33, 48}).add_(2).mul_(63).to(at::kByte);
+  const at::Tensor bytes =
+      inputs.fp32({3, 3, sizes.picture.height, sizes.picture.width}).add_(2).mul_(63).to(at::kByte);
   const at::Tensor order = at::arange(2, bytes.options().dtype(at::kLong)).mul_(-1).add_(2);
   std::vector<Compared> all;
   // Read in packs, in pairs, one by one, and whole lines.
-  for (const auto& patch : {image::ImageSize{16, 16}, {14, 14}, {5, 7}, {11, 48}}) {
+  for (const auto& patch : {image::ImageSize{16, 16}, {14, 14}, {5, 7}, {11, sizes.picture.width}}) {
     const image::BytePixels pixels{bytes, normalization, patch.width == 14 ? order : at::Tensor()};
     all.push_back({patches(pixels, patch, dtype), reference::patches(pixels, patch, dtype)});
   }
   return all;
 }
 
-std::vector<Compared> try_dropout(Inputs& inputs) {
+std::vector<Compared> try_dropout(Inputs& inputs, const TrialSizes& sizes) {
   constexpr int64_t kReaders = 3;
   constexpr DropoutStream kStreams[] = {{.key = 1, .first_row = 0}, {.key = 2, .first_row = 2}};
   const DropoutDraw draw{.probability = 0.25, .streams = kStreams};
   std::vector<Compared> all;
-  for (const int64_t columns : kColumns) {
-    const at::Tensor x = inputs.draw({kRows, columns}), gradients = inputs.draw({kReaders, kRows, columns});
+  for (const int64_t columns : sizes.columns) {
+    const at::Tensor x = inputs.draw({sizes.rows, columns}), gradients = inputs.draw({kReaders, sizes.rows, columns});
     const at::Tensor masks = reference::dropout_masks(x, kReaders, draw), made = at::empty_like(gradients);
     dropout(made, x, draw);
     all.push_back({made, reference::dropout(x, masks, draw.probability)});
@@ -227,8 +221,8 @@ std::vector<Compared> try_dropout(Inputs& inputs) {
 }
 
 /// A first step, of moments that are zeros, in fp32, bf16 and 8 bits; the inputs' type is that of the weights.
-std::vector<Compared> try_adamw(Inputs& inputs) {
-  constexpr int64_t kCount = 300;
+std::vector<Compared> try_adamw(Inputs& inputs, const TrialSizes& sizes) {
+  const int64_t count = sizes.parameters;
   const at::Tensor like = inputs.draw({1}), fp32 = inputs.fp32({1}), zero = fp32.new_zeros({});
   const at::Tensor codes = at::arange(kMomentCodes, fp32.options()).div_(kMomentCodes - 1).repeat({2, 1});
   const AdamWStep step{.learning_rate = 0.125,
@@ -243,17 +237,17 @@ std::vector<Compared> try_adamw(Inputs& inputs) {
                        .seed = 1};
   std::vector<Compared> all;
   for (const auto held : {at::kFloat, at::kBFloat16, at::kByte}) {
-    MovedTensor moved{.master = inputs.fp32({kCount}),
-                      .gradient = inputs.fp32({kCount}),
-                      .weight = like.scalar_type() == at::kFloat ? at::Tensor() : like.new_empty({kCount}),
+    MovedTensor moved{.master = inputs.fp32({count}),
+                      .gradient = inputs.fp32({count}),
+                      .weight = like.scalar_type() == at::kFloat ? at::Tensor() : like.new_empty({count}),
                       .steps = zero + 1,
                       .moments = {},
                       .absmax = {}};
-    constexpr int64_t kBlocks = (kCount + kMomentBlock - 1) / kMomentBlock;
+    const int64_t blocks = (count + kMomentBlock - 1) / kMomentBlock;
     for (size_t i = 0; i < 2; ++i) {
-      moved.moments[i] = held == at::kFloat ? fp32.new_zeros({kCount})
-                                            : fp32.new_zeros({kBlocks, kMomentBlock}, fp32.options().dtype(held));
-      if (held == at::kByte) moved.absmax[i] = fp32.new_zeros({kBlocks});
+      moved.moments[i] = held == at::kFloat ? fp32.new_zeros({count})
+                                            : fp32.new_zeros({blocks, kMomentBlock}, fp32.options().dtype(held));
+      if (held == at::kByte) moved.absmax[i] = fp32.new_zeros({blocks});
     }
     const at::Tensor wanted = reference::first_adamw_step(moved.master, moved.gradient, step);
     adamw(std::span(&moved, 1), step);
@@ -261,7 +255,7 @@ std::vector<Compared> try_adamw(Inputs& inputs) {
     if (moved.weight.defined()) all.push_back({moved.weight, wanted.to(like.scalar_type())});
     const at::Tensor mean = moved.gradient * (0.5 * (1 - step.beta1));
     if (held == at::kFloat) all.push_back({moved.moments[0], mean});
-    if (held == at::kBFloat16) all.push_back({moved.moments[0].view(-1).narrow(0, 0, kCount), mean.to(held)});
+    if (held == at::kBFloat16) all.push_back({moved.moments[0].view(-1).narrow(0, 0, count), mean.to(held)});
     if (held == at::kByte)
       all.push_back({moved.absmax[0].narrow(0, 0, 1), mean.narrow(0, 0, kMomentBlock).abs().amax(0, true)});
   }
@@ -291,22 +285,19 @@ double allowed(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : kOfComputing;
 }
 
-std::optional<std::string> difference(const Compared& compared) {
+int64_t count_of_wrong(const Compared& compared) {
   const at::Tensor made = compared.made.to(at::kCPU).to(at::kDouble);
   const at::Tensor wanted = compared.wanted.to(at::kCPU).to(at::kDouble);
   const at::Tensor bound = (wanted.abs() + 0.1) * allowed(compared.wanted.scalar_type());
   // Not-a-numbers are within no bound.
-  const at::Tensor wrong = ((made - wanted).abs() <= bound).logical_not();
-  const auto count = wrong.sum().item<int64_t>();
-  if (count == 0) return std::nullopt;
-  return fmt::format("{} of {} values differ from ATen's", count, wrong.numel());
+  return ((made - wanted).abs() <= bound).logical_not().sum().item<int64_t>();
 }
 
-std::optional<std::string> try_kernel(const Trial& trial, at::Device device, at::ScalarType dtype) {
+std::optional<std::string> reason_to_leave_out(Kernel kernel, at::Device device, at::ScalarType dtype) {
   try {
-    Inputs inputs(device, dtype);
-    for (const Compared& compared : trial(inputs)) {
-      if (auto found = difference(compared)) return found;
+    for (const Compared& compared : try_kernel(kernel, device, dtype)) {
+      if (const int64_t count = count_of_wrong(compared); count > 0)
+        return fmt::format("{} of {} values differ from ATen's", count, compared.wanted.numel());
     }
     return std::nullopt;
   } catch (const std::exception& error) {
@@ -322,12 +313,17 @@ std::vector<at::ScalarType> types_for(at::Device device) {
 
 }  // namespace
 
+std::vector<Compared> try_kernel(Kernel kernel, at::Device device, at::ScalarType dtype, const TrialSizes& sizes) {
+  Inputs inputs(device, dtype);
+  return std::ranges::find(trials(), kernel, &KernelTrial::kernel)->trial(inputs, sizes);
+}
+
 std::vector<FailedTrial> failed_trials(at::Device device) {
   std::vector<FailedTrial> failed;
-  for (const auto& [kernel, trial] : trials()) {
+  for (const Kernel kernel : all_kernels()) {
     if (left_out_kernels().contains(kernel)) continue;
     for (const at::ScalarType dtype : types_for(device)) {
-      auto how = try_kernel(trial, device, dtype);
+      auto how = reason_to_leave_out(kernel, device, dtype);
       if (!how) continue;
       failed.push_back({kernel, fmt::format("{} in {}: {}", name_of(kernel), toString(dtype), *how)});
       break;

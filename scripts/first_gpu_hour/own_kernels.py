@@ -1,0 +1,60 @@
+"""What vlmtrain's own kernels give to a step: the same work with them and with ATen's operations, and what the plans foresaw."""
+
+import statistics
+
+import results
+from checks import Check, Part
+from truth import WARM_UP, Job
+
+# Of the first loss of a random start in bf16, whose roundings fall otherwise.
+LOSS_TOLERANCE = 5e-3
+
+
+def held(plan):
+    """What one plan chose, for another run."""
+    recompute = plan["recompute"]
+    kept = recompute.get("language_attention_kept")
+    return {"training.micro_batch_size": plan["micro_batch_size"],
+            "memory.recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}" + (f"/{kept}" if kept else ""),
+            "memory.vision_tiles_per_pass": plan["vision_tiles_per_pass"], "memory.loss_chunk_rows": plan["loss_chunk_rows"]}
+
+
+def seconds_of(run):
+    return statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in run.lines()[WARM_UP:])
+
+
+def beside_aten(title, job):
+    def do(bench):
+        own, _, _ = job.run(bench, f"kernels-{title}-own", {"training.kernels": "own"})
+        aten, _, _ = job.run(bench, f"kernels-{title}-aten", {"training.kernels": "aten", **held(own.plan())})
+        foreseen = aten.plan()["step_seconds"] / own.plan()["step_seconds"]
+        text = f"{own.plan()['micro_batch_size']} x {own.plan()['gradient_accumulation_steps']}; planned {foreseen:.2f} times as fast"
+        if bench.is_virtual:
+            return results.dry(text, planned_ratio=foreseen)
+        seconds = {"own": seconds_of(own), "aten": seconds_of(aten)}
+        losses = {"own": own.lines()[0]["loss"], "aten": aten.lines()[0]["loss"]}
+        ratio, apart = seconds["aten"] / seconds["own"], abs(losses["own"] - losses["aten"]) / losses["aten"]
+        text = (f"{ratio:.2f} times as fast as ATen's, {seconds['own']:.3f} s a step ({own.plan()['step_seconds']:.3f} planned) "
+                f"against {seconds['aten']:.3f} ({aten.plan()['step_seconds']:.3f}); {text}; first losses {apart:.1e} apart")
+        figures = {"ratio": ratio, "planned_ratio": foreseen, "seconds": seconds, "losses": losses,
+                   "planned_seconds": {"own": own.plan()["step_seconds"], "aten": aten.plan()["step_seconds"]},
+                   "reserved_peak_bytes": {name: run.plan()["measured"]["reserved_peak_bytes"] for name, run in (("own", own), ("aten", aten))}}
+        if apart > LOSS_TOLERANCE:
+            return results.failed(text, "src/kernels: gpu_tests --gtest_filter='*GpuKernels*' says which", **figures)
+        if ratio < 1:
+            return results.failed(text, "src/kernels: VLMTRAIN_WITHOUT_KERNELS=NAME and build/release/kernel_speed say which", **figures)
+        return results.passed(text, **figures)
+
+    return do
+
+
+def checks(bench):
+    if bench.is_cpu:
+        return []
+    lora = {"lora.rank": 16}
+    jobs = {"smolvlm-2.2b, LoRA": Job("smolvlm-2.2b", lora), "smolvlm-2.2b, LoRA on NF4": Job("smolvlm-2.2b", {**lora, "model.quantization": "nf4"}),
+            "smolvlm-500m, full, 8-bit states": Job("smolvlm-500m", {"training.optimizer_states": "8bit"})}
+    return [Check(f"{title}: beside ATen's operations", 30, beside_aten(title, job)) for title, job in jobs.items()]
+
+
+PARTS = [Part("kernels", "a step with vlmtrain's own kernels beside one with ATen's operations: values and time", 4, checks)]
