@@ -49,7 +49,9 @@ TEST_P(GpuKernelsOfSizes, ComputeWhatAtenDoesInFloat64) {
   const std::string name(kernels::name_of(kernel));
   for (const auto& [made, wanted] : kernels::try_kernel(kernel, device_, dtype, sizes_of(kernel, device_.is_cpu()))) {
     // One rounding of the same value: only what lies almost in the middle of two falls otherwise.
-    const double bound = made.scalar_type() == at::kFloat ? kFp32Bound : unit_of(made.scalar_type()) / 4;
+    double bound = made.scalar_type() == at::kFloat ? kFp32Bound : unit_of(made.scalar_type()) / 4;
+    // Moments in bf16 are rounded at random.
+    if (kernel == kernels::Kernel::kAdamW && made.scalar_type() == at::kBFloat16) bound = unit_of(at::kBFloat16);
     deviations_.expect_at_most(bound, parity::relative_difference(from_card(made), wanted.cpu()), name,
                                short_name(made.scalar_type()));
   }

@@ -1,5 +1,5 @@
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/neighbours.h"
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/warp.h"
 
@@ -7,10 +7,77 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-// A warp takes a block of 256 elements at a time, whose moments share a scale where they have 8 bits; a lane takes
-// eight neighbours.
-constexpr int kElements = kNeighbours;
-static_assert(kElements * kLanes == kMomentBlock);
+// A warp takes a block of 256 elements at a time, whose moments share a scale where they have 8 bits. A lane takes four
+// neighbours of each half, so that fp32 is read and written in whole lines.
+constexpr int kElements = 8;
+constexpr int kPack = 4;
+constexpr int64_t kHalf = int64_t{kLanes} * kPack;
+static_assert(kElements * kLanes == kMomentBlock && 2 * kHalf == kMomentBlock);
+
+/// A lane's elements of a block, in fp32.
+struct Elements {
+  float of[kElements];
+};
+
+/// Where they are in a tensor.
+struct Places {
+  int64_t first;  ///< of the block
+  int lane;
+
+  __device__ __forceinline__ int64_t of_pack(int pack) const { return first + pack * kHalf + int64_t{lane} * kPack; }
+};
+
+/// Of `count` elements; zeros behind the end. `packs`: these can be read in packs.
+template <class T>
+__device__ __forceinline__ Elements read(const T* from, const Places& places, int64_t count, bool packs) {
+  Elements values = {};
+  for (int pack = 0; pack < kElements / kPack; ++pack) {
+    const int64_t first = places.of_pack(pack);
+    float* const of_pack = values.of + pack * kPack;
+    if (packs && first + kPack <= count) {
+      const auto elements = load<kPack>(from + first);
+      for (int i = 0; i < kPack; ++i) of_pack[i] = to_float(elements.values[i]);
+    } else {
+      for (int i = 0; i < kPack; ++i) of_pack[i] = first + i < count ? to_float(from[first + i]) : 0;
+    }
+  }
+  return values;
+}
+
+template <class T>
+__device__ __forceinline__ void write(T* to, const Elements& values, const Places& places, int64_t count, bool packs) {
+  for (int pack = 0; pack < kElements / kPack; ++pack) {
+    const int64_t first = places.of_pack(pack);
+    const float* const of_pack = values.of + pack * kPack;
+    if (packs && first + kPack <= count) {
+      Pack<T, kPack> elements;
+      for (int i = 0; i < kPack; ++i) elements.values[i] = from_float<T>(of_pack[i]);
+      store<kPack>(to + first, elements);
+    } else {
+      for (int i = 0; i < kPack; ++i) {
+        if (first + i < count) to[first + i] = from_float<T>(of_pack[i]);
+      }
+    }
+  }
+}
+
+/// Of a block that is held whole, whatever is done with its elements.
+template <class T, class Function>
+__device__ __forceinline__ void read_whole(const T* from, const Places& places, Function element) {
+  for (int pack = 0; pack < kElements / kPack; ++pack) {
+    const auto elements = load<kPack>(from + places.of_pack(pack));
+    for (int i = 0; i < kPack; ++i) element(pack * kPack + i, elements.values[i]);
+  }
+}
+
+template <class T, class Function>
+__device__ __forceinline__ void write_whole(T* to, const Places& places, Function element) {
+  for (int pack = 0; pack < kElements / kPack; ++pack) {
+    Pack<T, kPack> elements;
+    for (int i = 0; i < kPack; ++i) elements.values[i] = element(pack * kPack + i);
+    store<kPack>(to + places.of_pack(pack), elements);
+  }
+}
 constexpr unsigned kThreads = 256;
 constexpr int64_t kWarps = kThreads / kLanes;
 /// Blocks of a tensor that a block of threads takes, so that its tables are loaded for many.
@@ -28,14 +95,14 @@ __device__ __forceinline__ unsigned place_in_search(unsigned n) {
 struct Fp32Moments {
   static constexpr bool kHasTables = false;
 
-  static __device__ __forceinline__ Neighbours expand(const AdamWTensor& tensor, int moment, int64_t first,
-                                                      const float* /*codes*/) {
-    return read(static_cast<const float*>(tensor.moments[moment]), first, tensor.count, tensor.in_packs);
+  static __device__ __forceinline__ Elements expand(const AdamWTensor& tensor, int moment, const Places& places,
+                                                    const float* /*codes*/) {
+    return read(static_cast<const float*>(tensor.moments[moment]), places, tensor.count, tensor.in_packs);
   }
-  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const Neighbours& values, const AdamW& /*call*/,
+  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, const Places& places,
+                                                  const Elements& values, const AdamW& /*call*/,
                                                   const float* /*bounds*/) {
-    write(static_cast<float*>(tensor.moments[moment]), values, first, tensor.count, tensor.in_packs);
+    write(static_cast<float*>(tensor.moments[moment]), values, places, tensor.count, tensor.in_packs);
   }
 };
 
@@ -43,23 +110,20 @@ struct Fp32Moments {
 struct Bf16Moments {
   static constexpr bool kHasTables = false;
 
-  static __device__ __forceinline__ Neighbours expand(const AdamWTensor& tensor, int moment, int64_t first,
-                                                      const float* /*codes*/) {
-    const auto pack = load<kElements>(static_cast<const __nv_bfloat16*>(tensor.moments[moment]) + first);
-    Neighbours values;
-    for (int i = 0; i < kElements; ++i) values.of[i] = to_float(pack.values[i]);
+  static __device__ __forceinline__ Elements expand(const AdamWTensor& tensor, int moment, const Places& places,
+                                                    const float* /*codes*/) {
+    Elements values;
+    read_whole(static_cast<const __nv_bfloat16*>(tensor.moments[moment]), places,
+               [&](int i, __nv_bfloat16 value) { values.of[i] = to_float(value); });
     return values;
   }
-  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const Neighbours& values, const AdamW& call,
-                                                  const float* /*bounds*/) {
-    const auto place = static_cast<uint64_t>(first);
-    const RandomBits random = philox(call.seed, place, uint64_t{tensor.number} * 2 + static_cast<uint64_t>(moment));
-    Pack<uint16_t, kElements> pack;
-    for (int i = 0; i < kElements; ++i) {
-      pack.values[i] = static_cast<uint16_t>((__float_as_uint(values.of[i]) + random.half(i)) >> 16);
-    }
-    store<kElements>(static_cast<uint16_t*>(tensor.moments[moment]) + first, pack);
+  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, const Places& places,
+                                                  const Elements& values, const AdamW& call, const float* /*bounds*/) {
+    const auto number_of_lane = static_cast<uint64_t>(places.first + int64_t{places.lane} * kElements);
+    const RandomBits random =
+        philox(call.seed, number_of_lane, uint64_t{tensor.number} * 2 + static_cast<uint64_t>(moment));
+    write_whole(static_cast<uint16_t*>(tensor.moments[moment]), places,
+                [&](int i) { return static_cast<uint16_t>((__float_as_uint(values.of[i]) + random.half(i)) >> 16); });
   }
 };
 
@@ -67,12 +131,12 @@ struct Bf16Moments {
 struct EightBitMoments {
   static constexpr bool kHasTables = true;
 
-  static __device__ __forceinline__ Neighbours expand(const AdamWTensor& tensor, int moment, int64_t first,
-                                                      const float* codes) {
-    const auto pack = load<kElements>(static_cast<const uint8_t*>(tensor.moments[moment]) + first);
-    const float absmax = tensor.absmax[moment][first / kMomentBlock];
-    Neighbours values;
-    for (int i = 0; i < kElements; ++i) values.of[i] = __fmul_rn(codes[pack.values[i]], absmax);
+  static __device__ __forceinline__ Elements expand(const AdamWTensor& tensor, int moment, const Places& places,
+                                                    const float* codes) {
+    const float absmax = tensor.absmax[moment][places.first / kMomentBlock];
+    Elements values;
+    read_whole(static_cast<const uint8_t*>(tensor.moments[moment]), places,
+               [&](int i, uint8_t code) { values.of[i] = __fmul_rn(codes[code], absmax); });
     return values;
   }
 
@@ -84,20 +148,16 @@ struct EightBitMoments {
     return place - kMomentCodes;
   }
 
-  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, int64_t first,
-                                                  const Neighbours& values, const AdamW& /*call*/,
-                                                  const float* bounds) {
+  static __device__ __forceinline__ void compress(const AdamWTensor& tensor, int moment, const Places& places,
+                                                  const Elements& values, const AdamW& /*call*/, const float* bounds) {
     constexpr float kSmallest = 1e-38F;  // of what is divided by: a block of zeros stays one
     float most = 0;
     for (int i = 0; i < kElements; ++i) most = fmaxf(most, fabsf(values.of[i]));
     for (int mask = kLanes / 2; mask > 0; mask /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffU, most, mask));
     const float factor = 1 / fmaxf(most, kSmallest);
-    Pack<uint8_t, kElements> pack;
-    for (int i = 0; i < kElements; ++i) {
-      pack.values[i] = static_cast<uint8_t>(code_of(__fmul_rn(values.of[i], factor), bounds));
-    }
-    store<kElements>(static_cast<uint8_t*>(tensor.moments[moment]) + first, pack);
-    if (first % kMomentBlock == 0) tensor.absmax[moment][first / kMomentBlock] = most;
+    write_whole(static_cast<uint8_t*>(tensor.moments[moment]), places,
+                [&](int i) { return static_cast<uint8_t>(code_of(__fmul_rn(values.of[i], factor), bounds)); });
+    if (places.lane == 0) tensor.absmax[moment][places.first / kMomentBlock] = most;
   }
 };
 
@@ -134,16 +194,16 @@ __global__ void adamw_kernel(const __grid_constant__ AdamW call) {
   __syncthreads();
   const Corrections correction = shared_corrections[0];
   const float divisor = call.divisor != nullptr ? *call.divisor : 1;
-  const auto lane = static_cast<int64_t>(threadIdx.x % kLanes), warp = static_cast<int64_t>(threadIdx.x / kLanes);
+  const auto warp = static_cast<int64_t>(threadIdx.x / kLanes);
   const int64_t first_block = (int64_t{blockIdx.x} - call.first_block[number]) * kBlocksAtATime;
 
   for (int64_t block = first_block + warp; block < first_block + kBlocksAtATime; block += kWarps) {
     if (block * kMomentBlock >= tensor.count) return;  // the whole warp
-    const int64_t first = block * kMomentBlock + lane * kElements;
-    const Neighbours gradient = read(tensor.gradient, first, tensor.count, tensor.in_packs);
-    Neighbours master = read(tensor.master, first, tensor.count, tensor.in_packs);
-    Neighbours mean = Moments::expand(tensor, 0, first, &codes[0]);
-    Neighbours square = Moments::expand(tensor, 1, first, &codes[Moments::kHasTables ? kMomentCodes : 0]);
+    const Places places{block * kMomentBlock, static_cast<int>(threadIdx.x % kLanes)};
+    const Elements gradient = read(tensor.gradient, places, tensor.count, tensor.in_packs);
+    Elements master = read(tensor.master, places, tensor.count, tensor.in_packs);
+    Elements mean = Moments::expand(tensor, 0, places, &codes[0]);
+    Elements square = Moments::expand(tensor, 1, places, &codes[Moments::kHasTables ? kMomentCodes : 0]);
     for (int i = 0; i < kElements; ++i) {
       const float g = gradient.of[i] / divisor;
       master.of[i] -= call.decay * master.of[i];
@@ -151,11 +211,11 @@ __global__ void adamw_kernel(const __grid_constant__ AdamW call) {
       square.of[i] = call.kept[1] * square.of[i] + call.taken[1] * g * g;
       master.of[i] -= correction.rate * mean.of[i] / (sqrtf(square.of[i]) / correction.root + call.epsilon);
     }
-    Moments::compress(tensor, 0, first, mean, call, &bounds[0]);
-    Moments::compress(tensor, 1, first, square, call, &bounds[Moments::kHasTables ? kMomentCodes : 0]);
-    write(tensor.master, master, first, tensor.count, tensor.in_packs);
+    Moments::compress(tensor, 0, places, mean, call, &bounds[0]);
+    Moments::compress(tensor, 1, places, square, call, &bounds[Moments::kHasTables ? kMomentCodes : 0]);
+    write(tensor.master, master, places, tensor.count, tensor.in_packs);
     if (tensor.weight != nullptr) {
-      write(static_cast<Weight*>(tensor.weight), master, first, tensor.count, tensor.in_packs);
+      write(static_cast<Weight*>(tensor.weight), master, places, tensor.count, tensor.in_packs);
     }
   }
 }

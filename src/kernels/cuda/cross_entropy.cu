@@ -41,9 +41,14 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy call) 
   const float logit = to_float(logits[label]);
 
   Sum own;
+  VLMTRAIN_TOGETHER_BY_FOUR
   for (int64_t column = int64_t{threadIdx.x} * kCount; column < call.vocabulary; column += kThreads * kCount) {
     const auto read = load<kCount>(logits + column);
-    for (int i = 0; i < kCount; ++i) own = joined(own, {to_float(read.values[i]), 1});
+    Sum pack;
+    for (int i = 0; i < kCount; ++i) pack.most = fmaxf(pack.most, to_float(read.values[i]));
+    const float from = pack.most == -INFINITY ? 0 : pack.most;  // what is not a number stays none
+    for (int i = 0; i < kCount; ++i) pack.sum += expf(to_float(read.values[i]) - from);
+    own = joined(own, pack);
   }
   own = sum_of_warp(own);
   const int warp = static_cast<int>(threadIdx.x) / kLanes;

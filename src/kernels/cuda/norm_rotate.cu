@@ -6,146 +6,249 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-// A warp takes a head of a row at a time; lane l has the pairs l, l + 32, … of its features i and i + features / 2.
-constexpr int64_t kWarps = kNormRotateWarps;
-constexpr unsigned kThreads = kWarps * kLanes;
-constexpr int kMostPairs = static_cast<int>(kMostNormedFeatures) / 2 / kLanes;  // of a lane
+// A head's features i and i + features / 2 are a pair. Some lanes of a warp, a power of two, take a head of a row
+// together: with packs of four pairs so many that each has one pack, else all 32, and lane l the pairs l, l + 32, ….
+constexpr unsigned kThreads = kNormRotateWarps * kLanes;
+constexpr int kPairs = static_cast<int>(kMostNormedFeatures) / 2 / kLanes;  // of a lane, at most
+constexpr int kPackOfPairs = kPairs;
 
 /// A lane's pairs of a head.
 struct Pairs {
-  float low[kMostPairs];
-  float high[kMostPairs];
+  float low[kPairs];
+  float high[kPairs];
+};
+
+/// Where in a head a lane's pairs are.
+template <int kCount>
+struct Places {
+  static constexpr int kPacks = kPairs / kCount;
+
+  int64_t half;
+  int lane, lanes;  // which one, and how many share the head
+
+  __device__ __forceinline__ int64_t first(int pack) const { return int64_t{lane + pack * lanes} * kCount; }
+  __device__ __forceinline__ bool has(int pack) const { return first(pack) < half; }
 };
 
 /// Zeros where the head has no such features.
-template <class T>
-__device__ __forceinline__ Pairs read(const T* from, int64_t half, int lane) {
-  Pairs pairs;
-  for (int i = 0; i < kMostPairs; ++i) {
-    const int64_t pair = lane + i * kLanes;
-    pairs.low[i] = pair < half ? to_float(from[pair]) : 0;
-    pairs.high[i] = pair < half ? to_float(from[pair + half]) : 0;
+template <int kCount, class T>
+__device__ __forceinline__ Pairs read(const T* from, const Places<kCount>& places) {
+  Pairs pairs = {};
+  for (int pack = 0; pack < places.kPacks; ++pack) {
+    if (!places.has(pack)) continue;
+    const auto low = load<kCount>(from + places.first(pack));
+    const auto high = load<kCount>(from + places.half + places.first(pack));
+    for (int i = 0; i < kCount; ++i) {
+      pairs.low[pack * kCount + i] = to_float(low.values[i]);
+      pairs.high[pack * kCount + i] = to_float(high.values[i]);
+    }
   }
   return pairs;
 }
 
-template <class T>
-__device__ __forceinline__ void write(T* to, const Pairs& pairs, int64_t half, int lane) {
-  for (int i = 0; i < kMostPairs; ++i) {
-    const int64_t pair = lane + i * kLanes;
-    if (pair >= half) continue;
-    to[pair] = from_float<T>(pairs.low[i]);
-    to[pair + half] = from_float<T>(pairs.high[i]);
+template <int kCount, class T>
+__device__ __forceinline__ void write(T* to, const Pairs& pairs, const Places<kCount>& places) {
+  for (int pack = 0; pack < places.kPacks; ++pack) {
+    if (!places.has(pack)) continue;
+    Pack<T, kCount> low, high;
+    for (int i = 0; i < kCount; ++i) {
+      low.values[i] = from_float<T>(pairs.low[pack * kCount + i]);
+      high.values[i] = from_float<T>(pairs.high[pack * kCount + i]);
+    }
+    store<kCount>(to + places.first(pack), low);
+    store<kCount>(to + places.half + places.first(pack), high);
   }
 }
 
-__device__ __forceinline__ void rotate(Pairs& pairs, const float* cos, const float* sin, float direction, int64_t half,
-                                       int lane) {
-  for (int i = 0; i < kMostPairs; ++i) {
-    const int64_t pair = lane + i * kLanes;
-    if (pair >= half) continue;
-    const float c = cos[pair], s = sin[pair] * direction, a = pairs.low[i], b = pairs.high[i];
-    pairs.low[i] = a * c - b * s;
-    pairs.high[i] = b * c + a * s;
+template <int kCount>
+__device__ __forceinline__ void rotate(Pairs& pairs, const float* cos, const float* sin, float direction,
+                                       const Places<kCount>& places) {
+  for (int pack = 0; pack < places.kPacks; ++pack) {
+    if (!places.has(pack)) continue;
+    const auto cosines = load<kCount>(cos + places.first(pack)), sines = load<kCount>(sin + places.first(pack));
+    for (int i = 0; i < kCount; ++i) {
+      const int pair = pack * kCount + i;
+      const float c = cosines.values[i], s = sines.values[i] * direction, a = pairs.low[pair], b = pairs.high[pair];
+      pairs.low[pair] = a * c - b * s;
+      pairs.high[pair] = b * c + a * s;
+    }
   }
 }
 
 /// What the features are multiplied by.
-template <class T>
-__device__ __forceinline__ Pairs gains(const void* weight, Gain gain, int64_t half, int lane) {
-  Pairs pairs = read(static_cast<const T*>(weight), half, lane);
+template <class T, int kCount>
+__device__ __forceinline__ Pairs gains(const void* weight, Gain gain, const Places<kCount>& places) {
+  Pairs pairs = read(static_cast<const T*>(weight), places);
   const float added = gain == Gain::kOnePlusWeight ? 1 : 0;
-  for (int i = 0; i < kMostPairs; ++i) {
+  for (int i = 0; i < kPairs; ++i) {
     pairs.low[i] += added;
     pairs.high[i] += added;
   }
   return pairs;
 }
 
-template <class T>
-__global__ void forward_kernel(const __grid_constant__ NormRotateForward call) {
-  const int lane = static_cast<int>(threadIdx.x % kLanes);
-  const int64_t heads = call.query.heads + call.key.heads, half = call.features / 2;
-  const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
-  if (index >= call.rows * heads) return;
-  const int64_t row = index / heads, head = index % heads;
-  const bool is_query = head < call.query.heads;
-  const NormRotateForward::Heads& part = is_query ? call.query : call.key;
-  const int64_t place = (is_query ? head : head - call.query.heads) * call.features;
-
-  Pairs x = read(static_cast<const T*>(part.x) + row * call.x_stride + place, half, lane);
-  float sum = 0;
-  for (int i = 0; i < kMostPairs; ++i) sum += x.low[i] * x.low[i] + x.high[i] * x.high[i];
-  const float reciprocal = rsqrtf(sum_of_warp(sum) / static_cast<float>(call.features) + call.eps);
-  if (lane == 0) call.reciprocal[index] = reciprocal;
-  const Pairs gain = gains<T>(part.weight, call.gain, half, lane);
-  for (int i = 0; i < kMostPairs; ++i) {
-    x.low[i] *= reciprocal * gain.low[i];
-    x.high[i] *= reciprocal * gain.high[i];
+/// A block takes a row.
+template <class T, int kCount>
+__global__ void forward_kernel(const __grid_constant__ NormRotateForward call, int lanes) {
+  const int64_t heads = call.query.heads + call.key.heads, half = call.features / 2, row = blockIdx.x;
+  const auto lane = static_cast<int>(threadIdx.x % kLanes);
+  const int64_t heads_of_warp = kLanes / lanes, heads_of_block = blockDim.x / lanes;
+  const Places<kCount> places{half, lane % lanes, lanes};
+  // All lanes of a warp go on for as long as one of them has a head.
+  for (int64_t first = threadIdx.x / kLanes * heads_of_warp; first < heads; first += heads_of_block) {
+    const int64_t head = first + lane / lanes;
+    const bool is_query = head < call.query.heads, is_head = head < heads;
+    const NormRotateForward::Heads& part = is_query ? call.query : call.key;
+    const int64_t place = (is_query ? head : head - call.query.heads) * call.features;
+    Pairs x = {};
+    if (is_head) x = read(static_cast<const T*>(part.x) + row * call.x_stride + place, places);
+    float sum = 0;
+    for (int i = 0; i < kPairs; ++i) sum += x.low[i] * x.low[i] + x.high[i] * x.high[i];
+    const float reciprocal = rsqrtf(sum_of_lanes(sum, lanes) / static_cast<float>(call.features) + call.eps);
+    if (!is_head) continue;
+    if (places.lane == 0) call.reciprocal[row * heads + head] = reciprocal;
+    const Pairs gain = gains<T>(part.weight, call.gain, places);
+    for (int i = 0; i < kPairs; ++i) {
+      x.low[i] *= reciprocal * gain.low[i];
+      x.high[i] *= reciprocal * gain.high[i];
+    }
+    rotate(x, call.cos + row * half, call.sin + row * half, 1, places);
+    write(static_cast<T*>(part.rotated) + row * part.rotated_stride + place, x, places);
   }
-  rotate(x, call.cos + row * half, call.sin + row * half, 1, half, lane);
-  write(static_cast<T*>(part.rotated) + row * part.rotated_stride + place, x, half, lane);
 }
 
 /// With x̂ = x r, g the gradient rotated back and w the gain: dx = r (g w − x̂ mean(g w x̂)), dw = Σ g x̂ over rows and
-/// heads.
-template <class T>
-__global__ void backward_kernel(const __grid_constant__ NormRotateBackward call) {
-  const int lane = static_cast<int>(threadIdx.x % kLanes);
-  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes;
-  const int64_t normed = call.query.heads + call.key.heads, heads = normed + call.value.heads;
-  const int64_t half = call.features / 2;
-  Pairs of_weight[2] = {};
-  for (int64_t index = warp; index < call.rows * heads; index += int64_t{gridDim.x} * kWarps) {
-    const int64_t row = index / heads, head = index % heads;
-    const bool is_query = head < call.query.heads, is_value = head >= normed;
-    const NormRotateBackward::Heads& part = is_query ? call.query : is_value ? call.value : call.key;
-    const int64_t place = (is_query ? head : is_value ? head - normed : head - call.query.heads) * call.features;
-    Pairs g = read(static_cast<const T*>(part.gradient) + row * part.gradient_stride + place, half, lane);
-    T* const of_x = static_cast<T*>(part.of_x) + row * call.of_x_stride + place;
-    if (is_value) {
-      write(of_x, g, half, lane);
-      continue;
+/// heads. A block takes a row at a time.
+template <class T, int kCount>
+__global__ void backward_kernel(const __grid_constant__ NormRotateBackward call, int lanes) {
+  const int64_t heads = call.query.heads + call.key.heads, half = call.features / 2;
+  const auto lane = static_cast<int>(threadIdx.x % kLanes);
+  const int64_t warp_of_block = threadIdx.x / kLanes, heads_of_warp = kLanes / lanes;
+  const int64_t heads_of_block = kNormRotateWarps * heads_of_warp;
+  const Places<kCount> places{half, lane % lanes, lanes};
+  Pairs of_query_weight = {}, of_key_weight = {};
+  for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
+    for (int64_t first = warp_of_block * heads_of_warp; first < heads; first += heads_of_block) {
+      const int64_t head = first + lane / lanes;
+      const bool is_query = head < call.query.heads, is_head = head < heads;
+      const NormRotateBackward::Heads& part = is_query ? call.query : call.key;
+      const int64_t place = (is_query ? head : head - call.query.heads) * call.features;
+      Pairs g = {}, x = {}, gain = {};
+      if (is_head) {
+        gain = gains<T>(part.weight, call.gain, places);
+        g = read(static_cast<const T*>(part.gradient) + row * part.gradient_stride + place, places);
+        x = read(static_cast<const T*>(part.x) + row * call.x_stride + place, places);
+        rotate(g, call.cos + row * half, call.sin + row * half, -1, places);
+      }
+      const float reciprocal = is_head ? call.reciprocal[row * heads + head] : 0;
+      float sum = 0;
+      for (int i = 0; i < kPairs; ++i) {
+        const float low = x.low[i] * reciprocal, high = x.high[i] * reciprocal;
+        // No reference to either: registers have no addresses.
+        of_query_weight.low[i] += is_query ? g.low[i] * low : 0;
+        of_query_weight.high[i] += is_query ? g.high[i] * high : 0;
+        of_key_weight.low[i] += is_query ? 0 : g.low[i] * low;
+        of_key_weight.high[i] += is_query ? 0 : g.high[i] * high;
+        g.low[i] *= gain.low[i];
+        g.high[i] *= gain.high[i];
+        sum += g.low[i] * low + g.high[i] * high;
+      }
+      const float mean = sum_of_lanes(sum, lanes) / static_cast<float>(call.features);
+      if (!is_head) continue;
+      for (int i = 0; i < kPairs; ++i) {
+        g.low[i] = reciprocal * (g.low[i] - x.low[i] * reciprocal * mean);
+        g.high[i] = reciprocal * (g.high[i] - x.high[i] * reciprocal * mean);
+      }
+      write(static_cast<T*>(part.of_x) + row * call.of_x_stride + place, g, places);
     }
-    rotate(g, call.cos + row * half, call.sin + row * half, -1, half, lane);
-    const float reciprocal = call.reciprocal[row * normed + head];
-    const Pairs x = read(static_cast<const T*>(part.x) + row * call.x_stride + place, half, lane);
-    const Pairs gain = gains<T>(part.weight, call.gain, half, lane);
-    float sum = 0;
-    for (int i = 0; i < kMostPairs; ++i) {
-      const float low = x.low[i] * reciprocal, high = x.high[i] * reciprocal;
-      of_weight[is_query ? 0 : 1].low[i] += g.low[i] * low;
-      of_weight[is_query ? 0 : 1].high[i] += g.high[i] * high;
-      g.low[i] *= gain.low[i];
-      g.high[i] *= gain.high[i];
-      sum += g.low[i] * low + g.high[i] * high;
+    const auto* const of_values = static_cast<const T*>(call.value.gradient) + row * call.value.gradient_stride;
+    T* const copied = static_cast<T*>(call.value.of_x) + row * call.of_x_stride;
+    for (int64_t column = int64_t{threadIdx.x} * kCount; column < call.value.heads * call.features;
+         column += int64_t{kThreads} * kCount) {
+      store<kCount>(copied + column, load<kCount>(of_values + column));
     }
-    const float mean = sum_of_warp(sum) / static_cast<float>(call.features);
-    for (int i = 0; i < kMostPairs; ++i) {
-      g.low[i] = reciprocal * (g.low[i] - x.low[i] * reciprocal * mean);
-      g.high[i] = reciprocal * (g.high[i] - x.high[i] * reciprocal * mean);
-    }
-    write(of_x, g, half, lane);
   }
   if (call.of_weights == nullptr) return;
-  for (int part = 0; part < 2; ++part)
-    write(call.of_weights + (warp * 2 + part) * call.features, of_weight[part], half, lane);
+  const int64_t warp = int64_t{blockIdx.x} * kNormRotateWarps + warp_of_block;
+  for (int part = 0; part < 2; ++part) {
+    Pairs sums = part == 0 ? of_query_weight : of_key_weight;  // unrolled
+    for (int i = 0; i < kPairs; ++i) {
+      sums.low[i] = sum_between_lanes(sums.low[i], lanes);
+      sums.high[i] = sum_between_lanes(sums.high[i], lanes);
+    }
+    if (lane < lanes) write(call.of_weights + (warp * 2 + part) * call.features, sums, places);
+  }
+}
+
+int lanes_for(int64_t half) {
+  int lanes = 1;
+  while (lanes * kPackOfPairs < half) lanes *= 2;
+  return lanes;
+}
+
+template <class T, class Heads>
+bool strides_fit(const Heads& heads, int64_t stride, const void* place) {
+  return heads.heads == 0 || in_packs<T, kPackOfPairs>(stride, static_cast<const T*>(place));
+}
+
+template <class T>
+bool fits(const NormRotateForward& call) {
+  if (!in_packs<float, kPackOfPairs>(call.features / 2, call.cos, call.sin)) return false;
+  for (const auto* const part : {&call.query, &call.key}) {
+    if (!strides_fit<T>(*part, call.x_stride, part->x) || !strides_fit<T>(*part, part->rotated_stride, part->rotated) ||
+        !strides_fit<T>(*part, call.features, part->weight))
+      return false;
+  }
+  return true;
+}
+
+template <class T>
+bool fits(const NormRotateBackward& call) {
+  if (!in_packs<float, kPackOfPairs>(call.features / 2, call.cos, call.sin, call.of_weights)) return false;
+  for (const auto* const part : {&call.query, &call.key, &call.value}) {
+    if (!strides_fit<T>(*part, part->gradient_stride, part->gradient) ||
+        !strides_fit<T>(*part, call.of_x_stride, part->of_x))
+      return false;
+  }
+  for (const auto* const part : {&call.query, &call.key}) {
+    if (!strides_fit<T>(*part, call.x_stride, part->x) || !strides_fit<T>(*part, call.features, part->weight))
+      return false;
+  }
+  return true;
+}
+
+template <class T, int kCount>
+int start(const NormRotateForward& call, int lanes, void* stream) {
+  // Blocks of one size, so that few threads have nothing to do.
+  const int64_t threads = (call.query.heads + call.key.heads) * lanes, times = (threads + kThreads - 1) / kThreads;
+  const unsigned of_block = blocks_for(threads, (times > 0 ? times : 1) * kLanes) * kLanes;
+  const Size grid{static_cast<unsigned>(call.rows), 1, 1};
+  return launch(forward_kernel<T, kCount>, grid, Size{of_block, 1, 1}, stream, call, lanes);
+}
+
+template <class T, int kCount>
+int start(const NormRotateBackward& call, int lanes, void* stream) {
+  const Size grid{static_cast<unsigned>(call.warps / kNormRotateWarps), 1, 1};
+  return launch(backward_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, call, lanes);
+}
+
+template <class Call>
+int start_for_element(const Call& call, void* stream) {
+  return with_element(call.element, [&](auto zero) {
+    using T = decltype(zero);
+    return fits<T>(call) ? start<T, kPackOfPairs>(call, lanes_for(call.features / 2), stream)
+                         : start<T, 1>(call, kLanes, stream);
+  });
 }
 
 }  // namespace
 
 int norm_rotate_forward(const NormRotateForward& call, void* stream) {
-  const unsigned blocks = blocks_for(call.rows * (call.query.heads + call.key.heads), kWarps);
-  return with_element(call.element, [&](auto zero) {
-    return launch(forward_kernel<decltype(zero)>, Size{blocks, 1, 1}, Size{kThreads, 1, 1}, stream, call);
-  });
+  return start_for_element(call, stream);
 }
 
 int norm_rotate_backward(const NormRotateBackward& call, void* stream) {
-  const Size grid{static_cast<unsigned>(call.warps / kWarps), 1, 1};
-  return with_element(call.element, [&](auto zero) {
-    return launch(backward_kernel<decltype(zero)>, grid, Size{kThreads, 1, 1}, stream, call);
-  });
+  return start_for_element(call, stream);
 }
 
 }  // namespace vlmtrain::kernels

@@ -1,13 +1,14 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/warp.h"
 
 namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 256;
+constexpr unsigned kMostThreads = 512;
 
-/// Half a pack of a head's first half and of its second are a thread's; blockIdx.x is the row.
+/// A pack of a head's first half and the one of its second that it pairs with are a thread's.
 template <class T, int kCount>
 __device__ __forceinline__ void rotate_pack(const T* from, T* to, int64_t half, const float* cos, const float* sin,
                                             float direction) {
@@ -28,12 +29,12 @@ __device__ __forceinline__ void rotate_pack(const T* from, T* to, int64_t half, 
 
 template <class T, int kCount>
 __global__ void rotate_kernel(const __grid_constant__ Rotate call) {
-  const int64_t half = call.features / 2;
-  const int64_t packs_of_head = half / kCount;
-  const int64_t index = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+  const int64_t half = call.features / 2, row = blockIdx.x;
+  // 32 bits: their divisions are much cheaper than those of 64.
+  const auto packs_of_head = static_cast<unsigned>(half / kCount);
+  const unsigned index = blockIdx.y * blockDim.x + threadIdx.x;
   int64_t head = index / packs_of_head;
-  const int64_t pair = index % packs_of_head * kCount;
-  const int64_t row = blockIdx.x;
+  const int64_t pair = int64_t{index % packs_of_head} * kCount;
   const int64_t place = row * half + pair;
 
   const Rotate::Heads* heads = &call.query;
@@ -69,9 +70,12 @@ bool in_packs_of(const Rotate& call) {
 
 template <class T, int kCount>
 int start(const Rotate& call, void* stream) {
+  // A row's packs in blocks of one size, so that few threads have nothing to do.
   const int64_t packs = (call.query.heads + call.key.heads + call.value.heads) * (call.features / 2 / kCount);
-  const Size grid{static_cast<unsigned>(call.rows), blocks_for(packs, kThreads), 1};
-  return launch(rotate_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, call);
+  const unsigned blocks = blocks_for(packs, kMostThreads),
+                 threads = blocks_for(packs, blocks * int64_t{kLanes}) * kLanes;
+  const Size grid{static_cast<unsigned>(call.rows), blocks, 1};
+  return launch(rotate_kernel<T, kCount>, grid, Size{threads, 1, 1}, stream, call);
 }
 
 }  // namespace

@@ -6,10 +6,21 @@ namespace vlmtrain::kernels {
 
 constexpr int kLanes = 32;
 
+/// The sum over each `lanes` neighbouring lanes of a warp, a power of two, in all of them. All lanes come here.
+__device__ __forceinline__ float sum_of_lanes(float value, int lanes) {
+  for (int mask = lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
+  return value;
+}
+
+/// The sum over those lanes of a warp that lie `lanes` apart, a power of two, in all of them. All lanes come here.
+__device__ __forceinline__ float sum_between_lanes(float value, int lanes) {
+  for (int mask = lanes; mask < kLanes; mask *= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
+  return value;
+}
+
 /// The sum over a warp's lanes, in all of them. All lanes come here.
 __device__ __forceinline__ float sum_of_warp(float value) {
-  for (int mask = kLanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
-  return value;
+  return sum_of_lanes(value, kLanes);
 }
 
 }  // namespace vlmtrain::kernels

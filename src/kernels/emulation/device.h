@@ -71,6 +71,7 @@ T* aligned(T* place) {
 
 /// Of a block of one launch; blocks run one after another.
 #define VLMTRAIN_SHARED(type, name, count) static ::vlmtrain::kernels::emulation::Shared<type, count> name
+#define VLMTRAIN_TOGETHER_BY_FOUR
 
 inline void __syncthreads() {
   vlmtrain::kernels::emulation::wait_for_block();
