@@ -16,8 +16,10 @@ inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr double kTera = 1e12;
 inline constexpr double kGiga = 1e9;
 
-// No context was measured: it depends on the driver and on which kernels a process has loaded.
+// A context depends on the driver and on which kernels a process has loaded. Measured on an H200 alone, at the end of
+// a training run (docs/benchmarks/first-gpu-hour.md): 825 MiB, of which 203 were loaded after it had planned.
 inline constexpr int64_t kUsualContext = 512 * kMiB;
+inline constexpr int64_t kHopperContext = 832 * kMiB;
 
 /// A GeForce card or one of its kin for work stations: with sums in fp32 its tensor cores do twice what its other units
 /// do (whitepapers of GA102, AD102 and GB202, "Comparison of …"), in TF32 as much; Turing has neither bf16 nor TF32.

@@ -13,6 +13,7 @@ namespace {
 
 using gpu_list::geforce;
 using gpu_list::kGiga;
+using gpu_list::kHopperContext;
 using gpu_list::kMiB;
 using gpu_list::kTera;
 using gpu_list::kUsualContext;
@@ -130,7 +131,7 @@ constexpr Gpu kH100{.name = "h100",
                     .l2_cache_bytes = 50 * kMiB,
                     .memory_bytes = 85'029'158'912,
                     .memory_measured = true,
-                    .context_bytes = kUsualContext,
+                    .context_bytes = kHopperContext,
                     .fp32_operations = 66.9 * kTera,
                     .tf32_operations = 494.7 * kTera,
                     .bf16_operations = 989.4 * kTera,
@@ -143,8 +144,10 @@ constexpr Gpu kH200{.name = "h200",
                     .architecture = 90,
                     .multiprocessors = 132,
                     .l2_cache_bytes = 60 * kMiB,
-                    .memory_bytes = 143'155 * kMiB,
-                    .context_bytes = kUsualContext,
+                    .memory_bytes = 150'109'880'320,
+                    .memory_measured = true,
+                    .context_bytes = kHopperContext,
+                    .context_measured = true,
                     .fp32_operations = 66.9 * kTera,
                     .tf32_operations = 494.7 * kTera,
                     .bf16_operations = 989.4 * kTera,

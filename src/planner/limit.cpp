@@ -29,6 +29,8 @@ constexpr double kReportedShare = 0.98;
 
 /// What is taken of a card before anything was allocated there is a context, up to this many of the table's.
 constexpr int64_t kMostContexts = 2;
+/// How much a context grows by when a step's kernels are loaded: 203 MiB on an H200 (src/memory/gpu_list.h).
+constexpr int64_t kLoadedLater = 208 * kMiB;
 
 // NCCL allocates for each channel and peer 512 KiB, 4.7 MiB and 4 MiB (protocols LL, LL128 and Simple; NCCL's init.cc),
 // on a ring of two peers. How many channels it opens depends on the links; 16 is common inside a machine. Not measured.
@@ -206,12 +208,13 @@ TargetCard card_of_device(const memory::DeviceDescription& device) {
   // Kernels are loaded when they are first used, so a context at the start is smaller than later. The driver does not
   // say whose memory is taken.
   const int64_t taken = device.total_bytes - device.free_bytes;
+  const int64_t at_the_end = taken + (on_virtual_card() ? 0 : kLoadedLater);
   const int64_t assumed = nearest_gpu->context_bytes;
   const bool alone = taken <= kMostContexts * assumed;
   return {.gpu = nearest_gpu,
           .memory_bytes = device.total_bytes,
-          .context_bytes = alone ? std::max(taken, assumed) : assumed,
-          .context_measured = alone && taken >= assumed && !on_virtual_card(),
+          .context_bytes = alone ? std::max(at_the_end, assumed) : assumed,
+          .context_measured = alone && at_the_end >= assumed && !on_virtual_card(),
           .description = std::move(description),
           .others_bytes = alone ? 0 : taken - assumed,
           .multiprocessors = device.multiprocessors,

@@ -25,6 +25,51 @@ int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, A
   return static_cast<int>(cudaGetLastError());
 }
 
+template <int kBytes>
+struct WordsOf;
+template <>
+struct WordsOf<8> {
+  using Type = uint64_t;
+};
+template <>
+struct WordsOf<4> {
+  using Type = uint32_t;
+};
+template <>
+struct WordsOf<2> {
+  using Type = uint16_t;
+};
+template <>
+struct WordsOf<1> {
+  using Type = uint8_t;
+};
+struct FourWords {
+  uint32_t of[4];
+};
+
+/// Writes the whole of it in as few instructions as there can be: of an assignment nvcc may make one for each element,
+/// in the order in which they are computed (scripts/store_widths.py shows it).
+template <class Values>
+__device__ __forceinline__ void write_at_once(Values* to, const Values& values) {
+  constexpr int kBytes = sizeof(Values), kMost = sizeof(FourWords);
+  if constexpr (kBytes < kMost) {
+    using Words = typename WordsOf<kBytes>::Type;
+    *reinterpret_cast<Words*>(to) = __builtin_bit_cast(Words, values);
+  } else {
+    struct AllWords {
+      FourWords of[kBytes / kMost];
+    };
+    const auto words = __builtin_bit_cast(AllWords, values);
+    const size_t place = __cvta_generic_to_global(to);
+    for (int i = 0; i < kBytes / kMost; ++i) {
+      const auto& four = words.of[i].of;
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(place + i * kMost), "r"(four[0]), "r"(four[1]),
+                   "r"(four[2]), "r"(four[3])
+                   : "memory");
+    }
+  }
+}
+
 /// The place itself, which is a multiple of the size of T: emulation sees where it is not, and a card faults.
 template <class T>
 __device__ __forceinline__ T* aligned(T* place) {

@@ -48,7 +48,7 @@ __device__ __forceinline__ Pack<T, kCount> load(const T* from) {
 
 template <int kCount, class T>
 __device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
-  *aligned(reinterpret_cast<Pack<T, kCount>*>(to)) = pack;
+  write_at_once(aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
 }
 
 /// Whether these columns, and what begins at these places, can be read in packs of kCount.

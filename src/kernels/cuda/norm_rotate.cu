@@ -98,22 +98,24 @@ __global__ void forward_kernel(const __grid_constant__ NormRotateForward call, i
   for (int64_t first = threadIdx.x / kLanes * heads_of_warp; first < heads; first += heads_of_block) {
     const int64_t head = first + lane / lanes;
     const bool is_query = head < call.query.heads, is_head = head < heads;
-    const NormRotateForward::Heads& part = is_query ? call.query : call.key;
-    const int64_t place = (is_query ? head : head - call.query.heads) * call.features;
+    const auto of_part = [&](auto query, auto key) { return is_query ? query : key; };
+    const int64_t place = (head - of_part(int64_t{0}, call.query.heads)) * call.features;
+    const auto* const from = static_cast<const T*>(of_part(call.query.x, call.key.x)) + row * call.x_stride + place;
     Pairs x = {};
-    if (is_head) x = read(static_cast<const T*>(part.x) + row * call.x_stride + place, places);
+    if (is_head) x = read(from, places);
     float sum = 0;
     for (int i = 0; i < kPairs; ++i) sum += x.low[i] * x.low[i] + x.high[i] * x.high[i];
     const float reciprocal = rsqrtf(sum_of_lanes(sum, lanes) / static_cast<float>(call.features) + call.eps);
     if (!is_head) continue;
     if (places.lane == 0) call.reciprocal[row * heads + head] = reciprocal;
-    const Pairs gain = gains<T>(part.weight, call.gain, places);
+    const Pairs gain = gains<T>(of_part(call.query.weight, call.key.weight), call.gain, places);
     for (int i = 0; i < kPairs; ++i) {
       x.low[i] *= reciprocal * gain.low[i];
       x.high[i] *= reciprocal * gain.high[i];
     }
     rotate(x, call.cos + row * half, call.sin + row * half, 1, places);
-    write(static_cast<T*>(part.rotated) + row * part.rotated_stride + place, x, places);
+    T* const to = static_cast<T*>(of_part(call.query.rotated, call.key.rotated)) + place;
+    write(to + row * of_part(call.query.rotated_stride, call.key.rotated_stride), x, places);
   }
 }
 
@@ -131,13 +133,14 @@ __global__ void backward_kernel(const __grid_constant__ NormRotateBackward call,
     for (int64_t first = warp_of_block * heads_of_warp; first < heads; first += heads_of_block) {
       const int64_t head = first + lane / lanes;
       const bool is_query = head < call.query.heads, is_head = head < heads;
-      const NormRotateBackward::Heads& part = is_query ? call.query : call.key;
-      const int64_t place = (is_query ? head : head - call.query.heads) * call.features;
+      const auto of_part = [&](auto query, auto key) { return is_query ? query : key; };
+      const int64_t place = (head - of_part(int64_t{0}, call.query.heads)) * call.features;
       Pairs g = {}, x = {}, gain = {};
       if (is_head) {
-        gain = gains<T>(part.weight, call.gain, places);
-        g = read(static_cast<const T*>(part.gradient) + row * part.gradient_stride + place, places);
-        x = read(static_cast<const T*>(part.x) + row * call.x_stride + place, places);
+        gain = gains<T>(of_part(call.query.weight, call.key.weight), call.gain, places);
+        const auto* const gradient = static_cast<const T*>(of_part(call.query.gradient, call.key.gradient)) + place;
+        g = read(gradient + row * of_part(call.query.gradient_stride, call.key.gradient_stride), places);
+        x = read(static_cast<const T*>(of_part(call.query.x, call.key.x)) + row * call.x_stride + place, places);
         rotate(g, call.cos + row * half, call.sin + row * half, -1, places);
       }
       const float reciprocal = is_head ? call.reciprocal[row * heads + head] : 0;
@@ -159,7 +162,7 @@ __global__ void backward_kernel(const __grid_constant__ NormRotateBackward call,
         g.low[i] = reciprocal * (g.low[i] - x.low[i] * reciprocal * mean);
         g.high[i] = reciprocal * (g.high[i] - x.high[i] * reciprocal * mean);
       }
-      write(static_cast<T*>(part.of_x) + row * call.of_x_stride + place, g, places);
+      write(static_cast<T*>(of_part(call.query.of_x, call.key.of_x)) + row * call.of_x_stride + place, g, places);
     }
     const auto* const of_values = static_cast<const T*>(call.value.gradient) + row * call.value.gradient_stride;
     T* const copied = static_cast<T*>(call.value.of_x) + row * call.of_x_stride;

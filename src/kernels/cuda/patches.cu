@@ -30,7 +30,11 @@ __global__ void patches_kernel(const __grid_constant__ Patches call) {
     const uint32_t channel = line / patch_height;
     const auto read =
         load<kCount>(corner + (channel * call.height + line % patch_height) * call.width + column % patch_width);
-    const float mean = call.mean[channel], deviation = call.deviation[channel];
+    // By their names: a parameter whose place depends on the thread is read slowly.
+    const auto of_channel = [&](const float(&values)[kPixelChannels]) {
+      return channel == 0 ? values[0] : channel == 1 ? values[1] : values[2];
+    };
+    const float mean = of_channel(call.mean), deviation = of_channel(call.deviation);
     Pack<T, kCount> result;
     for (int i = 0; i < kCount; ++i) {
       result.values[i] = from_float<T>(__fdiv_rn(__fsub_rn(static_cast<float>(read.values[i]), mean), deviation));

@@ -67,6 +67,11 @@ T* aligned(T* place) {
   return place;
 }
 
+template <class Values>
+void write_at_once(Values* to, const Values& values) {
+  *to = values;
+}
+
 }  // namespace vlmtrain::kernels
 
 /// Of a block of one launch; blocks run one after another.
