@@ -29,7 +29,11 @@ class Efficiencies:
 
     products: dict = field(default_factory=lambda: dict.fromkeys(KINDS, 0.7))  # before the fit
     attention: float = 0.45
+    hopper_attention: float = 0.20
     bandwidth: float = 0.8
+
+    def of_attention(self, card):
+        return self.hopper_attention if card.has_hopper_products else self.attention
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Row:
         card = CARDS[self.case.card]
         return 1 / (
             self.work.products / (card.bf16 * efficiencies.products[card.kind])
-            + self.work.attention / (card.bf16 * efficiencies.attention)
+            + self.work.attention / (card.bf16 * efficiencies.of_attention(card))
             + self.work.moved / (card.bandwidth * efficiencies.bandwidth)
         )
 

@@ -11,6 +11,7 @@ class Card:
     bf16: float  # operations a second
     fp32: float
     bandwidth: float  # bytes a second
+    has_hopper_products: bool = False  # of which FlashAttention-2's kernels make no use
 
     @property
     def kind(self):
@@ -18,14 +19,14 @@ class Card:
         return "half rate" if self.bf16 <= 2 * self.fp32 else "full rate"
 
 
-def card(bf16, fp32, bandwidth):
-    return Card(bf16 * TERA, fp32 * TERA, bandwidth * GIGA)
+def card(bf16, fp32, bandwidth, **others):
+    return Card(bf16 * TERA, fp32 * TERA, bandwidth * GIGA, **others)
 
 
 CARDS = {
     "a100-40": card(312, 19.5, 1555),
     "a100-80": card(312, 19.5, 2039),
-    "h100": card(989.4, 66.9, 3352),
+    "h100": card(989.4, 66.9, 3352, has_hopper_products=True),
     "l40s": card(362, 91.6, 864),
     "rtx-pro-6000": card(503.8, 125, 1792),
     "rtx4090": card(165.2, 82.6, 1008),

@@ -38,7 +38,7 @@ NormRotateBackward::Heads backward_heads(const at::Tensor& of_x, const at::Tenso
 
 /// So many that a card is full of them, each with several heads; fewer where there are fewer heads.
 int64_t warps_for(int64_t heads) {
-  constexpr int64_t kMost = 4096;
+  constexpr int64_t kMost = 3072;
   const int64_t blocks =
       std::clamp((heads + kNormRotateWarps - 1) / kNormRotateWarps, int64_t{1}, kMost / kNormRotateWarps);
   return blocks * kNormRotateWarps;

@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -18,11 +19,19 @@ namespace {
 // (docs/benchmarks/published-speeds.md): less where tensor cores run at full rate, probably since they draw more power
 // than a card may take at the boost clock of its sheet, than on GeForce cards, whose tensor cores do with sums in fp32
 // at most twice what their other units do. FlashAttention-2 reports about half of an A100's peak in both passes (arXiv
-// 2307.08691, section 4.1); copies reach four fifths of a memory's bandwidth.
-constexpr double kProductEfficiency = 0.65;
+// 2307.08691, section 4.1); its kernels use the instructions of an A100, and reach a fifth of an H200's. Copies reach
+// four fifths of a memory's bandwidth. What was measured on an H200 is in docs/benchmarks/first-gpu-hour.md.
+constexpr double kProductEfficiency = 0.66;
 constexpr double kHalfRateProductEfficiency = 0.92;
 constexpr double kHalfRateFactor = 2;
 constexpr double kAttentionEfficiency = 0.45;
+constexpr double kHopperAttentionEfficiency = 0.20;
+/// Of a product with a matrix whose rows do not all begin at 16 bytes: on an H200 cuBLAS has none but an A100's kernels
+/// for it, which read 4 bytes at a time.
+constexpr double kHopperMisalignedShare = 0.36;
+constexpr int64_t kAlignment = 16;
+/// FlashAttention-2 computes heads as large as the next multiple.
+constexpr double kHeadSizes = 32;
 constexpr double kBandwidthEfficiency = 0.8;
 /// From the start of a kernel that does nothing to the start of the next one.
 constexpr double kSecondsPerLaunch = 4e-6;
@@ -32,6 +41,7 @@ constexpr double kBackwardAttentionFactor = 2.5;
 
 struct Rates {
   double product_operations = 0;  // a second, at the assumed efficiency
+  double misaligned_product_operations = 0;
   double attention_operations = 0;
   double bytes = 0;
 };
@@ -41,8 +51,13 @@ Rates rates_of(const memory::Gpu& gpu, at::ScalarType dtype) {
   if (dtype == at::kBFloat16 && gpu.bf16_operations > 0) peak = gpu.bf16_operations;
   if (dtype == at::kHalf && gpu.fp16_operations > 0) peak = gpu.fp16_operations;
   const bool half_rate = peak > gpu.fp32_operations && peak <= gpu.fp32_operations * kHalfRateFactor;
-  return {peak * (half_rate ? kHalfRateProductEfficiency : kProductEfficiency), peak * kAttentionEfficiency,
-          gpu.memory_bandwidth * kBandwidthEfficiency};
+  // Those for data centres that have matrix instructions of their own; the B200 is taken to be like the H200.
+  const bool is_hopper = gpu.architecture >= 90 && gpu.architecture < 120;
+  const double products = peak * (half_rate ? kHalfRateProductEfficiency : kProductEfficiency);
+  return {.product_operations = products,
+          .misaligned_product_operations = products * (is_hopper ? kHopperMisalignedShare : 1),
+          .attention_operations = peak * (is_hopper ? kHopperAttentionEfficiency : kAttentionEfficiency),
+          .bytes = gpu.memory_bandwidth * kBandwidthEfficiency};
 }
 
 double bytes_of(const c10::IValue& value) {
@@ -73,21 +88,46 @@ constexpr AttentionOperation kAttentionOperations[] = {
     {"aten::_efficient_attention_backward", 1, 8, 14, kBackwardAttentionFactor},
 };
 
-/// 0 for an operation that is not attention. Segments are taken to be as long as the longest.
-double attention_operations(const at::RecordFunction& function) {
+struct AttentionWork {
+  double operations = 0;  ///< 0 for an operation that is not attention
+  double computed = 0;    ///< with heads as large as kernels have them
+};
+
+/// Segments are taken to be as long as the longest.
+AttentionWork attention_work(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   const auto* const found =
       std::find_if(std::begin(kAttentionOperations), std::end(kAttentionOperations),
                    [name](const AttentionOperation& operation) { return operation.name == name; });
-  if (found == std::end(kAttentionOperations)) return 0;
+  if (found == std::end(kAttentionOperations)) return {};
   const auto inputs = function.inputs();
   const at::Tensor& query = inputs[found->query].toTensor();  // […, rows, heads, head size]
   const auto rows = static_cast<double>(query.size(-3));
-  const auto heads_by_size = static_cast<double>(query.size(-2) * query.size(-1));
+  const auto heads = static_cast<double>(query.size(-2)), head_size = static_cast<double>(query.size(-1));
   const auto longest = static_cast<double>(inputs[found->longest_segment].toInt());
   const c10::IValue& causal_argument = inputs[found->causal];
   const bool causal = causal_argument.isBool() ? causal_argument.toBool() : causal_argument.toInt() != 0;
-  return found->factor * 4.0 * rows * longest * heads_by_size * (causal ? kCausalShare : 1.0);
+  const double a_feature = found->factor * 4.0 * rows * longest * heads * (causal ? kCausalShare : 1.0);
+  return {a_feature * head_size, a_feature * std::ceil(head_size / kHeadSizes) * kHeadSizes};
+}
+
+/// Whether all rows of a matrix, or columns, begin and end at 16 bytes.
+bool is_aligned(const c10::IValue& value) {
+  if (!value.isTensor()) return true;
+  const at::Tensor& tensor = value.toTensor();
+  if (!tensor.defined() || !tensor.is_cuda() || tensor.dim() < 2) return true;
+  const auto item = static_cast<int64_t>(tensor.itemsize());
+  if (tensor.storage_offset() * item % kAlignment != 0) return false;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    const int64_t elements = tensor.stride(i) == 1 ? tensor.size(i) : tensor.stride(i);
+    if (elements * item % kAlignment != 0) return false;
+  }
+  return true;
+}
+
+template <class Values>
+bool are_aligned(const Values& values) {
+  return std::ranges::all_of(values, is_aligned);
 }
 
 /// What the process has done so far.
@@ -111,20 +151,20 @@ class Totals {
     costs_ = {};
   }
 
-  void add(const Reading& work, double attention_operations, double bytes) {
+  void add(const Reading& work, const AttentionWork& attention, double bytes, bool is_aligned) {
     Cost cost;
     cost.launches = static_cast<int64_t>(work.launches);
     cost.product_operations = static_cast<double>(work.product_operations);
-    cost.attention_operations = attention_operations;
+    cost.attention_operations = attention.operations;
     const memory::Place place = memory::current_place();
     const bool forward = !memory::in_backward();
 
     const std::lock_guard lock(mutex_);
     const bool computes = cost.product_operations > 0 || cost.attention_operations > 0;
     if (!computes) cost.bytes_moved = bytes;
-    cost.seconds = std::max({cost.product_operations / rates_.product_operations,
-                             cost.attention_operations / rates_.attention_operations, bytes / rates_.bytes,
-                             static_cast<double>(cost.launches) * kSecondsPerLaunch});
+    const double products = is_aligned ? rates_.product_operations : rates_.misaligned_product_operations;
+    cost.seconds = std::max({cost.product_operations / products, attention.computed / rates_.attention_operations,
+                             bytes / rates_.bytes, static_cast<double>(cost.launches) * kSecondsPerLaunch});
     costs_.total += cost;
     if (place.component == memory::Component::kOptimizer) costs_.optimizer += cost;
     if (!forward || place.block < 0) return;
@@ -155,8 +195,9 @@ Totals& totals() {
 struct Running : at::ObserverContext {
   Reading before;
   Reading of_callees;
-  double attention_operations = 0;
+  AttentionWork attention;
   double bytes = 0;
+  bool is_aligned = true;
   Running* caller = nullptr;
 };
 
@@ -172,8 +213,9 @@ double bytes_of_all(const Values& values) {
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto running = std::make_unique<Running>();
   // The inputs can be seen here only.
-  running->attention_operations = attention_operations(function);
+  running->attention = attention_work(function);
   running->bytes = bytes_of_all(function.inputs());
+  running->is_aligned = are_aligned(function.inputs());
   running->before = Reading::now();
   running->caller = std::exchange(innermost, running.get());
   return running;
@@ -192,7 +234,9 @@ void end(const at::RecordFunction& function, at::ObserverContext* context) {
   const Reading own{all.launches - running->of_callees.launches,
                     all.product_operations - running->of_callees.product_operations};
   if (own.launches == 0) return;
-  totals().add(own, running->attention_operations, running->bytes + bytes_of_all(function.outputs()));
+  const auto& outputs = function.outputs();
+  totals().add(own, running->attention, running->bytes + bytes_of_all(outputs),
+               running->is_aligned && are_aligned(outputs));
 }
 
 }  // namespace

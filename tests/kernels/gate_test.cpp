@@ -32,10 +32,15 @@ TEST_P(GateKernel, ComputesWhatAtenDoesForwardsAndBackwards) {
 
 TEST_P(GateKernel, PacksAndSingleElementsGiveTheSame) {
   for (const auto dtype : kTypes) {
-    const at::Tensor x = draw({2, 128}, dtype);
-    // Begins within a pack, so that it is read element by element.
-    const at::Tensor apart = at::empty({2 * 128 + 1}, x.options()).narrow(0, 1, 2 * 128).view({2, 128}).copy_(x);
-    EXPECT_TRUE(at::equal(gate(x, GateActivation::kSilu), gate(apart, GateActivation::kSilu)));
+    for (const int64_t columns : {64, 60}) {  // whole packs, and half ones
+      const at::Tensor x = draw({2, 2 * columns}, dtype), gradient = draw({2, columns}, dtype);
+      // Begins within a pack, so that it is read element by element.
+      const at::Tensor apart = at::empty({x.numel() + 1}, x.options()).narrow(0, 1, x.numel()).view_as(x).copy_(x);
+      for (const auto activation : kActivations) {
+        EXPECT_TRUE(at::equal(gate(x, activation), gate(apart, activation)));
+        EXPECT_TRUE(at::equal(gate_backward(gradient, x, activation), gate_backward(gradient, apart, activation)));
+      }
+    }
   }
 }
 

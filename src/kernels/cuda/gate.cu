@@ -45,49 +45,57 @@ Size grid_of(int64_t rows, int64_t packs) {
   return {static_cast<unsigned>(rows), blocks_for(packs, kThreads), 1};
 }
 
-template <class Activation, class T>
-int forward(const GateForward& call, void* stream) {
-  const auto* const x = static_cast<const T*>(call.x);
-  auto* const value = static_cast<T*>(call.value);
-  constexpr int kCount = kPackElements<T>;
-  if (in_packs<T>(call.features, x, value)) {
-    return launch(gate_forward_kernel<Activation, T, kCount>, grid_of(call.rows, call.features / kCount),
-                  Size{kThreads, 1, 1}, stream, x, value, call.features);
-  }
-  return launch(gate_forward_kernel<Activation, T, 1>, grid_of(call.rows, call.features), Size{kThreads, 1, 1}, stream,
-                x, value, call.features);
+template <class Activation, class T, int kCount>
+int start(const GateForward& call, void* stream) {
+  return launch(gate_forward_kernel<Activation, T, kCount>, grid_of(call.rows, call.features / kCount),
+                Size{kThreads, 1, 1}, stream, static_cast<const T*>(call.x), static_cast<T*>(call.value),
+                call.features);
 }
 
-template <class Activation, class T>
-int backward(const GateBackward& call, void* stream) {
-  const auto* const gradient = static_cast<const T*>(call.gradient);
-  const auto* const x = static_cast<const T*>(call.x);
-  auto* const of_x = static_cast<T*>(call.of_x);
-  constexpr int kCount = kPackElements<T>;
-  if (in_packs<T>(call.features, gradient, x, of_x)) {
-    return launch(gate_backward_kernel<Activation, T, kCount>, grid_of(call.rows, call.features / kCount),
-                  Size{kThreads, 1, 1}, stream, gradient, x, of_x, call.features);
-  }
-  return launch(gate_backward_kernel<Activation, T, 1>, grid_of(call.rows, call.features), Size{kThreads, 1, 1}, stream,
-                gradient, x, of_x, call.features);
+template <class Activation, class T, int kCount>
+int start(const GateBackward& call, void* stream) {
+  return launch(gate_backward_kernel<Activation, T, kCount>, grid_of(call.rows, call.features / kCount),
+                Size{kThreads, 1, 1}, stream, static_cast<const T*>(call.gradient), static_cast<const T*>(call.x),
+                static_cast<T*>(call.of_x), call.features);
+}
+
+template <class T, int kCount>
+bool fits(const GateForward& call) {
+  return in_packs<T, kCount>(call.features, static_cast<const T*>(call.x), static_cast<const T*>(call.value));
+}
+
+template <class T, int kCount>
+bool fits(const GateBackward& call) {
+  return in_packs<T, kCount>(call.features, static_cast<const T*>(call.gradient), static_cast<const T*>(call.x),
+                             static_cast<const T*>(call.of_x));
+}
+
+template <class Activation, class Call>
+int start_in_packs(const Call& call, void* stream) {
+  return with_element(call.element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kCount = kPackElements<T>;
+    if (fits<T, kCount>(call)) return start<Activation, T, kCount>(call, stream);
+    // 3420 features, as of Qwen2.5-VL's vision tower.
+    if (fits<T, kCount / 2>(call)) return start<Activation, T, kCount / 2>(call, stream);
+    return start<Activation, T, 1>(call, stream);
+  });
+}
+
+template <class Call>
+int start_activation(const Call& call, void* stream) {
+  return call.activation == GateActivation::kSilu ? start_in_packs<Silu>(call, stream)
+                                                  : start_in_packs<GeluTanh>(call, stream);
 }
 
 }  // namespace
 
 int gate_forward(const GateForward& call, void* stream) {
-  return with_element(call.element, [&](auto zero) {
-    using T = decltype(zero);
-    return call.activation == GateActivation::kSilu ? forward<Silu, T>(call, stream)
-                                                    : forward<GeluTanh, T>(call, stream);
-  });
+  return start_activation(call, stream);
 }
 
 int gate_backward(const GateBackward& call, void* stream) {
-  return with_element(call.element, [&](auto zero) {
-    using T = decltype(zero);
-    return call.activation == GateActivation::kSilu ? backward<Silu, T>(call, stream)
-                                                    : backward<GeluTanh, T>(call, stream);
-  });
+  return start_activation(call, stream);
 }
 
 }  // namespace vlmtrain::kernels

@@ -9,6 +9,8 @@ namespace {
 // A head's features i and i + features / 2 are a pair. Some lanes of a warp, a power of two, take a head of a row
 // together: with packs of four pairs so many that each has one pack, else all 32, and lane l the pairs l, l + 32, ….
 constexpr unsigned kThreads = kNormRotateWarps * kLanes;
+// So that the blocks of a launch (norm_rotate.cpp) are on a large card all at once.
+constexpr int kBlocksOfMultiprocessor = 3;
 constexpr int kPairs = static_cast<int>(kMostNormedFeatures) / 2 / kLanes;  // of a lane, at most
 constexpr int kPackOfPairs = kPairs;
 
@@ -122,7 +124,8 @@ __global__ void forward_kernel(const __grid_constant__ NormRotateForward call, i
 /// With x̂ = x r, g the gradient rotated back and w the gain: dx = r (g w − x̂ mean(g w x̂)), dw = Σ g x̂ over rows and
 /// heads. A block takes a row at a time.
 template <class T, int kCount>
-__global__ void backward_kernel(const __grid_constant__ NormRotateBackward call, int lanes) {
+__global__ void __launch_bounds__(kThreads, kBlocksOfMultiprocessor)
+    backward_kernel(const __grid_constant__ NormRotateBackward call, int lanes) {
   const int64_t heads = call.query.heads + call.key.heads, half = call.features / 2;
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
   const int64_t warp_of_block = threadIdx.x / kLanes, heads_of_warp = kLanes / lanes;

@@ -21,6 +21,7 @@
 #define __forceinline__ inline
 #define __restrict__
 #define __grid_constant__
+#define __launch_bounds__(...)
 
 #define threadIdx (::vlmtrain::kernels::emulation::thread_index())
 #define blockIdx (::vlmtrain::kernels::emulation::block_index())
