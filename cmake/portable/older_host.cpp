@@ -8,7 +8,9 @@
 #include <charconv>
 #include <clocale>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <new>
 #include <string>
@@ -69,13 +71,64 @@ int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
 
 }  // extern "C"
 
+namespace {
+
+locale_t plain_locale() {
+  static const locale_t kPlain = newlocale(LC_ALL_MASK, "C", nullptr);
+  return kPlain;
+}
+
+/// printf's of a finite number, with a point whatever the locale is.
+std::to_chars_result print_real(char* first, char* last, const char* format, int precision, double value) {
+  const locale_t before = uselocale(plain_locale());
+  char text[1600];  // the largest number has 309 digits, the smallest 1074 behind its point
+  const int length = std::snprintf(text, sizeof text, format, precision, value);
+  uselocale(before);
+  if (length < 0 || length >= static_cast<int>(sizeof text) || length > last - first)
+    return {last, std::errc::value_too_large};
+  std::memcpy(first, text, static_cast<size_t>(length));
+  return {first + length, std::errc{}};
+}
+
+/// How many digits behind the first one give the number again.
+int digits_behind_the_first(double value) {
+  constexpr int kAlwaysEnough = 16;
+  char text[32];
+  for (int digits = 0; digits < kAlwaysEnough; ++digits) {
+    const auto end = print_real(text, text + sizeof text, "%.*e", digits, value).ptr;
+    *end = '\0';
+    if (strtod_l(text, nullptr, plain_locale()) == value) return digits;
+  }
+  return kAlwaysEnough;
+}
+
+}  // namespace
+
+// std::to_chars(char*, char*, double, std::chars_format) of finite numbers, scientific and fixed; and with a precision.
+std::to_chars_result shortest_by_printf(char* first, char* last, double value,
+                                        std::chars_format format) __asm__("__wrap__ZSt8to_charsPcS_dSt12chars_format");
+std::to_chars_result shortest_by_printf(char* first, char* last, double value, std::chars_format format) {
+  const int digits = digits_behind_the_first(value);
+  if (format == std::chars_format::scientific) return print_real(first, last, "%.*e", digits, value);
+  char text[32];
+  const auto end = print_real(text, text + sizeof text, "%.*e", digits, value).ptr;
+  *end = '\0';
+  const int exponent = std::atoi(std::strchr(text, 'e') + 1);
+  return print_real(first, last, "%.*f", digits > exponent ? digits - exponent : 0, value);
+}
+std::to_chars_result precise_by_printf(char* first, char* last, double value, std::chars_format format,
+                                       int precision) __asm__("__wrap__ZSt8to_charsPcS_dSt12chars_formati");
+std::to_chars_result precise_by_printf(char* first, char* last, double value, std::chars_format format, int precision) {
+  return print_real(first, last, format == std::chars_format::fixed ? "%.*f" : "%.*e", precision, value);
+}
+
 // std::from_chars(const char*, const char*, double&, std::chars_format) of decimal numbers.
 std::from_chars_result from_chars_by_strtod(
     const char* first, const char* last, double& value,
     std::chars_format) __asm__("__wrap__ZSt10from_charsPKcS0_RdSt12chars_format");
 std::from_chars_result from_chars_by_strtod(const char* first, const char* last, double& value, std::chars_format) {
   // strtod takes blanks, a plus sign and hexadecimal digits, which from_chars does not.
-  static const locale_t kPlain = newlocale(LC_ALL_MASK, "C", nullptr);
+  const locale_t kPlain = plain_locale();
   const std::string text = std::string(first, last).substr(0, std::string(first, last).find_first_of("xX"));
   if (text.empty() || text.front() == '+' || (text.front() >= 0 && text.front() <= ' ')) {
     return {first, std::errc::invalid_argument};

@@ -168,7 +168,9 @@ RunSaver::Written RunSaver::write(const CheckpointContent& content, const std::s
 }
 
 void RunSaver::look() {
-  if (writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) finish();
+  // By this clock, and not wait_for(), whose symbol older hosts lack (cmake/portable).
+  constexpr std::chrono::system_clock::time_point kLongAgo;
+  if (writing_.valid() && writing_.wait_until(kLongAgo) == std::future_status::ready) finish();
 }
 
 void RunSaver::finish() {

@@ -24,9 +24,39 @@ int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
 std::from_chars_result older_from_chars(
     const char* first, const char* last, double& value,
     std::chars_format format) __asm__("__wrap__ZSt10from_charsPKcS0_RdSt12chars_format");
+std::to_chars_result older_shortest(char* first, char* last, double value,
+                                    std::chars_format format) __asm__("__wrap__ZSt8to_charsPcS_dSt12chars_format");
+std::to_chars_result older_precise(char* first, char* last, double value, std::chars_format format,
+                                   int precision) __asm__("__wrap__ZSt8to_charsPcS_dSt12chars_formati");
 
 namespace vlmtrain {
 namespace {
+
+TEST(OlderHostTest, NumbersAreWrittenAsByToChars) {
+  constexpr size_t kRoom = 1500;
+  const auto written = [](const auto& write) {
+    std::string text(kRoom, ' ');
+    const auto [end, error] = write(text.data(), text.data() + text.size());
+    EXPECT_EQ(error, std::errc{});
+    text.resize(static_cast<size_t>(end - text.data()));
+    return text;
+  };
+  for (const double value : {0.0, -0.0, 1.0, -2.5, 0.1, 1.0 / 3, 1e-5, 123456789.125, 1e15, 1e16, 9007199254740993.0,
+                             1.7976931348623157e308, 5e-324, 2.2250738585072014e-308, 0.30000000000000004, 1e22}) {
+    SCOPED_TRACE(value);
+    for (const auto format : {std::chars_format::scientific, std::chars_format::fixed}) {
+      EXPECT_EQ(written([&](char* first, char* last) { return older_shortest(first, last, value, format); }),
+                written([&](char* first, char* last) { return std::to_chars(first, last, value, format); }));
+      for (const int precision : {0, 1, 7, 20}) {
+        EXPECT_EQ(
+            written([&](char* first, char* last) { return older_precise(first, last, value, format, precision); }),
+            written([&](char* first, char* last) { return std::to_chars(first, last, value, format, precision); }));
+      }
+    }
+  }
+  char narrow[3];
+  EXPECT_EQ(older_shortest(narrow, narrow + 3, 0.125, std::chars_format::fixed).ec, std::errc::value_too_large);
+}
 
 TEST(OlderHostTest, NumbersAreReadAsByFromChars) {
   for (const std::string text :
