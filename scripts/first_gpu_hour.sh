@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What can only be checked on a real GPU, in 25 minutes: docs/first-gpu-hour.md
+# What can only be checked on a real GPU, in half an hour: docs/first-gpu-hour.md
 #
 #   scripts/first_gpu_hour.sh list             the parts, with their budgets
 #   scripts/first_gpu_hour.sh all              all of them; what is done already is not done again

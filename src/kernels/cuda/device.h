@@ -48,7 +48,7 @@ struct FourWords {
 };
 
 /// Writes the whole of it in as few instructions as there can be: of an assignment nvcc may make one for each element,
-/// in the order in which they are computed (scripts/store_widths.py shows it).
+/// in the order in which they are computed (tests/kernel_stores.py looks for it).
 template <class Values>
 __device__ __forceinline__ void write_at_once(Values* to, const Values& values) {
   constexpr int kBytes = sizeof(Values), kMost = sizeof(FourWords);
