@@ -39,7 +39,7 @@ __global__ void rotate_kernel(const __grid_constant__ Rotate call) {
 
   const bool is_query = head < call.query.heads, is_rotated = head < call.query.heads + call.key.heads;
   if (head >= call.query.heads + call.key.heads + call.value.heads) return;
-  // Each parameter by its name: one whose place depends on the thread is read slowly.
+  // Each parameter by its name, so that none is read from a place that has to be computed first.
   const auto of_part = [&](auto query, auto key, auto value) { return is_query ? query : is_rotated ? key : value; };
   head -= of_part(int64_t{0}, call.query.heads, call.query.heads + call.key.heads);
   const auto* const all = static_cast<const T*>(of_part(call.query.from, call.key.from, call.value.from));
