@@ -30,7 +30,7 @@ __global__ void patches_kernel(const __grid_constant__ Patches call) {
     const uint32_t channel = line / patch_height;
     const auto read =
         load<kCount>(corner + (channel * call.height + line % patch_height) * call.width + column % patch_width);
-    // By their names: a parameter whose place depends on the thread is read slowly.
+    // By their names, so that none is read from a place that has to be computed first.
     const auto of_channel = [&](const float(&values)[kPixelChannels]) {
       return channel == 0 ? values[0] : channel == 1 ? values[1] : values[2];
     };
