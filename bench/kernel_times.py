@@ -25,9 +25,10 @@ KINDS = {
 
 
 def read(path):
-    """Names by number, and (start, end, number) in order; the last line may be cut off."""
+    """Names by number, and (start, end, number) in order. A last line without its end was cut off, and does not count."""
     names, kernels = {}, []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    for line in whole.split("\n"):
         kind, _, rest = line.partition(" ")
         words = rest.split(" ", 1 if kind == "N" else 2)
         if kind == "N" and len(words) == 2:

@@ -9,10 +9,25 @@
 # stays. DEVICE=virtual:h100 tries this script.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+if (($# < 2)); then
+  sed -n 's/^# \?//; 2,9p' "$0" >&2
+  exit 2
+fi
 portable=$(realpath "$1")
-out=$(mkdir -p "$2" && realpath "$2")
+if [[ ! -x $portable/vlmtrain ]]; then
+  echo "gpu_lease: there is no program $portable/vlmtrain: scripts/make_portable.sh makes it" >&2
+  exit 2
+fi
+if ! out=$(mkdir -p "$2" && realpath "$2"); then exit 2; fi
 shift 2
-stages=${*:-values times}
+stages=("${@:-values}")
+(($# > 0)) || stages=(values times)
+for stage in "${stages[@]}"; do
+  if [[ $stage != values && $stage != times ]]; then
+    echo "gpu_lease: $stage is no stage: values, times" >&2
+    exit 2
+  fi
+done
 work=${WORK:-$(mktemp -d)}
 [[ -n ${WORK:-} ]] || trap 'rm -rf "$work"' EXIT
 
@@ -22,6 +37,8 @@ part() {
   shift
   timeout --kill-after=5 "$seconds" scripts/first_gpu_hour.sh "$@" --device "${DEVICE:-cuda}" --vlmtrain "$portable/vlmtrain" \
     --out "$out/$name" --work "$work/$name" >"$out/$name.log" 2>&1
+  # 124: ended here.
+  (($? != 124)) || echo "   out of time  $name: ended after $seconds s" >>"$out/$name.log"
 }
 
 at_most() {
@@ -52,7 +69,7 @@ times() {
   at_most 80 part speed speed
 }
 
-for stage in $stages; do
+for stage in "${stages[@]}"; do
   started=$SECONDS
   "$stage"
   echo "== $stage: $((SECONDS - started)) s"

@@ -31,6 +31,8 @@ def single_stores(ptx):
 
 
 def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     nvcc, root = Path(sys.argv[1]), Path(sys.argv[2])
     bad, seen = [], 0
     with tempfile.TemporaryDirectory() as folder:

@@ -55,6 +55,12 @@ def chosen_parts(arguments, parser):
     return [known[name] for name in arguments.parts]
 
 
+def refuse(reason):
+    """Wrong usage: no program, no LibTorch, no folder."""
+    print(f"first_gpu_hour: {reason}", file=sys.stderr)
+    sys.exit(2)
+
+
 def use_libtorch(folder):
     """A portable program finds LibTorch by LD_LIBRARY_PATH, behind its own rpath."""
     if folder is None and (named := os.environ.get("VLMTRAIN_LIBTORCH")):
@@ -63,7 +69,7 @@ def use_libtorch(folder):
         return
     folder = folder / "torch" if (folder / "torch" / "lib").exists() else folder
     if not (folder / "lib" / "libtorch_cpu.so").exists():
-        sys.exit(f"first_gpu_hour: {folder} is not LibTorch: there is no lib/libtorch_cpu.so")
+        refuse(f"{folder} is not LibTorch: there is no lib/libtorch_cpu.so")
     others = os.environ.get("LD_LIBRARY_PATH")
     os.environ["LD_LIBRARY_PATH"] = str(folder / "lib") + (":" + others if others else "")
 
@@ -77,15 +83,17 @@ def find_libtorch_of_python():
 def start_program(arguments):
     """The program's version. Tries Python's own LibTorch where it does not start without."""
     if not arguments.vlmtrain.exists():
-        sys.exit(f"first_gpu_hour: {arguments.vlmtrain} is not there; build it (cmake --build --preset release) or name it with --vlmtrain")
+        refuse(f"{arguments.vlmtrain} is not there; build it (cmake --build --preset release) or name it with --vlmtrain")
     use_libtorch(arguments.libtorch)
     core = core_of(arguments.vlmtrain)
+    if not os.access(core, os.X_OK) or core.is_dir():
+        refuse(f"{core} is no program")
     ended = subprocess.run([core, "--version"], capture_output=True, text=True)
     if ended.returncode != 0 and (folder := find_libtorch_of_python()):
         use_libtorch(folder)
         ended = subprocess.run([core, "--version"], capture_output=True, text=True)
     if ended.returncode != 0:
-        sys.exit(f"first_gpu_hour: {arguments.vlmtrain} does not start: {ended.stderr.strip()}; --libtorch names the folder of LibTorch")
+        refuse(f"{arguments.vlmtrain} does not start: {ended.stderr.strip()}; --libtorch names the folder of LibTorch")
     return ended.stdout.strip()
 
 
@@ -157,8 +165,12 @@ def do_part(part, bench, record, arguments, seconds):
 
 
 def check_card(arguments, bench, parser):
-    """On a machine without a GPU it says so once, instead of failing every check."""
+    """On a machine without a GPU, or for a virtual one that there is not, it says so once, instead of failing every check."""
     bench.clock = program.Clock(120)
+    if arguments.device.startswith("virtual:"):
+        ended = bench.run(["plan", "--gpu", arguments.device.partition(":")[2], "--model", "smolvlm-256m"])
+        if ended.code == 2:
+            parser.error(f"--device {arguments.device}: {ended.reason()}")
     if arguments.device.startswith("cuda"):
         config = bench.work / "card.yaml"
         checkpoint = bench.checkpoint("smolvlm-tiny")
@@ -193,7 +205,9 @@ def self_test(arguments, bench, record):
                 say(f"   {outcome.state:>11}  {name}: {outcome.text}")
 
 
-def finish(record, done):
+def finish(record, done, parser):
+    if not record.lines:
+        parser.error("no check was chosen: --only chooses checks by their names, which OUT/results.jsonl of a run has")
     say(f"\n{record.summary()}; {record.folder / 'report.md'}")
     for line in record.to_mend():
         say(f"to mend: {line['part']}: {line['check']}: {line['text']}\n         look at {line['mend']}")
@@ -220,13 +234,16 @@ def main():
     identity = identity_of(arguments, version)
     bench = Bench(arguments.vlmtrain, arguments.device, (arguments.work or out / "work").absolute(), find_gpu_tests(arguments),
                   identity["program"])
-    bench.work.mkdir(parents=True, exist_ok=True)
-    record = results.Results(out, identity)
+    try:
+        bench.work.mkdir(parents=True, exist_ok=True)
+        record = results.Results(out, identity)
+    except OSError as error:
+        refuse(error)
     say(f"{version} on {arguments.device}" + (f": {describe_card()}" if arguments.device.startswith("cuda") else ""))
     check_card(arguments, bench, parser)
     if testing_itself:
         self_test(arguments, bench, record)
-        return finish(record, done=True)
+        return finish(record, True, parser)
 
     minutes_of_all = sum(part.minutes for part in parts if not part.why_not(bench))
     whole = program.Clock(60 * (arguments.minutes if arguments.parts == ["all"] and arguments.minutes else minutes_of_all))
@@ -234,7 +251,7 @@ def main():
     for part in parts:
         own = 60 * (arguments.minutes if arguments.minutes and arguments.parts != ["all"] else part.minutes)
         done = do_part(part, bench, record, arguments, min(own, whole.left())) and done
-    return finish(record, done)
+    return finish(record, done, parser)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-constexpr size_t kLongestName = 40;
+constexpr size_t kLongestStructure = 40;
 
 std::string head(const char* name) {
   return fmt::format("{:<20} {:>7} {:>7} {:>7} {:>15}\n", name, "masks", "Dice", "IoU", "Hausdorff-95");
@@ -18,7 +18,7 @@ std::string head(const char* name) {
 
 std::string row(const std::string& name, const evaluation::MaskScoreSums& sums) {
   const auto distance = sums.hausdorff95();
-  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", excerpt(name, kLongestName), sums.masks, sums.dice(),
+  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", excerpt(name, kLongestStructure), sums.masks, sums.dice(),
                      sums.iou(), distance ? fmt::format("{:.2f} px", *distance) : "-");
 }
 

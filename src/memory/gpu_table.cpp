@@ -147,7 +147,6 @@ constexpr Gpu kH200{.name = "h200",
                     .memory_bytes = 150'109'880'320,
                     .memory_measured = true,
                     .context_bytes = kHopperContext,
-                    .context_measured = true,
                     .fp32_operations = 66.9 * kTera,
                     .tf32_operations = 494.7 * kTera,
                     .bf16_operations = 989.4 * kTera,
@@ -258,7 +257,13 @@ constexpr Gpu kA10g = professional(geforce("a10g", "NVIDIA A10G", 86, 80, 6, 22'
 constexpr Gpu kRtx6000Ada =
     professional(geforce("rtx6000-ada", "NVIDIA RTX 6000 Ada Generation", 89, 142, 96, 45'496, 91.1, 960), 364.2);
 constexpr Gpu kL40 = professional(geforce("l40", "NVIDIA L40", 89, 142, 96, 45'496, 90.5, 864), 181);
-constexpr Gpu kH100Pcie = professional(geforce("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756);
+constexpr Gpu with_context(Gpu card, int64_t bytes) {
+  card.context_bytes = bytes;
+  return card;
+}
+
+constexpr Gpu kH100Pcie = with_context(
+    professional(geforce("h100-pcie", "NVIDIA H100 PCIe", 90, 114, 50, 80'998, 51.2, 2039), 756), kHopperContext);
 constexpr Gpu kRtxPro6000 = professional(
     geforce("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 128, 97'249, 125, 1792),
     503.8);

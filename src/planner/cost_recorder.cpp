@@ -1,5 +1,6 @@
 #include "planner/cost_recorder.h"
 
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 
 #include <algorithm>
@@ -203,6 +204,24 @@ struct Running : at::ObserverContext {
 
 thread_local Running* innermost = nullptr;
 
+bool is_written(const c10::AliasInfo* alias) {
+  return alias != nullptr &&
+         (alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite));
+}
+
+/// Bytes of inputs that an operation writes, where they are not outputs as well: of lists, as an optimizer has them.
+double bytes_written_in_place(const at::RecordFunction& function) {
+  if (function.num_outputs() > 0) return 0;
+  const auto schema = function.operator_schema();
+  if (!schema) return 0;
+  const auto inputs = function.inputs();
+  double bytes = 0;
+  for (size_t i = 0; i < std::min(inputs.size(), schema->arguments().size()); ++i) {
+    if (is_written(schema->arguments()[i].alias_info())) bytes += bytes_of(inputs[i]);
+  }
+  return bytes;
+}
+
 template <class Values>
 double bytes_of_all(const Values& values) {
   double bytes = 0;
@@ -214,7 +233,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto running = std::make_unique<Running>();
   // The inputs can be seen here only.
   running->attention = attention_work(function);
-  running->bytes = bytes_of_all(function.inputs());
+  running->bytes = bytes_of_all(function.inputs()) + bytes_written_in_place(function);
   running->is_aligned = are_aligned(function.inputs());
   running->before = Reading::now();
   running->caller = std::exchange(innermost, running.get());

@@ -12,6 +12,7 @@
 #include "report/build_commit.h"
 #include "report/json_line.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/host.h"
@@ -77,7 +78,10 @@ Environment Environment::collect(at::Device device) {
                           .commit = kBuildCommit,
                           .command = command_line(),
                           .start_time = unix_seconds(),
-                          .slurm_job_id = environment_variable("SLURM_JOB_ID")};
+                          .slurm_job_id = environment_variable("SLURM_JOB_ID"),
+                          .left_out_kernels = {}};
+  for (const auto kernel : kernels::left_out_kernels())
+    environment.left_out_kernels.emplace_back(kernels::name_of(kernel));
   if (!device.is_cpu()) environment.gpu = gpu_of(device);
   return environment;
 }
@@ -95,7 +99,8 @@ std::string Environment::to_json() const {
                                     {"commit", commit},
                                     {"command", command},
                                     {"start_time", start_time},
-                                    {"slurm_job_id", slurm_job_id}};
+                                    {"slurm_job_id", slurm_job_id},
+                                    {"left_out_kernels", left_out_kernels}};
   return io::json_text(json, 2) + "\n";
 }
 

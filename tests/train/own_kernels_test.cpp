@@ -32,6 +32,7 @@ TEST_F(LeftOutKernelsTest, AreNoneUnlessSomeoneSaysSo) {
 TEST_F(LeftOutKernelsTest, AreThoseThatTheEnvironmentNames) {
   EXPECT_EQ(left_out_without("adamw"), KernelSet{Kernel::kAdamW});
   EXPECT_EQ(left_out_without("norm_rotate,gate"), (KernelSet{Kernel::kNormRotate, Kernel::kGate}));
+  EXPECT_EQ(left_out_without(" norm_rotate, gate ,"), (KernelSet{Kernel::kNormRotate, Kernel::kGate}));
 }
 
 TEST_F(LeftOutKernelsTest, AreAllWithAten) {

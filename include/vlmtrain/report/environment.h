@@ -31,14 +31,15 @@ struct Environment {
   std::vector<std::string> command{};
   double start_time = 0;  ///< Unix seconds
   std::string slurm_job_id{};
+  std::vector<std::string> left_out_kernels{};  ///< own kernels whose work is left to ATen's operations
 
   /// `commit` alone, which costs nothing.
   static std::string commit_of_program();
   /// This process, on `device`.
   static Environment collect(at::Device device);
   /// {"host", "kernel", "cpu", "cpu_cores", "memory_bytes", "memory_limit_bytes", "gpu": {"name", "architecture",
-  /// "total_bytes", "driver"} or null, "libtorch", "vlmtrain", "commit", "command", "start_time", "slurm_job_id"}, with
-  /// a line break at the end.
+  /// "total_bytes", "driver"} or null, "libtorch", "vlmtrain", "commit", "command", "start_time", "slurm_job_id",
+  /// "left_out_kernels"}, with a line break at the end.
   std::string to_json() const;
 };
 

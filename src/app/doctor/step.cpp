@@ -7,9 +7,11 @@
 #include "app/doctor/examinations.h"
 #include "app/doctor/rehearsal.h"
 #include "app/run_device.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/limit.h"
+#include "vlmtrain/train/own_kernels.h"
 #include "vlmtrain/train/trial.h"
 
 namespace vlmtrain::app {
@@ -116,9 +118,23 @@ void note_missing_kernels(const std::string& problem, Section& section) {
                   problem));
 }
 
+/// What the environment leaves out, which a run that is started from here would do without as well.
+void note_left_out_kernels(Section& section) {
+  try {
+    const auto left_out = train::kernels_left_out_by_environment();
+    if (left_out.empty()) return;
+    const std::string names = train::names_of(left_out);
+    section.facts["own_kernels"]["left_out"] = names;
+    section.note(fmt::format("VLMTRAIN_WITHOUT_KERNELS leaves {} to ATen's operations", names));
+  } catch (const UserError& error) {
+    section.mend(error.what());
+  }
+}
+
 void compare_kernels(at::Device device, const std::string& name, Section& section) {
   const auto opened = kernels::open_kernels(device);
   section.facts["own_kernels"] = {{"problem", opened.problem}, {"wrong", opened.wrong}};
+  note_left_out_kernels(section);
   if (!opened.problem.empty()) return note_missing_kernels(opened.problem, section);
   for (const auto& how : opened.wrong) {
     section.note(fmt::format("an own kernel is left out, since it does not compute as ATen does {}: {}", name, how));
@@ -157,6 +173,7 @@ void rehearse(const Question& question, Section& section) {
   if (!precision) return;
   const std::string problem = kernels::library_problem();
   section.facts["own_kernels"] = {{"problem", problem}};
+  note_left_out_kernels(section);
   if (!problem.empty()) note_missing_kernels(problem, section);
   const auto done = rehearse_steps(question.model, *precision, *card, kTrialSeconds);
   section.facts["precision"] = engine::name_of(*precision);
