@@ -18,8 +18,8 @@ std::string head(const char* name) {
 
 std::string row(const std::string& name, const evaluation::MaskScoreSums& sums) {
   const auto distance = sums.hausdorff95();
-  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", excerpt(name, kLongestStructure), sums.masks, sums.dice(),
-                     sums.iou(), distance ? fmt::format("{:.2f} px", *distance) : "-");
+  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", excerpt(name, kLongestStructure), sums.masks,
+                     sums.dice(), sums.iou(), distance ? fmt::format("{:.2f} px", *distance) : "-");
 }
 
 std::string rows(const std::map<std::string, evaluation::MaskScoreSums>& groups) {
