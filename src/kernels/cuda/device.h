@@ -79,7 +79,8 @@ __device__ __forceinline__ T* aligned(T* place) {
 }  // namespace vlmtrain::kernels
 
 #define VLMTRAIN_SHARED(type, name, count) __shared__ type name[count]
-   /// Ahead of a loop: so many of its iterations read before the first of them computes.
+
+/// Ahead of a loop: so many of its iterations read before the first of them computes.
 #define VLMTRAIN_TOGETHER_BY_FOUR _Pragma("unroll 4")
 
 #endif
