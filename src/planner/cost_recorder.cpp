@@ -209,11 +209,12 @@ bool is_written(const c10::AliasInfo* alias) {
          (alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite));
 }
 
-/// Bytes of inputs that an operation writes, where they are not outputs as well: of lists, as an optimizer has them.
+/// Bytes of inputs that an operation on lists writes in place; other operations give what they write as well.
 double bytes_written_in_place(const at::RecordFunction& function) {
-  if (function.num_outputs() > 0) return 0;
+  const std::string_view name = function.name();
+  if (!name.starts_with("aten::_foreach_") && !name.starts_with("aten::_fused_")) return 0;
   const auto schema = function.operator_schema();
-  if (!schema) return 0;
+  if (!schema || !schema->returns().empty()) return 0;
   const auto inputs = function.inputs();
   double bytes = 0;
   for (size_t i = 0; i < std::min(inputs.size(), schema->arguments().size()); ++i) {

@@ -18,7 +18,7 @@ namespace vlmtrain::planner {
 /// Operations of products come from the stand-in of cuBLAS, those of attention from the sizes of its inputs (four for
 /// each pair of query and key and each element of a head, half of them with a causal mask; 2.5 times that in the
 /// backward pass, which computes the scores again: Dao 2023, arXiv 2307.08691, section 4.1). Bytes are those of the
-/// tensors that come in and go out, and of those that are written in place. On Hopper cards products whose matrices do
+/// tensors that come in and go out, and of lists that are written in place. On Hopper cards products whose matrices do
 /// not have all rows at 16 bytes have a lower efficiency. cost_recorder.cpp says where the efficiencies come from.
 class CostRecorder {
  public:
