@@ -20,4 +20,14 @@ if(VLMTRAIN_MUTANTS)
 endif()
 set_target_properties(vlmtrain PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 vlmtrain_for_older_hosts(vlmtrain)
+if(VLMTRAIN_PORTABLE)
+  # std::filesystem, which vlmtrain-core finds in LibTorch, is in shared libstdc++ only from GCC 9 on: that of the archive.
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.a OUTPUT_VARIABLE archive
+                  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  set(filesystem ${CMAKE_BINARY_DIR}/filesystem)
+  file(MAKE_DIRECTORY ${filesystem})
+  execute_process(COMMAND ${CMAKE_AR} x ${archive} fs_dir.o fs_ops.o fs_path.o WORKING_DIRECTORY ${filesystem}
+                  COMMAND_ERROR_IS_FATAL ANY)
+  target_link_libraries(vlmtrain PRIVATE ${filesystem}/fs_dir.o ${filesystem}/fs_ops.o ${filesystem}/fs_path.o)
+endif()
 add_dependencies(vlmtrain vlmtrain_core)

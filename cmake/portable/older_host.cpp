@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 #include <new>
+#include <sstream>
 #include <string>
 
 // What this program uses of glibc and libstdc++ and older hosts lack (cmake/Portable.cmake): the linker's --wrap sends
@@ -67,6 +68,16 @@ int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
 // std::__throw_bad_array_new_length()
 [[noreturn]] __attribute__((visibility("default"))) void __wrap__ZSt28__throw_bad_array_new_lengthv() {
   throw std::bad_array_new_length();
+}
+
+// What was inline before GCC 9.
+__attribute__((visibility("default"))) void __wrap__ZNSt7__cxx1119basic_ostringstreamIcSt11char_traitsIcESaIcEEC1Ev(
+    void* place) {
+  new (place) std::ostringstream(std::ios_base::out);
+}
+__attribute__((visibility("default"))) void __wrap__ZNSt7__cxx1118basic_stringstreamIcSt11char_traitsIcESaIcEEC1Ev(
+    void* place) {
+  new (place) std::stringstream(std::ios_base::in | std::ios_base::out);
 }
 
 }  // extern "C"

@@ -40,7 +40,8 @@ c10::intrusive_ptr<c10d::TCPStore> connected(const Launch& launch, std::chrono::
       });
   auto store = connect.get_future();
   std::thread(std::move(connect)).detach();
-  if (store.wait_for(timeout) == std::future_status::ready) return store.get();
+  // By this clock, and not wait_for(), whose symbol older hosts lack (cmake/portable).
+  if (store.wait_until(std::chrono::system_clock::now() + timeout) == std::future_status::ready) return store.get();
   throw usage_error(
       "rank {} found somebody at {}:{} who is no rank 0 of vlmtrain: it does not answer as one; if that is another "
       "program, choose another port with MASTER_PORT",
