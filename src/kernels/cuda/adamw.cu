@@ -27,38 +27,19 @@ struct Places {
   __device__ __forceinline__ int64_t of_pack(int pack) const { return first + pack * kHalf + int64_t{lane} * kPack; }
 };
 
-/// Of `count` elements; zeros behind the end. `packs`: these can be read in packs.
+/// Of a tensor of `count` elements.
 template <class T>
 __device__ __forceinline__ Elements read(const T* from, const Places& places, int64_t count, bool packs) {
   Elements values = {};
-  for (int pack = 0; pack < kElements / kPack; ++pack) {
-    const int64_t first = places.of_pack(pack);
-    float* const of_pack = values.of + pack * kPack;
-    if (packs && first + kPack <= count) {
-      const auto elements = load<kPack>(from + first);
-      for (int i = 0; i < kPack; ++i) of_pack[i] = to_float(elements.values[i]);
-    } else {
-      for (int i = 0; i < kPack; ++i) of_pack[i] = first + i < count ? to_float(from[first + i]) : 0;
-    }
-  }
+  for (int pack = 0; pack < kElements / kPack; ++pack)
+    read_in_fp32<kPack>(values.of + pack * kPack, from, places.of_pack(pack), count, packs);
   return values;
 }
 
 template <class T>
 __device__ __forceinline__ void write(T* to, const Elements& values, const Places& places, int64_t count, bool packs) {
-  for (int pack = 0; pack < kElements / kPack; ++pack) {
-    const int64_t first = places.of_pack(pack);
-    const float* const of_pack = values.of + pack * kPack;
-    if (packs && first + kPack <= count) {
-      Pack<T, kPack> elements;
-      for (int i = 0; i < kPack; ++i) elements.values[i] = from_float<T>(of_pack[i]);
-      store<kPack>(to + first, elements);
-    } else {
-      for (int i = 0; i < kPack; ++i) {
-        if (first + i < count) to[first + i] = from_float<T>(of_pack[i]);
-      }
-    }
-  }
+  for (int pack = 0; pack < kElements / kPack; ++pack)
+    write_fp32<kPack>(to, values.of + pack * kPack, places.of_pack(pack), count, packs);
 }
 
 /// Of a block that is held whole, whatever is done with its elements.
@@ -78,6 +59,7 @@ __device__ __forceinline__ void write_whole(T* to, const Places& places, Functio
     store<kPack>(to + places.of_pack(pack), elements);
   }
 }
+
 constexpr unsigned kThreads = 256;
 constexpr int64_t kWarps = kThreads / kLanes;
 /// Blocks of a tensor that a block of threads takes, so that its tables are loaded for many.

@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace vlmtrain::kernels {
 
@@ -25,24 +26,6 @@ int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, A
   return static_cast<int>(cudaGetLastError());
 }
 
-template <int kBytes>
-struct WordsOf;
-template <>
-struct WordsOf<8> {
-  using Type = uint64_t;
-};
-template <>
-struct WordsOf<4> {
-  using Type = uint32_t;
-};
-template <>
-struct WordsOf<2> {
-  using Type = uint16_t;
-};
-template <>
-struct WordsOf<1> {
-  using Type = uint8_t;
-};
 struct FourWords {
   uint32_t of[4];
 };
@@ -53,7 +36,8 @@ template <class Values>
 __device__ __forceinline__ void write_at_once(Values* to, const Values& values) {
   constexpr int kBytes = sizeof(Values), kMost = sizeof(FourWords);
   if constexpr (kBytes < kMost) {
-    using Words = typename WordsOf<kBytes>::Type;
+    using Bytes = std::conditional_t<kBytes == 2, uint16_t, uint8_t>;
+    using Words = std::conditional_t<kBytes == 8, uint64_t, std::conditional_t<kBytes == 4, uint32_t, Bytes> >;
     *reinterpret_cast<Words*>(to) = __builtin_bit_cast(Words, values);
   } else {
     struct AllWords {

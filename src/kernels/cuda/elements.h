@@ -51,6 +51,31 @@ __device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
   write_at_once(aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
 }
 
+/// In fp32 kCount of `count` elements from the `first` on; zeros behind the end. `packs`: these can be read in packs.
+template <int kCount, class T>
+__device__ __forceinline__ void read_in_fp32(float* to, const T* from, int64_t first, int64_t count, bool packs) {
+  if (packs && first + kCount <= count) {
+    const auto pack = load<kCount>(from + first);
+    for (int i = 0; i < kCount; ++i) to[i] = to_float(pack.values[i]);
+  } else {
+    for (int i = 0; i < kCount; ++i) to[i] = first + i < count ? to_float(from[first + i]) : 0;
+  }
+}
+
+/// The reverse; nothing behind the end.
+template <int kCount, class T>
+__device__ __forceinline__ void write_fp32(T* to, const float* from, int64_t first, int64_t count, bool packs) {
+  if (packs && first + kCount <= count) {
+    Pack<T, kCount> pack;
+    for (int i = 0; i < kCount; ++i) pack.values[i] = from_float<T>(from[i]);
+    store<kCount>(to + first, pack);
+  } else {
+    for (int i = 0; i < kCount; ++i) {
+      if (first + i < count) to[first + i] = from_float<T>(from[i]);
+    }
+  }
+}
+
 /// Whether these columns, and what begins at these places, can be read in packs of kCount.
 template <class T, int kCount = kPackElements<T>, class... Places>
 bool in_packs(int64_t columns, const Places*... places) {

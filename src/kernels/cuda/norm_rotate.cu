@@ -225,11 +225,10 @@ bool fits(const NormRotateBackward& call) {
 
 template <class T, int kCount>
 int start(const NormRotateForward& call, int lanes, void* stream) {
-  // Blocks of one size, so that few threads have nothing to do.
-  const int64_t threads = (call.query.heads + call.key.heads) * lanes, times = (threads + kThreads - 1) / kThreads;
-  const unsigned of_block = blocks_for(threads, (times > 0 ? times : 1) * kLanes) * kLanes;
+  // One block, which takes a row's heads as often as there would be blocks.
+  const EvenBlocks of_row((call.query.heads + call.key.heads) * lanes, kThreads);
   const Size grid{static_cast<unsigned>(call.rows), 1, 1};
-  return launch(forward_kernel<T, kCount>, grid, Size{of_block, 1, 1}, stream, call, lanes);
+  return launch(forward_kernel<T, kCount>, grid, Size{of_row.threads, 1, 1}, stream, call, lanes);
 }
 
 template <class T, int kCount>

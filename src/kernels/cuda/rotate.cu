@@ -67,12 +67,10 @@ bool in_packs_of(const Rotate& call) {
 
 template <class T, int kCount>
 int start(const Rotate& call, void* stream) {
-  // A row's packs in blocks of one size, so that few threads have nothing to do.
   const int64_t packs = (call.query.heads + call.key.heads + call.value.heads) * (call.features / 2 / kCount);
-  const unsigned blocks = blocks_for(packs, kMostThreads),
-                 threads = blocks_for(packs, blocks * int64_t{kLanes}) * kLanes;
-  const Size grid{static_cast<unsigned>(call.rows), blocks, 1};
-  return launch(rotate_kernel<T, kCount>, grid, Size{threads, 1, 1}, stream, call);
+  const EvenBlocks of_row(packs, kMostThreads);
+  const Size grid{static_cast<unsigned>(call.rows), of_row.blocks, 1};
+  return launch(rotate_kernel<T, kCount>, grid, Size{of_row.threads, 1, 1}, stream, call);
 }
 
 }  // namespace

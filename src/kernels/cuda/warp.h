@@ -1,10 +1,18 @@
 #pragma once
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/elements.h"
 
 namespace vlmtrain::kernels {
 
 constexpr int kLanes = 32;
+
+/// Blocks of one size, in whole warps and of at most so many threads, so that few threads have nothing to do.
+struct EvenBlocks {
+  unsigned blocks, threads;
+
+  EvenBlocks(int64_t all_threads, int64_t most)
+      : blocks(blocks_for(all_threads, most)), threads(blocks_for(all_threads, blocks * int64_t{kLanes}) * kLanes) {}
+};
 
 /// The sum over each `lanes` neighbouring lanes of a warp, a power of two, in all of them. All lanes come here.
 __device__ __forceinline__ float sum_of_lanes(float value, int lanes) {
