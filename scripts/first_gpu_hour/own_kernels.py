@@ -1,37 +1,22 @@
 """What vlmtrain's own kernels give to a step: the same work with them and with ATen's operations, and what the plans foresaw."""
 
-import statistics
-
 import results
 from checks import Check, Part
-from truth import WARM_UP, Job
+from truth import Job, choices_of, seconds_of
 
 # Of the first loss of a random start in bf16, whose roundings fall otherwise.
 LOSS_TOLERANCE = 5e-3
 
 
-def held(plan):
-    """What one plan chose, for another run."""
-    recompute = plan["recompute"]
-    kept = recompute.get("language_attention_kept")
-    return {"training.micro_batch_size": plan["micro_batch_size"],
-            "memory.recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}" + (f"/{kept}" if kept else ""),
-            "memory.vision_tiles_per_pass": plan["vision_tiles_per_pass"], "memory.loss_chunk_rows": plan["loss_chunk_rows"]}
-
-
-def seconds_of(run):
-    return statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in run.lines()[WARM_UP:])
-
-
 def beside_aten(title, job):
     def do(bench):
         own, _, _ = job.run(bench, f"kernels-{title}-own", {"training.kernels": "own"})
-        aten, _, _ = job.run(bench, f"kernels-{title}-aten", {"training.kernels": "aten", **held(own.plan())})
+        aten, _, _ = job.run(bench, f"kernels-{title}-aten", {"training.kernels": "aten", **choices_of(own.plan())})
         foreseen = aten.plan()["step_seconds"] / own.plan()["step_seconds"]
         text = f"{own.plan()['micro_batch_size']} x {own.plan()['gradient_accumulation_steps']}; planned {foreseen:.2f} times as fast"
         if bench.is_virtual:
             return results.dry(text, planned_ratio=foreseen)
-        seconds = {"own": seconds_of(own), "aten": seconds_of(aten)}
+        seconds = {"own": seconds_of(own.lines()), "aten": seconds_of(aten.lines())}
         losses = {"own": own.lines()[0]["loss"], "aten": aten.lines()[0]["loss"]}
         ratio, apart = seconds["aten"] / seconds["own"], abs(losses["own"] - losses["aten"]) / losses["aten"]
         text = (f"{ratio:.2f} times as fast as ATen's, {seconds['own']:.3f} s a step ({own.plan()['step_seconds']:.3f} planned) "

@@ -133,6 +133,20 @@ def at_cap(job, cap, next_larger=True):
     return do
 
 
+def choices_of(plan):
+    """What one plan chose, for another run."""
+    recompute = plan["recompute"]
+    kept = recompute["language_attention_kept"]
+    return {"training.micro_batch_size": plan["micro_batch_size"],
+            "memory.recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}" + (f"/{kept}" if kept else ""),
+            "memory.vision_tiles_per_pass": plan["vision_tiles_per_pass"], "memory.loss_chunk_rows": plan["loss_chunk_rows"]}
+
+
+def seconds_of(lines):
+    """A step's; what decoding pictures takes is no part of a plan."""
+    return statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in lines[WARM_UP:])
+
+
 def compare(plan, lines, nvml, has_times):
     memory, measured = plan["memory"], plan["measured"]
     found = {"micro_batch": plan["micro_batch_size"], "accumulation": plan["gradient_accumulation_steps"],
@@ -151,8 +165,7 @@ def compare(plan, lines, nvml, has_times):
         found["bad"].append("the planned batch did not run undisturbed (src/planner/limit.cpp: context and margin)")
     if not has_times:
         return found
-    # What decoding pictures takes is no part of a plan.
-    seconds = statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in lines[WARM_UP:])
+    seconds = seconds_of(lines)
     ratio = seconds / plan["step_seconds"]
     found.update(measured_seconds=seconds, measured_to_predicted_time=ratio,
                  data_wait_seconds=statistics.median(line["data_wait_seconds"] for line in lines[WARM_UP:]))
@@ -177,14 +190,12 @@ def next_larger_fails(bench, job, name, plan, card_bytes):
     """Runs the next larger micro-batch with the plan's other choices under an allocator that is capped as the plan was. The
     program does not know of that cap: it must retry, cut or fail. → (whether it did, what was seen)"""
     micro, accumulation = plan["micro_batch_size"], plan["gradient_accumulation_steps"]
-    batch, recompute = micro * accumulation, plan["recompute"]
+    batch = micro * accumulation
     larger = next((size for size in range(micro + 1, batch + 1) if batch % size == 0), None)
     if larger is None:
         return True, "is there none"
     reach = plan["card_bytes"] - plan["memory"]["context_bytes"]
-    choices = {"training.micro_batch_size": larger, "memory.recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}",
-               "memory.vision_tiles_per_pass": plan["vision_tiles_per_pass"], "memory.loss_chunk_rows": plan["loss_chunk_rows"],
-               "memory.mode": "aggressive", "memory.twin": False, "training.max_steps": 3}
+    choices = {**choices_of(plan), "training.micro_batch_size": larger, "memory.mode": "aggressive", "memory.twin": False, "training.max_steps": 3}
     capped = {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(reach)}
     run, ended, _ = job.run(bench, name + "-larger", choices, environment=capped, expected=(0, 3, 5))
     if ended.code == 3 and run.plan() is None:
