@@ -7,6 +7,7 @@
 
 #include "vlmtrain/io/conversation.h"
 #include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/notice.h"
 #include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::io {
@@ -35,6 +36,7 @@ struct Record {
   std::vector<MaskSource> masks;      ///< in the order of the tokens of the answers that stand for them
   std::string mask_problem;           ///< why `masks` cannot be used, which only models that draw masks mind
   std::vector<std::string> subjects;  ///< whom its media show, where the data says it ("subject_id")
+  std::vector<Notice> notices;        ///< what of it is not used, at most one of a kind
   std::string place;                  ///< in the data set, for messages: "line 17"
   std::string problem;                ///< why the record cannot be used, a sentence; empty where it can
 };
