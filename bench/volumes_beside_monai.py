@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Scans a second beside nibabel and MONAI, by turns in one run, and the memory that reading takes: needs what
-tests/parity/reference/requirements-volumes.txt names, and build/release/read_volumes.
+tests/parity/reference/requirements.txt names, and build/release/read_volumes.
 
     volumes_beside_monai.py [--pairs 5] [--seconds 4] [--folder DIR]
 

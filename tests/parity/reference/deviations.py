@@ -79,7 +79,7 @@ computes with them. Each `case.json` has the difference of float32 from float64 
 `lora_A` have a gradient near its rounding error, and end up to 4e-5 apart.
 
 ## Quantised weights
-`quantization/` is written by `../reference/make_quantization_reference.py` (needs `../reference/requirements-quantization.txt`): what bitsandbytes
+`quantization/` is written by `../reference/make_quantization_reference.py`: what bitsandbytes
 0.50.2 makes of ten matrices, and adapters that peft computes on quantised bases.
 
 ## Answers

@@ -1,6 +1,6 @@
 """Makes what 8-bit optimizer states are held against: python make_optimizer_reference.py [--out ../data/optimizer_8bit.safetensors].
 
-requirements-quantization.txt has what it needs. All runs on the CPU, in bitsandbytes' own PyTorch code (see
+requirements.txt has what it needs. All runs on the CPU, in bitsandbytes' own PyTorch code (see
 make_quantization_reference.py for why not in its CPU library). The file holds
 
     map.signed, map.positive                        create_dynamic_map

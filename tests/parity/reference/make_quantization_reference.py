@@ -1,6 +1,6 @@
 """Makes the data that quantised weights are held against: python make_quantization_reference.py [--out ../data/quantization].
 
-requirements-quantization.txt has what it needs. All runs on the CPU. matrices.safetensors holds, for each matrix NAME:
+requirements.txt has what it needs. All runs on the CPU. matrices.safetensors holds, for each matrix NAME:
 
     NAME.source                     as it was given, in its own dtype
     NAME.nf4.weight, .absmax, .nested_absmax, .nested_offset     what bitsandbytes' quantize_4bit makes of it

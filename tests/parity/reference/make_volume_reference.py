@@ -1,6 +1,6 @@
 """Makes ../../image/data/volumes: what nibabel and MONAI make of scans: python make_volume_reference.py FOLDER
 
-Needs what requirements-volumes.txt names. FOLDER has nibabel's test files (nibabel/tests/data); those that the test reads are
+Needs what requirements.txt names. FOLDER has nibabel's test files (nibabel/tests/data); those that the test reads are
 copied. Other scans are drawn here. volumes.json: {"nibabel", "monai": versions, "orientations": [[nine numbers of an affine, row by row;
 letters]], "cases": [{"file", "settings", "info": {"size", "spacing", "orientation", "frames"}, "shape", "least", "most", "mean",
 "first" (the place of the case's values in volumes.bin, in fp32), "stride"}]}. The values are every stride-th of the result, in its
