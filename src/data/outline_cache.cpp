@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <system_error>
 
@@ -51,6 +52,7 @@ void add_medium(ContentHash& hash, const io::Medium& medium) {
   for (const auto& frame : medium.frames) add_medium(hash, frame);
   hash.add(medium.path).add(medium.bytes ? 1U : 0U).add(medium.is_volume ? 1U : 0U).add(medium.modality);
   if (medium.bytes) hash.add(*medium.bytes);
+  if (medium.fps != 0) hash.add(std::bit_cast<uint64_t>(medium.fps));
 }
 
 void add_rle(ContentHash& hash, const io::Rle& rle) {
@@ -127,7 +129,10 @@ uint64_t fingerprint_of(const io::Record& record) {
   ContentHash hash;
   hash.add(record.id).add(record.task).add(record.problem);
   hash.add(record.turns.size());
-  for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+  for (const auto& turn : record.turns) {
+    hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+    for (const size_t mark : turn.literal_marks) hash.add(static_cast<uint64_t>(mark));
+  }
   for (const auto* media : {&record.images, &record.videos}) {
     hash.add(media->size());
     for (const auto& medium : *media) add_medium(hash, medium);

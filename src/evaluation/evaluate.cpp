@@ -14,6 +14,7 @@
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/data/sample_stream.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/marks.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/recovery.h"
 #include "vlmtrain/memory/shortage.h"
@@ -34,11 +35,8 @@ std::string question_of(const io::Record& record) {
                                  [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
   if (turn == record.turns.rend()) return "";
   std::string question = turn->text;
-  for (const auto mark : {io::kImageMark, io::kVideoMark}) {
-    for (size_t at = question.find(mark); at != std::string::npos; at = question.find(mark)) {
-      question.erase(at, mark.size());
-    }
-  }
+  const std::vector<io::Mark> marks = io::find_marks(*turn);
+  for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark) question.erase(mark->begin, io::kImageMark.size());
   return trimmed(question);
 }
 

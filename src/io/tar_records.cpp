@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "io/dataset_record.h"
+#include "io/record_json.h"
 #include "io/stored_file.h"
 #include "io/tar_members.h"
 #include "vlmtrain/base/content_hash.h"
@@ -21,7 +22,6 @@
 #include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -176,9 +176,9 @@ class TarRecords final : public Records {
 
   json object_in(const Part& part, const StoredFile::Opened& file) const {
     const std::string text = file.read(part.offset, part.bytes);
-    auto value = json_of(text);
+    auto value = parse_record_json(text);
     if (!value) {
-      const JsonFault fault = find_json_fault(text);
+      const JsonFault fault = find_json_fault(without_python_numbers(text));
       throw data_error("its .json is not valid JSON at line {}, column {}: {}", fault.line, fault.column, fault.reason);
     }
     if (!value->is_object()) throw data_error("its .json is not a JSON object");

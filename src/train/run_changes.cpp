@@ -16,6 +16,7 @@ namespace {
 /// What changes no number beyond rounding, or which random numbers are drawn from now on (training.kernels), and what
 /// an error's message tells to change before going on, such as data.max_length.
 constexpr std::string_view kFreely[]{"data.eval",
+                                     "data.ignore_keys",
                                      "data.image_root",
                                      "data.outside_image_root",
                                      "data.max_length",

@@ -85,6 +85,7 @@ void check_evaluation(const Config& config) {
 
 io::RecordSettings record_settings(const data::DataOptions& data) {
   io::RecordSettings settings{.columns = data.columns,
+                              .ignore_keys = data.ignore_keys,
                               .stays_in_image_root = data.outside_image_root == data::OutsideImageRoot::kRefuse};
   if (!data.image_root.empty()) settings.image_root = data.image_root;
   return settings;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/captured_log.h"
 #include "io/row_file_plugin.h"
 #include "io/temporary_folder.h"
 
@@ -82,6 +83,30 @@ TEST_F(Parquet, SeveralFilesAreOneDataSet) {
   ASSERT_EQ(records->size(), 10);
   EXPECT_THAT(records->blocks(), ElementsAre(0, 2, 4, 5, 7, 9));
   EXPECT_EQ(records->at(9).place, "train-10.parquet, row 0 of row group 2");
+}
+
+TEST_F(Parquet, WarnsOfColumnsThatSomeFilesLack) {
+  std::filesystem::copy(golden("cauldron.parquet"), folder() / "a-1.parquet");
+  std::filesystem::copy(golden("cauldron.parquet"), folder() / "a-2.parquet");
+  {
+    const CapturedLog log;
+    open_records(folder(), {});
+    EXPECT_EQ(log.text(), "");
+  }
+  std::filesystem::copy(golden("questions.parquet"), folder() / "a-3.parquet");
+  const CapturedLog log;
+  open_records(folder(), {});
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("1 of 3 files have no column \"images\", such as a-3.parquet"),
+                                HasSubstr("2 of 3 files have no column \"question\", such as a-1.parquet")));
+}
+
+TEST_F(Parquet, RecordsOfPublishedLayoutsHaveNoNotices) {
+  for (const char* const name : {"cauldron.parquet", "messages.parquet"}) {
+    const auto records = open_records(golden(name), {});
+    for (int64_t i = 0; i < records->size(); ++i) {
+      EXPECT_TRUE(records->at(i).notices.empty()) << name << ": " << records->at(i).notices.front().kind;
+    }
+  }
 }
 
 TEST_F(Parquet, NamesTheColumnsWhereTheyMakeNoRecords) {

@@ -63,6 +63,18 @@ TEST_F(TarRecords, GroupsFilesByTheirKeys) {
   EXPECT_EQ(c.turns.at(0).text, "<video>\nQ");
 }
 
+TEST_F(TarRecords, ReportsKeysThatAreNotRead) {
+  const auto records = opened(TarWriter()
+                                  .add("a.json", fmt::format(R"({{"tools": [1], {}}})", kTurns))
+                                  .add("b.json", fmt::format(R"({{"score": NaN, "quality": 2, {}}})", kTurns))
+                                  .add("b.png", "png")
+                                  .closed());
+  EXPECT_THAT(records->at(0).problem, AllOf(HasSubstr("\"tools\""), HasSubstr("data.ignore_keys")));
+  EXPECT_EQ(records->at(1).problem, "");
+  ASSERT_EQ(records->at(1).notices.size(), 1);
+  EXPECT_EQ(records->at(1).notices.front().kind, "key \"quality\" of a record");
+}
+
 TEST_F(TarRecords, TheListOfARecordGivesTheOrder) {
   const auto listed = [&](std::string_view images) {
     return opened(TarWriter()

@@ -25,6 +25,8 @@ struct RecordSettings {
   std::optional<std::filesystem::path> image_root = std::nullopt;
   /// Names of kColumns, and what the data set calls them.
   std::map<std::string, std::string> columns{};
+  /// Keys of records, turns and content blocks that are left out before a record is read (data.ignore_keys).
+  std::vector<std::string> ignore_keys{};
   /// A record that names a file outside of `image_root`, by an absolute path, by "..", or through a link, has a
   /// problem.
   bool stays_in_image_root = false;
