@@ -20,7 +20,7 @@ const char* article_of(const MediaKind& kind) {
 }
 
 /// The value of a key that has content.
-const json* find_filled(const json& object, std::string_view key) {
+const json* find_filled(const json& object, const char* key) {
   const auto found = object.find(key);
   return found == object.end() || is_blank(*found) ? nullptr : &*found;
 }
@@ -60,10 +60,9 @@ std::string type_of_block(const json& block, size_t number) {
 
 /// What names the file of a block; null: nothing does.
 const json* file_of_block(const json& block, size_t number, const MediaKind& kind) {
-  const json* file = nullptr;
-  const std::string url_key = fmt::format("{}_url", kind.word);
-  for (const std::string_view key :
-       {std::string_view(url_key), std::string_view(kind.keys[0]), std::string_view("path"), std::string_view("url")}) {
+  const json* file = find_filled(block, kind.keys[0]);
+  if (file != nullptr && block.size() == 2) return file;  // and the type
+  for (const char* key : {kind.url_key, "path", "url"}) {
     const json* found = find_filled(block, key);
     if (found == nullptr) continue;
     if (file != nullptr && *file != *found) {
@@ -151,7 +150,7 @@ void read_block(const json& block, const TurnToRead& turn, ConversationPlaces& p
   text += kind->mark;
 }
 
-double frame_rate_of(const json& value, std::string_view key) {
+double frame_rate_of(const json& value, const char* key) {
   if (value.is_number() && value.get<double>() > 0) return value.get<double>();
   throw data_error(
       "its \"{}\" of a list of frames is not a number of frames a second; correct it, or set "
@@ -187,7 +186,7 @@ std::string read_content(const json& content, const TurnToRead& turn, Conversati
 
 void set_frame_rates(const json& object, std::vector<Medium>& media) {
   if (std::ranges::none_of(media, [](const Medium& medium) { return !medium.frames.empty(); })) return;
-  for (const std::string_view key : {"fps", "sample_fps", "video_fps"}) {
+  for (const char* key : {"fps", "sample_fps", "video_fps"}) {
     const json* value = find_filled(object, key);
     if (value == nullptr) continue;
     if (value->is_array() && value->size() != media.size()) {

@@ -149,12 +149,9 @@ const json& content_of(const json& turn, size_t number) {
 
 /// Puts the media that a turn itself names at its marks, or before its text.
 void read_media_of_turn(const json& json_turn, size_t index, std::pair<size_t, size_t> first_places,
-                        ConversationPlaces& places, RecordKeys& keys, std::string& text) {
+                        ConversationPlaces& places, std::string& text) {
   std::string marks;
   const auto give = [&](const MediaKind& kind, MediaPlaces& kind_places, size_t first, std::vector<Medium> own) {
-    for (const char* key : kind.keys) {
-      if (const auto found = json_turn.find(key); found != json_turn.end()) keys.check_media(*found);
-    }
     for (size_t i = kind_places.give(std::move(own), first, index); i > 0; --i) marks += kind.mark;
   };
   give(kImages, places.images, first_places.first, listed_images_and_volumes(json_turn));
@@ -175,7 +172,7 @@ void read_turn(const json& value, ConversationPlaces& places, RecordKeys& keys, 
   const bool has_media = keys.check_turn(value, number, turn.is_answer);
   const std::pair first_places{places.images.size(), places.videos.size()};
   std::string text = read_content(content_of(value, number), turn, places, keys);
-  if (has_media) read_media_of_turn(value, turn.index, first_places, places, keys, text);
+  if (has_media) read_media_of_turn(value, turn.index, first_places, places, text);
   turns.push_back({role, std::move(text)});
   if (turns.back().text.find_first_not_of(kWhiteSpace) == std::string::npos) {
     throw data_error("turn {} is empty", number);
@@ -243,25 +240,14 @@ struct ListedMedia {
   std::vector<Medium> videos;
 };
 
-ListedMedia listed_media_of(const json& value, MediaPlaces& images, RecordKeys& keys) {
+ListedMedia listed_media_of(const json& value, MediaPlaces& images) {
   ListedMedia listed{.images = images_and_volumes(value, images), .videos = listed_media(value, kVideos)};
   set_frame_rates(value, listed.videos);
-  for (const MediaKind& kind : {kImages, kVideos, kVolumes}) {
-    for (const char* key : kind.keys) {
-      if (const auto found = value.find(key); found != value.end()) keys.check_media(*found);
-    }
-  }
   return listed;
 }
 
 bool is_list_of_frames(const Medium& medium) {
   return !medium.frames.empty();
-}
-
-bool has_marks_of_boxes(const std::vector<Turn>& turns) {
-  return std::ranges::any_of(turns, [](const Turn& turn) {
-    return turn.text.find("<bbox>") != std::string::npos || turn.text.find("<ref-object>") != std::string::npos;
-  });
 }
 
 void place_media(ListedMedia& listed, const MediaRoot& root, ConversationPlaces& places, RecordKeys& keys,
@@ -313,12 +299,11 @@ void read_turns(json& value, const MediaRoot& root, RecordKeys& keys, Record& re
       record.turns.push_back({Role::kSystem, read_system(*system, places, keys)});
     }
     for (const json& turn : turns) read_turn(turn, places, keys, record.turns);
-    listed = listed_media_of(value, places.images, keys);
+    listed = listed_media_of(value, places.images);
     read = {.has_images = !listed.images.empty() || places.images.has_own(),
             .has_videos = !listed.videos.empty() || places.videos.has_own(),
             .has_frames = std::ranges::any_of(listed.videos, is_list_of_frames),
-            .ends_with_answer = record.turns.back().role == Role::kAssistant,
-            .has_marks_of_boxes = has_marks_of_boxes(record.turns)};
+            .turns = record.turns};
     keys.check_record(value, turns, read);
   } catch (const UserError&) {
     keys.check_media_of_record(value, media_listed_in(value, places));  // which may be the cause

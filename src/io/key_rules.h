@@ -18,6 +18,7 @@ enum class KeyPlace : uint8_t {
 enum class KeyRule : uint8_t {
   kUnknown,       ///< a notice
   kRead,          ///< a reader uses it
+  kMedia,         ///< read: images, videos or volumes
   kHarmless,      ///< its value cannot change what is learned
   kWord,          ///< read where it is a string, else a notice
   kAmount,        ///< read, except for numbers, which are a notice
@@ -36,9 +37,9 @@ enum class KeyRule : uint8_t {
   kImage,       ///< an image under a key that is not read
   kVideo,
   kAudio,
-  kBoxes,     ///< a problem where the text has marks that stand for them, else a notice
-  kEncoded,   ///< base64 in place of a file
-  kSegment,   ///< which part of a video is looked at
+  kBoxes,    ///< a problem where the text has marks that stand for them, else a notice
+  kEncoded,  ///< base64 in place of a file
+  kSegment,  ///< which part of a video is looked at
 };
 
 struct KeyEntry {

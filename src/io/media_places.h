@@ -20,10 +20,11 @@ struct MediaKind {
   std::string_view word;            ///< in messages
   std::string_view mark;            ///< in turns
   std::array<const char*, 2> keys;  ///< of a record, for one or several
+  const char* url_key = "";         ///< of a content block
 };
-inline constexpr MediaKind kImages{"image", kImageMark, {"image", "images"}};
-inline constexpr MediaKind kVideos{"video", kVideoMark, {"video", "videos"}};
-inline constexpr MediaKind kVolumes{"volume", kImageMark, {"volume", "volumes"}};
+inline constexpr MediaKind kImages{"image", kImageMark, {"image", "images"}, "image_url"};
+inline constexpr MediaKind kVideos{"video", kVideoMark, {"video", "videos"}, "video_url"};
+inline constexpr MediaKind kVolumes{"volume", kImageMark, {"volume", "volumes"}, "volume_url"};
 
 /// The folder that relative paths start from.
 struct MediaRoot {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -34,6 +35,7 @@ bool changes_nothing(KeyRule rule, const json& value) {
   if (is_blank(value)) return true;
   switch (rule) {
     case KeyRule::kRead:
+    case KeyRule::kMedia:
     case KeyRule::kHarmless:
       return true;
     case KeyRule::kWord:
@@ -75,6 +77,24 @@ FoundRule rule_of_record_key(std::string_view key) {
   if (name == "image" || rule_of_key(KeyPlace::kRecord, name) == KeyRule::kImage) return {KeyRule::kImage, true};
   if (name == "video" || rule_of_key(KeyPlace::kRecord, name) == KeyRule::kVideo) return {KeyRule::kVideo, true};
   return {KeyRule::kUnknown};
+}
+
+bool ends_with_answer(std::span<const Turn> turns) {
+  return !turns.empty() && turns.back().role == Role::kAssistant;
+}
+
+/// ms-swift writes the numbers of "objects" in their place.
+bool has_marks_of_boxes(std::span<const Turn> turns) {
+  return std::ranges::any_of(turns, [](const Turn& turn) {
+    return turn.text.find("<bbox>") != std::string::npos || turn.text.find("<ref-object>") != std::string::npos;
+  });
+}
+
+/// Whether a block has its type and what it is named after, as most do.
+bool has_nothing_else(const json& block, std::string_view type) {
+  if (block.size() != 2) return false;
+  const auto first = block.begin(), second = std::next(first);
+  return (first.key() == type && second.key() == "type") || (first.key() == "type" && second.key() == type);
 }
 
 bool is_list(const json& object, const char* key) {
@@ -261,6 +281,7 @@ void RecordKeys::add_notice(std::string kind, std::string example) {
 void RecordKeys::check_record(const json& record, const json& turns, const ReadRecord& read) {
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = rule_of_record_key(entry.key());
+    if ((rule == KeyRule::kMedia || rule == KeyRule::kAmount) && entry->is_structured()) check_media(*entry);
     if (changes_nothing(rule, *entry) || is_column(entry.key())) continue;
     check_key_of_record(entry.key(), *entry, rule, turns, read);
   }
@@ -282,10 +303,10 @@ void RecordKeys::check_key_of_record(const std::string& key, const json& value, 
       return notice();
     }
     case KeyRule::kChosen:
-      if (!read.ends_with_answer) refuse_key(rule, "", key, value);
+      if (!ends_with_answer(read.turns)) refuse_key(rule, "", key, value);
       return notice();
     case KeyRule::kBoxes:
-      if (read.has_marks_of_boxes) refuse_key(rule, "", key, value);
+      if (has_marks_of_boxes(read.turns)) refuse_key(rule, "", key, value);
       return notice();
     case KeyRule::kSystemText:
       if (!value.is_string() && !value.is_structured()) return notice();
@@ -334,7 +355,9 @@ bool RecordKeys::check_turn(const json& turn, size_t number, bool is_answer) {
     if (key == "role" || key == "content" || key == "from" || key == "value") continue;
     const KeyRule rule = rule_of_key(KeyPlace::kTurn, key);
     if (changes_nothing(rule, *entry)) {
-      has_media = has_media || (rule == KeyRule::kRead && !is_blank(*entry));
+      if (rule != KeyRule::kMedia || is_blank(*entry)) continue;
+      has_media = true;
+      check_media(*entry);
       continue;
     }
     const std::string who = fmt::format("turn {} ", number);
@@ -363,6 +386,7 @@ bool RecordKeys::check_turn(const json& turn, size_t number, bool is_answer) {
 }
 
 void RecordKeys::check_block(const json& block, std::string_view type, size_t number, bool is_answer, bool has_frames) {
+  if (has_nothing_else(block, type)) return;
   const bool is_text = type == "text";
   for (auto entry = block.begin(); entry != block.end(); ++entry) {
     const std::string& key = entry.key();

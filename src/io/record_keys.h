@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "io/key_rules.h"
+#include "vlmtrain/io/conversation.h"
 #include "vlmtrain/io/notice.h"
 
 namespace vlmtrain::io {
@@ -17,9 +19,8 @@ namespace vlmtrain::io {
 struct ReadRecord {
   bool has_images = false;  ///< or volumes
   bool has_videos = false;
-  bool has_frames = false;          ///< a video that is a list of frames
-  bool ends_with_answer = true;     ///< its last turn is the assistant's
-  bool has_marks_of_boxes = false;  ///< ms-swift's <bbox> or <ref-object> in a text
+  bool has_frames = false;  ///< a video that is a list of frames
+  std::span<const Turn> turns = {};
 };
 
 /// Checks the keys of one record that nothing reads (key_rules.h). What alters learning is a data error that names the
