@@ -137,11 +137,11 @@ void read_block(const json& block, const TurnToRead& turn, ConversationPlaces& p
         number, excerpt(type));
   }
   auto medium = own_medium(block, number, *kind, keys);
-  keys.check_block(block, kind->word, number, turn.is_answer, medium && !medium->frames.empty());
+  keys.check_block(block, kind->word, number, turn.is_answer, kind == &kVideos && medium && takes_frame_rate(*medium));
   MediaPlaces& kind_places = kind == &kVideos ? places.videos : places.images;
   if (!medium) check_index(block, kind_places, number, *kind);
   if (medium && kind == &kVolumes) medium->is_volume = true;
-  if (medium && !medium->frames.empty()) {
+  if (kind == &kVideos && medium && takes_frame_rate(*medium)) {
     std::vector<Medium> one{*std::move(medium)};
     set_frame_rates(block, one);
     medium = std::move(one.front());
@@ -153,7 +153,7 @@ void read_block(const json& block, const TurnToRead& turn, ConversationPlaces& p
 double frame_rate_of(const json& value, const char* key) {
   if (value.is_number() && value.get<double>() > 0) return value.get<double>();
   throw data_error(
-      "its \"{}\" of a list of frames is not a number of frames a second; correct it, or set "
+      "its \"{}\" of frames is not a number of frames a second; correct it, or set "
       "data.ignore_keys=[{}]",
       key, key);
 }
@@ -184,8 +184,12 @@ std::string read_content(const json& content, const TurnToRead& turn, Conversati
   return *std::move(text);
 }
 
+bool takes_frame_rate(const Medium& video) {
+  return !video.frames.empty() || (!video.bytes && !is_named_like_a_video(video.path));
+}
+
 void set_frame_rates(const json& object, std::vector<Medium>& media) {
-  if (std::ranges::none_of(media, [](const Medium& medium) { return !medium.frames.empty(); })) return;
+  if (std::ranges::none_of(media, takes_frame_rate)) return;
   for (const char* key : {"fps", "sample_fps", "video_fps"}) {
     const json* value = find_filled(object, key);
     if (value == nullptr) continue;
@@ -194,10 +198,10 @@ void set_frame_rates(const json& object, std::vector<Medium>& media) {
                        value->size(), media.size());
     }
     for (size_t i = 0; i < media.size(); ++i) {
-      if (media[i].frames.empty()) continue;
+      if (!takes_frame_rate(media[i])) continue;
       const double fps = frame_rate_of(value->is_array() ? (*value)[i] : *value, key);
       if (media[i].fps != 0 && media[i].fps != fps) {
-        throw data_error("has several frame rates of one list of frames, one of them under \"{}\"; keep one", key);
+        throw data_error("has several frame rates of the same frames, one of them under \"{}\"; keep one", key);
       }
       media[i].fps = fps;
     }

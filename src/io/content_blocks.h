@@ -31,8 +31,12 @@ struct TurnToRead {
 std::string read_content(const nlohmann::json& content, const TurnToRead& turn, ConversationPlaces& places,
                          RecordKeys& keys);
 
-/// Gives each list of frames among `media` the frame rate of the record or block `object`: a number, or a list with one
-/// for each of several videos.
+/// Whether a frame rate of the data applies to a video: a list of frames, or a path that may be a folder of them. Files
+/// and bytes of videos have their own.
+bool takes_frame_rate(const Medium& video);
+
+/// Gives each such video among `media` the frame rate of the record, turn or block `object`: a number, or a list with
+/// one for each of several videos.
 void set_frame_rates(const nlohmann::json& object, std::vector<Medium>& media);
 
 }  // namespace vlmtrain::io

@@ -246,10 +246,6 @@ ListedMedia listed_media_of(const json& value, MediaPlaces& images) {
   return listed;
 }
 
-bool is_list_of_frames(const Medium& medium) {
-  return !medium.frames.empty();
-}
-
 void place_media(ListedMedia& listed, const MediaRoot& root, ConversationPlaces& places, RecordKeys& keys,
                  Record& record) {
   auto& [images, videos] = listed;
@@ -302,7 +298,7 @@ void read_turns(json& value, const MediaRoot& root, RecordKeys& keys, Record& re
     listed = listed_media_of(value, places.images);
     read = {.has_images = !listed.images.empty() || places.images.has_own(),
             .has_videos = !listed.videos.empty() || places.videos.has_own(),
-            .has_frames = std::ranges::any_of(listed.videos, is_list_of_frames),
+            .has_frames = std::ranges::any_of(listed.videos, takes_frame_rate),
             .turns = record.turns};
     keys.check_record(value, turns, read);
   } catch (const UserError&) {

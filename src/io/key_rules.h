@@ -23,7 +23,7 @@ enum class KeyRule : uint8_t {
   kWord,          ///< read where it is a string, else a notice
   kAmount,        ///< read, except for numbers, which are a notice
   kTurns,         ///< read where it holds the turns, else a notice
-  kFrameRate,     ///< read where the video is a list of frames
+  kFrameRate,     ///< read where the video is a list or a folder of frames
   kLossMask,      ///< which answers are learned: true and 1 change nothing, other values are a problem
   kLossMaskOff,   ///< which answers are not learned: false and 0 change nothing, other values are a problem
   kSampleWeight,  ///< of a whole record: false and numbers in [0, 1) are a problem, other values a notice

@@ -66,6 +66,10 @@ MediaLikeness likeness_of_object(const json& value) {
 
 }  // namespace
 
+bool is_named_like_a_video(std::string_view path) {
+  return ends_like(path, kVideoEndings);
+}
+
 bool is_blank(const json& value) {
   if (value.is_string()) return value.get_ref<const std::string&>().empty();
   if (!value.is_structured()) return value.is_null();

@@ -97,9 +97,14 @@ bool has_nothing_else(const json& block, std::string_view type) {
   return (first.key() == type && second.key() == "type") || (first.key() == "type" && second.key() == type);
 }
 
-bool is_list(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_array();
+/// Whether a turn has a video that may be frames without a rate of their own.
+bool has_video_without_rate(const json& turn) {
+  return std::ranges::any_of(std::array{"video", "videos"}, [&](const char* key) {
+    const auto found = turn.find(key);
+    const bool is_path = found != turn.end() && found->is_string();
+    return found != turn.end() &&
+           (found->is_array() || (is_path && !is_named_like_a_video(found->get_ref<const std::string&>())));
+  });
 }
 
 bool can_be_media(const json& value) {
@@ -363,7 +368,7 @@ bool RecordKeys::check_turn(const json& turn, size_t number, bool is_answer) {
     const std::string who = fmt::format("turn {} ", number);
     switch (rule) {
       case KeyRule::kFrameRate:
-        if (is_list(turn, "video") || is_list(turn, "videos")) break;
+        if (has_video_without_rate(turn)) break;
         [[fallthrough]];
       case KeyRule::kUnknown:
         add_notice(fmt::format("key \"{}\" of a turn", excerpt(entry.key())), value_excerpt(*entry));

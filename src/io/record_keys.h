@@ -19,7 +19,7 @@ namespace vlmtrain::io {
 struct ReadRecord {
   bool has_images = false;  ///< or volumes
   bool has_videos = false;
-  bool has_frames = false;  ///< a video that is a list of frames
+  bool has_frames = false;  ///< a video whose frame rate the record may have
   std::span<const Turn> turns = {};
 };
 
@@ -39,7 +39,7 @@ class RecordKeys {
   void check_media_of_record(const nlohmann::json& record, const ReadRecord& read);
   /// Returns whether the turn has media of its own.
   bool check_turn(const nlohmann::json& turn, size_t number, bool is_answer);
-  /// `type`: "text", "image", "video" or "volume"; `has_frames`: the block is a video that is a list of frames.
+  /// `type`: "text", "image", "video" or "volume"; `has_frames`: its frame rate is read.
   void check_block(const nlohmann::json& block, std::string_view type, size_t number, bool is_answer, bool has_frames);
   /// Checks objects that stand for media: `value` is one, a list of them, or anything else.
   void check_media(const nlohmann::json& value);

@@ -147,6 +147,7 @@ TEST(RecordValues, FrameRatesOfListsOfFramesAreRead) {
   EXPECT_EQ(with_turn(fmt::format(R"("content": "Q", "video": {}, "fps": 3)", kFrames)).videos.at(0).fps, 3);
   EXPECT_THAT(asked(fmt::format(R"("video": {}, "fps": "slow")", kFrames)).problem, HasSubstr("\"fps\""));
   EXPECT_THAT(asked(fmt::format(R"("videos": [{}], "fps": [1, 2])", kFrames)).problem, HasSubstr("2 entries for 1"));
+  EXPECT_EQ(asked(R"("video": "frames/a", "fps": 30)").videos.at(0).fps, 30) << "it may be a folder";
   const Record file = asked(R"("video": "a.mp4", "fps": 30)");
   EXPECT_EQ(file.problem, "");
   EXPECT_THAT(file.notices, SizeIs(1)) << "the file has its own";
