@@ -66,8 +66,10 @@ const json* file_of_block(const json& block, size_t number, const MediaKind& kin
     const json* found = find_filled(block, key);
     if (found == nullptr) continue;
     if (file != nullptr && *file != *found) {
-      throw data_error("turn {}: {} {} block names two files, one of them under \"{}\"; keep one", number,
-                       article_of(kind), kind.word, key);
+      throw data_error(
+          "turn {}: {} {} block names two files, one of them under \"{}\"; keep one, or set "
+          "data.ignore_keys=[{}]",
+          number, article_of(kind), kind.word, key, key);
     }
     file = found;
   }

@@ -124,7 +124,8 @@ Role role_of(const json& turn, size_t number, RecordKeys& keys) {
   }
   if (from == nullptr || role == nullptr || known_role(*role) == found) return *found;
   if (known_role(*role)) {
-    throw data_error("turn {} is from \"{}\" and has the role \"{}\"; keep one", number, word, value_excerpt(*role));
+    throw data_error("turn {} is from \"{}\" and has the role \"{}\"; keep one, or set data.ignore_keys=[role]", number,
+                     word, value_excerpt(*role));
   }
   keys.add_notice("key \"role\" of a turn", value_excerpt(*role));
   return *found;
@@ -142,7 +143,9 @@ const json& content_of(const json& turn, size_t number) {
   if (value == nullptr || content == nullptr) return value == nullptr ? *content : *value;
   if (is_blank(*value)) return *content;
   if (!is_blank(*content) && *value != *content) {
-    throw data_error("turn {} has both \"value\" and \"content\", which differ; keep one", number);
+    throw data_error(
+        "turn {} has both \"value\" and \"content\", which differ; keep one, or set data.ignore_keys=[content]",
+        number);
   }
   return *value;
 }
@@ -184,7 +187,10 @@ std::string read_system(const json& system, ConversationPlaces& places, RecordKe
   const TurnToRead turn{.index = 0, .is_answer = false};
   const auto is_text = [](const json& entry) { return entry.is_string(); };
   if (!system.is_array() || !std::ranges::all_of(system, is_text)) {
-    if (system.is_object()) throw data_error("its \"system\" is neither a text nor a list of content blocks");
+    if (system.is_object())
+      throw data_error(
+          "its \"system\" is neither a text nor a list of content blocks; write it as text, or set "
+          "data.ignore_keys=[system] to train without it");
     return read_content(system, turn, places, keys);
   }
   std::string text;

@@ -80,14 +80,20 @@ json of_caption(json& record) {
 std::string alpaca_text(const json& value, const char* key) {
   if (is_blank(value)) return {};
   if (auto text = scalar_text(value)) return *std::move(text);
-  throw data_error("its \"{}\" is neither a text nor a number", key);
+  throw data_error(
+      "its \"{0}\" is neither a text nor a number; write it as text, or set data.ignore_keys=[{0}] to train "
+      "without it",
+      key);
 }
 
 /// Of former questions and answers, as LLaMA-Factory has them.
 json of_alpaca(json& record) {
   json turns = json::array();
   if (json history = taken(record, "history"); !is_blank(history)) {
-    if (!history.is_array()) throw data_error("its \"history\" is not a list of questions with their answers");
+    if (!history.is_array())
+      throw data_error(
+          "its \"history\" is not a list of questions with their answers; write [[question, answer], …], or set "
+          "data.ignore_keys=[history] to train without it");
     for (json& pair : history) {
       if (!pair.is_array() || pair.size() != 2) {
         throw data_error("its \"history\" has an entry that is no question with its answer");
