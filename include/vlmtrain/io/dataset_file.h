@@ -58,6 +58,9 @@ struct RecordSettings {
 /// Where a record has videos only, as many <image> marks stand for them, as in LLaVA's own data. A list of frames is a
 /// `problem`: a folder that holds them can be named instead.
 ///
+/// A turn may have media of its own under the same keys. Every other key of a record, a turn or a block with a value is
+/// harmless, a notice of the record, or its problem where it alters learning (src/io/key_rules.h).
+///
 /// A record that cannot be used does not stop the reading: it comes with its `problem`. data_error names file, line and
 /// column where a file cannot be read or an array as a whole is not JSON. Images and videos are not looked at;
 /// "file://" before a path is dropped.
