@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "io/json_scalar.h"
+#include "io/key_refusals.h"
 #include "io/media_likeness.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"

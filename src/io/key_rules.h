@@ -21,6 +21,7 @@ enum class KeyRule : uint8_t {
   kMedia,         ///< read: images, videos or volumes
   kHarmless,      ///< its value cannot change what is learned
   kWord,          ///< read where it is a string, else a notice
+  kName,          ///< the same of a string or a number
   kAmount,        ///< read, except for numbers, which are a notice
   kTurns,         ///< read where it holds the turns, else a notice
   kFrameRate,     ///< read where the video is a list or a folder of frames

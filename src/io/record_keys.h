@@ -62,7 +62,4 @@ class RecordKeys {
 void remove_ignored_keys(nlohmann::json& record, const std::vector<std::string>& ignored,
                          const std::map<std::string, std::string>& columns);
 
-/// Returns an excerpt of a value for a message, at a cost that does not grow with the value.
-std::string value_excerpt(const nlohmann::json& value);
-
 }  // namespace vlmtrain::io

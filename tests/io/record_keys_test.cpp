@@ -184,8 +184,8 @@ TEST(RecordKeys, OtherKeysAreNoticesOnceAKind) {
   const Notice volume{.kind = "key \"volume\" of a record", .example = "3"};
   EXPECT_THAT(record.notices, testing::UnorderedElementsAre(quality, name, block, weight, volume));
   const Record both = read(R"({"question": "Q", "messages": [{"role": "user", "content": "R"},
-                               {"role": "assistant", "content": "A"}], "category": ["x"]})");
-  EXPECT_THAT(both.notices, SizeIs(2)) << "the question that is not asked, the category that is no word";
+                               {"role": "assistant", "content": "A"}], "category": ["x"], "task": {"x": 1}})");
+  EXPECT_THAT(both.notices, SizeIs(3)) << "the question that is not asked, the category and the task that are no words";
   EXPECT_THAT(with_keys(R"("images": [{"path": "a.png", "crop": [0, 0, 2, 2]}])").notices, SizeIs(1));
   const Record long_value = with_keys(fmt::format(R"("blob": "{}")", std::string(100'000, 'x')));
   EXPECT_LT(long_value.notices.at(0).example.size(), 200);
