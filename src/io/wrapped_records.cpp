@@ -19,6 +19,10 @@ using nlohmann::json;
 
 constexpr std::array kKeysOfRecords = std::to_array<std::string_view>(
     {"messages", "conversations", "texts", "question", "answer", "instruction", "output", "caption"});
+/// Lists of a record that is read by other names than these, not of records.
+constexpr std::array kListsOfRecords = std::to_array<std::string_view>(
+    {"images", "image", "videos", "video", "volumes", "masks", "objects", "tools", "functions", "chosen", "rejected"});
+constexpr std::array kKeysOfMedia = std::to_array<std::string_view>({"path", "bytes", "url", "type"});
 constexpr std::array kKeysOfTurns = std::to_array<std::string_view>({"role", "from", "content", "value"});
 constexpr std::array kKeysOfLlamaFactory =
     std::to_array<std::string_view>({"file_name", "hf_hub_url", "ms_hub_url", "script_url", "cloud_file_name"});
@@ -48,7 +52,11 @@ std::string describe_lists(const json& object) {
   std::vector<std::string> keys;
   for (auto entry = object.begin(); entry != object.end(); ++entry) {
     const bool is_list = entry->is_array() && !entry->empty() && entry->front().is_object();
-    if (is_list && !has_any(entry->front(), kKeysOfTurns)) keys.push_back(excerpt(entry.key()));
+    const bool is_of_a_record = std::ranges::find(kListsOfRecords, entry.key()) != kListsOfRecords.end();
+    if (!is_list || is_of_a_record) continue;
+    if (!has_any(entry->front(), kKeysOfTurns) && !has_any(entry->front(), kKeysOfMedia)) {
+      keys.push_back(excerpt(entry.key()));
+    }
   }
   if (keys.empty()) return {};
   return fmt::format(
