@@ -18,8 +18,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-Record read(std::string_view json, const RecordSettings& settings = {}) {
-  return RecordReader(settings, "").read(nlohmann::json::parse(json), "r");
+Record read(std::string_view record, const RecordSettings& settings = {}) {
+  return RecordReader(settings, "").read(nlohmann::json::parse(record), "r");
 }
 
 /// A record of a question and its answer with these keys.

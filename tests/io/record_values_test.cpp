@@ -14,8 +14,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-Record value_of(std::string_view json) {
-  return RecordReader({}, "").read(nlohmann::json::parse(json), "r");
+Record value_of(std::string_view value) {
+  return RecordReader({}, "").read(nlohmann::json::parse(value), "r");
 }
 
 Record asked(std::string_view keys, std::string_view question = "Q") {
