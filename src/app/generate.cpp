@@ -27,6 +27,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/train/chat_template_date.h"
+#include "vlmtrain/train/record_settings_of_run.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/train/volume_options_of_run.h"
@@ -90,8 +91,8 @@ std::optional<int64_t> place_of(const std::string& name, const io::Records& reco
 }
 
 /// The record of --data that --record names.
-io::Record record_of_data(const GenerateArguments& arguments) {
-  const auto records = train::read_records(arguments.data, {});
+io::Record record_of_data(const GenerateArguments& arguments, const io::RecordSettings& settings) {
+  const auto records = train::read_records(arguments.data, settings);
   const auto place = place_of(arguments.record, *records);
   if (!place) {
     throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", arguments.record, arguments.data,
@@ -205,14 +206,18 @@ nlohmann::ordered_json masks_of(const GenerateArguments& arguments, const models
 
 }  // namespace
 
-ExitCode generate(const GenerateArguments& arguments) {
+ExitCode generate(const GenerateArguments& given) {
+  GenerateArguments arguments = given;
+  const auto record_settings = train::take_record_settings(arguments.volume_settings);
   start_log(/*quiet=*/false);
   check_sampling(arguments.sampling);
   check_question(arguments);
   const at::Device device = open_device(arguments.device);
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
   const auto processor = models::load_processor(checkpoint, settings_for(arguments, checkpoint));
-  const io::Record record = arguments.data.empty() ? record_of(arguments) : record_of_data(arguments);
+  const io::Record record = arguments.data.empty()
+                                ? record_of(arguments)
+                                : record_of_data(arguments, train::record_settings_of_run(checkpoint, record_settings));
   check_masks(arguments, *processor, record);
   if (arguments.show_prompt) {
     const bool as_prompt = arguments.data.empty();

@@ -66,7 +66,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   command.add_option(
       "volume_settings", arguments.volume_settings,
       "data.volume.key=value, such as data.volume.spacing=1; else scans are read as the checkpoint's run "
-      "read them");
+      "read them. Of --data also data.columns, data.ignore_keys and data.image_root");
 }
 
 }  // namespace vlmtrain::app

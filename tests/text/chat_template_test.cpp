@@ -140,7 +140,7 @@ TEST(TemplateTable, LeavesMarksThatAreWordsAsTheyAre) {
   const std::vector<Turn> turns{{Role::kUser, "<image>\nWhat does <image> do? And <video>?", {18, 34}},
                                 {Role::kAssistant, "Write <image>.", {6}}};
   const TemplateSettings settings{.image = {kQwenImage, "<|image_pad|>"}};
-  for (const char* const name : {"qwen2_vl", "chatml", "smolvlm"}) {
+  for (const char* const name : {"qwen2_vl", "chatml", "llava_qwen"}) {
     const RenderedChat chat =
         ChatTemplate(template_by_name(name), settings, tokenizer_of("qwen2")).render(turns, false);
     EXPECT_THAT(media_of(chat), ElementsAre("<|image_pad|>")) << name;
