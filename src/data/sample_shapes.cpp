@@ -46,6 +46,10 @@ std::optional<SampleShape> SampleShapes::operator[](int64_t index) const {
   return has(index) ? std::optional{at(index)} : std::nullopt;
 }
 
+const SampleShape* SampleShapes::media_of(int64_t index) const {
+  return has(index) ? &media_[samples_[static_cast<size_t>(index)].media] : nullptr;
+}
+
 void SampleShapes::set(int64_t index, const SampleShape& shape) {
   Entry& entry = samples_.at(static_cast<size_t>(index));
   const bool was_known = entry.media != kUnknown;

@@ -24,6 +24,9 @@ class SampleShapes {
   /// REQUIRES: has(index).
   SampleShape at(int64_t index) const;
   std::optional<SampleShape> operator[](int64_t index) const;
+  /// Of a sample that is known, its shape without tokens and label tokens, which are 0; else null. Until the next
+  /// change.
+  const SampleShape* media_of(int64_t index) const;
 
   /// REQUIRES: token numbers below 2^31.
   void set(int64_t index, const SampleShape& shape);

@@ -65,7 +65,13 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
     return load_processor(base_of_adapter(folder), of_base);
   }
   const auto config = read_model_config(folder);
-  return from_settings(folder, [&] { return family_of(config, folder).load_processor(config, folder, settings); });
+  auto processor =
+      from_settings(folder, [&] { return family_of(config, folder).load_processor(config, folder, settings); });
+  const ContextLength context = context_length_of(folder);
+  if (!context.refuses_longer) {
+    processor->set_made_for({.positions = context.tokens, .key = std::string(context.key)});
+  }
+  return processor;
 }
 
 void initialize_weights(VisionLanguageModel& model, uint64_t seed) {

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+
+namespace vlmtrain::models {
+
+/// The positions that a model takes whose rope is stretched: the factor times what it was pretrained with, at least
+/// `positions` (max_position_embeddings). Checkpoints write the longer context into max_position_embeddings or leave
+/// the shorter one there, so the result is what the more generous reading says. `config`: of a checkpoint; settings of
+/// its language model may stand in a section.
+int64_t extended_context(const nlohmann::json& config, int64_t positions);
+
+}  // namespace vlmtrain::models
