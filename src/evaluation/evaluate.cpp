@@ -67,6 +67,7 @@ class Evaluator {
         skip_or_rethrow(item->error);
         continue;
       }
+      result_.notices.add(item->sample.id, item->sample.notices);
       batch.push_back(std::move(item->sample));
       if (std::ssize(batch) < result_.batch_size) continue;
       if (settings_.is_to_stop && settings_.is_to_stop()) {
@@ -253,8 +254,12 @@ namespace {
 
 std::optional<report::MaskMetrics> metrics_of(const MaskScoreSums& sums) {
   if (sums.masks == 0) return std::nullopt;
-  return report::MaskMetrics{
-      .masks = sums.masks, .dice = sums.dice(), .iou = sums.iou(), .hausdorff95 = sums.hausdorff95()};
+  return report::MaskMetrics{.masks = sums.masks,
+                             .dice = sums.dice(),
+                             .iou = sums.iou(),
+                             .hausdorff95 = sums.hausdorff95(),
+                             .empty_truths = sums.empty_truths,
+                             .empty_drawn = sums.empty_drawn};
 }
 
 /// MaskMetrics with "by_task" and "by_structure". Of one mask at least, as all parts of such scores are.
@@ -312,7 +317,8 @@ std::string Evaluation::to_json() const {
                               {"batch_size", batch_size},
                               {"oom_splits", oom_splits},
                               {"seconds", seconds},
-                              {"by_task", tasks}};
+                              {"by_task", tasks},
+                              {"notices", notices.to_json()}};
   if (masks.total().masks > 0) json["masks"] = masks_json(masks);
   return io::json_text(json);
 }

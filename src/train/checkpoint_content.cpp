@@ -61,6 +61,7 @@ nlohmann::ordered_json to_json(const EvaluationState& evaluation) {
                               {"is_due", evaluation.is_due}};
   if (evaluation.best_step) json["best_step"] = *evaluation.best_step;
   if (evaluation.best_value) json["best_value"] = *evaluation.best_value;
+  if (evaluation.best_loss) json["best_loss"] = *evaluation.best_loss;
   return json;
 }
 

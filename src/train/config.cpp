@@ -100,9 +100,10 @@ void declare(OptionTable& table, EvaluationOptions& options) {
   table.add("training.eval_batch_size", options.batch_size,
             "Samples that an evaluation computes at once. `auto`: the most that fit, which is planned.",
             std::optional{unless_auto(between<int64_t>(1, kMostSamplesAtOnce))});
-  table.add_choice("training.best_metric", options.best_metric, kMetrics,
-                   "What the best checkpoint is best by: the lowest loss, the largest share of exact answers, or the "
-                   "largest Dice of the masks, of a model that draws some.");
+  table.add_choice(
+      "training.best_metric", options.best_metric, kMetrics,
+      "What the best checkpoint is best by: the lowest loss, the largest share of exact answers, or the "
+      "largest Dice of the masks, of a model that draws some. Between equal values the lower loss decides.");
   table.add("training.early_stopping_patience", options.patience,
             "The run ends, well, after so many evaluations in a row without improvement. 0: never.",
             std::optional{at_least<int64_t>(0)});

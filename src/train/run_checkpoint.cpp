@@ -165,6 +165,9 @@ EvaluationState evaluation_of(const nlohmann::ordered_json& json, int64_t step, 
   evaluation.best_value = io::get<double>(json, "best_value", source);
   check_range("evaluation.best_step", *evaluation.best_step, 1, step, path);
   if (!std::isfinite(*evaluation.best_value)) refuse("best_value is not finite");
+  if (!json.contains("best_loss")) return evaluation;
+  evaluation.best_loss = io::get<double>(json, "best_loss", source);
+  if (!std::isfinite(*evaluation.best_loss)) refuse("best_loss is not finite");
   return evaluation;
 }
 

@@ -109,8 +109,11 @@ TEST_F(RunCheckpointTest, AnEvaluationThatNoRunCanHaveIsNamed) {
   const auto put = [&](const std::string& evaluation) {
     put_state(R"({"step":7,"epoch":0,"position":3,"evaluation":)" + evaluation + "}");
   };
+  put(R"({"basis":{},"without_improvement":0,"is_due":false,"best_step":5,"best_value":0.1,"best_loss":0.3})");
+  EXPECT_EQ(load_run_state(folder()).evaluation.best_loss, 0.3);
   put(R"({"basis":{"a":"b"},"without_improvement":2,"is_due":true,"best_step":5,"best_value":0.1})");
   const EvaluationState right = load_run_state(folder()).evaluation;
+  EXPECT_EQ(right.best_loss, std::nullopt) << "of an older version";
   EXPECT_EQ(right.best_step, 5);
   EXPECT_EQ(right.best_value, 0.1);
   EXPECT_EQ(right.without_improvement, 2);

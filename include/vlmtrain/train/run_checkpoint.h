@@ -25,6 +25,7 @@ struct EvaluationState {
   nlohmann::ordered_json basis;
   std::optional<int64_t> best_step;  ///< both or none
   std::optional<double> best_value;
+  std::optional<double> best_loss;  ///< at that step, which decides between equal values; not in older checkpoints
   int64_t without_improvement = 0;  ///< evaluations in a row since then
   bool is_due = false;              ///< the one after the newest step is still to be made, since a stop came first
 };
