@@ -101,6 +101,7 @@ ExitCode eval(const EvalArguments& arguments) {
                                                 "\n";
                                      });
   result.skipped += planned.dropped;
+  if (!planned.notices_are_logged) data::log_notices(result.notices, config.data.eval, planned.records->size());
   if (overlays) spdlog::info("{}: {} written", arguments.mask_out, counted(overlays->written(), "overlay"));
   if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);
   if (arguments.json) {

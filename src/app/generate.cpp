@@ -35,6 +35,7 @@ namespace vlmtrain::app {
 
 namespace {
 
+/// Where the checkpoint is of no run.
 constexpr int64_t kMostPromptTokens = 8192;
 
 /// Puts `files` times `mark` before `text` unless the prompt has a mark for each itself.
@@ -129,7 +130,8 @@ void check_sampling(const engine::SamplingSettings& sampling) {
 }
 
 /// Before the model is loaded and a picture decoded.
-void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor) {
+void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor,
+                  int64_t max_length) {
   const std::string where = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
   constexpr const char* kRemedy = "shorten it, or give fewer or smaller images and videos";
   try {
@@ -138,12 +140,12 @@ void check_length(const GenerateArguments& arguments, const io::Record& record, 
                    shrunk->tokens, shrunk->tokens_left);
     }
   } catch (const data::TooLong& error) {
-    if (error.tokens() <= kMostPromptTokens) {
+    if (error.tokens() <= max_length) {
       throw usage_error("{}: has {} tokens, and the model has positions for {}; {}", where, error.tokens(),
                         processor.most_positions(), kRemedy);
     }
-    throw usage_error("{}: has, with its images and videos, {} tokens, more than the {} that are taken; {}", where,
-                      error.tokens(), kMostPromptTokens, kRemedy);
+    throw usage_error("{}: has, with its images and videos, {} tokens, more than data.max_length={}; {}, or raise it",
+                      where, error.tokens(), max_length, kRemedy);
   }
 }
 
@@ -211,7 +213,8 @@ ExitCode generate(const GenerateArguments& arguments) {
   check_question(arguments);
   const at::Device device = open_device(arguments.device);
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
-  const auto processor = models::load_processor(checkpoint, settings_for(arguments, checkpoint));
+  const auto settings = settings_for(arguments, checkpoint);
+  const auto processor = models::load_processor(checkpoint, settings);
   const io::Record record = arguments.data.empty() ? record_of(arguments) : record_of_data(arguments);
   check_masks(arguments, *processor, record);
   if (arguments.show_prompt) {
@@ -220,7 +223,7 @@ ExitCode generate(const GenerateArguments& arguments) {
                                     : shown_prompt(*processor, record, as_prompt));
     return ExitCode::kDone;
   }
-  check_length(arguments, record, *processor);
+  check_length(arguments, record, *processor, settings.max_length);
   const auto model =
       models::load_model(checkpoint, device, engine::dtype_of(engine::precision_by_name(arguments.precision).value()));
   const auto prompt = processor->process_prompt(record, 0);

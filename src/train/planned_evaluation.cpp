@@ -58,6 +58,7 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
   const EvaluationSet set(config, processor, /*cache=*/{});
   PlannedEvaluation planned{.records = set.records(),
                             .dropped = set.dropped(),
+                            .notices_are_logged = set.outlines().are_all,
                             .settings = {.device = device,
                                          .num_workers = config.data.num_workers,
                                          .answers = config.evaluation.answers,

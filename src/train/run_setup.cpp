@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "train/data_check.h"
+#include "train/data_remarks.h"
 #include "train/frozen_on_the_way.h"
 #include "train/resumption.h"
 #include "vlmtrain/base/error.h"
@@ -14,6 +15,7 @@
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/data/epoch_progress.h"
+#include "vlmtrain/data/media_census.h"
 #include "vlmtrain/data/pack_census.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
@@ -70,10 +72,13 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& rank
   warn_of_changed(config, outlines);
   make_order(config, outlines);
   if (resumed) restore_ledger(config);
-  settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json");
+  if (ranks.writes()) log_remarks_on_training(config, *records, outlines);
+  settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json", read_otherwise);
+  if (outlines.are_all) ledger.enter_notices(std::move(outlines.notices));
   tasks.emplace(config.training.balance, data::Tasks(outlines, *records), mask_losses(config));
   settle_steps(config);
-  if (config.evaluation.are_wanted()) look_at_evaluated(config);
+  if (config.evaluation.are_wanted()) look_at_evaluated(config, outlines);
+  has_media = !outlines.are_all || !data::media_census(outlines.shapes).is_blind();
   open_kernels(config.training, device);
   planner::Job job = job_of(config, tasks->initial_settings());
   job.world_size = ranks.world_size();
@@ -133,6 +138,11 @@ void RunSetup::describe_packs() const {
 
 nlohmann::ordered_json RunSetup::ledger_json() const {
   auto json = ledger.to_json();
+  if (evaluated) {
+    json["evaluation"] = {{"dataset", evaluated->name()},
+                          {"samples", evaluated->records()->size()},
+                          {"notices", evaluated->notices().to_json()}};
+  }
   if (order->lanes() == 1) return json;
   data::EpochProgress progress(ledger, *order);
   auto lanes = nlohmann::ordered_json::array();
@@ -156,6 +166,7 @@ nlohmann::ordered_json RunSetup::ledger_json() const {
 void RunSetup::restore_ledger(const Config& config) {
   const auto saved = load_ledger(*checkpoints.newest());
   if (!has_other_samples()) {
+    read_otherwise = saved.is_object() && !saved.contains("notices");
     order->check(state.cursor, config.data.train.name());
     ledger = data::Ledger::restore(saved, config.data.train.name(), *order, state.cursor);
     return;
@@ -333,8 +344,10 @@ data::Outlines RunSetup::look_at_trained(const Config& config) const {
   return outlines;
 }
 
-void RunSetup::look_at_evaluated(const Config& config) {
+void RunSetup::look_at_evaluated(const Config& config, data::Outlines& trained) {
   ranks_.in_turn([&] { evaluated.emplace(config, *processor, folder / "eval_check.jsonl"); });
+  if (ranks_.writes()) log_trained_evaluation(config, evaluated->outlines(), trained);
+  trained.prints = {};
 }
 
 void RunSetup::plan_evaluation(const Config& config) {

@@ -15,7 +15,8 @@ namespace vlmtrain::train {
 /// What `vlmtrain eval` evaluates, and how.
 struct PlannedEvaluation {
   std::shared_ptr<const io::Records> records;
-  int64_t dropped = 0;  ///< bad samples that are not among them
+  int64_t dropped = 0;              ///< bad samples that are not among them
+  bool notices_are_logged = false;  ///< all samples were looked at; else an evaluation counts their notices
   evaluation::EvaluationSettings settings;
 };
 
