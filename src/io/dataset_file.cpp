@@ -13,6 +13,7 @@
 #include "io/tar_members.h"
 #include "io/tar_records.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/row_group_memory.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -53,6 +54,10 @@ std::shared_ptr<const Records> open_records(const std::filesystem::path& path, c
   parts.reserve(files.size());
   for (const auto& file : files) parts.push_back({printable(file.filename().string()), opener.open(file)});
   return std::make_shared<JoinedRecords>(std::move(parts));
+}
+
+RowGroupMemory row_group_memory() {
+  return row_groups()->memory();
 }
 
 std::vector<Record> read_dataset(const std::filesystem::path& path, const std::filesystem::path& image_root) {

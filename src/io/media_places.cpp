@@ -5,6 +5,8 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -101,7 +103,9 @@ std::optional<Medium> medium_of(const json& value) {
   if (value.is_binary()) {
     const auto& bytes = value.get_binary();
     Medium medium;
-    medium.bytes = std::make_shared<const std::string>(bytes.begin(), bytes.end());
+    medium.bytes = is_row_value(value, RowValue::kDroppedBytes)
+                       ? dropped_bytes()
+                       : std::make_shared<const std::string>(bytes.begin(), bytes.end());
     return medium;
   }
   if (!value.is_object()) return std::nullopt;

@@ -15,6 +15,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/row_group_memory.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/memory/host_malloc.h"
 #include "vlmtrain/memory/large_blocks.h"
@@ -109,12 +110,13 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
     : run_folder_(std::move(run_folder)), writes_(ranks.writes()) {
   memory::give_back_large_blocks();
   memory::keep_large_blocks();
-  const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
-                                 .sample_bytes = largest_sample(workload.candidates),
-                                 .making_bytes = making_bytes,
-                                 .samples_of_step = most_samples_of_step(workload),
-                                 .world_size = ranks.world_size(),
-                                 .threads = config.data.num_workers};
+  const planner::HostNeeds needs{
+      .process_bytes = rounded_up(memory::host_bytes() + io::row_group_memory().bytes_to_come()),
+      .sample_bytes = largest_sample(workload.candidates),
+      .making_bytes = making_bytes,
+      .samples_of_step = most_samples_of_step(workload),
+      .world_size = ranks.world_size(),
+      .threads = config.data.num_workers};
   const memory::HostRoom room = part_of(memory::host_room(), ranks.on_this_machine());
   const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);
   bytes_ahead_ = limit.ahead_bytes;

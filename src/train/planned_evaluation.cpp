@@ -4,6 +4,7 @@
 #include "train/evaluation_set.h"
 #include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/io/row_group_memory.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/adapter.h"
@@ -39,7 +40,7 @@ planner::EvaluationPlan plan_on_card(const Config& config, planner::EvaluationRe
 
 planner::EvaluationPlan plan_on_host(const Config& config, planner::EvaluationRequest request, int64_t making_bytes) {
   request.largest_batch = kBatchOnHost;
-  const planner::HostNeeds needs{.process_bytes = memory::host_bytes(),
+  const planner::HostNeeds needs{.process_bytes = memory::host_bytes() + io::row_group_memory().bytes_to_come(),
                                  .sample_bytes = largest_sample(request.candidates),
                                  .making_bytes = making_bytes,
                                  .samples_of_step = request.batch_size.value_or(kBatchOnHost),

@@ -7,6 +7,7 @@
 
 #include "train/batch_scaling.h"
 #include "train/new_weights.h"
+#include "train/row_group_limit.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
@@ -92,6 +93,7 @@ io::RecordSettings record_settings(const data::DataOptions& data) {
 
 std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings) {
   auto records = io::open_records(path, settings);
+  check_row_groups(/*limit_gb=*/{});
   if (records->size() == 0) throw data_error("{}: holds no samples", path.string());
   return records;
 }
@@ -118,6 +120,7 @@ std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vecto
     }
     parts.push_back({.source = source, .records = std::move(records)});
   }
+  check_row_groups(config.memory.limit_gb);
   return std::make_shared<data::DataSet>(std::move(parts));
 }
 
@@ -128,7 +131,11 @@ std::shared_ptr<const data::DataSet> training_records(const Config& config) {
 }
 
 std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
-  if (!data::share_to_hold_out(config.data)) return read_records(config.data.eval, record_settings(config.data));
+  if (!data::share_to_hold_out(config.data)) {
+    auto records = read_records(config.data.eval, record_settings(config.data));
+    check_row_groups(config.memory.limit_gb);
+    return records;
+  }
   if (config.data.train.empty()) {
     throw usage_error("data.eval: is {}, a share of data.train, which is empty; name it", config.data.eval);
   }
