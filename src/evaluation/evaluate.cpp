@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 
@@ -58,8 +60,7 @@ class Evaluator {
     const auto start = std::chrono::steady_clock::now();
     result_.batch_size = settings_.batch_size;
     data::SampleStream stream(
-        data::file_order(records_.size()),
-        [this](int64_t index) { return data::make_sample(processor_, records_.at(index), index); },
+        data::file_order(records_.size()), [this](int64_t index) { return make_sample(index); },
         {.workers = settings_.num_workers, .ahead = 2 * settings_.batch_size, .bytes_ahead = settings_.bytes_ahead});
     std::vector<data::Sample> batch;
     while (auto item = stream.next()) {
@@ -74,6 +75,7 @@ class Evaluator {
         return result_;
       }
       score(batch);
+      forget_prompts(batch);
       batch.clear();
     }
     if (!batch.empty()) score(batch);
@@ -86,6 +88,18 @@ class Evaluator {
   }
 
  private:
+  /// Keeps its prompt too: records are read again without the bytes of their media.
+  data::Sample make_sample(int64_t index) {
+    const io::Record record = records_.at(index);
+    data::Sample sample = data::make_sample(processor_, record, index);
+    if (settings_.answers) {
+      data::Sample prompt = processor_.outline_prompt(record, index);
+      const std::lock_guard lock(prompts_mutex_);
+      prompts_.insert_or_assign(index, std::move(prompt));
+    }
+    return sample;
+  }
+
   void skip_or_rethrow(const std::exception_ptr& error) {
     try {
       std::rethrow_exception(error);
@@ -98,6 +112,11 @@ class Evaluator {
       if (result_.skipped == 0) first_problem_ = bad.what();
       ++result_.skipped;
     }
+  }
+
+  void forget_prompts(const std::vector<data::Sample>& samples) {
+    const std::lock_guard lock(prompts_mutex_);
+    for (const data::Sample& sample : samples) prompts_.erase(sample.index);
   }
 
   /// In pieces of the size that memory allows.
@@ -130,7 +149,9 @@ class Evaluator {
     try {
       std::vector<data::Sample> prompts;
       for (const auto& sample : samples) {
-        if (settings_.answers) prompts.push_back(processor_.outline_prompt(record_of(sample), sample.index));
+        if (!settings_.answers) break;
+        const std::lock_guard lock(prompts_mutex_);
+        prompts.push_back(prompts_.at(sample.index));
       }
       const auto scored =
           engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts), layout, generation_);
@@ -238,6 +259,8 @@ class Evaluator {
   Evaluation result_;
   std::string first_problem_;
   std::vector<std::string> left_out_;  // ids
+  std::mutex prompts_mutex_;
+  std::map<int64_t, data::Sample> prompts_;  // without pixels, of samples that are not scored yet; guarded by the mutex
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "image/header.h"
 #include "image/upright.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/medium_bytes.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -95,7 +96,7 @@ ImageSize size_in_header(ByteSource& source, std::optional<int64_t> value, const
 
 ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value) {
   if (file.bytes) {
-    MemorySource source(std::as_bytes(std::span(*file.bytes)));
+    MemorySource source(std::as_bytes(std::span(io::bytes_of(file))));
     return size_in_header(source, value, file.path);
   }
   FileSource source(file.path);
@@ -104,7 +105,7 @@ ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value) {
 
 at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value) {
   if (!file.bytes) return decode_mask_bytes(read_whole_file(file.path), value, file.path);
-  return decode_mask_bytes(std::as_bytes(std::span(*file.bytes)), value, file.path);
+  return decode_mask_bytes(std::as_bytes(std::span(io::bytes_of(file))), value, file.path);
 }
 
 }  // namespace vlmtrain::image
