@@ -17,7 +17,7 @@ std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (is_named_like_a_picture(entry.path())) files.push_back(entry.path());
+    if (is_named_like_a_picture(entry.path()) && !is_hidden(entry.path())) files.push_back(entry.path());
     check_frames(std::ssize(files), folder.string());
   }
   if (error) {
