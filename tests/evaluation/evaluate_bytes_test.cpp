@@ -7,10 +7,10 @@
 #include "io/tar_writer.h"
 #include "models/mask_samples.h"
 #include "parity/case.h"
-#include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::evaluation {
 namespace {
