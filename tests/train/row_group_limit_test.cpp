@@ -22,7 +22,7 @@ TEST_F(RowGroupLimit, ComparesTheLargestGroupOfOpenFiles) {
   const auto large = io::open_records(io::golden("mixed_batch.parquet"), {});
   check_row_groups({});
   check_row_groups(1e6);
-  EXPECT_THAT(io::message_of([] { check_row_groups(kTooLittle); }, ExitCode::kDoesNotFit),
+  EXPECT_THAT(io::message_of([&] { check_row_groups(kTooLittle); }, ExitCode::kDoesNotFit),
               AllOf(HasSubstr("mixed_batch.parquet: its row group "), HasSubstr("GB (memory.limit_gb)"),
                     HasSubstr("row_group_size=")));
   EXPECT_EQ(io::row_group_memory().held_bytes, 0) << "nothing was read";
