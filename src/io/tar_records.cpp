@@ -129,7 +129,7 @@ class TarRecords final : public Records {
       record.problem = group.problem;
     }
     if (!record.problem.empty() && record.id.empty()) record.id = printable(group.key);
-    if (!record.problem.empty()) record.problem += hint_at_dots(group);
+    if (!record.problem.empty()) record.problem = hint_at_dots(group) + record.problem;
     record.place = fmt::format("files {}.*", printable(group.key));
     return record;
   }
@@ -269,8 +269,8 @@ class TarRecords final : public Records {
     const size_t others = names.size() - std::min(names.size(), kMostNamed);
     names.resize(std::min(names.size(), kMostNamed));
     return fmt::format(
-        "; a record's files are those that have the same name up to its first dot, as in webdataset, here {}{}: name "
-        "the files of each record without other dots",
+        "is made of all files that have the same name up to its first dot, as in webdataset: {}{}; name the files of "
+        "each record without other dots; it ",
         fmt::join(names, ", "), others == 0 ? "" : fmt::format(" and {} more", others));
   }
 

@@ -85,7 +85,8 @@ class ParquetFile final : public io::RowFile {
       all_.push_back(i);
       (is_content(schema, i) ? contents_ : without_bytes_).push_back(i);
     }
-    if (!value_of(file_reader())->GetSchema(&whole_).ok()) throw std::runtime_error("its schema cannot be read");
+    if (!value_of(file_reader(/*batch_rows=*/1))->GetSchema(&whole_).ok())
+      throw std::runtime_error("its schema cannot be read");
   }
 
   std::vector<std::string> columns() const override {
@@ -109,8 +110,7 @@ class ParquetFile final : public io::RowFile {
 
   std::unique_ptr<const io::RowGroup> read(size_t group, bool with_bytes) const override {
     try {
-      const auto reader = value_of(file_reader());
-      auto table = value_of(reader->ReadRowGroup(static_cast<int>(group), with_bytes ? all_ : without_bytes_));
+      auto table = read_table(static_cast<int>(group), with_bytes ? all_ : without_bytes_);
       const int64_t rows = metadata_->RowGroup(static_cast<int>(group))->num_rows();
       if (table->num_rows() != rows) throw std::runtime_error("has another number of rows than its footer says");
       const arrow::Status status = table->ValidateFull();
@@ -127,9 +127,22 @@ class ParquetFile final : public io::RowFile {
     return value_of(arrow::io::ReadableFile::Open(path_, pool()));
   }
 
-  arrow::Result<std::unique_ptr<::parquet::arrow::FileReader>> file_reader() const {
+  /// In batches: Arrow's buffers double while they grow, so that a group that is read at once takes twice its size.
+  std::shared_ptr<arrow::Table> read_table(int group, const std::vector<int>& columns) const {
+    constexpr int64_t kBatchBytes = int64_t{16} << 20;
+    const auto row_group = metadata_->RowGroup(group);
+    int64_t bytes = 0;
+    for (const int column : columns) bytes += row_group->ColumnChunk(column)->total_uncompressed_size();
+    const int64_t row_bytes = bytes / std::max<int64_t>(1, row_group->num_rows());
+    const auto reader = value_of(file_reader(std::max<int64_t>(1, kBatchBytes / std::max<int64_t>(1, row_bytes))));
+    const auto batches = value_of(reader->GetRecordBatchReader({group}, columns));
+    return value_of(batches->ToTable());
+  }
+
+  arrow::Result<std::unique_ptr<::parquet::arrow::FileReader>> file_reader(int64_t batch_rows) const {
     ::parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
     arrow_properties.set_pre_buffer(false);
+    arrow_properties.set_batch_size(batch_rows);
     arrow_properties.set_arrow_extensions_enabled(true);
     return ::parquet::arrow::FileReader::Make(
         pool(), ::parquet::ParquetFileReader::Open(opened(), properties(), metadata_), arrow_properties);

@@ -6,6 +6,7 @@
 
 #include "train/evaluation_planning.h"
 #include "train/plan_or_split.h"
+#include "train/row_group_limit.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/first_line.h"
@@ -89,6 +90,7 @@ std::string refusal(const HostPlan& plan) {
       "them), and this process may have {}",
       plan.model, gb(plan.total_bytes()), words_of(plan.choices, plan), words_of(plan.worst), gb(plan.peak_bytes),
       gb(plan.total_bytes() - plan.peak_bytes), where_from(plan.limit));
+  if (const std::string remedy = row_group_remedy(); !remedy.empty()) text += "; " + remedy;
   if (plan.suggestions.empty())
     return text + fmt::format("; ask for {} of memory, or take a smaller model", gb(enough));
   text += "; it fits with";

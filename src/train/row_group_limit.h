@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 namespace vlmtrain::train {
 
@@ -8,5 +9,9 @@ namespace vlmtrain::train {
 /// this process may have, `limit_gb` (memory.limit_gb) included. Reads no row group: the message comes in the place of
 /// a process that is killed while it reads one.
 void check_row_groups(std::optional<double> limit_gb);
+
+/// Returns a clause that says how to write the Parquet file with the largest row group again, for messages about
+/// memory. Empty where its row groups are small.
+std::string row_group_remedy();
 
 }  // namespace vlmtrain::train

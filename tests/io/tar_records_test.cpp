@@ -209,7 +209,7 @@ TEST_F(TarRecords, NamesWithDotsAreNamedInTheProblem) {
   for (const auto& [first, second] : {std::pair{"1.2.840.0", "1.2.840.1"}, std::pair{"d/scan.v2.0", "d/scan.v2.1"},
                                       std::pair{"x.jpg.a", "x.jpg.b"}}) {
     EXPECT_THAT(problem(first, second),
-                AllOf(HasSubstr("up to its first dot, as in webdataset"), HasSubstr(std::string(first) + ".json"),
+                AllOf(HasSubstr("up to its first dot, as in webdataset: "), HasSubstr(std::string(first) + ".json"),
                       HasSubstr("without other dots")));
   }
   const auto plain = opened(TarWriter().add("a.json", "{}").add("a.0.png", "image").closed())->at(0);

@@ -25,6 +25,7 @@ TEST_F(RowGroupLimit, ComparesTheLargestGroupOfOpenFiles) {
   EXPECT_THAT(io::message_of([&] { check_row_groups(kTooLittle); }, ExitCode::kDoesNotFit),
               AllOf(HasSubstr("mixed_batch.parquet: its row group "), HasSubstr("GB (memory.limit_gb)"),
                     HasSubstr("row_group_size=")));
+  EXPECT_EQ(row_group_remedy(), "") << "they are small";
   EXPECT_EQ(io::row_group_memory().held_bytes, 0) << "nothing was read";
 }
 

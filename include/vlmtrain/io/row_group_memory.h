@@ -20,7 +20,8 @@ struct RowGroupMemory {
   int64_t most_bytes = 0;                ///< of all that are kept, at most
   int64_t held_bytes = 0;                ///< of those that are kept now
 
-  /// Bytes that reading on may take in addition to what the process has now, one group that is being read included.
+  /// Returns the bytes that reading on may take in addition to what the process has now: the groups that are not kept
+  /// yet, and as much again as the largest while it is read (docs/data.md).
   int64_t bytes_to_come() const;
 };
 
