@@ -27,6 +27,7 @@
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/lfs_pointer.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {
@@ -204,8 +205,17 @@ class TarRecords final : public Records {
     return is_volume ? TarPartKind::kVolume : TarPartKind::kPicture;
   }
 
+  static std::string read_text(const TarPart& part, const StoredFile::Opened& file) {
+    std::string text = file.read(part.offset, part.bytes);
+    if (is_git_lfs_pointer(text)) {
+      throw data_error("its .{} is a Git LFS pointer, not the file itself; run `git lfs pull` and make the tar again",
+                       excerpt(part.ending));
+    }
+    return text;
+  }
+
   json json_in(const TarPart& part, const StoredFile::Opened& file) const {
-    const std::string text = file.read(part.offset, part.bytes);
+    const std::string text = read_text(part, file);
     auto value = json_of(text);
     if (value) return *std::move(value);
     const JsonFault fault = find_json_fault(text);
@@ -220,7 +230,7 @@ class TarRecords final : public Records {
   }
 
   static json text_in(const TarPart& part, const StoredFile::Opened& file) {
-    std::string text = file.read(part.offset, part.bytes);
+    std::string text = read_text(part, file);
     if (!is_utf8(text)) throw data_error("its .{} is not valid UTF-8", excerpt(part.ending));
     return text;
   }

@@ -184,6 +184,14 @@ TEST_F(TarRecords, FilesThatAreNotUsedAreReported) {
   }
 }
 
+TEST_F(TarRecords, GitLfsPointersAreNoTexts) {
+  constexpr std::string_view kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n";
+  for (const char* ending : {"json", "txt", "JSON"}) {
+    const auto records = opened(TarWriter().add(std::string("a.") + ending, kPointer).add("a.png", "1").closed());
+    EXPECT_THAT(records->at(0).problem, HasSubstr(fmt::format("its .{} is a Git LFS pointer", ending)));
+  }
+}
+
 TEST_F(TarRecords, AnyFileMayBeAColumn) {
   const auto tar =
       TarWriter()
