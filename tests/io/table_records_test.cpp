@@ -151,7 +151,7 @@ TEST_F(Parquet, TheLargestRowGroupIsKnownBeforeItIsRead) {
   (void)records->at(0);
   const RowGroupMemory then = row_group_memory();
   EXPECT_GT(then.held_bytes, 0);
-  EXPECT_EQ(then.bytes_to_come(), std::max<int64_t>(0, then.most_bytes - then.held_bytes));
+  EXPECT_EQ(then.bytes_to_come(), std::max<int64_t>(0, then.most_bytes - then.held_bytes) + then.largest->bytes);
 }
 
 class OfBytes : public RowGroup {
