@@ -25,6 +25,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/config.h"
+#include "vlmtrain/train/media_options_of_run.h"
 #include "vlmtrain/train/planned_evaluation.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
@@ -78,6 +79,9 @@ ExitCode eval(const EvalArguments& arguments) {
                        .batch_size = batch_size_of(arguments.batch_size)};
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
   train::settle_chat_template_date(config.data, checkpoint);
+  for (const auto& setting : train::take_media_options_of_run(checkpoint, config.data)) {
+    spdlog::info("{}, as the model was trained", setting);
+  }
   const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data));
   std::optional<MaskOverlays> overlays;
   if (!arguments.mask_out.empty()) {

@@ -27,6 +27,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/train/chat_template_date.h"
+#include "vlmtrain/train/media_options_of_run.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/train/volume_options_of_run.h"
@@ -153,6 +154,7 @@ models::ProcessorSettings settings_for(const GenerateArguments& arguments, const
   train::settle_chat_template_date(options, checkpoint);
   options.max_length = kMostPromptTokens;
   options.volume = train::volume_options_of_run(checkpoint, arguments.volume_settings);
+  train::take_media_options_of_run(checkpoint, options);
   return train::processor_settings(options);
 }
 

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -50,6 +51,7 @@ void add_medium(ContentHash& hash, const io::Medium& medium) {
   hash.add(medium.frames.size());
   for (const auto& frame : medium.frames) add_medium(hash, frame);
   hash.add(medium.path).add(medium.bytes ? 1U : 0U).add(medium.is_volume ? 1U : 0U).add(medium.modality);
+  if (medium.fps != 0) hash.add(fmt::format("{} frames a second", medium.fps));
   if (medium.bytes) hash.add(*medium.bytes);
 }
 

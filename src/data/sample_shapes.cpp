@@ -1,5 +1,6 @@
 #include "vlmtrain/data/sample_shapes.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -83,6 +84,10 @@ bool SampleShapes::operator==(const SampleShapes& other) const {
     if ((*this)[index] != other[index]) return false;
   }
   return true;
+}
+
+bool SampleShapes::have_videos() const {
+  return std::ranges::any_of(media_, [](const SampleShape& media) { return media.videos > 0; });
 }
 
 }  // namespace vlmtrain::data

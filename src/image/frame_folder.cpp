@@ -33,8 +33,9 @@ std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
 
 class FramePictures final : public VideoFile::Source {
  public:
-  explicit FramePictures(std::vector<io::Medium> pictures)
-      : Source({.frames = std::ssize(pictures), .fps = 0, .size = read_image_size(pictures.front())}),
+  FramePictures(std::vector<io::Medium> pictures, double fps)
+      : Source(
+            {.frames = std::ssize(pictures), .fps = fps, .size = read_image_size(pictures.front()), .is_list = true}),
         pictures_(std::move(pictures)) {}
 
   void read(int64_t index, uint8_t* planes) override {
@@ -54,16 +55,16 @@ class FramePictures final : public VideoFile::Source {
 
 }  // namespace
 
-std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures) {
+std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures, double fps) {
   check_frames(std::ssize(pictures), pictures.front().path);
   for (const io::Medium& picture : pictures) {
     if (!picture.bytes) require_file(picture.path, "the frame");
   }
-  return std::make_unique<FramePictures>(std::move(pictures));
+  return std::make_unique<FramePictures>(std::move(pictures), fps);
 }
 
-std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder) {
-  return std::make_unique<FramePictures>(frame_files(folder));
+std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder, double fps) {
+  return std::make_unique<FramePictures>(frame_files(folder), fps);
 }
 
 }  // namespace vlmtrain::image

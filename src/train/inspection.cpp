@@ -15,6 +15,7 @@
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/data/decoding.h"
 #include "vlmtrain/data/known_problems.h"
+#include "vlmtrain/data/media_notices.h"
 #include "vlmtrain/data/tasks.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/report/progress.h"
@@ -301,6 +302,7 @@ class InspectionOfData {
   static constexpr const char* kNoneUsable = "none of the samples can be used";
   static constexpr size_t kTrained = 0, kEvaluated = 1;  // in index_
 
+  const data::CollectedNotices notices_;  // of the media of all samples; reported at the end
   const std::chrono::steady_clock::time_point start_;
   const Config& config_;
   const InspectionRequest& request_;

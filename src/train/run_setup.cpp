@@ -18,7 +18,9 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor_files.h"
 #include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/train/media_options_of_run.h"
 #include "vlmtrain/train/own_kernels.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
@@ -79,6 +81,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& rank
   job.world_size = ranks.world_size();
   job.rank = ranks.rank();
   job.nodes = nodes_of_shards(config, ranks);
+  has_videos_ = outlines.shapes.have_videos();
   const auto workload = workload_of(outlines, *order, config, ranks.world_size());
   make_plans(config, device, job, workload, outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
@@ -361,6 +364,15 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
     const auto& words = processor->chat_template().source();
     if (!words.is_in_checkpoint) base->put_chat_template(words.jinja);
     base->put_file(kVolumeSettingsFile, volume_settings_text(config.data.volume));
+    base->put_file(kMediaSettingsFile, media_settings_text(config.data));
+    const auto saved = models::processor_files_to_save(config.model.path, processor_settings(config.data), has_videos_);
+    for (const auto& [name, content] : saved.files) base->put_file(name, content);
+    for (const auto& setting : saved.not_saved) {
+      spdlog::warn(
+          "{}; set it in the processor yourself where transformers runs the saved model (vlmtrain keeps it in "
+          "{})",
+          setting, kMediaSettingsFile);
+    }
   }
   model = load_model(config, job, device, newest, /*with_values=*/!is_rehearsal());
   std::optional<models::BaseWeights> saved;  // the checkpoint, where more than the model's weights is taken of it

@@ -96,6 +96,7 @@ struct RunSetup {
   nlohmann::ordered_json before_;  // the checkpoint's fingerprint
   engine::CarriedStates carried_;  // where settings were changed
   bool tasks_go_on_ = true;        // what GradNorm has learnt
+  bool has_videos_ = false;        // among the samples that were looked at
 };
 
 }  // namespace vlmtrain::train

@@ -12,6 +12,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/masks.h"
+#include "vlmtrain/io/notice.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
@@ -87,6 +88,9 @@ struct Sample {
   /// Most of the host's memory that reading its pixels takes beside them: of the medium that takes most.
   int64_t making_bytes = 0;
   std::optional<Shrunk> shrunk;  ///< nothing: its media are as the settings have them
+  /// What of its media is not used, or looks like a mistake: frames left out, a blank image, a mask of many values. At
+  /// most one of a kind; the example names the file. Of an outline only what headers show.
+  std::vector<io::Notice> notices;
 
   /// One more medium.
   void count(MediumKind kind, int64_t frames = 0);

@@ -33,6 +33,9 @@ class SampleShapes {
 
   bool operator==(const SampleShapes& other) const;
 
+  /// Whether a sample that was looked at has a video.
+  bool have_videos() const;
+
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;
   struct Entry {

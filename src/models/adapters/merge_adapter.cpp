@@ -104,9 +104,10 @@ std::map<std::string, std::string> files_of_merged(const std::filesystem::path& 
   const bool is_other =
       trained_with != of_adapter.end() && (own == of_base.end() || own->second.jinja != trained_with->second.jinja);
   if (is_other) put_chat_template(trained_with->second.jinja, files);
-  constexpr const char* kVolumeSettings = "volume_settings.json";
-  if (std::filesystem::exists(adapter / kVolumeSettings)) {
-    files[kVolumeSettings] = io::read_file(adapter / kVolumeSettings);
+  // How media were read: by settings of the run, and by processor files that carry them.
+  for (const char* name : {"volume_settings.json", "media_settings.json", "preprocessor_config.json",
+                           "video_preprocessor_config.json", "processor_config.json"}) {
+    if (std::filesystem::exists(adapter / name)) files[name] = io::read_file(adapter / name);
   }
   return files;
 }

@@ -23,7 +23,8 @@ constexpr const char* kCompanionFiles[] = {"tokenizer.json",
                                            "chat_template.json",
                                            "generation_config.json",
                                            "image_processor_config.json",
-                                           "volume_settings.json"};
+                                           "volume_settings.json",
+                                           "media_settings.json"};
 
 /// nanoVLM's key.
 constexpr const char* kTemplateInConfig = "lm_chat_template";

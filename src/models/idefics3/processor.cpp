@@ -5,6 +5,7 @@
 #include "models/idefics3/image_text.h"
 #include "models/idefics3/video_text.h"
 #include "models/processing/cut_tiles.h"
+#include "models/processing/frame_normalization.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -58,6 +59,7 @@ std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) co
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
+  check_frame_normalization(images_.settings().normalization, videos_->frame.normalization);
   const VideoText video = text_of_video(*videos_, info, config_.image_tokens_per_tile());
   return {.text = video.text, .pixel_rows = video.frames, .frames = video.frames};
 }

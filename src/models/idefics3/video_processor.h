@@ -26,7 +26,7 @@ struct VideoSettings {
   double fps_of(const image::VideoInfo& video) const { return video.fps > 0 ? video.fps : fallback_fps; }
 
   /// Which frames are looked at, ascending, at least one: as SmolVLMVideoProcessor.sample_frames of transformers 5.23.
-  /// Of a long video they keep away from its first and its last second.
+  /// Of a long video they keep away from its first and its last second. Of a list of frames all, up to most_frames.
   std::vector<int64_t> sample(const image::VideoInfo& video) const;
 };
 

@@ -6,6 +6,7 @@
 
 #include "models/internvl/image_text.h"
 #include "models/processing/cut_tiles.h"
+#include "models/processing/frame_normalization.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::internvl {
@@ -84,6 +85,7 @@ std::string Processor::beyond_positions(const std::string& id, int64_t tokens) c
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
+  check_frame_normalization(images_.tile().normalization, videos_.tile.normalization);
   const auto frames = std::ssize(videos_.sample(info));
   return {.text = video_text(frames, config_.image_tokens_per_tile()), .pixel_rows = frames, .frames = frames};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/processing/expand_images.h"
+#include "models/processing/pixel_notices.h"
 #include "models/processing/reading_media.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
@@ -90,15 +91,19 @@ data::Sample ConversationProcessor::make(const io::Record& record, int64_t index
   std::vector<Medium> media = media_of(record, chat);
   measure(record, media);
   const MediaLayout layout = fitting(record, chat, media);
-  return with_pixels(with_masks(sample_of(record, index, layout), record, media), record, media, layout.limits,
-                     augmentation);
+  data::Sample sample = with_masks(sample_of(record, index, layout), record, media);
+  notice_frames(media, layout, sample);
+  return with_pixels(std::move(sample), record, media, layout.limits, augmentation);
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
   std::vector<Medium> media = media_of(record, chat);
   measure(record, media);
-  return with_masks(sample_of(record, index, fitting(record, chat, media)), record, media);
+  const MediaLayout layout = fitting(record, chat, media);
+  data::Sample sample = with_masks(sample_of(record, index, layout), record, media);
+  notice_frames(media, layout, sample);
+  return sample;
 }
 
 ConversationProcessor::MediaLayout ConversationProcessor::lay_out(const io::Record& record,
@@ -213,10 +218,18 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium, const PixelLimits
 
 ConversationProcessor::MediumPixels ConversationProcessor::pixels_of(Medium& medium, const PixelLimits& limits,
                                                                      const image::Augmentation& augmentation,
-                                                                     bool with_square, SlicedVolume& newest) const {
-  if (medium.kind == data::MediumKind::kVolume) return {.rows = pixels_of_volume(*medium.file), .square = {}};
+                                                                     bool with_square, SlicedVolume& newest,
+                                                                     data::Sample& sample) const {
+  if (medium.kind == data::MediumKind::kVolume) {
+    at::Tensor volumes = pixels_of_volume(*medium.file);
+    for (int64_t i = 0; i < volumes.size(0); ++i) {
+      add_notice(notice_of_scan(volumes[i].contiguous(), medium.file->path), sample);
+    }
+    return {.rows = std::move(volumes), .square = {}};
+  }
   if (medium.kind != data::MediumKind::kVideo) {
-    const at::Tensor stored = medium.slice ? slice_of(medium, newest) : image::decode_image(*medium.file);
+    const at::Tensor stored = medium.slice ? slice_of(medium, newest, sample) : image::decode_image(*medium.file);
+    if (!medium.slice) add_notice(notice_of_image(stored, medium.file->path), sample);
     const at::Tensor picture = image::augment_picture(stored, augmentation);
     return {.rows = pixels_of(picture, limits.picture),
             .square = with_square ? square_picture(picture, mask_input_->side) : at::Tensor()};
@@ -263,8 +276,8 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   for (Medium& medium : media) {
     const auto square = std::ranges::find(drawn_in, medium.kind == data::MediumKind::kPicture ? picture++ : -1);
     const bool with_square = square != drawn_in.end();
-    const auto [own, drawn] =
-        read_medium(record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square, newest); });
+    const auto [own, drawn] = read_medium(
+        record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square, newest, sample); });
     if (own.sizes().slice(1) != pixels.sizes().slice(1) || own.size(0) > pixels.size(0) - filled) {
       throw changed_picture(record);
     }
@@ -275,9 +288,21 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   if (filled != pixels.size(0)) throw changed_picture(record);
   sample.pixel_values = std::move(pixels);
   if (!masks.empty() && masks.targets.defined()) {
-    masks.targets = mask_targets(record, picture_sizes(media), augmentation, mask_input_->side);
+    masks.targets = mask_targets(record, picture_sizes(media), augmentation, mask_input_->side, sample.notices);
   }
   return sample;
+}
+
+void ConversationProcessor::notice_frames(const std::vector<Medium>& media, const MediaLayout& layout,
+                                          data::Sample& sample) {
+  for (size_t i = 0; i < media.size(); ++i) {
+    const auto& video = media[i].video;
+    if (!video || !video->info().is_list || layout.plans[i].frames >= video->info().frames) continue;
+    add_notice(io::Notice{.kind = "a list of frames is longer than is looked at (data.video_max_frames)",
+                          .example = fmt::format("{} of {} frames, the first in {}", layout.plans[i].frames,
+                                                 video->info().frames, media[i].file->path)},
+               sample);
+  }
 }
 
 std::vector<SeenPicture> ConversationProcessor::seen(const io::Record& record, const data::Sample& sample) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/processing/frame_normalization.h"
+
 namespace vlmtrain::models::qwen2_vl {
 
 Processor::Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
@@ -16,7 +18,7 @@ Processor::Processor(const Config& config, PixelSettings images, VideoSettings v
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {
-  return videos_.sample(info.frames, fps_of(info), wanted_fps(), vision());
+  return videos_.frames_of(info, wanted_fps(), vision());
 }
 
 image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const {
@@ -26,6 +28,7 @@ image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, st
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
+  check_frame_normalization(image_normalization(), videos_.pixels.normalization);
   const auto frames = std::ssize(frames_of(info));
   ImagePlan video = plan_of(grid_of_video(info, max_pixels), kVideoPad);
   video.frames = frames;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/processing/frame_normalization.h"
+
 namespace vlmtrain::models::qwen3_vl {
 
 std::string video_text(const std::vector<std::string>& stamps, int64_t tokens_per_stamp) {
@@ -23,7 +25,7 @@ Processor::Processor(const Config& config, qwen2_vl::PixelSettings images, Video
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {
-  return videos_.sample(info.frames, fps_of(info), wanted_fps());
+  return videos_.frames_of(info, wanted_fps());
 }
 
 image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const {
@@ -31,6 +33,7 @@ image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, st
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
+  check_frame_normalization(image_normalization(), videos_.pixels.normalization);
   const auto frames = frames_of(info);
   const data::PatchGrid grid = grid_of_video(info, max_pixels);
   const auto stamps = time_stamps(frames, fps_of(info), vision_.temporal_patch_size);
