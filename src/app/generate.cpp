@@ -153,8 +153,9 @@ models::ProcessorSettings settings_for(const GenerateArguments& arguments, const
   options.chat_template = arguments.chat_template;
   train::settle_chat_template_date(options, checkpoint);
   options.max_length = kMostPromptTokens;
-  options.volume = train::volume_options_of_run(checkpoint, arguments.volume_settings);
-  train::take_media_options_of_run(checkpoint, options);
+  const auto media = train::read_media_settings(arguments.volume_settings, options);
+  options.volume = train::volume_options_of_run(checkpoint, media.others);
+  train::take_media_options_of_run(checkpoint, options, media.keys);
   return train::processor_settings(options);
 }
 

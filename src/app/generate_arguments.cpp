@@ -65,8 +65,8 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   // Not "overrides", which take any key: a flag that is none of these is no key either.
   command.add_option(
       "volume_settings", arguments.volume_settings,
-      "data.volume.key=value, such as data.volume.spacing=1; else scans are read as the checkpoint's run "
-      "read them");
+      "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; else media are read as the "
+      "checkpoint's run read them");
 }
 
 }  // namespace vlmtrain::app

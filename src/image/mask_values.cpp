@@ -13,8 +13,10 @@ namespace {
 
 constexpr int64_t kMostLabels = 192;
 constexpr int64_t kMostColors = 256;
-/// No file of labels has so many of them beside soft edges.
+/// A file with more values, most of whose pixels are near the highest one, is not one of labels; nor is one with more
+/// than kFewValues of whose pixels fewer are low than high.
 constexpr int64_t kSoftValues = 64;
+constexpr int64_t kFewValues = 8;
 
 /// Bytes of a sample, the upper one first.
 int64_t sample_at(const uint8_t* bytes, int64_t bytes_a_sample) {
@@ -95,7 +97,8 @@ MaskRule rule_of_gray(const GrayValues& values, int64_t bits, const std::string&
   const int64_t half = range / 2;
   const int64_t high = values.pixels(half + 1, range), low = values.pixels(1, half);
   const bool has_plateau = high > 0 && 2 * values.pixels(range - range / 10, range) >= high;
-  if (has_plateau && (low < high || values.distinct > kSoftValues)) {
+  const bool is_edge = 4 * low < high || (values.distinct > kFewValues && low < high);
+  if (has_plateau && (is_edge || values.distinct > kSoftValues)) {
     return {
         .above = half,
         .notice = io::Notice{.kind = "a mask's file has soft edges or noise; its values above half of the range are "
@@ -103,7 +106,7 @@ MaskRule rule_of_gray(const GrayValues& values, int64_t bits, const std::string&
                              .example = fmt::format("{} ({} of {} pixels that are not 0)", name, high, high + low)}};
   }
   if (has_plateau) {
-    throw refusal(fmt::format("{} values beside 0, of which {} is near the highest and most pixels have far lower ones",
+    throw refusal(fmt::format("{} values beside 0, from low ones to {}: noise, or labels beside a border",
                               values.distinct, values.highest),
                   name);
   }

@@ -57,19 +57,35 @@ std::vector<std::string> media_settings_of_run(const std::filesystem::path& chec
   return media_settings_in(load_run_state(checkpoint).fingerprint);
 }
 
-std::vector<std::string> take_media_options_of_run(const std::filesystem::path& checkpoint,
-                                                   data::DataOptions& options) {
+std::vector<std::string> take_media_options_of_run(const std::filesystem::path& checkpoint, data::DataOptions& options,
+                                                   const std::vector<std::string>& given) {
   const auto of_run = media_settings_of_run(checkpoint);
   std::vector<std::string> taken;
   compare_with_defaults(options, [&](std::string_view key, const std::string& own, const std::string& usual) {
     const std::string begin = fmt::format("{}=", key);
     const auto found = std::ranges::find_if(of_run, [&](const std::string& one) { return one.starts_with(begin); });
-    if (own == usual && found != of_run.end() && *found != begin + usual) taken.push_back(*found);
+    const bool is_given = std::ranges::find(given, key) != given.end();
+    if (!is_given && own == usual && found != of_run.end() && *found != begin + usual) taken.push_back(*found);
   });
   OptionTable table;
   data::declare(table, options);
   table.read({}, taken);
   return taken;
+}
+
+GivenMediaSettings read_media_settings(const std::vector<std::string>& settings, data::DataOptions& options) {
+  GivenMediaSettings given;
+  std::vector<std::string> own;
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    const bool is_media = std::ranges::find(kMediaKeys, key) != std::end(kMediaKeys);
+    (is_media ? own : given.others).push_back(setting);
+    if (is_media) given.keys.push_back(key);
+  }
+  OptionTable table;
+  data::declare(table, options);
+  table.read({}, own);
+  return given;
 }
 
 }  // namespace vlmtrain::train

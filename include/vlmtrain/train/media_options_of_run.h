@@ -25,8 +25,18 @@ std::string media_settings_text(const data::DataOptions& options);
 /// state of the run that the checkpoint is of. Throws UserError (kBadData) for a file that is not a JSON object.
 std::vector<std::string> media_settings_of_run(const std::filesystem::path& checkpoint);
 
-/// Sets those keys of kMediaKeys that have their default value to what media_settings_of_run() says. Returns what was
-/// set, as key=value.
-std::vector<std::string> take_media_options_of_run(const std::filesystem::path& checkpoint, data::DataOptions& options);
+/// Sets those keys of kMediaKeys that have their default value, and are not among `given`, to what
+/// media_settings_of_run() says. Returns what was set, as key=value.
+std::vector<std::string> take_media_options_of_run(const std::filesystem::path& checkpoint, data::DataOptions& options,
+                                                   const std::vector<std::string>& given = {});
+
+struct GivenMediaSettings {
+  std::vector<std::string> keys;    ///< of kMediaKeys
+  std::vector<std::string> others;  ///< settings of other keys, as they were given
+};
+
+/// Sets the keys of kMediaKeys that are among `settings` (key=value). Throws UserError (kUsage) for a value that a key
+/// cannot have.
+GivenMediaSettings read_media_settings(const std::vector<std::string>& settings, data::DataOptions& options);
 
 }  // namespace vlmtrain::train

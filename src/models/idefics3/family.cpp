@@ -8,6 +8,7 @@
 #include "models/idefics3/video_processor.h"
 #include "models/idefics3/video_text.h"
 #include "models/processing/load_chat_template.h"
+#include "models/processing/processor_config.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -46,6 +47,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
                                                   const ProcessorSettings& settings,
                                                   const std::optional<VideoSettings>& videos) {
   const Config read = read_config(config, folder);
+  check_image_tokens(folder, "image_seq_len", read.image_tokens_per_tile());
   const ImageProcessor images = image_processor(read, folder, settings.image_max_pixels);
   FamilyTemplate family{.fallback = "smolvlm"};
   if (videos) family.video = {std::string(text::kVideoMark), std::string(text::kVideoMark)};

@@ -8,6 +8,7 @@
 #include "models/internvl/video_processor.h"
 #include "models/internvl/weight_names.h"
 #include "models/processing/load_chat_template.h"
+#include "models/processing/processor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -42,6 +43,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   check_processor_config(config, folder);
   const ImageProcessor images(read_image_settings(folder, config.vision), settings.image_max_pixels);
   const auto videos = VideoSettings::read(folder, config.vision, settings);
+  report_frame_rate(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   const text::MediumText image{std::string(kImageToken), std::string(kImageToken)};
   const text::MediumText video{std::string(text::kVideoMark), std::string(text::kVideoMark)};

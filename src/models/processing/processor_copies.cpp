@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-std::optional<ProcessorCopy> section_of(const std::filesystem::path& folder, const char* section) {
+std::optional<ProcessorCopy> shared_section(const std::filesystem::path& folder, const char* section) {
   constexpr const char* kShared = "processor_config.json";
   const auto path = folder / kShared;
   if (!std::filesystem::exists(path)) return std::nullopt;
@@ -58,7 +58,7 @@ std::vector<ProcessorCopy> find_copies(const std::filesystem::path& folder, Medi
   const auto add = [&](std::optional<ProcessorCopy> copy) {
     if (copy) copies.push_back(*std::move(copy));
   };
-  add(section_of(folder, is_video ? "video_processor" : "image_processor"));
+  add(shared_section(folder, is_video ? "video_processor" : "image_processor"));
   add(file_of(folder, is_video ? "video_preprocessor_config.json" : "preprocessor_config.json"));
   if (is_video && copies.empty()) add(file_of(folder, "preprocessor_config.json"));
   return copies;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/processing/load_chat_template.h"
+#include "models/processing/processor_config.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
@@ -32,6 +33,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   const Config config = Config::from_json(config_json, folder);
   const auto images = read_image_settings(folder, config.vision, settings.image_max_pixels);
   const auto videos = VideoSettings::read(folder, config.vision, settings.image_max_pixels);
+  report_frame_rate(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings,

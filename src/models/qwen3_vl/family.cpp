@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/processing/load_chat_template.h"
+#include "models/processing/processor_config.h"
 #include "models/qwen3_vl/config.h"
 #include "models/qwen3_vl/model.h"
 #include "models/qwen3_vl/processor.h"
@@ -33,6 +34,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   const Config config = Config::from_json(config_json, folder);
   const auto images = qwen2_vl::read_image_settings(folder, config.vision, settings.image_max_pixels);
   const auto videos = VideoSettings::read(folder, config.vision, settings.image_max_pixels);
+  report_frame_rate(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template = load_chat_template(
       folder, tokenizer, settings,
