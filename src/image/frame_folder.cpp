@@ -33,9 +33,12 @@ std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
 
 class FramePictures final : public VideoFile::Source {
  public:
-  FramePictures(std::vector<io::Medium> pictures, double fps)
-      : Source(
-            {.frames = std::ssize(pictures), .fps = fps, .size = read_image_size(pictures.front()), .is_list = true}),
+  FramePictures(std::vector<io::Medium> pictures, double fps, bool is_folder)
+      : Source({.frames = std::ssize(pictures),
+                .fps = fps,
+                .size = read_image_size(pictures.front()),
+                .is_list = !is_folder,
+                .is_folder = is_folder}),
         pictures_(std::move(pictures)) {}
 
   void read(int64_t index, uint8_t* planes) override {
@@ -60,11 +63,11 @@ std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures,
   for (const io::Medium& picture : pictures) {
     if (!picture.bytes) require_file(picture.path, "the frame");
   }
-  return std::make_unique<FramePictures>(std::move(pictures), fps);
+  return std::make_unique<FramePictures>(std::move(pictures), fps, /*is_folder=*/false);
 }
 
 std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder, double fps) {
-  return std::make_unique<FramePictures>(frame_files(folder), fps);
+  return std::make_unique<FramePictures>(frame_files(folder), fps, /*is_folder=*/true);
 }
 
 }  // namespace vlmtrain::image

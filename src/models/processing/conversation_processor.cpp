@@ -297,11 +297,14 @@ void ConversationProcessor::notice_frames(const std::vector<Medium>& media, cons
                                           data::Sample& sample) {
   for (size_t i = 0; i < media.size(); ++i) {
     const auto& video = media[i].video;
-    if (!video || !video->info().is_list || layout.plans[i].frames >= video->info().frames) continue;
-    add_notice(io::Notice{.kind = "a list of frames is longer than is looked at (data.video_max_frames)",
-                          .example = fmt::format("{} of {} frames, the first in {}", layout.plans[i].frames,
-                                                 video->info().frames, media[i].file->path)},
-               sample);
+    const bool is_chosen = video && (video->info().is_list || video->info().is_folder);
+    if (!is_chosen || layout.plans[i].frames >= video->info().frames) continue;
+    add_notice(
+        io::Notice{.kind = "of a list or folder of frames, not all are looked at (data.video_max_frames, and the "
+                           "checkpoint's own limits)",
+                   .example = fmt::format("{} of {} frames, the first in {}", layout.plans[i].frames,
+                                          video->info().frames, media[i].file->path)},
+        sample);
   }
 }
 

@@ -179,7 +179,7 @@ class ConversationProcessor : public Processor {
   /// `sample` gets what is noticed of the pixels.
   MediumPixels pixels_of(Medium& medium, const PixelLimits& limits, const image::Augmentation& augmentation,
                          bool with_square, SlicedVolume& newest, data::Sample& sample) const;
-  /// Of lists of frames of which some are left out.
+  /// Of lists and folders of frames of which some are left out.
   static void notice_frames(const std::vector<Medium>& media, const MediaLayout& layout, data::Sample& sample);
   /// Of pictures alone, measured, in the order of the record.
   static std::vector<image::ImageSize> picture_sizes(const std::vector<Medium>& media);

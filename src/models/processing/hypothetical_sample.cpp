@@ -124,8 +124,7 @@ data::SampleShape shape_of(const std::filesystem::path& folder, const Hypothetic
     }
     const image::VideoInfo video{.frames = sample.video_frames,
                                  .fps = sample.video_fps,
-                                 .size = {.height = sample.video_height, .width = sample.video_width},
-                                 .is_list = sample.video_fps == 0};
+                                 .size = {.height = sample.video_height, .width = sample.video_width}};
     ProcessorSettings settings;
     settings.image_max_pixels = sample.image_max_pixels;
     settings.video_fps = sample.wanted_fps;
