@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "data/record_problem.h"
-#include "vlmtrain/data/media_notices.h"
 
 namespace vlmtrain::data {
 
@@ -21,7 +20,6 @@ Sample checked(const io::Record& record, int64_t index, const Make& make) {
                                   "an assistant's turn that is not empty",
                                   record.id, record.place));
   }
-  report_media(sample.id, sample.notices);
   return sample;
 }
 

@@ -12,8 +12,9 @@
 
 namespace vlmtrain::data {
 
-/// Reports the notices of samples' media (Sample::notices), by kind. Each kind is a warning the first time that the
-/// process meets it; while a CollectedNotices lives they are counted instead. Thread-safe.
+/// Reports what pixels alone show of a sample's media, by kind: headers, which are read at a run's start, do not. Each
+/// kind is a warning the first time that the process meets it; while a CollectedNotices lives they are counted instead.
+/// Thread-safe.
 void report_media(const std::string& sample, const std::vector<io::Notice>& notices);
 
 /// The notices that are reported while the object lives, each sample once, as one warning of each kind with its count

@@ -10,6 +10,7 @@
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/data/media_notices.h"
 #include "vlmtrain/io/scan_name.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/text/labels.h"
@@ -219,17 +220,17 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium, const PixelLimits
 ConversationProcessor::MediumPixels ConversationProcessor::pixels_of(Medium& medium, const PixelLimits& limits,
                                                                      const image::Augmentation& augmentation,
                                                                      bool with_square, SlicedVolume& newest,
-                                                                     data::Sample& sample) const {
+                                                                     std::vector<io::Notice>& notices) const {
   if (medium.kind == data::MediumKind::kVolume) {
     at::Tensor volumes = pixels_of_volume(*medium.file);
     for (int64_t i = 0; i < volumes.size(0); ++i) {
-      add_notice(notice_of_scan(volumes[i].contiguous(), medium.file->path), sample);
+      add_notice(notice_of_scan(volumes[i].contiguous(), medium.file->path), notices);
     }
     return {.rows = std::move(volumes), .square = {}};
   }
   if (medium.kind != data::MediumKind::kVideo) {
-    const at::Tensor stored = medium.slice ? slice_of(medium, newest, sample) : image::decode_image(*medium.file);
-    if (!medium.slice) add_notice(notice_of_image(stored, medium.file->path), sample);
+    const at::Tensor stored = medium.slice ? slice_of(medium, newest, notices) : image::decode_image(*medium.file);
+    if (!medium.slice) add_notice(notice_of_image(stored, medium.file->path), notices);
     const at::Tensor picture = image::augment_picture(stored, augmentation);
     return {.rows = pixels_of(picture, limits.picture),
             .square = with_square ? square_picture(picture, mask_input_->side) : at::Tensor()};
@@ -273,11 +274,12 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
   int64_t filled = 0, picture = 0;
   SlicedVolume newest;
+  std::vector<io::Notice> notices;  // that headers do not show
   for (Medium& medium : media) {
     const auto square = std::ranges::find(drawn_in, medium.kind == data::MediumKind::kPicture ? picture++ : -1);
     const bool with_square = square != drawn_in.end();
     const auto [own, drawn] = read_medium(
-        record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square, newest, sample); });
+        record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square, newest, notices); });
     if (own.sizes().slice(1) != pixels.sizes().slice(1) || own.size(0) > pixels.size(0) - filled) {
       throw changed_picture(record);
     }
@@ -288,8 +290,10 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   if (filled != pixels.size(0)) throw changed_picture(record);
   sample.pixel_values = std::move(pixels);
   if (!masks.empty() && masks.targets.defined()) {
-    masks.targets = mask_targets(record, picture_sizes(media), augmentation, mask_input_->side, sample.notices);
+    masks.targets = mask_targets(record, picture_sizes(media), augmentation, mask_input_->side, notices);
   }
+  data::report_media(record.id, notices);
+  for (io::Notice& notice : notices) add_notice(std::move(notice), sample.notices);
   return sample;
 }
 
@@ -304,7 +308,7 @@ void ConversationProcessor::notice_frames(const std::vector<Medium>& media, cons
                            "checkpoint's own limits)",
                    .example = fmt::format("{} of {} frames, the first in {}", layout.plans[i].frames,
                                           video->info().frames, media[i].file->path)},
-        sample);
+        sample.notices);
   }
 }
 

@@ -176,9 +176,9 @@ class ConversationProcessor : public Processor {
     at::Tensor rows;
     at::Tensor square;  ///< uint8 [3, side, side]
   };
-  /// `sample` gets what is noticed of the pixels.
+  /// `notices` gets what is to be reported of the pixels.
   MediumPixels pixels_of(Medium& medium, const PixelLimits& limits, const image::Augmentation& augmentation,
-                         bool with_square, SlicedVolume& newest, data::Sample& sample) const;
+                         bool with_square, SlicedVolume& newest, std::vector<io::Notice>& notices) const;
   /// Of lists and folders of frames of which some are left out.
   static void notice_frames(const std::vector<Medium>& media, const MediaLayout& layout, data::Sample& sample);
   /// Of pictures alone, measured, in the order of the record.
@@ -197,7 +197,7 @@ class ConversationProcessor : public Processor {
   /// The record's, with a mark for each slice of a volume.
   std::vector<text::Turn> turns_of(const io::Record& record) const;
   void measure_volume(Medium& medium) const;
-  at::Tensor slice_of(const Medium& medium, SlicedVolume& newest, data::Sample& sample) const;
+  at::Tensor slice_of(const Medium& medium, SlicedVolume& newest, std::vector<io::Notice>& notices) const;
   /// To look at.
   static std::vector<SeenPicture> volumes_in(const at::Tensor& rows);
   void check_memory(const data::Sample& sample, int64_t pixel_bytes) const;

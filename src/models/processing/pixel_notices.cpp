@@ -69,11 +69,11 @@ std::optional<io::Notice> notice_of_slices(const std::vector<at::Tensor>& slices
   return notice_of_scan(first[0], name);
 }
 
-void add_notice(std::optional<io::Notice> notice, data::Sample& sample) {
+void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notices) {
   if (!notice) return;
   const bool is_there =
-      std::ranges::any_of(sample.notices, [&](const io::Notice& other) { return other.kind == notice->kind; });
-  if (!is_there) sample.notices.push_back(*std::move(notice));
+      std::ranges::any_of(notices, [&](const io::Notice& other) { return other.kind == notice->kind; });
+  if (!is_there) notices.push_back(*std::move(notice));
 }
 
 }  // namespace vlmtrain::models

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/sample.h"
 #include "vlmtrain/io/notice.h"
 
 namespace vlmtrain::models {
@@ -22,7 +21,7 @@ std::optional<io::Notice> notice_of_scan(const at::Tensor& values, const std::st
 /// The same of all slices of a scan together, each of one color.
 std::optional<io::Notice> notice_of_slices(const std::vector<at::Tensor>& slices, const std::string& name);
 
-/// Adds a notice to those of a sample, unless it has one of its kind.
-void add_notice(std::optional<io::Notice> notice, data::Sample& sample);
+/// Adds a notice unless there is one of its kind.
+void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notices);
 
 }  // namespace vlmtrain::models

@@ -115,11 +115,12 @@ at::Tensor ConversationProcessor::pixels_of_volume(const io::Medium& /*file*/) c
   throw InternalError("pixels of a volume in a family that takes none");
 }
 
-at::Tensor ConversationProcessor::slice_of(const Medium& medium, SlicedVolume& newest, data::Sample& sample) const {
+at::Tensor ConversationProcessor::slice_of(const Medium& medium, SlicedVolume& newest,
+                                           std::vector<io::Notice>& notices) const {
   if (newest.file != medium.file) {
     newest = {.file = medium.file, .slices = image::read_slices(*medium.file, settings_.volume.slice_settings())};
     // Slices beyond the body are black; a scan of such alone is not.
-    add_notice(notice_of_slices(newest.slices, medium.file->path), sample);
+    add_notice(notice_of_slices(newest.slices, medium.file->path), notices);
   }
   if (*medium.slice >= newest.slices.size()) throw data_error("has fewer slices than its header said a moment ago");
   return newest.slices[*medium.slice];
