@@ -126,7 +126,7 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
   settings.filter = config.filter(3);
   if (type == "SiglipImageProcessor") {
     settings.resized = {224, 224};
-    read_resize(config, /*number_is_shortest_edge=*/!config.value("default_to_square", true), settings);
+    read_resize(config, /*number_is_shortest_edge=*/!config.value("default_to_square", false), settings);
     settings.normalization = config.normalization(kHalf, kHalf);
   } else {
     settings.shortest_edge = 224;
