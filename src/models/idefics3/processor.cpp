@@ -58,8 +58,11 @@ std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) co
   return ShrinkRange{.least = tile, .step = tile};
 }
 
-ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
+void Processor::check_video(const image::VideoInfo& /*info*/) const {
   check_frame_normalization(images_.settings().normalization, videos_->frame.normalization);
+}
+
+ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
   const VideoText video = text_of_video(*videos_, info, config_.image_tokens_per_tile());
   return {.text = video.text, .pixel_rows = video.frames, .frames = video.frames};
 }

@@ -84,8 +84,11 @@ std::string Processor::beyond_positions(const std::string& id, int64_t tokens) c
       id, tokens, config_.text.max_positions);
 }
 
-ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
+void Processor::check_video(const image::VideoInfo& /*info*/) const {
   check_frame_normalization(images_.tile().normalization, videos_.tile.normalization);
+}
+
+ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {
   const auto frames = std::ssize(videos_.sample(info));
   return {.text = video_text(frames, config_.image_tokens_per_tile()), .pixel_rows = frames, .frames = frames};
 }

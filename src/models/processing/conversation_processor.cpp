@@ -189,6 +189,7 @@ void ConversationProcessor::measure(const io::Record& record, std::vector<Medium
         }
         if (medium.kind == data::MediumKind::kVideo) {
           medium.size = medium.video.emplace(*medium.file).info().size;
+          check_video(medium.video->info());
         } else {
           medium.size = image::read_image_size(*medium.file);
         }

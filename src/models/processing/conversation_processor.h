@@ -108,6 +108,9 @@ class ConversationProcessor : public Processor {
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
   /// The same of a video, of a family that takes them; of another, a record with one is refused.
   virtual bool takes_videos() const { return false; }
+  /// Throws UserError (kBadData) for a video where the checkpoint's files ask for what is not followed. What follows is
+  /// asked of others only.
+  virtual void check_video(const image::VideoInfo& /*info*/) const {}
   virtual ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   virtual at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const;
   virtual int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;

@@ -27,8 +27,12 @@ image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, st
   return resized_size(size, settings, vision());
 }
 
-ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
+void Processor::check_video(const image::VideoInfo& info) const {
   check_frame_normalization(image_normalization(), videos_.pixels.normalization);
+  if (!info.is_list) check_frame_limits(videos_.limits);
+}
+
+ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
   const auto frames = std::ssize(frames_of(info));
   ImagePlan video = plan_of(grid_of_video(info, max_pixels), kVideoPad);
   video.frames = frames;

@@ -63,9 +63,9 @@ std::set<std::string_view> video_keys() {
 void check_frame_limits(const FrameLimits& limits) {
   if (!limits.excludes_fps) return;
   throw data_error(
-      "the processor file of videos has num_frames ({}) and fps, of which transformers takes one: set the other to "
-      "null "
-      "there",
+      "the checkpoint's processor file has num_frames ({}) and fps for videos, of which transformers takes one; set "
+      "the "
+      "other to null there",
       limits.num_frames.value_or(0));
 }
 

@@ -32,8 +32,12 @@ image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, st
   return videos_.frame_size(frames, size, max_pixels, vision_);
 }
 
-ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
+void Processor::check_video(const image::VideoInfo& info) const {
   check_frame_normalization(image_normalization(), videos_.pixels.normalization);
+  if (!info.is_list) qwen2_vl::check_frame_limits(videos_.limits);
+}
+
+ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {
   const auto frames = frames_of(info);
   const data::PatchGrid grid = grid_of_video(info, max_pixels);
   const auto stamps = time_stamps(frames, fps_of(info), vision_.temporal_patch_size);
