@@ -40,7 +40,7 @@ TEST(ListedFrames, AreAllTakenByEachFamily) {
       const auto list = list_of(count, fps);
       EXPECT_THAT(qwen2_vl::VideoSettings{}.frames_of(list, 2, vision), SizeIs(count)) << count;
       EXPECT_THAT(qwen3_vl::VideoSettings{}.frames_of(list, 2), SizeIs(count)) << count;
-      EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .fps = 1, .most_frames = 64}.sample(list)), SizeIs(count));
+      EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .fps = 1, .most_frames = 8}.sample(list)), SizeIs(count));
       EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 4}.sample(list)), SizeIs(count)) << count;
     }
   }
@@ -48,14 +48,14 @@ TEST(ListedFrames, AreAllTakenByEachFamily) {
 
 TEST(ListedFrames, AreSpreadWhereTheyAreTooMany) {
   qwen2_vl::VideoSettings qwen2;
-  qwen2.limits.max_frames = 4;
+  qwen2.limits.most_listed = 4;
   EXPECT_THAT(qwen2.frames_of(list_of(16), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 4, 8, 12));
   EXPECT_THAT(qwen2.frames_of(list_of(16, 30), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 4, 8, 12))
       << "however fast they are shown";
   qwen3_vl::VideoSettings qwen3;
-  qwen3.limits.max_frames = 4;
+  qwen3.limits.most_listed = 4;
   EXPECT_THAT(qwen3.frames_of(list_of(16, 30), 2), ElementsAre(0, 5, 10, 15));
-  EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .most_frames = 3}.sample(list_of(9))), ElementsAre(0, 4, 8));
+  EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .most_listed = 3}.sample(list_of(9))), ElementsAre(0, 4, 8));
   EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 8, .most_frames = 2}.sample(list_of(8))),
               ElementsAre(2, 6));
 }

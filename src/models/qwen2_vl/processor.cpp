@@ -15,6 +15,7 @@ Processor::Processor(const Config& config, PixelSettings images, VideoSettings v
       videos_(videos),
       layout_(settings.video_layout) {
   videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
+  videos_.limits.most_listed = settings.video_max_frames;
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {

@@ -124,9 +124,11 @@ PixelSettings VideoSettings::pixels_of(int64_t frames, const VisionConfig& visio
 
 std::vector<int64_t> VideoSettings::frames_of(const image::VideoInfo& video, double wanted_fps,
                                               const VisionConfig& vision) const {
-  if (auto all = listed_frames(video, limits.max_frames)) return *std::move(all);
-  // Of more frames than may be looked at, as many as may be.
-  if (video.is_list) return sample(video.frames, wanted_fps, wanted_fps, vision);
+  if (auto all = listed_frames(video, limits.most_listed)) return *std::move(all);
+  if (video.is_list) {
+    const int64_t patches = limits.most_listed / vision.temporal_patch_size;
+    return evenly(video.frames, std::max<int64_t>(patches * vision.temporal_patch_size, 1));
+  }
   check_frame_limits(limits);
   if (!limits.num_frames) {
     return sample(video.frames, video.fps > 0 ? video.fps : wanted_fps, wanted_fps, vision);

@@ -27,6 +27,7 @@ struct FrameLimits {
   bool cap_pixels_per_frame = false;
   int64_t max_video_tokens = 0;
   std::optional<int64_t> num_frames{};  ///< of each video, instead of a number a second; nothing: data.video_fps
+  int64_t most_listed = 128;            ///< of a list of frames: data.video_max_frames
   bool excludes_fps = false;            ///< num_frames stands beside fps, which transformers refuses with each video
 };
 
@@ -54,7 +55,8 @@ struct VideoSettings {
   PixelSettings pixels_of(int64_t frames, const VisionConfig& vision) const;
 
   /// Which frames are looked at, with data.video_fps `wanted_fps`, at least one: all of a list of no more than
-  /// max_frames, num_frames where the file has it, else as sample(). Throws UserError (kBadData) as check_frame_limits.
+  /// most_listed, num_frames where the file has it, else as sample(). Throws UserError (kBadData) as
+  /// check_frame_limits.
   std::vector<int64_t> frames_of(const image::VideoInfo& video, double wanted_fps, const VisionConfig& vision) const;
 
   /// Which of a video's `frames` frames are taken, with `video_fps` frames a second in the video and `fps` wanted: as

@@ -22,6 +22,7 @@ Processor::Processor(const Config& config, qwen2_vl::PixelSettings images, Video
       vision_(config.vision),
       videos_(videos) {
   videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
+  videos_.limits.most_listed = settings.video_max_frames;
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {

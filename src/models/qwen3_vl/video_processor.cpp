@@ -54,9 +54,8 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
 }
 
 std::vector<int64_t> VideoSettings::frames_of(const image::VideoInfo& video, double wanted_fps) const {
-  if (auto all = listed_frames(video, limits.max_frames)) return *std::move(all);
-  // Of more frames than may be looked at, as many as may be.
-  if (video.is_list) return sample(video.frames, wanted_fps, wanted_fps);
+  if (auto all = listed_frames(video, limits.most_listed)) return *std::move(all);
+  if (video.is_list) return evenly(video.frames, limits.most_listed);
   qwen2_vl::check_frame_limits(limits);
   if (limits.num_frames) return evenly(video.frames, std::min(*limits.num_frames, limits.max_frames));
   return sample(video.frames, video.fps > 0 ? video.fps : wanted_fps, wanted_fps);

@@ -23,7 +23,7 @@ struct VideoSettings {
                             std::optional<int64_t> max_pixels);
 
   /// Which frames are looked at, with data.video_fps `wanted_fps`, at least one: all of a list of no more than
-  /// max_frames, num_frames where the file has it (a video of fewer has frames that come twice), else as sample().
+  /// most_listed, num_frames where the file has it (a video of fewer has frames that come twice), else as sample().
   /// Throws UserError (kBadData) as qwen2_vl::check_frame_limits.
   std::vector<int64_t> frames_of(const image::VideoInfo& video, double wanted_fps) const;
 

@@ -4,7 +4,7 @@
 
 trains for two steps with limits of pixels, tiles and frames, on images of several sizes and a video file, and compares, for the run's checkpoint, a LoRA adapter and the merged
 adapter, the token ids of transformers' processor with those that `vlmtrain generate --show-prompt` of the run shows, and the pixels' shapes with the plan's.
-Exit code 0: they are the same; 1: not, with the difference on stderr. Needs ./requirements.txt and a video in --video (default: none, images alone).
+Exit code 0: they are the same; 1: not, with the difference on stderr. Needs ./requirements.txt; --video FILE FRAMES FPS WIDTH HEIGHT adds a video, whose pixels are not compared.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
 import transformers
 from PIL import Image
 
@@ -48,19 +49,27 @@ def write_data(folder, video):
     return records
 
 
-def of_transformers(processor, folder, record):
+def of_transformers(processor, folder, record, video):
     kind = "video" if "video" in record else "image"
     path = str(folder / record[kind])
     question, answer = (turn["value"].split("\n")[-1] for turn in record["conversations"])
+    if kind == "video":  # no decoder is needed to count tokens
+        frames, fps, width, height = int(video[1]), float(video[2]), int(video[3]), int(video[4])
+        text = processor.apply_chat_template(
+            [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text": question}]}, {"role": "assistant", "content": [{"type": "text", "text": answer}]}]
+        )
+        metadata = {"total_num_frames": frames, "fps": fps, "duration": frames / fps, "width": width, "height": height}
+        pixels = torch.zeros(frames, 3, height, width, dtype=torch.uint8)
+        return processor(text=[text], videos=[pixels], video_metadata=[metadata], return_tensors="pt")["input_ids"][0].tolist()
     messages = [
-        {"role": "user", "content": [{"type": kind, "path": path}, {"type": "text", "text": "\n" + question}]},
+        {"role": "user", "content": [{"type": kind, "path": path}, {"type": "text", "text": question}]},
         {"role": "assistant", "content": [{"type": "text", "text": answer}]},
     ]
     return processor.apply_chat_template(messages, tokenize=True, return_dict=True, return_tensors="pt")["input_ids"][0].tolist()
 
 
 def check(program, preset, settings, folder, video):
-    records = write_data(folder, video if preset in VIDEOS else None)
+    records = write_data(folder, video[0] if video and preset in VIDEOS else None)
     run(program, folder, "init", "--preset", preset, "--out", "base", "--seed", "1")
     if preset.startswith("smolvlm"):  # the preset cuts no image
         file = folder / "base/preprocessor_config.json"
@@ -79,7 +88,7 @@ def check(program, preset, settings, folder, video):
         processor = transformers.AutoProcessor.from_pretrained(checkpoint)
         for number, record in enumerate(records, 1):
             shown = run(program, folder, "generate", "--checkpoint", checkpoint, "--data", "data.json", "--record", str(number), "--show-prompt", "--json")
-            own, theirs = json.loads(shown)["token_ids"], of_transformers(processor, folder, record)
+            own, theirs = json.loads(shown)["token_ids"], of_transformers(processor, folder, record, video)
             if own != theirs:
                 failures += 1
                 print(f"{preset}, {name}, {record['id']}: {len(own)} tokens, transformers {len(theirs)}", file=sys.stderr)
@@ -91,16 +100,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("vlmtrain")
     parser.add_argument("--work")
-    parser.add_argument("--video", type=Path)
+    parser.add_argument("--video", nargs=5, default=None)
     parser.add_argument("--only", nargs="*", default=list(CASES))
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
+    video = arguments.video and [Path(arguments.video[0]).resolve(), *arguments.video[1:]]
     failures = 0
     with tempfile.TemporaryDirectory(dir=arguments.work) as work:
         for preset in arguments.only:
             folder = Path(work) / preset
             folder.mkdir()
-            failures += check(str(Path(arguments.vlmtrain).resolve()), preset, CASES[preset], folder, arguments.video and arguments.video.resolve())
+            failures += check(str(Path(arguments.vlmtrain).resolve()), preset, CASES[preset], folder, video)
     return 1 if failures else 0
 
 
