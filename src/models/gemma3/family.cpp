@@ -7,7 +7,7 @@
 #include "models/processing/load_chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/text/tokenizer.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::gemma3 {
 
@@ -51,7 +51,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
 int64_t count_marks(const Config& config, int64_t crops, const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {
-    const text::Tokenizer tokenizer = text::Tokenizer::from_file(file);
+    const text::Tokenizer tokenizer = text::read_tokenizer(folder);
     return std::ssize(tokenizer.encode(image_text(config.image_tokens(), crops)).ids) -
            (1 + crops) * config.image_tokens();
   }

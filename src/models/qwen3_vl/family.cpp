@@ -8,6 +8,7 @@
 #include "models/qwen3_vl/processor.h"
 #include "models/qwen3_vl/video_processor.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::qwen3_vl {
 
@@ -63,7 +64,7 @@ int64_t count_stamps(const std::vector<std::string>& stamps, const std::filesyst
   constexpr std::string_view kUnit = " seconds";
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {
-    return std::ssize(text::Tokenizer::from_file(file).encode(video_text(stamps, 0)).ids);
+    return std::ssize(text::read_tokenizer(folder).encode(video_text(stamps, 0)).ids);
   }
   int64_t tokens = 0;
   for (const std::string& stamp : stamps) tokens += std::ssize(stamp) - std::ssize(kUnit) + 1 + kMarks;
