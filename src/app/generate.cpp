@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -26,6 +27,7 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/models/generation_settings.h"
 #include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
@@ -221,6 +223,13 @@ ExitCode generate(const GenerateArguments& arguments) {
     return ExitCode::kDone;
   }
   check_length(arguments, record, *processor);
+  if (const auto keys = models::unapplied_generation_settings(checkpoint); !keys.empty()) {
+    spdlog::info(
+        "generation_config.json: {} {} not applied here, but in transformers' generate: docs/generate.md lists the "
+        "options "
+        "that there are",
+        fmt::join(keys, ", "), keys.size() == 1 ? "is" : "are");
+  }
   const auto model =
       models::load_model(checkpoint, device, engine::dtype_of(engine::precision_by_name(arguments.precision).value()));
   const auto prompt = processor->process_prompt(record, 0);

@@ -358,8 +358,8 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   // A virtual card holds no values.
   if (!is_rehearsal()) {
     base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
-    const auto& words = processor->chat_template().source();
-    if (!words.is_in_checkpoint) base->put_chat_template(words.jinja);
+    base->put_chat_template(processor->chat_template().source().jinja);
+    base->put_end_token(processor->end_of_turn_id());
     base->put_file(kVolumeSettingsFile, volume_settings_text(config.data.volume));
   }
   model = load_model(config, job, device, newest, /*with_values=*/!is_rehearsal());

@@ -72,17 +72,20 @@ TEST(Answers, PartsThatATemplateWritesItselfAreLearned) {
 }
 
 TEST(Answers, OtherMarksAndLinesAreLearnedToo) {
-  EXPECT_THAT(learned(chatml_with("{% set p = c.split('Final answer: ') %}"
-                                  "{{ ('[analysis] ' + p[0] + ' [final answer] ' if p | length > 1) + p[-1] + '<|im_end|>' }}"),
-                      "It is wet. Final answer: Rain"),
-              ElementsAre("It is wet.  [final answer] Rain<|im_end|>"));
+  EXPECT_THAT(
+      learned(chatml_with(
+                  "{% set p = c.split('Final answer: ') %}"
+                  "{{ ('[analysis] ' + p[0] + ' [final answer] ' if p | length > 1 else '') + p[-1] + '<|im_end|>' }}"),
+              "It is wet. Final answer: Rain"),
+      ElementsAre("It is wet.  [final answer] Rain<|im_end|>"));
   EXPECT_THAT(learned(chatml_with("{% for line in c.splitlines() %}{{ line.strip() + '\n' }}{% endfor %}<|im_end|>"),
                       "One.\nTwo.\nThree."),
               ElementsAre("One.\nTwo.\nThree.\n<|im_end|>"));
-  EXPECT_THAT(learned(chatml_with("{{ c.replace('<a>', '').replace('</a>', '') | indent(0) }}{{ '</a>' if '<a>' in c }}"
-                                  "<|im_end|>"),
-                      "So <a>Rain</a>"),
-              ElementsAre("So Rain</a><|im_end|>"));
+  EXPECT_THAT(
+      learned(chatml_with("{{ c.replace('<a>', '').replace('</a>', '') | indent(0) }}{{ '</a>' if '<a>' in c else '' }}"
+                          "<|im_end|>"),
+              "So <a>Rain</a>"),
+      ElementsAre("So Rain</a><|im_end|>"));
   // What a template adds to some answers stands before their end, and no second end is put there.
   EXPECT_THAT(learned(chatml_with("{{ c + (' [1]' if 'Rain' in c else '') + '<|im_end|>' }}"), "Rain"),
               ElementsAre("Rain [1]<|im_end|>"));

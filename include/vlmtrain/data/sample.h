@@ -86,7 +86,8 @@ struct Sample {
   int64_t video_frames = 0;           ///< of all videos together, as many as are looked at
   /// Most of the host's memory that reading its pixels takes beside them: of the medium that takes most.
   int64_t making_bytes = 0;
-  std::optional<Shrunk> shrunk;  ///< nothing: its media are as the settings have them
+  std::optional<Shrunk> shrunk;     ///< nothing: its media are as the settings have them
+  std::vector<io::Notice> notices;  ///< of its record, then of what was made of it
 
   /// One more medium.
   void count(MediumKind kind, int64_t frames = 0);

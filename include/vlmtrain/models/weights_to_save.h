@@ -40,8 +40,10 @@ class BaseWeights {
   const std::filesystem::path& folder() const { return folder_; }
   /// config.json, tokenizer, processor and template files, by name, as they were at the start.
   const std::map<std::string, std::string>& files() const { return files_; }
-  /// From now on they are those of a model that is trained with this chat template (Jinja), which is not the base's.
+  /// From now on they are those of a model that is trained with this chat template (Jinja): it is their only default.
   void put_chat_template(const std::string& jinja);
+  /// From now on generation ends at this token too (eos_token_id of generation_config.json).
+  void put_end_token(int64_t id);
   /// From now on one of files() is this; empty: there is none of this name.
   void put_file(const std::string& name, const std::string& content);
   /// Where a parameter's values came from; null for what the base does not have.

@@ -11,6 +11,7 @@
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/new_folder.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
@@ -94,16 +95,29 @@ std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapt
   return found;
 }
 
+/// Lets generation end where training ended answers.
+void put_end_of_turn(const std::filesystem::path& adapter, std::map<std::string, std::string>& files) {
+  try {
+    put_end_token(load_processor(adapter, {})->end_of_turn_id(), files);
+  } catch (const UserError& error) {
+    spdlog::warn("{}: whether generation_config.json ends texts at the adapter's end of turn is not known: {}",
+                 adapter.string(), error.what());
+  }
+}
+
 /// The base's, but with the chat template and the reading of volumes that the adapter was trained with.
 std::map<std::string, std::string> files_of_merged(const std::filesystem::path& adapter,
                                                    const std::filesystem::path& base) {
   auto files = read_companion_files(base);
   files["config.json"] = io::read_file(base / "config.json");
   const auto of_adapter = text::templates_in(adapter), of_base = text::templates_in(base);
-  const auto trained_with = of_adapter.find("default"), own = of_base.find("default");
-  const bool is_other =
-      trained_with != of_adapter.end() && (own == of_base.end() || own->second.jinja != trained_with->second.jinja);
-  if (is_other) put_chat_template(trained_with->second.jinja, files);
+  for (const auto* templates : {&of_adapter, &of_base}) {
+    const auto trained_with = templates->find("default");
+    if (trained_with == templates->end()) continue;
+    put_chat_template(trained_with->second.jinja, files);
+    break;
+  }
+  put_end_of_turn(adapter, files);
   constexpr const char* kVolumeSettings = "volume_settings.json";
   if (std::filesystem::exists(adapter / kVolumeSettings)) {
     files[kVolumeSettings] = io::read_file(adapter / kVolumeSettings);
@@ -151,7 +165,9 @@ void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::
   // What the base lacks and the adapter brings, such as a new projector.
   for (auto& tensor : io::lazily(io::NamedTensors(whole.begin(), whole.end()))) merged.push_back(std::move(tensor));
   io::AtomicDirectory folder(out);
-  for (const auto& [name, content] : files_of_merged(adapter, base)) io::write_file(folder.path() / name, content);
+  for (const auto& [name, content] : files_of_merged(adapter, base)) {
+    write_companion_file(folder.path(), name, content);
+  }
   io::write_checkpoint_tensors(folder.path(), merged, io::kDefaultShardBytes);
   folder.commit();
 }

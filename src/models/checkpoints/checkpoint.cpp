@@ -171,7 +171,7 @@ ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeig
 }
 
 void ModelToSave::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
-  for (const auto& [name, content] : files) io::write_file(out / name, content);
+  for (const auto& [name, content] : files) write_companion_file(out, name, content);
   if (is_adapter) {
     io::write_safetensors(out / kAdapterWeightsName, tensors);
   } else {

@@ -118,6 +118,10 @@ void BaseWeights::put_chat_template(const std::string& jinja) {
   models::put_chat_template(jinja, files_);
 }
 
+void BaseWeights::put_end_token(int64_t id) {
+  models::put_end_token(id, files_);
+}
+
 void BaseWeights::put_file(const std::string& name, const std::string& content) {
   if (content.empty()) {
     files_.erase(name);

@@ -12,6 +12,7 @@
 #include "vlmtrain/io/scan_name.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/text/labels.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {
 
@@ -75,6 +76,7 @@ text::RenderedChat ConversationProcessor::render(const io::Record& record, bool 
     if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
     text::RenderedChat chat = template_.render(turns, /*add_generation_prompt=*/true);
     chat.answers.clear();
+    chat.notices.clear();
     return chat;
   } catch (const UserError& error) {
     throw data::SampleError("refused by the chat template", fmt::format("sample {}: {}", record.id, error.what()));
@@ -90,15 +92,18 @@ data::Sample ConversationProcessor::make(const io::Record& record, int64_t index
   std::vector<Medium> media = media_of(record, chat);
   measure(record, media);
   const MediaLayout layout = fitting(record, chat, media);
-  return with_pixels(with_masks(sample_of(record, index, layout), record, media), record, media, layout.limits,
-                     augmentation);
+  data::Sample sample = with_masks(sample_of(record, index, layout), record, media);
+  sample.notices = chat.notices;
+  return with_pixels(std::move(sample), record, media, layout.limits, augmentation);
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
   std::vector<Medium> media = media_of(record, chat);
   measure(record, media);
-  return with_masks(sample_of(record, index, fitting(record, chat, media)), record, media);
+  data::Sample sample = with_masks(sample_of(record, index, fitting(record, chat, media)), record, media);
+  sample.notices = chat.notices;
+  return sample;
 }
 
 ConversationProcessor::MediaLayout ConversationProcessor::lay_out(const io::Record& record,
@@ -411,7 +416,7 @@ text::Tokenizer load_tokenizer(const std::filesystem::path& folder) {
         "AutoTokenizer.from_pretrained(\"{}\", use_fast=True).save_pretrained(\"{}\")",
         folder.string(), folder.string(), folder.string());
   }
-  return text::Tokenizer::from_file(file);
+  return text::read_tokenizer(folder);
 }
 
 }  // namespace vlmtrain::models
