@@ -34,7 +34,7 @@ constexpr const char* kCompanionFiles[] = {"tokenizer.json",
 constexpr const char* kTemplateInConfig = "lm_chat_template";
 constexpr const char* kTemplateKey = "chat_template";
 constexpr const char* kJinjaFile = "chat_template.jinja";
-constexpr const char* kMoreTemplates = "additional_chat_templates";
+constexpr const char* kMoreTemplates = "additional_chat_templates/";
 constexpr const char* kFilesWithTemplates[] = {"chat_template.json", "processor_config.json", "tokenizer_config.json"};
 
 /// The default template of a value under chat_template: a text, a list of {name, template}, or texts by their names.
@@ -84,7 +84,7 @@ void write_companion_file(const std::filesystem::path& out, const std::string& n
 
 void put_chat_template(const std::string& jinja, std::map<std::string, std::string>& files) {
   if (have_template(jinja, files)) return;
-  std::erase_if(files, [](const auto& file) { return file.first.starts_with(std::string(kMoreTemplates) + "/"); });
+  std::erase_if(files, [](const auto& file) { return file.first.starts_with(kMoreTemplates); });
   files.erase("chat_template.json");
   files[kJinjaFile] = jinja;
   const auto edit = [&files](const char* name, const auto& change) {
@@ -136,7 +136,7 @@ std::map<std::string, std::string> read_companion_files(const std::filesystem::p
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(source / kMoreTemplates, error)) {
     if (entry.path().extension() != ".jinja" || !entry.is_regular_file()) continue;
-    files[std::string(kMoreTemplates) + "/" + entry.path().filename().string()] = io::read_file(entry.path());
+    files[kMoreTemplates + entry.path().filename().string()] = io::read_file(entry.path());
   }
   return files;
 }
