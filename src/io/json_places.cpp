@@ -13,6 +13,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/lfs_pointer.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -158,9 +159,7 @@ class JsonScan {
   }
 
   [[noreturn]] void fail_neither() const {
-    if (is_git_lfs_pointer(text_)) {
-      throw data_error("{} is a Git LFS pointer, not the data: run `git lfs pull` in its folder", source_);
-    }
+    refuse_lfs_pointer(source_, text_);
     if (is_utf16(text_)) throw data_error("{} {}", source_, kUtf16Remedy);
     if (const auto format = foreign_format(text_); !format.empty()) {
       throw data_error("{} is {}; JSON arrays, JSON Lines, Parquet and WebDataset tars are read (docs/data.md)",

@@ -53,8 +53,4 @@ void MappedFile::release(size_t offset, size_t bytes) const {
   if (first < end) madvise(data_ + first, end - first, MADV_DONTNEED);
 }
 
-bool is_git_lfs_pointer(std::string_view content) {
-  return content.starts_with("version https://git-lfs.github.com/spec/");
-}
-
 }  // namespace vlmtrain::io

@@ -26,7 +26,4 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// Whether a file's content is a Git LFS pointer instead of what it stands for: a clone without `git lfs pull`.
-bool is_git_lfs_pointer(std::string_view content);
-
 }  // namespace vlmtrain::io

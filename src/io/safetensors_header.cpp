@@ -17,6 +17,7 @@
 #include "vlmtrain/io/dtype_name.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/lfs_pointer.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -50,9 +51,7 @@ std::optional<c10::ScalarType> dtype_of(std::string_view name) {
 }
 
 std::string_view header_text(std::string_view content, std::string_view source) {
-  if (is_git_lfs_pointer(content)) {
-    throw data_error("{} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder", source);
-  }
+  refuse_lfs_pointer(source, content);
   if (content.size() < kLengthBytes) {
     throw data_error("{}: {} bytes are too few for a safetensors file; {}", source, content.size(), kRemedy);
   }
