@@ -233,7 +233,8 @@ ExitCode generate(const GenerateArguments& arguments) {
                                 .most_tokens = processor->most_positions(),
                                 .end_token_ids = models::end_token_ids(checkpoint, *processor),
                                 .sampling = arguments.sampling,
-                                .use_cache = arguments.use_cache});
+                                .use_cache = arguments.use_cache,
+                                .refuse_non_finite = true});
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (prompt.tokens() + std::ssize(answers[0]) >= processor->most_positions()) {

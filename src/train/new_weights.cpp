@@ -30,7 +30,7 @@ std::string listed(const std::vector<nn::Parameter>& parameters) {
 }  // namespace
 
 models::LoadSettings load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora, bool is_strict) {
-  if (is_strict) return {};
+  if (is_strict) return {.allow_non_finite = true};
   models::LoadSettings settings{.allow_missing = config.model.allow_missing,
                                 .allow_unexpected = config.model.allow_unexpected,
                                 .resize_embeddings = config.model.resize_embeddings,

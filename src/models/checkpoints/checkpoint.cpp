@@ -8,8 +8,12 @@
 #include "models/adapters/adapter_layout.h"
 #include "models/adapters/lora_targets.h"
 #include "models/checkpoints/companion_files.h"
+#include "models/checkpoints/config_keys.h"
+#include "models/checkpoints/config_of_weights.h"
 #include "models/checkpoints/from_settings.h"
+#include "models/checkpoints/quantized_weights.h"
 #include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/saved_config.h"
 #include "models/checkpoints/saved_tensors.h"
 #include "models/checkpoints/size_limits.h"
 #include "models/checkpoints/weights.h"
@@ -27,31 +31,17 @@
 
 namespace vlmtrain::models {
 
-namespace {
-
-const char* dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    default:
-      throw InternalError("weights of an unknown dtype");
-  }
-}
-
-}  // namespace
-
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
                                                  nn::Quantization quantization, const nn::Shard& shard) {
   const memory::InComponent weights(memory::Component::kWeights);
-  const auto config = read_model_config(folder);
+  auto config = read_model_config(folder);
   auto model = from_settings(folder, [&] {
     const Family& family = family_of(config, folder);
+    refuse_quantized_weights(config, folder);
+    config = config_of_weights(std::move(config), family, folder);
     check_elements(family.elements(config, folder), folder);
+    refuse_altering_keys(config, (folder / "config.json").string());
     return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization, shard});
   });
   check_lora_targets(model->parameters(), folder);
@@ -113,15 +103,6 @@ void refuse_quantized_model(const VisionLanguageModel& model, const std::filesys
       out.string());
 }
 
-/// The config of a saved checkpoint, with `dtype` in it where there is one.
-std::string saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
-                         std::optional<at::ScalarType> dtype) {
-  auto config = io::parse_ordered_json(content, source);
-  if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype_name(*dtype);
-  model.complete_config(config);
-  return io::json_text(config, 2) + "\n";
-}
-
 }  // namespace
 
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
@@ -157,13 +138,19 @@ ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeig
                                const std::filesystem::path& out) {
   refuse_quantized_model(model, out);
   ModelToSave saved;
+  const auto parameters = own_parameters(model);
+  saved.tensors = tensors_to_save(model.parameters(), parameters, how, [&model](const nn::Parameter& parameter) {
+    return model.checkpoint_name(parameter.name);
+  });
+  // Loaders convert all to the type of config.json.
+  std::optional<at::ScalarType> dtype = how.dtype;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (saved.tensors[i].dtype != saved_dtype(parameters[i], how)) dtype = at::kFloat;
+  }
   for (const auto& [name, content] : how.base->files()) {
     const bool is_config = name == "config.json";
-    saved.files.emplace_back(name, is_config ? saved_config(model, content, name, how.dtype) : content);
+    saved.files.emplace_back(name, is_config ? saved_config(model, content, name, dtype) : content);
   }
-  saved.tensors =
-      tensors_to_save(model.parameters(), own_parameters(model), how,
-                      [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
   io::NamedTensors tables;
   model.complete_weights(tables);
   for (auto& table : io::lazily(tables)) saved.tensors.push_back(std::move(table));

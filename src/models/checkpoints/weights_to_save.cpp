@@ -11,6 +11,7 @@
 #include "models/adapters/adapter_layout.h"
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/overflow.h"
 #include "models/checkpoints/saved_tensors.h"
 #include "models/checkpoints/weights.h"
 #include "vlmtrain/base/error.h"
@@ -40,6 +41,14 @@ bool holds_weights(at::ScalarType dtype) {
 
 bool is_trained(const nn::Parameter& parameter) {
   return parameter.tensor.requires_grad();
+}
+
+/// `dtype`, or fp32 where values would become infinite in it: that is logged.
+at::ScalarType type_that_holds(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
+  const std::string problem = overflow_problem(name, values, dtype);
+  if (problem.empty()) return dtype;
+  spdlog::warn("{}; it is saved in F32 (output.dtype=bf16 or fp32 holds all weights)", problem);
+  return at::kFloat;
 }
 
 /// Of a parameter that keeps its values; undefined where they are not the base's.
@@ -166,11 +175,18 @@ io::LazyTensors tensors_to_save(const nn::ParameterStore& store, const std::vect
   bool needs_base = false;
   io::LazyTensors tensors;
   for (const nn::Parameter& parameter : parameters) {
-    const at::ScalarType dtype = saved_dtype(parameter, how);
+    at::ScalarType dtype = saved_dtype(parameter, how);
     io::LazyTensor tensor{
         .name = name_of(parameter), .dtype = dtype, .shape = parameter.sizes().vec(), .make = {}, .written = {}};
     const BaseWeights::Entry* entry = how.base->find(parameter);
     const auto master = how.masters.find(parameter.name);
+    if (is_trained(parameter) && !parameter.sharded) {
+      dtype =
+          type_that_holds(tensor.name, master != how.masters.end() ? master->second : parameter.tensor.detach(), dtype);
+    } else if (const auto read = from_base(parameter, entry); read && base_is_there && !is_trained(parameter)) {
+      if (dtype != entry->info.dtype) dtype = type_that_holds(tensor.name, read(), dtype);
+    }
+    tensor.dtype = dtype;
     const auto as_it_is = [&store, parameter, dtype] { return store.values_of(parameter).cpu().to(dtype); };
     if (is_trained(parameter) && parameter.sharded) {
       tensor.make = as_it_is;
