@@ -69,7 +69,8 @@ std::set<std::string> files_of_index(const fs::path& index) {
 std::vector<std::string> duplicates_in(const fs::path& folder, const std::set<std::string>& shards) {
   std::map<std::string, int> times;
   for (const auto& shard : shards) {
-    for (const auto& name : SafetensorsFile(folder / shard).names()) ++times[name];
+    const SafetensorsFile file(folder / shard);
+    for (const auto& name : file.names()) ++times[name];
   }
   std::vector<std::string> names;
   for (const auto& [name, count] : times) {

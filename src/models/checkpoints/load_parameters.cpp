@@ -41,6 +41,12 @@ std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape)
                      shape_text(parameter.sizes()));
 }
 
+std::string missing_problem(const std::string& name) {
+  const char* const hint =
+      is_output_projection(name) ? " (a model that ties it to the embedding has tie_word_embeddings: true)" : "";
+  return fmt::format("missing: {}{}", name, hint);
+}
+
 std::string dtype_problem(std::string_view name, at::ScalarType dtype) {
   constexpr std::array kPlain{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
   if (std::ranges::find(kPlain, dtype) != kPlain.end()) return "";

@@ -18,6 +18,9 @@ std::vector<std::string> shortened(std::vector<std::string> items);
 /// How a tensor's shape is not the parameter's; empty where it is.
 std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape);
 
+/// "missing: NAME", and for an output projection what makes the embedding of it.
+std::string missing_problem(const std::string& name);
+
 /// Empty where a tensor of the type can be a parameter's values: F64, F32, BF16, F16. What some program quantized to,
 /// integers or 8-bit numbers with scales of their own, would be taken for the weights themselves.
 std::string dtype_problem(std::string_view name, at::ScalarType dtype);
@@ -79,7 +82,7 @@ Differences load_parameters(const std::vector<nn::Parameter>& parameters, const 
       if (tolerance.may_be_missing && tolerance.may_be_missing(name)) {
         differences.missing.push_back(parameter);
       } else {
-        problems.push_back("missing: " + name);
+        problems.push_back(missing_problem(name));
       }
       continue;
     }

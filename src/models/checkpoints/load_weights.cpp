@@ -41,10 +41,23 @@ Tolerance tolerance_of(const VisionLanguageModel& model, const LoadSettings& set
       .may_be_non_finite = settings.allow_non_finite};
 }
 
+/// safetensors' save_model writes of two tied tensors the one whose name comes first. nanoVLM's layout is that one.
+void refuse_swapped_output(const nn::Parameter& parameter, const io::CheckpointTensors& weights,
+                           const std::filesystem::path& folder) {
+  if (!parameter.is_embedding || weights.contains(parameter.name) ||
+      parameter.component != nn::Component::kLanguageModel) {
+    return;
+  }
+  const auto output = std::ranges::find_if(weights.names(), is_output_projection);
+  if (output == weights.names().end()) return;
+  throw data_error("{}: has {} and not {}; where the two are tied, rename it to {}, as transformers saves it",
+                   folder.string(), *output, parameter.name, parameter.name);
+}
+
 /// `own` with the checkpoint's names, `own_names` their names in the model.
 void check_names(const std::vector<nn::Parameter>& own, const std::vector<std::string>& own_names,
-                 const io::CheckpointTensors& weights, const std::filesystem::path& folder,
-                 const LoadSettings& settings) {
+                 const io::CheckpointTensors& weights, const VisionLanguageModel& model,
+                 const std::filesystem::path& folder, const LoadSettings& settings) {
   std::vector<std::string> wanted;
   bool may_be_missing = true;
   for (const auto& parameter : own) {
@@ -52,6 +65,10 @@ void check_names(const std::vector<nn::Parameter>& own, const std::vector<std::s
     may_be_missing &= weights.contains(parameter.name) || lies_within_any(parameter.name, settings.allow_missing);
   }
   refuse_foreign_names(folder.string(), wanted, own_names, weights.names(), may_be_missing);
+  if (!ties_output(model)) return;
+  for (const auto& parameter : own) {
+    if (!lies_within_any(parameter.name, settings.allow_missing)) refuse_swapped_output(parameter, weights, folder);
+  }
 }
 
 /// An output projection that the model does not have is the embedding once more (build_model).
@@ -98,7 +115,7 @@ LoadedWeights load_weights(VisionLanguageModel& model, const std::filesystem::pa
   }
   refuse_quantized_weights(read_model_config(folder), folder);
   const io::CheckpointTensors weights(folder);
-  check_names(own, own_names, weights, folder, settings);
+  check_names(own, own_names, weights, model, folder, settings);
   for (const auto& remark : checkpoint_remarks(folder)) spdlog::warn("{}", remark);
   const auto differences = load_parameters(
       own, weights, "", tolerance_of(model, settings),
