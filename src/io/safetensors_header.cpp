@@ -112,6 +112,12 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
   const std::string where = fmt::format("{}: tensor {}", source, excerpt(name));
   const auto type = get<std::string>(value, "dtype", where);
   const std::optional<c10::ScalarType> dtype = dtype_of(type);
+  if (!dtype && (type.starts_with("F4") || type.starts_with("F6") || type.starts_with("F8"))) {
+    throw data_error(
+        "{} has the type {} of quantized weights, which are not read; take the checkpoint that they were "
+        "made from, in BF16, F16 or F32",
+        where, excerpt(type));
+  }
   if (!dtype) {
     throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", where, excerpt(type));
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/checkpoints/weight_files.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/checkpoint.h"
@@ -116,6 +117,35 @@ bool is_table_of_integers(std::string_view name) {
   return name.ends_with("position_ids") || name.ends_with("num_batches_tracked") || name.ends_with("_index");
 }
 
+/// What the headers of the weights show.
+struct Traces {
+  bool is_unreadable = false;  ///< as with types that only quantized weights have
+  std::string quantized;       ///< a tensor that only quantized checkpoints have, and what it shows; empty: none
+  std::string method;
+  std::string integers;  ///< a tensor of integers that may be weights; empty: none
+};
+
+Traces find_traces(const fs::path& folder) {
+  Traces traces;
+  try {
+    const io::CheckpointTensors weights(folder);
+    for (const auto& name : weights.names()) {
+      const at::ScalarType dtype = weights.info(name).dtype;
+      const Marker* const marker = marker_of(name);
+      if (traces.quantized.empty() && (marker != nullptr || c10::isFloat8Type(dtype))) {
+        traces.quantized = name;
+        traces.method = marker != nullptr ? marker->method : io::dtype_name(dtype);
+      }
+      const bool is_integer = !c10::isFloatingType(dtype) && !is_table_of_integers(name);
+      if (traces.integers.empty() && is_integer) traces.integers = name;
+    }
+  } catch (const UserError&) {
+    const auto exists = [&](const char* file) { return fs::exists(folder / file); };
+    traces.is_unreadable = exists("model.safetensors") || exists("model.safetensors.index.json");
+  }
+  return traces;
+}
+
 }  // namespace
 
 std::string find_quantization_config(const json& config) {
@@ -140,31 +170,15 @@ bool erase_quantization_config(nlohmann::ordered_json& config) {
 }
 
 void refuse_quantized_weights(const json& config, const fs::path& folder) {
+  static WeightFindings<Traces> known;
   const auto named = named_method(config, folder);
-  std::optional<io::CheckpointTensors> weights;
-  try {
-    weights.emplace(folder);
-  } catch (const UserError&) {
-    // Types that only quantized weights have cannot be read. Whoever loads other files says what is wrong with them.
-    const auto exists = [&](const char* file) { return fs::exists(folder / file); };
-    if (named && (exists("model.safetensors") || exists("model.safetensors.index.json"))) {
-      refuse(folder, named->method, named->place);
-    }
-    return;
-  }
-  for (const auto& name : weights->names()) {
-    const at::ScalarType dtype = weights->info(name).dtype;
-    const bool is_eight_bits = c10::isFloat8Type(dtype);
-    const Marker* const marker = marker_of(name);
-    const bool is_integer = named && !c10::isFloatingType(dtype) && !is_table_of_integers(name);
-    if (marker == nullptr && !is_eight_bits && !is_integer) continue;
-    const std::string method = named               ? named->method
-                               : marker != nullptr ? std::string(marker->method)
-                                                   : std::string(io::dtype_name(dtype));
-    std::string evidence = named ? named->place + ", " : "";
-    evidence += fmt::format("tensor {}", name);
-    refuse(folder, method, evidence);
-  }
+  const Traces traces = known.get(folder, [&] { return find_traces(folder); });
+  // Where the files cannot be read for another reason, whoever loads them says so.
+  if (traces.is_unreadable && named) refuse(folder, named->method, named->place);
+  const std::string tensor = !traces.quantized.empty() || !named ? traces.quantized : traces.integers;
+  if (tensor.empty()) return;
+  refuse(folder, named ? named->method : traces.method,
+         named ? fmt::format("{}, tensor {}", named->place, tensor) : fmt::format("tensor {}", tensor));
 }
 
 }  // namespace vlmtrain::models

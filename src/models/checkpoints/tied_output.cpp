@@ -5,11 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <system_error>
-#include <tuple>
 
+#include "models/checkpoints/weight_files.h"
 #include "models/checkpoints/weights.h"
 #include "vlmtrain/io/checkpoint.h"
 
@@ -50,20 +47,6 @@ bool compare(const OutputTensors& tensors, const fs::path& folder) {
   weights.release(tensors.embedding);
   weights.release(tensors.output);
   return are_equal;
-}
-
-/// Changes when a file of weights in the folder does.
-uintmax_t stamp_of(const fs::path& folder) {
-  uintmax_t stamp = 0;
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    if (entry->path().extension() != ".safetensors") continue;
-    std::error_code unknown;
-    stamp = stamp * 31 + fs::file_size(entry->path(), unknown);
-    stamp = stamp * 31 + static_cast<uintmax_t>(fs::last_write_time(entry->path(), unknown).time_since_epoch().count());
-  }
-  return stamp;
 }
 
 template <class Json>
@@ -111,12 +94,8 @@ std::optional<OutputTensors> find_output_tensors(std::span<const std::string> na
 }
 
 bool are_equal(const OutputTensors& tensors, const fs::path& folder) {
-  static std::mutex mutex;
-  static std::map<std::tuple<fs::path, uintmax_t>, bool> known;
-  const std::scoped_lock lock(mutex);
-  const auto key = std::tuple(folder, stamp_of(folder));
-  const auto found = known.find(key);
-  return found != known.end() ? found->second : known.emplace(key, compare(tensors, folder)).first->second;
+  static WeightFindings<bool> known;
+  return known.get(folder, [&] { return compare(tensors, folder); });
 }
 
 bool ties_output(const VisionLanguageModel& model) {
