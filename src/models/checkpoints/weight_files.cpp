@@ -1,5 +1,7 @@
 #include "models/checkpoints/weight_files.h"
 
+#include <sys/stat.h>
+
 #include <string>
 #include <system_error>
 
@@ -11,10 +13,11 @@ uintmax_t stamp_of_weights(const std::filesystem::path& folder) {
   for (auto entry = std::filesystem::directory_iterator(folder, error);
        !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
     if (entry->path().string().find(".safetensors") == std::string::npos) continue;
-    std::error_code unknown;
-    const auto written = std::filesystem::last_write_time(entry->path(), unknown).time_since_epoch().count();
+    struct stat file {};
+    if (stat(entry->path().c_str(), &file) != 0) continue;
     // A sum: the order of a folder's entries is not fixed.
-    stamp += std::filesystem::file_size(entry->path(), unknown) * 31 + static_cast<uintmax_t>(written);
+    stamp += static_cast<uintmax_t>(file.st_size) * 31 + static_cast<uintmax_t>(file.st_ino) * 17 +
+             static_cast<uintmax_t>(file.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uintmax_t>(file.st_mtim.tv_nsec);
   }
   return stamp;
 }

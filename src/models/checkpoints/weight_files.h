@@ -8,7 +8,7 @@
 
 namespace vlmtrain::models {
 
-/// Returns a number that changes when a file of weights in the folder does: sizes and times, no content.
+/// Returns a number that changes when a file of weights in the folder does: numbers, sizes and times, no content.
 uintmax_t stamp_of_weights(const std::filesystem::path& folder);
 
 /// What a process has found out about the weights of folders, which it builds models of many times. Thread-safe.
