@@ -84,7 +84,7 @@ constexpr std::array<std::string_view, 48> kReadOfVision{
     // as transformers, which builds the tower without them
     "projection_dim", "max_image_size", "size", "spatial_patch_size", "in_chans"};
 
-constexpr std::array<std::string_view, 17> kReadOfRope{"attention_factor",
+constexpr std::array<std::string_view, 18> kReadOfRope{"attention_factor",
                                                        "beta_fast",
                                                        "beta_slow",
                                                        "factor",
@@ -99,6 +99,7 @@ constexpr std::array<std::string_view, 17> kReadOfRope{"attention_factor",
                                                        "partial_rotary_factor",
                                                        "rope_theta",
                                                        "rope_type",
+                                                       "sliding_attention",
                                                        "truncate",
                                                        "type"};
 
