@@ -15,6 +15,7 @@
 #include "app/output_file.h"
 #include "app/run_device.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/number_words.h"
@@ -60,6 +61,20 @@ Auto<int64_t> batch_size_of(const std::string& text) {
   throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMost);
 }
 
+/// --base, or where an adapter's own base is not there, model.path.
+std::string base_to_use(const EvalArguments& arguments, const train::Config& config,
+                        const std::filesystem::path& checkpoint) {
+  if (!arguments.base.empty() || config.model.path.empty() || !models::is_adapter(checkpoint)) return arguments.base;
+  try {
+    models::base_of_adapter(checkpoint);
+    return "";
+  } catch (const UserError& error) {
+    if (!std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json")) throw;
+    spdlog::warn("{}; model.path {} is taken as the base", first_line(error.what()), config.model.path);
+    return config.model.path;
+  }
+}
+
 }  // namespace
 
 ExitCode eval(const EvalArguments& arguments) {
@@ -78,14 +93,15 @@ ExitCode eval(const EvalArguments& arguments) {
                        .batch_size = batch_size_of(arguments.batch_size)};
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
   train::settle_chat_template_date(config.data, checkpoint);
-  const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data));
+  const auto [base, adapter] = models::base_and_adapter(checkpoint, base_to_use(arguments, config, checkpoint));
+  const auto processor = models::load_processor(base, train::processor_settings(config.data, adapter));
   std::optional<MaskOverlays> overlays;
   if (!arguments.mask_out.empty()) {
     check_draws_masks(*processor, arguments.checkpoint);
     overlays.emplace(arguments.mask_out);
   }
-  const auto planned = train::plan_evaluation(config, checkpoint, *processor, device);
-  const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision));
+  const auto planned = train::plan_evaluation(config, checkpoint, *processor, device, base);
+  const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision), base);
 
   std::string lines;
   auto result = evaluation::evaluate(*model, *processor, *planned.records, planned.settings,

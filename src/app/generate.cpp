@@ -211,7 +211,10 @@ ExitCode generate(const GenerateArguments& arguments) {
   check_question(arguments);
   const at::Device device = open_device(arguments.device);
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
-  const auto processor = models::load_processor(checkpoint, settings_for(arguments, checkpoint));
+  const auto [base, adapter] = models::base_and_adapter(checkpoint, arguments.base);
+  auto processor_settings = settings_for(arguments, checkpoint);
+  processor_settings.template_folder = adapter;
+  const auto processor = models::load_processor(base, processor_settings);
   const io::Record record = arguments.data.empty() ? record_of(arguments) : record_of_data(arguments);
   check_masks(arguments, *processor, record);
   if (arguments.show_prompt) {
@@ -221,8 +224,8 @@ ExitCode generate(const GenerateArguments& arguments) {
     return ExitCode::kDone;
   }
   check_length(arguments, record, *processor);
-  const auto model =
-      models::load_model(checkpoint, device, engine::dtype_of(engine::precision_by_name(arguments.precision).value()));
+  const auto model = models::load_model(checkpoint, device,
+                                        engine::dtype_of(engine::precision_by_name(arguments.precision).value()), base);
   const auto prompt = processor->process_prompt(record, 0);
   const auto began = std::chrono::steady_clock::now();
   std::vector<std::vector<int64_t>> answers;
@@ -231,7 +234,7 @@ ExitCode generate(const GenerateArguments& arguments) {
                                {.device = device,
                                 .max_new_tokens = arguments.max_new_tokens,
                                 .most_tokens = processor->most_positions(),
-                                .end_token_ids = models::end_token_ids(checkpoint, *processor),
+                                .end_token_ids = models::end_token_ids(base, *processor, adapter),
                                 .sampling = arguments.sampling,
                                 .use_cache = arguments.use_cache});
   });

@@ -11,6 +11,10 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
                   "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
       ->required()
       ->check(not_empty());
+  command
+      .add_option("--base", arguments.base,
+                  "folder of an adapter's base checkpoint, where it is not the one that it names")
+      ->check(not_empty());
   command.add_option("--image", arguments.images, "image file; may be given several times")->check(CLI::ExistingFile);
   command.add_option("--video", arguments.videos, "video file or folder of frames; may be given several times")
       ->check(CLI::ExistingPath);

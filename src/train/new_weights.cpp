@@ -38,6 +38,7 @@ models::LoadSettings load_settings(const Config& config, const std::optional<nn:
   if (lora && !lora->adapter.empty()) {
     settings.allow_missing.insert(settings.allow_missing.end(), lora->modules_to_save.begin(),
                                   lora->modules_to_save.end());
+    settings.resize_embeddings |= lora->vocabulary_rows > 0;
   }
   return settings;
 }

@@ -190,8 +190,11 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
   }
   refuse_base_without_name(config.model.path);
   if (goes_on || !adapter.empty()) {
+    const std::filesystem::path base = config.model.path;
+    std::error_code error;
     auto settings =
-        models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter);
+        models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter,
+                                      std::filesystem::exists(base / "config.json", error) ? base : "");
     settings.dropout = options.dropout;
     if (config.model.freeze_mask_encoder) settings.left_out.push_back(nn::Component::kMaskEncoder);
     return settings;
@@ -288,10 +291,12 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, pl
   auto model = planner::build_model(job, device);
   check_trained(*model);
   if (!with_values) return model;
+  if (!newest && !config.model.adapter.empty()) {
+    models::warn_if_named_base_differs(config.model.adapter, config.model.path);
+  }
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const bool is_start = newest == std::nullopt;
-  const auto loaded =
-      models::load_weights(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
+  const auto loaded = models::load_base(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
   if (is_start) check_new_weights(loaded, lora.has_value(), weights);
   if (!lora) return model;
   if (lora->adapter.empty()) {

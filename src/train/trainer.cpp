@@ -153,14 +153,15 @@ class Trainer {
       return;
     }
     forget_best_that_is_gone();
-    evaluation::EvaluationSettings settings{.device = device_,
-                                            .batch_size = run_.evaluation_plan.batch_size,
-                                            .layout = run_.evaluation_plan.layout,
-                                            .num_workers = config_.data.num_workers,
-                                            .answers = config_.evaluation.answers,
-                                            .max_new_tokens = config_.evaluation.max_new_tokens,
-                                            .end_token_ids = models::end_token_ids(config_.model.path, *run_.processor),
-                                            .on_bad_sample = config_.data.on_bad_sample};
+    evaluation::EvaluationSettings settings{
+        .device = device_,
+        .batch_size = run_.evaluation_plan.batch_size,
+        .layout = run_.evaluation_plan.layout,
+        .num_workers = config_.data.num_workers,
+        .answers = config_.evaluation.answers,
+        .max_new_tokens = config_.evaluation.max_new_tokens,
+        .end_token_ids = models::end_token_ids(config_.model.path, *run_.processor, config_.model.adapter),
+        .on_bad_sample = config_.data.on_bad_sample};
     if (run_.host) settings.bytes_ahead = run_.host->evaluation_bytes_ahead();
     settings.is_to_stop = [] { return stop_signal() != 0; };
     settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {

@@ -21,8 +21,10 @@ struct PlannedEvaluation {
 
 /// Of data.eval, with a checkpoint that is not loaded yet. Looks at the samples as data.check_at_start says; rehearses
 /// the largest of them, which says how many fit at once on the device or in the host's memory. A plan that cannot be
-/// made is a warning. Throws UserError (kBadData) as data.on_bad_sample says.
+/// made is a warning. `base`: of an adapter, as models::base_of_adapter; else not read. Throws UserError (kBadData) as
+/// data.on_bad_sample says.
 PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,
-                                  const models::Processor& processor, at::Device device);
+                                  const models::Processor& processor, at::Device device,
+                                  const std::filesystem::path& base = {});
 
 }  // namespace vlmtrain::train

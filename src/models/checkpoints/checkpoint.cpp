@@ -5,9 +5,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "models/adapters/adapted_folder.h"
 #include "models/adapters/adapter_layout.h"
 #include "models/adapters/lora_targets.h"
 #include "models/checkpoints/companion_files.h"
+#include "models/checkpoints/config_changes.h"
 #include "models/checkpoints/from_settings.h"
 #include "models/checkpoints/read_model_config.h"
 #include "models/checkpoints/saved_tensors.h"
@@ -48,13 +50,15 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
                                                  at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
                                                  nn::Quantization quantization, const nn::Shard& shard) {
   const memory::InComponent weights(memory::Component::kWeights);
-  const auto config = read_model_config(folder);
+  auto config = read_model_config(folder);
+  if (lora && lora->unties_output) untie_output(config);
+  if (lora && lora->vocabulary_rows > 0) set_vocabulary(config, lora->vocabulary_rows);
   auto model = from_settings(folder, [&] {
     const Family& family = family_of(config, folder);
     check_elements(family.elements(config, folder), folder);
     return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization, shard});
   });
-  check_lora_targets(model->parameters(), folder);
+  check_lora_targets(*model, folder);
   return model;
 }
 
@@ -64,8 +68,17 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
     if (of_base.template_folder.empty()) of_base.template_folder = folder;
     return load_processor(base_of_adapter(folder), of_base);
   }
-  const auto config = read_model_config(folder);
-  return from_settings(folder, [&] { return family_of(config, folder).load_processor(config, folder, settings); });
+  const auto load = [](const nlohmann::json& config, const std::filesystem::path& place,
+                       const ProcessorSettings& chosen) {
+    return from_settings(place, [&] { return family_of(config, place).load_processor(config, place, chosen); });
+  };
+  const std::filesystem::path& adapter = settings.template_folder;
+  if (adapter.empty() || !is_adapter(adapter)) return load(read_model_config(folder), folder, settings);
+  return with_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
+    ProcessorSettings chosen = settings;
+    chosen.template_folder = adapted.templates;
+    return load(adapted.config, adapted.path, chosen);
+  });
 }
 
 void initialize_weights(VisionLanguageModel& model, uint64_t seed) {

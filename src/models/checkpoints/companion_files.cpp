@@ -9,26 +9,31 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr const char* kCompanionFiles[] = {"tokenizer.json",
-                                           "tokenizer_config.json",
-                                           "special_tokens_map.json",
-                                           "added_tokens.json",
-                                           "vocab.json",
-                                           "merges.txt",
-                                           "tokenizer.model",
-                                           "preprocessor_config.json",
-                                           "video_preprocessor_config.json",
-                                           "processor_config.json",
-                                           "chat_template.jinja",
-                                           "chat_template.json",
-                                           "generation_config.json",
-                                           "image_processor_config.json",
-                                           "volume_settings.json"};
+constexpr std::string_view kCompanionFiles[] = {"tokenizer.json",
+                                                "tokenizer_config.json",
+                                                "special_tokens_map.json",
+                                                "added_tokens.json",
+                                                "vocab.json",
+                                                "merges.txt",
+                                                "tokenizer.model",
+                                                "preprocessor_config.json",
+                                                "video_preprocessor_config.json",
+                                                "processor_config.json",
+                                                "chat_template.jinja",
+                                                "chat_template.json",
+                                                "generation_config.json",
+                                                "image_processor_config.json",
+                                                "volume_settings.json",
+                                                "media_settings.json"};
 
 /// nanoVLM's key.
 constexpr const char* kTemplateInConfig = "lm_chat_template";
 
 }  // namespace
+
+std::span<const std::string_view> companion_file_names() {
+  return kCompanionFiles;
+}
 
 void copy_companion_files(const std::filesystem::path& source, const std::filesystem::path& out) {
   for (const auto& [name, content] : read_companion_files(source)) io::write_file(out / name, content);
@@ -53,8 +58,8 @@ void put_chat_template(const std::string& jinja, std::map<std::string, std::stri
 
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& source) {
   std::map<std::string, std::string> files;
-  for (const char* name : kCompanionFiles) {
-    if (std::filesystem::exists(source / name)) files[name] = io::read_file(source / name);
+  for (const auto name : kCompanionFiles) {
+    if (std::filesystem::exists(source / name)) files[std::string(name)] = io::read_file(source / name);
   }
   return files;
 }

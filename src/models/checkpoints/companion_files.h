@@ -2,9 +2,15 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace vlmtrain::models {
+
+/// The names of the files beside config.json and the weights that go with a model: tokenizer, processor, template,
+/// generation and settings files.
+std::span<const std::string_view> companion_file_names();
 
 /// Copies what a checkpoint holds beside config.json and the weights: tokenizer, processor and template files. One that
 /// `source` lacks is left out.

@@ -8,7 +8,9 @@
 #include <tuple>
 #include <utility>
 
-#include "models/adapters/adapter_layout.h"
+#include "models/adapters/adapter_tensors.h"
+#include "models/adapters/auxiliary_files.h"
+#include "models/adapters/tied_output.h"
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/saved_tensors.h"
@@ -64,7 +66,7 @@ struct BaseWeights::Stamp {
 };
 
 BaseWeights::BaseWeights(fs::path folder, const fs::path& adapter) : folder_(std::move(folder)), dtype_(at::kFloat) {
-  files_ = read_companion_files(folder_);
+  files_ = adapter.empty() ? read_companion_files(folder_) : auxiliary_files(folder_, adapter);
   files_["config.json"] = io::read_file(folder_ / "config.json");
   open_weights();
   if (!adapter.empty()) open_adapter(adapter);
@@ -99,13 +101,12 @@ void BaseWeights::open_weights() {
 }
 
 void BaseWeights::open_adapter(const fs::path& adapter) {
-  const auto file = std::make_shared<const io::SafetensorsFile>(models::open_adapter(adapter));
+  // For the names only.
+  const auto model = build_model(folder_, at::kMeta, at::kFloat);
+  const AdapterModules modules(*model, output_module(*model));
+  const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);
   stamp(adapter);
-  for (const auto& name : file->names()) {
-    if (name.starts_with(kAdapterPrefix)) {
-      adapter_.emplace(name.substr(kAdapterPrefix.size()), entry_of(file, name));
-    }
-  }
+  for (const auto& name : file->names()) adapter_.emplace(name, entry_of(file, name));
 }
 
 void BaseWeights::stamp(const fs::path& folder) {
