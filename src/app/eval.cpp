@@ -15,12 +15,12 @@
 #include "app/output_file.h"
 #include "app/run_device.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -61,18 +61,19 @@ Auto<int64_t> batch_size_of(const std::string& text) {
   throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMost);
 }
 
-/// --base, or where an adapter's own base is not there, model.path.
+/// --base, or where the folder that an adapter names as its base does not exist, model.path.
 std::string base_to_use(const EvalArguments& arguments, const train::Config& config,
                         const std::filesystem::path& checkpoint) {
-  if (!arguments.base.empty() || config.model.path.empty() || !models::is_adapter(checkpoint)) return arguments.base;
-  try {
-    models::base_of_adapter(checkpoint);
-    return "";
-  } catch (const UserError& error) {
-    if (!std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json")) throw;
-    spdlog::warn("{}; model.path {} is taken as the base", first_line(error.what()), config.model.path);
-    return config.model.path;
-  }
+  if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
+  const auto file = checkpoint / "adapter_config.json";
+  const auto named = io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
+  std::error_code error;
+  const bool is_there = std::filesystem::exists(named, error);
+  if (is_there || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
+  spdlog::warn(
+      "{}: base_model_name_or_path {} does not exist; model.path {} is used as the base (--base names another)",
+      file.string(), named, config.model.path);
+  return config.model.path;
 }
 
 }  // namespace

@@ -281,6 +281,7 @@ TEST_F(BaseOfAdapter, OneThatIsNoWholeCheckpointIsNamedAsWhatItIs) {
   set("base_model_name_or_path", run.string());
   EXPECT_THAT(error_of_both(adapter_),
               AllOf(HasSubstr("base_model_name_or_path"), HasSubstr("is the folder of a run"), HasSubstr("step-2")));
+  EXPECT_THAT(message_of([&] { read_adapter_settings(run); }), HasSubstr("is the folder of a run"));
   std::filesystem::create_directories(adapter_.beside("empty"));
   set("base_model_name_or_path", adapter_.beside("empty").string());
   EXPECT_THAT(error_of_both(adapter_), HasSubstr("holds no config.json"));

@@ -77,7 +77,9 @@ TEST_F(MergedAdapter, OfInfiniteValuesIsRefused) {
   auto tensors = adapter_.tensors();
   tensors.begin()->second.fill_(std::numeric_limits<float>::infinity());
   adapter_.put(tensors);
-  EXPECT_THAT(message_of([&] { merged(); }), HasSubstr("not finite"));
+  const auto wanted = AllOf(HasSubstr(tensors.begin()->first), HasSubstr("not finite"));
+  EXPECT_THAT(message_of([&] { merged(); }), wanted);
+  EXPECT_THAT(message_of([&] { adapter_.load(); }), wanted);
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
 

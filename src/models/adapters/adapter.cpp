@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -34,37 +33,6 @@
 namespace vlmtrain::models {
 
 namespace {
-
-/// "model.layers.3.q_proj", which is a single module, and not "q_proj", of which a model may have many or none.
-bool is_of_one_block(const std::string& target) {
-  const auto is_number = [](std::string_view word) {
-    return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
-  };
-  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
-    end = target.find('.', begin);
-    if (is_number(std::string_view(target).substr(begin, end - begin))) return true;
-  }
-  return false;
-}
-
-/// That each module which the config names for itself has its tensors: else it would be taken for one without an
-/// adapter.
-void check_targets(const AdapterConfig& config, const std::vector<std::string>& adapted, const AdapterModules* modules,
-                   const std::string& source) {
-  if (!config.target_modules.is_array()) return;
-  std::vector<std::string> problems;
-  for (const auto& target : config.target_modules) {
-    if (!target.is_string() || !is_of_one_block(target)) continue;
-    const auto name = target.get<std::string>();
-    const std::string resolved = modules != nullptr ? modules->resolve(name) : name;
-    const bool has_tensors = std::ranges::any_of(adapted, [&](const std::string& path) {
-      return path == name || path == resolved || path.ends_with("." + name);
-    });
-    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraA));
-  }
-  refuse_differences(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName),
-                     problems);
-}
 
 /// An adapter is given for its base checkpoint at this place.
 std::string path_to_write(const std::filesystem::path& base) {
@@ -163,7 +131,7 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, cons
                             .target_modules = tensors.adapted_paths(),
                             .modules_to_save = config.modules_to_save,
                             .adapter = folder};
-  check_targets(config, settings.target_modules, modules, source);
+  config.check_targets(settings.target_modules, modules, source);
   config.check_patterns(settings.target_modules, source);
   if (settings.target_modules.empty()) {
     throw data_error("{}: holds no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix,
@@ -173,15 +141,26 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, cons
   return settings;
 }
 
-void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folder) {
+namespace {
+
+enum class Values : uint8_t { kAny, kFinite };
+
+void load_tensors(VisionLanguageModel& model, const std::filesystem::path& folder, Values wanted) {
   const at::NoGradGuard no_gradients;
   const AdapterModules modules(model, output_module(model));
   const AdapterTensors tensors(folder, &modules);
   check_adapter_fits(model, tensors);
+  if (wanted == Values::kFinite) check_adapter_values(model, tensors);
   for (const auto& parameter : adapter_parameters(model)) {
     parameter.set_values(tensors.tensor(parameter.name));
     tensors.release(parameter.name);
   }
+}
+
+}  // namespace
+
+void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folder) {
+  load_tensors(model, folder, Values::kAny);
 }
 
 LoadedWeights load_base(VisionLanguageModel& model, const std::filesystem::path& folder, LoadSettings settings) {
@@ -316,7 +295,7 @@ std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& fol
   auto model = build_model(checkpoint, device, dtype, lora);
   check_weights_fit(*model, folder, memory::host_room());
   load_base(*model, checkpoint, load_settings_of(lora));
-  load_adapter(*model, folder);
+  load_tensors(*model, folder, Values::kFinite);
   return model;
 }
 

@@ -1,13 +1,19 @@
 #include "models/adapters/adapter_check.h"
 
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <unordered_set>
 
 #include "models/adapters/adapter_layout.h"
 #include "models/adapters/tied_output.h"
 #include "models/checkpoints/load_parameters.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/dtype_name.h"
 
 namespace vlmtrain::models {
 
@@ -66,6 +72,25 @@ void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& 
   refuse_differences(fmt::format("{}: the adapter does not match the model; is it one for another model?",
                                  tensors.file().parent_path().string()),
                      problems);
+}
+
+void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors) {
+  for (const auto& parameter : adapter_parameters(model)) {
+    const at::Tensor values = tensors.tensor(parameter.name);
+    if (values.numel() == 0) continue;
+    const auto [least, most] = at::aminmax(values);
+    const double largest = std::max(std::abs(least.item<double>()), std::abs(most.item<double>()));
+    const std::string place = tensors.file().string();
+    if (!std::isfinite(largest)) {
+      throw data_error("{}: {} has values that are not finite; take an earlier checkpoint of the adapter", place,
+                       tensors.stored_name(parameter.name));
+    }
+    const at::ScalarType dtype = parameter.tensor.scalar_type();
+    if (at::full({}, largest, at::kDouble).to(dtype).isinf().item<bool>()) {
+      throw data_error("{}: {} has values up to {:.3g}, more than {} holds; compute in bf16 or fp32", place,
+                       tensors.stored_name(parameter.name), largest, io::dtype_name(dtype));
+    }
+  }
 }
 
 }  // namespace vlmtrain::models

@@ -13,6 +13,10 @@ namespace vlmtrain::models {
 /// embedding and is not. Loading and merging refuse the same. The model may be on the meta device.
 void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& tensors);
 
+/// Throws UserError (kBadData) where values of an adapter that fits are infinite or not numbers, in the file or in the
+/// model's type. Not for a run's own checkpoint, whose optimizer state has the fp32 values.
+void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors);
+
 /// The parameters of a model that an adapter brings: low-rank ones and those of modules_to_save.
 std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model);
 

@@ -9,6 +9,8 @@
 #include <string_view>
 
 #include "models/adapters/adapter_layout.h"
+#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/read_model_config.h"
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -72,6 +74,18 @@ constexpr std::array kHarmlessKeys{
     io::HarmlessKey{"lorap_emb_lr", "ms-swift's: learning rate of embeddings"},
     io::HarmlessKey{"merge_weights", "PEFT's before 0.3: whether layers merge while they are evaluated"},
 };
+
+/// "model.layers.3.q_proj", which is a single module, and not "q_proj", of which a model may have many or none.
+bool is_of_one_block(const std::string& target) {
+  const auto is_number = [](std::string_view word) {
+    return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
+  };
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = target.find('.', begin);
+    if (is_number(std::string_view(target).substr(begin, end - begin))) return true;
+  }
+  return false;
+}
 
 bool is_set(const nlohmann::json& value) {
   return !io::is_empty_value(value) && value != false && value != 0;
@@ -167,6 +181,23 @@ void check_pattern(std::string_view key, const nlohmann::json& patterns, double 
 
 }  // namespace
 
+void AdapterConfig::check_targets(const std::vector<std::string>& adapted, const AdapterModules* modules,
+                                  const std::string& source) const {
+  if (!target_modules.is_array()) return;
+  std::vector<std::string> problems;
+  for (const auto& target : target_modules) {
+    if (!target.is_string() || !is_of_one_block(target)) continue;
+    const auto name = target.get<std::string>();
+    const std::string resolved = modules != nullptr ? modules->resolve(name) : name;
+    const bool has_tensors = std::ranges::any_of(adapted, [&](const std::string& path) {
+      return path == name || path == resolved || path.ends_with("." + name);
+    });
+    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraA));
+  }
+  refuse_differences(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName),
+                     problems);
+}
+
 void AdapterConfig::check_patterns(const std::vector<std::string>& paths, const std::string& source) const {
   check_pattern("rank_pattern", rank_pattern, static_cast<double>(rank), paths, source);
   check_pattern("alpha_pattern", alpha_pattern, alpha, paths, source);
@@ -176,6 +207,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const auto path = folder / kAdapterConfigName;
   const std::string source = path.string();
   if (!std::filesystem::exists(path)) {
+    if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);  // which names a run's checkpoint
     throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source);
   }
   const auto json = io::read_json(path);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "models/adapters/adapter_names.h"
+
 namespace vlmtrain::models {
 
 /// What adapter_config.json (PEFT's LoraConfig) says that matters for reading the adapter.
@@ -21,6 +23,11 @@ struct AdapterConfig {
   nlohmann::json target_modules;     ///< a list of names, a regular expression or null
   nlohmann::json rank_pattern;       ///< of modules' names and expressions to ranks
   nlohmann::json alpha_pattern;
+
+  /// Throws UserError (kBadData) where a module that target_modules name for itself has no tensors, and so would be
+  /// taken for one without an adapter. `adapted`: the paths with tensors; `modules`: of the base, or null.
+  void check_targets(const std::vector<std::string>& adapted, const AdapterModules* modules,
+                     const std::string& source) const;
 
   /// Throws UserError (kBadData) that names the pattern, where one gives a module of `paths` another rank or alpha.
   void check_patterns(const std::vector<std::string>& paths, const std::string& source) const;

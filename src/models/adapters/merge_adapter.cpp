@@ -214,6 +214,7 @@ MergedWeights merge_adapter(const std::filesystem::path& adapter, const std::fil
   const AdapterModules modules(*model, output_module(*model));
   const AdapterTensors tensors(adapter, &modules);
   check_adapter_fits(*model, tensors);
+  check_adapter_values(*model, tensors);
   const io::CheckpointTensors weights(base);
   std::vector<Fold> folds;
   for (const auto& path : settings.target_modules) {
