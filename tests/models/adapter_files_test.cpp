@@ -70,7 +70,7 @@ TEST_P(FilesOfAdapter, ThatAreDamagedAreNamedWhereTheyLie) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, FilesOfAdapter,
-                         testing::Values("qwen2_5_vl_video", "internvl3_tiles", "llava_clip_llama"),
+                         testing::Values("qwen2_5_vl_video", "llava_siglip_qwen2", "llava_clip_llama"),
                          [](const auto& member) { return std::string(member.param); });
 
 class AuxiliaryFiles : public testing::Test {

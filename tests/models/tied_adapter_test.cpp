@@ -78,59 +78,44 @@ TEST_P(TiedAdapter, IsWrittenWithBothTensorsAsPeftReadsIt) {
   EXPECT_TRUE(at::equal(merged->output_weight().detach(), written_.at(embedding_)));
 }
 
-TEST_P(TiedAdapter, OfEarlierReleasesHasTheEmbeddingAlone) {
+TEST_P(TiedAdapter, IsReadAsPeftAndEarlierReleasesWroteIt) {
+  const auto expect_tied = [&] {
+    const auto model = adapter_.load();
+    EXPECT_NE(tied_embedding(*model), nullptr);
+    EXPECT_TRUE(at::equal(model->output_weight().detach(), written_.at(embedding_)));
+  };
+  // PEFT names the embedding twice.
+  const std::string prefix = "base_model.model.";
+  const std::string module = embedding_.substr(prefix.size(), embedding_.rfind('.') - prefix.size());
+  adapter_.edit("adapter_config.json", [&](auto& json) { json["modules_to_save"] = {module, "embed_tokens"}; });
+  expect_tied();
+  // And the output where that is what was asked for.
+  adapter_.edit("adapter_config.json", [&](auto& json) { json["modules_to_save"] = {"embed_tokens", "lm_head"}; });
+  expect_tied();
   auto tensors = written_;
   tensors.erase(kHead);
   adapter_.put(tensors);
-  const auto model = adapter_.load();
-  EXPECT_NE(tied_embedding(*model), nullptr);
-  EXPECT_TRUE(at::equal(model->output_weight().detach(), written_.at(embedding_)));
+  expect_tied();
 }
 
-TEST_P(TiedAdapter, PeftNamesTheEmbeddingTwice) {
-  adapter_.edit("adapter_config.json", [&](auto& json) {
-    json["modules_to_save"] = {embedding_.substr(std::string("base_model.model.").size(), embedding_.size() - 24),
-                               "embed_tokens"};
-  });
-  EXPECT_TRUE(at::equal(adapter_.load()->output_weight().detach(), written_.at(embedding_)));
-}
-
-TEST_P(TiedAdapter, TheEmbeddingAloneLeavesTheOutputTheBases) {
+TEST_P(TiedAdapter, TrainedApartHasTwoWeights) {
   const at::Tensor base = embedding_of_base();
-  train_apart({"embed_tokens"}, true, false);
-  expect_apart(written_.at(embedding_), base);
-}
-
-TEST_P(TiedAdapter, TheOutputAloneLeavesTheEmbeddingTheBases) {
-  const at::Tensor base = embedding_of_base();
-  train_apart({"lm_head"}, false, true);
-  expect_apart(base, written_.at(kHead) * 2);
-}
-
-TEST_P(TiedAdapter, BothHaveValuesOfTheirOwn) {
   train_apart({"embed_tokens", "lm_head"}, true, true);
   expect_apart(written_.at(embedding_), written_.at(kHead) * 2);
-}
-
-TEST_P(TiedAdapter, WhatIsTrainedApartIsSavedApart) {
+  adapter_.put(written_);
+  train_apart({"lm_head"}, false, true);
+  expect_apart(base, written_.at(kHead) * 2);
+  adapter_.put(written_);
   train_apart({"embed_tokens"}, true, false);
-  const auto model = adapter_.load();
+  expect_apart(written_.at(embedding_), base);
+
+  // What is trained apart is saved apart.
   const auto again = adapter_.beside("again");
   std::filesystem::create_directories(again);
-  save_adapter(*model, adapter_.base(), again);
+  save_adapter(*adapter_.load(), adapter_.base(), again);
   EXPECT_EQ(io::read_json(again / "adapter_config.json").at("ensure_weight_tying"), false);
   EXPECT_FALSE(io::SafetensorsFile(again / "adapter_model.safetensors").contains(kHead));
-  EXPECT_TRUE(at::equal(load_model(again, at::kCPU, at::kFloat)->output_weight().detach(), embedding_of_base()));
-}
-
-TEST_P(TiedAdapter, TiedTensorsThatDifferAreRefusedByAllCommands) {
-  auto tensors = written_;
-  tensors[kHead] = tensors.at(kHead) * 2;
-  adapter_.put(tensors);
-  const auto wanted = AllOf(HasSubstr(kHead), HasSubstr("ensure_weight_tying"));
-  EXPECT_THAT(message_of([&] { adapter_.load(); }), wanted);
-  EXPECT_THAT(message_of([&] { adapter_.merge(); }), wanted);
-  EXPECT_FALSE(std::filesystem::exists(adapter_.beside("merged")));
+  EXPECT_TRUE(at::equal(load_model(again, at::kCPU, at::kFloat)->output_weight().detach(), base));
 }
 
 TEST_P(TiedAdapter, AMergeReplacesTheCopyOfTheOutputThatABaseHas) {
@@ -140,11 +125,9 @@ TEST_P(TiedAdapter, AMergeReplacesTheCopyOfTheOutputThatABaseHas) {
     const io::SafetensorsFile file(base);
     for (const auto& name : file.names()) {
       tensors.emplace_back(name, file.tensor(name).clone());
-      if (name.ends_with("embed_tokens.weight")) {
-        const std::string head =
-            name.starts_with("language_model.") ? "language_model.lm_head.weight" : "lm_head.weight";
-        tensors.emplace_back(head, file.tensor(name).clone());
-      }
+      if (!name.ends_with("embed_tokens.weight")) continue;
+      const bool is_outside = name.starts_with("language_model.");
+      tensors.emplace_back(is_outside ? "language_model.lm_head.weight" : "lm_head.weight", file.tensor(name).clone());
     }
   }
   io::write_safetensors(base, tensors);
@@ -154,6 +137,16 @@ TEST_P(TiedAdapter, AMergeReplacesTheCopyOfTheOutputThatABaseHas) {
       EXPECT_TRUE(at::equal(merged.tensor(name), written_.at(embedding_))) << name;
     }
   }
+
+  // Values that differ and are to be one are refused by all commands.
+  auto apart = written_;
+  apart[kHead] = apart.at(kHead) * 2;
+  adapter_.put(apart);
+  std::filesystem::remove_all(adapter_.beside("merged"));
+  const auto wanted = AllOf(HasSubstr(kHead), HasSubstr("ensure_weight_tying"));
+  EXPECT_THAT(message_of([&] { adapter_.load(); }), wanted);
+  EXPECT_THAT(message_of([&] { adapter_.merge(); }), wanted);
+  EXPECT_FALSE(std::filesystem::exists(adapter_.beside("merged")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TiedAdapter,

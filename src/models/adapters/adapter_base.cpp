@@ -61,7 +61,7 @@ std::string samples_of(const fs::path& path, uintmax_t bytes) {
   std::string sample(kBytesEach, '\0');
   for (uintmax_t i = 0; i < kSamples && file; ++i) {
     const uintmax_t last = bytes > kBytesEach ? bytes - kBytesEach : 0;
-    file.seekg(static_cast<std::streamoff>(last / (kSamples - 1) * i));
+    file.seekg(static_cast<std::streamoff>(last * i / (kSamples - 1)));
     file.read(sample.data(), static_cast<std::streamsize>(std::min(bytes, kBytesEach)));
     found.append(sample, 0, static_cast<size_t>(file.gcount()));
   }
