@@ -122,8 +122,9 @@ void warn_if_named_base_differs(const fs::path& adapter, const fs::path& base) {
   std::error_code error;
   if (!fs::is_directory(named, error) || is_same_checkpoint(named, base)) return;
   spdlog::warn(
-      "{}: base_model_name_or_path {} is there and differs from {}, on which the adapter is used; the adapter does not "
-      "compute what it was trained to, unless its base is the same model",
+      "{}: base_model_name_or_path {} exists and is another checkpoint than {}, on which the adapter is used; the "
+      "model "
+      "computes what the adapter was trained for only if the two are the same, so check which one it belongs to",
       (adapter / kAdapterConfigName).string(), named, base.string());
 }
 

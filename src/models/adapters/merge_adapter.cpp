@@ -150,6 +150,10 @@ std::string merged_config(const std::filesystem::path& base, const VisionLanguag
     untie_output(config);
     is_changed = true;
   }
+  if (!lora.unties_output && tied_embedding(model) == nullptr && config.value("tie_word_embeddings", false)) {
+    untie_output(config);  // of a base whose output differs from its embedding although config.json ties them
+    is_changed = true;
+  }
   if (lora.vocabulary_rows > 0) {
     spdlog::info(
         "{}: the adapter has {} rows of the vocabulary, and its base fewer: config.json is written with that "
