@@ -17,13 +17,13 @@ constexpr std::array<std::string_view, 7> kTokenizer{
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt",     "tokenizer.model"};
 constexpr std::string_view kTemplates = "chat_template.";
-constexpr std::string_view kMoreTemplates = "additional_chat_templates/";
+constexpr std::string_view kNamedTemplates = "additional_chat_templates/";
 constexpr const char* kProcessor = "processor_config.json";
 constexpr const char* kImages = "preprocessor_config.json";
 constexpr const char* kVideos = "video_preprocessor_config.json";
 
 /// Whether processor_config.json holds a processor under `key`, as transformers 5 writes them.
-bool has_section(const Files& files, const char* key) {
+bool holds_processor(const Files& files, const char* key) {
   const auto file = files.find(kProcessor);
   if (file == files.end()) return false;
   const auto json = io::parse_json(file->second, kProcessor);
@@ -31,7 +31,7 @@ bool has_section(const Files& files, const char* key) {
 }
 
 bool is_template(std::string_view name) {
-  return name.starts_with(kTemplates) || name.starts_with(kMoreTemplates);
+  return name.starts_with(kTemplates) || name.starts_with(kNamedTemplates);
 }
 
 }  // namespace
@@ -47,11 +47,11 @@ Files auxiliary_files(const std::filesystem::path& base, const std::filesystem::
   }
   if (std::ranges::any_of(own, [](const auto& file) { return is_template(file.first); })) erase(is_template);
   constexpr const char* kImageSection = "image_processor";
-  if (own.contains(kImages) || has_section(own, kImageSection)) {
+  if (own.contains(kImages) || holds_processor(own, kImageSection)) {
     files.erase(kImages);
-    if (has_section(files, kImageSection)) files.erase(kProcessor);
+    if (holds_processor(files, kImageSection)) files.erase(kProcessor);
   }
-  if (has_section(own, "video_processor")) files.erase(kVideos);
+  if (holds_processor(own, "video_processor")) files.erase(kVideos);
   for (const auto& [name, content] : own) files.insert_or_assign(name, content);
   return files;
 }

@@ -27,7 +27,7 @@ void for_each_level(Json& config, const Change& change) {
 }
 
 template <class Json>
-void untie(Json& config) {
+void untie_everywhere(Json& config) {
   for_each_level(config, [](Json& level) {
     if (level.contains(kTied)) level[kTied] = false;
   });
@@ -35,7 +35,7 @@ void untie(Json& config) {
 }
 
 template <class Json>
-void resize(Json& config, int64_t rows) {
+void resize_vocabulary(Json& config, int64_t rows) {
   bool has_text_model = false;
   for_each_level(config, [&](Json& level) {
     const bool is_top = &level == &config;
@@ -51,16 +51,16 @@ void resize(Json& config, int64_t rows) {
 }  // namespace
 
 void untie_output(nlohmann::json& config) {
-  untie(config);
+  untie_everywhere(config);
 }
 void untie_output(nlohmann::ordered_json& config) {
-  untie(config);
+  untie_everywhere(config);
 }
 void set_vocabulary(nlohmann::json& config, int64_t rows) {
-  resize(config, rows);
+  resize_vocabulary(config, rows);
 }
 void set_vocabulary(nlohmann::ordered_json& config, int64_t rows) {
-  resize(config, rows);
+  resize_vocabulary(config, rows);
 }
 
 }  // namespace vlmtrain::models
