@@ -23,7 +23,7 @@ struct OtherWeights {
 constexpr std::string_view kTrainedBeside = "weights that were trained beside LoRA";
 
 /// What programs write next to an adapter and load with it.
-constexpr std::array kKnown{
+constexpr std::array kKnownWeights{
     OtherWeights{"non_lora_state_dict", kTrainedBeside},     // Qwen2-VL-Finetune
     OtherWeights{"non_lora_trainables", kTrainedBeside},     // LLaVA
     OtherWeights{"mm_projector", "a trained projector"},     // LLaVA
@@ -41,9 +41,9 @@ constexpr std::array kKnown{
 };
 
 /// What trainers write that is no part of a model.
-constexpr std::array<std::string_view, 9> kNoWeights{"adapter_model.", "training_args.", "optimizer",
-                                                     "scheduler",      "rng_state",      "random_states",
-                                                     "scaler",         "lr_scheduler",   "trainer_state"};
+constexpr std::array<std::string_view, 9> kFilesWithoutWeights{"adapter_model.", "training_args.", "optimizer",
+                                                               "scheduler",      "rng_state",      "random_states",
+                                                               "scaler",         "lr_scheduler",   "trainer_state"};
 
 bool may_hold_tensors(const fs::path& file) {
   constexpr std::array<std::string_view, 6> kEndings{".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".npz"};
@@ -61,14 +61,14 @@ void refuse_other_weights(const fs::path& folder) {
     // "._NAME" is macOS' note on NAME.
     if (name.starts_with("._") || !may_hold_tensors(entry->path())) continue;
     if (std::error_code ignored; !entry->is_regular_file(ignored)) continue;
-    if (std::ranges::none_of(kNoWeights, begins_name)) files.push_back(entry->path());
+    if (std::ranges::none_of(kFilesWithoutWeights, begins_name)) files.push_back(entry->path());
   }
   if (files.empty()) return;
   std::ranges::sort(files);
   const std::string name = files.front().filename().string();
   const auto known =
-      std::ranges::find_if(kKnown, [&](const OtherWeights& other) { return name.starts_with(other.name); });
-  if (known != kKnown.end()) {
+      std::ranges::find_if(kKnownWeights, [&](const OtherWeights& other) { return name.starts_with(other.name); });
+  if (known != kKnownWeights.end()) {
     throw data_error(
         "{}: holds {}, which are not read with the adapter, so that the model would be another one; merge the adapter "
         "with the program that wrote it and take the result, or move the file out of the adapter's folder to do "
