@@ -39,9 +39,12 @@ class FilesOfAdapter : public testing::TestWithParam<const char*> {
     adapter_.edit("generation_config.json", [](auto& json) { json["eos_token_id"] = {1, kId}; });
   }
 
-  std::unique_ptr<Processor> processor() const {
-    return load_processor(adapter_.base(), {.template_folder = adapter_.path()});
+  ProcessorSettings with_adapter() const {
+    ProcessorSettings settings;
+    settings.template_folder = adapter_.path();
+    return settings;
   }
+  std::unique_ptr<Processor> processor() const { return load_processor(adapter_.base(), with_adapter()); }
 
   static constexpr int64_t kId = 415;
   const AdapterFolder adapter_{GetParam()};
@@ -54,7 +57,7 @@ TEST_P(FilesOfAdapter, WinOverTheBasesInEveryCommand) {
   EXPECT_THAT(end_token_ids(adapter_.base(), *found, adapter_.path()), Contains(kId));
   EXPECT_THAT(end_token_ids(adapter_.path(), *found), Contains(kId));
   EXPECT_THAT(end_token_ids(adapter_.base(), *found), Not(Contains(kId)));
-  EXPECT_NE(sample_key(adapter_.base(), {.template_folder = adapter_.path()}), sample_key(adapter_.base(), {}));
+  EXPECT_NE(sample_key(adapter_.base(), with_adapter()), sample_key(adapter_.base(), {}));
   // What a run saves that goes on with the adapter, and what a merge writes.
   const BaseWeights saved(adapter_.base(), adapter_.path());
   EXPECT_THAT(saved.files().at("tokenizer.json"), HasSubstr("<box>"));
