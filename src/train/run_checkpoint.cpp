@@ -91,14 +91,20 @@ std::optional<int64_t> count_in(const nlohmann::ordered_json& fingerprint, const
   return number_behind("", text_in(fingerprint, key));
 }
 
+/// The most steps that a run of the fingerprint takes from its last change on. The one it names goes through each sample
+/// once an epoch; how often sources repeat their samples is in their text, which checksums hold and no bound does.
+int64_t most_steps(const nlohmann::ordered_json& fingerprint) {
+  const bool may_repeat = text_in(fingerprint, "data.train").find("repeat") != std::string::npos;
+  return may_repeat ? engine::kMostSteps : count_in(fingerprint, kStepsKey).value_or(engine::kMostSteps);
+}
+
 void check_ranges(const RunState& state, const std::filesystem::path& checkpoint, const std::filesystem::path& path) {
   // Far above what any run reaches, and far below where counting on overflows.
   constexpr int64_t kMostEpochs = int64_t{1} << 53;
   constexpr int64_t kMostSamples = int64_t{1} << 53;
   check_range("changed_at", state.changed_at, 0, engine::kMostSteps, path);
   // Epochs begin anew where the data set changes.
-  const int64_t steps = std::min(state.changed_at + count_in(state.fingerprint, kStepsKey).value_or(engine::kMostSteps),
-                                 engine::kMostSteps);
+  const int64_t steps = std::min(state.changed_at + most_steps(state.fingerprint), engine::kMostSteps);
   if (state.total_steps) check_range("total_steps", *state.total_steps, 1, steps, path);
   const auto named = step_of(checkpoint);
   if (named && *named != state.step) {

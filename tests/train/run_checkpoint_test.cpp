@@ -151,6 +151,24 @@ TEST_F(RunCheckpointTest, ARunThatWasChangedMayHaveStepsFromBefore) {
   EXPECT_THAT(refusal(), HasSubstr("total_steps is 61"));
 }
 
+/// A source that is gone through several times an epoch, in the spellings of data.train.
+TEST_F(RunCheckpointTest, RepeatedSourcesMakeMoreStepsThanSamples) {
+  nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};
+  state["fingerprint"] = {{kSamplesKey, "6"}, {kStepsKey, "40"}, {"data.train", "d.json"}};
+  put_state(state.dump());
+  EXPECT_THAT(refusal(), HasSubstr("total_steps is 60"));
+  data::Sources sources;
+  for (const char* value : {R"([{"path":"d.json","repeat":2}])", R"({"path":"d.json","repeat":1.5})",
+                            R"(["a.json",{"path":"d.json","repeat":0.5},{"path":"e.json","repeat":9}])"}) {
+    ASSERT_EQ(sources.set(nlohmann::ordered_json::parse(value)), std::nullopt);
+    Config config;
+    config.data.train = sources;
+    state["fingerprint"]["data.train"] = run_fingerprint(config, 6)["data.train"];
+    put_state(state.dump());
+    EXPECT_EQ(load_run_state(folder()).total_steps, 60) << value;
+  }
+}
+
 TEST_F(RunCheckpointTest, AStepThatIsNotTheFoldersIsRefused) {
   const auto checkpoint = folder() / "step-30";
   fs::create_directories(checkpoint / "trainer_state");
