@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <system_error>
-#include <thread>
 
 #include "train/shared_outlines.h"
 #include "vlmtrain/base/content_hash.h"
@@ -11,6 +10,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/memory/processor.h"
 #include "vlmtrain/models/sample_key.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/check_start.h"
@@ -36,7 +36,7 @@ std::string key_of(const std::filesystem::path& model, const models::ProcessorSe
 data::Outlines outlines_of(const io::Records& records, const models::Processor& processor, const Config& config,
                            data::OutlineSettings settings) {
   report::CountProgress progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
-  settings.workers = std::max<int64_t>(config.data.num_workers, std::thread::hardware_concurrency());
+  settings.workers = std::max<int64_t>(config.data.num_workers, memory::default_threads());
   settings.on_progress = [&progress](int64_t done) { progress.show(done); };
   return data::outline_samples(records, processor, settings);
 }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <numeric>
 #include <set>
-#include <thread>
 
 #include "train/data_check.h"
 #include "train/inspected_order.h"
@@ -16,6 +15,7 @@
 #include "vlmtrain/data/decoding.h"
 #include "vlmtrain/data/known_problems.h"
 #include "vlmtrain/data/tasks.h"
+#include "vlmtrain/memory/processor.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/planning.h"
@@ -36,7 +36,7 @@ class InspectionOfData {
         folder_(config.output.dir),
         records_(training_records(config)),
         processor_(models::load_processor(config.model.path, processor_settings(config.data, config.model.adapter))),
-        workers_(std::max<int64_t>(config.data.num_workers, std::thread::hardware_concurrency())),
+        workers_(std::max<int64_t>(config.data.num_workers, memory::default_threads())),
         outlines_(
             look_to_inspect(*records_, *processor_, config, config.data.train.name(), cache_of("data_check.jsonl"))),
         result_{.dataset = config.data.train.name(),
