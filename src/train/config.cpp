@@ -158,6 +158,10 @@ void declare(OptionTable& table, DistributedOptions& options) {
       "brought together just before it runs (ZeRO's third stage, FSDP). `hybrid`: that among the ranks of a machine, "
       "and each machine holds all. `auto`: what fits, and of that what is predicted to be faster. One rank has nothing "
       "to share.");
+  constexpr int64_t kDaySeconds = 86'400;
+  table.add("distributed.rendezvous_seconds", options.rendezvous_seconds,
+            "Seconds within which all ranks have to be there: more where nodes or containers start far apart.",
+            std::optional{between<int64_t>(1, kDaySeconds)});
 }
 
 }  // namespace

@@ -555,7 +555,7 @@ TrainingSummary train_as_rank(const Config& config, const std::string& resolved_
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
                       const std::optional<distributed::Launch>& launch) {
   check_keys(config);
-  const RunRanks ranks(launch);
+  const RunRanks ranks(launch, std::chrono::seconds(config.distributed.rendezvous_seconds));
   TrainingSummary summary;
   ranks.telling_failures([&] {
     check_ranks(config, ranks.world_size());
