@@ -17,6 +17,10 @@
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/model.h"
 
+namespace vlmtrain::io {
+class CheckpointTensors;  // io/checkpoint.h
+}  // namespace vlmtrain::io
+
 namespace vlmtrain::models {
 
 /// The checkpoint that a run starts from, and its adapter if it goes on with one: what saved checkpoints take of it. It
@@ -46,6 +50,8 @@ class BaseWeights {
   void put_file(const std::string& name, const std::string& content);
   /// Where a parameter's values came from; null for what the base does not have.
   const Entry* find(const nn::Parameter& parameter) const;
+  /// The files of weights: of the folder, then of others that the model takes weights of.
+  const std::vector<std::shared_ptr<const io::CheckpointTensors>>& opened() const { return opened_; }
   /// That most of its elements have.
   at::ScalarType dtype() const { return dtype_; }
   /// From now on, that is where the values of `parameters` came from: they were trained, and are frozen now. REQUIRES:
@@ -65,6 +71,7 @@ class BaseWeights {
   std::map<std::string, std::string> files_;
   std::map<std::string, Entry> own_;      // by parameter
   std::map<std::string, Entry> adapter_;  // the same, of what goes with an adapter
+  std::vector<std::shared_ptr<const io::CheckpointTensors>> opened_;
   std::vector<Stamp> stamps_;
   at::ScalarType dtype_;
 };
@@ -88,6 +95,7 @@ struct ModelToSave {
   std::vector<std::pair<std::string, std::string>> files;  ///< names and contents
   io::LazyTensors tensors;
   bool is_adapter = false;
+  std::string base_fingerprint{};  ///< of an adapter's base (models/base_fingerprint.h); empty: not written
 
   /// Into the existing folder `out`. Errors as io/atomic.h.
   void write(const std::filesystem::path& out, int64_t max_shard_bytes) const;

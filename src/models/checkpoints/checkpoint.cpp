@@ -5,6 +5,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <map>
+
 #include "models/adapters/adapter_layout.h"
 #include "models/adapters/lora_targets.h"
 #include "models/checkpoints/companion_files.h"
@@ -23,6 +25,7 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/base_fingerprint.h"
 #include "vlmtrain/models/weights_to_save.h"
 
 namespace vlmtrain::models {
@@ -173,7 +176,9 @@ ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeig
 void ModelToSave::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
   for (const auto& [name, content] : files) io::write_file(out / name, content);
   if (is_adapter) {
-    io::write_safetensors(out / kAdapterWeightsName, tensors);
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    if (!base_fingerprint.empty()) metadata.emplace(kBaseFingerprintKey, base_fingerprint);
+    io::write_safetensors(out / kAdapterWeightsName, tensors, metadata);
   } else {
     io::write_checkpoint_tensors(out, tensors, max_shard_bytes);
   }

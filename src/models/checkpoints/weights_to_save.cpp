@@ -78,6 +78,7 @@ void BaseWeights::open_weights() {
     auto& file = opened[place];
     if (file == nullptr) {
       file = std::make_shared<const io::CheckpointTensors>(place);
+      opened_.push_back(file);
       stamp(place);
     }
     return file;
