@@ -194,6 +194,7 @@ std::vector<SettingChange> changes_since(const nlohmann::ordered_json& saved, co
   for (const auto& [key, value] : now.items()) {
     const auto found = saved.find(key);
     if (found != saved.end() && *found == value) continue;
+    if (found == saved.end() && key == kBaseKey) continue;
     const bool is_never = is_in(kNever, key);
     if (found == saved.end() && (is_never || is_in(kOnPurpose, key)) && value == options.value_of(key)) continue;
     changes.push_back({.key = key,

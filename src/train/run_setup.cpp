@@ -7,6 +7,7 @@
 
 #include "train/data_check.h"
 #include "train/frozen_on_the_way.h"
+#include "train/held_out_of_run.h"
 #include "train/resumption.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/first_line.h"
@@ -17,6 +18,7 @@
 #include "vlmtrain/data/pack_census.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/models/base_fingerprint.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/train/own_kernels.h"
@@ -59,12 +61,12 @@ std::filesystem::path run_folder(const Config& config) {
 
 RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& ranks)
     : folder(run_folder(config)),
-      records(training_records(config)),
+      records(training_records(config, &divided)),
       processor(models::load_processor(config.model.path, processor_settings(config.data, config.model.adapter))),
       checkpoints(folder, config.output.keep, config.output.keep_best),
       ledger(config.data.train.name(), records->size()),
       ranks_(ranks) {
-  checkpoints.check();
+  checkpoints.check(ranks.writes() && !is_rehearsal() ? CheckedContents::kAll : CheckedContents::kSmallFiles);
   find_newest(config);
   data::Outlines outlines = look_at_trained(config);
   warn_of_changed(config, outlines);
@@ -83,11 +85,18 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& rank
   make_plans(config, device, job, workload, outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
   load(config, device, job);
+  if (ranks.writes() && !is_rehearsal() && !divided.empty()) remember_held_out(config, divided);
+  divided.clear();
 }
 
 void RunSetup::find_newest(const Config& config) {
   const auto newest = checkpoints.newest();
   auto fingerprint = run_fingerprint(config, records->size());
+  // A virtual card holds no values.
+  if (!is_rehearsal()) {
+    base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
+    fingerprint[kBaseKey] = models::base_fingerprint(*base);
+  }
   resumed = newest.has_value();
   if (newest) {
     auto resumption = resume_from(*newest, config, fingerprint);
@@ -355,9 +364,7 @@ void RunSetup::plan_evaluation(const Config& config) {
 
 void RunSetup::load(const Config& config, at::Device device, const planner::Job& job) {
   const auto newest = checkpoints.newest();
-  // A virtual card holds no values.
-  if (!is_rehearsal()) {
-    base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
+  if (base) {
     const auto& words = processor->chat_template().source();
     if (!words.is_in_checkpoint) base->put_chat_template(words.jinja);
     base->put_file(kVolumeSettingsFile, volume_settings_text(config.data.volume));

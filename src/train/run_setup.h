@@ -21,6 +21,7 @@
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {
 
@@ -36,6 +37,7 @@ struct RunSetup {
   RunSetup(const Config& config, at::Device device, const RunRanks& ranks);
 
   std::filesystem::path folder;
+  std::vector<DividedSource> divided;  ///< until held_out.json is written
   std::shared_ptr<const data::DataSet> records;
   std::optional<data::DrawOrder> order;  ///< once the samples were looked at
   std::unique_ptr<models::Processor> processor;

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "train/batch_scaling.h"
+#include "train/held_out_of_run.h"
 #include "train/new_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -99,7 +100,8 @@ std::shared_ptr<const io::Records> read_records(const std::filesystem::path& pat
 namespace {
 
 /// The sources of data.train, each with the places that it is to have of it.
-std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vector<int64_t> data::HeldOut::*places) {
+std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vector<int64_t> data::HeldOut::*places,
+                                                std::vector<DividedSource>* divided) {
   const auto share = data::share_to_hold_out(config.data);
   std::vector<data::DataSet::Part> parts;
   parts.reserve(config.data.train.all().size());
@@ -109,9 +111,11 @@ std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vecto
     auto records = read_records(source.path, settings);
     if (share) {
       const int64_t samples = records->size();
-      auto split = data::hold_out(samples, *share, static_cast<uint64_t>(config.training.seed));
+      const bool are_trained = places == &data::HeldOut::kept;
+      auto split = divide_source(config, source, *records, /*logs=*/are_trained);
+      if (divided != nullptr) divided->push_back({.path = source.path, .records = records, .held_out = split.held_out});
       records = std::make_shared<io::ChosenRecords>(std::move(records), std::move(split.*places));
-      if (places == &data::HeldOut::kept) {
+      if (are_trained) {
         spdlog::info("data {}: {} of {} samples are held out of training (data.eval={})", source.path,
                      samples - records->size(), samples, config.data.eval);
       }
@@ -123,8 +127,8 @@ std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vecto
 
 }  // namespace
 
-std::shared_ptr<const data::DataSet> training_records(const Config& config) {
-  return sources_of(config, &data::HeldOut::kept);
+std::shared_ptr<const data::DataSet> training_records(const Config& config, std::vector<DividedSource>* divided) {
+  return sources_of(config, &data::HeldOut::kept, divided);
 }
 
 std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
@@ -132,7 +136,7 @@ std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
   if (config.data.train.empty()) {
     throw usage_error("data.eval: is {}, a share of data.train, which is empty; name it", config.data.eval);
   }
-  return sources_of(config, &data::HeldOut::held_out);
+  return sources_of(config, &data::HeldOut::held_out, nullptr);
 }
 
 models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {
