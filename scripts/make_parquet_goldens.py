@@ -4,6 +4,7 @@ and mixed_batch.parquet, the records of the parity case of that name with their 
 
     make_parquet_goldens.py        (needs pyarrow; tests/io/data/SOURCES.md says which)
 """
+import decimal
 import json
 import pathlib
 
@@ -99,3 +100,89 @@ def mixed_batch():
 TURNS = pa.list_(pa.struct([("from", pa.string()), ("value", pa.string())]))
 write("mixed_batch", [("id", pa.string()), ("images", pa.list_(IMAGE)), ("conversations", TURNS)], mixed_batch(),
       row_group_size=4, compression="zstd")
+
+
+def extension(storage_type, values, of):
+    return pa.ExtensionArray.from_storage(of, pa.array(values, storage_type))
+
+
+def write_table(name, **columns):
+    pq.write_table(pa.table(columns), FOLDER / f"{name}.parquet", compression="none")
+
+
+# Types whose values stand for others: each row means the same record.
+TURN_TEXTS = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
+PICTURE = [b"picture 0", b"picture 1"]
+write_table(
+    "views",
+    image=pa.array(PICTURE, pa.binary_view()),
+    question=pa.array(["Q0", "Q1"], pa.string_view()),
+    answer=pa.array(["A0", "A1"]).dictionary_encode(),
+    subject_id=pa.array([["s", "t"], None], pa.list_view(pa.string())),
+    texts=pa.array(
+        [[{"user": "Q2", "assistant": "A2"}], None],
+        pa.large_list_view(pa.struct([("user", pa.string()), ("assistant", pa.string())])),
+    ),
+)
+write_table(
+    "json_columns",
+    id=extension(pa.string(), ['"text"', "3", "null"], pa.json_(pa.string())),
+    messages=extension(pa.large_string(), [json.dumps(TURN_TEXTS)] * 2 + ['[{"role": '], pa.json_(pa.large_string())),
+    # Within lists and structs, as `datasets` writes turns of several shapes.
+    images=pa.array([[{"path": "a.png"}]] * 3, pa.list_(pa.struct([("path", pa.string())]))),
+)
+write_table(
+    "json_contents",
+    messages=pa.ListArray.from_arrays(
+        [0, 2, 4],
+        pa.StructArray.from_arrays(
+            [
+                pa.array(["user", "assistant"] * 2),
+                extension(pa.string(), ['"Q"', '[{"type": "text", "text": "A"}]', "1.5", '"B"'], pa.json_(pa.string())),
+            ],
+            ["role", "content"],
+        ),
+    ),
+)
+write_table(
+    "values",
+    question=pa.array([1.5, None], pa.float16()),
+    answer=pa.array([decimal.Decimal("12.50"), None], pa.decimal128(10, 2)),
+    id=pa.array([b"0123456789abcdef", None], pa.uuid()),
+    task=pa.array([1, None], pa.date32()),
+    kind=extension(pa.int8(), [1, None], pa.bool8()),
+    left=pa.array([[("a", 1), ("b", 2)], None], pa.map_(pa.string(), pa.int8())),
+    none=pa.array([None, None], pa.null()),
+    length=pa.array([5, None], pa.duration("s")),
+)
+write_table("durations", question=pa.array(["Q"]), answer=pa.array([5], pa.duration("ms")))
+write_table("tensors", question=pa.array(["Q"]),
+            answer=extension(pa.list_(pa.int8(), 4), [[1, 2, 3, 4]], pa.fixed_shape_tensor(pa.int8(), [2, 2])))
+# What pycocotools returns, and the other forms of counts.
+SIZE = [4, 4]
+write_table(
+    "run_lengths",
+    image=pa.array(["a.png"]),
+    question=pa.array(["Q"]),
+    answer=pa.array(["A"]),
+    mask=pa.array([{"size": SIZE, "counts": b"`0"}], pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.binary())])),
+)
+# Images in the row, by their path, and none: with and without a name. A row group of each mixture.
+write(
+    "some_images",
+    [("id", pa.string()), ("image", IMAGE), ("question", pa.string()), ("answer", pa.string())],
+    [
+        {"id": name, "image": image, "question": "Q", "answer": "A"}
+        for name, image in [
+            ("bytes", {"bytes": b"picture 0", "path": None}), ("named bytes", picture("b")),
+            ("path", {"bytes": None, "path": "a.png"}), ("none", None),
+            ("again", picture("c")), ("path again", {"bytes": None, "path": "d.png"}),
+        ]
+    ],
+)
+# A list of images under "video" is one video: told by their bytes.
+write(
+    "frames",
+    [("video", pa.list_(IMAGE)), ("question", pa.string()), ("answer", pa.string())],
+    [{"video": [{"bytes": b"\x89PNG 0", "path": None}, {"bytes": b"\xff\xd8\xff 1", "path": None}], "question": "Q", "answer": "A"}],
+)

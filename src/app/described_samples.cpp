@@ -214,8 +214,8 @@ std::vector<std::string> DescribedSamples::remarks() const {
   if (largest.tokens > context.tokens) {
     remarks.push_back(
         fmt::format("a sample of {} tokens is longer than the {} that the model was made for "
-                    "(max_position_embeddings); it trains, but at positions that the model has not seen",
-                    grouped(largest.tokens), grouped(context.tokens)));
+                    "({}); it trains, but at positions that the model has not seen",
+                    grouped(largest.tokens), grouped(context.tokens), context.key));
   }
   return remarks;
 }

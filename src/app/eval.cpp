@@ -20,11 +20,13 @@
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/chat_template_date.h"
 #include "vlmtrain/train/config.h"
+#include "vlmtrain/train/media_options_of_run.h"
 #include "vlmtrain/train/planned_evaluation.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
@@ -60,6 +62,21 @@ Auto<int64_t> batch_size_of(const std::string& text) {
   throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMost);
 }
 
+/// --base, or where the folder that an adapter names as its base does not exist, model.path.
+std::string base_to_use(const EvalArguments& arguments, const train::Config& config,
+                        const std::filesystem::path& checkpoint) {
+  if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
+  const auto file = checkpoint / "adapter_config.json";
+  const auto named = io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
+  std::error_code error;
+  const bool is_there = std::filesystem::exists(named, error);
+  if (is_there || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
+  spdlog::warn(
+      "{}: base_model_name_or_path {} does not exist; model.path {} is used as the base (--base names another)",
+      file.string(), named, config.model.path);
+  return config.model.path;
+}
+
 }  // namespace
 
 ExitCode eval(const EvalArguments& arguments) {
@@ -78,14 +95,18 @@ ExitCode eval(const EvalArguments& arguments) {
                        .batch_size = batch_size_of(arguments.batch_size)};
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
   train::settle_chat_template_date(config.data, checkpoint);
-  const auto processor = models::load_processor(checkpoint, train::processor_settings(config.data));
+  for (const auto& setting : train::take_media_options_of_run(checkpoint, config.data)) {
+    spdlog::info("{}, as the model was trained", setting);
+  }
+  const auto [base, adapter] = models::base_and_adapter(checkpoint, base_to_use(arguments, config, checkpoint));
+  const auto processor = models::load_processor(base, train::processor_settings(config.data, adapter));
   std::optional<MaskOverlays> overlays;
   if (!arguments.mask_out.empty()) {
     check_draws_masks(*processor, arguments.checkpoint);
     overlays.emplace(arguments.mask_out);
   }
-  const auto planned = train::plan_evaluation(config, checkpoint, *processor, device);
-  const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision));
+  const auto planned = train::plan_evaluation(config, checkpoint, *processor, device, base);
+  const auto model = models::load_model(checkpoint, device, engine::dtype_of(config.training.precision), base);
 
   std::string lines;
   auto result = evaluation::evaluate(*model, *processor, *planned.records, planned.settings,
@@ -101,6 +122,7 @@ ExitCode eval(const EvalArguments& arguments) {
                                                 "\n";
                                      });
   result.skipped += planned.dropped;
+  if (!planned.notices_are_logged) data::log_notices(result.notices, config.data.eval, planned.records->size());
   if (overlays) spdlog::info("{}: {} written", arguments.mask_out, counted(overlays->written(), "overlay"));
   if (!arguments.answers.empty()) io::write_file(arguments.answers, lines);
   if (arguments.json) {

@@ -12,6 +12,10 @@ void declare(CLI::App& command, EvalArguments& arguments) {
                   "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
       ->required()
       ->check(not_empty());
+  command
+      .add_option("--base", arguments.base,
+                  "folder of an adapter's base checkpoint, where it is not the one that it names")
+      ->check(not_empty());
   command.add_option("overrides", arguments.overrides, "key=value, such as data.eval=held_out.json");
   command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--answers", arguments.answers, "write every answer to this JSON Lines file");

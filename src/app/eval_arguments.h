@@ -12,6 +12,7 @@ namespace vlmtrain::app {
 struct EvalArguments {
   std::string config;
   std::string checkpoint;
+  std::string base;
   std::vector<std::string> overrides;
   std::string device = "auto";
   std::string answers;

@@ -14,6 +14,7 @@
 #include "app/standard_streams.h"
 #include "vlmtrain/planner/rehearsal_start.h"
 #include "vlmtrain/train/config.h"
+#include "vlmtrain/train/stop_request.h"
 
 namespace vlmtrain::app {
 
@@ -77,6 +78,9 @@ int front(const std::vector<std::string>& words, char** argv) {
   CommandLine line;
   if (const auto answered = line.parse(words)) return static_cast<int>(*answered);
   try {
+    // The core answers them, once its libraries are loaded: a run that is stopped before is to be requeued as any
+    // other.
+    if (line.command() == "train") train::hold_stop_signals();
     if (line.command() == "options") return static_cast<int>(print_options(line.arguments().options));
     check_configuration_of(line);
     const auto core = core_file();

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -26,7 +27,10 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/models/generation_settings.h"
 #include "vlmtrain/train/chat_template_date.h"
+#include "vlmtrain/train/media_options_of_run.h"
+#include "vlmtrain/train/record_settings_of_run.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/setup.h"
 #include "vlmtrain/train/volume_options_of_run.h"
@@ -35,6 +39,7 @@ namespace vlmtrain::app {
 
 namespace {
 
+/// Where the checkpoint is of no run.
 constexpr int64_t kMostPromptTokens = 8192;
 
 /// Puts `files` times `mark` before `text` unless the prompt has a mark for each itself.
@@ -90,8 +95,8 @@ std::optional<int64_t> place_of(const std::string& name, const io::Records& reco
 }
 
 /// The record of --data that --record names.
-io::Record record_of_data(const GenerateArguments& arguments) {
-  const auto records = train::read_records(arguments.data, {});
+io::Record record_of_data(const GenerateArguments& arguments, const io::RecordSettings& settings) {
+  const auto records = train::read_records(arguments.data, settings);
   const auto place = place_of(arguments.record, *records);
   if (!place) {
     throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", arguments.record, arguments.data,
@@ -129,7 +134,8 @@ void check_sampling(const engine::SamplingSettings& sampling) {
 }
 
 /// Before the model is loaded and a picture decoded.
-void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor) {
+void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor,
+                  int64_t max_length) {
   const std::string where = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
   constexpr const char* kRemedy = "shorten it, or give fewer or smaller images and videos";
   try {
@@ -138,12 +144,12 @@ void check_length(const GenerateArguments& arguments, const io::Record& record, 
                    shrunk->tokens, shrunk->tokens_left);
     }
   } catch (const data::TooLong& error) {
-    if (error.tokens() <= kMostPromptTokens) {
+    if (error.tokens() <= max_length) {
       throw usage_error("{}: has {} tokens, and the model has positions for {}; {}", where, error.tokens(),
                         processor.most_positions(), kRemedy);
     }
-    throw usage_error("{}: has, with its images and videos, {} tokens, more than the {} that are taken; {}", where,
-                      error.tokens(), kMostPromptTokens, kRemedy);
+    throw usage_error("{}: has, with its images and videos, {} tokens, more than data.max_length={}; {}, or raise it",
+                      where, error.tokens(), max_length, kRemedy);
   }
 }
 
@@ -152,7 +158,9 @@ models::ProcessorSettings settings_for(const GenerateArguments& arguments, const
   options.chat_template = arguments.chat_template;
   train::settle_chat_template_date(options, checkpoint);
   options.max_length = kMostPromptTokens;
-  options.volume = train::volume_options_of_run(checkpoint, arguments.volume_settings);
+  const auto media = train::read_media_settings(arguments.volume_settings, options);
+  options.volume = train::volume_options_of_run(checkpoint, media.others);
+  train::take_media_options_of_run(checkpoint, options, media.keys);
   return train::processor_settings(options);
 }
 
@@ -205,14 +213,21 @@ nlohmann::ordered_json masks_of(const GenerateArguments& arguments, const models
 
 }  // namespace
 
-ExitCode generate(const GenerateArguments& arguments) {
+ExitCode generate(const GenerateArguments& given) {
+  GenerateArguments arguments = given;
+  const auto record_settings = train::take_record_settings(arguments.volume_settings);
   start_log(/*quiet=*/false);
   check_sampling(arguments.sampling);
   check_question(arguments);
   const at::Device device = open_device(arguments.device);
   const auto checkpoint = train::checkpoint_in(arguments.checkpoint);
-  const auto processor = models::load_processor(checkpoint, settings_for(arguments, checkpoint));
-  const io::Record record = arguments.data.empty() ? record_of(arguments) : record_of_data(arguments);
+  const auto [base, adapter] = models::base_and_adapter(checkpoint, arguments.base);
+  auto processor_settings = settings_for(arguments, checkpoint);
+  processor_settings.template_folder = adapter;
+  const auto processor = models::load_processor(base, processor_settings);
+  const io::Record record = arguments.data.empty()
+                                ? record_of(arguments)
+                                : record_of_data(arguments, train::record_settings_of_run(checkpoint, record_settings));
   check_masks(arguments, *processor, record);
   if (arguments.show_prompt) {
     const bool as_prompt = arguments.data.empty();
@@ -220,9 +235,16 @@ ExitCode generate(const GenerateArguments& arguments) {
                                     : shown_prompt(*processor, record, as_prompt));
     return ExitCode::kDone;
   }
-  check_length(arguments, record, *processor);
-  const auto model =
-      models::load_model(checkpoint, device, engine::dtype_of(engine::precision_by_name(arguments.precision).value()));
+  check_length(arguments, record, *processor, processor_settings.max_length);
+  if (const auto keys = models::unapplied_generation_settings(checkpoint); !keys.empty()) {
+    spdlog::info(
+        "generation_config.json: {} {} not applied here, but in transformers' generate: docs/generate.md lists the "
+        "options "
+        "that there are",
+        fmt::join(keys, ", "), keys.size() == 1 ? "is" : "are");
+  }
+  const auto model = models::load_model(checkpoint, device,
+                                        engine::dtype_of(engine::precision_by_name(arguments.precision).value()), base);
   const auto prompt = processor->process_prompt(record, 0);
   const auto began = std::chrono::steady_clock::now();
   std::vector<std::vector<int64_t>> answers;
@@ -231,9 +253,10 @@ ExitCode generate(const GenerateArguments& arguments) {
                                {.device = device,
                                 .max_new_tokens = arguments.max_new_tokens,
                                 .most_tokens = processor->most_positions(),
-                                .end_token_ids = models::end_token_ids(checkpoint, *processor),
+                                .end_token_ids = models::end_token_ids(base, *processor, adapter),
                                 .sampling = arguments.sampling,
-                                .use_cache = arguments.use_cache});
+                                .use_cache = arguments.use_cache,
+                                .refuse_non_finite = true});
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (prompt.tokens() + std::ssize(answers[0]) >= processor->most_positions()) {

@@ -11,6 +11,10 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
                   "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
       ->required()
       ->check(not_empty());
+  command
+      .add_option("--base", arguments.base,
+                  "folder of an adapter's base checkpoint, where it is not the one that it names")
+      ->check(not_empty());
   command.add_option("--image", arguments.images, "image file; may be given several times")->check(CLI::ExistingFile);
   command.add_option("--video", arguments.videos, "video file or folder of frames; may be given several times")
       ->check(CLI::ExistingPath);
@@ -65,8 +69,8 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   // Not "overrides", which take any key: a flag that is none of these is no key either.
   command.add_option(
       "volume_settings", arguments.volume_settings,
-      "data.volume.key=value, such as data.volume.spacing=1; else scans are read as the checkpoint's run "
-      "read them");
+      "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; else media are read as the "
+      "checkpoint's run read them. Of --data also data.columns, data.ignore_keys and data.image_root");
 }
 
 }  // namespace vlmtrain::app

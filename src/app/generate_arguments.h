@@ -13,6 +13,7 @@ namespace vlmtrain::app {
 /// What `vlmtrain generate` is asked.
 struct GenerateArguments {
   std::string checkpoint;
+  std::string base;
   std::vector<std::string> images;
   std::vector<std::string> videos;
   std::vector<std::string> volumes;

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -23,12 +25,13 @@
 
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/program.h"
+#include "vlmtrain/memory/processor.h"
+#include "vlmtrain/train/stop_request.h"
 
 namespace vlmtrain::app {
 
 namespace {
 
-constexpr const char* kLauncher = "VLMTRAIN_LAUNCHER";
 constexpr const char* kLauncherProcess = "VLMTRAIN_LAUNCHER_PROCESS";
 /// That ranks take to end by themselves once one has failed, at most; then they are killed.
 constexpr time_t kSecondsToEnd = 45;
@@ -55,6 +58,7 @@ class LocalRanks {
     sigemptyset(&signals_);
     for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals_, signal);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    train::wait_if_leaving();  // ranks that start now would find no launcher
     const int64_t port = free_port();
     for (int64_t rank = 0; rank < count; ++rank) start(rank, port);
   }
@@ -68,16 +72,36 @@ class LocalRanks {
         take_changes();
         if (failed_ && stopped_.size() == running_.size()) tell_all(SIGKILL);  // none of them ends by itself
       } else if (signal > 0) {
-        // A terminal tells all processes in its foreground by itself.
-        if (info.si_code != SI_KERNEL) tell_all(signal);
+        forward(signal);
       } else if (failed_ && errno == EAGAIN) {
         tell_all(SIGKILL);
       }
     }
-    return failed_.value_or(ExitCode::kDone);
+    return is_stopped_ ? ExitCode::kStopped : failed_.value_or(ExitCode::kDone);
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Ranks may have the signal too, as from a terminal, or may have started after it: SIGTERM asks for the same stop as
+  /// SIGINT, however often it comes. Whoever interrupts again later does not wait for a checkpoint.
+  void forward(int signal) {
+    constexpr std::chrono::duration<double> kOneInterrupt(train::kSecondsOfOneInterrupt);
+    if (signal == SIGINT && interrupted_ && Clock::now() - *interrupted_ > kOneInterrupt) {
+      spdlog::error("interrupted again: the ranks are ended at once");
+      tell_all(SIGKILL);
+      return;
+    }
+    if (signal == SIGINT && !interrupted_) interrupted_ = Clock::now();
+    is_stop_requested_ = true;
+    tell_all(signal == SIGINT ? SIGTERM : signal);
+  }
+
+  static bool asks_for_stop(int signal) {
+    constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    return std::ranges::find(kStopSignals, signal) != kStopSignals.end();
+  }
+
   void start(int64_t rank, int64_t port) {
     std::map<std::string, std::string> variables{{"RANK", std::to_string(rank)},
                                                  {"LOCAL_RANK", std::to_string(rank)},
@@ -87,7 +111,7 @@ class LocalRanks {
                                                  {kLauncher, kLaunchedByUs},
                                                  {kLauncherProcess, std::to_string(getpid())}};
     if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-      const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+      const int64_t cores = memory::default_threads();
       variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / count_));
     }
     auto environment = environment_with(variables, [](std::string_view) { return true; });
@@ -125,7 +149,16 @@ class LocalRanks {
   }
 
   void take_ended(pid_t id, int status) {
-    if (WIFSIGNALED(status)) {
+    if (WIFSIGNALED(status) && is_stop_requested_ && asks_for_stop(WTERMSIG(status))) {
+      // Before the rank was far enough to answer. The others find it lost, which is no failure.
+      if (!std::exchange(is_stopped_, true)) {
+        spdlog::info(
+            "stopped by signal {} before a step was done, so there is no checkpoint to write; the same command starts "
+            "again",
+            WTERMSIG(status));
+      }
+      tell_all(SIGTERM);
+    } else if (WIFSIGNALED(status)) {
       spdlog::error("rank {} was ended by signal {}", running_.at(id), WTERMSIG(status));
       if (!failed_) failed_ = ExitCode::kFailed;
     } else if (WEXITSTATUS(status) != 0 && !failed_) {
@@ -144,6 +177,9 @@ class LocalRanks {
   std::map<pid_t, int64_t> running_;  // ranks
   std::set<pid_t> stopped_;           // of these, as by SIGSTOP
   std::optional<ExitCode> failed_;    // the first
+  bool is_stop_requested_ = false;
+  bool is_stopped_ = false;                       // a rank ended by the request itself, before its steps
+  std::optional<Clock::time_point> interrupted_;  // first
 };
 
 }  // namespace

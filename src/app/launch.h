@@ -6,6 +6,8 @@
 
 namespace vlmtrain::app {
 
+/// The variable of the environment that names what started a rank.
+inline constexpr const char* kLauncher = "VLMTRAIN_LAUNCHER";
 /// distributed::Launch::launcher of ranks that launch_ranks() has started, which have its arguments.
 inline constexpr const char* kLaunchedByUs = "--launch";
 

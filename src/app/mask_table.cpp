@@ -35,6 +35,13 @@ std::string mask_table(const evaluation::MaskScores& scores) {
   std::string text = head(scores.by_task().empty() ? "masks" : "masks by task");
   text += rows(scores.by_task()) + row("all", scores.total());
   if (!scores.by_structure().empty()) text += head("masks by structure") + rows(scores.by_structure());
+  const auto& total = scores.total();
+  if (total.empty_truths + total.empty_drawn > 0) {
+    text += fmt::format(
+        "{} of {} masks are empty in the data, and of {} nothing is drawn: Dice and IoU are 1 where "
+        "both are so, else 0\n",
+        total.empty_truths, total.masks, total.empty_drawn);
+  }
   return text;
 }
 

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include <optional>
 #include <string>
 
 #include "app/commands.h"
@@ -10,12 +11,27 @@
 
 namespace vlmtrain::app {
 
+namespace {
+
+std::optional<at::ScalarType> dtype_by_name(const std::string& name) {
+  if (name == "float32" || name == "fp32") return at::kFloat;
+  if (name == "bfloat16" || name == "bf16") return at::kBFloat16;
+  if (name == "float16" || name == "fp16") return at::kHalf;
+  return std::nullopt;
+}
+
+}  // namespace
+
 ExitCode merge(const MergeArguments& arguments) {
   start_log(/*quiet=*/false);
   const std::string adapter = train::checkpoint_in(arguments.adapter).string();
-  models::merge_adapter(adapter, arguments.out);
+  const models::MergedWeights weights =
+      models::merge_adapter(adapter, arguments.out, {.base = arguments.base, .dtype = dtype_by_name(arguments.dtype)});
   if (arguments.json) {
-    fmt::print("{}\n", io::json_text(nlohmann::ordered_json{{"adapter", adapter}, {"checkpoint", arguments.out}}));
+    fmt::print("{}\n", io::json_text(nlohmann::ordered_json{{"adapter", adapter},
+                                                            {"checkpoint", arguments.out},
+                                                            {"changed_weights", weights.changed},
+                                                            {"rounded_away", weights.unchanged}}));
   } else {
     spdlog::info("{}: the base of {} with the adapter in its weights", arguments.out, adapter);
   }

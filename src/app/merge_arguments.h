@@ -10,6 +10,8 @@ namespace vlmtrain::app {
 struct MergeArguments {
   std::string adapter;
   std::string out;
+  std::string base;
+  std::string dtype = "auto";
   bool json = false;
 };
 

@@ -8,6 +8,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/checkpoint_remarks.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
 #include "vlmtrain/train/setup.h"
@@ -63,6 +64,7 @@ void with_described_samples(const PlanArguments& arguments, const train::Config&
 void with_plan_request(const PlanArguments& arguments, const std::function<void(const planner::PlanRequest&)>& use) {
   const train::Config typed = config_of(arguments);
   const auto plan_for = [&](const train::Config& config, const PresetFolder* preset) {
+    for (const auto& remark : models::checkpoint_remarks(config.model.path)) spdlog::warn("{}", remark);
     const planner::TargetCard card = card_of(arguments);
     if (config.data.train.empty() || arguments.describes_samples()) {
       with_described_samples(arguments, config, typed.model.path, card, use);

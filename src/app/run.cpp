@@ -21,6 +21,7 @@
 #include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/memory/processor.h"
 #include "vlmtrain/memory/shortage.h"
 
 namespace vlmtrain::app {
@@ -98,6 +99,7 @@ ExitCode act(const CommandLine& line) {
   std::exception_ptr failure;
   try {
     leave_on_signals(line.command());
+    memory::keep_threads_to_quota();
     const auto* const command = std::ranges::find(kCommands, line.command(), &CommandEntry::name);
     VLMTRAIN_CHECK(command != std::end(kCommands), "{} does nothing", line.command());
     code = command->act(line.arguments());

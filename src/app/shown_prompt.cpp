@@ -19,13 +19,16 @@ data::Sample outline(const models::Processor& processor, const io::Record& recor
 }  // namespace
 
 std::string shown_prompt(const models::Processor& processor, const io::Record& record, bool as_prompt) {
-  const std::string text = report::marked_chat(processor.render(record, as_prompt));
+  const text::RenderedChat chat = processor.render(record, as_prompt);
+  const std::string text = report::marked_chat(chat);
   const data::Sample sample = outline(processor, record, as_prompt);
-  return fmt::format("{}\n\n{} tokens, {} of them of images and videos; {} are learnt{}\n{}\n",
+  std::string notices;
+  for (const io::Notice& notice : chat.notices) notices += fmt::format("{}: {}\n", notice.kind, notice.example);
+  return fmt::format("{}\n\n{} tokens, {} of them of images and videos; {} are learnt{}\n{}\n{}",
                      isatty(STDOUT_FILENO) == 1 ? printable_lines(text) : text, sample.tokens(),
                      sample.image_token_positions.size(), sample.label_tokens(),
                      as_prompt ? ", since this is what is asked" : ", those between ⟦ and ⟧",
-                     processor.chat_template().description());
+                     processor.chat_template().description(), notices);
 }
 
 std::string shown_prompt_json(const models::Processor& processor, const io::Record& record, bool as_prompt) {

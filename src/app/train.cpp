@@ -1,5 +1,7 @@
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -8,6 +10,8 @@
 #include "app/openmp_waiting.h"
 #include "app/run_device.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/planner/virtual_card.h"
 #include "vlmtrain/train/chat_template_date.h"
@@ -43,15 +47,33 @@ void check_before_launch(const TrainArguments& arguments) {
   static_cast<void>(virtual_card(arguments.device));
 }
 
+/// Variables of another launcher would be taken for this process's place in its ranks, also where they are left over.
+void refuse_other_launch(int64_t count) {
+  const char* const own = std::getenv(kLauncher);
+  if (own != nullptr && std::string_view(own) == kLaunchedByUs) return;
+  for (const char* variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* const value = std::getenv(variable);
+    const bool is_slurm = std::string_view(variable).starts_with("SLURM");
+    if (is_slurm && std::getenv("SLURM_STEP_ID") == nullptr) continue;
+    if (value == nullptr || number_behind("", value).value_or(0) <= 1) continue;
+    const bool is_torchrun = std::string_view(variable) == "WORLD_SIZE";
+    throw usage_error(
+        "--launch {}: {}={} is set, as {} sets it for each rank that it starts; leave out --launch where it has "
+        "started this process, or unset {} where it is left over",
+        count, variable, excerpt(value),
+        is_torchrun ? "torchrun"
+        : is_slurm  ? "srun"
+                    : "mpirun",
+        is_torchrun ? "WORLD_SIZE and RANK" : variable);
+  }
+}
+
 }  // namespace
 
 ExitCode train(const TrainArguments& arguments) {
   start_log(arguments.quiet);
+  if (arguments.launch > 1) refuse_other_launch(arguments.launch);
   const auto launch = distributed::launch_of_process();
-  if (launch && arguments.launch > 1 && launch->launcher != kLaunchedByUs) {
-    throw usage_error("--launch {} in a process that {} has started as one of {} ranks: take one of the two",
-                      arguments.launch, launch->launcher, launch->world_size);
-  }
   if (launch) {
     end_with_launcher();
   } else if (arguments.launch > 1) {

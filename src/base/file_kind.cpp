@@ -36,8 +36,13 @@ std::string lower(std::string text) {
 }  // namespace
 
 bool is_named_like_a_picture(const std::filesystem::path& file) {
-  constexpr std::array<std::string_view, 4> kEndings{".jpg", ".jpeg", ".png", ".webp"};
+  constexpr std::array<std::string_view, 8> kEndings{".jpg",   ".jpeg", ".jpe", ".jfif",
+                                                     ".pjpeg", ".pjp",  ".png", ".webp"};
   return std::ranges::find(kEndings, lower(file.extension().string())) != kEndings.end();
+}
+
+bool is_hidden(const std::filesystem::path& file) {
+  return file.filename().native().starts_with('.');
 }
 
 bool is_named_like_a_volume(const std::filesystem::path& file) {

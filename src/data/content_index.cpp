@@ -96,6 +96,12 @@ ContentIndex::Print ContentIndex::print_of(const io::Record& record, size_t set,
   print.is_usable = true;
   print.text = text_of(record);
   for (const std::string& subject : record.subjects) print.subjects.push_back(ContentHash().add(subject).value());
+  for (const io::MaskSource& mask : record.masks) {
+    if (mask.rle) continue;
+    ContentHash key;
+    key.add(mask.file.path).add(mask.file.bytes ? std::string_view(*mask.file.bytes) : std::string_view());
+    print.masks.push_back(key.add(mask.value ? static_cast<uint64_t>(*mask.value) + 1 : 0).value());
+  }
   const auto media = media_in(record);
   print.media.reserve(media.size());
   for (size_t number = 0; number < media.size(); ++number) {

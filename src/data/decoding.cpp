@@ -56,13 +56,14 @@ std::map<int64_t, SampleProblem> decode_all(const io::Records& records, const Sa
   const auto is_usable = [&](int64_t sample) {
     return outlines.shapes.has(sample) && !outlines.problems.contains(sample);
   };
-  MediaKeys seen;
+  MediaKeys seen, seen_masks;
   std::vector<int64_t> first;
   std::vector<char> is_made(static_cast<size_t>(records.size()));
   for (int64_t sample = 0; sample < records.size(); ++sample) {
     if (!is_usable(sample)) continue;
     bool has_new = false;
     for (const uint64_t medium : index.media_of(set, sample)) has_new = seen.insert(medium).second || has_new;
+    for (const uint64_t mask : index.masks_of(set, sample)) has_new = seen_masks.insert(mask).second || has_new;
     if (has_new) first.push_back(sample);
     is_made[static_cast<size_t>(sample)] = has_new ? 1 : 0;
   }

@@ -1,5 +1,7 @@
 #include "vlmtrain/data/ledger.h"
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -58,6 +60,11 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
       if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
       ledger.mark_shrunk(index, sample.at("id"), shrunk_from(sample));
     }
+    if (saved.contains("notices")) {
+      ledger.notices_ = NoticeCounts::from_json(saved.at("notices"));
+      ledger.has_all_notices_ = saved.at("notices_of") == "all";
+      for (const auto& [kind, count] : ledger.notices_.kinds()) ledger.known_kinds_.insert(kind);
+    }
   } catch (const nlohmann::ordered_json::exception& error) {
     throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint",
                      io::json_reason(error));
@@ -73,8 +80,20 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
   return ledger;
 }
 
-void Ledger::mark_used(int64_t index) {
-  raise(index, SampleStatus::kUsed);
+void Ledger::mark_used(int64_t index, std::string_view id, const std::vector<io::Notice>& notices) {
+  if (!raise(index, SampleStatus::kUsed) || notices.empty()) return;
+  std::vector<io::Notice> counted;
+  std::ranges::copy_if(notices, std::back_inserter(counted),
+                       [this](const io::Notice& notice) { return counts_as_used(notice.kind); });
+  notices_.add(id, counted);
+}
+
+void Ledger::enter_notices(NoticeCounts notices) {
+  has_all_notices_ = true;
+  known_kinds_.clear();
+  for (const auto& [kind, count] : notices.kinds()) known_kinds_.insert(kind);
+  notices.add_missing(std::exchange(notices_, {}));
+  notices_ = std::move(notices);
 }
 
 void Ledger::mark_dropped(int64_t index, std::string id, std::string reason, std::string message) {
@@ -126,7 +145,9 @@ nlohmann::ordered_json Ledger::to_json() const {
           {"not_reached", count(SampleStatus::kNotReached)},
           {"reasons", nlohmann::ordered_json(reasons)},
           {"problems", std::move(problems)},
-          {"shrunk", {{"samples", shrunk_.size()}, {"each", std::move(shrunk)}}}};
+          {"shrunk", {{"samples", shrunk_.size()}, {"each", std::move(shrunk)}}},
+          {"notices", notices_.to_json()},
+          {"notices_of", has_all_notices_ ? "all" : "used"}};
 }
 
 }  // namespace vlmtrain::data

@@ -21,6 +21,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/rng.h"
+#include "vlmtrain/data/other_reading.h"
 #include "vlmtrain/data/sample_stream.h"
 
 namespace vlmtrain::data {
@@ -104,7 +105,9 @@ class Loader::Impl {
     for (DrawnUnit& unit : batch.units) units.push_back({.drawn = unit, .samples = {}});
     const auto unit_of = [&](uint64_t seed) -> MadeUnit& { return units[static_cast<size_t>(batch.unit_of.at(seed))]; };
     for (Sample& sample : batch.samples) unit_of(sample.seed).samples.push_back(std::move(sample));
-    for (const auto& [index, seed, shrunk] : batch.elsewhere) unit_of(seed).samples.push_back(place_of(index, seed));
+    for (const auto& sample : batch.elsewhere) {
+      unit_of(sample.seed).samples.push_back(place_of(sample.index, sample.seed));
+    }
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
       if (!unit->samples.empty()) lane(unit->drawn.lane).held_back.push_front(std::move(*unit));
     }
@@ -151,6 +154,7 @@ class Loader::Impl {
         if (bad.insert(index).second && !settle(index, problem)) throw stopped_by(index, problem);
       }
       for (const auto& entry : json.at("shrunk")) take_shrunk(batch, entry);
+      for (const auto& entry : json.at("notices")) take_notices(batch, entry);
     }
     bad_.clear();
     std::erase_if(batch.elsewhere, [&](const SampleElsewhere& sample) { return bad.contains(sample.index); });
@@ -159,18 +163,31 @@ class Loader::Impl {
     return !bad.empty();
   }
 
-  /// {"bad": [[index, reason, message, is dropped whatever the policy]], "shrunk": [[seed, numbers]]}; "" for neither.
+  /// {"bad": [[index, reason, message, is dropped whatever the policy]], "shrunk": [[seed, numbers]],
+  /// "notices": [[seed, [kind, example], …]]}; "" for none.
   std::string words_of(const GlobalBatch& batch) const {
-    auto bad = nlohmann::json::array(), shrunk = nlohmann::json::array();
+    auto bad = nlohmann::json::array(), shrunk = nlohmann::json::array(), notices = nlohmann::json::array();
     for (const auto& [index, problem] : bad_) {
       bad.push_back({index, problem.reason, problem.message, problem.is_dropped});
     }
     for (const Sample& sample : batch.samples) {
       if (sample.shrunk) shrunk.push_back({sample.seed, numbers_of(*sample.shrunk)});
+      auto entry = nlohmann::json::array({sample.seed});
+      for (const auto& [kind, example] : sample.notices) {
+        if (ledger_.counts_as_used(kind)) entry.push_back({kind, example});
+      }
+      if (entry.size() > 1) notices.push_back(std::move(entry));
     }
-    if (bad.empty() && shrunk.empty()) return {};
-    return nlohmann::json{{"bad", std::move(bad)}, {"shrunk", std::move(shrunk)}}.dump(
+    if (bad.empty() && shrunk.empty() && notices.empty()) return {};
+    return nlohmann::json{{"bad", std::move(bad)}, {"shrunk", std::move(shrunk)}, {"notices", std::move(notices)}}.dump(
         -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  static void take_notices(GlobalBatch& batch, const nlohmann::json& entry) {
+    const auto sample = std::ranges::find(batch.elsewhere, entry.at(0).get<uint64_t>(), &SampleElsewhere::seed);
+    if (sample == batch.elsewhere.end()) return;
+    sample->notices.clear();
+    for (size_t i = 1; i < entry.size(); ++i) sample->notices.push_back({entry[i].at(0), entry[i].at(1)});
   }
 
   static void take_shrunk(GlobalBatch& batch, const nlohmann::json& entry) {
@@ -415,8 +432,9 @@ class Loader::Impl {
   }
 
   UserError stopped_by(int64_t index, const Problem& problem) const {
-    return data_error("{}, {}: {}; or go on without such samples: data.on_bad_sample=skip", ledger_.dataset(),
-                      records_.text_at(index).place, problem.message);
+    return data_error("{}, {}: {}; or go on without such samples: data.on_bad_sample=skip{}", ledger_.dataset(),
+                      records_.text_at(index).place, problem.message,
+                      settings_.read_otherwise ? words_of_other_reading(problem.message) : "");
   }
 
   /// Enters the problem in the ledger; true if the run goes on without the sample.

@@ -115,6 +115,9 @@ void declare(OptionTable& table, DataOptions& options) {
             "What the fields or columns of the data are called, where it is not as in docs/data.md: "
             "`{question: prompt, answer: label, image: photo}`. Also one by one: `data.columns.answer=label`.",
             std::optional{are_known_columns()});
+  table.add("data.ignore_keys", options.ignore_keys,
+            "Keys of records, turns and content blocks that are left out before a record is read, such as "
+            "`[weight, tools]`: for data sets with keys that alter learning and are not supported (docs/data.md).");
   table.add("data.image_root", options.image_root,
             "Folder that relative paths of images and videos start from; empty: the folder of the data file.");
   table.add_choice("data.outside_image_root", options.outside_image_root,

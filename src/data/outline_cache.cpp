@@ -2,9 +2,11 @@
 
 #include <sys/stat.h>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <exception>
 #include <system_error>
 
@@ -19,7 +21,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// To be raised whenever a sample of the same record and files may have another shape.
-constexpr int64_t kFormat = 9;
+constexpr int64_t kFormat = 10;
 
 uint64_t number_of(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -49,8 +51,12 @@ void add_file(ContentHash& hash, const fs::path& file) {
 void add_medium(ContentHash& hash, const io::Medium& medium) {
   hash.add(medium.frames.size());
   for (const auto& frame : medium.frames) add_medium(hash, frame);
-  hash.add(medium.path).add(medium.bytes ? 1U : 0U).add(medium.is_volume ? 1U : 0U).add(medium.modality);
+  hash.add(medium.bytes ? medium.path : plain_path(medium.path))
+      .add(medium.bytes ? 1U : 0U)
+      .add(medium.is_volume ? 1U : 0U)
+      .add(medium.modality);
   if (medium.bytes) hash.add(*medium.bytes);
+  if (medium.fps != 0) hash.add(std::bit_cast<uint64_t>(medium.fps));
 }
 
 void add_rle(ContentHash& hash, const io::Rle& rle) {
@@ -63,7 +69,20 @@ void add_files_of(const io::Medium& medium, std::vector<std::string>& files) {
   if (!medium.bytes && medium.frames.empty()) files.push_back(medium.path);
 }
 
-/// What is not bytes of three colours on a plane says so at the end.
+/// {"of_record": how many, "kinds": [number, example, number, example, …]}
+Json notices_json(const CachedShape& cached) {
+  Json kinds = Json::array();
+  for (const auto& [kind, example] : cached.notices) kinds.insert(kinds.end(), {kind, example});
+  return {{"of_record", cached.notices_of_record}, {"kinds", std::move(kinds)}};
+}
+
+void take_notices(const Json& json, CachedShape& cached) {
+  cached.notices_of_record = json.at("of_record");
+  const Json& kinds = json.at("kinds");
+  for (size_t i = 0; i + 1 < kinds.size(); i += 2) cached.notices.push_back({kinds[i], kinds[i + 1]});
+}
+
+/// What is not bytes of three colours on a plane says so at the end, and notices come last.
 Json numbers_of(const CachedShape& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
@@ -78,6 +97,7 @@ Json numbers_of(const CachedShape& cached) {
     numbers.push_back({row.dtype, row.channels, row.depth, shape.volumes});
   }
   if (has_masks) numbers.push_back({shape.masks, shape.mask_pictures, shape.mask_side});
+  if (!cached.notices.empty()) numbers.push_back(notices_json(cached));
   return numbers;
 }
 
@@ -97,14 +117,17 @@ CachedShape shape_from(const Json& numbers) {
   cached.task = numbers.at(++place);
   cached.files = numbers.at(++place).get<std::vector<std::string>>();
   if (const Json& shrunk = numbers.at(++place); !shrunk.is_null()) cached.shrunk = shrunk_in(shrunk);
-  if (numbers.size() > ++place) {
+  const bool has_notices = numbers.back().is_object();
+  if (has_notices) take_notices(numbers.back(), cached);
+  const size_t end = numbers.size() - (has_notices ? 1 : 0);
+  if (end > ++place) {
     const Json& other = numbers.at(place);
     shape.row.dtype = other.at(0);
     shape.row.channels = other.at(1);
     shape.row.depth = other.at(2);
     shape.volumes = other.at(3);
   }
-  if (numbers.size() > ++place) {
+  if (end > ++place) {
     const Json& masks = numbers.at(place);
     shape.masks = masks.at(0);
     shape.mask_pictures = masks.at(1);
@@ -125,9 +148,12 @@ constexpr std::streamoff kHashLine = 17;
 
 uint64_t fingerprint_of(const io::Record& record) {
   ContentHash hash;
-  hash.add(record.id).add(record.task).add(record.problem);
+  if (!record.problem.empty()) hash.add(record.problem);
   hash.add(record.turns.size());
-  for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+  for (const auto& turn : record.turns) {
+    hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+    for (const size_t mark : turn.literal_marks) hash.add(static_cast<uint64_t>(mark));
+  }
   for (const auto* media : {&record.images, &record.videos}) {
     hash.add(media->size());
     for (const auto& medium : *media) add_medium(hash, medium);
@@ -159,15 +185,42 @@ uint64_t state_of(const std::vector<std::string>& files) {
   return hash.value();
 }
 
+std::string plain_path(const std::string& path) {
+  if (path.empty()) return path;
+  static const std::string kHere = fs::absolute(".").lexically_normal().string();
+  const bool is_plain = path.find("//") == std::string::npos && path.find("./") == std::string::npos &&
+                        !path.ends_with("/.") && !path.ends_with("/..") && !path.empty();
+  if (is_plain) return path.front() == '/' ? path : kHere + path;
+  return fs::absolute(path).lexically_normal().string();
+}
+
+NoticeKinds::NoticeKinds(std::vector<std::string> names) : names_(std::move(names)) {
+  for (size_t i = 0; i < names_.size(); ++i) numbers_.try_emplace(names_[i], static_cast<int64_t>(i));
+}
+
+int64_t NoticeKinds::number_of(const std::string& name) {
+  const auto [entry, is_new] = numbers_.try_emplace(name, size());
+  if (is_new) names_.push_back(name);
+  return entry->second;
+}
+
+std::optional<int64_t> NoticeKinds::find(const std::string& name) const {
+  const auto found = numbers_.find(name);
+  return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::string line_of(const std::optional<CachedShape>& shape) {
   return shape ? numbers_of(*shape).dump(-1, ' ', false, Json::error_handler_t::replace) : "null";
 }
 
-std::optional<CachedShape> shape_in(std::string_view line) {
+std::optional<CachedShape> shape_in(std::string_view line, int64_t kinds) {
   const Json numbers = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!numbers.is_array()) return std::nullopt;
   try {
-    return shape_from(numbers);
+    auto shape = shape_from(numbers);
+    const auto is_known = [kinds](const CachedNotice& notice) { return notice.kind >= 0 && notice.kind < kinds; };
+    if (!std::ranges::all_of(shape.notices, is_known)) return std::nullopt;
+    return shape;
   } catch (const Json::exception&) {
     return std::nullopt;
   }
@@ -206,18 +259,38 @@ void OutlineCacheReader::read_header(const fs::path& file, const std::string& ke
 
 bool OutlineCacheReader::is_whole() {
   stream_.seekg(0, std::ios::end);
-  auto left = stream_.tellg() - body_ - kHashLine;
+  const std::streamoff end = stream_.tellg() - kHashLine;
+  auto left = end - body_;
   if (left < 0) return false;
   stream_.seekg(body_);
   ContentHash hash;
   hash.add(stamp_);
+  std::streamoff last_line = body_;
   for (std::string block; left > 0; left -= std::ssize(block)) {
     block.resize(std::min(kBlock, static_cast<size_t>(left)));
     if (!stream_.read(block.data(), std::ssize(block))) return false;
     hash.add(block);
+    // The line break at the end is that of the last line itself.
+    const bool is_last = left == std::ssize(block);
+    const size_t before =
+        is_last && block.size() == 1 ? std::string::npos : block.rfind('\n', block.size() - (is_last ? 2 : 1));
+    if (before != std::string::npos) last_line = end - left + static_cast<std::streamoff>(before) + 1;
   }
   std::string line;
-  return std::getline(stream_, line) && line == hash.text();
+  if (!std::getline(stream_, line) || line != hash.text()) return false;
+  return read_kinds(last_line);
+}
+
+/// The line behind those of the samples.
+bool OutlineCacheReader::read_kinds(std::streamoff place) {
+  stream_.seekg(place);
+  std::string line;
+  std::getline(stream_, line);
+  const Json names = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto is_text = [](const Json& name) { return name.is_string(); };
+  if (!names.is_array() || !std::ranges::all_of(names, is_text)) return false;
+  kinds_ = NoticeKinds(names.get<std::vector<std::string>>());
+  return true;
 }
 
 std::string OutlineCacheReader::next() {
@@ -249,7 +322,8 @@ void OutlineCacheWriter::add(std::string_view line) {
   while (block_.size() >= kBlock) write_block();
 }
 
-void OutlineCacheWriter::commit() {
+void OutlineCacheWriter::commit(const NoticeKinds& kinds) {
+  add(Json(kinds.names()).dump(-1, ' ', false, Json::error_handler_t::replace));
   if (!block_.empty()) write_block();
   if (!file_) return;
   attempt([&] {

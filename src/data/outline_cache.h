@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,32 @@
 
 namespace vlmtrain::data {
 
+/// Kinds of notices by number, in the order in which a cache met them.
+class NoticeKinds {
+ public:
+  NoticeKinds() = default;
+  explicit NoticeKinds(std::vector<std::string> names);
+
+  int64_t size() const { return std::ssize(names_); }
+  const std::string& name(int64_t number) const { return names_.at(static_cast<size_t>(number)); }
+  const std::vector<std::string>& names() const { return names_; }
+  /// Of a kind that is new, the next.
+  int64_t number_of(const std::string& name);
+  std::optional<int64_t> find(const std::string& name) const;
+
+ private:
+  std::vector<std::string> names_;
+  std::map<std::string, int64_t> numbers_;
+};
+
+/// A notice of a cached sample. Only the first sample of a kind has its example.
+struct CachedNotice {
+  int64_t kind = 0;  ///< in the cache's NoticeKinds
+  std::string example{};
+
+  bool operator==(const CachedNotice&) const = default;
+};
+
 /// A sample's shape and names, and what they were found on.
 struct CachedShape {
   uint64_t fingerprint = 0;          ///< of the record, its files' contents apart
@@ -25,9 +52,11 @@ struct CachedShape {
   std::optional<Shrunk> shrunk{};
   std::string id{};
   std::string task{};
+  std::vector<CachedNotice> notices{};
+  int64_t notices_of_record = 0;  ///< the first so many of them; the others are of its sample
 };
 
-/// Tells a record from what it was, by its content and by the names of its files.
+/// Tells a record from others by what it says and by the names of its files, whatever its id, task and notices are.
 uint64_t fingerprint_of(const io::Record& record);
 /// The files and folders of a record's media, those apart that the data set itself carries.
 std::vector<std::string> files_of(const io::Record& record);
@@ -36,10 +65,13 @@ uint64_t state_of(const std::vector<std::string>& files);
 
 /// One line of JSON, without its end; of no shape it says so.
 std::string line_of(const std::optional<CachedShape>& shape);
-/// Nothing for any other text, too.
-std::optional<CachedShape> shape_in(std::string_view line);
+/// Nothing for any other text, and where it has notices of other kinds than the first `kinds`.
+std::optional<CachedShape> shape_in(std::string_view line, int64_t kinds = 0);
 
 class OutlineCacheWriter;
+
+/// One path in the spelling that all of its spellings have.
+std::string plain_path(const std::string& path);
 
 /// Reads what an OutlineCacheWriter wrote with the same key, one line at a time: a data set may have millions. A file
 /// that is missing, damaged or of another key has no lines. The whole file is looked over first, so that a damaged one
@@ -51,6 +83,7 @@ class OutlineCacheReader {
 
   uint64_t stamp() const { return stamp_; }     ///< io::Records::stamp() of the data set that it was made for
   int64_t samples() const { return samples_; }  ///< lines in all
+  const NoticeKinds& kinds() const { return kinds_; }
 
   /// The next line; "" behind the last.
   std::string next();
@@ -61,12 +94,14 @@ class OutlineCacheReader {
  private:
   void read_header(const std::filesystem::path& file, const std::string& key);
   bool is_whole();
+  bool read_kinds(std::streamoff place);
 
   std::ifstream stream_;
   std::streamoff body_ = 0;
   uint64_t stamp_ = 0;
   int64_t samples_ = 0;
   int64_t read_ = 0;
+  NoticeKinds kinds_;
 };
 
 /// Writes one line for each sample of a data set, in their order. The file appears with commit(). One that cannot be
@@ -76,7 +111,8 @@ class OutlineCacheWriter {
   OutlineCacheWriter(const std::filesystem::path& file, const std::string& key, uint64_t stamp, int64_t samples);
 
   void add(std::string_view line);
-  void commit();
+  /// `kinds`: those that the lines name by their numbers.
+  void commit(const NoticeKinds& kinds = {});
 
  private:
   template <class Act>

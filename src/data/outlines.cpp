@@ -33,7 +33,8 @@ struct Finding {
   Known known = Known::kNotLooked;
   bool is_change = false;  // of what the cache has
   CachedShape shape{};
-  SampleProblem problem{};  // where it is bad
+  std::vector<io::Notice> notices{};  // found anew
+  SampleProblem problem{};            // where it is bad
 };
 
 /// Looks at samples on several threads, many at once; each finding is one thread's alone.
@@ -51,6 +52,8 @@ class Look {
     outlines_.tasks = RepeatedTextColumn(records.size());
     if (settings.cache.empty()) return;
     cache_ = OutlineCacheReader(settings.cache, settings.processor);
+    kinds_ = cache_.kinds();
+    if (settings.keeps_prints) outlines_.prints.contents.resize(static_cast<size_t>(records.size()));
     if (cache_.stamp() != stamp_ || cache_.samples() != records.size()) start_writing(0);
   }
 
@@ -62,10 +65,11 @@ class Look {
       const auto here = std::ranges::lower_bound(left, first + std::ssize(findings)) - left.begin();
       look_at(left.first(static_cast<size_t>(here)), first, findings);
       left = left.subspan(static_cast<size_t>(here));
+      number_notices(findings);
       write(findings);
       for (int64_t i = 0; i < std::ssize(findings); ++i) put_away(first + i, findings[static_cast<size_t>(i)]);
     }
-    if (writer_) writer_->commit();
+    if (writer_) writer_->commit(kinds_);
     return std::move(outlines_);
   }
 
@@ -89,7 +93,7 @@ class Look {
   }
 
   void look_at(int64_t index, Finding& finding) const {
-    auto earlier = finding.line.empty() ? std::nullopt : shape_in(finding.line);
+    auto earlier = finding.line.empty() ? std::nullopt : shape_in(finding.line, kinds_.size());
     const bool is_record_known = earlier && stamp_ != 0 && stamp_ == cache_.stamp();
     const auto stay = [&] {
       finding.shape = std::move(*earlier);
@@ -105,19 +109,51 @@ class Look {
       now.fingerprint = fingerprint_of(record);
       now.files = files_of(record);
       now.file_state = state_of(now.files);
-      if (earlier && earlier->fingerprint == now.fingerprint && earlier->file_state == now.file_state) return stay();
+      if (earlier && is_same(*earlier, now, record)) return stay();
     }
     try {
       const Sample outline = make_outline(processor_, record, index);
       now.shape = shape_of(outline);
       now.making_bytes = outline.making_bytes;
       now.shrunk = outline.shrunk;
+      now.notices_of_record = std::ssize(record.notices);
+      finding.notices = outline.notices;
       finding.known = Known::kAnew;
     } catch (...) {
       finding.problem = bad_sample(std::current_exception());
       finding.known = Known::kBad;
     }
     finding.shape = std::move(now);
+  }
+
+  /// Whether the cache's sample is that of the record.
+  bool is_same(const CachedShape& earlier, const CachedShape& now, const io::Record& record) const {
+    return earlier.fingerprint == now.fingerprint && earlier.file_state == now.file_state && earlier.id == now.id &&
+           earlier.task == now.task && has_same_notices(earlier, record.notices);
+  }
+
+  bool has_same_notices(const CachedShape& earlier, const std::vector<io::Notice>& notices) const {
+    if (earlier.notices_of_record != std::ssize(notices) || earlier.notices_of_record > std::ssize(earlier.notices)) {
+      return false;
+    }
+    const auto is_same_kind = [this](const CachedNotice& cached, const io::Notice& notice) {
+      return cached.kind == kinds_.find(notice.kind);
+    };
+    return std::equal(
+        notices.begin(), notices.end(), earlier.notices.begin(),
+        [&](const io::Notice& notice, const CachedNotice& cached) { return is_same_kind(cached, notice); });
+  }
+
+  /// Gives kinds that are new their numbers. The first sample of a kind keeps its example.
+  void number_notices(std::vector<Finding>& findings) {
+    for (Finding& finding : findings) {
+      for (const auto& [kind, example] : finding.notices) {
+        const int64_t before = kinds_.size();
+        const bool is_too_many = before >= static_cast<int64_t>(kMostNoticeKinds) && !kinds_.find(kind);
+        const int64_t number = kinds_.number_of(is_too_many ? kOtherNotices : kind);
+        finding.shape.notices.push_back({.kind = number, .example = kinds_.size() > before ? example : ""});
+      }
+    }
   }
 
   /// From the first finding on that is another than the cache's.
@@ -151,10 +187,29 @@ class Look {
       outlines_.problems.emplace(index, std::move(finding.problem));
       return;
     }
+    take_notices(finding.shape);
+    if (settings_.keeps_prints && !settings_.cache.empty()) keep_prints(index, finding.shape);
     outlines_.shapes.set(index, finding.shape.shape);
     if (finding.shape.shrunk) outlines_.shrunk.emplace(index, *finding.shape.shrunk);
     outlines_.making_bytes = std::max(outlines_.making_bytes, finding.shape.making_bytes);
     outlines_.from_cache += finding.known == Known::kAsItWas ? 1 : 0;
+  }
+
+  void take_notices(const CachedShape& shape) {
+    if (shape.notices.empty()) return;
+    std::vector<io::Notice> notices;
+    notices.reserve(shape.notices.size());
+    for (const auto& [kind, example] : shape.notices) {
+      notices.push_back({.kind = kinds_.name(kind), .example = example});
+    }
+    outlines_.notices.add(shape.id, notices);
+  }
+
+  void keep_prints(int64_t index, const CachedShape& shape) {
+    outlines_.prints.contents[static_cast<size_t>(index)] = shape.fingerprint;
+    for (const auto& file : shape.files) {
+      outlines_.prints.files.emplace_back(ContentHash().add(plain_path(file)).value(), index);
+    }
   }
 
   const io::Records& records_;
@@ -163,6 +218,7 @@ class Look {
   const uint64_t stamp_;                // of the records; 0: not known
   const std::vector<int64_t> indices_;  // of the samples to look at, ascending
   OutlineCacheReader cache_;            // as an earlier look left it
+  NoticeKinds kinds_;                   // of the cache, and those that were met since
   std::optional<OutlineCacheWriter> writer_;
   Outlines outlines_;
 };

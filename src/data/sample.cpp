@@ -8,9 +8,23 @@ namespace vlmtrain::data {
 
 namespace {
 
+/// Positions of its tokens, on the axis that has most.
+int64_t positions_of(const Sample& sample) {
+  if (sample.position_ids.empty()) return sample.tokens();
+  return 1 + *std::ranges::max_element(sample.position_ids);
+}
+
+void note_positions(const PositionLimit& limit, Sample& sample) {
+  const int64_t positions = positions_of(sample);
+  if (positions <= limit.positions) return;
+  sample.notices.push_back(
+      {.kind = fmt::format("more positions than the model was made for ({} {})", limit.key, limit.positions),
+       .example = fmt::format("{} positions of {} tokens", positions, sample.tokens())});
+}
+
 /// What `make` makes of a record that is usable, if there is anything to learn from it.
 template <class Make>
-Sample checked(const io::Record& record, int64_t index, const Make& make) {
+Sample checked(const SampleProcessor& processor, const io::Record& record, int64_t index, const Make& make) {
   if (!record.problem.empty()) throw record_problem(record);
   Sample sample = make();
   VLMTRAIN_CHECK(sample.index == index, "sample {} came back as {}", index, sample.index);
@@ -20,6 +34,8 @@ Sample checked(const io::Record& record, int64_t index, const Make& make) {
                                   "an assistant's turn that is not empty",
                                   record.id, record.place));
   }
+  sample.notices.insert(sample.notices.begin(), record.notices.begin(), record.notices.end());
+  if (const auto limit = processor.made_for()) note_positions(*limit, sample);
   return sample;
 }
 
@@ -78,13 +94,13 @@ SampleError record_problem(const io::Record& record) {
 
 Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
                    std::optional<uint64_t> augmented_by) {
-  return checked(record, index, [&] {
+  return checked(processor, record, index, [&] {
     return augmented_by ? processor.process_augmented(record, index, *augmented_by) : processor.process(record, index);
   });
 }
 
 Sample make_outline(const SampleProcessor& processor, const io::Record& record, int64_t index) {
-  return checked(record, index, [&] { return processor.outline(record, index); });
+  return checked(processor, record, index, [&] { return processor.outline(record, index); });
 }
 
 }  // namespace vlmtrain::data

@@ -1,5 +1,6 @@
 #include "vlmtrain/data/sample_shapes.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -46,6 +47,10 @@ std::optional<SampleShape> SampleShapes::operator[](int64_t index) const {
   return has(index) ? std::optional{at(index)} : std::nullopt;
 }
 
+const SampleShape* SampleShapes::media_of(int64_t index) const {
+  return has(index) ? &media_[samples_[static_cast<size_t>(index)].media] : nullptr;
+}
+
 void SampleShapes::set(int64_t index, const SampleShape& shape) {
   Entry& entry = samples_.at(static_cast<size_t>(index));
   const bool was_known = entry.media != kUnknown;
@@ -83,6 +88,10 @@ bool SampleShapes::operator==(const SampleShapes& other) const {
     if ((*this)[index] != other[index]) return false;
   }
   return true;
+}
+
+bool SampleShapes::have_videos() const {
+  return std::ranges::any_of(media_, [](const SampleShape& media) { return media.videos > 0; });
 }
 
 }  // namespace vlmtrain::data

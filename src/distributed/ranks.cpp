@@ -79,7 +79,8 @@ class Meeting {
     // The others ask rank 0 for these words.
     if (launch_.rank == 0) std::this_thread::sleep_for(20 * kPause);
     throw run_error(
-        "of {} ranks these did not come to {}:{} within {} s: {}; were they started, and do they get there?",
+        "of {} ranks these did not come to {}:{} within {} s: {}; were they started, and do they get there? "
+        "distributed.rendezvous_seconds sets how long they are waited for",
         launch_.world_size, launch_.host, launch_.port, std::chrono::duration<double>(timeout_).count(), missing);
   }
 

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <future>
 #include <thread>
 #include <utility>
@@ -32,6 +33,8 @@ c10d::TCPStoreOptions options_for(const Launch& launch, bool is_server, std::chr
 /// patience with one who says something else it writes in twenty lines: so it asks on a thread, which is left to itself
 /// before.
 c10::intrusive_ptr<c10d::TCPStore> connected(const Launch& launch, std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kLongestAnswer{20'000};  // of a rank 0 that listens
+  timeout = std::min(timeout, kLongestAnswer);
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect(
       [host = launch.host, options = options_for(launch, /*is_server=*/false, 10 * timeout), timeout] {
         auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
@@ -50,8 +53,10 @@ c10::intrusive_ptr<c10d::TCPStore> connected(const Launch& launch, std::chrono::
 
 c10::intrusive_ptr<c10d::TCPStore> open(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
   if (!is_server && !somebody_listens(launch, timeout)) {
-    throw usage_error("rank {} found nobody at {}:{} within {} s, where rank 0 should be; was it started?", launch.rank,
-                      launch.host, launch.port, std::chrono::duration<double>(timeout).count());
+    throw usage_error(
+        "rank {} found nobody at {}:{} within {} s, where rank 0 should be; was it started? "
+        "distributed.rendezvous_seconds sets how long it is waited for",
+        launch.rank, launch.host, launch.port, std::chrono::duration<double>(timeout).count());
   }
   try {
     if (!is_server) return connected(launch, timeout);

@@ -4,12 +4,14 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 
 #include <algorithm>
 #include <optional>
 #include <span>
 
 #include "engine/pass.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/memory/copy.h"
@@ -121,6 +123,22 @@ at::Tensor uniform_numbers(std::span<Sequence> sequences) {
   return numbers;
 }
 
+/// The first parameter with a value that is not finite; empty where all are.
+std::string non_finite_parameter(const models::VisionLanguageModel& model) {
+  for (const auto& parameter : model.parameters().all()) {
+    if (!at::isfinite(parameter.tensor).all().item<bool>()) return parameter.name;
+  }
+  return "";
+}
+
+void check_finite(const at::Tensor& logits, const models::VisionLanguageModel& model) {
+  if (logits.is_meta() || at::isfinite(logits.amax(1)).all().item<bool>()) return;
+  const std::string name = non_finite_parameter(model);
+  throw run_error("the model's logits are not finite, so that there is no answer: {}",
+                  name.empty() ? "its values overflow; compute in fp32 or bf16"
+                               : fmt::format("{} has values that are not; take an earlier checkpoint", name));
+}
+
 std::vector<int64_t> choose(at::Tensor logits, std::span<Sequence> sequences, const SamplingSettings& settings) {
   if (settings.repetition_penalty != 1) {
     std::vector<std::vector<int64_t>> occurred;
@@ -175,6 +193,7 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
   for (int64_t step = 0; step < settings.max_new_tokens && !unfinished.empty(); ++step) {
     const at::Tensor logits =
         next_logits(model, unfinished, cache ? &*cache : nullptr, /*is_first_step=*/step == 0, settings.device);
+    if (settings.refuse_non_finite) check_finite(logits, model);
     const auto tokens = choose(logits, unfinished, settings.sampling);
     std::vector<Sequence> still_unfinished;
     std::vector<size_t> kept;

@@ -14,6 +14,7 @@
 #include <memory>
 #include <utility>
 
+#include "engine/host_norm.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/nn/gradient_sink.h"
@@ -312,6 +313,7 @@ at::Tensor GradientSums::sum(const std::string& name) const {
 
 at::Tensor GradientSums::norm() const {
   const at::NoGradGuard no_gradients;
+  if (flat_.is_cpu()) return host_norm(received_sums());
   const std::vector<at::Tensor> norms = flat_.is_cuda() && is_all_received() ? norms_of_all() : norms_of_each();
   if (norms.empty()) return at::zeros({}, flat_.options());
   return at::linalg_vector_norm(at::stack(norms), 2);
@@ -332,6 +334,12 @@ std::vector<at::Tensor> GradientSums::norms_of_all() const {
 }
 
 std::vector<at::Tensor> GradientSums::norms_of_each() const {
+  const auto sums = received_sums();
+  return sums.empty() ? sums : at::_foreach_norm(sums, 2);
+}
+
+/// Of one part, its pieces.
+std::vector<at::Tensor> GradientSums::received_sums() const {
   std::vector<at::Tensor> sums;
   for (size_t i = 0; i < size(); ++i) {
     if (!received(i)) continue;
@@ -341,7 +349,7 @@ std::vector<at::Tensor> GradientSums::norms_of_each() const {
       sums.push_back(sum_of_piece(i));
     }
   }
-  return sums.empty() ? sums : at::_foreach_norm(sums, 2);
+  return sums;
 }
 
 void GradientSums::clear_missing(const Bucket& bucket, int64_t group) const {

@@ -1,9 +1,11 @@
 #include "vlmtrain/engine/saved_pieces.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "vlmtrain/base/number_behind.h"
 
@@ -22,11 +24,24 @@ std::optional<std::pair<std::string, int64_t>> parse_piece_name(std::string_view
 }
 
 SavedPieces::SavedPieces(const std::map<std::string, at::Tensor>& tensors) {
-  for (const auto& [name, values] : tensors) {
-    const auto piece = parse_piece_name(name);
-    pieces_[piece ? piece->first : name].push_back(
-        {.first = piece ? piece->second : 0, .values = values, .is_whole = !piece});
+  for (const auto& [name, values] : tensors) add(name, values, {});
+  sort();
+}
+
+SavedPieces::SavedPieces(const std::map<std::string, UnreadTensor>& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    add(name, at::empty(tensor.shape, at::TensorOptions(tensor.dtype).device(at::kMeta)), tensor.read);
   }
+  sort();
+}
+
+void SavedPieces::add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read) {
+  const auto piece = parse_piece_name(name);
+  pieces_[piece ? piece->first : name].push_back(
+      {.first = piece ? piece->second : 0, .values = values, .is_whole = !piece, .read = std::move(read)});
+}
+
+void SavedPieces::sort() {
   for (auto& [name, pieces] : pieces_) std::ranges::sort(pieces, {}, &Saved::first);
 }
 
@@ -51,7 +66,9 @@ std::optional<at::Tensor> SavedPieces::find(const std::string& tensor, int64_t f
     if (piece.first != end || piece.values.scalar_type() != dtype) return std::nullopt;
     const int64_t piece_end = piece.first + piece.values.numel();
     const int64_t from = std::max(first, piece.first), to = std::min(first + count, piece_end);
-    if (to > from) parts.push_back(piece.values.reshape({-1}).narrow(0, from - piece.first, to - from));
+    if (to > from)
+      parts.push_back(
+          (piece.read ? piece.read() : piece.values).reshape({-1}).narrow(0, from - piece.first, to - from));
     end = piece_end;
   }
   if (end != total || parts.empty()) return std::nullopt;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 
@@ -14,6 +16,7 @@
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/data/sample_stream.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/marks.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/recovery.h"
 #include "vlmtrain/memory/shortage.h"
@@ -34,11 +37,8 @@ std::string question_of(const io::Record& record) {
                                  [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
   if (turn == record.turns.rend()) return "";
   std::string question = turn->text;
-  for (const auto mark : {io::kImageMark, io::kVideoMark}) {
-    for (size_t at = question.find(mark); at != std::string::npos; at = question.find(mark)) {
-      question.erase(at, mark.size());
-    }
-  }
+  const std::vector<io::Mark> marks = io::find_marks(*turn);
+  for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark) question.erase(mark->begin, io::kImageMark.size());
   return trimmed(question);
 }
 
@@ -58,8 +58,7 @@ class Evaluator {
     const auto start = std::chrono::steady_clock::now();
     result_.batch_size = settings_.batch_size;
     data::SampleStream stream(
-        data::file_order(records_.size()),
-        [this](int64_t index) { return data::make_sample(processor_, records_.at(index), index); },
+        data::file_order(records_.size()), [this](int64_t index) { return make_sample(index); },
         {.workers = settings_.num_workers, .ahead = 2 * settings_.batch_size, .bytes_ahead = settings_.bytes_ahead});
     std::vector<data::Sample> batch;
     while (auto item = stream.next()) {
@@ -67,6 +66,7 @@ class Evaluator {
         skip_or_rethrow(item->error);
         continue;
       }
+      result_.notices.add(item->sample.id, item->sample.notices);
       batch.push_back(std::move(item->sample));
       if (std::ssize(batch) < result_.batch_size) continue;
       if (settings_.is_to_stop && settings_.is_to_stop()) {
@@ -74,6 +74,7 @@ class Evaluator {
         return result_;
       }
       score(batch);
+      forget_prompts(batch);
       batch.clear();
     }
     if (!batch.empty()) score(batch);
@@ -86,6 +87,18 @@ class Evaluator {
   }
 
  private:
+  /// Keeps its prompt too: records are read again without the bytes of their media.
+  data::Sample make_sample(int64_t index) {
+    const io::Record record = records_.at(index);
+    data::Sample sample = data::make_sample(processor_, record, index);
+    if (settings_.answers) {
+      data::Sample prompt = processor_.outline_prompt(record, index);
+      const std::lock_guard lock(prompts_mutex_);
+      prompts_.insert_or_assign(index, std::move(prompt));
+    }
+    return sample;
+  }
+
   void skip_or_rethrow(const std::exception_ptr& error) {
     try {
       std::rethrow_exception(error);
@@ -98,6 +111,11 @@ class Evaluator {
       if (result_.skipped == 0) first_problem_ = bad.what();
       ++result_.skipped;
     }
+  }
+
+  void forget_prompts(const std::vector<data::Sample>& samples) {
+    const std::lock_guard lock(prompts_mutex_);
+    for (const data::Sample& sample : samples) prompts_.erase(sample.index);
   }
 
   /// In pieces of the size that memory allows.
@@ -130,7 +148,9 @@ class Evaluator {
     try {
       std::vector<data::Sample> prompts;
       for (const auto& sample : samples) {
-        if (settings_.answers) prompts.push_back(processor_.outline_prompt(record_of(sample), sample.index));
+        if (!settings_.answers) break;
+        const std::lock_guard lock(prompts_mutex_);
+        prompts.push_back(prompts_.at(sample.index));
       }
       const auto scored =
           engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts), layout, generation_);
@@ -238,6 +258,8 @@ class Evaluator {
   Evaluation result_;
   std::string first_problem_;
   std::vector<std::string> left_out_;  // ids
+  std::mutex prompts_mutex_;
+  std::map<int64_t, data::Sample> prompts_;  // without pixels, of samples that are not scored yet; guarded by the mutex
 };
 
 }  // namespace
@@ -253,8 +275,12 @@ namespace {
 
 std::optional<report::MaskMetrics> metrics_of(const MaskScoreSums& sums) {
   if (sums.masks == 0) return std::nullopt;
-  return report::MaskMetrics{
-      .masks = sums.masks, .dice = sums.dice(), .iou = sums.iou(), .hausdorff95 = sums.hausdorff95()};
+  return report::MaskMetrics{.masks = sums.masks,
+                             .dice = sums.dice(),
+                             .iou = sums.iou(),
+                             .hausdorff95 = sums.hausdorff95(),
+                             .empty_truths = sums.empty_truths,
+                             .empty_drawn = sums.empty_drawn};
 }
 
 /// MaskMetrics with "by_task" and "by_structure". Of one mask at least, as all parts of such scores are.
@@ -312,7 +338,8 @@ std::string Evaluation::to_json() const {
                               {"batch_size", batch_size},
                               {"oom_splits", oom_splits},
                               {"seconds", seconds},
-                              {"by_task", tasks}};
+                              {"by_task", tasks},
+                              {"notices", notices.to_json()}};
   if (masks.total().masks > 0) json["masks"] = masks_json(masks);
   return io::json_text(json);
 }

@@ -97,11 +97,15 @@ MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth) {
                  predicted.size(0), predicted.size(1), truth.size(0), truth.size(1));
   const at::Tensor a = predicted.contiguous(), b = truth.contiguous();
   const Overlap overlap = overlap_of(a, b);
-  if (overlap.either() == 0) return {.iou = 1, .dice = 1, .hausdorff95 = {}};
+  if (overlap.either() == 0) {
+    return {.iou = 1, .dice = 1, .hausdorff95 = {}, .is_truth_empty = true, .is_drawn_empty = true};
+  }
   const auto both = static_cast<double>(overlap.both);
   MaskScore score{.iou = both / static_cast<double>(overlap.either()),
                   .dice = 2 * both / static_cast<double>(overlap.predicted + overlap.truth),
-                  .hausdorff95 = {}};
+                  .hausdorff95 = {},
+                  .is_truth_empty = overlap.truth == 0,
+                  .is_drawn_empty = overlap.predicted == 0};
   if (overlap.predicted > 0 && overlap.truth > 0) score.hausdorff95 = hausdorff95_of(a, b);
   return score;
 }
@@ -111,7 +115,9 @@ void MaskScoreSums::add(const MaskScore& score) {
          .iou_sum = score.iou,
          .dice_sum = score.dice,
          .with_hausdorff95 = score.hausdorff95 ? 1 : 0,
-         .hausdorff95_sum = score.hausdorff95.value_or(0)});
+         .hausdorff95_sum = score.hausdorff95.value_or(0),
+         .empty_truths = score.is_truth_empty ? 1 : 0,
+         .empty_drawn = score.is_drawn_empty ? 1 : 0});
 }
 
 void MaskScoreSums::merge(const MaskScoreSums& other) {
@@ -120,6 +126,8 @@ void MaskScoreSums::merge(const MaskScoreSums& other) {
   dice_sum += other.dice_sum;
   with_hausdorff95 += other.with_hausdorff95;
   hausdorff95_sum += other.hausdorff95_sum;
+  empty_truths += other.empty_truths;
+  empty_drawn += other.empty_drawn;
 }
 
 std::optional<double> MaskScoreSums::hausdorff95() const {

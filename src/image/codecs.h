@@ -27,9 +27,11 @@ struct StoredPixels {
 /// What stands in a PNG, neither scaled nor looked up in its palette. Alpha is left out; a data error where nothing but
 /// alpha has a shape.
 struct PngSamples {
-  StoredPixels rows;  ///< its channels are bytes a pixel: a sample of 16 bits is two, the upper one first
-  int64_t channels;   ///< 1 grey or palette index, 3 RGB
-  int64_t bits;       ///< of a sample in the file: 1, 2, 4, 8 or 16
+  StoredPixels rows;        ///< its channels are bytes a pixel: a sample of 16 bits is two, the upper one first
+  int64_t channels;         ///< 1 grey or palette index, 3 RGB
+  int64_t bits;             ///< of a sample in the file: 1, 2, 4, 8 or 16
+  bool is_palette = false;  ///< its samples are indices
+  bool has_colored_palette = false;  ///< of a palette in which entry i is not the gray value i
 };
 
 /// Each decodes a whole file of its format to RGB, `stored` being the size in its header; a data error, with `name`,

@@ -7,6 +7,7 @@
 #include "image/header.h"
 #include "image/upright.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/medium_bytes.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -39,12 +40,12 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& nam
 
 at::Tensor decode_image(const io::Medium& picture) {
   if (!picture.bytes) return decode_image(read_whole_file(picture.path), picture.path);
-  return decode_image(std::as_bytes(std::span(*picture.bytes)), picture.path);
+  return decode_image(std::as_bytes(std::span(io::bytes_of(picture))), picture.path);
 }
 
 ImageSize read_image_size(const io::Medium& picture) {
   if (picture.bytes) {
-    MemorySource source(std::as_bytes(std::span(*picture.bytes)));
+    MemorySource source(std::as_bytes(std::span(io::bytes_of(picture))));
     return upright_size(read_header(source, picture.path));
   }
   FileSource source(picture.path);

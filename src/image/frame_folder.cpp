@@ -17,7 +17,7 @@ std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (is_named_like_a_picture(entry.path())) files.push_back(entry.path());
+    if (is_named_like_a_picture(entry.path()) && !is_hidden(entry.path())) files.push_back(entry.path());
     check_frames(std::ssize(files), folder.string());
   }
   if (error) {
@@ -33,8 +33,12 @@ std::vector<io::Medium> frame_files(const std::filesystem::path& folder) {
 
 class FramePictures final : public VideoFile::Source {
  public:
-  explicit FramePictures(std::vector<io::Medium> pictures)
-      : Source({.frames = std::ssize(pictures), .fps = 0, .size = read_image_size(pictures.front())}),
+  FramePictures(std::vector<io::Medium> pictures, double fps, bool is_folder)
+      : Source({.frames = std::ssize(pictures),
+                .fps = fps,
+                .size = read_image_size(pictures.front()),
+                .is_list = !is_folder,
+                .is_folder = is_folder}),
         pictures_(std::move(pictures)) {}
 
   void read(int64_t index, uint8_t* planes) override {
@@ -54,16 +58,16 @@ class FramePictures final : public VideoFile::Source {
 
 }  // namespace
 
-std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures) {
+std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures, double fps) {
   check_frames(std::ssize(pictures), pictures.front().path);
   for (const io::Medium& picture : pictures) {
     if (!picture.bytes) require_file(picture.path, "the frame");
   }
-  return std::make_unique<FramePictures>(std::move(pictures));
+  return std::make_unique<FramePictures>(std::move(pictures), fps, /*is_folder=*/false);
 }
 
-std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder) {
-  return std::make_unique<FramePictures>(frame_files(folder));
+std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder, double fps) {
+  return std::make_unique<FramePictures>(frame_files(folder), fps, /*is_folder=*/true);
 }
 
 }  // namespace vlmtrain::image

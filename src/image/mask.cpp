@@ -10,8 +10,10 @@
 #include "image/byte_source.h"
 #include "image/codecs.h"
 #include "image/header.h"
+#include "image/mask_values.h"
 #include "image/upright.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/medium_bytes.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -51,8 +53,14 @@ StoredPixels bytes_where(const StoredPixels& rows, const Belongs& belongs) {
   return mask;
 }
 
-StoredPixels mask_of(const StoredPixels& rows, std::optional<int64_t> value) {
+/// `above`: of gray values, what mask is above; 0: anything that is not 0, or not black.
+StoredPixels mask_of(const StoredPixels& rows, std::optional<int64_t> value, int64_t above, int64_t bits) {
   const int64_t count = rows.channels;
+  if (!value && above > 0) {
+    const bool is_wide = bits == 16;
+    return bytes_where(
+        rows, [=](const uint8_t* pixel) { return (is_wide ? pixel[0] << 8 | pixel[1] : int{pixel[0]}) > above; });
+  }
   if (!value) {
     return bytes_where(rows, [count](const uint8_t* pixel) {
       uint8_t any = 0;
@@ -65,7 +73,7 @@ StoredPixels mask_of(const StoredPixels& rows, std::optional<int64_t> value) {
   return bytes_where(rows, [wanted](const uint8_t* pixel) { return (pixel[0] << 8 | pixel[1]) == wanted; });
 }
 
-at::Tensor decode_mask_bytes(std::span<const std::byte> bytes, std::optional<int64_t> value, const std::string& name) {
+DecodedMask decode_mask_bytes(std::span<const std::byte> bytes, std::optional<int64_t> value, const std::string& name) {
   MemorySource source(bytes);
   const Header header = read_header(source, name);
   check_is_png(header, name);
@@ -73,8 +81,10 @@ at::Tensor decode_mask_bytes(std::span<const std::byte> bytes, std::optional<int
   if (value) check_value(*value, samples.channels != 1, samples.bits, name);
   const auto [height, width] = upright_size(header);
   at::Tensor result = at::empty({height, width}, at::kByte);
-  write_upright_plane(mask_of(samples.rows, value), header.orientation, result.mutable_data_ptr<uint8_t>());
-  return result;
+  MaskRule rule = value ? MaskRule{} : find_mask_rule(samples, name);
+  write_upright_plane(mask_of(samples.rows, value, rule.above, samples.bits), header.orientation,
+                      result.mutable_data_ptr<uint8_t>());
+  return {.mask = std::move(result), .notice = std::move(rule.notice)};
 }
 
 /// Of the header chunk, which is a PNG's first (https://www.w3.org/TR/png-3/#11IHDR).
@@ -95,7 +105,7 @@ ImageSize size_in_header(ByteSource& source, std::optional<int64_t> value, const
 
 ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value) {
   if (file.bytes) {
-    MemorySource source(std::as_bytes(std::span(*file.bytes)));
+    MemorySource source(std::as_bytes(std::span(io::bytes_of(file))));
     return size_in_header(source, value, file.path);
   }
   FileSource source(file.path);
@@ -103,8 +113,12 @@ ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value) {
 }
 
 at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value) {
+  return decode_mask_with_notice(file, value).mask;
+}
+
+DecodedMask decode_mask_with_notice(const io::Medium& file, std::optional<int64_t> value) {
   if (!file.bytes) return decode_mask_bytes(read_whole_file(file.path), value, file.path);
-  return decode_mask_bytes(std::as_bytes(std::span(*file.bytes)), value, file.path);
+  return decode_mask_bytes(std::as_bytes(std::span(io::bytes_of(file))), value, file.path);
 }
 
 }  // namespace vlmtrain::image

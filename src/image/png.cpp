@@ -81,6 +81,17 @@ class PngReader {
   int64_t channels() const { return png_get_channels(png_, info_); }
   int64_t row_bytes() const { return static_cast<int64_t>(png_get_rowbytes(png_, info_)); }
   int depth() const { return depth_; }  ///< bits a sample, in the file
+  bool is_palette() const { return png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE; }
+  /// Whether an entry of the palette is another color than the gray value of its index.
+  bool has_colored_palette() const {
+    png_colorp palette = nullptr;
+    int entries = 0;
+    if (!is_palette() || png_get_PLTE(png_, info_, &palette, &entries) == 0) return false;
+    for (int i = 0; i < entries; ++i) {
+      if (palette[i].red != i || palette[i].green != i || palette[i].blue != i) return true;
+    }
+    return false;
+  }
   const char* message() const { return error_.text.data(); }
 
  private:
@@ -156,7 +167,11 @@ PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored
     pixels = std::move(colours);
     --channels;
   }
-  return {.rows = std::move(pixels), .channels = channels, .bits = reader.depth()};
+  return {.rows = std::move(pixels),
+          .channels = channels,
+          .bits = reader.depth(),
+          .is_palette = reader.is_palette(),
+          .has_colored_palette = reader.has_colored_palette()};
 }
 
 }  // namespace vlmtrain::image

@@ -18,8 +18,8 @@ void check_frames(int64_t frames, const std::string& name) {
 namespace {
 
 std::unique_ptr<VideoFile::Source> open(const io::Medium& video) {
-  if (!video.frames.empty()) return open_frames(video.frames);
-  if (!video.bytes && std::filesystem::is_directory(video.path)) return open_frame_folder(video.path);
+  if (!video.frames.empty()) return open_frames(video.frames, video.fps);
+  if (!video.bytes && std::filesystem::is_directory(video.path)) return open_frame_folder(video.path, video.fps);
   return open_encoded_video(video);
 }
 

@@ -6,12 +6,15 @@ extern "C" {
 
 #include <algorithm>
 #include <array>
+#include <fstream>
 #include <new>
 #include <string_view>
 #include <vector>
 
 #include "image/byte_source.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/lfs_pointer.h"
+#include "vlmtrain/io/medium_bytes.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -22,8 +25,23 @@ constexpr const char* kContainers =
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,asf,ogg,gif,apng,mxf,nut,ivf,rm,dv,wtv,"
     "h264,hevc,mjpeg,yuv4mpegpipe";
 
-/// `input` is null for a file of that name.
-FormatContext open(const std::string& name, MemoryInput* input) {
+void refuse_lfs_pointer(const io::Medium& video) {
+  constexpr size_t kMostBytes = 64;
+  std::string begin;
+  if (video.bytes) {
+    begin = video.bytes->substr(0, kMostBytes);
+  } else {
+    begin.resize(kMostBytes);
+    std::ifstream file(video.path, std::ios::binary);
+    file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+    begin.resize(static_cast<size_t>(file.gcount()));
+  }
+  io::refuse_lfs_pointer(video.path, begin);
+}
+
+/// `input` is null for a file of the video's name.
+FormatContext open(const io::Medium& video, MemoryInput* input) {
+  const std::string& name = video.path;
   AVFormatContext* context = nullptr;
   AVDictionary* options = nullptr;
   // What lies in memory opens no file.
@@ -38,6 +56,7 @@ FormatContext open(const std::string& name, MemoryInput* input) {
   const int code = avformat_open_input(&context, url.c_str(), nullptr, &options);
   av_dict_free(&options);
   if (code < 0) {
+    refuse_lfs_pointer(video);
     throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", name,
                      ffmpeg_reason(code));
   }
@@ -85,9 +104,10 @@ void check_size(const AVCodecParameters& parameters, const std::string& name) {
 
 VideoContainer::VideoContainer(const io::Medium& video)
     : name_(video.path), input_(video.bytes ? std::make_unique<MemoryInput>(video.bytes) : nullptr) {
+  if (input_ != nullptr) io::bytes_of(video);  // that they are there
   begin_ffmpeg_messages();
   if (input_ == nullptr) require_file(name_, "the video");
-  context_ = open(name_, input_.get());
+  context_ = open(video, input_.get());
   probe(*context_, name_);
   stream_ = find_video(*context_, name_);
   check_size(*stream_->codecpar, name_);

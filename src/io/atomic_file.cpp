@@ -14,6 +14,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checksums.h"
 
 namespace vlmtrain::io {
 
@@ -48,6 +49,7 @@ AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
 }
 
 AtomicFile::~AtomicFile() {
+  if (auto* const recorder = ChecksumRecorder::of_this_thread()) recorder->forget(*this);
   forget_unfinished(temporary_);
   if (descriptor_ >= 0) {
     close(descriptor_);
@@ -72,6 +74,7 @@ void AtomicFile::reserve() {
 void AtomicFile::write(std::string_view bytes) {
   const int64_t end = written_bytes_ + static_cast<int64_t>(bytes.size());
   expected_bytes_ = std::max(expected_bytes_, end);
+  if (auto* const recorder = ChecksumRecorder::of_this_thread()) recorder->add(*this, bytes);
   while (!bytes.empty()) {
     const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) {
@@ -91,6 +94,7 @@ void AtomicFile::commit() {
     fail(errno);
   }
   forget_unfinished(std::exchange(temporary_, {}));
+  if (auto* const recorder = ChecksumRecorder::of_this_thread()) recorder->commit(*this, path_);
   sync_path(folder_of(path_), path_);
 }
 

@@ -7,6 +7,7 @@
 #include "io/checkpoint_layout.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/unread_weights.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -26,6 +27,9 @@ namespace fs = std::filesystem;
           "from_pretrained(\"{}\").save_pretrained(NEW_FOLDER, safe_serialization=True)",
           folder.string(), pickled, folder.string());
     }
+  }
+  if (const std::string instead = describe_other_weights(folder); !instead.empty()) {
+    throw data_error("{} has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, instead);
   }
   throw data_error("{} has no weights: neither {} nor {} is there; give the folder that holds them", folder.string(),
                    kWeightsName, kWeightsIndexName);
@@ -96,6 +100,12 @@ void CheckpointTensors::open_sharded(const fs::path& index) {
     }
     names_.push_back(name);
     shard_of_.emplace(name, place->second);
+  }
+  // transformers loads whatever the shards hold, in the index or not.
+  for (size_t place = 0; place < shards_.size(); ++place) {
+    for (const std::string& name : shards_[place].names()) {
+      if (shard_of_.emplace(name, place).second) names_.push_back(name);
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "io/tar_part.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/base/printable.h"
@@ -81,7 +82,7 @@ std::vector<fs::path> shards_in(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     if (entry->path().filename().native().starts_with('.')) continue;
-    const auto* const ending = std::ranges::find(kShardEndings, entry->path().extension().native());
+    const auto* const ending = std::ranges::find(kShardEndings, lower_case(entry->path().extension().native()));
     if (ending != kShardEndings.end()) {
       shards[static_cast<size_t>(ending - kShardEndings.begin())].push_back(entry->path());
     }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "io/media_places.h"
 #include "vlmtrain/io/dataset_file.h"
@@ -19,7 +20,7 @@ class RecordReader {
   RecordReader(const RecordSettings& settings, const std::filesystem::path& folder);
 
   /// The record that a value describes, its `place` left out. `fallback_id` is for those without an "id". Bytes of
-  /// media are JSON's binary values.
+  /// media are JSON's binary values. Keys that nothing reads are the record's notices, or its problem (record_keys.h).
   Record read(nlohmann::json value, const std::string& fallback_id) const;
 
   /// A hash of what records depend on beside their file.
@@ -28,6 +29,7 @@ class RecordReader {
  private:
   MediaRoot root_;
   std::map<std::string, std::string> columns_;
+  std::vector<std::string> ignore_keys_;
 };
 
 }  // namespace vlmtrain::io

@@ -7,6 +7,7 @@
 #include "io/read_error.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/io/lfs_pointer.h"
 
 namespace vlmtrain::io {
 
@@ -20,6 +21,7 @@ std::string read_file(const std::filesystem::path& path) {
   if (!file.is_open() || file.bad()) {
     throw read_error(path, errno);
   }
+  refuse_lfs_pointer(path, content);
   return content;
 }
 

@@ -10,6 +10,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json_reason.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/lfs_pointer.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -127,6 +128,7 @@ JsonFault fault_at(std::string_view text, size_t offset, std::string reason) {
 }
 
 [[noreturn]] void fail(std::string_view text, std::string_view source) {
+  refuse_lfs_pointer(source, text);
   if (is_utf16(text)) throw data_error("{} {}", source, kUtf16Remedy);
   const JsonFault fault = find_json_fault(text);
   throw data_error("{}: not valid JSON at line {}, column {}: {}", source, fault.line, fault.column, fault.reason);

@@ -9,10 +9,13 @@
 #include <utility>
 
 #include "io/byte_order_mark.h"
+#include "io/record_json.h"
 #include "io/white_space.h"
+#include "io/wrapped_records.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/lfs_pointer.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -141,26 +144,35 @@ class JsonScan {
     released_ = begin;
   }
 
-  // An object over several lines would be taken for as many broken records.
+  // One object in all: over several lines it would be taken for as many broken records, on one line for one record.
   void refuse_single_object() const {
-    const std::string_view first_line = text_.substr(at_, text_.find('\n', at_) - at_);
-    if (first_line.size() < text_.size() - at_ && !nlohmann::json::accept(first_line) &&
-        nlohmann::json::accept(text_)) {
-      throw data_error("{} is one JSON object; a JSON array of records or one record a line is wanted", source_);
+    const size_t line_end = text_.find('\n', at_);
+    const std::string_view first_line = text_.substr(at_, line_end - at_);
+    const bool is_on_one_line =
+        line_end == std::string_view::npos || text_.find_first_not_of(kWhiteSpace, line_end) == std::string_view::npos;
+    if (is_on_one_line) {
+      if (const auto found = describe_wrapped_records(first_line); !found.empty())
+        throw data_error("{} {}", source_, found);
+      return;
     }
+    if (nlohmann::json::accept(first_line) || !nlohmann::json::accept(text_)) return;
+    const std::string found = describe_wrapped_records(text_.substr(at_));
+    throw data_error("{} {}", source_,
+                     found.empty()
+                         ? "is one JSON object over several lines; a JSON array of records or one record a line "
+                           "is wanted: write it on one line"
+                         : found);
   }
 
   void skip_space() { at_ = std::min(text_.find_first_not_of(kWhiteSpace, at_), text_.size()); }
 
   [[noreturn]] void fail_broken() const {
-    const JsonFault fault = find_json_fault(text_);
+    const JsonFault fault = find_json_fault(without_python_numbers(text_));
     throw data_error("{}: not valid JSON at line {}, column {}: {}", source_, fault.line, fault.column, fault.reason);
   }
 
   [[noreturn]] void fail_neither() const {
-    if (is_git_lfs_pointer(text_)) {
-      throw data_error("{} is a Git LFS pointer, not the data: run `git lfs pull` in its folder", source_);
-    }
+    refuse_lfs_pointer(source_, text_);
     if (is_utf16(text_)) throw data_error("{} {}", source_, kUtf16Remedy);
     if (const auto format = foreign_format(text_); !format.empty()) {
       throw data_error("{} is {}; JSON arrays, JSON Lines, Parquet and WebDataset tars are read (docs/data.md)",

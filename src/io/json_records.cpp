@@ -11,13 +11,13 @@
 #include "io/json_index.h"
 #include "io/json_places.h"
 #include "io/mapped_file.h"
+#include "io/record_json.h"
 #include "io/stored_file.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -46,7 +46,7 @@ class JsonRecords final : public Records {
     const int64_t count = std::min(size(), kLookedAt);
     std::map<std::string, std::string> missing = count > 0 ? columns : std::map<std::string, std::string>();
     for (int64_t i = 0; i < count && !missing.empty(); ++i) {
-      const auto value = json_of(text_of(i * size() / count));
+      const auto value = parse_record_json(text_of(i * size() / count));
       if (!value || !value->is_object()) continue;
       std::erase_if(missing, [&](const auto& column) { return value->contains(column.second); });
     }
@@ -67,8 +67,8 @@ class JsonRecords final : public Records {
   }
 
   Record read(std::string_view text, const std::string& fallback_id) const {
-    if (auto value = json_of(text)) return reader_.read(*std::move(value), fallback_id);
-    const JsonFault fault = find_json_fault(text);
+    if (auto value = parse_record_json(text)) return reader_.read(*std::move(value), fallback_id);
+    const JsonFault fault = find_json_fault(without_python_numbers(text));
     Record record;
     record.id = printable(fallback_id);
     record.problem = places_.are_lines

@@ -5,14 +5,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <limits>
 
 #include "io/read_error.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
 
 namespace vlmtrain::io {
-MappedFile::MappedFile(const std::filesystem::path& path) {
+
+MappedFile::MappedFile(const std::filesystem::path& path) : MappedFile(path, 0, std::numeric_limits<size_t>::max()) {}
+
+MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t bytes) {
   if (const auto kind = kind_if_no_file(path); !kind.empty()) {
     throw data_error("{} is {}; a file is wanted here", path.string(), kind);
   }
@@ -26,10 +31,13 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   if (error == 0 && !S_ISREG(status.st_mode)) {
     error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
   }
-  if (error == 0 && status.st_size > 0) {
+  file_bytes_ = static_cast<size_t>(status.st_size);
+  skipped_ = offset % static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (error == 0) size_ = offset < file_bytes_ ? std::min(bytes, file_bytes_ - offset) : 0;
+  if (size_ > 0) {
     // Without MAP_NORESERVE a private writable mapping larger than the memory is refused.
-    mapping = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                   descriptor, 0);
+    mapping = mmap(nullptr, skipped_ + size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor,
+                   static_cast<off_t>(offset - skipped_));
     error = mapping == MAP_FAILED ? errno : 0;
   }
   close(descriptor);
@@ -37,24 +45,20 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
     throw read_error(path, error);
   }
   data_ = static_cast<std::byte*>(mapping);
-  size_ = static_cast<size_t>(status.st_size);
+  if (data_ == nullptr) skipped_ = 0;
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) {
-    munmap(data_, size_);
+    munmap(data_, skipped_ + size_);
   }
 }
 
 void MappedFile::release(size_t offset, size_t bytes) const {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t first = (offset + page - 1) / page * page;
-  const size_t end = (offset + bytes) / page * page;
+  const size_t first = (skipped_ + offset + page - 1) / page * page;
+  const size_t end = (skipped_ + offset + bytes) / page * page;
   if (first < end) madvise(data_ + first, end - first, MADV_DONTNEED);
-}
-
-bool is_git_lfs_pointer(std::string_view content) {
-  return content.starts_with("version https://git-lfs.github.com/spec/");
 }
 
 }  // namespace vlmtrain::io

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "io/json_scalar.h"
+#include "io/media_likeness.h"
 #include "io/media_places.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
@@ -43,10 +45,10 @@ json turn(const char* role, json content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
 
-/// A value of `key`, moved out of `object`; null where it has none.
+/// A value of `key`, moved out of `object`, where null is left; null where it has none.
 json taken(json& object, const char* key) {
   const auto found = object.find(key);
-  return found == object.end() ? json() : std::move(*found);
+  return found == object.end() ? json() : std::exchange(*found, nullptr);
 }
 
 /// the_cauldron and FineVision: one picture, or several, and many questions about them.
@@ -57,6 +59,9 @@ json of_texts(json& texts) {
     if (!pair.is_object()) throw data_error("its \"texts\" has an entry that is no object");
     turns.push_back(turn("user", taken(pair, "user")));
     turns.push_back(turn("assistant", taken(pair, "assistant")));
+    for (auto entry = pair.begin(); entry != pair.end(); ++entry) {
+      if (!turns.back().contains(entry.key())) turns.back()[entry.key()] = std::move(*entry);
+    }
   }
   return turns;
 }
@@ -65,24 +70,31 @@ json of_texts(json& texts) {
 json of_caption(json& record) {
   std::string marks;
   for (const MediaKind& kind : {kImages, kVideos, kVolumes}) {
-    for (const char* key : kind.keys) {
-      const auto found = record.find(key);
-      if (found == record.end() || found->is_null()) continue;
-      for (size_t i = 0; i < (found->is_array() ? found->size() : 1); ++i) marks += kind.mark;
-    }
+    for (size_t i = count_listed_media(record, kind); i > 0; --i) marks += kind.mark;
   }
+  if (marks.empty()) throw data_error("has a \"caption\", and no image, video or volume that it is about");
   return {turn("user", std::move(marks)), turn("assistant", taken(record, "caption"))};
 }
 
-bool is_filled_text(const json& value) {
-  return value.is_string() && !value.get_ref<const std::string&>().empty();
+/// One of Alpaca's texts: a number becomes a text.
+std::string alpaca_text(const json& value, const char* key) {
+  if (is_blank(value)) return {};
+  if (auto text = scalar_text(value)) return *std::move(text);
+  throw data_error(
+      "its \"{0}\" is neither a text nor a number; write it as text, or set data.ignore_keys=[{0}] to train "
+      "without it",
+      key);
 }
 
 /// Of former questions and answers, as LLaMA-Factory has them.
 json of_alpaca(json& record) {
   json turns = json::array();
-  if (const auto history = record.find("history"); history != record.end() && history->is_array()) {
-    for (json& pair : *history) {
+  if (json history = taken(record, "history"); !is_blank(history)) {
+    if (!history.is_array())
+      throw data_error(
+          "its \"history\" is not a list of questions with their answers; write [[question, answer], …], or set "
+          "data.ignore_keys=[history] to train without it");
+    for (json& pair : history) {
       if (!pair.is_array() || pair.size() != 2) {
         throw data_error("its \"history\" has an entry that is no question with its answer");
       }
@@ -91,11 +103,10 @@ json of_alpaca(json& record) {
     }
   }
   json question = taken(record, "instruction");
-  const json input = taken(record, "input");
-  if (is_filled_text(input) && is_filled_text(question)) {
-    question = question.get<std::string>() + "\n" + input.get<std::string>();
-  } else if (is_filled_text(input)) {
-    question = input;
+  const std::string input = alpaca_text(taken(record, "input"), "input");
+  if (!input.empty()) {
+    const std::string instruction = alpaca_text(question, "instruction");
+    question = instruction.empty() ? input : instruction + "\n" + input;
   }
   turns.push_back(turn("user", std::move(question)));
   turns.push_back(turn("assistant", taken(record, "output")));
@@ -120,9 +131,11 @@ void rename_columns(json& record, const std::map<std::string, std::string>& colu
 }
 
 void make_messages(json& record) {
-  if (has(record, "messages") || has(record, "conversations")) return;
+  const auto has_turns = [&](const char* key) { return has(record, key) && !is_blank(record[key]); };
+  if (has_turns("messages") || has_turns("conversations")) return;
   if (has(record, "texts")) {
-    record["messages"] = of_texts(record["texts"]);
+    json texts = taken(record, "texts");
+    record["messages"] = of_texts(texts);
   } else if (has(record, "question") || has(record, "answer")) {
     for (const char* key : {"question", "answer"}) {
       if (!has(record, key)) throw data_error("has no \"{}\"", key);

@@ -33,7 +33,7 @@ std::vector<std::string> words_in(const json& record, const char* key) {
 
 }  // namespace
 
-std::vector<Medium> images_and_volumes(const json& value, MediaPlaces& places) {
+std::vector<Medium> listed_images_and_volumes(const json& value) {
   std::vector<Medium> images = listed_media(value, kImages);
   const auto one = value.find("volume");
   const bool is_amount = one != value.end() && (one->is_number() || one->is_boolean());  // of something else
@@ -44,8 +44,13 @@ std::vector<Medium> images_and_volumes(const json& value, MediaPlaces& places) {
                      kImageMark);
   }
   for (Medium& volume : volumes) volume.is_volume = true;
-  places.call(kVolumes);
   return volumes;
+}
+
+std::vector<Medium> images_and_volumes(const json& value, MediaPlaces& places) {
+  std::vector<Medium> media = listed_images_and_volumes(value);
+  if (!media.empty() && media.front().is_volume) places.call(kVolumes);
+  return media;
 }
 
 void name_volumes(const json& value, Record& record) {

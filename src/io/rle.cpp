@@ -117,10 +117,17 @@ Rle parse_rle(const nlohmann::json& value) {
   }
   Rle rle = sized(value);
   const auto counts = value.find("counts");
-  if (counts == value.end() || (!counts->is_array() && !counts->is_string())) {
+  if (counts != value.end() && counts->is_array()) {
+    rle.counts = counts_of_list(*counts);
+  } else if (counts != value.end() && counts->is_string()) {
+    rle.counts = counts_of_string(counts->get_ref<const std::string&>());
+  } else if (counts != value.end() && counts->is_binary()) {
+    // As pycocotools returns them, in Parquet.
+    const auto& bytes = counts->get_binary();
+    rle.counts = counts_of_string(std::string(bytes.begin(), bytes.end()));
+  } else {
     throw data_error("a mask's run lengths have no \"counts\", a list of numbers or pycocotools' string; add them");
   }
-  rle.counts = counts->is_array() ? counts_of_list(*counts) : counts_of_string(counts->get_ref<const std::string&>());
   int64_t filled = 0;
   for (const int64_t count : rle.counts) filled += count;
   if (const int64_t pixels = rle.height * rle.width; filled != pixels) {

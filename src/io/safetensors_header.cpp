@@ -17,6 +17,7 @@
 #include "vlmtrain/io/dtype_name.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/lfs_pointer.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -49,12 +50,11 @@ std::optional<c10::ScalarType> dtype_of(std::string_view name) {
   return found == kDtypes.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::string_view header_text(std::string_view content, std::string_view source) {
-  if (is_git_lfs_pointer(content)) {
-    throw data_error("{} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder", source);
-  }
-  if (content.size() < kLengthBytes) {
-    throw data_error("{}: {} bytes are too few for a safetensors file; {}", source, content.size(), kRemedy);
+/// `content`: of the file, at least its header.
+std::string_view header_text(std::string_view content, size_t file_bytes, std::string_view source) {
+  refuse_lfs_pointer(source, content);
+  if (file_bytes < kLengthBytes) {
+    throw data_error("{}: {} bytes are too few for a safetensors file; {}", source, file_bytes, kRemedy);
   }
   uint64_t length = 0;
   std::memcpy(&length, content.data(), kLengthBytes);
@@ -63,10 +63,11 @@ std::string_view header_text(std::string_view content, std::string_view source) 
         "{}: its header says that it is {} bytes long, more than the format allows: not a safetensors file", source,
         length);
   }
-  if (length > content.size() - kLengthBytes) {
+  if (length > file_bytes - kLengthBytes) {
     throw data_error("{}: truncated: the header is {} bytes long, but the file has {} bytes; {}", source, length,
-                     content.size(), kRemedy);
+                     file_bytes, kRemedy);
   }
+  VLMTRAIN_CHECK(length <= content.size() - kLengthBytes, "{} bytes of a header of {}", content.size(), length);
   return content.substr(kLengthBytes, length);
 }
 
@@ -113,6 +114,12 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
   const std::string where = fmt::format("{}: tensor {}", source, excerpt(name));
   const auto type = get<std::string>(value, "dtype", where);
   const std::optional<c10::ScalarType> dtype = dtype_of(type);
+  if (!dtype && (type.starts_with("F4") || type.starts_with("F6") || type.starts_with("F8"))) {
+    throw data_error(
+        "{} has the type {} of quantized weights, which are not read; take the checkpoint that they were "
+        "made from, in BF16, F16 or F32",
+        where, excerpt(type));
+  }
   if (!dtype) {
     throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", where, excerpt(type));
   }
@@ -178,9 +185,19 @@ int64_t tensor_bytes(c10::ScalarType dtype, const std::vector<int64_t>& shape) {
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view content, std::string_view source) {
-  const std::string_view text = header_text(content, source);
+  return parse_safetensors_header(content, static_cast<int64_t>(content.size()), source);
+}
+
+int64_t bytes_with_header(std::string_view start) {
+  if (start.size() < kLengthBytes) return static_cast<int64_t>(start.size());
+  uint64_t length = 0;
+  std::memcpy(&length, start.data(), kLengthBytes);
+  return static_cast<int64_t>(kLengthBytes + std::min(length, kLongestHeader));
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view content, int64_t file_bytes, std::string_view source) {
+  const std::string_view text = header_text(content, static_cast<size_t>(file_bytes), source);
   const auto data_start = static_cast<int64_t>(kLengthBytes + text.size());
-  const auto file_bytes = static_cast<int64_t>(content.size());
   SafetensorsHeader header;
   const json entries = parse_header_json(text, source);
   for (const auto& [name, value] : entries.items()) {

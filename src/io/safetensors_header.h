@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -18,6 +19,11 @@ struct SafetensorsHeader {
 
 /// Reads and checks the header of a safetensors file's whole content; `source` is the file that a data_error names.
 SafetensorsHeader parse_safetensors_header(std::string_view content, std::string_view source);
+
+/// The same of a file of `file_bytes`, of which `content` holds the beginning: bytes_with_header() of it at least.
+SafetensorsHeader parse_safetensors_header(std::string_view content, int64_t file_bytes, std::string_view source);
+/// How long a file is up to the end of its header, by its first 8 bytes; at most as long as the format allows.
+int64_t bytes_with_header(std::string_view start);
 
 /// The header for tensors written in the order given, length included, padded so that the data starts at a multiple of
 /// 8 bytes. Offsets are not read: they follow from the order.

@@ -3,12 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "io/dataset_record.h"
 #include "io/record_columns.h"
+#include "io/row_values.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
@@ -17,6 +21,10 @@ namespace vlmtrain::io {
 namespace {
 
 using nlohmann::json;
+
+/// Fields of records beside kColumns, in which turns or their media stand.
+constexpr auto kOtherFields = std::to_array<std::string_view>(
+    {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
 
 /// What else reads JSON checks; a table's texts are any bytes.
 bool holds_utf8(const json& value) {
@@ -48,11 +56,15 @@ class TableRecords final : public Records {
       : file_(std::move(file)),
         rows_(std::move(rows)),
         reader_(settings, file_.path().parent_path()),
+        columns_(settings.columns),
         cache_(std::move(cache)),
         data_set_(data_set),
         number_(cache_->new_number()),
         stem_(file_.path().stem().string()),
-        begins_{0} {
+        begins_{0},
+        group_bytes_(rows_->group_bytes()) {
+    cache_->enter(data_set_, number_, file_.path(), rows_->group_rows(), group_bytes_);
+    if (const auto video = columns_.find("video"); video != columns_.end()) video_column_ = video->second;
     for (const int64_t rows_of_group : rows_->group_rows()) begins_.push_back(begins_.back() + rows_of_group);
   }
 
@@ -79,9 +91,11 @@ class TableRecords final : public Records {
     const std::string fallback_id = fmt::format("{}:{}", stem_, index);
     Record record;
     try {
-      json row = group_at(group, with_bytes)->row(index - begins_[group]);
+      json row = row_at(group, index - begins_[group], with_bytes);
       if (holds_utf8(row)) {
+        const std::vector<UnreadCell> unread = settle_row_values(row);
         record = reader_.read(std::move(row), fallback_id);
+        report(unread, record);
       } else {
         record.problem = "has a text that is not valid UTF-8";
       }
@@ -96,9 +110,37 @@ class TableRecords final : public Records {
     return record;
   }
 
+  json row_at(size_t group, int64_t row, bool with_bytes) const {
+    const auto rows = group_at(group, with_bytes);
+    if (with_bytes) return rows->row(row);
+    if (!rows->needs_bytes()) {
+      json value = rows->row(row);
+      if (!needs_content(value, video_column_)) return value;
+    }
+    return group_at(group, /*with_bytes=*/true)->row(row);
+  }
+
+  /// Cells that cannot be read are a problem of the record where they would be used, else a notice.
+  void report(const std::vector<UnreadCell>& unread, Record& record) const {
+    for (const UnreadCell& cell : unread) {
+      if (is_read(cell.column)) {
+        record.problem = fmt::format("its column \"{}\" {}", excerpt(cell.column), cell.problem);
+      } else {
+        record.notices.push_back(
+            {.kind = fmt::format("column \"{}\" of the type {}", excerpt(cell.column), cell.type), .example = {}});
+      }
+    }
+  }
+
+  bool is_read(const std::string& column) const {
+    return std::ranges::find(kColumns, column) != kColumns.end() ||
+           std::ranges::find(kOtherFields, column) != kOtherFields.end() ||
+           std::ranges::any_of(columns_, [&](const auto& mapped) { return mapped.second == column; });
+  }
+
   RowGroupCache::Group group_at(size_t group, bool with_bytes) const {
     const RowGroupCache::Key key{.data_set = data_set_, .file = number_, .group = group, .with_bytes = with_bytes};
-    return cache_->get(key, [&] {
+    return cache_->get(key, with_bytes ? group_bytes_[group] : 0, [&] {
       file_.check();
       return rows_->read(group, with_bytes);
     });
@@ -107,11 +149,14 @@ class TableRecords final : public Records {
   StoredFile file_;
   std::unique_ptr<const RowFile> rows_;
   RecordReader reader_;
+  std::map<std::string, std::string> columns_;
+  std::string video_column_;
   std::shared_ptr<RowGroupCache> cache_;
   uint64_t data_set_;
   uint64_t number_;  // of the file
   std::string stem_;
   std::vector<int64_t> begins_;  // of the row groups, and the end
+  std::vector<int64_t> group_bytes_;
 };
 
 }  // namespace

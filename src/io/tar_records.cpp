@@ -1,10 +1,12 @@
 #include "io/tar_records.h"
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
@@ -13,67 +15,40 @@
 #include <vector>
 
 #include "io/dataset_record.h"
+#include "io/record_json.h"
 #include "io/stored_file.h"
+#include "io/tar_media.h"
 #include "io/tar_members.h"
+#include "io/tar_part.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/lfs_pointer.h"
+#include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {
 namespace {
 
 using nlohmann::json;
 
-enum class PartKind { kOther, kJson, kText, kPicture, kVideo, kVolume };
-
-/// Pictures and videos in formats that are not read are a record's media too: it cannot be used, rather than without
-/// them.
-constexpr std::array kPictures =
-    std::to_array<std::string_view>({"jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "heic", "heif",
-                                     "jxl", "jp2", "ppm", "pgm", "img", "image"});
-constexpr std::array kVideos =
-    std::to_array<std::string_view>({"mp4", "mkv", "webm", "avi", "mov", "m4v", "mpg", "mpeg", "wmv", "flv", "ts"});
-
-PartKind kind_of_word(std::string_view ending) {
-  std::string word(ending);
-  std::ranges::transform(word, word.begin(), [](char letter) {
-    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-  });
-  if (word == "json") return PartKind::kJson;
-  if (word == "txt") return PartKind::kText;
-  if (std::ranges::find(kPictures, word) != kPictures.end()) return PartKind::kPicture;
-  return std::ranges::find(kVideos, word) != kVideos.end() ? PartKind::kVideo : PartKind::kOther;
-}
-
-/// By its last word; of "png.0" by the one before the number.
-PartKind part_kind(std::string_view ending) {
-  if (is_named_like_a_volume("." + std::string(ending))) return PartKind::kVolume;
-  const size_t dot = ending.rfind('.');
-  const std::string_view last = ending.substr(dot + 1);
-  const bool is_number = !last.empty() && std::ranges::all_of(last, [](char c) { return c >= '0' && c <= '9'; });
-  if (!is_number || dot == std::string_view::npos) return kind_of_word(last);
-  const std::string_view before = ending.substr(0, dot);
-  return kind_of_word(before.substr(before.rfind('.') + 1));
-}
-
-/// A file of a record; its ending is what follows the first dot.
-struct Part {
-  std::string ending;
-  uint64_t offset;
-  uint64_t bytes;
-};
-
 struct Group {
-  std::string key;          // "folder/a"
-  std::vector<Part> parts;  // in natural order of their endings
+  std::string key;             // "folder/a"
+  std::vector<TarPart> parts;  // in natural order of their endings
   std::string problem{};
+  bool is_record = false;
 };
 
-/// What a tar holds, and nothing for the files of which records know nothing.
+/// Returns true for kinds that make a record; files of other kinds are only looked at next to them.
+bool makes_record(TarPartKind kind) {
+  return kind != TarPartKind::kOther && kind != TarPartKind::kDerived;
+}
+
+/// The files of a tar by their keys. Hidden files, such as macOS's ._a.png, and those without an ending belong to no
+/// record, as in webdataset.
 class Groups {
  public:
   void add(TarMember member) {
@@ -81,19 +56,29 @@ class Groups {
     const size_t dot = member.name.find('.', name_begin);
     if (dot == std::string::npos || dot == name_begin) return;
     std::string ending = member.name.substr(dot + 1);
-    if (part_kind(ending) == PartKind::kOther) return;
+    const bool is_part = makes_record(tar_part_kind(ending));
+    if (!is_part && !member.problem.empty()) return;
     Group& group = of(member.name.substr(0, dot));
+    group.is_record = group.is_record || is_part;
     if (!member.problem.empty()) {
       group.problem = fmt::format("its file {} {}", excerpt(member.name), member.problem);
-    } else if (std::ranges::find(group.parts, ending, &Part::ending) != group.parts.end()) {
+    } else if (is_part && std::ranges::find(group.parts, ending, &TarPart::ending) != group.parts.end()) {
       group.problem = fmt::format("its file {} is in the tar twice", excerpt(member.name));
     }
     group.parts.push_back({std::move(ending), member.offset, member.bytes});
   }
 
-  std::vector<Group> take() {
+  /// Warns of files that belong to no record.
+  std::vector<Group> take(const std::filesystem::path& tar) {
+    const auto other = std::ranges::find(groups_, false, &Group::is_record);
+    if (other != groups_.end()) {
+      spdlog::warn("{}: its file {} and {} like it belong to no record and are not read (docs/data.md)", tar.string(),
+                   excerpt(other->key + "." + other->parts.front().ending),
+                   std::ranges::count(groups_, false, &Group::is_record) - 1);
+    }
+    std::erase_if(groups_, [](const Group& group) { return !group.is_record; });
     for (Group& group : groups_) {
-      std::ranges::sort(group.parts, comes_before, &Part::ending);
+      std::ranges::sort(group.parts, comes_before, &TarPart::ending);
       group.parts.shrink_to_fit();
     }
     return std::move(groups_);
@@ -133,7 +118,10 @@ class TarRecords final : public Records {
     Record record;
     if (group.problem.empty()) {
       try {
-        record = reader_.read(fields_of(group, with_bytes), group.key);
+        std::vector<Notice> notices;
+        json fields = fields_of(group, with_bytes, notices);
+        record = reader_.read(std::move(fields), group.key);
+        std::ranges::move(notices, std::back_inserter(record.notices));
       } catch (const UserError& error) {
         if (error.code() != ExitCode::kBadData) throw;
         record.problem = error.what();
@@ -142,85 +130,158 @@ class TarRecords final : public Records {
       record.problem = group.problem;
     }
     if (!record.problem.empty() && record.id.empty()) record.id = printable(group.key);
+    if (!record.problem.empty()) record.problem = hint_at_dots(group) + record.problem;
     record.place = fmt::format("files {}.*", printable(group.key));
     return record;
   }
 
-  json fields_of(const Group& group, bool with_bytes) const {
+  json fields_of(const Group& group, bool with_bytes, std::vector<Notice>& notices) const {
     const StoredFile::Opened file(file_);
     json fields = json::object();
-    for (const Part& part : group.parts) {
-      if (part.ending == "json") fields = object_in(part, file);
+    for (const TarPart& part : group.parts) {
+      const bool is_own = lower_case(part.ending) == "json" && columns_for(part.ending).empty();
+      if (is_own) fields = object_in(part, file);
     }
-    std::vector<json> pictures;
-    std::vector<json> videos;
-    std::vector<json> volumes;
-    for (const Part& part : group.parts) {
-      const PartKind kind = part_kind(part.ending);
+    std::vector<json> pictures, videos, volumes, masks;
+    for (const TarPart& part : group.parts) {
+      const std::string path = group.key + "." + part.ending;
+      const auto columns = columns_for(part.ending);
+      const TarPartKind kind = kind_in(fields, part, path, !columns.empty());
       json value;
-      if (kind == PartKind::kText) {
-        value = text_in(part, file);
-        if (part.ending == "txt") fields.emplace("caption", value);
-      } else if (kind != PartKind::kJson) {
-        value = {{"path", group.key + "." + part.ending},
-                 {"bytes", binary(with_bytes ? file.read(part.offset, part.bytes) : "")}};
-        (kind == PartKind::kPicture ? pictures : kind == PartKind::kVideo ? videos : volumes).push_back(value);
+      switch (kind) {
+        case TarPartKind::kJson:
+          if (columns.empty() && lower_case(part.ending) != "json") add_unused(part.ending, path, notices);
+          if (!columns.empty()) value = json_in(part, file);
+          break;
+        case TarPartKind::kText:
+          value = text_in(part, file);
+          if (lower_case(part.ending) == "txt") {
+            put_caption(fields, value, notices);
+          } else if (columns.empty()) {
+            add_unused(part.ending, path, notices);
+          }
+          break;
+        case TarPartKind::kAudio:
+          value = path;
+          if (columns.empty()) fields["audio"] = value;  // which no model here takes: RecordReader says so
+          break;
+        case TarPartKind::kDerived:
+        case TarPartKind::kOther:
+          if (columns.empty()) {
+            add_unused(part.ending, path, notices);
+          } else {
+            value = text_in(part, file);
+          }
+          break;
+        default:
+          value = {
+              {"path", path},
+              {"bytes", with_bytes ? binary(file.read(part.offset, part.bytes)) : row_value(RowValue::kDroppedBytes)}};
+          (kind == TarPartKind::kPicture  ? pictures
+           : kind == TarPartKind::kVideo  ? videos
+           : kind == TarPartKind::kVolume ? volumes
+                                          : masks)
+              .push_back(value);
       }
-      if (is_named_by_columns(part.ending)) fields[part.ending] = std::move(value);
+      for (const std::string& column : columns) fields[column] = value;
     }
     put_media(fields, {"image", "images"}, std::move(pictures));
     put_media(fields, {"video", "videos"}, std::move(videos));
     put_media(fields, {"volume", "volumes"}, std::move(volumes));
+    for (const std::string& path : put_masks(fields, masks)) {
+      add_notice("mask file that the \"masks\" of its .json do not name", path, notices);
+    }
     return fields;
   }
 
-  json object_in(const Part& part, const StoredFile::Opened& file) const {
-    const std::string text = file.read(part.offset, part.bytes);
-    auto value = json_of(text);
-    if (!value) {
-      const JsonFault fault = find_json_fault(text);
-      throw data_error("its .json is not valid JSON at line {}, column {}: {}", fault.line, fault.column, fault.reason);
-    }
-    if (!value->is_object()) throw data_error("its .json is not a JSON object");
-    return *std::move(value);
+  /// Images that are named like masks or thumbnails are images of the record where it names them, or data.columns does.
+  static TarPartKind kind_in(const json& fields, const TarPart& part, const std::string& path, bool is_column) {
+    const TarPartKind kind = tar_part_kind(part.ending);
+    if (kind != TarPartKind::kMask && kind != TarPartKind::kDerived) return kind;
+    const bool is_volume = is_named_like_a_volume(part.ending);
+    const bool is_listed =
+        is_volume ? names_file(fields, {"volume", "volumes"}, path) : names_file(fields, {"image", "images"}, path);
+    if (!is_listed && !is_column) return kind;
+    return is_volume ? TarPartKind::kVolume : TarPartKind::kPicture;
   }
 
-  static json text_in(const Part& part, const StoredFile::Opened& file) {
+  static std::string read_text(const TarPart& part, const StoredFile::Opened& file) {
     std::string text = file.read(part.offset, part.bytes);
-    if (!is_utf8(text)) throw data_error("its .{} is not valid UTF-8", part.ending);
+    if (is_git_lfs_pointer(text)) {
+      throw data_error("its .{} is a Git LFS pointer, not the file itself; run `git lfs pull` and make the tar again",
+                       excerpt(part.ending));
+    }
     return text;
   }
 
-  bool is_named_by_columns(const std::string& ending) const {
-    return std::ranges::any_of(columns_, [&](const auto& column) { return column.second == ending; });
+  json json_in(const TarPart& part, const StoredFile::Opened& file) const {
+    const std::string text = read_text(part, file);
+    auto value = parse_record_json(text);
+    if (value) return *std::move(value);
+    const JsonFault fault = find_json_fault(without_python_numbers(text));
+    throw data_error("its .{} is not valid JSON at line {}, column {}: {}", excerpt(part.ending), fault.line,
+                     fault.column, fault.reason);
   }
 
-  /// In the order of the record's own list, where that names these files and no others. A list of other names is of
-  /// where the files once lay; one that names some of them is data_error.
-  static void put_media(json& fields, const std::array<const char*, 2>& keys, std::vector<json> media) {
-    if (media.empty()) return;
-    const auto name_of = [](const json& path) {
-      const auto& text = path.get_ref<const std::string&>();
-      return text.substr(text.rfind('/') + 1);
-    };
-    const auto listed = std::ranges::find_if(keys, [&](const char* key) { return fields.contains(key); });
-    json names = listed == keys.end() ? json::array() : fields[*listed];
-    if (!names.is_array()) names = json::array({names});
-    std::vector<json> ordered;
-    for (const json& name : names) {
-      if (!name.is_string()) break;
-      const auto found =
-          std::ranges::find_if(media, [&](const json& medium) { return name_of(medium["path"]) == name_of(name); });
-      if (found != media.end()) ordered.push_back(*found);
+  json object_in(const TarPart& part, const StoredFile::Opened& file) const {
+    json value = json_in(part, file);
+    if (!value.is_object()) throw data_error("its .{} is not a JSON object", part.ending);
+    return value;
+  }
+
+  static json text_in(const TarPart& part, const StoredFile::Opened& file) {
+    std::string text = read_text(part, file);
+    if (!is_utf8(text)) throw data_error("its .{} is not valid UTF-8", excerpt(part.ending));
+    return text;
+  }
+
+  /// Where the .json has a caption too, that counts.
+  static void put_caption(json& fields, const json& text, std::vector<Notice>& notices) {
+    const auto caption = fields.find("caption");
+    if (caption == fields.end() || caption->is_null()) {
+      fields["caption"] = text;
+    } else if (*caption != text) {
+      add_notice("file \".txt\" next to another \"caption\" in the .json", excerpt(text.get_ref<const std::string&>()),
+                 notices);
     }
-    const bool are_named = ordered.size() == media.size() && names.size() == media.size();
-    if (!ordered.empty() && !are_named) {
-      throw data_error(
-          "its list \"{}\" names {} of the {} files that the tar has for it; name each of them once, or none", *listed,
-          ordered.size(), media.size());
+  }
+
+  static void add_unused(const std::string& ending, const std::string& path, std::vector<Notice>& notices) {
+    add_notice(fmt::format("file \".{}\" of a record", excerpt(ending)), path, notices);
+  }
+
+  static void add_notice(std::string kind, const std::string& path, std::vector<Notice>& notices) {
+    if (std::ranges::find(notices, kind, &Notice::kind) != notices.end()) return;
+    notices.push_back({.kind = std::move(kind), .example = excerpt(path)});
+  }
+
+  /// What data.columns calls a file by its ending, as it spells it.
+  std::vector<std::string> columns_for(const std::string& ending) const {
+    std::vector<std::string> names;
+    for (const auto& [name, theirs] : columns_) {
+      if (lower_case(theirs) == lower_case(ending)) names.push_back(theirs);
     }
-    for (const char* key : keys) fields.erase(key);
-    fields[keys[1]] = are_named ? ordered : media;
+    return names;
+  }
+
+  /// Names with dots end where webdataset ends them, which may throw several records together.
+  std::string hint_at_dots(const Group& group) const {
+    std::vector<std::string> names;
+    bool is_cut = false;
+    for (const TarPart& part : group.parts) {
+      const TarPartKind kind = tar_part_kind(part.ending);
+      const bool is_text = kind == TarPartKind::kJson || kind == TarPartKind::kText;
+      is_cut = is_cut || (is_text && part.ending.find('.') != std::string::npos && columns_for(part.ending).empty());
+      names.push_back(excerpt(group.key + "." + part.ending));
+    }
+    if (!is_cut) return {};
+    constexpr size_t kMostNamed = 4;
+    const size_t others = names.size() - std::min(names.size(), kMostNamed);
+    names.resize(std::min(names.size(), kMostNamed));
+    return fmt::format(
+        "is made of all files that have the same name up to its first dot, as in webdataset: {}{}; name the files of "
+        "each record without other dots; it ",
+        fmt::join(names, ", "), others == 0 ? "" : fmt::format(" and {} more", others));
   }
 
   StoredFile file_;
@@ -235,7 +296,8 @@ std::shared_ptr<const Records> open_tar(const std::filesystem::path& file, const
   StoredFile tar(file);
   Groups groups;
   for_each_member(tar, [&](TarMember member) { groups.add(std::move(member)); });
-  return std::make_shared<TarRecords>(std::move(tar), groups.take(), settings);
+  auto groups_of_tar = groups.take(file);
+  return std::make_shared<TarRecords>(std::move(tar), std::move(groups_of_tar), settings);
 }
 
 }  // namespace vlmtrain::io

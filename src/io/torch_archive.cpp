@@ -13,6 +13,7 @@
 
 #include "io/mapped_file.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/lfs_pointer.h"
 
 namespace vlmtrain::io {
 
@@ -97,9 +98,7 @@ auto TorchArchive::reading(const Read& read) const {
 
 TorchArchive::TorchArchive(const std::filesystem::path& path) : source_(path.string()) {
   const auto file = std::make_shared<const MappedFile>(path);
-  if (is_git_lfs_pointer(file->text())) {
-    throw data_error("{} is a Git LFS pointer, not the weights: run `git lfs pull` in its folder", source_);
-  }
+  refuse_lfs_pointer(path, file->text());
   if (!file->text().starts_with("PK")) {
     throw data_error(
         "{}: not in the zip format that torch.save has written since PyTorch 1.6: load it in Python and save it again, "

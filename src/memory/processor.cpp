@@ -3,7 +3,11 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -54,16 +58,57 @@ std::optional<double> least_quota(const std::filesystem::path& root) {
   return least;
 }
 
+/// Of one group; nothing where it has no limit. Threads count as processes.
+std::optional<int64_t> startable_in(const ControlGroupFolder& group) {
+  int64_t most = 0;
+  int64_t current = 0;
+  std::ifstream most_file(group.path / "pids.max");  // "max", "100"; the same file in both versions
+  std::ifstream current_file(group.path / "pids.current");
+  if (!(most_file >> most) || !(current_file >> current)) return std::nullopt;
+  return std::max<int64_t>(0, most - current);
+}
+
+std::optional<int64_t> least_startable(const std::filesystem::path& root) {
+  std::optional<int64_t> least;
+  for (const auto& group : control_groups(root, "pids")) {
+    const auto startable = startable_in(group);
+    if (startable) least = std::min(least.value_or(*startable), *startable);
+  }
+  return least;
+}
+
 }  // namespace
 
 Processor processor(const std::filesystem::path& root) {
   Processor found{.model = first_value(root / "proc/cpuinfo", "model name"),
                   .machine_cores = sysconf(_SC_NPROCESSORS_CONF),
                   .usable_cores = usable_cores(),
-                  .quota_cores = least_quota(root)};
+                  .quota_cores = least_quota(root),
+                  .startable_threads = least_startable(root)};
   std::istringstream flags(first_value(root / "proc/cpuinfo", "flags"));
   for (std::string flag; flags >> flag;) found.flags.insert(flag);
   return found;
+}
+
+int64_t default_threads(const Processor& processor) {
+  constexpr int64_t kPartsWithThreads = 4;
+  int64_t threads = processor.usable_cores;
+  if (processor.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*processor.quota_cores)));
+  if (processor.startable_threads) threads = std::min(threads, *processor.startable_threads / kPartsWithThreads);
+  return std::max<int64_t>(1, threads);
+}
+
+int64_t default_threads() {
+  static const int64_t threads = default_threads(processor());
+  return threads;
+}
+
+void keep_threads_to_quota() {
+  for (const char* variable : {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}) {
+    const char* const value = std::getenv(variable);
+    if (value != nullptr && *value != '\0') return;
+  }
+  if (default_threads() < usable_cores()) at::set_num_threads(static_cast<int>(default_threads()));
 }
 
 }  // namespace vlmtrain::memory

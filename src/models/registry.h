@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/processing/processor_changes.h"
 #include "vlmtrain/data/shape.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/video.h"
@@ -51,6 +52,10 @@ struct Family {
                        std::optional<int64_t> wanted) = nullptr;
   /// models::assemble() of the family's presets; null: they are not put together.
   Assembly (*assemble)(const AssemblyParts& parts, const std::filesystem::path& out) = nullptr;
+  /// What the data section of a run changes in the files of the processor (processing/processor_files.cpp); null:
+  /// nothing, since the files of the family have no such setting.
+  ProcessorChanges (*processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                        const ProcessorSettings& settings, bool has_videos) = nullptr;
   /// Model types near to the family's that it is not, and what an error says of such a one.
   std::vector<std::pair<std::string_view, std::string_view>> not_supported = {};
   /// Modules that LoRA trains whole beside its adapters, and what freezes them: nothing that was learnt before.

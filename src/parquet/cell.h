@@ -8,9 +8,13 @@
 
 namespace vlmtrain::parquet {
 
-/// The value at `index` of a column as JSON: bytes as a binary value, lists as arrays, structs and maps as objects;
-/// what JSON has no form for (dates, decimals) as Arrow's text of it. A struct with a "path" whose "bytes" were not
-/// read has empty ones.
-nlohmann::json cell(const arrow::Array& column, int64_t index);
+/// Returns the value at `index` of a column as JSON: bytes as a binary value, lists as arrays, structs and maps with
+/// texts as keys as objects, other maps as arrays of {"key", "value"}. Decimals, dates and times are the text of their
+/// value ("12.50", "2020-01-31"). Views, run-end-encoded and dictionary-encoded values are what they stand for;
+/// extension types are their storage where that means the same. arrow.json and types that have no form here are an
+/// io::RowValue.
+/// `whole` is the column's type in the file: a struct of it whose "bytes" were not read has
+/// io::RowValue::kDroppedBytes.
+nlohmann::json cell(const arrow::Array& column, int64_t index, const arrow::DataType& whole);
 
 }  // namespace vlmtrain::parquet

@@ -49,7 +49,8 @@ ordered_json sources_of(const Inspection& inspection) {
                        {"task", source.source.task},
                        {"samples", source.records},
                        {"usable", source.usable},
-                       {"shrunk", source.shrunk}});
+                       {"shrunk", source.shrunk},
+                       {"without_media", source.without_media}});
   }
   return sources;
 }
@@ -106,6 +107,7 @@ ordered_json evaluation_of(const Inspection& inspection) {
   auto same = ordered_json::array();
   for (const auto& [id, trained] : evaluation.also_trained) same.push_back({{"id", id}, {"trained_id", trained}});
   return {{"ledger", evaluation.ledger.to_json()},
+          {"without_media", evaluation.without_media},
           {"missing_files", json_of(evaluation.missing_files)},
           {"also_trained", std::move(same)},
           {"with_trained_media", evaluation.with_trained_media},
@@ -158,6 +160,8 @@ ordered_json Inspection::to_json() const {
           {"chat_template", chat_template},
           {"samples", ledger.samples()},
           {"usable", usable()},
+          {"without_media", without_media},
+          {"without_effect", remarks},
           {"stops_run", stops_run},
           {"no_order", no_order},
           {"steps", steps},

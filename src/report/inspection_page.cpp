@@ -97,7 +97,8 @@ class InspectionSections {
       pictures += panel(fmt::format("{} of a sample", named.name),
                         (is_one ? "" : histogram_svg(*named.histogram)) + hint(fmt::format("{}.", named.text)));
     }
-    std::string findings = bad_samples() + missing_files() + shrunk() + largest() + packs() + evaluation() + same();
+    std::string findings = bad_samples() + notices(found_.ledger, "Notices") + remarks() + missing_files() + shrunk() +
+                           largest() + packs() + evaluation() + same();
     std::string html = panels(overview) + panels(pictures, " small") + panels(findings, " wide");
     for (const auto& sample : found_.shown) html += sample_panel(sample);
     return html;
@@ -125,12 +126,12 @@ class InspectionSections {
   std::string sources() const {
     const bool have_shares =
         std::ranges::any_of(found_.sources, [](const auto& source) { return !beside_words(source.source).empty(); });
-    std::vector<std::string> heads{"source", "samples", "usable", "shrunk"};
+    std::vector<std::string> heads{"source", "samples", "usable", "shrunk", "no media"};
     if (have_shares) heads.insert(heads.begin() + 1, "drawn as");
     PageTable table(heads, have_shares ? 2 : 1);
     for (const auto& source : found_.sources) {
       std::vector<std::string> cells{source.source.path, grouped(source.records), grouped(source.usable),
-                                     grouped(source.shrunk)};
+                                     grouped(source.shrunk), grouped(source.without_media)};
       if (have_shares) cells.insert(cells.begin() + 1, beside_words(source.source));
       table.add(cells);
     }
@@ -165,6 +166,22 @@ class InspectionSections {
         reasons.html() + long_table({"sample", "why"}, 2, ledger_["problems"], [](const ordered_json& problem) {
           return std::vector<std::string>{problem["id"], problem["message"]};
         }));
+  }
+
+  static std::string notices(const data::Ledger& ledger, const std::string& title) {
+    const auto rows = notice_rows(ledger);
+    if (rows.empty()) return {};
+    return panel(title, long_table({"notice", "such as", "samples"}, 2, rows, [](const NoticeRow& row) {
+                   return std::vector<std::string>{row.hint.empty() ? row.kind : row.kind + "; " + row.hint,
+                                                   row.example, row.samples};
+                 }));
+  }
+
+  std::string remarks() const {
+    if (found_.remarks.empty()) return {};
+    std::string html;
+    for (const auto& remark : found_.remarks) html += hint(remark);
+    return panel("Settings without effect", html);
   }
 
   std::string missing_files() const {
@@ -227,6 +244,9 @@ class InspectionSections {
     const InspectedEvaluation& evaluation = *found_.evaluation;
     const ordered_json ledger = evaluation.ledger.to_json();
     std::string html = hint(fmt::format("data.eval={}: {}.", evaluation.name, usable_words(evaluation.ledger)));
+    if (evaluation.without_media > 0) {
+      html += hint(fmt::format("{} have no image, video or volume.", grouped(evaluation.without_media)));
+    }
     html += hint(fmt::format("{} are trained on too, word for word and with the same pictures.",
                              grouped(std::ssize(evaluation.also_trained))));
     if (!evaluation.also_trained.empty()) {
@@ -243,7 +263,7 @@ class InspectionSections {
         return std::vector<std::string>{problem["id"], problem["message"]};
       });
     }
-    return panel("Evaluation", html);
+    return panel("Evaluation", html) + notices(evaluation.ledger, "Notices of data.eval");
   }
 
   /// Of patients: who is in both sets makes scores look better than they are.

@@ -18,6 +18,7 @@ namespace vlmtrain::report {
 namespace {
 
 constexpr size_t kListed = 5;
+constexpr size_t kListedNotices = 20;
 constexpr int kLeastColumns = 64;
 constexpr int kWidestColumns = 100;
 constexpr size_t kNameCharacters = 32;
@@ -61,6 +62,8 @@ class InspectionWriter {
     for (const auto& histogram : histograms_of(found_)) bars(histogram);
     packs();
     bad_samples();
+    notices(found_.ledger, "Notices");
+    remarks();
     missing_files();
     shrunk();
     largest();
@@ -103,9 +106,10 @@ class InspectionWriter {
     heading("Sources");
     row_head(fmt::format("  {:<{}} {:>10} {:>10} {:>9}\n", "", kNameCharacters, "samples", "usable", "shrunk"));
     for (const auto& source : found_.sources) {
-      text_ += fmt::format("  {} {:>10} {:>10} {:>9}  {}", padded(short_path(source.source.path), kNameCharacters),
+      const bool is_blind = source.usable > 0 && source.without_media == source.usable;
+      text_ += fmt::format("  {} {:>10} {:>10} {:>9}  {}{}", padded(short_path(source.source.path), kNameCharacters),
                            grouped(source.records), grouped(source.usable), grouped(source.shrunk),
-                           printable(beside_words(source.source)));
+                           is_blind ? "no media " : "", printable(beside_words(source.source)));
       end_line();
     }
   }
@@ -164,6 +168,28 @@ class InspectionWriter {
       faint("            ", excerpt(problem["message"].get<std::string>(), 300));
     }
     more(ledger["problems"].size());
+  }
+
+  void notices(const data::Ledger& ledger, const char* title) {
+    const auto rows = notice_rows(ledger);
+    if (rows.empty()) return;
+    heading(fmt::format("{}: {}", title, counted(std::ssize(rows), "kind")));
+    for (size_t i = 0; i < std::min(kListedNotices, rows.size()); ++i) {
+      text_ += wrapped(
+          fmt::format("  {:>8}  ", rows[i].samples),
+          fmt::format("{} ({}){}{}", rows[i].kind, rows[i].example, rows[i].hint.empty() ? "" : "; ", rows[i].hint),
+          columns_);
+    }
+    if (rows.size() > kListedNotices) {
+      faint("  ",
+            fmt::format("and {} more: --json, --html", grouped(static_cast<int64_t>(rows.size() - kListedNotices))));
+    }
+  }
+
+  void remarks() {
+    if (found_.remarks.empty()) return;
+    heading("Settings without effect");
+    for (const auto& remark : found_.remarks) text_ += wrapped("  ", printable(remark), columns_);
   }
 
   void missing_files() {
@@ -248,12 +274,21 @@ class InspectionWriter {
           ids.empty() ? "" : fmt::format(": {}{}", fmt::join(ids, ", "), count > kListed ? ", …" : "");
       text_ += wrapped(fmt::format("  {:>8}  ", grouped(static_cast<int64_t>(count))), what + names, columns_);
     };
+    if (evaluation.without_media > 0) {
+      text_ += wrapped(fmt::format("  {:>8}  ", grouped(evaluation.without_media)), "have no image, video or volume",
+                       columns_);
+    }
     line(evaluation.also_trained.size(), "are trained on too, word for word and with the same pictures",
          [&](size_t i) { return evaluation.also_trained[i].first; });
     line(evaluation.with_trained_media.size(),
          found_.has_grids ? "have a volume that is trained on" : "have a picture or video that is trained on",
          [&](size_t i) { return evaluation.with_trained_media[i]; });
-    if (!evaluation.names_subjects) return;
+    if (evaluation.names_subjects) subjects(evaluation, line);
+    notices(evaluation.ledger, "Notices of data.eval");
+  }
+
+  template <class Line>
+  void subjects(const InspectedEvaluation& evaluation, const Line& line) {
     line(evaluation.with_trained_subjects.size(), "are of a subject that is trained on",
          [&](size_t i) { return evaluation.with_trained_subjects[i]; });
     if (evaluation.trained_subjects.empty()) return;

@@ -59,7 +59,21 @@ std::string inspection_headline(const Inspection& inspection) {
   std::string text = usable_words(inspection.ledger);
   if (inspection.bad() > 0) text += fmt::format("; {}", bad_words(inspection));
   if (!inspection.no_order.empty() && inspection.usable() > 0) text += fmt::format("; {}", inspection.no_order);
+  if (inspection.is_blind()) text += "; none of them has an image, video or volume";
   return text;
+}
+
+std::vector<NoticeRow> notice_rows(const data::Ledger& ledger) {
+  std::vector<NoticeRow> rows;
+  for (const auto& [kind, count] : ledger.notices().kinds()) {
+    rows.push_back({.kind = data::notice_words(kind),
+                    .samples = grouped(count.samples),
+                    .example = count.example.empty()
+                                   ? printable(count.id)
+                                   : fmt::format("{}: {}", printable(count.id), excerpt(count.example)),
+                    .hint = data::hint_of_notice(kind)});
+  }
+  return rows;
 }
 
 std::string bad_words(const Inspection& inspection) {

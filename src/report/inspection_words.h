@@ -14,6 +14,17 @@ struct NamedHistogram {
   const data::Histogram* histogram;
 };
 
+/// A kind of notice for people.
+struct NoticeRow {
+  std::string kind;     ///< `key "source" of a record is not read`
+  std::string samples;  ///< how many
+  std::string example;  ///< a sample's id, and what it has there
+  std::string hint;     ///< may be empty
+};
+
+/// Of all kinds that the ledger counts.
+std::vector<NoticeRow> notice_rows(const data::Ledger& ledger);
+
 /// "Tiles", "Patches" or "Grids".
 const char* row_title(const Inspection& inspection);
 

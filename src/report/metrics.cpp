@@ -69,7 +69,12 @@ nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
 }  // namespace
 
 nlohmann::ordered_json MaskMetrics::to_json() const {
-  return {{"masks", masks}, {"dice", dice}, {"iou", iou}, {"hausdorff95", or_null(hausdorff95)}};
+  return {{"masks", masks},
+          {"dice", dice},
+          {"iou", iou},
+          {"hausdorff95", or_null(hausdorff95)},
+          {"empty_truths", empty_truths},
+          {"empty_drawn", empty_drawn}};
 }
 
 std::string EvaluationMetrics::to_json() const {

@@ -91,7 +91,13 @@ std::string evaluation_line(const StepMetrics& metrics, const std::optional<Eval
     line += ", exact match " + percent_text(evaluation.total.exact_match);
   }
   if (by == BestBy::kExactMatch) line += comparison;
-  if (evaluation.total.masks && !metrics.rehearsed) line += ", Dice " + dice_text(evaluation.total.masks->dice);
+  if (const auto& masks = evaluation.total.masks; masks && !metrics.rehearsed) {
+    line += ", Dice " + dice_text(masks->dice);
+    if (masks->empty_truths + masks->empty_drawn > 0) {
+      line += fmt::format(" (of {} masks {} are empty, {} drawn empty)", masks->masks, masks->empty_truths,
+                          masks->empty_drawn);
+    }
+  }
   if (by == BestBy::kDice) line += comparison;
   return line + fmt::format(", {:.{}f} s", evaluation.seconds, evaluation.seconds < 10 ? 1 : 0);
 }

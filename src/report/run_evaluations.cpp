@@ -32,12 +32,17 @@ RunEvaluations::Score RunEvaluations::score_of(const nlohmann::json& values) {
 RunEvaluations::Masks RunEvaluations::masks_of(const nlohmann::json& values) {
   const auto found = values.find("masks");
   if (found == values.end() || !found->is_object()) return {};
-  return {count_in(*found, "masks"), number_in(*found, "dice"), number_in(*found, "iou"),
-          number_in(*found, "hausdorff95")};
+  return {count_in(*found, "masks"),        number_in(*found, "dice"),        number_in(*found, "iou"),
+          number_in(*found, "hausdorff95"), count_in(*found, "empty_truths"), count_in(*found, "empty_drawn")};
 }
 
 nlohmann::json RunEvaluations::json_of(const Masks& masks) {
-  return {{"masks", masks.masks}, {"dice", masks.dice}, {"iou", masks.iou}, {"hausdorff95", masks.hausdorff95}};
+  return {{"masks", masks.masks},
+          {"dice", masks.dice},
+          {"iou", masks.iou},
+          {"hausdorff95", masks.hausdorff95},
+          {"empty_truths", masks.empty_truths},
+          {"empty_drawn", masks.empty_drawn}};
 }
 
 void RunEvaluations::add_structures(const nlohmann::json& evaluation, Point& point) {

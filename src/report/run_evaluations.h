@@ -23,8 +23,8 @@ class RunEvaluations {
   /// "exact_match": […]}, those with the most label tokens first]}. Null where there was none.
   ///
   /// Where masks were drawn: "dice" in "best" and "newest", "dice": […], "masks": {"masks", "dice", "iou",
-  /// "hausdorff95"} of the newest evaluation, and "structures": [the same with "name", and for the first of them
-  /// "dice_curve": […], those with the most masks first].
+  /// "hausdorff95", "empty_truths", "empty_drawn"} of the newest evaluation, and "structures": [the same with "name",
+  /// and for the first of them "dice_curve": […], those with the most masks first].
   nlohmann::json to_json() const;
 
  private:
@@ -38,6 +38,8 @@ class RunEvaluations {
     double dice = std::numeric_limits<double>::quiet_NaN();
     double iou = std::numeric_limits<double>::quiet_NaN();
     double hausdorff95 = std::numeric_limits<double>::quiet_NaN();
+    int64_t empty_truths = 0;
+    int64_t empty_drawn = 0;
   };
   struct Point {
     int64_t step = 0;

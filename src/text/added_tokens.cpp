@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "text/utf8.h"
+#include "vlmtrain/base/log.h"
 
 namespace vlmtrain::text {
 namespace {
@@ -108,37 +109,90 @@ std::optional<TokenFinder::Found> TokenFinder::longest_at(std::string_view text,
 }
 
 AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
-                         std::span<const std::string> extra_special_tokens) {
+                         std::span<const OutsideToken> outside)
+    : next_id_(vocabulary.count()) {
   if (root.has("added_tokens")) {
-    for (const JsonNode& node : root.list_at("added_tokens")) {
-      AddedToken token = parse_token(node, vocabulary, normalizer);
-      if (token.content.empty()) continue;
-      const uint32_t id = token.id;
-      if (!add(std::move(token))) throw node.error("has the id {}, which \"{}\" has too", id, by_id_.at(id).content);
-    }
+    for (const JsonNode& node : root.list_at("added_tokens")) add_of_file(node, vocabulary, normalizer);
   }
-  for (const std::string& content : extra_special_tokens) {
-    if (content.empty() || find(content) != nullptr) continue;
-    const auto id = static_cast<uint32_t>(vocabulary.find(content).value_or(std::max(vocabulary.size(), size())));
-    add({.content = content,
-         .spelling = content,
-         .id = id,
-         .single_word = false,
-         .lstrip = false,
-         .rstrip = false,
-         .normalized = false,
-         .special = true});
-  }
+  for (const OutsideToken& token : outside) add_outside(token, vocabulary, normalizer);
   for (const auto& [id, token] : by_id_) {
     (token.normalized ? normalized_ : original_).insert(token);
   }
 }
 
-bool AddedTokens::add(AddedToken token) {
+void AddedTokens::add_of_file(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+  AddedToken token = parse_token(node, vocabulary, normalizer);
+  if (token.content.empty()) return;
+  if (const AddedToken* const same = find(int64_t{token.id})) {
+    throw node.error("has the id {}, which \"{}\" has too", token.id, same->content);
+  }
+  if (const AddedToken* const same = find(token.content)) {
+    throw node.error("gives \"{}\" the id {}, and an entry before it {}; remove one of them", token.content, token.id,
+                     same->id);
+  }
+  if (!vocabulary.find(token.content)) {
+    if (int64_t{token.id} != next_id_) {
+      throw node.error(
+          "gives \"{}\" the id {}, but transformers and tokenizers give it {}, the next one, whatever stands here: the "
+          "model would be asked with other tokens than it is trained with; list the added tokens by their ids and "
+          "without gaps (a reserved token for each missing id), as the embedding has them",
+          token.content, token.id, next_id_);
+    }
+    ++next_id_;
+  }
+  add(std::move(token));
+}
+
+void AddedTokens::add_outside(const OutsideToken& outside, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+  if (outside.content.empty()) return;
+  const auto spelling = [&] { return outside.normalized ? normalize(outside.content, normalizer) : outside.content; };
+  if (const AddedToken* const same = find(outside.content)) {
+    if (outside.id && *outside.id != same->id) {
+      spdlog::warn(
+          "{}: gives \"{}\" the id {}, and tokenizer.json {}; the latter is taken, as transformers does: correct the "
+          "other file",
+          outside.source, outside.content, *outside.id, same->id);
+    }
+    if (!outside.overrides) return;
+    AddedToken& token = by_id_.at(same->id);
+    token.spelling = spelling();
+    token.single_word = outside.single_word;
+    token.lstrip = outside.lstrip;
+    token.rstrip = outside.rstrip;
+    token.normalized = outside.normalized;
+    token.special = outside.special;
+    return;
+  }
+  const auto known = vocabulary.find(outside.content);
+  const int64_t id = known ? int64_t{*known} : next_id_;
+  if (outside.id && *outside.id != id) {
+    throw data_error(
+        "{}: gives \"{}\" the id {}, but transformers gives it {}, since tokenizer.json {}; correct the id, or save "
+        "the "
+        "tokenizer again with transformers",
+        outside.source, outside.content, *outside.id, id, known ? "has it so" : "lacks it and that is the next one");
+  }
+  if (!known) {
+    if (!vocabulary.token(id).empty()) {
+      throw data_error("{}: \"{}\" would get the id {}, which tokenizer.json gives \"{}\": its vocabulary has gaps",
+                       outside.source, outside.content, id, vocabulary.token(id));
+    }
+    ++next_id_;
+  }
+  add({.content = outside.content,
+       .spelling = spelling(),
+       .id = static_cast<uint32_t>(id),
+       .single_word = outside.single_word,
+       .lstrip = outside.lstrip,
+       .rstrip = outside.rstrip,
+       .normalized = outside.normalized,
+       .special = outside.special});
+}
+
+void AddedTokens::add(AddedToken token) {
   const uint32_t id = token.id;
   const auto [entry, is_new] = by_id_.emplace(id, std::move(token));
   if (is_new) by_content_.emplace(entry->second.content, &entry->second);
-  return is_new;
 }
 
 std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, const TokenFinder& finder) {
@@ -161,6 +215,13 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, cons
   }
   if (done < text.size()) segments.push_back({{done, text.size()}, nullptr});
   return segments;
+}
+
+std::vector<std::string_view> AddedTokens::contents() const {
+  std::vector<std::string_view> contents;
+  contents.reserve(by_id_.size());
+  for (const auto& [id, token] : by_id_) contents.emplace_back(token.content);
+  return contents;
 }
 
 const AddedToken* AddedTokens::find(std::string_view content) const {

@@ -11,6 +11,7 @@
 
 #include "text/json_node.h"
 #include "text/normalizer.h"
+#include "text/outside_token.h"
 #include "text/pattern.h"
 #include "text/vocabulary.h"
 
@@ -60,10 +61,11 @@ class AddedTokens {
     const AddedToken* token;
   };
 
-  /// `root` is the document; `normalizer` may be null. `extra_special_tokens` are added where there is no such added
-  /// token yet (Tokenizer::from_file). Throws where a token's id contradicts the vocabulary's.
+  /// `root` is the document; `normalizer` may be null. `outside` are added in order where there is no such added token
+  /// yet. Throws where a token's id is not the one that the library `tokenizers` gives it: the vocabulary's, else the
+  /// next after the number of its tokens and the added ones (AddedVocabulary::add_tokens).
   AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
-              std::span<const std::string> extra_special_tokens = {});
+              std::span<const OutsideToken> outside = {});
 
   /// Cuts the original text at the tokens that are not `normalized`: stretches from left to right, none empty.
   std::vector<Segment> split_original(std::string_view text) const { return split(text, original_); }
@@ -72,18 +74,22 @@ class AddedTokens {
 
   const AddedToken* find(std::string_view content) const;
   const AddedToken* find(int64_t id) const;
+  /// By ascending ids.
+  std::vector<std::string_view> contents() const;
   /// Highest id plus one, 0 without tokens.
   int64_t size() const { return by_id_.empty() ? 0 : int64_t{by_id_.rbegin()->first} + 1; }
 
  private:
-  /// False: its id is taken.
-  bool add(AddedToken token);
+  void add(AddedToken token);
+  void add_of_file(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  void add_outside(const OutsideToken& token, const Vocabulary& vocabulary, const Normalizer* normalizer);
   static std::vector<Segment> split(std::string_view text, const TokenFinder& finder);
 
   std::map<uint32_t, AddedToken> by_id_;
   std::map<std::string_view, const AddedToken*> by_content_;
   TokenFinder original_;
   TokenFinder normalized_;
+  int64_t next_id_;  // of a token that the vocabulary lacks
 };
 
 }  // namespace vlmtrain::text

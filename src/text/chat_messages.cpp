@@ -34,9 +34,9 @@ jinja::Value text_block(std::string_view text, int origin) {
   return jinja::Value::dict({{"type", kind("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
 }
 
-jinja::Value blocks_of(std::string_view text, int origin) {
+jinja::Value blocks_of(const Turn& turn, int origin) {
   std::vector<jinja::Value> blocks;
-  for (const MediaPiece& piece : cut_at_marks(text)) {
+  for (const MediaPiece& piece : cut_at_marks(turn)) {
     switch (piece.kind) {
       case MediaPiece::Kind::kImage:
         blocks.push_back(block("image"));
@@ -53,10 +53,10 @@ jinja::Value blocks_of(std::string_view text, int origin) {
   return jinja::Value::list(std::move(blocks));
 }
 
-jinja::Value string_of(std::string_view text, int origin, const TemplateSettings& settings) {
+jinja::Value string_of(const Turn& turn, int origin, const TemplateSettings& settings) {
   std::string whole;
   bool opening = true;
-  for (const MediaPiece& piece : cut_at_marks(text)) {
+  for (const MediaPiece& piece : cut_at_marks(turn)) {
     if (piece.kind == MediaPiece::Kind::kText) {
       whole += piece.text;
       opening = false;
@@ -81,10 +81,9 @@ jinja::Value messages_of(std::span<const Turn> turns, const ContentForm& form, c
   for (size_t i = 0; i < turns.size(); ++i) {
     const int origin = static_cast<int>(i);
     const Turn& turn = turns[i];
-    messages.push_back(
-        jinja::Value::dict({{"role", jinja::Value::text(name_of(turn.role))},
-                            {"content", form.blocks_of(turn.role) ? blocks_of(turn.text, origin)
-                                                                  : string_of(turn.text, origin, settings)}}));
+    messages.push_back(jinja::Value::dict(
+        {{"role", jinja::Value::text(name_of(turn.role))},
+         {"content", form.blocks_of(turn.role) ? blocks_of(turn, origin) : string_of(turn, origin, settings)}}));
   }
   return jinja::Value::list(std::move(messages));
 }

@@ -3,12 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <optional>
 #include <vector>
 
+#include "text/is_file.h"
+#include "text/outside_token.h"
+#include "text/warn_once.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
@@ -21,30 +21,25 @@ namespace fs = std::filesystem;
 constexpr const char* kDefault = "default";
 constexpr const char* kTemplateKey = "chat_template";
 constexpr const char* kTemplateFile = "chat_template.json";
-
-/// What is there and cannot be read, such as a link into a cache that lacks the file, is not nothing.
-bool is_file(const fs::path& path) {
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return false;
-  if (fs::is_regular_file(path, error)) return true;
-  const std::string_view kind = fs::exists(path, error) ? kind_if_no_file(path) : "a link to a file that is not there";
-  throw data_error("{}: is {}; a file is wanted here: fetch the checkpoint again", path.string(), kind);
-}
+constexpr const char* kJinjaFile = "chat_template.jinja";
+constexpr const char* kMoreTemplates = "additional_chat_templates";
 
 TemplateSource source_of(std::string jinja, std::string name) {
   return {.jinja = std::move(jinja), .name = std::move(name)};
 }
 
-std::map<std::string, TemplateSource> templates_of_folder(const fs::path& folder) {
-  std::map<std::string, TemplateSource> found;
+using Templates = std::map<std::string, TemplateSource>;
+
+Templates templates_of_folder(const fs::path& folder) {
+  Templates found;
   const auto add = [&found](const std::string& name, const fs::path& file) {
     found.insert_or_assign(name, source_of(io::read_file(file), file.string()));
   };
-  if (is_file(folder / "chat_template.jinja")) add(kDefault, folder / "chat_template.jinja");
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder / "additional_chat_templates", error)) {
+  for (const auto& entry : fs::directory_iterator(folder / kMoreTemplates, error)) {
     if (entry.path().extension() == ".jinja" && is_file(entry.path())) add(entry.path().stem().string(), entry.path());
   }
+  if (is_file(folder / kJinjaFile)) add(kDefault, folder / kJinjaFile);
   return found;
 }
 
@@ -72,10 +67,22 @@ std::map<std::string, TemplateSource> templates_of_json(const nlohmann::json& js
   return found;
 }
 
-/// The text of a token: itself, or the "content" of an added token.
-std::optional<std::string> token_text(const nlohmann::json& value) {
-  const auto& text = value.is_object() ? value.value("content", nlohmann::json()) : value;
-  return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;
+/// Of one of the JSON files; without any where the file is missing.
+Templates templates_of_file(const fs::path& file) {
+  return is_file(file) ? templates_of_json(io::read_json(file), file) : Templates();
+}
+
+/// Templates that whoever asks for the default does not get although they stand where the default is looked for.
+void report_others(const Templates& taken, const std::vector<Templates>& sources) {
+  const auto own = taken.find(kDefault);
+  if (own == taken.end()) return;
+  for (const Templates& source : sources) {
+    const auto other = source.find(kDefault);
+    if (other == source.end() || own->second.jinja == other->second.jinja) continue;
+    warn_once(fmt::format(
+        "{}: differs from the chat template in {}, which is taken, as transformers' processors do; remove one of them",
+        other->second.name, own->second.name));
+  }
 }
 
 /// What a template says does not hang on a slip in these files; who generates answers is told of it.
@@ -110,13 +117,20 @@ std::vector<int64_t> eos_token_ids(const nlohmann::json& config, const std::stri
 }
 
 std::map<std::string, TemplateSource> templates_in(const fs::path& folder) {
-  auto found = templates_of_folder(folder);
-  for (const char* name : {kTemplateFile, "tokenizer_config.json"}) {
-    if (!found.empty()) break;
-    if (is_file(folder / name)) found = templates_of_json(io::read_json(folder / name), folder / name);
-    if (found.empty() && name == kTemplateFile && is_file(folder / name)) {
-      throw data_error("{}: has no {}; fetch the file again", (folder / name).string(), kTemplateKey);
-    }
+  // As ProcessorMixin.get_processor_dict of transformers 5.24 has it; a tokenizer alone begins with the third.
+  std::vector<Templates> sources;
+  sources.push_back(templates_of_file(folder / "processor_config.json"));
+  sources.push_back(templates_of_file(folder / kTemplateFile));
+  if (sources.back().empty() && is_file(folder / kTemplateFile)) {
+    throw data_error("{}: has no {}; fetch the file again", (folder / kTemplateFile).string(), kTemplateKey);
+  }
+  sources.push_back(templates_of_folder(folder));
+  const auto first = std::ranges::find_if(sources, [](const Templates& source) { return !source.empty(); });
+  Templates found = first != sources.end() ? *first : templates_of_file(folder / "tokenizer_config.json");
+  report_others(found, sources);
+  if (first != sources.end()) {
+    // Others by name are there too, for data.chat_template.
+    for (const Templates& source : sources) found.insert(source.begin(), source.end());
   }
   // One alone is the default whatever its name.
   if (found.size() == 1 && !found.contains(kDefault)) {
@@ -158,20 +172,10 @@ TemplateSource choose_template(const std::string& wanted, const std::map<std::st
 }
 
 void read_special_tokens(const fs::path& folder, const Tokenizer& tokenizer, TemplateSettings& settings) {
-  constexpr std::array kNames{"bos_token", "eos_token", "unk_token", "sep_token",
-                              "pad_token", "cls_token", "mask_token"};
-  std::map<std::string, std::string> tokens;
-  // The tokenizer's own configuration, where it has one, is the newer file.
-  for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
-    if (!is_file(folder / name)) continue;
-    const auto json = io::read_json(folder / name);
-    if (!json.is_object()) continue;
-    for (const char* const key : kNames) {
-      if (const auto text = token_text(json.value(key, nlohmann::json()))) tokens[key] = *text;
-    }
+  settings.special_tokens = read_outside_tokens(folder).named;
+  for (const auto& [name, token] : settings.special_tokens) {
+    if (name == "eos_token") settings.end_tokens.push_back(token);
   }
-  settings.special_tokens.assign(tokens.begin(), tokens.end());
-  if (const auto eos = tokens.find("eos_token"); eos != tokens.end()) settings.end_tokens.push_back(eos->second);
   for (const char* name : {"generation_config.json", "config.json"}) {
     add_end_tokens(folder / name, tokenizer, settings.end_tokens);
   }

@@ -1,39 +1,34 @@
 #include "text/media_marks.h"
 
-#include <algorithm>
-
-#include "vlmtrain/text/conversation.h"
+#include "vlmtrain/io/marks.h"
 
 namespace vlmtrain::text {
 namespace {
 
-void drop_line_break(std::string_view& text) {
-  if (text.starts_with("\r\n")) {
-    text.remove_prefix(2);
-  } else if (text.starts_with('\n')) {
-    text.remove_prefix(1);
-  }
+size_t line_break_at(std::string_view text) {
+  if (text.starts_with("\r\n")) return 2;
+  return text.starts_with('\n') ? 1 : 0;
 }
 
 }  // namespace
 
-std::vector<MediaPiece> cut_at_marks(std::string_view text) {
+std::vector<MediaPiece> cut_at_marks(const Turn& turn) {
+  const std::string_view text = turn.text;
   std::vector<MediaPiece> pieces;
   bool opening = true;
-  while (!text.empty()) {
-    const size_t image = text.find(kImageMark);
-    const size_t video = text.find(kVideoMark);
-    const size_t mark = std::min(image, video);
-    if (mark > 0) {
-      pieces.push_back({MediaPiece::Kind::kText, text.substr(0, mark)});
-      opening = false;
-    }
-    if (mark == std::string_view::npos) break;
-    const bool is_image = image < video;
-    pieces.push_back({is_image ? MediaPiece::Kind::kImage : MediaPiece::Kind::kVideo});
-    text.remove_prefix(mark + (is_image ? kImageMark : kVideoMark).size());
-    if (opening) drop_line_break(text);
+  size_t at = 0;
+  const auto add_text = [&](size_t end) {
+    if (end <= at) return;
+    pieces.push_back({MediaPiece::Kind::kText, text.substr(at, end - at)});
+    opening = false;
+  };
+  for (const io::Mark& mark : io::find_marks(turn)) {
+    add_text(mark.begin);
+    pieces.push_back({mark.is_video ? MediaPiece::Kind::kVideo : MediaPiece::Kind::kImage});
+    at = mark.begin + kImageMark.size();
+    if (opening) at += line_break_at(text.substr(at));
   }
+  add_text(text.size());
   return pieces;
 }
 

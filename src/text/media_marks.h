@@ -4,16 +4,19 @@
 #include <string_view>
 #include <vector>
 
+#include "vlmtrain/text/conversation.h"
+
 namespace vlmtrain::text {
 
 /// A piece of a turn: a mark of a medium, or text between two marks.
 struct MediaPiece {
   enum class Kind : uint8_t { kText, kImage, kVideo };
   Kind kind;
-  std::string_view text{};  ///< of `text`'s lifetime
+  std::string_view text{};  ///< of the turn's lifetime
 };
 
-/// `text` cut at its marks. A line break directly after a mark that opens it is dropped; no piece of text is empty.
-std::vector<MediaPiece> cut_at_marks(std::string_view text);
+/// The text of `turn` cut at its marks; its literal marks stay text. A line break directly after a mark that opens it
+/// is dropped; no piece of text is empty.
+std::vector<MediaPiece> cut_at_marks(const Turn& turn);
 
 }  // namespace vlmtrain::text

@@ -87,6 +87,9 @@ class Probe {
 
   void find_beginning_of_answers() {
     const std::string prompt = render({kTwoRounds.data(), 1}, /*add_generation_prompt=*/true).text;
+    if (const std::string question = render({kTwoRounds.data(), 1}).text; prompt.starts_with(question)) {
+      found_.generation_prompt = prompt.substr(question.size());
+    }
     const jinja::Rendering whole = render({kTwoRounds.data(), 2});
     const std::string before = whole.text.substr(0, spans_of(whole, 1).front().begin);
     if (!before.starts_with(prompt)) {
@@ -103,10 +106,16 @@ class Probe {
     const std::string rest = before.substr(prompt.size());
     if (white_space_at(rest) == rest.size()) {
       found_.answer_begin = rest;
-    } else {
+    } else if (!is_generated(whole, {prompt.size(), before.size()})) {
       found_.notes.push_back(
           fmt::format("between its prompt and an answer it writes \"{}\", which is not learnt", excerpt(rest)));
     }
+  }
+
+  static bool is_generated(const jinja::Rendering& rendering, const Span& span) {
+    return std::ranges::any_of(rendering.generated, [&span](const jinja::Generated& part) {
+      return part.begin <= span.begin && span.end <= part.end;
+    });
   }
 
   static std::string ending(const std::string& text) {

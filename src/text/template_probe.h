@@ -16,6 +16,8 @@ struct TemplateHabits {
   ContentForm form;
   /// White space between the generation prompt and an answer: the model has to produce it.
   std::string answer_begin{};
+  /// What asking for an answer adds to the text; empty where it is not all at the end.
+  std::string generation_prompt{};
   std::string end_of_turn{};
   /// What the template writes from an answer to the end of its turn, such as " </s>": behind a last answer, and where
   /// it is another, behind an earlier one.

@@ -3,8 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -18,8 +16,8 @@
 #include "text/pre_tokenizer.h"
 #include "text/utf8.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::text {
 namespace {
@@ -33,13 +31,13 @@ void require_utf8(std::string_view text) {
 }  // namespace
 
 struct Tokenizer::Impl {
-  Impl(const JsonNode& root, std::span<const std::string> extra_special_tokens)
+  Impl(const JsonNode& root, std::span<const OutsideToken> outside)
       : normalizer(make_optional(root, "normalizer", &make_normalizer)),
         pre_tokenizer(make_optional(root, "pre_tokenizer", &make_pre_tokenizer)),
         model(root.at("model")),
         post_processor(make_optional(root, "post_processor", &make_post_processor)),
         decoder(make_optional(root, "decoder", &make_decoder)),
-        added_tokens(root, model.vocabulary(), normalizer.get(), extra_special_tokens) {}
+        added_tokens(root, model.vocabulary(), normalizer.get(), outside) {}
 
   /// What one call of encode works with.
   struct Call {
@@ -98,22 +96,20 @@ Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& tokenizer_json,
                                std::span<const std::string> extra_special_tokens) {
-  if (const auto kind = kind_if_no_file(tokenizer_json); !kind.empty()) {
-    throw data_error("The tokenizer {} is {}; a file is wanted here", tokenizer_json.string(), kind);
-  }
-  std::ifstream file(tokenizer_json, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) {
-    throw data_error("The tokenizer {} cannot be read; a checkpoint folder must hold a tokenizer.json",
-                     tokenizer_json.string());
-  }
-  return from_json(content, tokenizer_json.string(), extra_special_tokens);
+  return from_json(read_tokenizer_json(tokenizer_json), tokenizer_json.string(), extra_special_tokens);
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json_text, const std::string& source_name,
                                std::span<const std::string> extra_special_tokens) {
+  std::vector<OutsideToken> extra;
+  for (const std::string& token : extra_special_tokens) extra.push_back({.content = token, .source = source_name});
+  return from_parts(json_text, source_name, extra);
+}
+
+Tokenizer Tokenizer::from_parts(std::string_view json_text, const std::string& source_name,
+                                std::span<const OutsideToken> outside) {
   const nlohmann::json document = io::parse_json(json_text, source_name);
-  return Tokenizer(std::make_unique<const Impl>(JsonNode(document, source_name), extra_special_tokens));
+  return Tokenizer(std::make_unique<const Impl>(JsonNode(document, source_name), outside));
 }
 
 Encoding Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
@@ -162,6 +158,10 @@ std::string_view Tokenizer::id_to_token(int64_t id) const {
 bool Tokenizer::is_special(int64_t id) const {
   const AddedToken* added = impl_->added_tokens.find(id);
   return added != nullptr && added->special;
+}
+
+std::vector<std::string_view> Tokenizer::added_tokens() const {
+  return impl_->added_tokens.contents();
 }
 
 int64_t Tokenizer::vocab_size() const {

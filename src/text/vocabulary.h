@@ -26,6 +26,8 @@ class Vocabulary {
     const bool inside = id >= 0 && id < static_cast<int64_t>(tokens_.size());
     return inside ? std::string_view(tokens_[static_cast<size_t>(id)]) : std::string_view();
   }
+  /// Number of tokens, fewer than size() where ids are missing.
+  int64_t count() const { return static_cast<int64_t>(ids_.size()); }
   /// Highest id plus one.
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
   /// All tokens by id; empty where there is none.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/train/run_changes.h"
 
 namespace vlmtrain::train {
 
@@ -61,6 +62,7 @@ nlohmann::ordered_json to_json(const EvaluationState& evaluation) {
                               {"is_due", evaluation.is_due}};
   if (evaluation.best_step) json["best_step"] = *evaluation.best_step;
   if (evaluation.best_value) json["best_value"] = *evaluation.best_value;
+  if (evaluation.best_loss) json["best_loss"] = *evaluation.best_loss;
   return json;
 }
 
@@ -106,6 +108,7 @@ CheckpointContent content_of(const RunState& state, const models::VisionLanguage
   content.best_step = state.evaluation.best_step;
   content.model = model.parameters().lora() ? models::adapter_to_save(model, how)
                                             : models::checkpoint_to_save(model, how, base.folder());
+  content.model.base_fingerprint = text_in(state.fingerprint, kBaseKey);
   content.optimizer = io::lazily(state_to_save(model, std::move(tensors), masters, how));
   content.ledger = io::json_text(ledger.to_json(), 2) + "\n";
   content.state = state_text(state);

@@ -100,9 +100,10 @@ void declare(OptionTable& table, EvaluationOptions& options) {
   table.add("training.eval_batch_size", options.batch_size,
             "Samples that an evaluation computes at once. `auto`: the most that fit, which is planned.",
             std::optional{unless_auto(between<int64_t>(1, kMostSamplesAtOnce))});
-  table.add_choice("training.best_metric", options.best_metric, kMetrics,
-                   "What the best checkpoint is best by: the lowest loss, the largest share of exact answers, or the "
-                   "largest Dice of the masks, of a model that draws some.");
+  table.add_choice(
+      "training.best_metric", options.best_metric, kMetrics,
+      "What the best checkpoint is best by: the lowest loss, the largest share of exact answers, or the "
+      "largest Dice of the masks, of a model that draws some. Between equal values the lower loss decides.");
   table.add("training.early_stopping_patience", options.patience,
             "The run ends, well, after so many evaluations in a row without improvement. 0: never.",
             std::optional{at_least<int64_t>(0)});
@@ -158,6 +159,10 @@ void declare(OptionTable& table, DistributedOptions& options) {
       "brought together just before it runs (ZeRO's third stage, FSDP). `hybrid`: that among the ranks of a machine, "
       "and each machine holds all. `auto`: what fits, and of that what is predicted to be faster. One rank has nothing "
       "to share.");
+  constexpr int64_t kDaySeconds = 86'400;
+  table.add("distributed.rendezvous_seconds", options.rendezvous_seconds,
+            "Seconds within which all ranks have to be there: more where nodes or containers start far apart.",
+            std::optional{between<int64_t>(1, kDaySeconds)});
 }
 
 }  // namespace

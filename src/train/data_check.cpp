@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <system_error>
-#include <thread>
 
 #include "train/shared_outlines.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/data/other_reading.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/memory/processor.h"
 #include "vlmtrain/models/sample_key.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/check_start.h"
@@ -36,7 +38,7 @@ std::string key_of(const std::filesystem::path& model, const models::ProcessorSe
 data::Outlines outlines_of(const io::Records& records, const models::Processor& processor, const Config& config,
                            data::OutlineSettings settings) {
   report::CountProgress progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
-  settings.workers = std::max<int64_t>(config.data.num_workers, std::thread::hardware_concurrency());
+  settings.workers = std::max<int64_t>(config.data.num_workers, memory::default_threads());
   settings.on_progress = [&progress](int64_t done) { progress.show(done); };
   return data::outline_samples(records, processor, settings);
 }
@@ -48,6 +50,7 @@ data::Outlines look_at_all(const io::Records& records, const models::Processor& 
   if (!outline_settings.cache.empty()) {
     const auto settings = processor_settings(config.data, config.model.adapter);
     outline_settings.processor = key_of(config.model.path, settings);
+    outline_settings.keeps_prints = config.evaluation.are_wanted();
   }
   data::Outlines outlines = outlines_of(records, processor, config, std::move(outline_settings));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -94,9 +97,30 @@ void refuse_bad_samples(const io::Records& records, const models::Processor& pro
   data::settle_problems(outlines.problems, outlines.ids, ledger, config.data.on_bad_sample, records);
 }
 
+namespace {
+
+/// Samples that the run trained on so far, for all that is known: their keys were passed over.
+void warn_of_other_reading(const data::Outlines& outlines, const Config& config, const data::Ledger& ledger) {
+  int64_t samples = 0;
+  for (const auto& [index, problem] : outlines.problems) {
+    const bool is_new = ledger.status(index) != data::SampleStatus::kDropped;
+    if (is_new && data::is_of_passed_over_key(problem.message)) ++samples;
+  }
+  if (samples == 0) return;
+  const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
+  spdlog::warn(
+      "data {}: the run was begun by a version that passed over keys which are refused now, in {}; the keys' names in "
+      "data.ignore_keys read them as the run did until now, {}",
+      config.data.train.name(), counted(samples, "sample"),
+      stops ? "and data.on_bad_sample=skip drops them" : "else they are dropped from here on");
+}
+
+}  // namespace
+
 void settle_bad_samples(const data::Outlines& outlines, const Config& config, const io::Records& records,
-                        data::Ledger& ledger, const std::filesystem::path& ledger_file) {
+                        data::Ledger& ledger, const std::filesystem::path& ledger_file, bool read_otherwise) {
   try {
+    if (read_otherwise) warn_of_other_reading(outlines, config, ledger);
     data::settle_problems(outlines.problems, outlines.ids, ledger, config.data.on_bad_sample, records);
     if (ledger.count(data::SampleStatus::kDropped) == ledger.samples()) {
       throw data_error("{}: none of the {} samples can be used; the first: {}", config.data.train.name(),

@@ -22,8 +22,9 @@ data::Outlines look_to_inspect(const io::Records& records, const models::Process
                                const std::filesystem::path& file, const std::filesystem::path& cache);
 
 /// Enters the bad samples in the ledger, as data.on_bad_sample says. Throws UserError (kBadData) that names the first
-/// of them with `fail`, or if no sample is usable; the ledger is written to `ledger_file` then.
+/// of them with `fail`, or if no sample is usable; the ledger is written to `ledger_file` then. `read_otherwise`: the
+/// run was begun by a version that passed over keys which are refused now; the log names what reads them as before.
 void settle_bad_samples(const data::Outlines& outlines, const Config& config, const io::Records& records,
-                        data::Ledger& ledger, const std::filesystem::path& ledger_file);
+                        data::Ledger& ledger, const std::filesystem::path& ledger_file, bool read_otherwise = false);
 
 }  // namespace vlmtrain::train

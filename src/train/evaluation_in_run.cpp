@@ -70,8 +70,12 @@ EvaluationInRun::EvaluationInRun(const Config& config, const EvaluationSet& set,
         "checkpoints/step-{} is no longer kept as the best; copy it if it is still wanted",
         *state_.best_step);
   }
-  state_ = {
-      .basis = std::move(basis), .best_step = {}, .best_value = {}, .without_improvement = 0, .is_due = state_.is_due};
+  state_ = {.basis = std::move(basis),
+            .best_step = {},
+            .best_value = {},
+            .best_loss = {},
+            .without_improvement = 0,
+            .is_due = state_.is_due};
 }
 
 bool EvaluationInRun::is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const {
@@ -87,6 +91,7 @@ std::optional<report::EvaluationMetrics> EvaluationInRun::after(int64_t step) {
   settings_.batch_size = evaluation.batch_size;
   if (!evaluation.is_whole) return std::nullopt;
   state_.is_due = false;
+  notices_ = evaluation.notices;
   newest_ = evaluation.metrics(has_values_);
   newest_->is_best = has_values_ && note(step, newest_->total);
   return newest_;
@@ -94,15 +99,19 @@ std::optional<report::EvaluationMetrics> EvaluationInRun::after(int64_t step) {
 
 bool EvaluationInRun::note(int64_t step, const report::EvaluationScore& score) {
   const auto value = value_of(options_.best_metric, score);
-  const bool is_better =
-      value && (!state_.best_value || (options_.best_metric == BestMetric::kLoss ? *value < *state_.best_value
-                                                                                 : *value > *state_.best_value));
-  if (!is_better) {
+  const bool by_loss = options_.best_metric == BestMetric::kLoss;
+  const auto is_better = [&] {
+    if (!value || !state_.best_value) return value.has_value();
+    if (*value != *state_.best_value) return by_loss ? *value < *state_.best_value : *value > *state_.best_value;
+    return !by_loss && state_.best_loss && score.loss < *state_.best_loss;
+  };
+  if (!is_better()) {
     ++state_.without_improvement;
     return false;
   }
   state_.best_step = step;
   state_.best_value = value;
+  state_.best_loss = score.loss;
   state_.without_improvement = 0;
   return true;
 }

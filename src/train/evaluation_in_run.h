@@ -44,6 +44,8 @@ class EvaluationInRun {
   /// "loss 0.1234", of the best so far.
   std::string best() const;
   const std::optional<report::EvaluationMetrics>& newest() const { return newest_; }
+  /// Of the samples of the newest evaluation that was not interrupted.
+  const data::NoticeCounts& notices() const { return notices_; }
 
  private:
   /// Whether it is the best so far, which the state then has.
@@ -57,6 +59,7 @@ class EvaluationInRun {
   bool has_values_;
   EvaluationState& state_;
   std::optional<report::EvaluationMetrics> newest_;  // of this process
+  data::NoticeCounts notices_;
 };
 
 }  // namespace vlmtrain::train

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "train/data_check.h"
+#include "train/data_remarks.h"
 #include "train/sample_predictions.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/planner/worst_case.h"
@@ -12,7 +13,7 @@ namespace vlmtrain::train {
 
 EvaluationSet::EvaluationSet(const Config& config, const models::Processor& processor,
                              const std::filesystem::path& cache)
-    : records_(evaluation_records(config)) {
+    : name_(config.data.eval), records_(evaluation_records(config)) {
   if (config.evaluation.samples) {
     auto places = spread(*records_, *config.evaluation.samples);
     records_ = std::make_shared<io::ChosenRecords>(std::move(records_), std::move(places));
@@ -23,6 +24,8 @@ EvaluationSet::EvaluationSet(const Config& config, const models::Processor& proc
 void EvaluationSet::look(const Config& config, const models::Processor& processor, const std::filesystem::path& cache) {
   const auto& file = config.data.eval;
   outlines_ = look_at_data(*records_, processor, config, file, cache);
+  log_remarks_on_evaluation(config, outlines_);
+  if (!outlines_.are_all) outlines_.notices = {};
   data::Ledger ledger(file, records_->size());
   data::settle_problems(outlines_.problems, outlines_.ids, ledger, config.data.on_bad_sample, *records_);
   std::vector<int64_t> usable;
@@ -48,6 +51,13 @@ void EvaluationSet::require_masks(const std::vector<int64_t>& usable) const {
       "training.best_metric: is dice, which is that of masks, but none of the {} samples of data.eval has a mask; take "
       "training.best_metric=loss or exact_match, or evaluate on samples with masks",
       usable.size());
+}
+
+void EvaluationSet::take_notices(const data::NoticeCounts& notices) {
+  if (outlines_.are_all) outlines_.notices.add_missing(notices);
+  if (outlines_.are_all || outlines_.notices == notices) return;
+  data::log_notices(notices, name_, records_->size());
+  outlines_.notices = notices;
 }
 
 std::vector<planner::SampleBatch> EvaluationSet::worst_batches(int64_t batch_size) const {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "vlmtrain/data/outlines.h"
@@ -27,11 +28,20 @@ class EvaluationSet {
   /// The largest batches of up to `batch_size` samples.
   std::vector<planner::SampleBatch> worst_batches(int64_t batch_size) const;
   int64_t making_bytes() const { return outlines_.making_bytes; }
+  const data::Outlines& outlines() const { return outlines_; }
+  const std::string& name() const { return name_; }
+
+  /// Of all samples, once they were looked at or evaluated.
+  const data::NoticeCounts& notices() const { return outlines_.notices; }
+  /// What an evaluation counted; logged and kept where the samples were not looked at before, else kept as far as only
+  /// pixels show it.
+  void take_notices(const data::NoticeCounts& notices);
 
  private:
   void require_masks(const std::vector<int64_t>& usable) const;
   void look(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
+  std::string name_;
   std::shared_ptr<const io::Records> records_;
   data::Outlines outlines_;
 };

@@ -6,6 +6,7 @@
 
 #include "train/evaluation_planning.h"
 #include "train/plan_or_split.h"
+#include "train/row_group_limit.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/first_line.h"
@@ -15,6 +16,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/row_group_memory.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/memory/host_malloc.h"
 #include "vlmtrain/memory/large_blocks.h"
@@ -88,6 +90,7 @@ std::string refusal(const HostPlan& plan) {
       "them), and this process may have {}",
       plan.model, gb(plan.total_bytes()), words_of(plan.choices, plan), words_of(plan.worst), gb(plan.peak_bytes),
       gb(plan.total_bytes() - plan.peak_bytes), where_from(plan.limit));
+  if (const std::string remedy = row_group_remedy(); !remedy.empty()) text += "; " + remedy;
   if (plan.suggestions.empty())
     return text + fmt::format("; ask for {} of memory, or take a smaller model", gb(enough));
   text += "; it fits with";
@@ -109,12 +112,13 @@ HostRun::HostRun(const Config& config, planner::Workload workload, std::vector<p
     : run_folder_(std::move(run_folder)), writes_(ranks.writes()) {
   memory::give_back_large_blocks();
   memory::keep_large_blocks();
-  const planner::HostNeeds needs{.process_bytes = rounded_up(memory::host_bytes()),
-                                 .sample_bytes = largest_sample(workload.candidates),
-                                 .making_bytes = making_bytes,
-                                 .samples_of_step = most_samples_of_step(workload),
-                                 .world_size = ranks.world_size(),
-                                 .threads = config.data.num_workers};
+  const planner::HostNeeds needs{
+      .process_bytes = rounded_up(memory::host_bytes() + io::row_group_memory().bytes_to_come()),
+      .sample_bytes = largest_sample(workload.candidates),
+      .making_bytes = making_bytes,
+      .samples_of_step = most_samples_of_step(workload),
+      .world_size = ranks.world_size(),
+      .threads = config.data.num_workers};
   const memory::HostRoom room = part_of(memory::host_room(), ranks.on_this_machine());
   const HostLimit limit = planner::host_limit(room, config.memory.limit_gb, config.memory.mode, needs);
   bytes_ahead_ = limit.ahead_bytes;

@@ -4,19 +4,23 @@
 #include <chrono>
 #include <numeric>
 #include <set>
-#include <thread>
 
 #include "train/data_check.h"
 #include "train/inspected_order.h"
 #include "train/largest_samples.h"
 #include "train/shown_samples.h"
+#include "train/without_effect.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/data/decoding.h"
 #include "vlmtrain/data/known_problems.h"
+#include "vlmtrain/data/media_census.h"
+#include "vlmtrain/data/media_notices.h"
 #include "vlmtrain/data/tasks.h"
+#include "vlmtrain/memory/processor.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/mask_families.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/setup.h"
@@ -36,7 +40,7 @@ class InspectionOfData {
         folder_(config.output.dir),
         records_(training_records(config)),
         processor_(models::load_processor(config.model.path, processor_settings(config.data, config.model.adapter))),
-        workers_(std::max<int64_t>(config.data.num_workers, std::thread::hardware_concurrency())),
+        workers_(std::max<int64_t>(config.data.num_workers, memory::default_threads())),
         outlines_(
             look_to_inspect(*records_, *processor_, config, config.data.train.name(), cache_of("data_check.jsonl"))),
         result_{.dataset = config.data.train.name(),
@@ -170,6 +174,7 @@ class InspectionOfData {
     for (const auto& [index, shrunk] : outlines.shrunk) {
       ledger.mark_shrunk(index, std::string(outlines.ids[index]), shrunk);
     }
+    ledger.enter_notices(outlines.notices);
   }
 
   void count_packs() {
@@ -189,8 +194,12 @@ class InspectionOfData {
       result_.sources.push_back({.source = records_->parts()[part].source,
                                  .records = end - begin,
                                  .usable = end - begin - within(outlines_.problems),
-                                 .shrunk = within(outlines_.shrunk)});
+                                 .shrunk = within(outlines_.shrunk),
+                                 .without_media = data::media_census(outlines_.shapes, begin, end).without_media});
     }
+    const auto census = data::media_census(outlines_.shapes);
+    result_.without_media = census.without_media;
+    result_.remarks = settings_without_effect(config_, census, models::draws_masks(config_.model.path));
   }
 
   void count_samples() {
@@ -271,6 +280,7 @@ class InspectionOfData {
     report::InspectedEvaluation found{.name = config_.data.eval,
                                       .ledger = data::Ledger(config_.data.eval, evaluated_->size())};
     enter_ledger(outlines, found.ledger);
+    found.without_media = data::media_census(outlines.shapes).without_media;
     found.missing_files = index_.missing(kEvaluated);
     const auto id_of = [&](int64_t index) { return std::string(outlines.ids[index]); };
     for (const auto& [index, trained] : index_.also_in(kEvaluated, kTrained)) {
@@ -301,6 +311,7 @@ class InspectionOfData {
   static constexpr const char* kNoneUsable = "none of the samples can be used";
   static constexpr size_t kTrained = 0, kEvaluated = 1;  // in index_
 
+  const data::CollectedNotices notices_;  // of the media of all samples; reported at the end
   const std::chrono::steady_clock::time_point start_;
   const Config& config_;
   const InspectionRequest& request_;

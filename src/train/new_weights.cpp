@@ -30,7 +30,7 @@ std::string listed(const std::vector<nn::Parameter>& parameters) {
 }  // namespace
 
 models::LoadSettings load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora, bool is_strict) {
-  if (is_strict) return {};
+  if (is_strict) return {.allow_non_finite = true};
   models::LoadSettings settings{.allow_missing = config.model.allow_missing,
                                 .allow_unexpected = config.model.allow_unexpected,
                                 .resize_embeddings = config.model.resize_embeddings,
@@ -38,6 +38,7 @@ models::LoadSettings load_settings(const Config& config, const std::optional<nn:
   if (lora && !lora->adapter.empty()) {
     settings.allow_missing.insert(settings.allow_missing.end(), lora->modules_to_save.begin(),
                                   lora->modules_to_save.end());
+    settings.resize_embeddings |= lora->vocabulary_rows > 0;
   }
   return settings;
 }

@@ -1,6 +1,7 @@
 #include "vlmtrain/train/planning.h"
 
 #include "train/data_check.h"
+#include "train/data_remarks.h"
 #include "train/task_balance.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -91,6 +92,7 @@ planner::Workload workload_of(const data::Outlines& outlines, const data::DrawOr
 PlannedData look_at_data_to_plan(const data::DataSet& records, const models::Processor& processor, const Config& config,
                                  int64_t world_size) {
   data::Outlines outlines = look_at_data(records, processor, config, config.data.train.name(), /*cache=*/{});
+  log_remarks_on_training(config, records, outlines);
   const data::DrawOrder order = order_of(records, config, outlines);
   if (!outlines.problems.empty()) {
     const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;

@@ -16,6 +16,7 @@ namespace {
 /// What changes no number beyond rounding, or which random numbers are drawn from now on (training.kernels), and what
 /// an error's message tells to change before going on, such as data.max_length.
 constexpr std::string_view kFreely[]{"data.eval",
+                                     "data.ignore_keys",
                                      "data.image_root",
                                      "data.outside_image_root",
                                      "data.max_length",
@@ -50,6 +51,7 @@ constexpr std::string_view kFreely[]{"data.eval",
                                      "memory.twin",
                                      "memory.empty_cache_above",
                                      "distributed.sharding",
+                                     "distributed.rendezvous_seconds",
                                      "output.dir",
                                      "output.dtype",
                                      "output.save_steps",
@@ -193,6 +195,7 @@ std::vector<SettingChange> changes_since(const nlohmann::ordered_json& saved, co
   for (const auto& [key, value] : now.items()) {
     const auto found = saved.find(key);
     if (found != saved.end() && *found == value) continue;
+    if (found == saved.end() && key == kBaseKey) continue;
     const bool is_never = is_in(kNever, key);
     if (found == saved.end() && (is_never || is_in(kOnPurpose, key)) && value == options.value_of(key)) continue;
     changes.push_back({.key = key,

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "train/checkpoint_checksums.h"
 #include "train/checkpoint_content.h"
 #include "train/optimizer_files.h"
 #include "vlmtrain/base/error.h"
@@ -17,6 +19,7 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/io/remove_directory.h"
 #include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/io/single_tensors.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/run_changes.h"
@@ -61,15 +64,27 @@ std::vector<std::pair<int64_t, std::filesystem::path>> all_checkpoints(const std
   return found;
 }
 
-/// Opens every file that a run goes on from: lengths and headers are checked, no tensor is read.
+/// Parses the JSON files of a checkpoint that has no checksums; not the tokenizer, whose vocabulary is long.
+void check_json_files(const std::filesystem::path& checkpoint) {
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
+    const auto& file = entry.path();
+    if (file.extension() == ".json" && file.filename() != "tokenizer.json") io::read_json(file);
+  }
+}
+
+/// Opens every file that a run goes on from: sizes, headers and the contents of small files are checked, no tensor is
+/// read.
 void check_whole(const std::filesystem::path& checkpoint) {
   const auto state = state_folder(checkpoint);
-  if (!std::filesystem::exists(state / "state.json")) {
+  const bool has_state = std::filesystem::exists(state / "state.json");
+  // A part of another step is named as such, not by its size.
+  if (has_state) open_optimizer_files(state);
+  if (!verify_checksums(checkpoint, VerifiedFiles::kSmall)) check_json_files(checkpoint);
+  if (!has_state) {
     throw data_error("it has no {}, which every checkpoint of a run has", (state / "state.json").string());
   }
   io::read_ordered_json(state / "state.json");
   io::read_ordered_json(state / "ledger.json");
-  open_optimizer_files(state);
   if (models::is_adapter(checkpoint)) {
     models::read_adapter_settings(checkpoint);
   } else {
@@ -91,14 +106,21 @@ std::optional<int64_t> count_in(const nlohmann::ordered_json& fingerprint, const
   return number_behind("", text_in(fingerprint, key));
 }
 
+/// The most steps that a run of the fingerprint takes from its last change on. The one it names goes through each
+/// sample once an epoch; how often sources repeat their samples is in their text, which checksums hold and no bound
+/// does.
+int64_t most_steps(const nlohmann::ordered_json& fingerprint) {
+  const bool may_repeat = text_in(fingerprint, "data.train").find("repeat") != std::string::npos;
+  return may_repeat ? engine::kMostSteps : count_in(fingerprint, kStepsKey).value_or(engine::kMostSteps);
+}
+
 void check_ranges(const RunState& state, const std::filesystem::path& checkpoint, const std::filesystem::path& path) {
   // Far above what any run reaches, and far below where counting on overflows.
   constexpr int64_t kMostEpochs = int64_t{1} << 53;
   constexpr int64_t kMostSamples = int64_t{1} << 53;
   check_range("changed_at", state.changed_at, 0, engine::kMostSteps, path);
   // Epochs begin anew where the data set changes.
-  const int64_t steps = std::min(state.changed_at + count_in(state.fingerprint, kStepsKey).value_or(engine::kMostSteps),
-                                 engine::kMostSteps);
+  const int64_t steps = std::min(state.changed_at + most_steps(state.fingerprint), engine::kMostSteps);
   if (state.total_steps) check_range("total_steps", *state.total_steps, 1, steps, path);
   const auto named = step_of(checkpoint);
   if (named && *named != state.step) {
@@ -165,6 +187,9 @@ EvaluationState evaluation_of(const nlohmann::ordered_json& json, int64_t step, 
   evaluation.best_value = io::get<double>(json, "best_value", source);
   check_range("evaluation.best_step", *evaluation.best_step, 1, step, path);
   if (!std::isfinite(*evaluation.best_value)) refuse("best_value is not finite");
+  if (!json.contains("best_loss")) return evaluation;
+  evaluation.best_loss = io::get<double>(json, "best_loss", source);
+  if (!std::isfinite(*evaluation.best_loss)) refuse("best_loss is not finite");
   return evaluation;
 }
 
@@ -206,7 +231,7 @@ std::optional<std::filesystem::path> RunCheckpoints::newest() const {
   return newest_checkpoint(folder_.parent_path());
 }
 
-void RunCheckpoints::check() const {
+void RunCheckpoints::check(CheckedContents contents) const {
   if (!std::filesystem::exists(folder_)) return;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     if (step_of(entry.path()) && !entry.is_directory()) {
@@ -218,6 +243,7 @@ void RunCheckpoints::check() const {
   const auto& newest = checkpoints.back().second;
   try {
     check_whole(newest);
+    if (contents == CheckedContents::kAll) verify_checksums(newest, VerifiedFiles::kAll);
   } catch (const UserError& error) {
     const bool is_only = checkpoints.size() == 1;
     throw data_error("{}: is not a whole checkpoint: {}. Move it away to {}, or copy it again", newest.string(),
@@ -232,8 +258,12 @@ std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
   check_folder();
   io::AtomicDirectory folder(checkpoint);
   std::filesystem::create_directory(state_folder(folder.path()));
-  write_all_but_optimizer(content, folder.path());
-  io::write_safetensors(state_folder(folder.path()) / optimizer_file_name(0, 1), content.optimizer);
+  {
+    const io::ChecksumRecorder recorder;
+    write_all_but_optimizer(content, folder.path());
+    io::write_safetensors(state_folder(folder.path()) / optimizer_file_name(0, 1), content.optimizer);
+    write_checksums(folder.path(), checksums_within(folder.path(), recorder));
+  }
   folder.commit();
   committed(content.best_step);
   return checkpoint;
@@ -249,14 +279,19 @@ std::filesystem::path RunCheckpoints::write_parts(const CheckpointContent& conte
     std::filesystem::create_directory(state_folder(folder->path()));
   }
   const std::filesystem::path shared = consensus.each(folder ? folder->path().string() : "").front();
+  const io::ChecksumRecorder recorder;
   if (folder) write_all_but_optimizer(content, shared);
   part.follow();
   if (!part.is_copy) {
     io::write_safetensors(state_folder(shared) / optimizer_file_name(part.shard.rank, part.shard.count),
                           content.optimizer, metadata_of_part(part.shard.rank, content.step));
   }
-  consensus.each("");  // all parts are whole
+  // All parts are whole, and rank 0 knows their checksums.
+  const auto parts = consensus.each(to_json_text(checksums_within(shared, recorder)));
   if (folder) {
+    CheckpointChecksums all;
+    for (const auto& text : parts) all.merge(checksums_in(text, "checksums of a rank"));
+    write_checksums(shared, all);
     folder->commit();
     committed(content.best_step);
   }
@@ -315,12 +350,23 @@ void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
   if (remains->path != checkpoint) remains_.push_back(remains->path);
 }
 
+namespace {
+
+std::filesystem::path verified(const std::filesystem::path& checkpoint) {
+  verify_checksums(checkpoint, VerifiedFiles::kModelWeights);
+  return checkpoint;
+}
+
+}  // namespace
+
 std::filesystem::path checkpoint_in(const std::filesystem::path& folder) try {
   const auto holds = [&folder](const char* name) {
     std::error_code error;
     return std::filesystem::exists(folder / name, error);
   };
-  if (holds("config.json") || models::is_adapter(folder) || !(holds("checkpoints") || holds("run.lock"))) return folder;
+  if (holds("config.json") || models::is_adapter(folder) || !(holds("checkpoints") || holds("run.lock"))) {
+    return verified(folder);
+  }
   const auto newest = newest_checkpoint(folder);
   if (!newest) {
     throw data_error(
@@ -331,7 +377,7 @@ std::filesystem::path checkpoint_in(const std::filesystem::path& folder) try {
   const auto best = best_checkpoint(folder);
   spdlog::info("{}: is the folder of a run; its {} checkpoint is taken, {}", folder.string(), best ? "best" : "newest",
                best.value_or(*newest).string());
-  return best.value_or(*newest);
+  return verified(best.value_or(*newest));
 } catch (const std::filesystem::filesystem_error& error) {
   throw data_error("{}: cannot be looked at: {}; give the folder of a checkpoint or of a run", folder.string(),
                    error.code().message());
@@ -363,7 +409,18 @@ RunState load_run_state(const std::filesystem::path& checkpoint) {
 }
 
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
-  optimizer.load_state(saved_state(checkpoint), optimizer_source(checkpoint));
+  // Each tensor is mapped when its turn comes: all at once are as much address space again as the optimizer takes.
+  std::map<std::string, engine::UnreadTensor> state;
+  for (const auto& path : optimizer_files(state_folder(checkpoint))) {
+    const auto file = std::make_shared<const io::SingleTensors>(path);
+    for (const auto& name : file->names()) {
+      const io::TensorInfo& info = file->info(name);
+      state.emplace(name, engine::UnreadTensor{.dtype = info.dtype, .shape = info.shape, .read = [file, name] {
+                                                 return file->tensor(name);
+                                               }});
+    }
+  }
+  optimizer.load_state(engine::SavedPieces(state), optimizer_source(checkpoint));
 }
 
 engine::CarriedStates carry_optimizer(const std::filesystem::path& checkpoint, const models::BaseWeights& saved,

@@ -42,16 +42,16 @@ constexpr const char* kRanksOfANode = "VLMTRAIN_RANKS_OF_A_NODE";
 
 }  // namespace
 
-RunRanks::RunRanks(const std::optional<distributed::Launch>& launch) {
+RunRanks::RunRanks(const std::optional<distributed::Launch>& launch, std::chrono::milliseconds to_meet) {
   if (!launch) {
     consensus_ = std::make_unique<engine::Consensus>();
     return;
   }
   ranks_ = std::make_unique<distributed::Ranks>(
-      *launch, distributed::RanksSettings{.on_stuck = [this](const distributed::Failure& failure) {
-        writing_.close(kLongestWrite);
-        leave(failure);
-      }});
+      *launch, distributed::RanksSettings{.to_meet = to_meet, .on_stuck = [this](const distributed::Failure& failure) {
+                                            writing_.close(kLongestWrite);
+                                            leave(failure);
+                                          }});
   consensus_ = std::make_unique<distributed::RankConsensus>(ranks_->collectives());
   if (writes()) {
     spdlog::info("{} ranks, started by {}, meet at {}:{}", launch->world_size, launch->launcher, launch->host,

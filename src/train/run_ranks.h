@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,7 +21,8 @@ namespace vlmtrain::train {
 class RunRanks {
  public:
   /// Nothing: by itself. Else waits for the others; errors as distributed::Ranks.
-  explicit RunRanks(const std::optional<distributed::Launch>& launch);
+  explicit RunRanks(const std::optional<distributed::Launch>& launch,
+                    std::chrono::milliseconds to_meet = distributed::RanksSettings().to_meet);
 
   bool is_alone() const { return ranks_ == nullptr; }
   /// Whether this process writes what the run leaves behind.

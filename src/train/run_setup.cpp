@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "train/data_check.h"
+#include "train/data_remarks.h"
 #include "train/frozen_on_the_way.h"
+#include "train/held_out_of_run.h"
 #include "train/resumption.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/first_line.h"
@@ -14,11 +16,15 @@
 #include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/number_words.h"
 #include "vlmtrain/data/epoch_progress.h"
+#include "vlmtrain/data/media_census.h"
 #include "vlmtrain/data/pack_census.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/models/base_fingerprint.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor_files.h"
 #include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/train/media_options_of_run.h"
 #include "vlmtrain/train/own_kernels.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
@@ -59,35 +65,46 @@ std::filesystem::path run_folder(const Config& config) {
 
 RunSetup::RunSetup(const Config& config, at::Device device, const RunRanks& ranks)
     : folder(run_folder(config)),
-      records(training_records(config)),
+      records(training_records(config, &divided)),
       processor(models::load_processor(config.model.path, processor_settings(config.data, config.model.adapter))),
       checkpoints(folder, config.output.keep, config.output.keep_best),
       ledger(config.data.train.name(), records->size()),
       ranks_(ranks) {
-  checkpoints.check();
+  checkpoints.check(ranks.writes() && !is_rehearsal() ? CheckedContents::kAll : CheckedContents::kSmallFiles);
   find_newest(config);
   data::Outlines outlines = look_at_trained(config);
   warn_of_changed(config, outlines);
   make_order(config, outlines);
   if (resumed) restore_ledger(config);
-  settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json");
+  if (ranks.writes()) log_remarks_on_training(config, *records, outlines);
+  settle_bad_samples(outlines, config, *records, ledger, folder / "ledger.json", read_otherwise);
+  if (outlines.are_all) ledger.enter_notices(std::move(outlines.notices));
   tasks.emplace(config.training.balance, data::Tasks(outlines, *records), mask_losses(config));
   settle_steps(config);
-  if (config.evaluation.are_wanted()) look_at_evaluated(config);
+  if (config.evaluation.are_wanted()) look_at_evaluated(config, outlines);
+  has_media = !outlines.are_all || !data::media_census(outlines.shapes).is_blind();
   open_kernels(config.training, device);
   planner::Job job = job_of(config, tasks->initial_settings());
   job.world_size = ranks.world_size();
   job.rank = ranks.rank();
   job.nodes = nodes_of_shards(config, ranks);
+  has_videos_ = outlines.shapes.have_videos();
   const auto workload = workload_of(outlines, *order, config, ranks.world_size());
   make_plans(config, device, job, workload, outlines.making_bytes);
   if (evaluated) plan_evaluation(config);
   load(config, device, job);
+  if (ranks.writes() && !is_rehearsal() && !divided.empty()) remember_held_out(config, divided);
+  divided.clear();
 }
 
 void RunSetup::find_newest(const Config& config) {
   const auto newest = checkpoints.newest();
   auto fingerprint = run_fingerprint(config, records->size());
+  // A virtual card holds no values.
+  if (!is_rehearsal()) {
+    base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
+    fingerprint[kBaseKey] = models::base_fingerprint(*base);
+  }
   resumed = newest.has_value();
   if (newest) {
     auto resumption = resume_from(*newest, config, fingerprint);
@@ -133,6 +150,11 @@ void RunSetup::describe_packs() const {
 
 nlohmann::ordered_json RunSetup::ledger_json() const {
   auto json = ledger.to_json();
+  if (evaluated) {
+    json["evaluation"] = {{"dataset", evaluated->name()},
+                          {"samples", evaluated->records()->size()},
+                          {"notices", evaluated->notices().to_json()}};
+  }
   if (order->lanes() == 1) return json;
   data::EpochProgress progress(ledger, *order);
   auto lanes = nlohmann::ordered_json::array();
@@ -156,6 +178,7 @@ nlohmann::ordered_json RunSetup::ledger_json() const {
 void RunSetup::restore_ledger(const Config& config) {
   const auto saved = load_ledger(*checkpoints.newest());
   if (!has_other_samples()) {
+    read_otherwise = saved.is_object() && !saved.contains("notices");
     order->check(state.cursor, config.data.train.name());
     ledger = data::Ledger::restore(saved, config.data.train.name(), *order, state.cursor);
     return;
@@ -333,8 +356,10 @@ data::Outlines RunSetup::look_at_trained(const Config& config) const {
   return outlines;
 }
 
-void RunSetup::look_at_evaluated(const Config& config) {
+void RunSetup::look_at_evaluated(const Config& config, data::Outlines& trained) {
   ranks_.in_turn([&] { evaluated.emplace(config, *processor, folder / "eval_check.jsonl"); });
+  if (ranks_.writes()) log_trained_evaluation(config, evaluated->outlines(), trained);
+  trained.prints = {};
 }
 
 void RunSetup::plan_evaluation(const Config& config) {
@@ -355,12 +380,20 @@ void RunSetup::plan_evaluation(const Config& config) {
 
 void RunSetup::load(const Config& config, at::Device device, const planner::Job& job) {
   const auto newest = checkpoints.newest();
-  // A virtual card holds no values.
-  if (!is_rehearsal()) {
-    base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
-    const auto& words = processor->chat_template().source();
-    if (!words.is_in_checkpoint) base->put_chat_template(words.jinja);
+  if (base) {
+    base->put_chat_template(processor->chat_template().source().jinja);
+    base->put_end_token(processor->end_of_turn_id());
     base->put_file(kVolumeSettingsFile, volume_settings_text(config.data.volume));
+    base->put_file(kMediaSettingsFile, media_settings_text(config.data));
+    const auto saved = models::processor_files_to_save(
+        config.model.path, processor_settings(config.data, config.model.adapter), has_videos_);
+    for (const auto& [name, content] : saved.files) base->put_file(name, content);
+    for (const auto& setting : saved.not_saved) {
+      spdlog::warn(
+          "{}; set it in the processor yourself where transformers runs the saved model (vlmtrain keeps it in "
+          "{})",
+          setting, kMediaSettingsFile);
+    }
   }
   model = load_model(config, job, device, newest, /*with_values=*/!is_rehearsal());
   std::optional<models::BaseWeights> saved;  // the checkpoint, where more than the model's weights is taken of it

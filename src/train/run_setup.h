@@ -21,6 +21,7 @@
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/setup.h"
 
 namespace vlmtrain::train {
 
@@ -36,6 +37,7 @@ struct RunSetup {
   RunSetup(const Config& config, at::Device device, const RunRanks& ranks);
 
   std::filesystem::path folder;
+  std::vector<DividedSource> divided;  ///< until held_out.json is written
   std::shared_ptr<const data::DataSet> records;
   std::optional<data::DrawOrder> order;  ///< once the samples were looked at
   std::unique_ptr<models::Processor> processor;
@@ -45,7 +47,10 @@ struct RunSetup {
   bool resumed = false;
   std::vector<SettingChange> changes;  ///< that the run goes on with, by training.resume: changed
   data::Ledger ledger;                 ///< with the bad samples that are known
-  std::optional<TaskBalance> tasks;    ///< once the samples were looked at
+  /// The checkpoint is of a version that passed over keys which are refused now.
+  bool read_otherwise = false;
+  bool has_media = true;             ///< a sample that is trained on may have an image, video or volume
+  std::optional<TaskBalance> tasks;  ///< once the samples were looked at
   int64_t total_steps = 1;
   engine::Schedule schedule;                ///< from state.schedule_start
   std::optional<RunPlan> plan;              ///< on a GPU
@@ -79,7 +84,7 @@ struct RunSetup {
   std::string earlier_ledger() const;
   /// Both where rank 0 has written what it found out, for the others to read.
   data::Outlines look_at_trained(const Config& config) const;
-  void look_at_evaluated(const Config& config);
+  void look_at_evaluated(const Config& config, data::Outlines& trained);
   /// Settles `job`'s sharding, too, where that is chosen.
   void make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
                   int64_t making_bytes);
@@ -96,6 +101,7 @@ struct RunSetup {
   nlohmann::ordered_json before_;  // the checkpoint's fingerprint
   engine::CarriedStates carried_;  // where settings were changed
   bool tasks_go_on_ = true;        // what GradNorm has learnt
+  bool has_videos_ = false;        // among the samples that were looked at
 };
 
 }  // namespace vlmtrain::train

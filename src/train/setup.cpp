@@ -6,13 +6,16 @@
 #include <iterator>
 
 #include "train/batch_scaling.h"
+#include "train/held_out_of_run.h"
 #include "train/new_weights.h"
+#include "train/row_group_limit.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/data/held_out.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/base_fingerprint.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/mask_families.h"
 #include "vlmtrain/planner/host_plan.h"
@@ -85,6 +88,7 @@ void check_evaluation(const Config& config) {
 
 io::RecordSettings record_settings(const data::DataOptions& data) {
   io::RecordSettings settings{.columns = data.columns,
+                              .ignore_keys = data.ignore_keys,
                               .stays_in_image_root = data.outside_image_root == data::OutsideImageRoot::kRefuse};
   if (!data.image_root.empty()) settings.image_root = data.image_root;
   return settings;
@@ -92,6 +96,7 @@ io::RecordSettings record_settings(const data::DataOptions& data) {
 
 std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings) {
   auto records = io::open_records(path, settings);
+  check_row_groups(/*limit_gb=*/{});
   if (records->size() == 0) throw data_error("{}: holds no samples", path.string());
   return records;
 }
@@ -99,7 +104,8 @@ std::shared_ptr<const io::Records> read_records(const std::filesystem::path& pat
 namespace {
 
 /// The sources of data.train, each with the places that it is to have of it.
-std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vector<int64_t> data::HeldOut::*places) {
+std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vector<int64_t> data::HeldOut::*places,
+                                                std::vector<DividedSource>* divided) {
   const auto share = data::share_to_hold_out(config.data);
   std::vector<data::DataSet::Part> parts;
   parts.reserve(config.data.train.all().size());
@@ -109,30 +115,37 @@ std::shared_ptr<const data::DataSet> sources_of(const Config& config, std::vecto
     auto records = read_records(source.path, settings);
     if (share) {
       const int64_t samples = records->size();
-      auto split = data::hold_out(samples, *share, static_cast<uint64_t>(config.training.seed));
+      const bool are_trained = places == &data::HeldOut::kept;
+      auto split = divide_source(config, source, *records, /*logs=*/are_trained);
+      if (divided != nullptr) divided->push_back({.path = source.path, .records = records, .held_out = split.held_out});
       records = std::make_shared<io::ChosenRecords>(std::move(records), std::move(split.*places));
-      if (places == &data::HeldOut::kept) {
+      if (are_trained) {
         spdlog::info("data {}: {} of {} samples are held out of training (data.eval={})", source.path,
                      samples - records->size(), samples, config.data.eval);
       }
     }
     parts.push_back({.source = source, .records = std::move(records)});
   }
+  check_row_groups(config.memory.limit_gb);
   return std::make_shared<data::DataSet>(std::move(parts));
 }
 
 }  // namespace
 
-std::shared_ptr<const data::DataSet> training_records(const Config& config) {
-  return sources_of(config, &data::HeldOut::kept);
+std::shared_ptr<const data::DataSet> training_records(const Config& config, std::vector<DividedSource>* divided) {
+  return sources_of(config, &data::HeldOut::kept, divided);
 }
 
 std::shared_ptr<const io::Records> evaluation_records(const Config& config) {
-  if (!data::share_to_hold_out(config.data)) return read_records(config.data.eval, record_settings(config.data));
+  if (!data::share_to_hold_out(config.data)) {
+    auto records = read_records(config.data.eval, record_settings(config.data));
+    check_row_groups(config.memory.limit_gb);
+    return records;
+  }
   if (config.data.train.empty()) {
     throw usage_error("data.eval: is {}, a share of data.train, which is empty; name it", config.data.eval);
   }
-  return sources_of(config, &data::HeldOut::held_out);
+  return sources_of(config, &data::HeldOut::held_out, nullptr);
 }
 
 models::ProcessorSettings processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {
@@ -190,8 +203,11 @@ std::optional<nn::LoraSettings> lora_settings(const Config& config, const std::f
   }
   refuse_base_without_name(config.model.path);
   if (goes_on || !adapter.empty()) {
+    const std::filesystem::path base = config.model.path;
+    std::error_code error;
     auto settings =
-        models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter);
+        models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter,
+                                      std::filesystem::exists(base / "config.json", error) ? base : "");
     settings.dropout = options.dropout;
     if (config.model.freeze_mask_encoder) settings.left_out.push_back(nn::Component::kMaskEncoder);
     return settings;
@@ -288,10 +304,15 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, pl
   auto model = planner::build_model(job, device);
   check_trained(*model);
   if (!with_values) return model;
+  if (!newest && !config.model.adapter.empty()) {
+    const std::filesystem::path adapter = config.model.adapter;
+    if (!models::warn_of_other_base(adapter, config.model.path)) {
+      models::warn_if_named_base_differs(adapter, config.model.path);
+    }
+  }
   const auto seed = static_cast<uint64_t>(config.training.seed);
   const bool is_start = newest == std::nullopt;
-  const auto loaded =
-      models::load_weights(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
+  const auto loaded = models::load_base(*model, weights, load_settings(config, lora, /*is_strict=*/!is_start && !lora));
   if (is_start) check_new_weights(loaded, lora.has_value(), weights);
   if (!lora) return model;
   if (lora->adapter.empty()) {

@@ -15,6 +15,7 @@ constexpr int64_t kStepsBetweenEmptyings = 100;
 data::LoaderSettings settings_of_loader(const Config& config, const RunSetup& run, const RunRanks& ranks) {
   data::LoaderSettings settings = loader_settings(config);
   settings.share = ranks.loader_share();
+  settings.read_otherwise = run.read_otherwise;
   if (run.host) settings.bytes_ahead = run.host->bytes_ahead();
   return settings;
 }

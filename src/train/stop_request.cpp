@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
@@ -22,10 +23,25 @@ namespace {
 // What a signal handler may touch.
 volatile sig_atomic_t received_signal = 0;
 volatile sig_atomic_t wake_up = -1;  // the end of a pipe that it writes to
+timespec first_interrupt{};          // by CLOCK_MONOTONIC; touched by the handler of SIGINT only
+
+double seconds_since_first_interrupt() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (first_interrupt.tv_sec == 0 && first_interrupt.tv_nsec == 0) first_interrupt = now;
+  constexpr double kNanosecond = 1e-9;
+  return static_cast<double>(now.tv_sec - first_interrupt.tv_sec) +
+         kNanosecond * static_cast<double>(now.tv_nsec - first_interrupt.tv_nsec);
+}
 
 void remember(int signal) {
   const int error = errno;
-  if (signal == SIGINT) ::signal(SIGINT, SIG_DFL);
+  if (signal == SIGINT && seconds_since_first_interrupt() > kSecondsOfOneInterrupt) {
+    ::signal(SIGINT, SIG_DFL);
+    raise(SIGINT);  // delivered when the handler returns
+    errno = error;
+    return;
+  }
   received_signal = signal;
   if (wake_up >= 0) {
     [[maybe_unused]] const ssize_t written = write(static_cast<int>(wake_up), "!", 1);
@@ -53,6 +69,13 @@ void handle(int signal) {
 bool is_ignored(int signal) {
   struct sigaction action {};
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+sigset_t stop_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  return signals;
 }
 
 /// Answers a stop at once, until the steps begin.
@@ -110,12 +133,21 @@ Leaver& leaver() {
 
 void watch_stop_signals(std::function<void(int signal)> leave) {
   received_signal = 0;
+  first_interrupt = {};
   give_handlers_their_own_stack();
   if (leave) leaver().start(std::move(leave));
   for (const int signal : {SIGTERM, SIGUSR1}) handle(signal);
   for (const int signal : {SIGINT, SIGHUP, SIGPIPE}) {
     if (!is_ignored(signal)) handle(signal);
   }
+  const sigset_t held = stop_signals();
+  pthread_sigmask(SIG_UNBLOCK, &held, nullptr);
+  leaver().wait();  // what was held is answered by another thread
+}
+
+void hold_stop_signals() {
+  const sigset_t signals = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
 void stop_between_steps() {

@@ -24,7 +24,9 @@
 #include "train/sample_predictions.h"
 #include "train/step_runner.h"
 #include "train/step_times.h"
+#include "train/trained_parts.h"
 #include "train/watch/anomaly_watch.h"
+#include "train/watch/gradient_watch.h"
 #include "train/watch/memory_watch.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
@@ -90,6 +92,8 @@ class Trainer {
     }
     ranks.connect(device);
     if (!ranks.is_alone()) run_.training->connect(consensus_);
+    refuse_to_learn_nothing();
+    new_notices_.pass_over(run_.ledger.notices());
     if (ranks.writes()) add_callbacks(quiet);
     add_evaluations();
     log_run();
@@ -137,6 +141,17 @@ class Trainer {
   }
 
  private:
+  /// What the data and the trained parts show before the first step.
+  void refuse_to_learn_nothing() const {
+    const auto& parameters = run_.model->parameters();
+    if (run_.has_media || !trains_media_parts_alone(parameters)) return;
+    throw usage_error(
+        "{}: trained are {}, and none of the samples of {} has an image, video or volume, so no trained weight would "
+        "get a gradient; train another part, or check with vlmtrain inspect why the samples have no media",
+        config_.lora.rank > 0 ? "lora.target_modules" : "model.freeze_language_model", trained_parts(parameters),
+        config_.data.train.name());
+  }
+
   void tell_of_evaluations(TrainingSummary& summary) const {
     summary.early_stopped = evaluations_->is_enough();
     summary.best_metric = name_of(config_.evaluation.best_metric);
@@ -153,14 +168,15 @@ class Trainer {
       return;
     }
     forget_best_that_is_gone();
-    evaluation::EvaluationSettings settings{.device = device_,
-                                            .batch_size = run_.evaluation_plan.batch_size,
-                                            .layout = run_.evaluation_plan.layout,
-                                            .num_workers = config_.data.num_workers,
-                                            .answers = config_.evaluation.answers,
-                                            .max_new_tokens = config_.evaluation.max_new_tokens,
-                                            .end_token_ids = models::end_token_ids(config_.model.path, *run_.processor),
-                                            .on_bad_sample = config_.data.on_bad_sample};
+    evaluation::EvaluationSettings settings{
+        .device = device_,
+        .batch_size = run_.evaluation_plan.batch_size,
+        .layout = run_.evaluation_plan.layout,
+        .num_workers = config_.data.num_workers,
+        .answers = config_.evaluation.answers,
+        .max_new_tokens = config_.evaluation.max_new_tokens,
+        .end_token_ids = models::end_token_ids(config_.model.path, *run_.processor, config_.model.adapter),
+        .on_bad_sample = config_.data.on_bad_sample};
     if (run_.host) settings.bytes_ahead = run_.host->evaluation_bytes_ahead();
     settings.is_to_stop = [] { return stop_signal() != 0; };
     settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
@@ -179,6 +195,7 @@ class Trainer {
                  *evaluation.best_step);
     evaluation.best_step.reset();
     evaluation.best_value.reset();
+    evaluation.best_loss.reset();
   }
 
   void add_callbacks(bool quiet) {
@@ -303,6 +320,13 @@ class Trainer {
           by_loss ? "" : fmt::format(" and a value of training.best_metric={}", name_of(metric)),
           by_loss ? "" : " where the loss is not, else take training.best_metric=loss");
     }
+    if (gradient_watch_.is_without_gradient() && !run_.resumed) {
+      throw run_error(
+          "the gradient of all trained weights was zero in each step of the run, so nothing was learned: {}; then "
+          "start "
+          "again in another output.dir",
+          gradient_watch_.reason());
+    }
     if (run_.state.skipped_steps < run_.state.step) return;
     throw run_error(
         "all {} steps of the run were skipped, since loss or gradients were not finite: the weights are those of {}. "
@@ -341,6 +365,7 @@ class Trainer {
     auto evaluation = [&] {
       const auto host_limit = run_.host ? run_.host->guard_of_evaluation() : nullptr;
       auto own = evaluations_->after(run_.state.step);
+      run_.evaluated->take_notices(evaluations_->notices());
       run_.model->parameters().follow();
       return own;
     }();
@@ -378,16 +403,21 @@ class Trainer {
     run_.state.cursor = step.batch.next;
     pending_.emplace(step, done, objective, device_);
     for (const auto& sample : step.batch.samples) {
-      run_.ledger.mark_used(sample.index);
+      run_.ledger.mark_used(sample.index, sample.id, sample.notices);
       if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, sample.id, *sample.shrunk);
     }
     for (const auto& sample : step.batch.elsewhere) {
-      run_.ledger.mark_used(sample.index);
-      if (!ranks_.writes()) continue;
+      if (!ranks_.writes()) {
+        run_.ledger.mark_used(sample.index);
+        continue;
+      }
       const std::string id = run_.records->text_at(sample.index).id;
+      run_.ledger.mark_used(sample.index, id, sample.notices);
       if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, id, *sample.shrunk);
       pending_->report.sample_ids.push_back(id);
     }
+    if (ranks_.writes() && !run_.ledger.has_all_notices())
+      new_notices_.log(run_.ledger.notices(), run_.ledger.dataset());
     report::StepMetrics& metrics = pending_->report.metrics;
     metrics.total_steps = run_.total_steps;
     metrics.epoch = epochs_.at(run_.state.cursor);
@@ -436,6 +466,7 @@ class Trainer {
     metrics.rank_wait_seconds = ranks_.waited_seconds();
     callbacks_.step(done);
     memory_watch_.look_at(done);
+    gradient_watch_.look_at(done);
     anomaly_watch_.look_at(done);  // last: it may end the run
   }
 
@@ -490,6 +521,8 @@ class Trainer {
   CallbackList callbacks_;
   MemoryWatch memory_watch_{device_, memory::host_limit_bytes(), callbacks_};
   AnomalyWatch anomaly_watch_{callbacks_};
+  GradientWatch gradient_watch_{callbacks_, trained_parts(run_.model->parameters()), run_.has_media};
+  data::NewNotices new_notices_;
   std::optional<SamplePredictions> predictions_;
   std::optional<EvaluationInRun> evaluations_;
   RunSaver saver_{config_, run_, ranks_, [this](int64_t step, const std::filesystem::path& folder) {
@@ -555,7 +588,7 @@ TrainingSummary train_as_rank(const Config& config, const std::string& resolved_
 TrainingSummary train(const Config& config, const std::string& resolved_yaml, at::Device device, bool quiet,
                       const std::optional<distributed::Launch>& launch) {
   check_keys(config);
-  const RunRanks ranks(launch);
+  const RunRanks ranks(launch, std::chrono::seconds(config.distributed.rendezvous_seconds));
   TrainingSummary summary;
   ranks.telling_failures([&] {
     check_ranks(config, ranks.world_size());

@@ -41,11 +41,14 @@ class HalfBlind : public SampleProcessor {
 
 class DecodingTest : public testing::Test {
  protected:
-  std::map<int64_t, SampleProblem> decode(const std::vector<std::vector<io::Medium>>& images) {
+  /// `masks`: the files of each record's masks; none: no masks.
+  std::map<int64_t, SampleProblem> decode(const std::vector<std::vector<io::Medium>>& images,
+                                          const std::vector<std::vector<io::MaskSource>>& masks = {}) {
     std::vector<io::Record> all(images.size());
     for (size_t i = 0; i < images.size(); ++i) {
       all[i].id = std::to_string(i);
       all[i].images = images[i];
+      if (!masks.empty()) all[i].masks = masks[i];
     }
     const io::RecordList records(std::move(all));
     Outlines outlines = outline_samples(records, processor_, {});
@@ -62,6 +65,15 @@ class DecodingTest : public testing::Test {
 TEST_F(DecodingTest, EachPictureIsMadeOnce) {
   EXPECT_THAT(decode({{"a"}, {"a"}, {"b"}, {"a", "b"}, {}, {"b", "c"}}), IsEmpty());
   EXPECT_EQ(processor_.made(), (std::set<int64_t>{0, 2, 5}));
+}
+
+/// Masks of one picture: each file is read, and each value in it.
+TEST_F(DecodingTest, EachMaskIsMadeOnce) {
+  const io::MaskSource one{.file = "1.png"}, other{.file = "2.png"}, value{.file = "1.png", .value = 7};
+  const io::MaskSource encoded{.rle = io::Rle{.height = 1, .width = 2, .counts = {2}}};
+  EXPECT_THAT(decode({{"a"}, {"a"}, {"a"}, {"a"}, {"a"}, {"a"}}, {{one}, {other}, {one}, {value}, {encoded}, {}}),
+              IsEmpty());
+  EXPECT_EQ(processor_.made(), (std::set<int64_t>{0, 1, 3}));
 }
 
 TEST_F(DecodingTest, AllSamplesOfABadPictureAreFound) {

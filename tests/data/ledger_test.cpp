@@ -75,7 +75,7 @@ TEST(Ledger, JsonNamesProblemsAndCountsReasons) {
             R"({"index":1,"id":"b","status":"dropped","reason":"too long","message":"b is too long"},)"
             R"({"index":2,"id":"c","status":"failed","reason":"bad image","message":"c has a bad image"},)"
             R"({"index":3,"id":"d","status":"dropped","reason":"too long","message":"d is too long"}],)"
-            R"("shrunk":{"samples":0,"each":[]}})");
+            R"("shrunk":{"samples":0,"each":[]},"notices":[],"notices_of":"used"})");
   EXPECT_EQ(Ledger("empty", 0).to_json()["problems"].dump(), "[]");
   EXPECT_EQ(Ledger("empty", 0).to_json()["reasons"].dump(), "{}");
 }
@@ -92,6 +92,65 @@ TEST(Ledger, RestoresFromTheCursor) {
   expect_counts(restored, 2, 2, 0, 2);
   expect_counts(Ledger::restore(before.to_json(), "train.json", DrawOrder(6, 1), cursor_at(1, 0)), 4, 2, 0, 0);
   expect_counts(Ledger::restore(Ledger("", 6).to_json(), "train.json", DrawOrder(6, 1), cursor_at(0, 0)), 0, 0, 0, 6);
+}
+
+TEST(Ledger, NoticesAreCountedOnceASampleHoweverOftenItIsUsed) {
+  const std::vector<io::Notice> notices{{R"(key "source" of a record)", "web"}};
+  const auto order = epoch_order(6, 1, 0);
+  const auto place = [&](size_t i) { return order[i]; };
+  Ledger before("train.json", 6);
+  for (int epoch = 0; epoch < 3; ++epoch) before.mark_used(place(0), "a", notices);
+  before.mark_used(place(1), "b");
+  before.mark_used(place(2), "c", notices);
+  EXPECT_EQ(before.notices().kinds().begin()->second.samples, 2);
+  const auto saved = before.to_json();
+  EXPECT_EQ(saved["notices"][0]["samples"], 2);
+  EXPECT_EQ(saved["notices"][0]["example"]["id"], "a");
+  EXPECT_EQ(saved["notices_of"], "used");
+  Ledger resumed = Ledger::restore(saved, "train.json", DrawOrder(6, 1), cursor_at(0, 3));
+  resumed.mark_used(place(0), "a", notices);
+  resumed.mark_used(place(3), "d", notices);
+  EXPECT_EQ(resumed.to_json()["notices"][0]["samples"], 3) << "the next epoch counts none again";
+  auto older = saved;
+  older.erase("notices");
+  older.erase("notices_of");
+  EXPECT_TRUE(Ledger::restore(older, "train.json", DrawOrder(6, 1), cursor_at(0, 3)).notices().empty());
+  auto wrong = saved;
+  wrong["notices"][0].erase("samples");
+  EXPECT_THROW(Ledger::restore(wrong, "train.json", DrawOrder(6, 1), cursor_at(0, 3)), UserError);
+}
+
+TEST(Ledger, NoticesOfAllSamplesAreNotCountedAgain) {
+  const std::vector<io::Notice> notices{{R"(key "source" of a record)", "web"}};
+  NoticeCounts all;
+  for (const char* id : {"a", "b", "c", "d"}) all.add(id, notices);
+  Ledger ledger("train.json", 4);
+  ledger.enter_notices(all);
+  ledger.mark_used(0, "a", notices);
+  EXPECT_EQ(ledger.to_json()["notices"][0]["samples"], 4);
+  EXPECT_EQ(ledger.to_json()["notices_of"], "all");
+  Ledger resumed = Ledger::restore(ledger.to_json(), "train.json", DrawOrder(4, 1), cursor_at(0, 1));
+  EXPECT_TRUE(resumed.has_all_notices());
+  resumed.mark_used(1, "b", notices);
+  resumed.mark_used(3, "d", notices);
+  EXPECT_EQ(resumed.to_json()["notices"][0]["samples"], 4) << "though data.check_at_start is false from here on";
+}
+
+TEST(Ledger, NoticesThatOnlyPixelsShowAreCountedAsSamplesAreUsed) {
+  const io::Notice of_record{R"(key "source" of a record)", "web"}, of_pixels{"an image of one color", "a.png"};
+  NoticeCounts all;
+  for (const char* id : {"a", "b", "c", "d"}) all.add(id, {of_record});
+  const auto order = epoch_order(4, 1, 0);
+  Ledger ledger("train.json", 4);
+  ledger.enter_notices(all);
+  for (int epoch = 0; epoch < 2; ++epoch) ledger.mark_used(order[0], "a", {of_record, of_pixels});
+  EXPECT_EQ(ledger.notices().kinds().at(of_record.kind).samples, 4);
+  EXPECT_EQ(ledger.notices().kinds().at(of_pixels.kind).samples, 1);
+  Ledger resumed = Ledger::restore(ledger.to_json(), "train.json", DrawOrder(4, 1), cursor_at(0, 1));
+  resumed.enter_notices(all);
+  resumed.mark_used(order[1], "b", {of_record, of_pixels});
+  EXPECT_EQ(resumed.notices().kinds().at(of_record.kind).samples, 4);
+  EXPECT_EQ(resumed.notices().kinds().at(of_pixels.kind).samples, 2) << "those before the resume stay";
 }
 
 TEST(Ledger, AFailedSampleIsTriedAnew) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <map>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -68,7 +69,9 @@ struct DrawnByRank {
 
 DrawnByRank draw_as(int64_t rank, int64_t world_size, Exchange& exchange, const std::function<void(int64_t)>& trouble,
                     BadSamplePolicy policy) {
-  const io::RecordList records = make_records(kSamplesOfRanks);
+  io::RecordList records = make_records(kSamplesOfRanks);
+  for (int64_t i = 0; i < kSamplesOfRanks; i += 7)
+    records[i].notices = {{"a kind", ""}, {fmt::format("kind {}", i), "x"}};
   const FakeProcessor processor(trouble);
   const DrawOrder order = two_lanes();
   Ledger ledger("train.json", kSamplesOfRanks);
@@ -84,17 +87,19 @@ DrawnByRank draw_as(int64_t rank, int64_t world_size, Exchange& exchange, const 
   try {
     for (int64_t i = 0; i < kBatches; ++i) {
       const GlobalBatch batch = loader.next();
+      std::map<int64_t, std::vector<io::Notice>> notices;
       auto& own = drawn.own.emplace_back();
       for (const Sample& sample : batch.samples) {
         EXPECT_EQ(sample.token_ids.at(1), 100 + sample.index);
         own.emplace_back(sample.index, sample.seed);
-        ledger.mark_used(sample.index);
+        notices[sample.index] = sample.notices;
       }
       auto& all = drawn.all.emplace_back(own);
       for (const auto& sample : batch.elsewhere) {
         all.emplace_back(sample.index, sample.seed);
-        ledger.mark_used(sample.index);
+        notices[sample.index] = sample.notices;
       }
+      for (const auto& [index, own_notices] : notices) ledger.mark_used(index, records[index].id, own_notices);
       std::ranges::sort(all);
       drawn.next.push_back(batch.next);
     }
@@ -138,6 +143,8 @@ void expect_the_batches_of_one(const std::vector<DrawnByRank>& ranks, const Draw
 
 TEST(LoaderRanks, DrawTheBatchesOfOneProcess) {
   const auto alone = draw_by(1).front();
+  EXPECT_EQ(alone.ledger["notices"].size(), 11U) << "of samples 0, 7, … 63, each counted once";
+  EXPECT_EQ(alone.ledger["notices"][0]["samples"], 10);
   for (const int64_t world_size : {2, 3, 4}) {
     const auto ranks = draw_by(world_size);
     expect_the_batches_of_one(ranks, alone);

@@ -228,6 +228,26 @@ TEST(Loader, StopsAtABadSample) {
   EXPECT_EQ(ledger.to_json()["reasons"]["too long"], 1);
 }
 
+TEST(Loader, ARunOfAnOlderVersionIsToldHowItsSamplesWereRead) {
+  io::RecordList records = make_records(4);
+  records[2].problem = "weight of a turn is 0, which is not supported; list it in data.ignore_keys to pass over it";
+  const FakeProcessor processor;
+  const auto error_of = [&](bool read_otherwise) -> std::string {
+    Ledger ledger("train.json", 4);
+    OneLaneLoader loader(records, processor, {.global_batch_size = 4, .read_otherwise = read_otherwise}, 1, {}, ledger);
+    try {
+      loader.next();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(error_of(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("begun by a version")));
+  EXPECT_THAT(error_of(false), testing::Not(HasSubstr("begun by a version")));
+  records[2].problem = "no turns";
+  EXPECT_THAT(error_of(true), testing::Not(HasSubstr("begun by a version"))) << "it was bad before";
+}
+
 TEST(Loader, ASampleThatWasDroppedStaysDroppedAndTheNextOneTakesItsPlace) {
   const auto records = make_records(10);
   std::atomic<int64_t> attempts{0};

@@ -50,6 +50,9 @@ class SizeOfFile : public SampleProcessor {
     return sample;
   }
 
+  std::optional<PositionLimit> made_for() const override { return limit; }
+  std::optional<PositionLimit> limit{};
+
   /// Since the last call.
   std::set<std::string> asked() const { return std::exchange(asked_, {}); }
 
@@ -93,6 +96,88 @@ TEST_F(OutlinesTest, AllShapesAndAllProblemsComeTogether) {
   EXPECT_EQ(found.problems.at(9).reason, "unusable record");
   EXPECT_EQ(found.usable(), 38);
   EXPECT_FALSE(fs::exists(folder() / "cache"));
+}
+
+constexpr const char* kUnreadKey = R"(key "source" of a record)";
+constexpr const char* kUnreadDetail = R"(key "detail" of an image block)";
+
+TEST_F(OutlinesTest, NoticesAreCountedWithAndWithoutACache) {
+  for (const int64_t index : {3, 7, 39}) records_[index].notices = {{kUnreadKey, fmt::format("web {}", index)}};
+  records_[7].notices.push_back({kUnreadDetail, "high"});
+  records_[9].notices = {{kUnreadKey, "of a sample that is not used"}};
+  records_[9].problem = "no turns";
+  const Outlines found = look("p", {});
+  ASSERT_EQ(found.notices.kinds().size(), 2U);
+  EXPECT_EQ(found.notices.kinds().at(kUnreadKey), (NoticeCounts::Count{.samples = 3, .id = "s3", .example = "web 3"}));
+  EXPECT_EQ(found.notices.kinds().at(kUnreadDetail),
+            (NoticeCounts::Count{.samples = 1, .id = "s7", .example = "high"}));
+  EXPECT_EQ(look().notices, found.notices);
+  processor_->asked();
+  EXPECT_EQ(look().notices, found.notices);
+  EXPECT_THAT(processor_->asked(), UnorderedElementsAre());
+}
+
+TEST_F(OutlinesTest, NoticesOfACacheFollowTheRecords) {
+  for (const int64_t index : {3, 7}) records_[index].notices = {{kUnreadKey, "web"}};
+  look();
+  processor_->asked();
+  records_[3].notices = {{kUnreadDetail, "high"}};
+  records_[7].notices = {};
+  records_[8].notices = {{kUnreadKey, "book"}, {"a kind that comes last", ""}};
+  const Outlines found = look();
+  EXPECT_THAT(processor_->asked(), UnorderedElementsAre("s3", "s7", "s8"));
+  EXPECT_EQ(found.notices.kinds().at(kUnreadDetail).samples, 1);
+  EXPECT_EQ(found.notices.kinds().at(kUnreadKey).samples, 1);
+  EXPECT_EQ(found.notices.kinds().size(), 3U);
+  EXPECT_EQ(look().notices.kinds().at("a kind that comes last").samples, 1);
+  EXPECT_THAT(processor_->asked(), UnorderedElementsAre());
+}
+
+TEST_F(OutlinesTest, MoreKindsOfNoticesThanAreCountedAreCountedTogether) {
+  for (int64_t index = 0; index < records_.size(); ++index) {
+    for (int64_t i = 0; i < 10; ++i) records_[index].notices.push_back({fmt::format("kind {}", 10 * index + i), "x"});
+  }
+  const auto first = look().notices;
+  EXPECT_EQ(first.kinds().size(), kMostNoticeKinds + 1);
+  EXPECT_EQ(first.kinds().at(kOtherNotices).samples, 20);
+  EXPECT_EQ(look().notices.kinds().at(kOtherNotices).samples, 20);
+}
+
+TEST_F(OutlinesTest, ASampleOfMorePositionsThanTheModelWasMadeForIsNoticed) {
+  processor_->limit = PositionLimit{.positions = 40, .key = "max_position_embeddings"};
+  const std::string kind = "more positions than the model was made for (max_position_embeddings 40)";
+  const auto expected = NoticeCounts::Count{.samples = 1, .id = "s39", .example = "41 positions of 41 tokens"};
+  EXPECT_EQ(look().notices.kinds().at(kind), expected) << "40 fit";
+  EXPECT_EQ(look().notices.kinds().at(kind).samples, 1);
+  records_[39].notices = {{kUnreadKey, "web"}};
+  EXPECT_EQ(look().notices.kinds().size(), 2U);
+  processor_->asked();
+  EXPECT_EQ(look().notices.kinds().size(), 2U);
+  EXPECT_THAT(processor_->asked(), UnorderedElementsAre()) << "that of the record is told from that of the sample";
+}
+
+TEST_F(OutlinesTest, PrintsTellEqualSamplesByContentAndFilesByAnySpelling) {
+  const auto prints_of = [&](const io::Records& records, const char* cache) {
+    return outline_samples(records, *processor_, {.workers = 2, .cache = folder() / cache, .keeps_prints = true})
+        .prints;
+  };
+  auto trained = prints_of(records_, "trained");
+  io::RecordList evaluated = make_records(3);
+  for (int64_t i = 0; i < 3; ++i) {
+    evaluated[i].id = fmt::format("another id {}", i);
+    evaluated[i].task = "another task";
+    evaluated[i].notices = {{kUnreadKey, "web"}};
+    evaluated[i].images = {(folder() / "." / fmt::format("../{}/{}.png", folder().filename().string(), i)).string()};
+  }
+  evaluated[1].turns = {{io::Role::kUser, "other words"}};
+  put("alone.png", "x");
+  evaluated[2].images = {(folder() / "alone.png").string()};
+  for (int time = 0; time < 2; ++time) {
+    const auto shared = shared_content(prints_of(evaluated, "evaluated"), trained);
+    EXPECT_THAT(shared.samples, ElementsAre(0));
+    EXPECT_THAT(shared.with_files, ElementsAre(1));
+  }
+  EXPECT_TRUE(look().prints.contents.empty()) << "they were not asked for";
 }
 
 TEST_F(OutlinesTest, ALookAtSomeIsSpreadOverTheDataSet) {

@@ -146,9 +146,9 @@ TEST_F(FailEarlyTest, StepsThatAreNotFiniteStopTheRunBehindACheckpoint) {
 TEST_F(FailEarlyTest, ARunWithoutAStepThatIsFiniteHasFailed) {
   const auto base = folder() / "base";
   std::filesystem::copy(checkpoint(), base, std::filesystem::copy_options::recursive);
-  // Its last weights, which are float32, are not numbers.
+  // Its last weights, which are float32, are the largest that there are, so that sums of them are infinite.
   std::string weights = read_text(base / "model.safetensors");
-  for (size_t at = weights.size() - 4096; at < weights.size(); at += 4) weights.replace(at, 4, "\xFF\xFF\xFF\x7F");
+  for (size_t at = weights.size() - 4096; at < weights.size(); at += 4) weights.replace(at, 4, "\xFF\xFF\x7F\x7F");
   write_text(base / "model.safetensors", weights);
   const std::vector<std::string> settings{"model.path=base", "training.max_steps=2", "output.sample_predictions=0"};
   for (const bool again : {false, true}) {

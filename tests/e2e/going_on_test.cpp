@@ -377,7 +377,9 @@ TEST_F(GoingOnTest, ARunOfAnEarlierVersionGoesOn) {
   auto state = nlohmann::ordered_json::parse(read_text(file));
   EXPECT_FALSE(state.contains("changed_at")) << "a run that was never changed says nothing of it";
   state["fingerprint"].erase("training.schedule_from");
+  state["fingerprint"].erase("weights in model.path");
   write_text(file, state.dump());
+  std::filesystem::remove(file.parent_path() / "checksums.json");
   train_well(settings("pieces", 8));
   expect_same("whole", "pieces", 8);
 }

@@ -262,14 +262,17 @@ TEST_F(LoraTest, AdaptersThatDoNotFitAreRefused) {
 
   with("base_model_name_or_path", "nobody/some-model");
   EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("nobody/some-model"), HasSubstr("not a folder on this machine")));
+  const Result elsewhere = run({"eval", "--config", "train.yaml", "--checkpoint", newest("run"), "--device", "cpu"});
+  EXPECT_EQ(elsewhere.exit_code, 0);
+  EXPECT_THAT(elsewhere.err + elsewhere.out, HasSubstr("nobody/some-model does not exist; model.path"));
   with("peft_type", "IA3");
   EXPECT_THAT(refused(4, merge), HasSubstr("peft_type IA3 is not supported"));
   with("modules_to_save", {"lm_head"});
-  EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("holds the modules lm_head"), HasSubstr("none of that name")));
+  EXPECT_THAT(refused(4, merge), HasSubstr("missing: base_model.model.lm_head.weight"));
   with("rank_pattern", {{"q_proj", 2}});
-  EXPECT_THAT(refused(4, merge), HasSubstr("rank_pattern is set to {\"q_proj\":2}"));
+  EXPECT_THAT(refused(4, merge), HasSubstr("rank_pattern \"q_proj\" gives"));
   with("r", 8);
-  EXPECT_THAT(refused(4, merge), HasSubstr("is not of the shape"));
+  EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
   EXPECT_THAT(refused_training(4, go_on), AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
 
   // An adapter for another model: other widths, and a block more.

@@ -340,6 +340,29 @@ TEST_F(RanksTest, AStopOfOneStopsAll) {
   EXPECT_FALSE(entries(folder() / "run/checkpoints").empty());
 }
 
+/// What one Ctrl-C, a closed terminal, `timeout` or SLURM send to a process group: the launcher and its ranks have it.
+class SignalToAGroup : public RanksTest, public testing::WithParamInterface<int> {};
+
+TEST_P(SignalToAGroup, IsOneRequestToStop) {
+  auto arguments = train_arguments(settings("run", {"training.max_steps=100000"}));
+  arguments.insert(arguments.end(), {"--launch", "2"});
+  Process launcher(folder(), arguments);
+  wait_until(launcher, [&] {
+    return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
+  });
+  const auto id = std::to_string(launcher.id());
+  std::istringstream children(read_text("/proc/" + id + "/task/" + id + "/children"));
+  pid_t first = 0, second = 0;
+  ASSERT_TRUE(children >> first >> second);
+  for (const pid_t process : {launcher.id(), first, second}) ASSERT_EQ(kill(process, GetParam()), 0);
+  const Result result = launcher.wait();
+  EXPECT_EQ(result.exit_code, 75) << result.err;
+  EXPECT_FALSE(entries(folder() / "run/checkpoints").empty());
+  EXPECT_EQ(errors_in(result), 0) << result.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(With, SignalToAGroup, testing::Values(SIGINT, SIGTERM, SIGHUP));
+
 /// What is sent to rank 1 of two that train, what rank 0 says of it, and within which time it has to.
 struct Loss {
   int signal;
@@ -398,6 +421,18 @@ TEST_F(RanksTest, WithOtherSettingsAreRefused) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("rank 1 has another configuration than rank 0"));
   EXPECT_EQ(second->wait().exit_code, 2);
+}
+
+TEST_F(RanksTest, VariablesOfAnotherLauncherAreNamed) {
+  for (const auto& [name, launcher] : {std::pair("WORLD_SIZE", "torchrun"), std::pair("PMI_SIZE", "mpirun")}) {
+    auto arguments = train_arguments(settings("run"));
+    arguments.insert(arguments.end(), {"--launch", "2"});
+    setenv(name, "4", 1);
+    const Result result = Process(folder(), arguments).wait();
+    unsetenv(name);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, AllOf(HasSubstr(std::string(name) + "=4"), HasSubstr(launcher), HasSubstr("left over")));
+  }
 }
 
 TEST_F(RanksTest, WithoutAPlaceToMeetAreRefused) {

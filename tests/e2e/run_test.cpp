@@ -39,7 +39,7 @@ TEST_F(RunTest, WritesItsFolder) {
                           "report.html", "run.lock", "samples.jsonl", "tensorboard"));
   EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-2", "step-3"));
   EXPECT_THAT(entries(folder() / "run/checkpoints/step-3/trainer_state"),
-              ElementsAre("ledger.json", "optimizer.safetensors", "state.json"));
+              ElementsAre("checksums.json", "ledger.json", "optimizer.safetensors", "state.json"));
   EXPECT_THAT(entries(folder() / "run/checkpoints/step-3"), testing::IsSupersetOf(entries(checkpoint())));
 }
 

@@ -102,6 +102,16 @@ TEST(SavedPiecesTest, WhatIsAskedForIsJoined) {
     EXPECT_FALSE(saved.find(name, 0, 10, 12, at::kFloat)) << name << ": of another size";
     EXPECT_FALSE(saved.find(name, 0, 10, 10, at::kByte)) << name << ": of another type";
   }
+  int read = 0;
+  const auto unread = [&](int64_t first, int64_t count) {
+    return UnreadTensor{.dtype = at::kFloat, .shape = {count}, .read = [&read, all, first, count] {
+                          ++read;
+                          return all.narrow(0, first, count);
+                        }};
+  };
+  const SavedPieces later(std::map<std::string, UnreadTensor>{{"m@0", unread(0, 4)}, {"m@4", unread(4, 6)}});
+  EXPECT_TRUE(at::equal(*later.find("m", 5, 4, 10, at::kFloat), all.narrow(0, 5, 4)));
+  EXPECT_EQ(read, 1) << "the piece that was asked for";
   EXPECT_EQ(saved.whole("m"), nullptr);
   EXPECT_NE(saved.whole("w"), nullptr);
   const SavedPieces with_a_gap({{"m@0", all.narrow(0, 0, 4)}, {"m@5", all.narrow(0, 5, 5)}});

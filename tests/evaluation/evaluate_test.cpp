@@ -26,18 +26,20 @@ TEST(EvaluationTest, IsOneLineOfJson) {
                                   R"("closed":{"samples":1,"accuracy":1.0},"open":{"samples":1,"exact_match":0.0,)"
                                   R"("recall":0.5,"precision":0.5,"f1":0.5},"skipped":1,"left_out":0,)"
                                   R"("batch_size":16,"oom_splits":0,"seconds":0.0,"by_task":{"count":{"samples":2,)"
-                                  R"("exact_match":0.5,"loss":0.5,"label_tokens":4}}})");
+                                  R"("exact_match":0.5,"loss":0.5,"label_tokens":4}},"notices":[]})");
 }
 
 TEST(EvaluationTest, MasksAreThereWhereSomeWereDrawn) {
   Evaluation evaluation;
   EXPECT_FALSE(evaluation.metrics().total.masks);
   evaluation.masks.add({.iou = 0.5, .dice = 0.75, .hausdorff95 = 4}, "count", "liver");
-  evaluation.masks.add({.iou = 0, .dice = 0.25, .hausdorff95 = {}}, "", "");
+  evaluation.masks.add({.iou = 0, .dice = 0.25, .hausdorff95 = {}, .is_drawn_empty = true}, "", "");
   const auto json = nlohmann::json::parse(evaluation.to_json())["masks"];
-  EXPECT_EQ(json.dump(), R"({"by_structure":{"liver":{"dice":0.75,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
-                         R"("by_task":{"count":{"dice":0.75,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
-                         R"("dice":0.5,"hausdorff95":4.0,"iou":0.25,"masks":2})");
+  EXPECT_EQ(
+      json.dump(),
+      R"({"by_structure":{"liver":{"dice":0.75,"empty_drawn":0,"empty_truths":0,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
+      R"("by_task":{"count":{"dice":0.75,"empty_drawn":0,"empty_truths":0,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
+      R"("dice":0.5,"empty_drawn":1,"empty_truths":0,"hausdorff95":4.0,"iou":0.25,"masks":2})");
   const report::EvaluationMetrics metrics = evaluation.metrics();
   EXPECT_EQ(metrics.total.masks.value().dice, 0.5);
   EXPECT_EQ(metrics.structures.at("liver").masks, 1);

@@ -57,6 +57,19 @@ TEST(MaskScore, OfWhatIsNotThere) {
   EXPECT_EQ(neither.iou, 1);
   EXPECT_EQ(neither.dice, 1);
   EXPECT_FALSE(neither.hausdorff95);
+  EXPECT_TRUE(neither.is_truth_empty && neither.is_drawn_empty);
+  EXPECT_TRUE(score_mask(mask, empty).is_truth_empty && !score_mask(mask, empty).is_drawn_empty);
+  EXPECT_TRUE(score_mask(empty, mask).is_drawn_empty && !score_mask(empty, mask).is_truth_empty);
+  EXPECT_FALSE(score_mask(mask, mask).is_truth_empty || score_mask(mask, mask).is_drawn_empty);
+  MaskScores scores, others;
+  scores.add(neither, "", "");
+  scores.add(score_mask(empty, mask), "", "liver");
+  others.add(score_mask(mask, empty), "", "");
+  others.add(score_mask(mask, mask), "", "");
+  scores.merge(others);
+  EXPECT_EQ(scores.total().empty_truths, 2);
+  EXPECT_EQ(scores.total().empty_drawn, 2);
+  EXPECT_EQ(scores.by_structure().at("liver").empty_drawn, 1);
   for (const MaskScore& one : {score_mask(mask, empty), score_mask(empty, mask)}) {
     EXPECT_EQ(one.iou, 0);
     EXPECT_EQ(one.dice, 0);

@@ -148,10 +148,11 @@ TEST_F(ReadDataset, PutsMissingMarksFirst) {
 
 TEST_F(ReadDataset, TakesIdsAndTasks) {
   EXPECT_EQ(one(R"({"id": 42, "conversations": []})").id, "42");
-  EXPECT_EQ(one(R"({"id": "", "conversations": []})").id, "");
-  EXPECT_EQ(one(R"({"id": 1.5, "conversations": []})").id, "train.llava:0");
+  EXPECT_EQ(one(R"({"id": "", "conversations": []})").id, "train.llava:0");
+  EXPECT_EQ(one(R"({"id": 1.5, "conversations": []})").id, "1.5");
   EXPECT_EQ(one(R"({"id": null, "kind": "k", "category": "c"})").task, "k");
-  EXPECT_EQ(one(R"({"task": 3, "category": " c "})").task, "c");
+  EXPECT_EQ(one(R"({"task": 3, "category": " c "})").task, "3");
+  EXPECT_EQ(one(R"({"kind": 3, "category": " c "})").task, "c");
 }
 
 TEST_F(ReadDataset, NamesControlNothing) {
@@ -429,9 +430,39 @@ TEST_F(ReadDataset, RefusesOtherFiles) {
   EXPECT_THAT(refusal(" \n"), HasSubstr("is empty"));
   EXPECT_THAT(refusal("id,question"), HasSubstr("neither a JSON array nor JSON lines"));
   EXPECT_THAT(refusal("{\n\"data\": []\n}\n"), HasSubstr("one JSON object"));
+  EXPECT_THAT(refusal("{\n\"question\": \"Q\",\n\"answer\": \"A\"\n}\n"), HasSubstr("write it on one line"));
   EXPECT_THAT(refusal("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("git lfs pull"));
   EXPECT_THAT(message_of([&] { read_dataset(folder() / "none.json"); }), HasSubstr("none.json"));
   EXPECT_THAT(message_of([&] { read_dataset(folder()); }), HasSubstr("is a folder"));
+}
+
+TEST_F(ReadDataset, NamesTheKeyThatHoldsTheRecords) {
+  constexpr std::string_view kRecord = R"({"image": "a.png", "question": "Q", "answer": "A"})";
+  for (const std::string_view form :
+       {"{{\"data\": [{}]}}", "{{\"version\": 1,\n\"data\": [{}, 3]\n}}", "{{\"data\": [{}], \"n\": [[1]]}}\n"}) {
+    EXPECT_THAT(refusal(fmt::format(fmt::runtime(form), kRecord)),
+                AllOf(HasSubstr("is one JSON object"), HasSubstr("under \"data\"")));
+  }
+  EXPECT_THAT(refusal(fmt::format("{{\"train\": [{0}, {0}], \"test\": [{0}]}}", kRecord)),
+              HasSubstr("under \"test\", \"train\""));
+  EXPECT_THAT(refusal(fmt::format("{{\"7\": {0}, \"8\": {0}}}", kRecord)),
+              HasSubstr("a record under each of its keys"));
+  EXPECT_THAT(refusal(R"({"a": {"root": "x", "annotation": "a.jsonl", "repeat_time": 1}})"), HasSubstr("InternVL"));
+  EXPECT_THAT(refusal(R"({"a": {"file_name": "a.json", "formatting": "sharegpt"}})"), HasSubstr("LLaMA-Factory"));
+  EXPECT_THAT(refusal(R"({"a": {"annotation_path": "a.json", "data_path": "x"}})"), HasSubstr("Qwen-VL"));
+  EXPECT_EQ(read(kRecord).at(0).problem, "") << "a record may be alone";
+  EXPECT_THAT(read(R"({"images": [{"path": "a.png"}], "prompt": "Q"})").at(0).problem, HasSubstr("data.columns"));
+  EXPECT_THAT(read(R"({"dialog": [{"role": "user", "content": "Q"}]})").at(0).problem, HasSubstr("data.columns"));
+}
+
+TEST_F(ReadDataset, ReadsJsonAsPythonWritesIt) {
+  const std::vector<Record> records = read(R"([{"score": NaN, "image": NaN, "question": "Q", "answer": "A"},
+      {"question": "Q", "answer": Infinity, "scores": [-Infinity]}, {"question": "Q", "answer": NaN}])");
+  EXPECT_EQ(records.at(0).problem, "");
+  EXPECT_EQ(records.at(1).turns.at(1).text, "Infinity");
+  EXPECT_THAT(records.at(2).problem, HasSubstr("has no \"answer\""));
+  EXPECT_THAT(read("{\"score\": NaN, \"question\" 3}").at(0).problem, HasSubstr("column 27"));
+  EXPECT_THAT(refusal("[{\"score\": NaN},\n {\"question\": 3]"), HasSubstr("line 2"));
 }
 
 TEST_F(ReadDataset, SaysWhatIsWrongWithTurns) {
@@ -469,7 +500,7 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithImages) {
   EXPECT_THAT(problem("", "<image>"), HasSubstr("has 1 <image> marks for 0 images"));
   EXPECT_THAT(problem(R"("image": "a", "images": ["b"],)", "<image>"), HasSubstr("both \"image\" and \"images\""));
   EXPECT_THAT(problem(R"("image": 3,)", "<image>"), HasSubstr("image 1 is not a path"));
-  EXPECT_THAT(problem(R"("image": ["a", ""],)", "<image>"), HasSubstr("image 2 is not a path"));
+  EXPECT_EQ(problem(R"("image": ["a", ""],)", "<image>"), "") << "an empty text is no image";
   EXPECT_THAT(problem(R"("image": "https://x/a.png",)", "<image>"), HasSubstr("image 1 is a https://"));
   EXPECT_THAT(problem(R"("image": "data:image/png;base64,AA",)", "<image>"), HasSubstr("data:"));
   EXPECT_THAT(problem(R"("audio": "a.wav",)", "Q"), HasSubstr("\"audio\", which is not supported yet"));
@@ -490,7 +521,7 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithVideos) {
   EXPECT_THAT(problem(R"("video": "a", "videos": ["b"],)", "<video>"), HasSubstr("both \"video\" and \"videos\""));
   EXPECT_THAT(problem(R"("videos": ["a", 3],)", "<video>"), HasSubstr("video 2 is not a path"));
   EXPECT_THAT(problem(R"("video": "https://x/a.mp4",)", "<video>"), HasSubstr("save the video"));
-  EXPECT_THAT(problem(R"("videos": ["a", []],)", "<video><video>"), HasSubstr("video 2 is a list of no frames"));
+  EXPECT_THAT(problem(R"("videos": ["a", []],)", "<video><video>"), HasSubstr("has 2 <video> marks for 1 videos"));
   EXPECT_THAT(problem(R"("videos": [["0.jpg", 1]],)", "<video>"), HasSubstr("frame 2 of video 1 is not a path"));
   EXPECT_THAT(problem(R"("videos": [["0.jpg", "https://x/1.jpg"]],)", "<video>"), HasSubstr("https://... address"));
   EXPECT_THAT(problem(R"("images": ["a.jpg", ["b.jpg"]],)", "<image><image>"),
@@ -546,15 +577,17 @@ TEST_F(ReadDataset, SaysWhatIsWrongWithBlocks) {
   EXPECT_EQ(problem(R"({"type":"text","text":5})"), "");
   EXPECT_THAT(problem(""), HasSubstr("turn 1 is empty"));
   EXPECT_THAT(problem(R"("text")"), HasSubstr("turn 1: a content block has no \"type\""));
-  EXPECT_THAT(problem(R"({"text":"Q"})"), HasSubstr("has no \"type\""));
+  EXPECT_EQ(problem(R"({"text":"Q"})"), "");
+  EXPECT_THAT(problem(R"({"path":"a.png"})"), HasSubstr("has no \"type\""));
   EXPECT_THAT(problem(R"({"type":"text"})"), HasSubstr("a text block has no \"text\""));
   EXPECT_THAT(problem(R"({"type":"audio","audio":"a"})"), HasSubstr("type \"audio\" is not supported"));
   EXPECT_THAT(problem(R"({"type":"image"})"), HasSubstr("has 1 <image> marks for 0 images"));
   EXPECT_THAT(problem(R"({"type":"image","image":3})"), HasSubstr("not a path"));
-  EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("without \"url\""));
+  EXPECT_THAT(problem(R"({"type":"image_url","image_url":{"detail":"low"}})"), HasSubstr("without \"url\""));
+  EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("has 1 <image> marks for 0 images"));
   EXPECT_THAT(problem(R"({"type":"video"})"), HasSubstr("has 1 <video> marks for 0 videos"));
   EXPECT_THAT(problem(R"({"type":"video","video":3})"), HasSubstr("a video block's video is not a path"));
-  EXPECT_THAT(problem(R"({"type":"video","video":[]})"), HasSubstr("turn 1: a video block is a list of no frames"));
+  EXPECT_THAT(problem(R"({"type":"video","video":[]})"), HasSubstr("has 1 <video> marks for 0 videos"));
   EXPECT_THAT(problem(R"({"type":"image","image":["0.jpg"]})"), HasSubstr("turn 1: an image block is a list"));
 }
 

@@ -154,7 +154,8 @@ TEST_F(Safetensors, RefusesLyingTensors) {
     EXPECT_THAT(message, HasSubstr("tensor w"));
     return message;
   };
-  EXPECT_THAT(refused("F4", "[1]", "[0,4]"), HasSubstr("unknown type F4"));
+  EXPECT_THAT(refused("F4", "[1]", "[0,4]"), HasSubstr("the type F4 of quantized weights"));
+  EXPECT_THAT(refused("C64", "[1]", "[0,4]"), HasSubstr("unknown type C64"));
   EXPECT_THAT(refused("F32", "[2]", "[0,4]"), HasSubstr("takes 8 bytes, but its data_offsets span 4"));
   EXPECT_THAT(refused("F32", "[-1]", "[0,4]"), HasSubstr("shape [-1] is impossible"));
   EXPECT_THAT(refused("F32", "[4611686018427387904, 4]", "[0,0]"), HasSubstr("impossible"));

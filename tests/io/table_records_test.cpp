@@ -5,10 +5,13 @@
 
 #include <array>
 #include <atomic>
+#include <stdexcept>
 #include <thread>
 
-#include "io/row_file_plugin.h"
-#include "io/temporary_folder.h"
+#include "base/captured_log.h"
+#include "io/parquet_test.h"
+#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/row_group_memory.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -17,23 +20,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::filesystem::path golden(const std::string& name) {
-  return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data" / name;
-}
-
-/// Skipped where the build has no plug-in, which the message tells how to get.
-class Parquet : public TemporaryFolderTest {
- protected:
-  void SetUp() override {
-    TemporaryFolderTest::SetUp();
-    try {
-      open_row_file(golden("cauldron.parquet"));
-    } catch (const UserError& error) {
-      ASSERT_THAT(error.what(), HasSubstr("run scripts/setup.sh, which fetches Arrow"));
-      GTEST_SKIP() << error.what();
-    }
-  }
-};
+using Parquet = ParquetTest;
 
 TEST_F(Parquet, ReadsTheLayoutOfTheCauldron) {
   const auto records = open_records(golden("cauldron.parquet"), {});
@@ -84,6 +71,30 @@ TEST_F(Parquet, SeveralFilesAreOneDataSet) {
   EXPECT_EQ(records->at(9).place, "train-10.parquet, row 0 of row group 2");
 }
 
+TEST_F(Parquet, WarnsOfColumnsThatSomeFilesLack) {
+  std::filesystem::copy(golden("cauldron.parquet"), folder() / "a-1.parquet");
+  std::filesystem::copy(golden("cauldron.parquet"), folder() / "a-2.parquet");
+  {
+    const CapturedLog log;
+    open_records(folder(), {});
+    EXPECT_EQ(log.text(), "");
+  }
+  std::filesystem::copy(golden("questions.parquet"), folder() / "a-3.parquet");
+  const CapturedLog log;
+  open_records(folder(), {});
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("1 of 3 files have no column \"images\", such as a-3.parquet"),
+                                HasSubstr("2 of 3 files have no column \"question\", such as a-1.parquet")));
+}
+
+TEST_F(Parquet, RecordsOfPublishedLayoutsHaveNoNotices) {
+  for (const char* const name : {"cauldron.parquet", "messages.parquet"}) {
+    const auto records = open_records(golden(name), {});
+    for (int64_t i = 0; i < records->size(); ++i) {
+      EXPECT_TRUE(records->at(i).notices.empty()) << name << ": " << records->at(i).notices.front().kind;
+    }
+  }
+}
+
 TEST_F(Parquet, NamesTheColumnsWhereTheyMakeNoRecords) {
   EXPECT_THAT(message_of([] { open_records(golden("strangers.parquet"), {}); }),
               AllOf(HasSubstr("strangers.parquet: its columns are a, b"), HasSubstr("data.columns.question=COLUMN")));
@@ -122,6 +133,52 @@ TEST_F(Parquet, RefusesFilesThatWereCutOffOrChanged) {
               HasSubstr("a.parquet was changed while it is in use"));
 }
 
+TEST_F(Parquet, RecordsWithoutBytesHaveTheSameMedia) {
+  const auto records = open_records(golden("some_images.parquet"), {.image_root = "/root"});
+  ASSERT_EQ(records->size(), 6);
+  const auto kind = [](const Record& record) {
+    if (record.images.empty()) return std::string("none");
+    return record.images[0].bytes ? "bytes" : record.images[0].path;
+  };
+  std::vector<std::string> kinds;
+  for (int64_t row = 0; row < records->size(); ++row) {
+    const Record record = records->at(row), text = records->text_at(row);
+    EXPECT_EQ(record.problem, "");
+    EXPECT_EQ(text.problem, record.problem);
+    EXPECT_EQ(text.turns.at(0).text, record.turns.at(0).text) << record.id;
+    EXPECT_EQ(kind(text), kind(record)) << record.id;
+    kinds.push_back(kind(record));
+  }
+  EXPECT_THAT(kinds, ElementsAre("bytes", "bytes", "/root/a.png", "none", "bytes", "/root/d.png"));
+  EXPECT_EQ(records->text_at(0).images[0].bytes, dropped_bytes()) << "all of the row group have some";
+  EXPECT_THROW(bytes_of(records->text_at(0).images[0]), std::logic_error);
+}
+
+TEST_F(Parquet, AListOfImagesIsOneVideoWithAndWithoutBytes) {
+  const auto records = open_records(golden("frames.parquet"), {});
+  for (const Record& record : {records->at(0), records->text_at(0)}) {
+    EXPECT_EQ(record.problem, "");
+    ASSERT_EQ(record.videos.size(), 1);
+    EXPECT_EQ(record.videos[0].frames.size(), 2);
+  }
+}
+
+TEST_F(Parquet, TheLargestRowGroupIsKnownBeforeItIsRead) {
+  const auto records = open_records(golden("mixed_batch.parquet"), {});
+  const RowGroupMemory memory = row_group_memory();
+  ASSERT_TRUE(memory.largest);
+  EXPECT_EQ(memory.largest->file, golden("mixed_batch.parquet"));
+  EXPECT_LE(memory.largest->rows, 4);
+  EXPECT_GT(memory.largest->bytes, 10'000);
+  EXPECT_EQ(memory.held_bytes, 0);
+  EXPECT_GE(memory.most_bytes, memory.largest->bytes);
+  EXPECT_EQ(memory.bytes_to_come(), memory.most_bytes + memory.largest->bytes);
+  (void)records->at(0);
+  const RowGroupMemory then = row_group_memory();
+  EXPECT_GT(then.held_bytes, 0);
+  EXPECT_EQ(then.bytes_to_come(), std::max<int64_t>(0, then.most_bytes - then.held_bytes) + then.largest->bytes);
+}
+
 class OfBytes : public RowGroup {
  public:
   explicit OfBytes(int64_t bytes) : bytes_(bytes) {}
@@ -136,7 +193,7 @@ TEST(RowGroupCache, KeepsTheOnesThatWereUsedLast) {
   RowGroupCache cache(100);
   int reads = 0;
   const auto get = [&](size_t group, int64_t bytes) {
-    cache.get({.group = group}, [&] {
+    cache.get({.group = group}, 0, [&] {
       ++reads;
       return std::make_unique<const OfBytes>(bytes);
     });
@@ -160,7 +217,7 @@ TEST(RowGroupCache, EachDataSetKeepsItsLast) {
   RowGroupCache cache(100);
   int reads = 0;
   const auto get = [&](uint64_t data_set, uint64_t file, size_t group) {
-    cache.get({.data_set = data_set, .file = file, .group = group}, [&] {
+    cache.get({.data_set = data_set, .file = file, .group = group}, 0, [&] {
       ++reads;
       return std::make_unique<const OfBytes>(70);
     });
@@ -181,6 +238,40 @@ TEST(RowGroupCache, EachDataSetKeepsItsLast) {
   EXPECT_EQ(get(2, 20, 0), 6);
 }
 
+TEST(RowGroupCache, MakesRoomBeforeItReads) {
+  RowGroupCache cache(100);
+  int64_t held = 0;
+  const auto get = [&](size_t group, int64_t bytes) {
+    cache.get({.group = group}, bytes, [&] {
+      held = cache.bytes();
+      return std::make_unique<const OfBytes>(bytes);
+    });
+  };
+  get(0, 60);
+  get(1, 70);
+  EXPECT_EQ(held, 70) << "the other was dropped before";
+  get(2, 30);
+  EXPECT_EQ(held, 100);
+  get(3, 500);
+  EXPECT_EQ(held, 500);
+  EXPECT_EQ(cache.bytes(), 500);
+}
+
+TEST(RowGroupCache, AddsUpWhatDataSetsKeep) {
+  RowGroupCache cache(100);
+  cache.enter(1, 10, "a.parquet", {5, 7}, {30, 40});
+  EXPECT_EQ(cache.memory().most_bytes, 70);
+  cache.enter(1, 11, "b.parquet", {9}, {80});
+  EXPECT_EQ(cache.memory().most_bytes, 100);
+  cache.enter(2, 20, "c.parquet", {3}, {90});
+  EXPECT_EQ(cache.memory().most_bytes, 170) << "the largest of each data set";
+  EXPECT_EQ(cache.memory().largest->file, "c.parquet");
+  EXPECT_EQ(cache.memory().largest->rows, 3);
+  cache.drop(20);
+  EXPECT_EQ(cache.memory().largest->file, "b.parquet");
+  EXPECT_EQ(RowGroupMemory{}.bytes_to_come(), 0);
+}
+
 TEST(RowGroupCache, OneThreadReadsAndTheOthersWait) {
   RowGroupCache cache(100);
   std::atomic<int> reads = 0;
@@ -189,7 +280,7 @@ TEST(RowGroupCache, OneThreadReadsAndTheOthersWait) {
     std::vector<std::jthread> threads;
     for (auto& group : groups) {
       threads.emplace_back([&] {
-        group = cache.get({}, [&] {
+        group = cache.get({}, 0, [&] {
           ++reads;
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           return std::make_unique<const OfBytes>(1);
@@ -204,9 +295,9 @@ TEST(RowGroupCache, OneThreadReadsAndTheOthersWait) {
 TEST(RowGroupCache, WhatCannotBeReadIsReadAnew) {
   RowGroupCache cache(100);
   const auto fail = []() -> std::unique_ptr<const RowGroup> { throw std::runtime_error("damaged"); };
-  EXPECT_THROW(cache.get({}, fail), std::runtime_error);
-  EXPECT_THROW(cache.get({}, fail), std::runtime_error);
-  EXPECT_EQ(cache.get({}, [] { return std::make_unique<const OfBytes>(7); })->bytes(), 7);
+  EXPECT_THROW(cache.get({}, 0, fail), std::runtime_error);
+  EXPECT_THROW(cache.get({}, 0, fail), std::runtime_error);
+  EXPECT_EQ(cache.get({}, 0, [] { return std::make_unique<const OfBytes>(7); })->bytes(), 7);
   EXPECT_EQ(cache.bytes(), 7);
 }
 

@@ -1,5 +1,6 @@
 #include "io/tar_records.h"
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,6 +64,18 @@ TEST_F(TarRecords, GroupsFilesByTheirKeys) {
   EXPECT_EQ(c.turns.at(0).text, "<video>\nQ");
 }
 
+TEST_F(TarRecords, ReportsKeysThatAreNotRead) {
+  const auto records = opened(TarWriter()
+                                  .add("a.json", fmt::format(R"({{"tools": [1], {}}})", kTurns))
+                                  .add("b.json", fmt::format(R"({{"score": NaN, "quality": 2, {}}})", kTurns))
+                                  .add("b.png", "png")
+                                  .closed());
+  EXPECT_THAT(records->at(0).problem, AllOf(HasSubstr("\"tools\""), HasSubstr("data.ignore_keys")));
+  EXPECT_EQ(records->at(1).problem, "");
+  ASSERT_EQ(records->at(1).notices.size(), 1);
+  EXPECT_EQ(records->at(1).notices.front().kind, "key \"quality\" of a record");
+}
+
 TEST_F(TarRecords, TheListOfARecordGivesTheOrder) {
   const auto listed = [&](std::string_view images) {
     return opened(TarWriter()
@@ -86,6 +99,141 @@ TEST_F(TarRecords, MediaThatAreNotReadAreNotLeftOut) {
   for (const char link : {'1', '2'}) {
     EXPECT_THAT(with("a.png", link).problem, testing::HasSubstr("its file a.png is a link"));
   }
+}
+
+TEST_F(TarRecords, EndingsAreReadInLettersOfAnyCase) {
+  const auto records = opened(TarWriter()
+                                  .add("a.JSON", fmt::format("{{{}}}", kTurns))
+                                  .add("a.JPG", "one")
+                                  .add("b.jfif", "two")
+                                  .add("b.Json", fmt::format("{{{}}}", kTurns))
+                                  .add("c.JPE", "three")
+                                  .add("c.TXT", "words")
+                                  .closed());
+  ASSERT_EQ(records->size(), 3);
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(records->at(i).problem, "");
+    EXPECT_EQ(records->at(i).images.size(), 1) << i;
+    EXPECT_EQ(records->at(i).notices, std::vector<Notice>{});
+  }
+  EXPECT_EQ(records->at(2).turns.at(1).text, "words");
+}
+
+TEST_F(TarRecords, ImagesNamedLikeMasksAreMasks) {
+  const auto with = [&](const std::vector<std::string>& names, const std::string& fields = "") {
+    TarWriter tar;
+    tar.add("d/a.png", "image").add("d/a.json", fmt::format("{{{}{}}}", fields, kTurns));
+    for (const auto& name : names) tar.add("d/a." + name, name);
+    return opened(tar.closed())->at(0);
+  };
+  for (const char* name :
+       {"mask.png", "seg.png", "liver_mask.0.PNG", "label.png", "mask.png.0", "Segmentation-2.jpg"}) {
+    const Record record = with({name});
+    EXPECT_EQ(record.problem, "") << name;
+    EXPECT_EQ(record.images.size(), 1) << name;
+    ASSERT_EQ(record.masks.size(), 1) << name;
+    EXPECT_EQ(*record.masks[0].file.bytes, name);
+    EXPECT_THAT(record.turns.at(0).text, testing::StartsWith("<image>\nQ"));
+  }
+  for (const char* name : {"left.png", "0.png", "masked.png", "segment.png", "rgb.jpg"}) {
+    EXPECT_EQ(with({name}).images.size(), 2) << name;
+    EXPECT_EQ(with({name}).masks.size(), 0) << name;
+  }
+  for (const char* name : {"thumb.jpg", "overlay.png", "mask.nii.gz"}) {
+    const Record record = with({name});
+    EXPECT_EQ(record.images.size(), 1) << name;
+    EXPECT_THAT(record.notices, testing::ElementsAre(Notice{.kind = fmt::format("file \".{}\" of a record", name),
+                                                            .example = fmt::format("d/a.{}", name)}));
+  }
+  EXPECT_EQ(with({"mask.png"}, R"("images": ["a.png", "a.mask.png"],)").images.size(), 2) << "its list has it";
+}
+
+TEST_F(TarRecords, MasksKeepWhatTheirRecordSaysOfThem) {
+  const auto with = [&](const std::string& masks) {
+    return opened(TarWriter()
+                      .add("a.png", "image")
+                      .add("a.mask.0.png", "zero")
+                      .add("a.mask.1.png", "one")
+                      .add("a.json", fmt::format(R"({{"masks": {}, {}}})", masks, kTurns))
+                      .closed())
+        ->at(0);
+  };
+  const Record named = with(R"([{"path": "x/a.mask.1.png", "structure": "liver", "value": 2}, "a.mask.0.png"])");
+  EXPECT_EQ(named.mask_problem, "");
+  ASSERT_EQ(named.masks.size(), 2);
+  EXPECT_EQ(*named.masks[0].file.bytes, "one");
+  EXPECT_EQ(named.masks[0].structure, "liver");
+  EXPECT_EQ(named.masks[0].value, 2);
+  EXPECT_EQ(*named.masks[1].file.bytes, "zero");
+  EXPECT_EQ(with("null").masks.size(), 2);
+  const Record other = with(R"([{"size": [1, 1], "counts": [1]}])");
+  ASSERT_EQ(other.masks.size(), 1);
+  EXPECT_TRUE(other.masks[0].rle);
+  EXPECT_EQ(other.notices.at(0).kind, "mask file that the \"masks\" of its .json do not name");
+}
+
+TEST_F(TarRecords, FilesThatAreNotUsedAreReported) {
+  const auto kinds = [&](const std::string& name, const RecordSettings& settings = {}) {
+    const Record record = opened(TarWriter()
+                                     .add("a.png", "image")
+                                     .add("a.json", fmt::format(R"({{"caption": "other", {}}})", kTurns))
+                                     .add(name, "3")
+                                     .closed(),
+                                 settings)
+                              ->at(0);
+    std::vector<std::string> all;
+    for (const Notice& notice : record.notices) all.push_back(notice.kind);
+    return record.problem.empty() ? fmt::format("{}", fmt::join(all, ", ")) : record.problem;
+  };
+  EXPECT_THAT(kinds("a.cls"), HasSubstr("file \".cls\" of a record"));
+  EXPECT_THAT(kinds("a.npy"), HasSubstr("file \".npy\" of a record"));
+  EXPECT_THAT(kinds("a.meta.json"), HasSubstr("file \".meta.json\" of a record"));
+  EXPECT_THAT(kinds("a.question.txt"), HasSubstr("file \".question.txt\" of a record"));
+  EXPECT_THAT(kinds("a.txt"), HasSubstr("file \".txt\" next to another \"caption\""));
+  for (const char* audio : {"a.wav", "a.MP3", "a.0.flac"}) EXPECT_THAT(kinds(audio), HasSubstr("\"audio\""));
+  for (const char* hidden : {"._a.png", ".DS_Store", "__MACOSX/._a.json", "readme"}) {
+    EXPECT_THAT(kinds(hidden), testing::Not(HasSubstr("file"))) << hidden;
+  }
+}
+
+TEST_F(TarRecords, GitLfsPointersAreNoTexts) {
+  constexpr std::string_view kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n";
+  for (const char* ending : {"json", "txt", "JSON"}) {
+    const auto records = opened(TarWriter().add(std::string("a.") + ending, kPointer).add("a.png", "1").closed());
+    EXPECT_THAT(records->at(0).problem, HasSubstr(fmt::format("its .{} is a Git LFS pointer", ending)));
+  }
+}
+
+TEST_F(TarRecords, AnyFileMayBeAColumn) {
+  const auto tar =
+      TarWriter()
+          .add("a.png", "image")
+          .add("a.CLS", "cat")
+          .add("a.conv.json", fmt::format("[{}]", R"({"from": "human", "value": "Q"}, {"from": "gpt", "value": "B"})"))
+          .closed();
+  const Record classes = opened(tar, {.columns = {{"caption", "cls"}}})->at(0);
+  EXPECT_EQ(classes.turns.at(1).text, "cat");
+  EXPECT_EQ(opened(tar, {.columns = {{"messages", "conv.json"}}})->at(0).turns.at(1).text, "B");
+}
+
+TEST_F(TarRecords, NamesWithDotsAreNamedInTheProblem) {
+  const auto problem = [&](const std::string& first, const std::string& second) {
+    TarWriter tar;
+    for (const auto& name : {first, second}) {
+      tar.add(name + ".json", fmt::format("{{{}}}", kTurns)).add(name + ".png", "image");
+    }
+    const auto records = opened(tar.closed());
+    EXPECT_EQ(records->size(), 1);
+    return records->at(0).problem;
+  };
+  for (const auto& [first, second] : {std::pair{"1.2.840.0", "1.2.840.1"}, std::pair{"d/scan.v2.0", "d/scan.v2.1"},
+                                      std::pair{"x.jpg.a", "x.jpg.b"}}) {
+    EXPECT_THAT(problem(first, second),
+                AllOf(HasSubstr("up to its first dot, as in webdataset: "), HasSubstr(std::string(first) + ".json"),
+                      HasSubstr("without other dots")));
+  }
+  const auto plain = opened(TarWriter().add("a.json", "{}").add("a.0.png", "image").closed())->at(0);
+  EXPECT_THAT(plain.problem, testing::Not(HasSubstr("first dot")));
 }
 
 TEST_F(TarRecords, ReadsLongNames) {

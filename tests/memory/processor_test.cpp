@@ -51,6 +51,32 @@ TEST_F(ProcessorTest, HasTheLeastQuotaOfItsGroupsInVersion2) {
   EXPECT_DOUBLE_EQ(quota().value(), 0.5);
 }
 
+TEST_F(ProcessorTest, StartsNoMoreThreadsThanItsGroupsAllow) {
+  EXPECT_EQ(processor(folder()).startable_threads, std::nullopt);
+  write("proc/self/cgroup", "0::/job/step\n5:pids:/slurm/job_7\n");
+  write("sys/fs/cgroup/job/pids.max", "max\n");
+  write("sys/fs/cgroup/job/pids.current", "30\n");
+  EXPECT_EQ(processor(folder()).startable_threads, std::nullopt);
+  write("sys/fs/cgroup/job/step/pids.max", "100\n");
+  write("sys/fs/cgroup/job/step/pids.current", "20\n");
+  EXPECT_EQ(processor(folder()).startable_threads, 80);
+  write("sys/fs/cgroup/pids/slurm/job_7/pids.max", "40\n");
+  write("sys/fs/cgroup/pids/slurm/job_7/pids.current", "50\n");
+  EXPECT_EQ(processor(folder()).startable_threads, 0);
+}
+
+TEST(DefaultThreads, AreTheLeastOfCoresQuotaAndWhatMayStart) {
+  EXPECT_EQ(default_threads(Processor{.usable_cores = 8}), 8);
+  EXPECT_EQ(default_threads(Processor{.usable_cores = 8, .quota_cores = 16.0}), 8);
+  EXPECT_EQ(default_threads(Processor{.usable_cores = 8, .quota_cores = 2.0}), 2);
+  EXPECT_EQ(default_threads(Processor{.usable_cores = 8, .quota_cores = 2.5}), 3);
+  EXPECT_EQ(default_threads(Processor{.usable_cores = 8, .quota_cores = 0.2}), 1);
+  EXPECT_EQ(default_threads(Processor{.usable_cores = 64, .startable_threads = 100}), 25);
+  EXPECT_EQ(default_threads(Processor{.usable_cores = 64, .quota_cores = 4.0, .startable_threads = 1000}), 4);
+  EXPECT_EQ(default_threads(Processor{.usable_cores = 64, .startable_threads = 0}), 1);
+  EXPECT_EQ(default_threads(Processor{}), 1);
+}
+
 TEST_F(ProcessorTest, HasTheQuotaOfVersion1) {
   write("proc/self/cgroup", "4:cpu,cpuacct:/slurm/job_7\n3:memory:/slurm/job_7\n");
   write("sys/fs/cgroup/cpu/slurm/job_7/cpu.cfs_quota_us", "-1\n");

@@ -4,6 +4,7 @@
 #include "io/temporary_folder.h"
 #include "models/brain_llava/config.h"
 #include "models/presets.h"
+#include "parity/temporary_folder.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/hypothetical_sample.h"

@@ -1,9 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/captured_log.h"
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/generation_settings.h"
 #include "vlmtrain/models/weights_to_save.h"
 
 namespace vlmtrain::models {
@@ -47,6 +49,8 @@ TEST_F(TemplateRefuses, APictureThatItLeavesOut) {
   EXPECT_THAT(refusal_of(records_.at(1)), AllOf(HasSubstr("sample square"), HasSubstr("writes 0 of its 1 images")));
 }
 
+/// The order of ProcessorMixin.get_processor_dict of transformers 5.24.0, and of its tokenizers where no processor has
+/// one.
 TEST(ChatTemplateOfCheckpoint, IsLookedForWhereTransformersDoes) {
   const CheckpointCopy copy("mixed_batch");
   const auto name = [&copy](const std::string& wanted) {
@@ -59,12 +63,15 @@ TEST(ChatTemplateOfCheckpoint, IsLookedForWhereTransformersDoes) {
   std::filesystem::create_directory(copy.path() / "additional_chat_templates");
   io::write_file(copy.path() / "additional_chat_templates" / "brief.jinja", jinja);
   io::write_file(copy.path() / "chat_template.json", nlohmann::json{{"chat_template", jinja}}.dump());
-  EXPECT_THAT(name("auto"), testing::EndsWith("chat_template.jinja"));
+  copy.edit("processor_config.json", [&jinja](auto& config) { config["chat_template"] = jinja; });
+  EXPECT_THAT(name("auto"), testing::EndsWith("processor_config.json"));
   EXPECT_THAT(name("brief"), testing::EndsWith("additional_chat_templates/brief.jinja"));
-  std::filesystem::remove(copy.path() / "chat_template.jinja");
-  std::filesystem::remove_all(copy.path() / "additional_chat_templates");
+  copy.edit("processor_config.json", [](auto& config) { config.erase("chat_template"); });
   EXPECT_THAT(name("auto"), testing::EndsWith("chat_template.json"));
   std::filesystem::remove(copy.path() / "chat_template.json");
+  EXPECT_THAT(name("auto"), testing::EndsWith("chat_template.jinja"));
+  std::filesystem::remove(copy.path() / "chat_template.jinja");
+  std::filesystem::remove_all(copy.path() / "additional_chat_templates");
   copy.edit("tokenizer_config.json", [&jinja](auto& config) {
     config["chat_template"] = {{{"name", "default"}, {"template", jinja}}, {{"name", "rag"}, {"template", jinja}}};
   });
@@ -72,6 +79,20 @@ TEST(ChatTemplateOfCheckpoint, IsLookedForWhereTransformersDoes) {
   EXPECT_THAT(name("rag"), testing::EndsWith("tokenizer_config.json (rag)"));
   copy.edit("tokenizer_config.json", [](auto& config) { config.erase("chat_template"); });
   EXPECT_EQ(name("auto"), "smolvlm");
+}
+
+TEST(ChatTemplateOfCheckpoint, OneThatIsNotTakenIsNamed) {
+  const CheckpointCopy copy("mixed_batch");
+  const std::string jinja = io::read_file(copy.path() / "chat_template.jinja");
+  const auto log = [&copy] {
+    const CapturedLog captured;
+    load_processor(copy.path(), {});
+    return captured.text();
+  };
+  io::write_file(copy.path() / "chat_template.json", nlohmann::json{{"chat_template", jinja}}.dump());
+  EXPECT_EQ(log(), "");
+  io::write_file(copy.path() / "chat_template.json", nlohmann::json{{"chat_template", "{# new #}" + jinja}}.dump());
+  EXPECT_THAT(log(), AllOf(HasSubstr("chat_template.jinja: differs"), HasSubstr("chat_template.json, which is taken")));
 }
 
 TEST(ChatTemplateOfCheckpoint, OneThatCannotBeReadIsNotNone) {
@@ -93,14 +114,87 @@ TEST(ChatTemplateOfCheckpoint, OneThatCannotBeReadIsNotNone) {
 
 TEST(ChatTemplateOfCheckpoint, SavedFilesHaveTheOneItWasTrainedWithAndNoOther) {
   const CheckpointCopy copy("mixed_batch");
-  std::filesystem::remove(copy.path() / "chat_template.jinja");
+  io::write_file(copy.path() / "chat_template.jinja", "old");
   io::write_file(copy.path() / "chat_template.json", R"({"chat_template": "old"})");
+  io::write_file(copy.path() / "processor_config.json", R"({"chat_template": "old", "image_seq_len": 4})");
   copy.edit("tokenizer_config.json", [](auto& config) { config["chat_template"] = "old"; });
+  copy.edit("config.json", [](auto& config) { config["lm_chat_template"] = "old"; });
+  std::filesystem::create_directory(copy.path() / "additional_chat_templates");
+  io::write_file(copy.path() / "additional_chat_templates" / "brief.jinja", "old");
   BaseWeights base(copy.path());
   base.put_chat_template("new");
   EXPECT_EQ(base.files().at("chat_template.jinja"), "new");
+  for (const auto& [name, content] : base.files()) EXPECT_THAT(content, testing::Not(HasSubstr("old"))) << name;
   EXPECT_FALSE(base.files().contains("chat_template.json"));
-  EXPECT_FALSE(nlohmann::json::parse(base.files().at("tokenizer_config.json")).contains("chat_template"));
+  EXPECT_FALSE(base.files().contains("additional_chat_templates/brief.jinja"));
+  EXPECT_EQ(nlohmann::json::parse(base.files().at("processor_config.json")), nlohmann::json({{"image_seq_len", 4}}));
+}
+
+TEST(ChatTemplateOfCheckpoint, SavedFilesStayAsTheyAreWhereAllPlacesAgree) {
+  const CheckpointCopy copy("mixed_batch");
+  const std::string jinja = io::read_file(copy.path() / "chat_template.jinja");
+  const auto files_of = [&copy, &jinja] {
+    BaseWeights base(copy.path());
+    base.put_chat_template(jinja);
+    return base.files();
+  };
+  EXPECT_EQ(files_of(), BaseWeights(copy.path()).files());
+  copy.edit("tokenizer_config.json", [&jinja](auto& config) {
+    config["chat_template"] = {{{"name", "rag"}, {"template", "x"}}, {{"name", "default"}, {"template", jinja}}};
+  });
+  std::filesystem::create_directory(copy.path() / "additional_chat_templates");
+  io::write_file(copy.path() / "additional_chat_templates" / "brief.jinja", "brief");
+  EXPECT_EQ(files_of(), BaseWeights(copy.path()).files());
+  EXPECT_EQ(files_of().at("additional_chat_templates/brief.jinja"), "brief");
+  copy.edit("tokenizer_config.json", [](auto& config) { config["chat_template"] = "stale"; });
+  EXPECT_FALSE(nlohmann::json::parse(files_of().at("tokenizer_config.json")).contains("chat_template"));
+}
+
+TEST(EndToken, JoinsThoseOfGenerationConfig) {
+  const CheckpointCopy copy("mixed_batch");
+  const auto put = [&copy](int64_t id) {
+    BaseWeights base(copy.path());
+    base.put_end_token(id);
+    const auto file = base.files().find("generation_config.json");
+    return file == base.files().end() ? std::string("no file") : file->second;
+  };
+  const auto file = copy.path() / "generation_config.json";
+  const auto ids = [&](int64_t id) { return nlohmann::json::parse(put(id)).at("eos_token_id"); };
+  io::write_file(file, R"({"eos_token_id": 7, "do_sample": true})");
+  EXPECT_EQ(put(7), R"({"eos_token_id": 7, "do_sample": true})");
+  EXPECT_EQ(ids(9), nlohmann::json({7, 9}));
+  EXPECT_EQ(nlohmann::json::parse(put(9)).at("do_sample"), true);
+  io::write_file(file, R"({"eos_token_id": [8, 7]})");
+  EXPECT_EQ(ids(9), nlohmann::json({8, 7, 9}));
+  EXPECT_EQ(put(7), R"({"eos_token_id": [8, 7]})");
+  io::write_file(file, "{}");
+  EXPECT_EQ(ids(9), 9);
+  std::filesystem::remove(file);
+  copy.edit("config.json", [](auto& config) {
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) config.erase(key);
+    config["text_config"]["eos_token_id"] = 5;
+    config["text_config"]["bos_token_id"] = 1;
+    config["pad_token_id"] = 2;
+  });
+  EXPECT_EQ(put(5), "no file");
+  EXPECT_EQ(nlohmann::json::parse(put(9)),
+            nlohmann::json({{"bos_token_id", 1}, {"eos_token_id", {5, 9}}, {"pad_token_id", 2}}));
+}
+
+TEST(GenerationSettings, ThoseThatAreNotAppliedAreNamed) {
+  const CheckpointCopy copy("mixed_batch");
+  const auto unapplied = [&copy](const char* content) {
+    io::write_file(copy.path() / "generation_config.json", content);
+    return unapplied_generation_settings(copy.path());
+  };
+  EXPECT_THAT(unapplied(R"({"eos_token_id": 1, "do_sample": true, "temperature": 0.1, "max_length": 20,
+                            "transformers_version": "5.24.0", "pad_token_id": 0})"),
+              testing::IsEmpty());
+  EXPECT_THAT(unapplied(R"({"repetition_penalty": 1.0, "num_beams": 1, "no_repeat_ngram_size": 0, "bad_words_ids": null,
+                            "suppress_tokens": [], "token_healing": false})"),
+              testing::IsEmpty());
+  EXPECT_THAT(unapplied(R"({"repetition_penalty": 1.05, "num_beams": 4, "suppress_tokens": [3], "new_key": "x"})"),
+              testing::ElementsAre("new_key", "num_beams", "repetition_penalty", "suppress_tokens"));
 }
 
 TEST(ChatTemplateOfCheckpoint, OneThatIsThereForNothingIsNamed) {

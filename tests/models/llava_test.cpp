@@ -198,7 +198,9 @@ TEST(Llava, CopiesOfTiedOutputsAndComputedTablesAreLeftAside) {
     const io::SafetensorsFile old(file);
     for (const auto& name : old.names()) tensors.emplace_back(name, old.tensor(name).clone());
   }
-  tensors.emplace_back("language_model.lm_head.weight", tensors.front().second);
+  const auto embedding =
+      std::ranges::find_if(tensors, [](const auto& tensor) { return tensor.first.ends_with("embed_tokens.weight"); });
+  tensors.emplace_back("language_model.lm_head.weight", embedding->second.clone());
   tensors.emplace_back("language_model.model.layers.0.self_attn.rotary_emb.inv_freq", tensors.front().second);
   io::write_safetensors(file, tensors);
   load_weights(*model, copy.path());

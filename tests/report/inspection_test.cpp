@@ -129,6 +129,50 @@ TEST(InspectionTest, JsonHasAllOfIt) {
   EXPECT_EQ(json["packs"], nullptr);
 }
 
+TEST(InspectionTest, NoticesAreInTextJsonAndPage) {
+  Inspection found = example();
+  data::NoticeCounts notices, of_evaluation;
+  notices.add("long", {{R"(key "source" of a record)", kHostile}});
+  notices.add("other", {{R"(key "source" of a record)", "web"}});
+  of_evaluation.add("e3", {{"frames that are not looked at", "3 of 8"}});
+  found.ledger.enter_notices(notices);
+  found.evaluation->ledger.enter_notices(of_evaluation);
+  const std::string text = inspection_text(found, {.width = 100});
+  EXPECT_THAT(text, AllOf(HasSubstr("Notices: 1 kind"), HasSubstr(R"(2  key "source" of a record is not read (long)"),
+                          HasSubstr("data.ignore_keys"), HasSubstr("Notices of data.eval: 1 kind"),
+                          HasSubstr("1  frames that are not looked at (e3: 3 of 8)"), Not(HasSubstr("\x1b[2J"))));
+  const std::string page = inspection_html(found);
+  EXPECT_THAT(page, AllOf(HasSubstr("&quot;source&quot; of a record is not read"),
+                          HasSubstr("frames that are not looked at"), Not(HasSubstr("<script"))));
+  const auto json = found.to_json();
+  EXPECT_EQ(json["ledger"]["notices"][0]["samples"], 2);
+  EXPECT_EQ(json["evaluation"]["ledger"]["notices"][0]["example"]["value"], "3 of 8");
+  EXPECT_THAT(inspection_text(example(), {}), Not(HasSubstr("Notices"))) << "where there are none";
+}
+
+TEST(InspectionTest, ADataSetWithoutMediaAndSettingsWithoutEffectAreSaid) {
+  Inspection found = example();
+  EXPECT_THAT(inspection_headline(found), Not(HasSubstr("none of them has an image")));
+  found.sources[1].without_media = 1;
+  found.without_media = 1;
+  EXPECT_THAT(inspection_text(found, {}), HasSubstr("no media weight 1"));
+  EXPECT_THAT(inspection_headline(found), Not(HasSubstr("none of them has an image")));
+  found.without_media = 3;
+  found.remarks = {"data.video_fps=1.0 has no effect: no sample has a video"};
+  found.evaluation->without_media = 5;
+  EXPECT_THAT(inspection_headline(found), HasSubstr("none of them has an image, video or volume"));
+  EXPECT_THAT(inspection_text(found, {.width = 100}),
+              AllOf(HasSubstr("Settings without effect"), HasSubstr("data.video_fps=1.0 has no effect"),
+                    HasSubstr("5  have no image, video or volume")));
+  EXPECT_THAT(inspection_html(found),
+              AllOf(HasSubstr("data.video_fps=1.0 has no effect"), HasSubstr("5 have no image, video or volume")));
+  const auto json = found.to_json();
+  EXPECT_EQ(json["without_media"], 3);
+  EXPECT_EQ(json["sources"][1]["without_media"], 1);
+  EXPECT_EQ(json["evaluation"]["without_media"], 5);
+  EXPECT_EQ(json["without_effect"][0], found.remarks[0]);
+}
+
 TEST(InspectionTest, TextNamesTheFirstAndCountsTheRest) {
   const std::string text = inspection_text(example(), {});
   EXPECT_THAT(text,

@@ -93,14 +93,16 @@ TEST(StepMetricsTest, MasksAreThereWhereSomeWereDrawn) {
   for (const char* key : {"masks", "structures"}) EXPECT_FALSE(without["evaluation"].contains(key));
   metrics.mask_learning_rate = 0.25;
   metrics.loss_parts = LossParts{.text = 1, .bce = 0.5, .dice = 0.75};
-  metrics.evaluation->total.masks = MaskMetrics{.masks = 3, .dice = 0.5, .iou = 0.25, .hausdorff95 = 8};
+  metrics.evaluation->total.masks =
+      MaskMetrics{.masks = 3, .dice = 0.5, .iou = 0.25, .hausdorff95 = 8, .empty_truths = 1, .empty_drawn = 2};
   metrics.evaluation->structures["liver"] = {.masks = 1, .dice = 1, .iou = 1};
   const auto json = nlohmann::json::parse(metrics.to_json_line());
   EXPECT_EQ(json["mask_learning_rate"], 0.25);
   EXPECT_EQ(json["loss_parts"].dump(), R"({"mask_bce":0.5,"mask_dice":0.75,"text":1.0})");
-  EXPECT_EQ(json["evaluation"]["masks"].dump(), R"({"dice":0.5,"hausdorff95":8.0,"iou":0.25,"masks":3})");
+  EXPECT_EQ(json["evaluation"]["masks"].dump(),
+            R"({"dice":0.5,"empty_drawn":2,"empty_truths":1,"hausdorff95":8.0,"iou":0.25,"masks":3})");
   EXPECT_EQ(json["evaluation"]["structures"].dump(),
-            R"({"liver":{"dice":1.0,"hausdorff95":null,"iou":1.0,"masks":1}})");
+            R"({"liver":{"dice":1.0,"empty_drawn":0,"empty_truths":0,"hausdorff95":null,"iou":1.0,"masks":1}})");
 }
 
 TEST(StepMetricsTest, NumbersReadBackAsTheSame) {

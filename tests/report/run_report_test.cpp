@@ -383,7 +383,8 @@ TEST(RunReportTest, MasksOfEvaluationsAreCurvesAndATable) {
   EXPECT_EQ(evaluations["dice"].dump(), "[0.25,0.75]");
   EXPECT_EQ(evaluations["best"]["dice"], 0.25);
   EXPECT_EQ(evaluations["newest"]["dice"], 0.75);
-  EXPECT_EQ(evaluations["masks"].dump(), R"({"dice":0.75,"hausdorff95":null,"iou":0.2,"masks":9})");
+  EXPECT_EQ(evaluations["masks"].dump(),
+            R"({"dice":0.75,"empty_drawn":0,"empty_truths":0,"hausdorff95":null,"iou":0.2,"masks":9})");
   const auto& structures = evaluations["structures"];
   ASSERT_EQ(structures.size(), 3u);
   EXPECT_EQ(structures[0]["name"], "kidney") << "it has the most masks";

@@ -30,8 +30,8 @@ void expect_token(const std::string& before, int64_t id) {
 }
 
 TEST(WithToken, StandsBehindAllOthers) {
-  expect_token(file_with(R"("added_tokens": [{"id": 7, "content": "<x>]"}],)"), 8);
-  expect_token(file_with("\"added_tokens\" : [\n    {\"id\": 7,\n \"content\": \"<x>\"}\n  ],\n"), 8);
+  expect_token(file_with(R"("added_tokens": [{"id": 3, "content": "<x>]"}],)"), 4);
+  expect_token(file_with("\"added_tokens\" : [\n    {\"id\": 3,\n \"content\": \"<x>\"}\n  ],\n"), 4);
   expect_token(file_with(R"("added_tokens": [ ], )"), 3);
   expect_token(file_with(""), 3);
 }

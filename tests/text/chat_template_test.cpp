@@ -136,6 +136,18 @@ TEST(TemplateTable, KeepsAllImages) {
   }
 }
 
+TEST(TemplateTable, LeavesMarksThatAreWordsAsTheyAre) {
+  const std::vector<Turn> turns{{Role::kUser, "<image>\nWhat does <image> do? And <video>?", {18, 34}},
+                                {Role::kAssistant, "Write <image>.", {6}}};
+  const TemplateSettings settings{.image = {kQwenImage, "<|image_pad|>"}};
+  for (const char* const name : {"qwen2_vl", "chatml", "llava_qwen"}) {
+    const RenderedChat chat =
+        ChatTemplate(template_by_name(name), settings, tokenizer_of("qwen2")).render(turns, false);
+    EXPECT_THAT(media_of(chat), ElementsAre("<|image_pad|>")) << name;
+    EXPECT_THAT(chat.text, AllOf(HasSubstr("What does <image> do? And <video>?"), HasSubstr("Write <image>."))) << name;
+  }
+}
+
 TEST(TemplateTable, WritesWhatAFamilyHasForAnImage) {
   const TemplateSettings settings{.image = {kQwenImage, "<|image_pad|>"}};
   const ChatTemplate chatml(template_by_name("chatml"), settings, tokenizer_of("qwen2"));

@@ -117,6 +117,34 @@ TEST_F(EvaluationInRunTest, FollowsEverySoManyStepsAndTheEndsOfEpochsAndOfTheRun
   EXPECT_THAT(evaluated_steps(), ElementsAre(4, 7));
 }
 
+/// Of answers that are all wrong, the loss alone says which model is the best.
+TEST_F(EvaluationInRunTest, TheLossDecidesBetweenEqualValues) {
+  config_.training.learning_rate = 1e-2;
+  config_.evaluation.best_metric = BestMetric::kExactMatch;
+  config_.evaluation.patience = 2;
+  config_.training.max_steps = 5;
+  const auto summary = train_well();
+  EXPECT_THAT(evaluated_steps(), SizeIs(5)) << "a loss that falls is an improvement";
+  double least = std::numeric_limits<double>::infinity();
+  int64_t best = 0;
+  for (const auto& line : lines_of("metrics.jsonl")) {
+    ASSERT_EQ(line["evaluation"]["exact_match"], 0);
+    const double loss = line["evaluation"]["loss"];
+    EXPECT_EQ(line["evaluation"]["is_best"], loss < least);
+    if (loss < least) best = line["step"];
+    least = std::min(least, loss);
+  }
+  EXPECT_GT(best, 1);
+  EXPECT_EQ(summary.best_step, best);
+  EXPECT_EQ(summary.best_value, 0);
+  EXPECT_EQ(state_of(best)["evaluation"]["best_loss"], least);
+  // Goes on with what the checkpoint says of the best: a model that stands still is no better.
+  config_.training.max_steps = 6;
+  config_.training.learning_rate = 0;
+  config_.resume = Resume::kChanged;
+  EXPECT_EQ(train_well().best_step, best);
+}
+
 TEST_F(EvaluationInRunTest, TellsOfTasksAndOfTheBest) {
   config_.training.learning_rate = 1e-2;
   auto records = nlohmann::json::parse(read_text(config_.data.train.name()));
@@ -269,6 +297,7 @@ TEST_F(EvaluationInRunTest, AnEvaluationThatAStopInterruptedIsMadeUp) {
   state["evaluation"] = before;
   state["evaluation"]["is_due"] = true;
   std::ofstream(file) << state.dump();
+  fs::remove(file.parent_path() / "checksums.json");  // which would notice it
   std::string lines;
   for (auto line : whole) {
     if (line["step"] == 3) line.erase("evaluation");

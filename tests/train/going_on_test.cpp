@@ -198,6 +198,7 @@ TEST_F(GoingOnTest, AFingerprintThatWasChangedIsNoFault) {
     auto wrong = right;
     wrong["fingerprint"][key] = value;
     std::ofstream(file) << wrong;
+    fs::remove(file.parent_path() / "checksums.json");  // which would notice it
   };
   with(kSamplesKey, 7);
   EXPECT_THROW(train_well(), UserError) << "the ledger has four";

@@ -109,8 +109,11 @@ TEST_F(RunCheckpointTest, AnEvaluationThatNoRunCanHaveIsNamed) {
   const auto put = [&](const std::string& evaluation) {
     put_state(R"({"step":7,"epoch":0,"position":3,"evaluation":)" + evaluation + "}");
   };
+  put(R"({"basis":{},"without_improvement":0,"is_due":false,"best_step":5,"best_value":0.1,"best_loss":0.3})");
+  EXPECT_EQ(load_run_state(folder()).evaluation.best_loss, 0.3);
   put(R"({"basis":{"a":"b"},"without_improvement":2,"is_due":true,"best_step":5,"best_value":0.1})");
   const EvaluationState right = load_run_state(folder()).evaluation;
+  EXPECT_EQ(right.best_loss, std::nullopt) << "of an older version";
   EXPECT_EQ(right.best_step, 5);
   EXPECT_EQ(right.best_value, 0.1);
   EXPECT_EQ(right.without_improvement, 2);
@@ -149,6 +152,24 @@ TEST_F(RunCheckpointTest, ARunThatWasChangedMayHaveStepsFromBefore) {
   state["total_steps"] = 61;
   put_state(state.dump());
   EXPECT_THAT(refusal(), HasSubstr("total_steps is 61"));
+}
+
+/// A source that is gone through several times an epoch, in the spellings of data.train.
+TEST_F(RunCheckpointTest, RepeatedSourcesMakeMoreStepsThanSamples) {
+  nlohmann::ordered_json state{{"step", 45}, {"total_steps", 60}, {"epoch", 0}, {"position", 5}};
+  state["fingerprint"] = {{kSamplesKey, "6"}, {kStepsKey, "40"}, {"data.train", "d.json"}};
+  put_state(state.dump());
+  EXPECT_THAT(refusal(), HasSubstr("total_steps is 60"));
+  data::Sources sources;
+  for (const char* value : {R"([{"path":"d.json","repeat":2}])", R"({"path":"d.json","repeat":1.5})",
+                            R"(["a.json",{"path":"d.json","repeat":0.5},{"path":"e.json","repeat":9}])"}) {
+    ASSERT_EQ(sources.set(nlohmann::ordered_json::parse(value)), std::nullopt);
+    Config config;
+    config.data.train = sources;
+    state["fingerprint"]["data.train"] = run_fingerprint(config, 6)["data.train"];
+    put_state(state.dump());
+    EXPECT_EQ(load_run_state(folder()).total_steps, 60) << value;
+  }
 }
 
 TEST_F(RunCheckpointTest, AStepThatIsNotTheFoldersIsRefused) {

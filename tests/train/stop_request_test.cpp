@@ -91,6 +91,19 @@ TEST(StopRequest, BeforeTheStepsItIsAnsweredAtOnceWhateverTheMainThreadDoes) {
   }
 }
 
+TEST(StopRequest, WhatComesWhileTheProgramLoadsIsAnsweredOnceItHas) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    EXPECT_EQ(exit_code_of([signal] {
+                hold_stop_signals();
+                kill(getpid(), signal);
+                watch_stop_signals(leave);
+                return wait_to_be_left();
+              }),
+              kLeft)
+        << signal;
+  }
+}
+
 TEST(StopRequest, WhatGoesWrongMeanwhileIsNoErrorToReport) {
   EXPECT_EQ(exit_code_of([] {
               watch_stop_signals([](int) {
@@ -129,11 +142,25 @@ TEST(StopRequest, NothingHappensWithoutASignal) {
             kWentOn);
 }
 
+/// From the terminal, from a launcher, and from the launcher's own launcher.
+TEST(StopRequest, OneInterruptThatArrivesSeveralTimesIsOneRequest) {
+  EXPECT_EQ(exit_code_of([] {
+              watch_stop_signals(leave);
+              stop_between_steps();
+              for (int time = 0; time < 3; ++time) raise(SIGINT);
+              raise(SIGTERM);
+              raise(SIGINT);
+              return stop_signal() == SIGINT ? kWentOn : 0;
+            }),
+            kWentOn);
+}
+
 TEST(StopRequest, ASecondInterruptEndsAtOnce) {
   const int status = status_of([] {
     watch_stop_signals(leave);
     stop_between_steps();
     raise(SIGINT);
+    std::this_thread::sleep_for(std::chrono::duration<double>(kSecondsOfOneInterrupt + 0.05));
     raise(SIGINT);
     return kWentOn;
   });

@@ -10,10 +10,14 @@ namespace vlmtrain {
 /// open a device may do anything.
 std::string_view kind_if_no_file(const std::filesystem::path& path);
 
-/// Whether a file's name ends as that of a JPEG, PNG or WebP picture does, in letters of any case.
+/// Whether a file's name ends as that of a JPEG, PNG or WebP picture does, in letters of any case: .jpg, .jpeg, .jpe,
+/// .jfif, .pjpeg, .pjp, .png, .webp.
 bool is_named_like_a_picture(const std::filesystem::path& file);
 
-/// The same of a scan in NIfTI: .nii, .nii.gz.
+/// Returns true for names that begin with a dot, such as ._a.png, which macOS writes next to a.png.
+bool is_hidden(const std::filesystem::path& file);
+
+/// Whether it ends as that of a scan in NIfTI does: .nii, .nii.gz.
 bool is_named_like_a_volume(const std::filesystem::path& file);
 
 }  // namespace vlmtrain

@@ -46,6 +46,10 @@ class ContentIndex {
   const std::vector<uint64_t>& media_of(size_t set, int64_t record) const {
     return prints_[set][static_cast<size_t>(record)].media;
   }
+  /// Files of a record's masks: the same number for the same path or carried content, and the same value in it.
+  const std::vector<uint64_t>& masks_of(size_t set, int64_t record) const {
+    return prints_[set][static_cast<size_t>(record)].masks;
+  }
   /// Pictures and videos that the records of all sets name or carry: different files, and different contents of those
   /// that are carried.
   int64_t media() const { return std::ssize(media_); }
@@ -67,6 +71,7 @@ class ContentIndex {
     bool is_usable = false;
     uint64_t text = 0;               ///< of the conversation
     std::vector<uint64_t> media;     ///< keys of media_, in the record's order
+    std::vector<uint64_t> masks;     ///< of files, in the record's order
     std::vector<uint64_t> subjects;  ///< hashes of their names
   };
   struct KnownMedium {

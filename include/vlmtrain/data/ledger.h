@@ -5,11 +5,14 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "vlmtrain/data/draw_order.h"
+#include "vlmtrain/data/notice_counts.h"
 #include "vlmtrain/data/sample.h"
 
 namespace vlmtrain::data {
@@ -29,19 +32,28 @@ class Ledger {
   Ledger(std::string dataset, int64_t samples);
 
   /// The ledger of a run that goes on at `next`: dropped samples are taken from `saved` (what to_json gave when the
-  /// checkpoint was written), used ones follow from the order, in O(samples). A sample that stopped the run is tried
-  /// anew, so it is no longer a failed one. Throws UserError (kBadData) if `saved` is of another data set's size or is
-  /// not a ledger.
+  /// checkpoint was written), as are notices; used ones follow from the order, in O(samples). A sample that stopped the
+  /// run is tried anew, so it is no longer a failed one. Throws UserError (kBadData) if `saved` is of another data
+  /// set's size or is not a ledger.
   static Ledger restore(const nlohmann::ordered_json& saved, std::string dataset, const DrawOrder& order,
                         const Cursor& next);
 
-  void mark_used(int64_t index);
+  /// `notices` of the sample are counted the first time that it is used, as far as counts_as_used() says.
+  void mark_used(int64_t index, std::string_view id = {}, const std::vector<io::Notice>& notices = {});
   /// `reason` is a short fixed phrase to count by, `message` a sentence. The first problem of a status is kept.
   void mark_dropped(int64_t index, std::string id, std::string reason, std::string message);
   void mark_failed(int64_t index, std::string id, std::string reason, std::string message);
 
   /// Of a sample that is used, what its media lost.
   void mark_shrunk(int64_t index, std::string id, const Shrunk& shrunk);
+
+  /// Notices of all samples, counted before any is used. Kinds that only pixels show are not among them: these are
+  /// counted as samples are used, and those that are there stay.
+  void enter_notices(NoticeCounts notices);
+  const NoticeCounts& notices() const { return notices_; }
+  bool has_all_notices() const { return has_all_notices_; }
+  /// Whether notices of this kind are counted as samples are used.
+  bool counts_as_used(const std::string& kind) const { return !has_all_notices_ || !known_kinds_.contains(kind); }
 
   SampleStatus status(int64_t index) const { return statuses_.at(static_cast<size_t>(index)); }
   int64_t count(SampleStatus status) const { return counts_.at(static_cast<size_t>(status)); }
@@ -51,7 +63,8 @@ class Ledger {
   /// {"dataset", "samples", "used", "dropped", "failed", "not_reached", "reasons": {reason: samples},
   /// "problems": [{"index", "id", "status", "reason", "message"}, by index],
   /// "shrunk": {"samples", "each": [{"index", "id", "tokens": [before, after], "pixels": [before, after],
-  /// "image_max_pixels", "frame_max_pixels"}, by index]}}
+  /// "image_max_pixels", "frame_max_pixels"}, by index]}, "notices": NoticeCounts::to_json(),
+  /// "notices_of": "all" samples, but for kinds that only pixels show, or "used" ones}
   nlohmann::ordered_json to_json() const;
 
  private:
@@ -68,6 +81,9 @@ class Ledger {
   std::array<int64_t, 4> counts_{};  // by status
   std::map<int64_t, Problem> problems_;
   std::map<int64_t, std::pair<std::string, Shrunk>> shrunk_;  // with their ids
+  NoticeCounts notices_;
+  bool has_all_notices_ = false;
+  std::set<std::string> known_kinds_;  // counted of all samples
 };
 
 }  // namespace vlmtrain::data

@@ -30,6 +30,7 @@ struct SampleElsewhere {
   int64_t index = 0;
   uint64_t seed = 0;
   std::optional<Shrunk> shrunk{};
+  std::vector<io::Notice> notices{};  ///< of kinds that are counted as samples are used
 };
 
 /// The samples of one optimizer step: exactly the global batch, or so many that their tokens come nearest to the goal.
@@ -61,7 +62,8 @@ struct LoaderSettings {
   int64_t samples_ahead = 0;  ///< processed samples kept ready; 0: two global batches
   int64_t bytes_ahead = 0;    ///< most that these samples may take of the host's memory; 0: no bound
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
-  LoaderShare share{};  ///< not together with global_batch_tokens
+  LoaderShare share{};          ///< not together with global_batch_tokens
+  bool read_otherwise = false;  ///< by the version that the run began with, which passed over keys that are refused
 };
 
 /// Draws global batches for ever, in the order that a DrawOrder says: of which lane a unit is, its shares tell. A batch

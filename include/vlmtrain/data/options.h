@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/loader.h"
@@ -24,6 +25,7 @@ struct DataOptions {
   std::string image_root;  ///< empty: the folder of the data file
   OutsideImageRoot outside_image_root = OutsideImageRoot::kAllow;
   std::map<std::string, std::string> columns;
+  std::vector<std::string> ignore_keys;
   int64_t max_length = 8192;
   LongSamplePolicy on_too_long = LongSamplePolicy::kShrink;
   TaskShareSchedule task_shares;

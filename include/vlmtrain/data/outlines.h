@@ -8,6 +8,8 @@
 
 #include "vlmtrain/base/text_column.h"
 #include "vlmtrain/data/bad_samples.h"
+#include "vlmtrain/data/content_prints.h"
+#include "vlmtrain/data/notice_counts.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/data/sample_shapes.h"
 #include "vlmtrain/io/records.h"
@@ -21,6 +23,8 @@ struct Outlines {
   RepeatedTextColumn tasks{};                   ///< of the same, by index; io::Record::task
   std::map<int64_t, SampleProblem> problems{};  ///< of the bad ones, by index
   std::map<int64_t, Shrunk> shrunk{};           ///< of those whose media lose pixels, by index
+  NoticeCounts notices{};                       ///< of the usable ones
+  ContentPrints prints{};                       ///< where they are asked for
   int64_t making_bytes = 0;                     ///< the most of Sample::making_bytes
   int64_t from_cache = 0;                       ///< of the shapes, how many are known from an earlier call
 
@@ -40,8 +44,9 @@ struct OutlineSettings {
   /// is: a medium that could not be read may be back. A file that is damaged, of another program or of another
   /// `processor` is no cache.
   std::filesystem::path cache{};
-  bool writes_cache = true;  ///< false: it is read alone
-  std::string processor{};   ///< what the samples depend on beside records and files
+  bool writes_cache = true;   ///< false: it is read alone
+  std::string processor{};    ///< what the samples depend on beside records and files
+  bool keeps_prints = false;  ///< Outlines::prints; with a cache only
   /// Hears now and then how many samples are looked at, on the caller's thread. If it throws, the call ends with that.
   std::function<void(int64_t done)> on_progress{};
 };

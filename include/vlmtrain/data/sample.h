@@ -12,6 +12,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/masks.h"
+#include "vlmtrain/io/notice.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
@@ -87,6 +88,9 @@ struct Sample {
   /// Most of the host's memory that reading its pixels takes beside them: of the medium that takes most.
   int64_t making_bytes = 0;
   std::optional<Shrunk> shrunk;  ///< nothing: its media are as the settings have them
+  /// Of its record, then of what was made of it: frames left out, a blank image, text that the template leaves out. At
+  /// most one of a kind. An outline has those that need no pixels.
+  std::vector<io::Notice> notices;
 
   /// One more medium.
   void count(MediumKind kind, int64_t frames = 0);
@@ -122,6 +126,12 @@ class TooLong final : public SampleError {
   int64_t tokens_;
 };
 
+/// Positions that a model was made for.
+struct PositionLimit {
+  int64_t positions = 0;
+  std::string key;  ///< of config.json, which names the number
+};
+
 /// Makes samples of records; each model family has its own. Thread-safe: loader threads share one.
 class SampleProcessor {
  public:
@@ -140,6 +150,10 @@ class SampleProcessor {
   virtual Sample process_augmented(const io::Record& record, int64_t index, uint64_t /*seed*/) const {
     return process(record, index);
   }
+
+  /// Positions that the model was made for, where a sample with more of them trains all the same: it gets a notice.
+  /// Nothing: not known, or longer samples are refused.
+  virtual std::optional<PositionLimit> made_for() const { return std::nullopt; }
 };
 
 /// The sample of the record whose place in the data set is `index`, for training and evaluation alike. Throws

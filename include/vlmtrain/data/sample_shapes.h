@@ -24,6 +24,9 @@ class SampleShapes {
   /// REQUIRES: has(index).
   SampleShape at(int64_t index) const;
   std::optional<SampleShape> operator[](int64_t index) const;
+  /// Of a sample that is known, its shape without tokens and label tokens, which are 0; else null. Until the next
+  /// change.
+  const SampleShape* media_of(int64_t index) const;
 
   /// REQUIRES: token numbers below 2^31.
   void set(int64_t index, const SampleShape& shape);
@@ -32,6 +35,9 @@ class SampleShapes {
   void remove(int64_t index);
 
   bool operator==(const SampleShapes& other) const;
+
+  /// Whether a sample that was looked at has a video.
+  bool have_videos() const;
 
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;

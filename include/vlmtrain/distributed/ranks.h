@@ -27,7 +27,7 @@ struct Failure {
 
 struct RanksSettings {
   /// Within which all ranks have to be there.
-  std::chrono::milliseconds to_meet = std::chrono::seconds(20);
+  std::chrono::milliseconds to_meet = std::chrono::seconds(60);
   /// A rank that is not heard of for so long is lost: it was stopped, or its machine or network is gone. It is heard of
   /// from a thread of its own, however long a step takes.
   std::chrono::milliseconds silence = std::chrono::seconds(12);

@@ -22,6 +22,8 @@ struct GenerateSettings {
   SamplingSettings sampling = {};
   /// Without, each new token runs the model over the whole sequences: slow, and there to be compared with.
   bool use_cache = true;
+  /// Throws UserError (kFailed) where the logits are not finite, which names a parameter that is not.
+  bool refuse_non_finite = false;
 };
 
 /// Answers to a batch of prompts (models::Processor::process_prompt), without the token that ends them. The vision

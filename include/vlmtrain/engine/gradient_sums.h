@@ -135,6 +135,7 @@ class GradientSums {
   bool is_all_received() const;
   std::vector<at::Tensor> norms_of_all() const;
   std::vector<at::Tensor> norms_of_each() const;
+  std::vector<at::Tensor> received_sums() const;
   void clear_missing(const Bucket& bucket, int64_t group) const;
   void lay_out_blocks(const nn::ParameterStore& store);
   void receive_of_block(size_t i);

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,15 +18,24 @@ std::string piece_name(std::string_view tensor, int64_t first);
 /// The tensor's name, and where the piece begins; nothing where the name is not that of a piece.
 std::optional<std::pair<std::string, int64_t>> parse_piece_name(std::string_view name);
 
+/// A tensor that is read when it is asked for.
+struct UnreadTensor {
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> read;
+};
+
 /// An optimizer's state as it was saved, whole tensors or pieces by several ranks (AdamW::state()).
 class SavedPieces {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): by names, as read
   SavedPieces(const std::map<std::string, at::Tensor>& tensors);
+  /// find() reads them, each time.
+  explicit SavedPieces(const std::map<std::string, UnreadTensor>& tensors);
 
   bool contains(const std::string& tensor) const { return pieces_.contains(tensor); }
   std::vector<std::string> names() const;
-  /// Where it was saved whole; null where it was not, or not at all.
+  /// Where it was saved whole; null where it was not, or not at all. A tensor without values where it is not read yet.
   const at::Tensor* whole(const std::string& tensor) const;
 
   /// Elements [first, first + count) of a flattened tensor that has `total` of them, and this type: [count]. Nothing
@@ -38,7 +48,11 @@ class SavedPieces {
     int64_t first;
     at::Tensor values;
     bool is_whole;
+    std::function<at::Tensor()> read;  // empty: `values` are there
   };
+  void add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read);
+  void sort();
+
   std::map<std::string, std::vector<Saved>> pieces_;  // ascending
 };
 

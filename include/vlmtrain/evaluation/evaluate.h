@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/notice_counts.h"
 #include "vlmtrain/engine/evaluation.h"
 #include "vlmtrain/evaluation/answer_score.h"
 #include "vlmtrain/evaluation/drawn_mask.h"
@@ -55,11 +56,12 @@ struct Evaluation {
   std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in the total only
   ClosedScore closed;
   OpenScore open;
-  MaskScores masks;        ///< of those that the model draws for the right answers
-  int64_t skipped = 0;     ///< bad samples left out under on_bad_sample=skip
-  int64_t left_out = 0;    ///< samples that do not fit into memory even alone
-  int64_t batch_size = 0;  ///< as it was in the end: less than was asked for where memory ran out
-  int64_t oom_splits = 0;  ///< batches that were done again in smaller pieces
+  MaskScores masks;            ///< of those that the model draws for the right answers
+  data::NoticeCounts notices;  ///< of its samples
+  int64_t skipped = 0;         ///< bad samples left out under on_bad_sample=skip
+  int64_t left_out = 0;        ///< samples that do not fit into memory even alone
+  int64_t batch_size = 0;      ///< as it was in the end: less than was asked for where memory ran out
+  int64_t oom_splits = 0;      ///< batches that were done again in smaller pieces
   double seconds = 0;
   bool is_whole = true;  ///< false: it was stopped
 

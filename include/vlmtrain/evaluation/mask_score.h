@@ -16,6 +16,8 @@ struct MaskScore {
   /// The 95th percentile of the distances from the edge of one mask to the other's, the larger of both directions, in
   /// pixels; nothing where a mask is empty.
   std::optional<double> hausdorff95;
+  bool is_truth_empty = false;  ///< there is nothing to draw
+  bool is_drawn_empty = false;  ///< nothing is predicted
 };
 
 /// Of masks uint8 [height, width] on the CPU, of equal size; anything but 0 belongs to a mask. Where nothing is there
@@ -34,6 +36,8 @@ struct MaskScoreSums {
   double iou_sum = 0, dice_sum = 0;
   int64_t with_hausdorff95 = 0;  ///< masks of which neither is empty
   double hausdorff95_sum = 0;
+  int64_t empty_truths = 0;  ///< masks with nothing to draw: Dice and IoU are 1 or 0
+  int64_t empty_drawn = 0;   ///< masks of which nothing is predicted; together with the above both count
 
   void add(const MaskScore& score);
   void merge(const MaskScoreSums& other);

@@ -7,6 +7,7 @@
 
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/notice.h"
 #include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::image {
@@ -17,14 +18,23 @@ namespace vlmtrain::image {
 /// The mask in a PNG file: grey of 1 to 16 bits, RGB, or a palette, with or without alpha, which is not looked at. Of a
 /// palette the indices count and not the colours, as segmentation data sets write them (PASCAL VOC).
 ///
-/// Without `value` all that is not 0 belongs to the mask, of RGB what is not black; with it the pixels of that grey
+/// Without `value` all that is not 0 belongs to the mask, of RGB what is not black; of a gray file with soft edges or
+/// noise what is above half of its range (src/image/mask_values.h). With it the pixels of that grey
 /// value or palette index, on the file's own scale: 0 to 1 of 1 bit, 0 to 65535 of 16. The mask is turned as
 /// decode_image turns a picture with the same EXIF orientation, and read_image_size tells its size.
 ///
 /// A data error where the file is missing, damaged, cut off, too large or no PNG (JPEG blurs the edges of a mask), and
 /// where no pixel can have `value`: RGB, or beyond the file's bits; also where nothing but the alpha channel has a
-/// shape, which is then what is meant. Thread-safe.
+/// shape, which is then what is meant; and, without `value`, for an image rather than a mask. Thread-safe.
 at::Tensor decode_mask(const io::Medium& file, std::optional<int64_t> value);
+
+struct DecodedMask {
+  at::Tensor mask;
+  std::optional<io::Notice> notice;  ///< of a file that says more than mask or not: soft edges, several labels
+};
+
+/// The same, with what to report of the file.
+DecodedMask decode_mask_with_notice(const io::Medium& file, std::optional<int64_t> value);
 
 /// Its size, from the first bytes of the file, with the errors that these show.
 ImageSize read_mask_size(const io::Medium& file, std::optional<int64_t> value);

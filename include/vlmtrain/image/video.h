@@ -13,9 +13,11 @@
 namespace vlmtrain::image {
 
 struct VideoInfo {
-  int64_t frames;  ///< at least 1
-  double fps;      ///< average over the whole video, as its container tells it; 0: unknown, as for pictures
-  ImageSize size;  ///< of each frame, upright
+  int64_t frames;          ///< at least 1
+  double fps;              ///< average over the whole video, as its container or io::Medium::fps has it; 0: unknown
+  ImageSize size;          ///< of each frame, upright
+  bool is_list = false;    ///< its frames are images that were given one by one: somebody chose them
+  bool is_folder = false;  ///< its frames are the images of a folder
 };
 
 /// A video of more frames is refused: 4.6 hours at 30 a second.

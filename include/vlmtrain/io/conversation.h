@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace vlmtrain::io {
 
@@ -12,10 +14,11 @@ inline constexpr std::string_view kImageMark = "<image>";
 inline constexpr std::string_view kVideoMark = "<video>";
 
 /// One utterance. The n-th kImageMark of a conversation's turns stands for its n-th image, the n-th kVideoMark for its
-/// n-th video.
+/// n-th video, except for those in `literal_marks` (io/marks.h).
 struct Turn {
   Role role;
   std::string text;
+  std::vector<size_t> literal_marks = {};  ///< byte offsets of marks in `text` that are words of the text, ascending
 };
 
 }  // namespace vlmtrain::io

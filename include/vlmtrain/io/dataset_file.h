@@ -25,6 +25,8 @@ struct RecordSettings {
   std::optional<std::filesystem::path> image_root = std::nullopt;
   /// Names of kColumns, and what the data set calls them.
   std::map<std::string, std::string> columns{};
+  /// Keys of records, turns and content blocks that are left out before a record is read (data.ignore_keys).
+  std::vector<std::string> ignore_keys{};
   /// A record that names a file outside of `image_root`, by an absolute path, by "..", or through a link, has a
   /// problem.
   bool stays_in_image_root = false;
@@ -55,6 +57,9 @@ struct RecordSettings {
 /// an image, the marks go to the start of the first user turn, as in LLaVA's own code; videos alike, after the images.
 /// Where a record has videos only, as many <image> marks stand for them, as in LLaVA's own data. A list of frames is a
 /// `problem`: a folder that holds them can be named instead.
+///
+/// A turn may have media of its own under the same keys. Every other key of a record, a turn or a block with a value is
+/// harmless, a notice of the record, or its problem where it alters learning (src/io/key_rules.h).
 ///
 /// A record that cannot be used does not stop the reading: it comes with its `problem`. data_error names file, line and
 /// column where a file cannot be read or an array as a whole is not JSON. Images and videos are not looked at;

@@ -20,8 +20,9 @@ struct Medium {
   std::string path;                               ///< where the file is; what messages call bytes
   std::shared_ptr<const std::string> bytes = {};  ///< the content; null: that of the file
   std::vector<Medium> frames = {};  ///< of a video, where it is a list of pictures; `path` is that of the first
-  bool is_volume = false;           ///< a scan in NIfTI
-  std::string modality = {};        ///< of a volume, where the data says it: "T1w"
+  double fps = 0;  ///< frames a second of `frames` or of a folder of frames, where the data says it; 0: it does not
+  bool is_volume = false;     ///< a scan in NIfTI
+  std::string modality = {};  ///< of a volume, where the data says it: "T1w"
 
   bool operator==(const Medium&) const = default;
 };

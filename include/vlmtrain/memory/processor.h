@@ -15,12 +15,25 @@ struct Processor {
   int64_t machine_cores = 0;            ///< as the kernel counts them
   int64_t usable_cores = 0;             ///< that this process may run on (taskset, SLURM's --cpus-per-task)
   std::optional<double> quota_cores{};  ///< the time that its control groups give it, in cores (Docker's --cpus)
+  /// Processes and threads that its control groups still let start (Docker's --pids-limit).
+  std::optional<int64_t> startable_threads{};
 
   bool has_bf16() const { return flags.contains("amx_bf16") || flags.contains("avx512_bf16"); }
 };
 
 /// Of a machine whose proc/ and sys/ are in `root`; which cores are usable the kernel is asked.
 Processor processor(const std::filesystem::path& root = "/");
+
+/// The threads that computing takes unless the user says otherwise: one for each usable core, at most as many as the
+/// quota gives time for, rounded up, and a fourth of what may still be started, since several parts of the program have
+/// threads of their own. At least 1.
+int64_t default_threads(const Processor& processor);
+/// Of this process, as it was asked for first.
+int64_t default_threads();
+
+/// Lets LibTorch compute on default_threads() where these are less than its usable cores, and neither OMP_NUM_THREADS
+/// nor MKL_NUM_THREADS is set. To be called before anything is computed.
+void keep_threads_to_quota();
 
 /// How products of 16 bits are done on this processor.
 enum class Bf16Products { kEmulated, kAvx512, kAmx };

@@ -34,6 +34,8 @@ struct LoadSettings {
   /// Embedding and output may have other rows than the vocabulary; new rows are the mean of those that are there.
   bool resize_embeddings = false;
   uint64_t seed = 0;  ///< of what is drawn
+  /// Values may be infinite or not numbers: of a run's own checkpoint, whose optimizer state has the fp32 values.
+  bool allow_non_finite = false;
 };
 
 /// In what it did. Names are the checkpoint's.

@@ -68,6 +68,13 @@ class Processor : public data::SampleProcessor {
   /// The most tokens of a conversation, its answer included, that the model has positions for, where more of them would
   /// be wrong.
   virtual int64_t most_positions() const { return std::numeric_limits<int64_t>::max(); }
+
+  std::optional<data::PositionLimit> made_for() const final { return made_for_; }
+  /// What made_for() returns; to be called before the processor is shared.
+  void set_made_for(data::PositionLimit limit) { made_for_ = std::move(limit); }
+
+ private:
+  std::optional<data::PositionLimit> made_for_;
 };
 
 }  // namespace vlmtrain::models

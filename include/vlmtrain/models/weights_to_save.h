@@ -17,6 +17,10 @@
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/model.h"
 
+namespace vlmtrain::io {
+class CheckpointTensors;  // io/checkpoint.h
+}  // namespace vlmtrain::io
+
 namespace vlmtrain::models {
 
 /// The checkpoint that a run starts from, and its adapter if it goes on with one: what saved checkpoints take of it. It
@@ -40,12 +44,16 @@ class BaseWeights {
   const std::filesystem::path& folder() const { return folder_; }
   /// config.json, tokenizer, processor and template files, by name, as they were at the start.
   const std::map<std::string, std::string>& files() const { return files_; }
-  /// From now on they are those of a model that is trained with this chat template (Jinja), which is not the base's.
+  /// From now on they are those of a model that is trained with this chat template (Jinja): it is their only default.
   void put_chat_template(const std::string& jinja);
+  /// From now on generation ends at this token too (eos_token_id of generation_config.json).
+  void put_end_token(int64_t id);
   /// From now on one of files() is this; empty: there is none of this name.
   void put_file(const std::string& name, const std::string& content);
   /// Where a parameter's values came from; null for what the base does not have.
   const Entry* find(const nn::Parameter& parameter) const;
+  /// The files of weights: of the folder, then of others that the model takes weights of.
+  const std::vector<std::shared_ptr<const io::CheckpointTensors>>& opened() const { return opened_; }
   /// That most of its elements have.
   at::ScalarType dtype() const { return dtype_; }
   /// From now on, that is where the values of `parameters` came from: they were trained, and are frozen now. REQUIRES:
@@ -65,6 +73,7 @@ class BaseWeights {
   std::map<std::string, std::string> files_;
   std::map<std::string, Entry> own_;      // by parameter
   std::map<std::string, Entry> adapter_;  // the same, of what goes with an adapter
+  std::vector<std::shared_ptr<const io::CheckpointTensors>> opened_;
   std::vector<Stamp> stamps_;
   at::ScalarType dtype_;
 };
@@ -88,6 +97,7 @@ struct ModelToSave {
   std::vector<std::pair<std::string, std::string>> files;  ///< names and contents
   io::LazyTensors tensors;
   bool is_adapter = false;
+  std::string base_fingerprint{};  ///< of an adapter's base (models/base_fingerprint.h); empty: not written
 
   /// Into the existing folder `out`. Errors as io/atomic.h.
   void write(const std::filesystem::path& out, int64_t max_shard_bytes) const;

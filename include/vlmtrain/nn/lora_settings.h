@@ -27,6 +27,9 @@ struct LoraSettings {
   std::vector<std::string> modules_to_save{};
   std::vector<Component> left_out{};  ///< components whose Linears get no adapters, whatever matches
   std::filesystem::path adapter{};    ///< the adapter that this was read from; empty: the configuration
+  /// Whether the output projection has values of its own although the base's config.json ties it to the embedding.
+  bool unties_output = false;
+  int64_t vocabulary_rows = 0;  ///< rows of embedding and output, where they are more than the base's; else 0
 
   /// What B A is multiplied by: alpha / rank, or alpha / √rank.
   double scale() const;

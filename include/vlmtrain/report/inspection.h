@@ -26,6 +26,7 @@ struct InspectedSource {
   int64_t records = 0;
   int64_t usable = 0;
   int64_t shrunk = 0;
+  int64_t without_media = 0;  ///< of the usable ones
 };
 
 /// What is drawn by a share of its own: a source, or a task.
@@ -67,6 +68,7 @@ using SameGroups = std::vector<std::vector<Name>>;
 struct InspectedEvaluation {
   std::string name;
   data::Ledger ledger;
+  int64_t without_media = 0;  ///< samples that have no image, video or volume
   std::vector<data::MissingFile> missing_files = {};
   std::vector<std::pair<std::string, std::string>> also_trained =
       {};                                               ///< ids of equal samples, in data.eval and in data.train
@@ -115,6 +117,9 @@ struct Inspection {
   std::vector<LargeSample> largest = {};  ///< that need most first
   std::optional<PredictedFor> predicted_for = {};
 
+  int64_t without_media = 0;              ///< usable samples that have no image, video or volume
+  std::vector<std::string> remarks = {};  ///< settings without effect
+
   int64_t media = 0;     ///< different pictures, videos and volumes
   bool decoded = false;  ///< all of them, else only their headers were read
   std::vector<data::MissingFile> missing_files = {};
@@ -133,6 +138,7 @@ struct Inspection {
   double seconds = 0;
 
   int64_t bad() const { return ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed); }
+  bool is_blind() const { return usable() > 0 && without_media == usable(); }
   int64_t usable() const { return ledger.samples() - bad(); }
   /// "tiles", "patches" or "grids".
   const char* row_word() const { return has_patches ? "patches" : has_grids ? "grids" : "tiles"; }

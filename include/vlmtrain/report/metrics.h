@@ -27,8 +27,10 @@ struct MaskMetrics {
   double dice = 0;
   double iou = 0;
   std::optional<double> hausdorff95{};  ///< pixels, over the masks of which neither side is empty
+  int64_t empty_truths = 0;             ///< masks with nothing to draw
+  int64_t empty_drawn = 0;              ///< masks of which nothing was drawn
 
-  /// {"masks", "dice", "iou", "hausdorff95"}
+  /// {"masks", "dice", "iou", "hausdorff95", "empty_truths", "empty_drawn"}
   nlohmann::ordered_json to_json() const;
 };
 

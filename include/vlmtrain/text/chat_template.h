@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/io/notice.h"
 #include "vlmtrain/text/conversation.h"
 #include "vlmtrain/text/tokenizer.h"
 
@@ -30,11 +31,14 @@ struct MediumPlace {
 /// A conversation as the model reads it.
 struct RenderedChat {
   std::string text;
-  /// What the model has to produce, in order and without overlap: of each assistant turn the characters that come from
-  /// its text, white space that the template writes between the generation prompt and them, and the end of turn with
-  /// what stands before it. Nothing of the prompt, nothing else that the template writes.
+  /// What the model has to produce, in order and without overlap: of each assistant turn everything from the first to
+  /// the last character of its text, white space that the template writes between the generation prompt and it, and the
+  /// end of turn with what stands before it; and what `{% generation %}` blocks write. No media, nothing else that the
+  /// template writes.
   std::vector<Span> answers{};
   std::vector<MediumPlace> media{};  ///< in order
+  /// What of the conversation the template leaves out, and answers that never end; at most one of a kind.
+  std::vector<io::Notice> notices{};
 };
 
 /// A chat template in Jinja and where it is from.

@@ -13,10 +13,11 @@
 
 namespace vlmtrain::text {
 
-/// The chat templates that a checkpoint's folder has, by name, as transformers finds them: chat_template.jinja with
-/// additional_chat_templates/NAME.jinja, else chat_template.json, else `chat_template` in tokenizer_config.json (a
-/// text, or a list of {name, template}). A single one is "default". Throws UserError (bad data) for files that are
-/// none.
+/// The chat templates that a checkpoint's folder has, by name, as the processors of transformers 5.24 find them: first
+/// processor_config.json, then chat_template.json, then chat_template.jinja with additional_chat_templates/NAME.jinja,
+/// and as its tokenizers do, tokenizer_config.json (under `chat_template`: a text, or a list of {name, template}). A
+/// single one is "default". Logs a warning for a default that differs from the one that is taken. Throws UserError (bad
+/// data) for files that are none.
 std::map<std::string, TemplateSource> templates_in(const std::filesystem::path& folder);
 
 /// What data.chat_template says of the checkpoint's `own` templates: "auto" is its default, or where it has none
@@ -25,8 +26,8 @@ std::map<std::string, TemplateSource> templates_in(const std::filesystem::path& 
 TemplateSource choose_template(const std::string& wanted, const std::map<std::string, TemplateSource>& own,
                                std::string_view fallback);
 
-/// special_tokens and end_tokens of `settings`: what tokenizer_config.json and special_tokens_map.json name, and the
-/// eos_token_id of generation_config.json and config.json. Files may be missing.
+/// Fills special_tokens and end_tokens of `settings`: what tokenizer_config.json and special_tokens_map.json name, as
+/// transformers reads them, and the eos_token_id of generation_config.json and config.json. Files may be missing.
 void read_special_tokens(const std::filesystem::path& folder, const Tokenizer& tokenizer, TemplateSettings& settings);
 
 /// The eos_token_id of a config.json or generation_config.json, called `source`: one number or a list of them; none

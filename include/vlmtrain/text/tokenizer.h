@@ -11,6 +11,8 @@
 
 namespace vlmtrain::text {
 
+struct OutsideToken;
+
 /// Token ids of a text and where in that text each token begins.
 struct Encoding {
   std::vector<int64_t> ids;
@@ -23,14 +25,15 @@ struct Encoding {
 
 /// A byte-pair-encoding tokenizer as a Hugging Face `tokenizer.json` defines it (library `tokenizers`, format version
 /// 1.0): added tokens, normalizer, pre-tokenizer, BPE model, post-processor, decoder. Sections `truncation` and
-/// `padding` are ignored. Gives the ids that `tokenizers` gives, except that character classes in regexes follow
-/// PCRE2's Unicode version and `\s` also takes U+180E.
+/// `padding` are ignored, since transformers sets both in each call. Gives the ids that `tokenizers` gives, except that
+/// character classes in regexes follow PCRE2's Unicode version and `\s` also takes U+180E.
 ///
 /// Immutable after loading: all methods may be called from any number of threads at once.
 class Tokenizer {
  public:
-  /// Reads `tokenizer_json`. Throws UserError (bad data) if the file cannot be read, is no JSON, has a component or
-  /// option that is not supported (the message names it and the supported ones) or contradicts itself.
+  /// Reads `tokenizer_json` alone; read_tokenizer() reads all files of a checkpoint. Throws UserError (bad data) if the
+  /// file cannot be read, is no JSON, has a component or option that is not supported (the message names it and the
+  /// supported ones) or contradicts itself.
   ///
   /// Of `extra_special_tokens`, those that the file has not are added behind all others, in order, as special tokens
   /// that are not normalised: what transformers makes of from_pretrained(…, extra_special_tokens=…).
@@ -39,6 +42,10 @@ class Tokenizer {
   /// The same from memory; `source_name` stands for the file in messages.
   static Tokenizer from_json(std::string_view json_text, const std::string& source_name,
                              std::span<const std::string> extra_special_tokens = {});
+
+  /// The same with tokens that other files name (read_tokenizer), in the order in which they get their ids.
+  static Tokenizer from_parts(std::string_view json_text, const std::string& source_name,
+                              std::span<const OutsideToken> outside);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -59,6 +66,8 @@ class Tokenizer {
   std::string_view id_to_token(int64_t id) const;
   /// Whether `id` is an added token marked `special`.
   bool is_special(int64_t id) const;
+  /// The added tokens as the files spell them, by ascending ids. Valid as long as the tokenizer.
+  std::vector<std::string_view> added_tokens() const;
   /// Highest id, added tokens included, plus one. A model's embedding may have more rows.
   int64_t vocab_size() const;
 

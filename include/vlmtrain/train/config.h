@@ -72,6 +72,7 @@ enum class AsyncSave { kAuto, kTrue, kFalse };
 /// Section `distributed`: what ranks share.
 struct DistributedOptions {
   Auto<engine::Sharding> sharding = engine::Sharding::kNone;
+  int64_t rendezvous_seconds = 60;
 };
 
 struct OutputOptions {

@@ -26,6 +26,8 @@ std::span<const std::string_view> keys_that_change(MayChange how);
 /// Keys of a fingerprint that stand for what follows from the configuration and the data set.
 inline constexpr const char* kSamplesKey = "samples in data.train";
 inline constexpr const char* kOrderKey = "sizes of the samples in data.train";
+/// models::base_fingerprint(); checkpoints of older versions lack it.
+inline constexpr const char* kBaseKey = "weights in model.path";
 inline constexpr const char* kStepsKey = "steps (training.max_steps or training.epochs)";
 
 /// What the numbers of a run depend on: its value, as text, by the key that the user knows.

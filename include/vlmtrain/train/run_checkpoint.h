@@ -25,6 +25,7 @@ struct EvaluationState {
   nlohmann::ordered_json basis;
   std::optional<int64_t> best_step;  ///< both or none
   std::optional<double> best_value;
+  std::optional<double> best_loss;  ///< at that step, which decides between equal values; not in older checkpoints
   int64_t without_improvement = 0;  ///< evaluations in a row since then
   bool is_due = false;              ///< the one after the newest step is still to be made, since a stop came first
 };
@@ -68,9 +69,16 @@ struct OwnPart {
   std::function<void()> follow{};  ///< goes along while the first one reads weights that all have parts of
 };
 
+/// What RunCheckpoints::check() reads of the newest checkpoint.
+enum class CheckedContents {
+  kSmallFiles,  ///< headers of tensors, and small files whole
+  kAll,         ///< each file once; of weights and states as many gigabytes as there are
+};
+
 /// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA an adapter that PEFT
 /// loads, and `trainer_state/`. Each is written under a temporary name and renamed, so that a kill at any instant
-/// leaves the previous one whole.
+/// leaves the previous one whole. trainer_state/checksums.json has a checksum of each other file, made while it is
+/// written.
 class RunCheckpoints {
  public:
   /// `keep` newest ones stay, with `keep_best` also the best. Removes what a killed run left unfinished, here and in
@@ -80,9 +88,10 @@ class RunCheckpoints {
   /// The folder of the newest checkpoint, if there is one.
   std::optional<std::filesystem::path> newest() const;
 
-  /// Throws UserError (kBadData) that says how to go on where the newest checkpoint is not whole, as one that was
-  /// copied in part, or where something else has a checkpoint's name.
-  void check() const;
+  /// Throws UserError (kBadData) that says how to go on where the newest checkpoint is not whole or not as it was
+  /// written (trainer_state/checksums.json), as one that was copied in part, or where something else has a checkpoint's
+  /// name.
+  void check(CheckedContents contents = CheckedContents::kAll) const;
 
   /// Makes checkpoints/best a link to the checkpoint of `best_step`, or removes the link where none is kept. A file
   /// system without links is a warning.
@@ -112,7 +121,7 @@ class RunCheckpoints {
 
 /// The checkpoint that `folder` stands for: where it is the folder of a run, the best one in it or, without
 /// evaluations, the newest one, which the log names; else `folder` itself. Throws UserError (kBadData) for a run that
-/// has none yet.
+/// has none yet, and where its weights are not as they were written (trainer_state/checksums.json): reads them once.
 std::filesystem::path checkpoint_in(const std::filesystem::path& folder);
 
 /// Reads trainer_state/state.json. Throws UserError (kBadData) that names file and key where a number cannot be one of

@@ -37,10 +37,19 @@ void check_evaluation(const Config& config);
 /// What a run refuses before it touches a file: keys that are missing or contradict each other (kUsage).
 void check_keys(const Config& config);
 
+/// A source of data.train, and the places of its records that are held out of training.
+struct DividedSource {
+  std::string path;
+  std::shared_ptr<const io::Records> records;
+  std::vector<int64_t> held_out;
+};
+
 /// The records of data.train, without those that data.eval holds out of it; and of data.eval. Relative paths in them
 /// start from data.image_root, which is the folder of the file that names them unless it is set. Throws UserError
 /// (kBadData) where there are none.
-std::shared_ptr<const data::DataSet> training_records(const Config& config);
+/// `divided`: gets the sources of which a share is held out.
+std::shared_ptr<const data::DataSet> training_records(const Config& config,
+                                                      std::vector<DividedSource>* divided = nullptr);
 std::shared_ptr<const io::Records> evaluation_records(const Config& config);
 std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings);
 io::RecordSettings record_settings(const data::DataOptions& data);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -36,8 +37,10 @@ void add_facts(Section& section, const memory::Processor& processor) {
                    {"machine_cores", processor.machine_cores},
                    {"usable_cores", processor.usable_cores},
                    {"quota_cores", nullptr},
+                   {"startable_threads", nullptr},
                    {"environment", nlohmann::ordered_json::object()}};
   if (processor.quota_cores) section.facts["quota_cores"] = *processor.quota_cores;
+  if (processor.startable_threads) section.facts["startable_threads"] = *processor.startable_threads;
   for (const char* const name : kVariables) {
     if (const auto value = variable(name); !value.empty()) section.facts["environment"][name] = value;
   }
@@ -76,6 +79,14 @@ void look_at_environment(Section& section, const memory::Processor& processor, c
         "the control group gives this process the time of {:.3g} cores, and {} share it, which is slow; set "
         "OMP_NUM_THREADS={:.0f}",
         *processor.quota_cores, counted(threads, "thread"), std::ceil(*processor.quota_cores)));
+  }
+  // Ranks, loader threads and libraries start so many without doing much.
+  constexpr int64_t kEnoughThreads = 64;
+  if (processor.startable_threads && *processor.startable_threads < std::max(kEnoughThreads, 4 * threads)) {
+    section.note(fmt::format(
+        "the control group lets {} start (pids.max), and a run on {} takes more; raise the limit, such as Docker's "
+        "--pids-limit, or lower data.num_workers and OMP_NUM_THREADS",
+        counted(*processor.startable_threads, "more thread"), counted(threads, "thread")));
   }
 }
 

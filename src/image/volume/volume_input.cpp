@@ -5,12 +5,13 @@
 
 #include "image/byte_source.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/medium_bytes.h"
 
 namespace vlmtrain::image {
 
 VolumeInput::VolumeInput(const io::Medium& scan) : name_(scan.path), bytes_(scan.bytes) {
   if (bytes_) {
-    size_ = bytes_->size();
+    size_ = io::bytes_of(scan).size();
     return;
   }
   require_file(name_, "the scan");

@@ -1,10 +1,13 @@
 #include "image/volume/volume_stream.h"
 
+#include <algorithm>
 #include <array>
+#include <span>
 
 #include "image/volume/gzip_stream.h"
 #include "image/volume/volume_input.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/lfs_pointer.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -30,6 +33,12 @@ class PlainVolumeStream final : public VolumeStream {
 
 std::unique_ptr<VolumeStream> open_volume_stream(const io::Medium& scan) {
   VolumeInput input(scan);
+  std::array<uint8_t, 64> begin{};
+  const size_t known = std::min<uint64_t>(begin.size(), input.size());
+  if (input.read(std::span(begin).first(known)) == known) {
+    io::refuse_lfs_pointer(input.name(), {reinterpret_cast<const char*>(begin.data()), known});
+  }
+  input.seek(0);
   std::array<uint8_t, 2> first{};
   const bool has_both = input.read(first) == first.size();
   input.seek(0);

@@ -1,19 +1,25 @@
 #include "vlmtrain/models/adapter.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "models/adapters/adapter_check.h"
+#include "models/adapters/adapter_config.h"
 #include "models/adapters/adapter_layout.h"
+#include "models/adapters/adapter_names.h"
+#include "models/adapters/adapter_tensors.h"
+#include "models/adapters/load_settings.h"
+#include "models/adapters/other_weights.h"
+#include "models/adapters/tied_output.h"
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/saved_tensors.h"
-#include "models/checkpoints/size_limits.h"
 #include "models/checkpoints/weights.h"
 #include "models/checkpoints/weights_fit.h"
 #include "vlmtrain/base/error.h"
@@ -21,6 +27,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/models/base_fingerprint.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/nn/lora_adapter.h"
 
@@ -28,90 +35,9 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Keys of PEFT's LoraConfig that change what an adapter computes or holds, in ways that are not supported.
-constexpr const char* kUnsupportedKeys[] = {"rank_pattern",      "alpha_pattern",
-                                            "layer_replication", "trainable_token_indices",
-                                            "target_parameters", "alora_invocation_tokens",
-                                            "fan_in_fan_out",    "lora_bias",
-                                            "use_qalora",        "use_bdlora",
-                                            "arrow_config",      "kasa_config",
-                                            "monteclora_config", "megatron_config"};
-
-std::vector<std::string> saved_modules(const nlohmann::json& config, const std::string& source) {
-  const auto modules = config.value("modules_to_save", nlohmann::json());
-  if (modules.is_null()) return {};
-  std::vector<std::string> names;
-  for (const auto& module : modules) {
-    if (!module.is_string())
-      throw data_error("{}: modules_to_save holds {}, not a name", source, io::json_excerpt(module));
-    names.push_back(module);
-  }
-  return names;
-}
-
-/// "model.layers.3.q_proj", which is a single module, and not "q_proj", of which a model may have many or none.
-bool is_of_one_block(const std::string& target) {
-  const auto is_number = [](std::string_view word) {
-    return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
-  };
-  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
-    end = target.find('.', begin);
-    if (is_number(std::string_view(target).substr(begin, end - begin))) return true;
-  }
-  return false;
-}
-
-/// That each module which config names for itself has its tensors: else it would be taken for one without an adapter.
-void check_targets(const nlohmann::json& config, const std::vector<std::string>& adapted, const std::string& source) {
-  const auto targets = config.value("target_modules", nlohmann::json());
-  if (!targets.is_array()) return;
-  std::vector<std::string> problems;
-  for (const auto& target : targets) {
-    if (!target.is_string() || !is_of_one_block(target)) continue;
-    const auto name = target.get<std::string>();
-    const bool has_tensors = std::ranges::any_of(
-        adapted, [&](const std::string& path) { return path == name || path.ends_with("." + name); });
-    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraA));
-  }
-  refuse_differences(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName),
-                     problems);
-}
-
-bool is_set(const nlohmann::json& value) {
-  if (value.is_null() || (value.is_boolean() && !value.get<bool>())) return false;
-  return !value.is_structured() || !value.empty();
-}
-
-void check_supported(const nlohmann::json& config, const std::string& source) {
-  const auto method = io::get<std::string>(config, "peft_type", source);
-  if (method != "LORA") throw data_error("{}: peft_type {} is not supported; LORA is", source, method);
-  const auto bias = io::get_or<std::string>(config, "bias", "none", source);
-  if (bias != "none") throw data_error("{}: trained biases (bias: {}) are not supported; none is", source, bias);
-  for (const char* key : kUnsupportedKeys) {
-    if (config.contains(key) && is_set(config[key])) {
-      throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and take the result",
-                       source, key, io::json_excerpt(config[key]));
-    }
-  }
-  // Such starts (PiSSA, OLoRA, …) change the base weights as well.
-  const auto start = config.value("init_lora_weights", nlohmann::json());
-  if (start.is_string() && start != "gaussian" && start != "orthogonal" && start != "eva") {
-    throw data_error("{}: init_lora_weights {} changes the base's weights; let peft convert the adapter to plain LoRA",
-                     source, io::json_excerpt(start));
-  }
-}
-
 /// An adapter is given for its base checkpoint at this place.
 std::string path_to_write(const std::filesystem::path& base) {
   return std::filesystem::absolute(base).lexically_normal().string();
-}
-
-std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model) {
-  std::vector<nn::Parameter> found;
-  for (const auto& parameter : model.parameters().all()) {
-    if (parameter.goes_with_adapter()) found.push_back(parameter);
-  }
-  return found;
 }
 
 nlohmann::ordered_json number(double value) {
@@ -121,57 +47,141 @@ nlohmann::ordered_json number(double value) {
 
 }  // namespace
 
-bool is_adapter(const std::filesystem::path& folder) {
-  return std::filesystem::exists(folder / kAdapterConfigName);
+namespace {
+
+/// A base without values, and the modules that an adapter's tensors may be for.
+struct BaseOutline {
+  std::unique_ptr<VisionLanguageModel> model;
+  AdapterModules modules;
+
+  explicit BaseOutline(const std::filesystem::path& base)
+      : model(build_model(base, at::kMeta, at::kFloat)), modules(*model, output_module(*model)) {}
+};
+
+/// Where `base` is empty: of the base that the adapter names, if that is there and can be read.
+std::optional<BaseOutline> outline_of_base(const std::filesystem::path& folder, const std::filesystem::path& base) {
+  if (!base.empty()) return BaseOutline(base);
+  const auto config = io::read_json(folder / kAdapterConfigName);
+  const auto named = config.find("base_model_name_or_path");
+  if (named == config.end() || !named->is_string()) return std::nullopt;
+  try {
+    return BaseOutline(named->get<std::string>());
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
 }
 
-std::filesystem::path base_of_adapter(const std::filesystem::path& folder) {
-  const auto source = folder / kAdapterConfigName;
-  const auto base = io::get<std::string>(io::read_json(source), "base_model_name_or_path", source.string());
-  if (!std::filesystem::is_directory(base)) {
+/// modules_to_save under the model's names, with the embedding and output that PEFT saves unasked where the vocabulary
+/// has grown (save_embedding_layers).
+void settle_whole_modules(nn::LoraSettings& settings, const AdapterTensors& tensors, const AdapterConfig& config,
+                          const BaseOutline& base, const std::filesystem::path& folder) {
+  for (auto& module : settings.modules_to_save) module = base.modules.resolve(module);
+  const VisionLanguageModel& model = *base.model;
+  const nn::Parameter* const tied = tied_embedding(model);
+  const std::string output = output_module(model);
+  const std::string output_weight = output + ".weight";
+  const auto brings = [&](const std::string& weight) { return tensors.contains(weight); };
+  if (tied != nullptr) {
+    const bool names_either = settings.saves(tied->name) || settings.saves(output_weight);
+    // As PEFT: without ensure_weight_tying each of the two modules has values of its own.
+    settings.unties_output = names_either && !config.ensure_weight_tying;
+    // One name stands for both, and PEFT writes either.
+    if (!settings.unties_output && (names_either || brings(tied->name)) && !settings.saves(tied->name)) {
+      settings.modules_to_save.push_back(tied->name.substr(0, tied->name.rfind('.')));
+    }
+    if (!settings.unties_output) {
+      std::erase_if(settings.modules_to_save, [&](const std::string& module) {
+        return nn::lies_within(output_weight, module) && !nn::lies_within(tied->name, module);
+      });
+    }
+  }
+  for (const auto& parameter : model.parameters().all()) {
+    const bool is_table = parameter.is_embedding || parameter.name == output_weight;
+    if (!is_table || !brings(parameter.name)) continue;
+    if (!settings.saves(parameter.name)) {
+      settings.modules_to_save.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
+    }
+    const auto& shape = tensors.info(parameter.name).shape;
+    if (differ_in_rows(parameter, shape) && shape[0] > parameter.sizes()[0] &&
+        parameter.sizes()[0] == model.output_weight().size(0)) {
+      settings.vocabulary_rows = std::max(settings.vocabulary_rows, shape[0]);
+    }
+  }
+  if (settings.vocabulary_rows > 0 && !std::filesystem::exists(folder / "tokenizer.json")) {
     throw data_error(
-        "{}: base_model_name_or_path {} is not a folder on this machine; write the folder of the adapter's base "
-        "checkpoint there",
-        source.string(), base);
+        "{}: has {} rows of the vocabulary, and its base has {}, but the folder has no tokenizer.json with the tokens "
+        "that were added; put the tokenizer that the adapter was trained with there",
+        tensors.file().string(), settings.vocabulary_rows, model.output_weight().size(0));
   }
-  return base;
 }
 
-nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder) {
-  const auto path = folder / kAdapterConfigName;
-  const std::string source = path.string();
-  if (!std::filesystem::exists(path)) {
-    throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source);
-  }
-  const auto config = io::read_json(path);
-  check_supported(config, source);
-  const io::SafetensorsFile tensors = open_adapter(folder);
-  nn::LoraSettings settings{.rank = io::get<int64_t>(config, "r", source),
-                            .alpha = io::get<double>(config, "lora_alpha", source),
-                            .dropout = io::get_or<double>(config, "lora_dropout", 0.0, source),
-                            .use_rslora = io::get_or<bool>(config, "use_rslora", false, source),
-                            .use_dora = io::get_or<bool>(config, "use_dora", false, source),
-                            .target_modules = adapted_paths(tensors),
-                            .modules_to_save = saved_modules(config, source),
+}  // namespace
+
+nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, const std::filesystem::path& base) {
+  const std::string source = (folder / kAdapterConfigName).string();
+  const AdapterConfig config = read_adapter_config(folder);
+  refuse_other_weights(folder);
+  const auto outline = outline_of_base(folder, base);
+  const AdapterModules* const modules = outline ? &outline->modules : nullptr;
+  const AdapterTensors tensors(folder, modules);
+  nn::LoraSettings settings{.rank = config.rank,
+                            .alpha = config.alpha,
+                            .dropout = config.dropout,
+                            .use_rslora = config.use_rslora,
+                            .use_dora = config.use_dora,
+                            .target_modules = tensors.adapted_paths(),
+                            .modules_to_save = config.modules_to_save,
                             .adapter = folder};
-  check_targets(config, settings.target_modules, source);
-  check_size(settings.rank, "r", kWidestLayer, source);
-  check_number(settings.alpha, "lora_alpha", {.above = 0, .most = 1e9}, source);
-  if (!(settings.dropout >= 0 && settings.dropout < 1)) {
-    throw data_error("{}: lora_dropout is {}, no share of an adapter's inputs; it is from 0 to below 1", source,
-                     settings.dropout);
-  }
+  config.check_targets(settings.target_modules, modules, source);
+  config.check_patterns(settings.target_modules, source);
   if (settings.target_modules.empty()) {
     throw data_error("{}: holds no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix,
                      kLoraA);
   }
+  if (outline) settle_whole_modules(settings, tensors, config, *outline, folder);
   return settings;
 }
 
+namespace {
+
+enum class Values : uint8_t { kAny, kFinite };
+
+void load_tensors(VisionLanguageModel& model, const std::filesystem::path& folder, Values wanted) {
+  const at::NoGradGuard no_gradients;
+  const AdapterModules modules(model, output_module(model));
+  const AdapterTensors tensors(folder, &modules);
+  check_adapter_fits(model, tensors);
+  if (wanted == Values::kFinite) check_adapter_values(model, tensors);
+  for (const auto& parameter : adapter_parameters(model)) {
+    parameter.set_values(tensors.tensor(parameter.name));
+    tensors.release(parameter.name);
+  }
+}
+
+}  // namespace
+
 void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folder) {
-  load_parameters(
-      adapter_parameters(model), open_adapter(folder), kAdapterPrefix, {},
-      fmt::format("{}: the adapter does not match the model; is it one for another model?", folder.string()));
+  load_tensors(model, folder, Values::kAny);
+}
+
+LoadedWeights load_base(VisionLanguageModel& model, const std::filesystem::path& folder, LoadSettings settings) {
+  const auto& lora = model.parameters().lora();
+  if (!lora || !lora->unties_output) return load_weights(model, folder, settings);
+  const std::string output = output_module(model);
+  settings.allow_missing.push_back(output);
+  LoadedWeights loaded = load_weights(model, folder, settings);
+  const auto is_output = [&](const nn::Parameter& parameter) {
+    return parameter.tensor.is_same(model.output_weight());
+  };
+  if (std::erase_if(loaded.drawn, is_output) == 0) return loaded;
+  const at::NoGradGuard no_gradients;
+  const auto& all = model.parameters().all();
+  const auto embedding = std::ranges::find_if(all, [&](const nn::Parameter& parameter) {
+    return parameter.is_embedding && parameter.sizes() == model.output_weight().sizes();
+  });
+  VLMTRAIN_CHECK(embedding != all.end(), "a tied base without an embedding like its output");
+  model.output_weight().detach().copy_(embedding->tensor.detach());
+  return loaded;
 }
 
 void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
@@ -190,6 +200,16 @@ void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
 
 namespace {
 
+/// Whether the embedding is trained and is the output projection as well: PEFT has a tensor for each of the two.
+bool saves_tied_output(const VisionLanguageModel& model) {
+  const nn::Parameter* const embedding = tied_embedding(model);
+  return embedding != nullptr && embedding->in_modules_to_save;
+}
+
+std::string tied_output_name(const VisionLanguageModel& model) {
+  return fmt::format("{}{}.weight", kAdapterPrefix, output_module(model));
+}
+
 /// adapter_config.json
 std::string adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base) {
   const nn::ParameterStore& store = model.parameters();
@@ -199,11 +219,11 @@ std::string adapter_config(const VisionLanguageModel& model, const std::filesyst
   for (const auto& linear : store.linears()) {
     if (linear.has_adapter) targets.push_back(linear.path);
   }
-  const bool saves_modules = !lora.modules_to_save.empty();
-  const auto modules = saves_modules ? nlohmann::ordered_json(lora.modules_to_save) : nlohmann::ordered_json();
+  const auto modules =
+      lora.modules_to_save.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(lora.modules_to_save);
   const nlohmann::ordered_json config{{"base_model_name_or_path", path_to_write(base)},
                                       {"bias", "none"},
-                                      {"ensure_weight_tying", saves_modules},
+                                      {"ensure_weight_tying", saves_tied_output(model)},
                                       {"fan_in_fan_out", false},
                                       {"inference_mode", true},
                                       {"init_lora_weights", true},
@@ -229,6 +249,9 @@ void save_adapter(const VisionLanguageModel& model, const std::filesystem::path&
   for (const auto& parameter : adapter_parameters(model)) {
     tensors.emplace_back(std::string(kAdapterPrefix) + parameter.name, parameter.tensor.detach());
   }
+  if (saves_tied_output(model)) {
+    tensors.emplace_back(tied_output_name(model), tied_embedding(model)->tensor.detach());
+  }
   io::write_safetensors(out / kAdapterWeightsName, tensors);
 }
 
@@ -241,6 +264,12 @@ ModelToSave adapter_to_save(const VisionLanguageModel& model, const SavedWeights
   }
   const auto name_of = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
   saved.tensors = tensors_to_save(model.parameters(), adapter_parameters(model), how, name_of);
+  if (saves_tied_output(model)) {
+    const auto name_of_output = [&model](const nn::Parameter&) { return tied_output_name(model); };
+    for (auto& output : tensors_to_save(model.parameters(), {*tied_embedding(model)}, how, name_of_output)) {
+      saved.tensors.push_back(std::move(output));
+    }
+  }
   return saved;
 }
 
@@ -248,23 +277,27 @@ void save_adapter(const VisionLanguageModel& model, const SavedWeights& how, con
   adapter_to_save(model, how).write(out, io::kDefaultShardBytes);
 }
 
+LoadSettings load_settings_of(const nn::LoraSettings& lora) {
+  // What the adapter brings whole, the base may lack or have in another size.
+  return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
+}
+
 std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& folder, at::Device device,
-                                                at::ScalarType dtype) {
+                                                at::ScalarType dtype, const std::filesystem::path& base) {
   if (!is_adapter(folder)) {
     auto model = build_model(folder, device, dtype);
     check_weights_fit(*model, folder, memory::host_room());
     load_weights(*model, folder);
     return model;
   }
-  const auto base = base_of_adapter(folder);
-  nn::LoraSettings lora = read_adapter_settings(folder);
+  const auto checkpoint = base_of_adapter(folder, base);
+  warn_of_other_base(folder, checkpoint);
+  nn::LoraSettings lora = read_adapter_settings(folder, checkpoint);
   lora.dropout = 0;
-  auto model = build_model(base, device, dtype, lora);
+  auto model = build_model(checkpoint, device, dtype, lora);
   check_weights_fit(*model, folder, memory::host_room());
-  // What the adapter brings whole, the base may lack or have in another size.
-  load_weights(*model, base,
-               {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()});
-  load_adapter(*model, folder);
+  load_base(*model, checkpoint, load_settings_of(lora));
+  load_tensors(*model, folder, Values::kFinite);
   return model;
 }
 

@@ -16,14 +16,4 @@ io::SafetensorsFile open_adapter(const std::filesystem::path& folder) {
   return io::SafetensorsFile(path);
 }
 
-std::vector<std::string> adapted_paths(const io::SafetensorsFile& tensors) {
-  const std::string end = fmt::format(".{}", kLoraA);
-  std::vector<std::string> paths;
-  for (const auto& name : tensors.names()) {
-    if (!name.starts_with(kAdapterPrefix) || !name.ends_with(end)) continue;
-    paths.push_back(name.substr(kAdapterPrefix.size(), name.size() - kAdapterPrefix.size() - end.size()));
-  }
-  return paths;
-}
-
 }  // namespace vlmtrain::models

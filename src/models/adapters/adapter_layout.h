@@ -1,9 +1,7 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "vlmtrain/io/safetensors.h"
 
@@ -19,8 +17,4 @@ inline constexpr std::string_view kMagnitude = "lora_magnitude_vector";  ///< Do
 
 /// An adapter's tensors. Throws UserError (kBadData) where there are none, or only pickled ones.
 io::SafetensorsFile open_adapter(const std::filesystem::path& folder);
-
-/// The paths of the modules that an adapter has a lora_A for.
-std::vector<std::string> adapted_paths(const io::SafetensorsFile& tensors);
-
 }  // namespace vlmtrain::models

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/adapters/tied_output.h"
 #include "models/checkpoints/load_parameters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
@@ -24,12 +25,32 @@ std::vector<std::string> module_names(const nn::ParameterStore& store) {
   return {names.begin(), names.end()};
 }
 
+/// The entries of modules_to_save that no parameter follows from. The output projection that is the embedding is no
+/// parameter, and trained where the embedding is. Throws UserError (kUsage) where it is named alone.
+std::vector<std::string> unknown_modules_to_save(const VisionLanguageModel& model,
+                                                 const std::filesystem::path& folder) {
+  auto unknown = model.parameters().saved_modules_without_parameter();
+  const nn::Parameter* const embedding = tied_embedding(model);
+  if (embedding == nullptr) return unknown;
+  const std::string output = output_module(model);
+  const bool names_output =
+      std::erase_if(unknown, [&](const std::string& module) { return nn::lies_within(output, module); }) > 0;
+  if (names_output && !embedding->in_modules_to_save) {
+    throw usage_error(
+        "lora.modules_to_save: {} of {} is its embedding (tie_word_embeddings), so that both would be trained; name "
+        "embed_tokens, which trains the two as one",
+        output, folder.string());
+  }
+  return unknown;
+}
+
 }  // namespace
 
-void check_lora_targets(const nn::ParameterStore& store, const std::filesystem::path& folder) {
+void check_lora_targets(const VisionLanguageModel& model, const std::filesystem::path& folder) {
+  const nn::ParameterStore& store = model.parameters();
   if (!store.lora()) return;
   const auto& lora = *store.lora();
-  if (const auto unknown = store.saved_modules_without_parameter(); !unknown.empty()) {
+  if (const auto unknown = unknown_modules_to_save(model, folder); !unknown.empty()) {
     throw lora.adapter.empty()
         ? usage_error("lora.modules_to_save: no module of {} is {}; its modules are {}", folder.string(),
                       fmt::join(unknown, ", "), fmt::join(shortened(module_names(store)), ", "))

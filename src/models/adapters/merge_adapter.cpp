@@ -1,21 +1,36 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "models/adapters/adapter_check.h"
 #include "models/adapters/adapter_layout.h"
+#include "models/adapters/adapter_tensors.h"
+#include "models/adapters/auxiliary_files.h"
+#include "models/adapters/load_settings.h"
+#include "models/adapters/tied_output.h"
 #include "models/checkpoints/companion_files.h"
-#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/config_changes.h"
 #include "models/checkpoints/new_folder.h"
+#include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/dtype_name.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/io/lazy_tensors.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/base_fingerprint.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/nn/lora_adapter.h"
 #include "vlmtrain/text/checkpoint_templates.h"
@@ -24,136 +39,237 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// One adapted module: W of the base checkpoint, A and B of the adapter.
+/// In one pass and without a copy.
+bool all_finite(const at::Tensor& values) {
+  if (values.numel() == 0) return true;
+  const auto [least, most] = at::aminmax(values);
+  return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
+}
+
+/// Converted to `dtype`. Throws UserError (kBadData) where finite values overflow there.
+at::Tensor in_type(const at::Tensor& values, at::ScalarType dtype, std::string_view name) {
+  if (values.scalar_type() == dtype) return values;
+  at::Tensor converted = values.to(dtype);
+  if (all_finite(converted) || !all_finite(values)) return converted;
+  throw data_error("{}: merged values reach {:.3g}, more than {} holds; merge with --dtype float32", name,
+                   values.abs().max().item<double>(), io::dtype_name(dtype));
+}
+
+/// One adapted module: W of the base checkpoint, A and B of the adapter, which fit it.
 class Fold {
  public:
   /// `weight` is what the base calls W of the module at `path`.
-  Fold(const io::CheckpointTensors& base, const io::SafetensorsFile& adapter, const std::string& path,
-       std::string weight)
-      : base_(base),
-        adapter_(adapter),
-        weight_(std::move(weight)),
-        tensors_(std::string(kAdapterPrefix) + path + ".") {}
+  Fold(const io::CheckpointTensors& base, const AdapterTensors& adapter, const std::string& path, std::string weight)
+      : base_(base), adapter_(adapter), weight_(std::move(weight)), module_(path + ".") {}
 
   const std::string& weight() const { return weight_; }
 
-  /// What stands in the way; empty: nothing.
-  std::string problem(const nn::LoraSettings& settings) const {
-    if (!base_.contains(weight_)) return "the base has no " + weight_;
-    if (!adapter_.contains(name(kLoraB))) return "the adapter has no " + name(kLoraB);
-    if (settings.use_dora && !adapter_.contains(name(kMagnitude))) return "the adapter has no " + name(kMagnitude);
-    if (auto problem = dtype_problem(weight_, base_.info(weight_).dtype); !problem.empty()) return problem;
-    for (const auto tensor : {kLoraA, kLoraB, kMagnitude}) {
-      if (!adapter_.contains(name(tensor))) continue;
-      if (auto problem = dtype_problem(name(tensor), adapter_.info(name(tensor)).dtype); !problem.empty()) {
-        return problem;
-      }
-    }
-    const auto& w = base_.info(weight_).shape;
-    const auto& a = adapter_.shape(name(kLoraA));
-    const auto& b = adapter_.shape(name(kLoraB));
-    bool fits = w.size() == 2 && a == std::vector{settings.rank, w[1]} && b == std::vector{w[0], settings.rank};
-    if (settings.use_dora) fits = fits && adapter_.shape(name(kMagnitude)) == std::vector{w[0]};
-    return fits ? "" : fmt::format("{} is not of the shape that the adapter is for", weight_);
-  }
-
-  at::Tensor merged(const nn::LoraSettings& settings) const {
+  /// W + scale · B A in `dtype`; rounding is added to `counts`. Throws UserError (kBadData) where values overflow.
+  at::Tensor merged(const nn::LoraSettings& settings, at::ScalarType dtype, MergedWeights& counts) const {
     const at::Tensor weight = base_.tensor(weight_);
-    at::Tensor sum = weight.to(at::kFloat) + at::mm(wide(kLoraB), wide(kLoraA)).mul_(settings.scale());
+    at::Tensor sum = at::mm(wide(kLoraB), wide(kLoraA)).mul_(settings.scale()).add_(weight);
     if (settings.use_dora) sum.mul_((wide(kMagnitude) / nn::row_lengths(sum)).unsqueeze(1));
-    return sum.to(weight.scalar_type());
+    if (!all_finite(sum)) {
+      throw data_error(
+          "{}: has values that are not finite once the adapter is merged; take an earlier checkpoint of the adapter, "
+          "or "
+          "check the base's weights",
+          weight_);
+    }
+    at::Tensor rounded = in_type(sum, dtype, weight_);
+    const at::Tensor is_changed = sum.ne(weight);
+    counts.changed += is_changed.count_nonzero().item<int64_t>();
+    counts.unchanged += rounded.eq(weight).logical_and_(is_changed).count_nonzero().item<int64_t>();
+    return rounded;
   }
 
  private:
-  std::string name(std::string_view tensor) const { return tensors_ + std::string(tensor); }
-  at::Tensor wide(std::string_view tensor) const { return adapter_.tensor(name(tensor)).to(at::kFloat); }
+  at::Tensor wide(std::string_view tensor) const {
+    return adapter_.tensor(module_ + std::string(tensor)).to(at::kFloat);
+  }
 
   const io::CheckpointTensors& base_;
-  const io::SafetensorsFile& adapter_;
+  const AdapterTensors& adapter_;
   std::string weight_;
-  std::string tensors_;  // what the names of the adapter's tensors begin with
+  std::string module_;  // what the names of the adapter's tensors begin with
 };
 
-/// The tensors of modules_to_save, under their names in the base; what is wrong with them is added to `problems`.
-std::map<std::string, at::Tensor> whole_modules(const io::SafetensorsFile& adapter, const VisionLanguageModel& model,
-                                                std::vector<std::string>& problems) {
-  std::map<std::string, at::Tensor> found;
-  for (const auto& name : adapter.names()) {
-    const bool is_lora = name.ends_with(kLoraA) || name.ends_with(kLoraB) || name.ends_with(kMagnitude);
-    if (!is_lora && name.starts_with(kAdapterPrefix)) {
-      if (auto problem = dtype_problem(name, adapter.info(name).dtype); !problem.empty()) {
-        problems.push_back(std::move(problem));
-      }
-      found.emplace(model.checkpoint_name(name.substr(kAdapterPrefix.size())), adapter.tensor(name));
-    }
-  }
+/// A tensor that takes the place of the base's, or is beside them.
+struct WholeTensor {
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> read;
+};
+
+/// What does not come from a sum, by its name in the base: modules_to_save, and an output projection that is tied to a
+/// trained embedding, or is no longer tied to it. REQUIRES: the adapter fits the model.
+std::map<std::string, WholeTensor> whole_tensors(const AdapterTensors& adapter, const io::CheckpointTensors& base,
+                                                 const VisionLanguageModel& model) {
+  std::map<std::string, WholeTensor> found;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, std::function<at::Tensor()> read) {
+    found.insert_or_assign(name, WholeTensor{.shape = std::move(shape), .read = std::move(read)});
+  };
+  const auto from_adapter = [&adapter](const std::string& name) {
+    return [&adapter, name] { return adapter.tensor(name); };
+  };
   for (const auto& parameter : model.parameters().all()) {
-    const std::string name = std::string(kAdapterPrefix) + parameter.name;
-    if (parameter.in_modules_to_save && !adapter.contains(name)) problems.push_back("the adapter has no " + name);
+    if (!parameter.in_modules_to_save) continue;
+    add(model.checkpoint_name(parameter.name), parameter.sizes().vec(), from_adapter(parameter.name));
+  }
+  const std::string output = model.checkpoint_name(output_module(model) + ".weight");
+  const nn::Parameter* const tied = tied_embedding(model);
+  if (tied != nullptr && tied->in_modules_to_save && base.contains(output)) {
+    add(output, tied->sizes().vec(), from_adapter(tied->name));
+  }
+  const bool lacks_output = !base.contains(output) && !found.contains(output);
+  if (model.parameters().lora()->unties_output && lacks_output) {
+    const auto& all = model.parameters().all();
+    const auto embedding = std::ranges::find_if(all, [](const nn::Parameter& parameter) {
+      return parameter.is_embedding && parameter.component == nn::Component::kLanguageModel;
+    });
+    const std::string name = model.checkpoint_name(embedding->name);
+    add(output, base.info(name).shape, [&base, name] { return base.tensor(name); });
   }
   return found;
 }
 
-/// The base's, but with the chat template and the reading of volumes that the adapter was trained with.
-std::map<std::string, std::string> files_of_merged(const std::filesystem::path& adapter,
-                                                   const std::filesystem::path& base) {
-  auto files = read_companion_files(base);
-  files["config.json"] = io::read_file(base / "config.json");
-  const auto of_adapter = text::templates_in(adapter), of_base = text::templates_in(base);
-  const auto trained_with = of_adapter.find("default"), own = of_base.find("default");
-  const bool is_other =
-      trained_with != of_adapter.end() && (own == of_base.end() || own->second.jinja != trained_with->second.jinja);
-  if (is_other) put_chat_template(trained_with->second.jinja, files);
-  constexpr const char* kVolumeSettings = "volume_settings.json";
-  if (std::filesystem::exists(adapter / kVolumeSettings)) {
-    files[kVolumeSettings] = io::read_file(adapter / kVolumeSettings);
+/// Lets generation end where training ended answers.
+void put_end_of_turn(const std::filesystem::path& base, const std::filesystem::path& adapter,
+                     std::map<std::string, std::string>& files) {
+  try {
+    put_end_token(load_processor(base, {.template_folder = adapter})->end_of_turn_id(), files);
+  } catch (const UserError& error) {
+    spdlog::warn("{}: whether generation_config.json ends texts at the adapter's end of turn is not known: {}",
+                 adapter.string(), error.what());
   }
+}
+
+/// The base's with `dtype`, if there is one, and what the adapter changes of the model; byte for byte where that is
+/// nothing.
+std::string merged_config(const std::filesystem::path& base, const VisionLanguageModel& model,
+                          std::optional<at::ScalarType> dtype) {
+  const auto path = base / "config.json";
+  const std::string original = io::read_file(path);
+  auto config = io::parse_ordered_json(saved_config(model, original, path.string(), dtype), path.string());
+  const auto& lora = *model.parameters().lora();
+  if (lora.unties_output) {
+    spdlog::info(
+        "{}: the adapter has an embedding and an output projection that differ: config.json is written with "
+        "tie_word_embeddings false",
+        lora.adapter.string());
+    untie_output(config);
+  }
+  if (lora.vocabulary_rows > 0) {
+    spdlog::info(
+        "{}: the adapter has {} rows of the vocabulary, and its base fewer: config.json is written with that "
+        "vocab_size",
+        lora.adapter.string(), lora.vocabulary_rows);
+    set_vocabulary(config, lora.vocabulary_rows);
+  }
+  const bool is_changed = config != io::parse_ordered_json(original, path.string());
+  return is_changed ? io::json_text(config, 2) + "\n" : original;
+}
+
+/// The auxiliary files of the base and the adapter, with the chat template that the adapter was trained with: its own
+/// or, where it brings none, the base's.
+std::map<std::string, std::string> files_of_merged(const std::filesystem::path& adapter,
+                                                   const std::filesystem::path& base, std::string config) {
+  auto files = auxiliary_files(base, adapter);
+  files["config.json"] = std::move(config);
+  const auto of_adapter = text::templates_in(adapter), of_base = text::templates_in(base);
+  for (const auto* templates : {&of_adapter, &of_base}) {
+    const auto trained_with = templates->find("default");
+    if (trained_with == templates->end()) continue;
+    put_chat_template(trained_with->second.jinja, files);
+    break;
+  }
+  put_end_of_turn(base, adapter, files);
   return files;
+}
+
+/// Says what rounding has kept of the adapter.
+void report_rounding(const MergedWeights& counts, const std::filesystem::path& adapter, bool brings_modules) {
+  if (counts.changed == 0) {
+    if (!brings_modules) {
+      spdlog::warn(
+          "{}: the adapter changes no weight (its lora_B are zero), so what is written is the base; check that it is "
+          "the adapter of a finished run",
+          adapter.string());
+    }
+    return;
+  }
+  const double share = static_cast<double>(counts.unchanged) / static_cast<double>(counts.changed);
+  constexpr double kMuch = 0.5;  // of a trained adapter in bf16 a fifth is usual
+  const std::string text = fmt::format(
+      "{}: of {} weights that the adapter changes, {} ({:.1f} %) have the base's value again in the type that they are "
+      "written in",
+      adapter.string(), number_words(counts.changed), number_words(counts.unchanged), 100 * share);
+  if (share > kMuch) {
+    spdlog::warn("{}; merge with --dtype float32 to keep the changes, or use the adapter as it is", text);
+  } else if (counts.unchanged > 0) {
+    spdlog::info("{}", text);
+  }
 }
 
 }  // namespace
 
-void merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out) {
+MergedWeights merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out,
+                            const MergeSettings& how) {
   prepare_new_folder(out);
-  const auto settings = read_adapter_settings(adapter);
-  const auto base = base_of_adapter(adapter);
-  const io::SafetensorsFile tensors = open_adapter(adapter);
-  const io::CheckpointTensors weights(base);
-  // For the names only: the base may spell them otherwise than the adapter.
+  const auto base = base_of_adapter(adapter, how.base);
+  const auto settings = read_adapter_settings(adapter, base);
+  if (!warn_of_other_base(adapter, base)) warn_if_named_base_differs(adapter, base);
+  // Without values: loading reads the names, shapes and types, and refuses what it refuses anywhere.
   const auto model = build_model(base, at::kMeta, at::kFloat, settings);
+  load_base(*model, base, load_settings_of(settings));
+  const AdapterModules modules(*model, output_module(*model));
+  const AdapterTensors tensors(adapter, &modules);
+  check_adapter_fits(*model, tensors);
+  check_adapter_values(*model, tensors);
+  const io::CheckpointTensors weights(base);
   std::vector<Fold> folds;
-  std::vector<std::string> problems;
   for (const auto& path : settings.target_modules) {
     folds.emplace_back(weights, tensors, path, model->checkpoint_name(path + ".weight"));
-    if (auto problem = folds.back().problem(settings); !problem.empty()) problems.push_back(std::move(problem));
   }
-  std::map<std::string, at::Tensor> whole = whole_modules(tensors, *model, problems);
-  refuse_differences(fmt::format("{}: the adapter does not match its base {}", adapter.string(), base.string()),
-                     problems);
+  auto whole = whole_tensors(tensors, weights, *model);
+  std::string config = merged_config(base, *model, how.dtype);
+  const auto type_of = [&how](at::ScalarType own) { return how.dtype && c10::isFloatingType(own) ? *how.dtype : own; };
 
   // Made when their turn comes, so that memory holds one at a time.
+  MergedWeights counts;
   io::LazyTensors merged;
   for (const auto& name : weights.names()) {
     const io::TensorInfo& info = weights.info(name);
+    const at::ScalarType dtype = type_of(info.dtype);
     io::LazyTensor& tensor = merged.emplace_back(
-        io::LazyTensor{.name = name, .dtype = info.dtype, .shape = info.shape, .make = {}, .written = {}});
+        io::LazyTensor{.name = name, .dtype = dtype, .shape = info.shape, .make = {}, .written = {}});
     tensor.written = [&weights, name] { weights.release(name); };
     const auto fold = std::ranges::find(folds, name, &Fold::weight);
     if (fold != folds.end()) {
-      tensor.make = [&fold = *fold, &settings] { return fold.merged(settings); };
+      tensor.make = [&fold = *fold, &settings, dtype, &counts] { return fold.merged(settings, dtype, counts); };
     } else if (const auto saved = whole.extract(name); !saved.empty()) {
-      tensor.shape = saved.mapped().sizes().vec();
-      tensor.make = [values = saved.mapped(), dtype = info.dtype] { return values.to(dtype); };
+      tensor.shape = saved.mapped().shape;
+      tensor.make = [read = saved.mapped().read, dtype, name] { return in_type(read(), dtype, name); };
     } else {
-      tensor.make = [&weights, name] { return weights.tensor(name); };
+      tensor.make = [&weights, name, dtype] { return in_type(weights.tensor(name), dtype, name); };
     }
   }
   // What the base lacks and the adapter brings, such as a new projector.
-  for (auto& tensor : io::lazily(io::NamedTensors(whole.begin(), whole.end()))) merged.push_back(std::move(tensor));
+  for (auto& [name, tensor] : whole) {
+    const at::ScalarType dtype = type_of(tensor.read().scalar_type());
+    merged.push_back({.name = name,
+                      .dtype = dtype,
+                      .shape = tensor.shape,
+                      .make = [read = tensor.read, dtype, name = name] { return in_type(read(), dtype, name); },
+                      .written = {}});
+  }
   io::AtomicDirectory folder(out);
-  for (const auto& [name, content] : files_of_merged(adapter, base)) io::write_file(folder.path() / name, content);
+  for (const auto& [name, content] : files_of_merged(adapter, base, std::move(config))) {
+    write_companion_file(folder.path(), name, content);
+  }
   io::write_checkpoint_tensors(folder.path(), merged, io::kDefaultShardBytes);
   folder.commit();
+  report_rounding(counts, adapter, /*brings_modules=*/!settings.modules_to_save.empty());
+  return counts;
 }
 
 }  // namespace vlmtrain::models

@@ -5,14 +5,23 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <map>
+
+#include "models/adapters/adapted_folder.h"
 #include "models/adapters/adapter_layout.h"
 #include "models/adapters/lora_targets.h"
 #include "models/checkpoints/companion_files.h"
+#include "models/checkpoints/config_changes.h"
+#include "models/checkpoints/config_keys.h"
+#include "models/checkpoints/config_of_weights.h"
 #include "models/checkpoints/from_settings.h"
+#include "models/checkpoints/quantized_weights.h"
 #include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/saved_config.h"
 #include "models/checkpoints/saved_tensors.h"
 #include "models/checkpoints/size_limits.h"
 #include "models/checkpoints/weights.h"
+#include "models/processing/extended_context.h"
 #include "models/registry.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/rng.h"
@@ -23,38 +32,27 @@
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/memory/place.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/base_fingerprint.h"
 #include "vlmtrain/models/weights_to_save.h"
 
 namespace vlmtrain::models {
-
-namespace {
-
-const char* dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kHalf:
-      return "float16";
-    default:
-      throw InternalError("weights of an unknown dtype");
-  }
-}
-
-}  // namespace
 
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
                                                  nn::Quantization quantization, const nn::Shard& shard) {
   const memory::InComponent weights(memory::Component::kWeights);
-  const auto config = read_model_config(folder);
+  auto config = read_model_config(folder);
   auto model = from_settings(folder, [&] {
     const Family& family = family_of(config, folder);
+    refuse_quantized_weights(config, folder);
+    config = config_of_weights(std::move(config), family, folder);
+    if (lora && lora->unties_output) untie_output(config);
+    if (lora && lora->vocabulary_rows > 0) set_vocabulary(config, lora->vocabulary_rows);
     check_elements(family.elements(config, folder), folder);
+    refuse_altering_keys(config, (folder / "config.json").string());
     return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization, shard});
   });
-  check_lora_targets(model->parameters(), folder);
+  check_lora_targets(*model, folder);
   return model;
 }
 
@@ -64,8 +62,26 @@ std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, c
     if (of_base.template_folder.empty()) of_base.template_folder = folder;
     return load_processor(base_of_adapter(folder), of_base);
   }
-  const auto config = read_model_config(folder);
-  return from_settings(folder, [&] { return family_of(config, folder).load_processor(config, folder, settings); });
+  const auto load = [](const nlohmann::json& config, const std::filesystem::path& place,
+                       const ProcessorSettings& chosen) {
+    return from_settings(place, [&] {
+      auto processor = family_of(config, place).load_processor(config, place, chosen);
+      const ContextLength context = context_length_of(config, place);
+      if (!context.refuses_longer) {
+        processor->set_made_for({.positions = context.tokens, .key = std::string(context.key)});
+      }
+      return processor;
+    });
+  };
+  const std::filesystem::path& adapter = settings.template_folder;
+  if (adapter.empty() || !is_adapter(adapter)) return load(read_model_config(folder), folder, settings);
+  std::unique_ptr<Processor> processor;
+  with_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
+    ProcessorSettings chosen = settings;
+    chosen.template_folder = adapted.templates;
+    processor = load(adapted.config, adapted.path, chosen);
+  });
+  return processor;
 }
 
 void initialize_weights(VisionLanguageModel& model, uint64_t seed) {
@@ -113,15 +129,6 @@ void refuse_quantized_model(const VisionLanguageModel& model, const std::filesys
       out.string());
 }
 
-/// The config of a saved checkpoint, with `dtype` in it where there is one.
-std::string saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
-                         std::optional<at::ScalarType> dtype) {
-  auto config = io::parse_ordered_json(content, source);
-  if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = dtype_name(*dtype);
-  model.complete_config(config);
-  return io::json_text(config, 2) + "\n";
-}
-
 }  // namespace
 
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
@@ -157,13 +164,19 @@ ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeig
                                const std::filesystem::path& out) {
   refuse_quantized_model(model, out);
   ModelToSave saved;
+  const auto parameters = own_parameters(model);
+  saved.tensors = tensors_to_save(model.parameters(), parameters, how, [&model](const nn::Parameter& parameter) {
+    return model.checkpoint_name(parameter.name);
+  });
+  // Loaders convert all to the type of config.json.
+  std::optional<at::ScalarType> dtype = how.dtype;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (saved.tensors[i].dtype != saved_dtype(parameters[i], how)) dtype = at::kFloat;
+  }
   for (const auto& [name, content] : how.base->files()) {
     const bool is_config = name == "config.json";
-    saved.files.emplace_back(name, is_config ? saved_config(model, content, name, how.dtype) : content);
+    saved.files.emplace_back(name, is_config ? saved_config(model, content, name, dtype) : content);
   }
-  saved.tensors =
-      tensors_to_save(model.parameters(), own_parameters(model), how,
-                      [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
   io::NamedTensors tables;
   model.complete_weights(tables);
   for (auto& table : io::lazily(tables)) saved.tensors.push_back(std::move(table));
@@ -171,9 +184,11 @@ ModelToSave checkpoint_to_save(const VisionLanguageModel& model, const SavedWeig
 }
 
 void ModelToSave::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
-  for (const auto& [name, content] : files) io::write_file(out / name, content);
+  for (const auto& [name, content] : files) write_companion_file(out, name, content);
   if (is_adapter) {
-    io::write_safetensors(out / kAdapterWeightsName, tensors);
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    if (!base_fingerprint.empty()) metadata.emplace(kBaseFingerprintKey, base_fingerprint);
+    io::write_safetensors(out / kAdapterWeightsName, tensors, metadata);
   } else {
     io::write_checkpoint_tensors(out, tensors, max_shard_bytes);
   }

@@ -1,49 +1,106 @@
 #include "models/checkpoints/companion_files.h"
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/json_text.h"
+#include "vlmtrain/text/checkpoint_templates.h"
 
 namespace vlmtrain::models {
 
 namespace {
 
-constexpr const char* kCompanionFiles[] = {"tokenizer.json",
-                                           "tokenizer_config.json",
-                                           "special_tokens_map.json",
-                                           "added_tokens.json",
-                                           "vocab.json",
-                                           "merges.txt",
-                                           "tokenizer.model",
-                                           "preprocessor_config.json",
-                                           "video_preprocessor_config.json",
-                                           "processor_config.json",
-                                           "chat_template.jinja",
-                                           "chat_template.json",
-                                           "generation_config.json",
-                                           "image_processor_config.json",
-                                           "volume_settings.json"};
+constexpr std::string_view kCompanionFiles[] = {"tokenizer.json",
+                                                "tokenizer_config.json",
+                                                "special_tokens_map.json",
+                                                "added_tokens.json",
+                                                "vocab.json",
+                                                "merges.txt",
+                                                "tokenizer.model",
+                                                "preprocessor_config.json",
+                                                "video_preprocessor_config.json",
+                                                "processor_config.json",
+                                                "chat_template.jinja",
+                                                "chat_template.json",
+                                                "generation_config.json",
+                                                "image_processor_config.json",
+                                                "volume_settings.json",
+                                                "media_settings.json"};
 
 /// nanoVLM's key.
 constexpr const char* kTemplateInConfig = "lm_chat_template";
+constexpr const char* kTemplateKey = "chat_template";
+constexpr const char* kJinjaFile = "chat_template.jinja";
+constexpr const char* kMoreTemplates = "additional_chat_templates/";
+constexpr const char* kFilesWithTemplates[] = {"chat_template.json", "processor_config.json", "tokenizer_config.json"};
+
+/// The default template of a value under chat_template: a text, a list of {name, template}, or texts by their names.
+/// Nothing for null.
+std::optional<std::string> default_template(const nlohmann::ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_object()) return value.value("default", std::string());
+  if (!value.is_array()) return std::nullopt;
+  for (const auto& entry : value) {
+    if (entry.is_object() && entry.value("name", std::string()) == "default") {
+      return entry.value("template", std::string());
+    }
+  }
+  return std::string();
+}
+
+/// Whether the files have `jinja` as the default wherever they have a default.
+bool have_template(const std::string& jinja, const std::map<std::string, std::string>& files) {
+  size_t found = 0, same = 0;
+  const auto count = [&](const std::optional<std::string>& text) {
+    found += text ? 1 : 0;
+    same += text == jinja ? 1 : 0;
+  };
+  if (const auto file = files.find(kJinjaFile); file != files.end()) count(file->second);
+  const auto look = [&](const char* name, const char* key) {
+    const auto file = files.find(name);
+    if (file == files.end()) return;
+    const auto json = io::parse_ordered_json(file->second, name);
+    if (json.is_object() && json.contains(key)) count(default_template(json[key]));
+  };
+  for (const char* const name : kFilesWithTemplates) look(name, kTemplateKey);
+  look("config.json", kTemplateInConfig);
+  return found > 0 && same == found;
+}
 
 }  // namespace
 
+std::span<const std::string_view> companion_file_names() {
+  return kCompanionFiles;
+}
+
 void copy_companion_files(const std::filesystem::path& source, const std::filesystem::path& out) {
-  for (const auto& [name, content] : read_companion_files(source)) io::write_file(out / name, content);
+  for (const auto& [name, content] : read_companion_files(source)) write_companion_file(out, name, content);
+}
+
+void write_companion_file(const std::filesystem::path& out, const std::string& name, const std::string& content) {
+  const auto file = out / name;
+  std::filesystem::create_directories(file.parent_path());
+  io::write_file(file, content);
 }
 
 void put_chat_template(const std::string& jinja, std::map<std::string, std::string>& files) {
+  if (have_template(jinja, files)) return;
+  std::erase_if(files, [](const auto& file) { return file.first.starts_with(kMoreTemplates); });
   files.erase("chat_template.json");
-  files["chat_template.jinja"] = jinja;
+  files[kJinjaFile] = jinja;
   const auto edit = [&files](const char* name, const auto& change) {
     const auto file = files.find(name);
     if (file == files.end()) return;
     auto json = io::parse_ordered_json(file->second, name);
     if (json.is_object() && change(json)) file->second = io::json_text(json, 2) + "\n";
   };
-  edit("tokenizer_config.json", [](auto& json) { return json.erase("chat_template") > 0; });
+  for (const char* const name : {"processor_config.json", "tokenizer_config.json"}) {
+    edit(name, [](auto& json) { return json.erase(kTemplateKey) > 0; });
+  }
   edit("config.json", [&jinja](auto& json) {
     if (!json.contains(kTemplateInConfig)) return false;
     json[kTemplateInConfig] = jinja;
@@ -51,10 +108,40 @@ void put_chat_template(const std::string& jinja, std::map<std::string, std::stri
   });
 }
 
+void put_end_token(int64_t id, std::map<std::string, std::string>& files) {
+  constexpr const char* kFile = "generation_config.json";
+  constexpr const char* kEnd = "eos_token_id";
+  const auto file = files.find(kFile);
+  auto settings = nlohmann::ordered_json::object();
+  if (file != files.end()) {
+    settings = io::parse_ordered_json(file->second, kFile);
+    if (!settings.is_object()) return;
+  } else if (const auto config_file = files.find("config.json"); config_file != files.end()) {
+    // As GenerationConfig.from_model_config.
+    const auto config = io::parse_ordered_json(config_file->second, "config.json");
+    for (const char* const key : {"bos_token_id", kEnd, "pad_token_id"}) {
+      for (const auto* part : {&config, config.contains("text_config") ? &config["text_config"] : nullptr}) {
+        if (part == nullptr || !part->is_object() || settings.contains(key)) continue;
+        if (part->contains(key) && !(*part)[key].is_null()) settings[key] = (*part)[key];
+      }
+    }
+  }
+  std::vector<int64_t> ids = text::eos_token_ids(settings, kFile);
+  if (std::ranges::count(ids, id) > 0) return;
+  ids.push_back(id);
+  settings[kEnd] = ids.size() == 1 ? nlohmann::ordered_json(id) : nlohmann::ordered_json(ids);
+  files[kFile] = io::json_text(settings, 2) + "\n";
+}
+
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& source) {
   std::map<std::string, std::string> files;
-  for (const char* name : kCompanionFiles) {
-    if (std::filesystem::exists(source / name)) files[name] = io::read_file(source / name);
+  for (const auto name : kCompanionFiles) {
+    if (std::filesystem::exists(source / name)) files[std::string(name)] = io::read_file(source / name);
+  }
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(source / kMoreTemplates, error)) {
+    if (entry.path().extension() != ".jinja" || !entry.is_regular_file()) continue;
+    files[kMoreTemplates + entry.path().filename().string()] = io::read_file(entry.path());
   }
   return files;
 }

@@ -5,15 +5,19 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
+#include "models/checkpoints/overflow.h"
+#include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/io/dtype_name.h"
 
 namespace vlmtrain::models {
 
 namespace {
 
-constexpr std::string_view kTiedOutputs[] = {"lm_head.weight", "decoder.head.weight"};
+/// Buffers of older transformers, which are computed from the config.
 constexpr std::string_view kTables[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq", ".embeddings.position_ids"};
 
 std::string shape_text(at::IntArrayRef sizes) {
@@ -37,8 +41,15 @@ std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape)
                      shape_text(parameter.sizes()));
 }
 
+std::string missing_problem(const std::string& name) {
+  const char* const hint =
+      is_output_projection(name) ? " (a model that ties it to the embedding has tie_word_embeddings: true)" : "";
+  return fmt::format("missing: {}{}", name, hint);
+}
+
 std::string dtype_problem(std::string_view name, at::ScalarType dtype) {
-  if (c10::isFloatingType(dtype)) return "";
+  constexpr std::array kPlain{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  if (std::ranges::find(kPlain, dtype) != kPlain.end()) return "";
   return fmt::format("{} has dtype {}, which holds no weights; take a checkpoint in F32, BF16 or F16", name,
                      io::dtype_name(dtype));
 }
@@ -63,9 +74,29 @@ at::Tensor with_rows_of(const nn::Parameter& parameter, const at::Tensor& table)
   return rows.tensor;
 }
 
+void check_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
+                  bool may_be_non_finite, const std::string& headline) {
+  const std::string place = headline.substr(0, headline.find(": "));
+  if (const std::string found = find_non_finite(values); !found.empty()) {
+    if (!may_be_non_finite && !parameter.is_embedding) {
+      throw data_error("{}: {} has {}, which is no weight; take an undamaged copy, or an earlier checkpoint", place,
+                       name, found);
+    }
+    spdlog::warn("{}: {} has {}, which is no weight; answers and losses that use it are not numbers", place, name,
+                 found);
+  }
+  if (parameter.quantized != nullptr) return;
+  if (const std::string problem = overflow_problem(name, values, parameter.tensor.scalar_type()); !problem.empty()) {
+    throw data_error("{}: {}; compute in bf16 or fp32 (training.precision)", place, problem);
+  }
+}
+
+bool is_computed_table(std::string_view name) {
+  return std::ranges::any_of(kTables, [name](std::string_view end) { return name.ends_with(end); });
+}
+
 bool may_be_unused(std::string_view name) {
-  const auto ends_name = [name](std::string_view end) { return name.ends_with(end); };
-  return std::ranges::any_of(kTiedOutputs, ends_name) || std::ranges::any_of(kTables, ends_name);
+  return is_output_projection(name) || is_computed_table(name);
 }
 
 void refuse_differences(const std::string& headline, const std::vector<std::string>& problems) {

@@ -18,8 +18,11 @@ std::vector<std::string> shortened(std::vector<std::string> items);
 /// How a tensor's shape is not the parameter's; empty where it is.
 std::string shape_problem(const nn::Parameter& parameter, at::IntArrayRef shape);
 
-/// Empty where a tensor of the type can be a parameter's values: numbers with a fraction. Integers that some program
-/// quantised to would be taken for the weights themselves.
+/// "missing: NAME", and for an output projection what makes the embedding of it.
+std::string missing_problem(const std::string& name);
+
+/// Empty where a tensor of the type can be a parameter's values: F64, F32, BF16, F16. What some program quantized to,
+/// integers or 8-bit numbers with scales of their own, would be taken for the weights themselves.
 std::string dtype_problem(std::string_view name, at::ScalarType dtype);
 
 /// Whether two matrices differ in nothing but the number of rows.
@@ -33,6 +36,7 @@ struct Tolerance {
   std::function<bool(std::string_view name)> may_be_missing = nullptr;
   std::function<bool(std::string_view name)> may_be_unused = nullptr;
   std::function<bool(const nn::Parameter& parameter)> may_have_other_rows = nullptr;
+  bool may_be_non_finite = false;  ///< values may be infinite or not numbers
 };
 
 /// In what it does, as far as that was allowed.
@@ -48,6 +52,14 @@ void copy_rows(const nn::Parameter& parameter, const at::Tensor& table);
 
 /// What copy_rows makes of the table, in the table's type.
 at::Tensor with_rows_of(const nn::Parameter& parameter, const at::Tensor& table);
+
+/// Throws UserError (kBadData) where values of the tensor `name` are not finite, or become infinite in the parameter's
+/// type. Of an embedding, whose rows may never be used, or where `may_be_non_finite`, the first is a warning.
+void check_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
+                  bool may_be_non_finite, const std::string& headline);
+
+/// Whether a tensor of the name is a table that the config determines: rotary frequencies, numbers of positions.
+bool is_computed_table(std::string_view name);
 
 /// Whether a checkpoint may have the tensor although no parameter is called so: some with tied embeddings carry the
 /// output projection once more, and older ones carry tables that are computed.
@@ -70,7 +82,7 @@ Differences load_parameters(const std::vector<nn::Parameter>& parameters, const 
       if (tolerance.may_be_missing && tolerance.may_be_missing(name)) {
         differences.missing.push_back(parameter);
       } else {
-        problems.push_back("missing: " + name);
+        problems.push_back(missing_problem(name));
       }
       continue;
     }
@@ -98,6 +110,7 @@ Differences load_parameters(const std::vector<nn::Parameter>& parameters, const 
   for (const nn::Parameter* parameter : found) {
     const std::string name = std::string(prefix) + parameter->name;
     const at::Tensor values = file.tensor(name);
+    check_values(*parameter, name, values, tolerance.may_be_non_finite, headline);
     if (parameter->sizes() == values.sizes()) {
       parameter->set_values(values);
     } else {

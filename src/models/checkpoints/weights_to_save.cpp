@@ -8,9 +8,12 @@
 #include <tuple>
 #include <utility>
 
-#include "models/adapters/adapter_layout.h"
+#include "models/adapters/adapter_tensors.h"
+#include "models/adapters/auxiliary_files.h"
+#include "models/adapters/tied_output.h"
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/overflow.h"
 #include "models/checkpoints/saved_tensors.h"
 #include "models/checkpoints/weights.h"
 #include "vlmtrain/base/error.h"
@@ -42,6 +45,14 @@ bool is_trained(const nn::Parameter& parameter) {
   return parameter.tensor.requires_grad();
 }
 
+/// `dtype`, or fp32 where values would become infinite in it: that is logged.
+at::ScalarType type_that_holds(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
+  const std::string problem = overflow_problem(name, values, dtype);
+  if (problem.empty()) return dtype;
+  spdlog::warn("{}; it is saved in F32 (output.dtype=bf16 or fp32 holds all weights)", problem);
+  return at::kFloat;
+}
+
 /// Of a parameter that keeps its values; undefined where they are not the base's.
 std::function<at::Tensor()> from_base(const nn::Parameter& parameter, const BaseWeights::Entry* entry) {
   if (entry == nullptr) return {};
@@ -64,7 +75,7 @@ struct BaseWeights::Stamp {
 };
 
 BaseWeights::BaseWeights(fs::path folder, const fs::path& adapter) : folder_(std::move(folder)), dtype_(at::kFloat) {
-  files_ = read_companion_files(folder_);
+  files_ = adapter.empty() ? read_companion_files(folder_) : auxiliary_files(folder_, adapter);
   files_["config.json"] = io::read_file(folder_ / "config.json");
   open_weights();
   if (!adapter.empty()) open_adapter(adapter);
@@ -78,6 +89,7 @@ void BaseWeights::open_weights() {
     auto& file = opened[place];
     if (file == nullptr) {
       file = std::make_shared<const io::CheckpointTensors>(place);
+      opened_.push_back(file);
       stamp(place);
     }
     return file;
@@ -99,13 +111,12 @@ void BaseWeights::open_weights() {
 }
 
 void BaseWeights::open_adapter(const fs::path& adapter) {
-  const auto file = std::make_shared<const io::SafetensorsFile>(models::open_adapter(adapter));
+  // For the names only.
+  const auto model = build_model(folder_, at::kMeta, at::kFloat);
+  const AdapterModules modules(*model, output_module(*model));
+  const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);
   stamp(adapter);
-  for (const auto& name : file->names()) {
-    if (name.starts_with(kAdapterPrefix)) {
-      adapter_.emplace(name.substr(kAdapterPrefix.size()), entry_of(file, name));
-    }
-  }
+  for (const auto& name : file->names()) adapter_.emplace(name, entry_of(file, name));
 }
 
 void BaseWeights::stamp(const fs::path& folder) {
@@ -116,6 +127,10 @@ void BaseWeights::stamp(const fs::path& folder) {
 
 void BaseWeights::put_chat_template(const std::string& jinja) {
   models::put_chat_template(jinja, files_);
+}
+
+void BaseWeights::put_end_token(int64_t id) {
+  models::put_end_token(id, files_);
 }
 
 void BaseWeights::put_file(const std::string& name, const std::string& content) {
@@ -166,11 +181,18 @@ io::LazyTensors tensors_to_save(const nn::ParameterStore& store, const std::vect
   bool needs_base = false;
   io::LazyTensors tensors;
   for (const nn::Parameter& parameter : parameters) {
-    const at::ScalarType dtype = saved_dtype(parameter, how);
+    at::ScalarType dtype = saved_dtype(parameter, how);
     io::LazyTensor tensor{
         .name = name_of(parameter), .dtype = dtype, .shape = parameter.sizes().vec(), .make = {}, .written = {}};
     const BaseWeights::Entry* entry = how.base->find(parameter);
     const auto master = how.masters.find(parameter.name);
+    if (is_trained(parameter) && !parameter.sharded) {
+      dtype =
+          type_that_holds(tensor.name, master != how.masters.end() ? master->second : parameter.tensor.detach(), dtype);
+    } else if (const auto read = from_base(parameter, entry); read && base_is_there && !is_trained(parameter)) {
+      if (dtype != entry->info.dtype) dtype = type_that_holds(tensor.name, read(), dtype);
+    }
+    tensor.dtype = dtype;
     const auto as_it_is = [&store, parameter, dtype] { return store.values_of(parameter).cpu().to(dtype); };
     if (is_trained(parameter) && parameter.sharded) {
       tensor.make = as_it_is;

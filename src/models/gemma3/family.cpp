@@ -5,9 +5,10 @@
 #include "models/gemma3/model.h"
 #include "models/gemma3/processor.h"
 #include "models/processing/load_chat_template.h"
+#include "models/processing/processor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/text/tokenizer.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::gemma3 {
 
@@ -38,6 +39,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
                                                   const ProcessorSettings& settings) {
   const Config config = read_config(config_json, folder);
   check_max_pixels(config, settings.image_max_pixels);
+  check_image_tokens(folder, "image_seq_length", config.image_tokens());
   const auto images = ImageProcessorSettings::read(config, folder);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   const std::string mark(kStartOfImage);
@@ -51,7 +53,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
 int64_t count_marks(const Config& config, int64_t crops, const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {
-    const text::Tokenizer tokenizer = text::Tokenizer::from_file(file);
+    const text::Tokenizer tokenizer = text::read_tokenizer(folder);
     return std::ssize(tokenizer.encode(image_text(config.image_tokens(), crops)).ids) -
            (1 + crops) * config.image_tokens();
   }

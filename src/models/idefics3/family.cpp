@@ -8,6 +8,7 @@
 #include "models/idefics3/video_processor.h"
 #include "models/idefics3/video_text.h"
 #include "models/processing/load_chat_template.h"
+#include "models/processing/processor_config.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -46,15 +47,10 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, 
                                                   const ProcessorSettings& settings,
                                                   const std::optional<VideoSettings>& videos) {
   const Config read = read_config(config, folder);
+  check_image_tokens(folder, "image_seq_len", read.image_tokens_per_tile());
   const ImageProcessor images = image_processor(read, folder, settings.image_max_pixels);
   FamilyTemplate family{.fallback = "smolvlm"};
-  if (videos) {
-    if (videos->frame.normalization != images.settings().normalization) {
-      throw data_error("{}: image_mean, image_std and rescale_factor of videos differ from those of images",
-                       folder.string());
-    }
-    family.video = {std::string(text::kVideoMark), std::string(text::kVideoMark)};
-  }
+  if (videos) family.video = {std::string(text::kVideoMark), std::string(text::kVideoMark)};
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template = load_chat_template(folder, tokenizer, settings, family);
   return std::make_unique<Processor>(read, images, videos, std::move(tokenizer), std::move(chat_template), settings);
@@ -106,6 +102,62 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .row = {.height = side, .width = side}};
 }
 
+/// Of pictures. data.image_max_pixels bounds the cells of a picture together, and transformers the longer side alone.
+void limit_tiles(const ImageProcessorSettings& images, std::optional<int64_t> max_pixels, ProcessorChanges& changes) {
+  if (!max_pixels || !images.do_image_splitting) return;
+  const int64_t tile = images.tile_size, square = tile * tile;
+  const int64_t along = (images.longest_edge + tile - 1) / tile;
+  if (*max_pixels >= along * along * square) return;
+  if (*max_pixels >= 2 * square) {
+    changes.not_saved.push_back(
+        fmt::format("data.image_max_pixels={}: transformers' processor limits the longer side of an image alone "
+                    "(size.longest_edge), so that it cuts some images into more tiles than this run, up to {}",
+                    *max_pixels, along * along + 1));
+    return;
+  }
+  changes.images = [tile](auto& file) { file["size"] = {{"longest_edge", tile}}; };
+}
+
+ProcessorChanges processor_changes(const nlohmann::json& config, const std::filesystem::path& folder,
+                                   const ProcessorSettings& settings, bool /*has_videos*/) {
+  const Config read = read_config(config, folder);
+  ProcessorChanges changes;
+  limit_tiles(image_processor(read, folder, settings.image_max_pixels).settings(), settings.image_max_pixels, changes);
+  return changes;
+}
+
+void put_sampling(nlohmann::ordered_json& file, const VideoSettings& videos) {
+  const bool has_section = file.contains("video_sampling") && file["video_sampling"].is_object();
+  nlohmann::ordered_json& sampling = has_section ? file["video_sampling"] : file;
+  sampling["fps"] = videos.fps;
+  sampling[has_section ? "max_frames" : "num_frames"] = videos.most_frames;
+}
+
+ProcessorChanges processor_changes_with_videos(const nlohmann::json& config, const std::filesystem::path& folder,
+                                               const ProcessorSettings& settings, bool has_videos) {
+  ProcessorChanges changes = processor_changes(config, folder, settings, has_videos);
+  changes.video_processor_type = "SmolVLMVideoProcessor";
+  const auto videos = VideoSettings::find(folder, read_config(config, folder).vision.image_size, settings);
+  if (!videos) return changes;
+  const bool has_sampling = has_videos || !has_usual_sampling(settings);
+  // What is said of images in a file that videos share would hold for frames, too.
+  changes.videos_need_file = has_sampling || static_cast<bool>(changes.images);
+  if (!changes.videos_need_file) return changes;
+  changes.videos = [=](auto& file) {
+    if (!has_sampling) return;
+    put_sampling(file, *videos);
+    file["do_sample_frames"] = true;
+  };
+  // Older versions of transformers read it there.
+  changes.images = [=, limit = changes.images](auto& file) {
+    if (limit) limit(file);
+    if (has_sampling && file.contains("video_sampling") && file["video_sampling"].is_object()) {
+      put_sampling(file, *videos);
+    }
+  };
+  return changes;
+}
+
 ContextLength context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
   return {.tokens = read_config(config, folder).text.max_positions, .refuses_longer = false};
 }
@@ -123,7 +175,8 @@ Family family() {
           .load_processor = load_processor_of_pictures,
           .image_shape = image_shape,
           .context_length = context_length,
-          .elements = elements};
+          .elements = elements,
+          .processor_changes = processor_changes};
 }
 
 Family smolvlm_family() {
@@ -131,6 +184,7 @@ Family smolvlm_family() {
   smolvlm.model_types = {"smolvlm"};
   smolvlm.load_processor = load_processor_of_videos;
   smolvlm.video_shape = video_shape;
+  smolvlm.processor_changes = processor_changes_with_videos;
   return smolvlm;
 }
 

@@ -10,7 +10,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/text/conversation.h"
-#include "vlmtrain/text/tokenizer.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::idefics3 {
 
@@ -56,7 +56,7 @@ int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohm
 
 int64_t count_tokens(std::string_view text, const std::filesystem::path& folder) {
   const auto tokenizer = folder / "tokenizer.json";
-  if (std::filesystem::exists(tokenizer)) return std::ssize(text::Tokenizer::from_file(tokenizer).encode(text).ids);
+  if (std::filesystem::exists(tokenizer)) return std::ssize(text::read_tokenizer(folder).encode(text).ids);
   const auto path = folder / "added_tokens.json";
   std::optional<nlohmann::json> added;
   if (std::filesystem::exists(path)) {

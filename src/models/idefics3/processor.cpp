@@ -5,6 +5,7 @@
 #include "models/idefics3/image_text.h"
 #include "models/idefics3/video_text.h"
 #include "models/processing/cut_tiles.h"
+#include "models/processing/frame_normalization.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -55,6 +56,10 @@ std::optional<ShrinkRange> Processor::shrink_range(data::MediumKind /*kind*/) co
   if (!images_.settings().do_image_splitting) return std::nullopt;
   const int64_t tile = images_.settings().tile_size * images_.settings().tile_size;
   return ShrinkRange{.least = tile, .step = tile};
+}
+
+void Processor::check_video(const image::VideoInfo& /*info*/) const {
+  check_frame_normalization(images_.settings().normalization, videos_->frame.normalization);
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {

@@ -24,6 +24,7 @@ class Processor final : public ConversationProcessor {
   EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const override;
 
   bool takes_videos() const override { return videos_.has_value(); }
+  void check_video(const image::VideoInfo& info) const override;
   ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/checkpoints/size_limits.h"
+#include "models/processing/listed_frames.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -63,11 +64,14 @@ std::optional<VideoSettings> VideoSettings::find(const std::filesystem::path& fo
   }
   found.fps = std::min(sampling->fps, settings.video_fps);
   found.most_frames = std::min(sampling->most_frames, settings.video_max_frames);
+  found.most_listed = std::min(settings.video_max_frames, kMostFrames);
   found.fallback_fps = settings.video_fps;
   return found;
 }
 
 std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const {
+  if (auto all = listed_frames(video, most_listed)) return *std::move(all);
+  if (video.is_list) return spread(0, video.frames - 1, most_listed);
   const double own_fps = fps_of(video);
   const double seconds = static_cast<double>(video.frames) / own_fps;
   // Python's round(): halves to the even.

@@ -16,6 +16,7 @@ struct VideoSettings {
   ImageProcessorSettings frame;  ///< a frame is a picture that is not split
   double fps = 1;                ///< frames looked at, a second: the checkpoint's, or data.video_fps if that is less
   int64_t most_frames = 64;      ///< the checkpoint's, or data.video_max_frames if that is less
+  int64_t most_listed = 128;     ///< of a list of frames: data.video_max_frames, as far as there are words for it
   double fallback_fps = 2;       ///< data.video_fps: of a video that does not say its own
 
   /// Nothing where the checkpoint does not say how to sample videos, as those of Idefics3 and the first SmolVLM: it
@@ -26,7 +27,7 @@ struct VideoSettings {
   double fps_of(const image::VideoInfo& video) const { return video.fps > 0 ? video.fps : fallback_fps; }
 
   /// Which frames are looked at, ascending, at least one: as SmolVLMVideoProcessor.sample_frames of transformers 5.23.
-  /// Of a long video they keep away from its first and its last second.
+  /// Of a long video they keep away from its first and its last second. Of a list of frames all, up to most_listed.
   std::vector<int64_t> sample(const image::VideoInfo& video) const;
 };
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -117,9 +118,10 @@ bool tied_embeddings(const json& config, const LlamaConfig& text, const std::fil
   if (config.contains("tie_word_embeddings") && !config["tie_word_embeddings"].is_null()) {
     return io::get<bool>(config, "tie_word_embeddings", (folder / "config.json").string());
   }
-  const auto tensors = io::checkpoint_tensor_names(folder);
-  if (tensors.empty()) return text.tie_word_embeddings;
-  return std::ranges::none_of(tensors, [](const std::string& name) { return name.ends_with("lm_head.weight"); });
+  const auto names = io::checkpoint_tensor_names(folder);
+  if (names.empty()) return text.tie_word_embeddings;
+  if (const auto tensors = find_output_tensors(names)) return are_equal(*tensors, folder);
+  return std::ranges::none_of(names, is_output_projection);
 }
 
 /// One over downsample_ratio, a whole number.

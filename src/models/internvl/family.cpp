@@ -8,6 +8,7 @@
 #include "models/internvl/video_processor.h"
 #include "models/internvl/weight_names.h"
 #include "models/processing/load_chat_template.h"
+#include "models/processing/processor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -42,10 +43,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   check_processor_config(config, folder);
   const ImageProcessor images(read_image_settings(folder, config.vision), settings.image_max_pixels);
   const auto videos = VideoSettings::read(folder, config.vision, settings);
-  if (videos.tile.normalization != images.tile().normalization) {
-    throw data_error("{}: image_mean, image_std and rescale_factor of videos differ from those of images",
-                     folder.string());
-  }
+  report_frame_rate(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   const text::MediumText image{std::string(kImageToken), std::string(kImageToken)};
   const text::MediumText video{std::string(text::kVideoMark), std::string(text::kVideoMark)};
@@ -83,6 +81,37 @@ data::SampleShape video_shape(const nlohmann::json& config_json, const std::file
   return shape;
 }
 
+ProcessorChanges processor_changes(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                   const ProcessorSettings& settings, bool has_videos) {
+  const Config config = Config::from_json(config_json, folder);
+  ProcessorChanges changes{.video_processor_type = "InternVLVideoProcessor"};
+  if (settings.image_max_pixels) {
+    const ImageProcessor images(read_image_settings(folder, config.vision), settings.image_max_pixels);
+    changes.images = [least = images.min_tiles(), most = images.max_tiles()](auto& file) {
+      file["min_patches"] = least;
+      file["max_patches"] = most;
+    };
+  }
+  changes.videos_need_file = has_videos || !has_usual_sampling(settings);
+  if (!changes.videos_need_file) return changes;
+  const auto videos = VideoSettings::read(folder, config.vision, settings);
+  changes.videos = [videos](auto& file) {
+    file["do_sample_frames"] = true;
+    if (videos.num_frames) {
+      file["num_frames"] = std::min(*videos.num_frames, videos.most_frames);
+    } else {
+      file["fps"] = videos.wanted_fps;
+    }
+  };
+  if (!videos.num_frames && settings.video_max_frames != ProcessorSettings().video_max_frames) {
+    changes.not_saved.push_back(
+        fmt::format("data.video_max_frames={}: transformers' InternVLVideoProcessor has no most frames of a video "
+                    "beside a number a second",
+                    settings.video_max_frames));
+  }
+  return changes;
+}
+
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
   const Config config = Config::from_json(config_json, folder);
   return {.tokens = config.text.max_positions, .refuses_longer = config.refuses_longer};
@@ -102,6 +131,7 @@ Family family() {
           .context_length = context_length,
           .elements = elements,
           .video_shape = video_shape,
+          .processor_changes = processor_changes,
           .not_supported = {{"internvl_chat",
                              "this is InternVL in the layout of its own code; take the repository in transformers' "
                              "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, "

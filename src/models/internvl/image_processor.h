@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -64,6 +65,9 @@ class ImageProcessor {
   ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels);
 
   const TileSettings& tile() const { return settings_.tile; }
+  /// Cells into which a picture is cut.
+  int64_t min_tiles() const { return std::min(settings_.min_tiles, settings_.max_tiles); }
+  int64_t max_tiles() const { return settings_.max_tiles; }
 
   /// The grid of process(), known from the size alone. `max_pixels`, here and below: what a picture is limited to
   /// beside what the constructor was given; no less than one tile.

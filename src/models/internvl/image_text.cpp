@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "vlmtrain/text/tokenizer.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::internvl {
 
@@ -22,7 +22,7 @@ std::string video_text(int64_t frames, int64_t image_tokens_per_tile) {
 int64_t count_video_text(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder) {
   const auto tokenizer = folder / "tokenizer.json";
   if (std::filesystem::exists(tokenizer)) {
-    return std::ssize(text::Tokenizer::from_file(tokenizer).encode(video_text(frames, image_tokens_per_tile)).ids);
+    return std::ssize(text::read_tokenizer(folder).encode(video_text(frames, image_tokens_per_tile)).ids);
   }
   constexpr int64_t kAround = 5;  // "Frame", ":", " ", "<img>", "</img>"
   int64_t tokens = frames * (kAround + image_tokens_per_tile) + frames - 1;

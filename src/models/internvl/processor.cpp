@@ -6,6 +6,7 @@
 
 #include "models/internvl/image_text.h"
 #include "models/processing/cut_tiles.h"
+#include "models/processing/frame_normalization.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::internvl {
@@ -81,6 +82,10 @@ std::string Processor::beyond_positions(const std::string& id, int64_t tokens) c
       "scaling, dynamic, stretches all of them; set data.max_length to that or less, or shrink the images with "
       "data.image_max_pixels",
       id, tokens, config_.text.max_positions);
+}
+
+void Processor::check_video(const image::VideoInfo& /*info*/) const {
+  check_frame_normalization(images_.tile().normalization, videos_.tile.normalization);
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> /*max_pixels*/) const {

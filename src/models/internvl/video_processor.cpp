@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/checkpoints/size_limits.h"
+#include "models/processing/listed_frames.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::internvl {
@@ -37,10 +38,13 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
 }
 
 std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const {
+  if (auto all = listed_frames(video, most_frames)) return *std::move(all);
   const double fps = video.fps > 0 ? video.fps : wanted_fps;
   const auto total = static_cast<double>(video.frames);
   // As transformers' int(): towards zero.
-  const int64_t wanted = num_frames ? *num_frames : static_cast<int64_t>(std::min(total, total / fps * wanted_fps));
+  const int64_t wanted = video.is_list ? most_frames
+                         : num_frames  ? *num_frames
+                                       : static_cast<int64_t>(std::min(total, total / fps * wanted_fps));
   const int64_t count = std::clamp<int64_t>(wanted, 1, std::min(most_frames, video.frames));
   const double part = total / static_cast<double>(count);
   // The rounding is that of transformers' torch.arange.

@@ -24,7 +24,7 @@ struct VideoSettings {
 
   /// Which frames are looked at, ascending, at least one: as InternVLVideoProcessor.sample_frames of transformers 5.23,
   /// but that a video of fewer frames is taken as a whole, where that stops. A video that does not say its frames a
-  /// second has as many as are wanted.
+  /// second has as many as are wanted. Of a list of frames all are taken, up to most_frames.
   std::vector<int64_t> sample(const image::VideoInfo& video) const;
 };
 

@@ -39,12 +39,12 @@ ImageSize read_size(const PreprocessorConfig& config, const char* key, const jso
   return {found["height"].get<int64_t>(), found["width"].get<int64_t>()};
 }
 
-/// `size` of a CLIP type: the shorter side, where it says so or is one number, as in older files.
-void read_resize(const PreprocessorConfig& config, bool number_is_shortest_edge, ImageProcessorSettings& settings) {
+/// `size`: the shorter side, where it says so or is one number, as in older files, without default_to_square.
+void read_resize(const PreprocessorConfig& config, ImageProcessorSettings& settings) {
   const json* size = config.find("size");
   if (size == nullptr) return;
   settings.shortest_edge.reset();
-  if (number_is_shortest_edge && is_pixels(*size)) {
+  if (!config.value("default_to_square", false) && is_pixels(*size)) {
     settings.shortest_edge = size->get<int64_t>();
   } else if (size->is_object() && size->size() == 1 && size->contains("shortest_edge")) {
     if (!is_pixels((*size)["shortest_edge"])) fail_size(config, "size", *size);
@@ -113,24 +113,24 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
   const auto type = config.type("CLIPImageProcessor", {"CLIPImageProcessor", "CLIPFeatureExtractor",
                                                        "LlavaImageProcessor", "SiglipImageProcessor"});
   config.require_no_others({// read here
-                            "size", "crop_size", "resample", "image_mean", "image_std", "rescale_factor",
-                            "do_center_crop", "do_pad", "image_processor_type", "feature_extractor_type", "do_resize",
-                            "do_rescale", "do_normalize", "do_convert_rgb",
+                            "size", "default_to_square", "crop_size", "resample", "image_mean", "image_std",
+                            "rescale_factor", "do_center_crop", "do_pad", "image_processor_type",
+                            "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
                             // of no effect on pixels
                             "processor_class", "return_tensors", "data_format", "input_data_format", "device",
-                            "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class",
-                            "image_seq_length", "pad_size", "model_input_names", "aspect_ratio_setting"});
+                            "disable_grouping", "_valid_processor_keys", "_processor_class", "image_seq_length",
+                            "pad_size", "model_input_names", "aspect_ratio_setting"});
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
 
   ImageProcessorSettings settings;
   settings.filter = config.filter(3);
   if (type == "SiglipImageProcessor") {
     settings.resized = {224, 224};
-    read_resize(config, /*number_is_shortest_edge=*/false, settings);
+    read_resize(config, settings);
     settings.normalization = config.normalization(kHalf, kHalf);
   } else {
     settings.shortest_edge = 224;
-    read_resize(config, /*number_is_shortest_edge=*/true, settings);
+    read_resize(config, settings);
     settings.normalization = config.normalization(kClipMean, kClipStd);
     if (config.value("do_center_crop", true)) {
       const json* crop = config.find("crop_size");

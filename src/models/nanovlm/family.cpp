@@ -46,6 +46,20 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .row = {.height = side, .width = side}};
 }
 
+ProcessorChanges processor_changes(const nlohmann::json& config, const std::filesystem::path& folder,
+                                   const ProcessorSettings& settings, bool /*has_videos*/) {
+  const Config read = read_config(config, folder);
+  ProcessorChanges changes;
+  if (!settings.image_max_pixels || !read.max_image_size) return changes;
+  const int64_t along = (*read.max_image_size + read.vision.image_size - 1) / read.vision.image_size;
+  if (*settings.image_max_pixels >= along * along * read.vision.image_size * read.vision.image_size) return changes;
+  changes.not_saved.push_back(
+      fmt::format("data.image_max_pixels={}: nanoVLM's own code limits the longer side of an image alone "
+                  "(max_img_size in config.json), so that it cuts some images into more tiles than this run",
+                  *settings.image_max_pixels));
+  return changes;
+}
+
 ContextLength context_length(const nlohmann::json& config, const std::filesystem::path& folder) {
   return {
       .tokens = read_config(config, folder).max_positions, .refuses_longer = true, .key = "lm_max_position_embeddings"};
@@ -59,14 +73,15 @@ double elements(const nlohmann::json& config_json, const std::filesystem::path& 
 }  // namespace
 
 Family family() {
-  return {{},
-          build,
-          load_processor,
-          image_shape,
-          context_length,
-          elements,
-          is_config,
-          "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)"};
+  return {.model_types = {},
+          .build = build,
+          .load_processor = load_processor,
+          .image_shape = image_shape,
+          .context_length = context_length,
+          .elements = elements,
+          .is_config = is_config,
+          .config_name = "nanoVLM's own (keys vit_hidden_dim and lm_hidden_dim)",
+          .processor_changes = processor_changes};
 }
 
 }  // namespace vlmtrain::models::nanovlm

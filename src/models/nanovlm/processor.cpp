@@ -2,6 +2,7 @@
 
 #include "models/processing/cut_tiles.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::nanovlm {
 
@@ -13,7 +14,7 @@ text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path
         "(lm_tokenizer in config.json) into that folder",
         folder.string(), config.tokenizer_name.empty() ? "the text model" : config.tokenizer_name);
   }
-  return text::Tokenizer::from_file(file, extra_tokens_in_order(folder));
+  return text::read_tokenizer(folder, extra_tokens_in_order(folder));
 }
 
 Processor::Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,

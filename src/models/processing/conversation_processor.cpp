@@ -5,13 +5,16 @@
 #include <algorithm>
 
 #include "models/processing/expand_images.h"
+#include "models/processing/pixel_notices.h"
 #include "models/processing/reading_media.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/data/media_notices.h"
 #include "vlmtrain/io/scan_name.h"
 #include "vlmtrain/memory/host.h"
 #include "vlmtrain/text/labels.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {
 
@@ -75,6 +78,7 @@ text::RenderedChat ConversationProcessor::render(const io::Record& record, bool 
     if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
     text::RenderedChat chat = template_.render(turns, /*add_generation_prompt=*/true);
     chat.answers.clear();
+    chat.notices.clear();
     return chat;
   } catch (const UserError& error) {
     throw data::SampleError("refused by the chat template", fmt::format("sample {}: {}", record.id, error.what()));
@@ -90,15 +94,21 @@ data::Sample ConversationProcessor::make(const io::Record& record, int64_t index
   std::vector<Medium> media = media_of(record, chat);
   measure(record, media);
   const MediaLayout layout = fitting(record, chat, media);
-  return with_pixels(with_masks(sample_of(record, index, layout), record, media), record, media, layout.limits,
-                     augmentation);
+  data::Sample sample = with_masks(sample_of(record, index, layout), record, media);
+  sample.notices = chat.notices;
+  notice_frames(media, layout, sample);
+  return with_pixels(std::move(sample), record, media, layout.limits, augmentation);
 }
 
 data::Sample ConversationProcessor::outline(const io::Record& record, int64_t index,
                                             const text::RenderedChat& chat) const {
   std::vector<Medium> media = media_of(record, chat);
   measure(record, media);
-  return with_masks(sample_of(record, index, fitting(record, chat, media)), record, media);
+  const MediaLayout layout = fitting(record, chat, media);
+  data::Sample sample = with_masks(sample_of(record, index, layout), record, media);
+  sample.notices = chat.notices;
+  notice_frames(media, layout, sample);
+  return sample;
 }
 
 ConversationProcessor::MediaLayout ConversationProcessor::lay_out(const io::Record& record,
@@ -183,6 +193,7 @@ void ConversationProcessor::measure(const io::Record& record, std::vector<Medium
         }
         if (medium.kind == data::MediumKind::kVideo) {
           medium.size = medium.video.emplace(*medium.file).info().size;
+          check_video(medium.video->info());
         } else {
           medium.size = image::read_image_size(*medium.file);
         }
@@ -213,10 +224,18 @@ ImagePlan ConversationProcessor::plan_of(const Medium& medium, const PixelLimits
 
 ConversationProcessor::MediumPixels ConversationProcessor::pixels_of(Medium& medium, const PixelLimits& limits,
                                                                      const image::Augmentation& augmentation,
-                                                                     bool with_square, SlicedVolume& newest) const {
-  if (medium.kind == data::MediumKind::kVolume) return {.rows = pixels_of_volume(*medium.file), .square = {}};
+                                                                     bool with_square, SlicedVolume& newest,
+                                                                     std::vector<io::Notice>& notices) const {
+  if (medium.kind == data::MediumKind::kVolume) {
+    at::Tensor volumes = pixels_of_volume(*medium.file);
+    for (int64_t i = 0; i < volumes.size(0); ++i) {
+      add_notice(notice_of_scan(volumes[i].contiguous(), medium.file->path), notices);
+    }
+    return {.rows = std::move(volumes), .square = {}};
+  }
   if (medium.kind != data::MediumKind::kVideo) {
-    const at::Tensor stored = medium.slice ? slice_of(medium, newest) : image::decode_image(*medium.file);
+    const at::Tensor stored = medium.slice ? slice_of(medium, newest, notices) : image::decode_image(*medium.file);
+    if (!medium.slice) add_notice(notice_of_image(stored, medium.file->path), notices);
     const at::Tensor picture = image::augment_picture(stored, augmentation);
     return {.rows = pixels_of(picture, limits.picture),
             .square = with_square ? square_picture(picture, mask_input_->side) : at::Tensor()};
@@ -260,11 +279,12 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
   int64_t filled = 0, picture = 0;
   SlicedVolume newest;
+  std::vector<io::Notice> notices;  // that headers do not show
   for (Medium& medium : media) {
     const auto square = std::ranges::find(drawn_in, medium.kind == data::MediumKind::kPicture ? picture++ : -1);
     const bool with_square = square != drawn_in.end();
-    const auto [own, drawn] =
-        read_medium(record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square, newest); });
+    const auto [own, drawn] = read_medium(
+        record, medium.kind, [&] { return pixels_of(medium, limits, augmentation, with_square, newest, notices); });
     if (own.sizes().slice(1) != pixels.sizes().slice(1) || own.size(0) > pixels.size(0) - filled) {
       throw changed_picture(record);
     }
@@ -275,9 +295,26 @@ data::Sample ConversationProcessor::with_pixels(data::Sample sample, const io::R
   if (filled != pixels.size(0)) throw changed_picture(record);
   sample.pixel_values = std::move(pixels);
   if (!masks.empty() && masks.targets.defined()) {
-    masks.targets = mask_targets(record, picture_sizes(media), augmentation, mask_input_->side);
+    masks.targets = mask_targets(record, picture_sizes(media), augmentation, mask_input_->side, notices);
   }
+  data::report_media(record.id, notices);
+  for (io::Notice& notice : notices) add_notice(std::move(notice), sample.notices);
   return sample;
+}
+
+void ConversationProcessor::notice_frames(const std::vector<Medium>& media, const MediaLayout& layout,
+                                          data::Sample& sample) {
+  for (size_t i = 0; i < media.size(); ++i) {
+    const auto& video = media[i].video;
+    const bool is_chosen = video && (video->info().is_list || video->info().is_folder);
+    if (!is_chosen || layout.plans[i].frames >= video->info().frames) continue;
+    add_notice(
+        io::Notice{.kind = "of a list or folder of frames, not all are looked at (data.video_max_frames, and the "
+                           "checkpoint's own limits)",
+                   .example = fmt::format("{} of {} frames, the first in {}", layout.plans[i].frames,
+                                          video->info().frames, media[i].file->path)},
+        sample.notices);
+  }
 }
 
 std::vector<SeenPicture> ConversationProcessor::seen(const io::Record& record, const data::Sample& sample) const {
@@ -411,7 +448,7 @@ text::Tokenizer load_tokenizer(const std::filesystem::path& folder) {
         "AutoTokenizer.from_pretrained(\"{}\", use_fast=True).save_pretrained(\"{}\")",
         folder.string(), folder.string(), folder.string());
   }
-  return text::Tokenizer::from_file(file);
+  return text::read_tokenizer(folder);
 }
 
 }  // namespace vlmtrain::models

@@ -108,6 +108,9 @@ class ConversationProcessor : public Processor {
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const ImagePlan> images) const = 0;
   /// The same of a video, of a family that takes them; of another, a record with one is refused.
   virtual bool takes_videos() const { return false; }
+  /// Throws UserError (kBadData) for a video where the checkpoint's files ask for what is not followed. What follows is
+  /// asked of others only.
+  virtual void check_video(const image::VideoInfo& /*info*/) const {}
   virtual ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   virtual at::Tensor pixels_of_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const;
   virtual int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
@@ -176,8 +179,11 @@ class ConversationProcessor : public Processor {
     at::Tensor rows;
     at::Tensor square;  ///< uint8 [3, side, side]
   };
+  /// `notices` gets what is to be reported of the pixels.
   MediumPixels pixels_of(Medium& medium, const PixelLimits& limits, const image::Augmentation& augmentation,
-                         bool with_square, SlicedVolume& newest) const;
+                         bool with_square, SlicedVolume& newest, std::vector<io::Notice>& notices) const;
+  /// Of lists and folders of frames of which some are left out.
+  static void notice_frames(const std::vector<Medium>& media, const MediaLayout& layout, data::Sample& sample);
   /// Of pictures alone, measured, in the order of the record.
   static std::vector<image::ImageSize> picture_sizes(const std::vector<Medium>& media);
   /// The sample that sample_of() made, with masks where the family draws them.
@@ -194,7 +200,7 @@ class ConversationProcessor : public Processor {
   /// The record's, with a mark for each slice of a volume.
   std::vector<text::Turn> turns_of(const io::Record& record) const;
   void measure_volume(Medium& medium) const;
-  at::Tensor slice_of(const Medium& medium, SlicedVolume& newest) const;
+  at::Tensor slice_of(const Medium& medium, SlicedVolume& newest, std::vector<io::Notice>& notices) const;
   /// To look at.
   static std::vector<SeenPicture> volumes_in(const at::Tensor& rows);
   void check_memory(const data::Sample& sample, int64_t pixel_bytes) const;

@@ -4,6 +4,7 @@
 
 #include "models/checkpoints/from_settings.h"
 #include "models/checkpoints/read_model_config.h"
+#include "models/processing/extended_context.h"
 #include "models/registry.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -146,7 +147,7 @@ data::SampleShape shape_of(const std::filesystem::path& folder, const Hypothetic
 
 ContextLength context_length_of(const std::filesystem::path& folder) {
   const auto config = read_model_config(folder);
-  return from_settings(folder, [&] { return family_of(config, folder).context_length(config, folder); });
+  return from_settings(folder, [&] { return context_length_of(config, folder); });
 }
 
 }  // namespace vlmtrain::models

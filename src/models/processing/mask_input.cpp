@@ -85,10 +85,11 @@ at::Tensor square_mask(const at::Tensor& mask, int64_t side) {
   return square;
 }
 
-at::Tensor read_mask(const io::MaskSource& source, image::ImageSize picture) {
-  at::Tensor mask = source.rle ? image::decode_rle(*source.rle) : image::decode_mask(source.file, source.value);
-  check_size({.height = mask.size(0), .width = mask.size(1)}, picture);
-  return mask;
+image::DecodedMask read_mask(const io::MaskSource& source, image::ImageSize picture) {
+  auto decoded = source.rle ? image::DecodedMask{.mask = image::decode_rle(*source.rle), .notice = {}}
+                            : image::decode_mask_with_notice(source.file, source.value);
+  check_size({.height = decoded.mask.size(0), .width = decoded.mask.size(1)}, picture);
+  return decoded;
 }
 
 std::vector<int64_t> pictures_with_masks(const io::Record& record) {
@@ -129,12 +130,15 @@ data::Masks outline_masks(const io::Record& record, const data::Sample& sample,
 }
 
 at::Tensor mask_targets(const io::Record& record, std::span<const image::ImageSize> pictures,
-                        const image::Augmentation& augmentation, int64_t side) {
+                        const image::Augmentation& augmentation, int64_t side, std::vector<io::Notice>& notices) {
   std::vector<at::Tensor> targets;
   for (size_t number = 0; number < record.masks.size(); ++number) {
     const io::MaskSource& source = record.masks[number];
-    const at::Tensor mask =
+    auto [mask, notice] =
         read_numbered(record, number, [&] { return read_mask(source, picture_of(source, pictures)); });
+    const bool is_known =
+        !notice || std::ranges::any_of(notices, [&](const io::Notice& other) { return other.kind == notice->kind; });
+    if (!is_known) notices.push_back(*std::move(notice));
     targets.push_back(square_mask(image::augment_mask(mask, augmentation), side));
   }
   return at::stack(targets);

@@ -11,6 +11,7 @@
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/mask.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::models {
@@ -34,7 +35,7 @@ at::Tensor square_picture(const at::Tensor& picture, int64_t side);
 at::Tensor square_mask(const at::Tensor& mask, int64_t side);
 
 /// A mask in its picture's own size, uint8 [height, width]. data_error where it is none, or not of the picture's size.
-at::Tensor read_mask(const io::MaskSource& source, image::ImageSize picture);
+image::DecodedMask read_mask(const io::MaskSource& source, image::ImageSize picture);
 
 /// The masks of a sample with all but values: `pixels` and `targets` are on the meta device. `pictures`: the sizes of
 /// the record's pictures, in its order. data::SampleError where the record has other masks than tokens that stand for
@@ -45,8 +46,9 @@ data::Masks outline_masks(const io::Record& record, const data::Sample& sample,
 /// Which of the record's pictures the rows of Masks::pixels are.
 std::vector<int64_t> pictures_with_masks(const io::Record& record);
 
-/// The targets of outline_masks(). `augmentation` is that of the record's pictures.
+/// The targets of outline_masks(). `augmentation` is that of the record's pictures. `notices` gets what is to be
+/// reported of the files, at most one of a kind.
 at::Tensor mask_targets(const io::Record& record, std::span<const image::ImageSize> pictures,
-                        const image::Augmentation& augmentation, int64_t side);
+                        const image::Augmentation& augmentation, int64_t side, std::vector<io::Notice>& notices);
 
 }  // namespace vlmtrain::models

@@ -20,7 +20,7 @@ std::vector<at::Tensor> ConversationProcessor::masks_of(const io::Record& record
   std::vector<at::Tensor> masks;
   for (const io::MaskSource& source : record.masks) {
     const io::Medium& picture = record.images.at(static_cast<size_t>(source.image));
-    masks.push_back(read_mask(source, image::read_image_size(picture)));
+    masks.push_back(read_mask(source, image::read_image_size(picture)).mask);
   }
   return masks;
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "vlmtrain/io/json.h"
+#include "models/processing/processor_copies.h"
 #include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models {
@@ -16,26 +16,22 @@ PreprocessorConfig::PreprocessorConfig(nlohmann::json config, std::string name)
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_in(const std::filesystem::path& folder) {
-  const auto own_file = folder / "preprocessor_config.json";
-  if (std::filesystem::exists(own_file)) return PreprocessorConfig(io::read_json(own_file), own_file.string());
-  const auto shared_file = folder / "processor_config.json";
-  if (!std::filesystem::exists(shared_file)) return std::nullopt;
-  const auto config = io::read_json(shared_file);
-  if (!config.contains("image_processor")) return std::nullopt;
-  return PreprocessorConfig(config["image_processor"], shared_file.string());
+  const auto found = find_copies(folder, MediaRole::kImages);
+  if (found.empty()) return std::nullopt;
+  report_other_copies(found);
+  return PreprocessorConfig(found.front().settings, found.front().name);
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_for_videos(const std::filesystem::path& folder) {
-  const auto shared = folder / "processor_config.json";
-  if (std::filesystem::exists(shared)) {
-    const auto config = io::read_json(shared);
-    if (config.contains("video_processor")) {
-      return PreprocessorConfig(config["video_processor"], shared.string() + " (video_processor)");
-    }
-  }
-  const auto own_file = folder / "video_preprocessor_config.json";
-  if (std::filesystem::exists(own_file)) return PreprocessorConfig(io::read_json(own_file), own_file.string());
-  return find_in(folder);
+  const auto found = find_copies(folder, MediaRole::kVideos);
+  if (found.empty()) return find_in(folder);
+  report_other_copies(found);
+  return PreprocessorConfig(found.front().settings, found.front().name);
+}
+
+bool PreprocessorConfig::is_null(std::string_view key) const {
+  const auto found = config_.find(std::string(key));
+  return found != config_.end() && found->is_null();
 }
 
 const nlohmann::json* PreprocessorConfig::find(std::string_view key) const {

@@ -28,13 +28,17 @@ class PreprocessorConfig {
   /// `name` is what an error calls the file.
   PreprocessorConfig(nlohmann::json config, std::string name);
 
-  /// The file of `folder`, or section image_processor of its processor_config.json, where transformers 5 writes it.
-  /// Nothing where there is neither.
+  /// What is said of images, as transformers 5.24 looks for it: section image_processor of processor_config.json, else
+  /// preprocessor_config.json. Nothing where there is neither. A file beside it that says something else is reported
+  /// once.
   static std::optional<PreprocessorConfig> find_in(const std::filesystem::path& folder);
 
   /// What is said of videos: section video_processor of processor_config.json, else video_preprocessor_config.json,
   /// else the images' file, as transformers looks for it. Nothing where there is none of them.
   static std::optional<PreprocessorConfig> find_for_videos(const std::filesystem::path& folder);
+
+  /// Whether `key` is there and null, which takes a default away.
+  bool is_null(std::string_view key) const;
 
   /// Null where `key` is absent or null.
   const nlohmann::json* find(std::string_view key) const;
@@ -68,6 +72,7 @@ class PreprocessorConfig {
   void require_no_others(const std::set<std::string_view>& known) const;
 
   const std::string& name() const { return name_; }
+  const nlohmann::json& json() const { return config_; }
 
  private:
   nlohmann::json config_;

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/adapters/auxiliary_files.h"
+#include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/read_model_config.h"
 #include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/io/file.h"
@@ -59,6 +61,12 @@ std::string sample_key(const fs::path& folder, const ProcessorSettings& settings
     hash.add(io::read_file(settings.chat_template));
   }
   if (!settings.template_folder.empty()) {
+    if (is_adapter(settings.template_folder)) {
+      const auto files = auxiliary_files(folder, settings.template_folder);
+      if (files != read_companion_files(folder)) {
+        for (const auto& [name, content] : files) hash.add(name).add(content);
+      }
+    }
     for (const auto& [name, source] : text::templates_in(settings.template_folder)) hash.add(name).add(source.jinja);
   }
   return hash.text();

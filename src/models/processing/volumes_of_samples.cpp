@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "models/processing/conversation_processor.h"
+#include "models/processing/pixel_notices.h"
 #include "models/processing/reading_media.h"
 #include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
@@ -114,9 +115,12 @@ at::Tensor ConversationProcessor::pixels_of_volume(const io::Medium& /*file*/) c
   throw InternalError("pixels of a volume in a family that takes none");
 }
 
-at::Tensor ConversationProcessor::slice_of(const Medium& medium, SlicedVolume& newest) const {
+at::Tensor ConversationProcessor::slice_of(const Medium& medium, SlicedVolume& newest,
+                                           std::vector<io::Notice>& notices) const {
   if (newest.file != medium.file) {
     newest = {.file = medium.file, .slices = image::read_slices(*medium.file, settings_.volume.slice_settings())};
+    // Slices beyond the body are black; a scan of such alone is not.
+    add_notice(notice_of_slices(newest.slices, medium.file->path), notices);
   }
   if (*medium.slice >= newest.slices.size()) throw data_error("has fewer slices than its header said a moment ago");
   return newest.slices[*medium.slice];

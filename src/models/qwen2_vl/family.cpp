@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/processing/load_chat_template.h"
+#include "models/processing/processor_config.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
@@ -32,10 +33,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   const Config config = Config::from_json(config_json, folder);
   const auto images = read_image_settings(folder, config.vision, settings.image_max_pixels);
   const auto videos = VideoSettings::read(folder, config.vision, settings.image_max_pixels);
-  if (videos.pixels.normalization != images.normalization) {
-    throw data_error("{}: image_mean, image_std and rescale_factor of videos differ from those of images",
-                     folder.string());
-  }
+  report_frame_rate(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings,
@@ -61,13 +59,32 @@ data::SampleShape video_shape(const nlohmann::json& config_json, const std::file
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   VideoSettings videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
   videos.limits.max_frames = std::min(videos.limits.max_frames, settings.video_max_frames);
-  const double fps = video.fps > 0 ? video.fps : settings.video_fps;
-  const auto frames = std::ssize(videos.sample(video.frames, fps, settings.video_fps, vision));
+  const auto frames = std::ssize(videos.frames_of(video, settings.video_fps, vision));
   const image::ImageSize resized = resized_size(video.size, videos.pixels_of(frames, vision), vision);
   auto shape = shape_with_marks(grid_of(frames, resized, vision), vision);
   shape.videos = 1;
   shape.video_frames = frames;
   return shape;
+}
+
+ProcessorChanges processor_changes(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                   const ProcessorSettings& settings, bool has_videos) {
+  const VisionConfig vision = Config::from_json(config_json, folder).vision;
+  const bool has_limit = settings.image_max_pixels.has_value();
+  const bool has_sampling = has_videos || !has_usual_sampling(settings);
+  ProcessorChanges changes{.videos_need_file = has_sampling, .video_processor_type = "Qwen2VLVideoProcessor"};
+  if (has_limit) {
+    changes.images = [budget = read_image_settings(folder, vision, settings.image_max_pixels).budget](auto& file) {
+      put_budget(file, budget);
+    };
+  }
+  if (!has_limit && !has_sampling) return changes;
+  const auto videos = VideoSettings::read(folder, vision, settings.image_max_pixels);
+  changes.videos = [=, fps = settings.video_fps, most = settings.video_max_frames](auto& file) {
+    if (has_limit) put_budget(file, videos.pixels.budget);
+    if (has_sampling) put_sampling(file, videos.limits, fps, most);
+  };
+  return changes;
 }
 
 ContextLength context_length(const nlohmann::json& config_json, const std::filesystem::path& folder) {
@@ -88,7 +105,8 @@ Family family() {
           .image_shape = image_shape,
           .context_length = context_length,
           .elements = elements,
-          .video_shape = video_shape};
+          .video_shape = video_shape,
+          .processor_changes = processor_changes};
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -43,6 +43,7 @@ class GridProcessor : public ConversationProcessor {
   /// Frames a second of the video; of one that does not say: as many as are wanted.
   double fps_of(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : wanted_fps_; }
   double wanted_fps() const { return wanted_fps_; }
+  const image::Normalization& image_normalization() const { return images_.normalization; }
   const VisionConfig& vision() const { return vision_; }
 
  private:

@@ -101,6 +101,25 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
   return settings;
 }
 
+void put_budget(nlohmann::ordered_json& settings, PixelBudget budget) {
+  const bool has_size = settings.contains("size") && settings["size"].is_object();
+  const bool has_edges = has_size && settings["size"].contains("shortest_edge");
+  const std::pair<const char*, int64_t> pixels[]{{"min_pixels", budget.least}, {"max_pixels", budget.most}};
+  bool has_pixels = true;
+  for (const auto& [key, value] : pixels) {
+    if (has_size && settings["size"].contains(key)) settings["size"][key] = value;
+    const bool is_set = settings.contains(key) && !settings[key].is_null();
+    has_pixels = has_pixels && is_set;
+    if (is_set) settings[key] = value;
+  }
+  if (has_edges) {
+    settings["size"]["shortest_edge"] = budget.least;
+    settings["size"]["longest_edge"] = budget.most;
+  } else if (!has_pixels) {
+    settings["size"] = {{"shortest_edge", budget.least}, {"longest_edge", budget.most}};
+  }
+}
+
 ImageSize resized_size(ImageSize size, const PixelSettings& settings, const VisionConfig& vision) {
   return smart_resize(size, vision.pixels_per_token_side(), settings.budget);
 }

@@ -42,6 +42,9 @@ inline constexpr int64_t kMostPixels = int64_t{1} << 40;
 /// `budget` with no more than `max_pixels`, neither as the most nor as the least.
 PixelBudget limited(PixelBudget budget, std::optional<int64_t> max_pixels);
 
+/// Writes the budget into the settings of a processor, under each of the names that they have for it.
+void put_budget(nlohmann::ordered_json& settings, PixelBudget budget);
+
 /// The keys that read_pixel_settings() reads, and those known to leave pixels alone.
 const std::set<std::string_view>& pixel_keys();
 

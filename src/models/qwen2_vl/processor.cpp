@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/processing/frame_normalization.h"
+
 namespace vlmtrain::models::qwen2_vl {
 
 Processor::Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
@@ -13,16 +15,22 @@ Processor::Processor(const Config& config, PixelSettings images, VideoSettings v
       videos_(videos),
       layout_(settings.video_layout) {
   videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
+  videos_.limits.most_listed = settings.video_max_frames;
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {
-  return videos_.sample(info.frames, fps_of(info), wanted_fps(), vision());
+  return videos_.frames_of(info, wanted_fps(), vision());
 }
 
 image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const {
   PixelSettings settings = videos_.pixels_of(frames, vision());
   settings.budget = limited(settings.budget, max_pixels);
   return resized_size(size, settings, vision());
+}
+
+void Processor::check_video(const image::VideoInfo& info) const {
+  check_frame_normalization(image_normalization(), videos_.pixels.normalization);
+  if (!info.is_list) check_frame_limits(videos_.limits);
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/qwen2_vl/image_processor.h"
+#include "vlmtrain/image/video.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
@@ -25,10 +26,22 @@ struct FrameLimits {
   int64_t max_frames = 768;
   bool cap_pixels_per_frame = false;
   int64_t max_video_tokens = 0;
+  std::optional<int64_t> num_frames{};  ///< of each video, instead of a number a second; nothing: data.video_fps
+  int64_t most_listed = 128;            ///< of a list of frames: data.video_max_frames
+  bool excludes_fps = false;            ///< num_frames stands beside fps, which transformers refuses with each video
 };
 
-/// `limits`, which are the defaults, as the file has them.
-FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits, const VisionConfig& vision);
+/// Throws UserError (kBadData) for a video where the limits have num_frames and fps.
+void check_frame_limits(const FrameLimits& limits);
+
+/// Writes the sampling of a run into the settings of a video processor: at most `most_frames` of a video, `fps` of a
+/// second unless the file has num_frames. `limits`: as the file has them.
+void put_sampling(nlohmann::ordered_json& settings, const FrameLimits& limits, double fps, int64_t most_frames);
+
+/// `limits`, which are the defaults, as the file has them. `has_fps`: transformers' class has an fps of its own, which
+/// a file with num_frames must set to null.
+FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits, const VisionConfig& vision,
+                              bool has_fps);
 
 struct VideoSettings {
   PixelSettings pixels;                            ///< of a frame
@@ -40,6 +53,11 @@ struct VideoSettings {
 
   /// Those for the frames of a video of which `frames` are taken.
   PixelSettings pixels_of(int64_t frames, const VisionConfig& vision) const;
+
+  /// Which frames are looked at, with data.video_fps `wanted_fps`, at least one: all of a list of no more than
+  /// most_listed, num_frames where the file has it, else as sample(). Throws UserError (kBadData) as
+  /// check_frame_limits.
+  std::vector<int64_t> frames_of(const image::VideoInfo& video, double wanted_fps, const VisionConfig& vision) const;
 
   /// Which of a video's `frames` frames are taken, with `video_fps` frames a second in the video and `fps` wanted: as
   /// many as fill temporal patches. A video of fewer frames than one temporal patch is taken as a whole.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/processing/frame_normalization.h"
+
 namespace vlmtrain::models::qwen3_vl {
 
 std::string video_text(const std::vector<std::string>& stamps, int64_t tokens_per_stamp) {
@@ -20,14 +22,20 @@ Processor::Processor(const Config& config, qwen2_vl::PixelSettings images, Video
       vision_(config.vision),
       videos_(videos) {
   videos_.limits.max_frames = std::min(videos_.limits.max_frames, settings.video_max_frames);
+  videos_.limits.most_listed = settings.video_max_frames;
 }
 
 std::vector<int64_t> Processor::frames_of(const image::VideoInfo& info) const {
-  return videos_.sample(info.frames, fps_of(info), wanted_fps());
+  return videos_.frames_of(info, wanted_fps());
 }
 
 image::ImageSize Processor::frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const {
   return videos_.frame_size(frames, size, max_pixels, vision_);
+}
+
+void Processor::check_video(const image::VideoInfo& info) const {
+  check_frame_normalization(image_normalization(), videos_.pixels.normalization);
+  if (!info.is_list) qwen2_vl::check_frame_limits(videos_.limits);
 }
 
 ImagePlan Processor::plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const {

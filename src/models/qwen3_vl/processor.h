@@ -24,6 +24,7 @@ class Processor final : public qwen2_vl::GridProcessor {
   image::ImageSize frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   int64_t least_frame_pixels() const override { return 1; }
   image::Filter frame_filter() const override { return videos_.pixels.filter; }
+  void check_video(const image::VideoInfo& info) const override;
   ImagePlan plan_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override;
   std::vector<int64_t> position_ids(const EncodedChat& chat, std::span<const ImagePlan> images) const override;

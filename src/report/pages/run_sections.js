@@ -70,14 +70,14 @@ function tasksSection(data) {
 function masksSection(data) {
   const { masks, newest, structures } = data.evaluations || {};
   if (!masks || !(masks.masks > 0)) return null;
-  const cells = (name, score) => [name, words.grouped(score.masks), words.dice(score.dice), words.dice(score.iou), words.known(score.hausdorff95) ? score.hausdorff95.toFixed(2) : "–"];
+  const cells = (name, score) => [name, words.grouped(score.masks), words.dice(score.dice), words.dice(score.iou), words.known(score.hausdorff95) ? score.hausdorff95.toFixed(2) : "–", words.grouped(score.empty_truths || 0), words.grouped(score.empty_drawn || 0)];
   const curves = structures.filter((structure) => structure.dice_curve).length;
   return [html("h2", {}, "Masks"),
-    html("div", { class: "tall" }, table(["structure", "masks", "Dice", "IoU", "Hausdorff-95, pixels"], [
+    html("div", { class: "tall" }, table(["structure", "masks", "Dice", "IoU", "Hausdorff-95, pixels", "empty in the data", "nothing drawn"], [
       ...structures.filter((structure) => structure.masks > 0).map((structure) =>
         ({ cells: cells([swatch(structure.dice_curve ? taskColour(structures.indexOf(structure)) : "transparent", "line"), structure.name], structure) })),
       { cells: cells("all", masks), style: "total" }])),
-    html("p", { class: "hint" }, `Of the evaluation after step ${words.grouped(newest.step)}; means over the masks. The distance is that of masks of which neither side is empty.`,
+    html("p", { class: "hint" }, `Of the evaluation after step ${words.grouped(newest.step)}; means over the masks. The distance is that of masks of which neither side is empty. Where both are empty, Dice and IoU are 1.`,
       structures.length > curves ? ` Curves are drawn for the ${curves} structures with the most masks.` : "")];
 }
 

@@ -483,8 +483,12 @@ Evaluator::Flow Evaluator::perform(const With& node) {
 }
 
 Evaluator::Flow Evaluator::perform(const Generation& node) {
-  const Inside inside(*this);
-  return run(node.body);
+  Flow flow = Flow::kOn;
+  MarkedText written = written_by(node.body, flow);
+  written.mark_generated();
+  out_->append(written);
+  Budget::check_text(out_->size());
+  return flow;
 }
 
 Evaluator::Flow Evaluator::perform(const Break& /*node*/) {

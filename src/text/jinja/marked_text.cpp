@@ -23,6 +23,11 @@ void MarkedText::add(Run run) {
   runs_.push_back(run);
 }
 
+void MarkedText::mark_generated() {
+  generated_.clear();
+  if (!empty()) generated_.push_back({0, size()});
+}
+
 MarkedText MarkedText::slice(size_t begin, size_t end) const {
   MarkedText part;
   part.append(*this, begin, end);
@@ -40,6 +45,11 @@ void MarkedText::append(const MarkedText& other, size_t begin, size_t end) {
     // Of several characters, none of a neighbour's origin.
     if (from == to && !run->empty() && begin < end) continue;
     add({shift + from - begin, shift + to - begin, run->origin});
+  }
+  for (const Generated& part : other.generated_) {
+    const size_t from = std::max(part.begin, begin);
+    const size_t to = std::min(part.end, end);
+    if (from < to) generated_.push_back({shift + from - begin, shift + to - begin});
   }
 }
 

@@ -18,6 +18,13 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
+/// Bytes [begin, end) of a text that a `generation` block wrote.
+struct Generated {
+  size_t begin;
+  size_t end;
+  bool operator==(const Generated&) const = default;
+};
+
 /// A text (UTF-8) that knows where its characters come from. Runs are in order, do not overlap, and neighbours of one
 /// origin are one run; what none covers was made by the template.
 class MarkedText {
@@ -29,6 +36,10 @@ class MarkedText {
 
   const std::string& bytes() const { return bytes_; }
   std::span<const Run> runs() const { return runs_; }
+  /// What `generation` blocks wrote of it, in order, without overlap, none empty.
+  std::span<const Generated> generated() const { return generated_; }
+  /// From now on a `generation` block wrote all of it.
+  void mark_generated();
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
 
@@ -63,6 +74,7 @@ class MarkedText {
 
   std::string bytes_;
   std::vector<Run> runs_;
+  std::vector<Generated> generated_;
 };
 
 }  // namespace vlmtrain::text::jinja

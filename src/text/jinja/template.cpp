@@ -17,7 +17,7 @@ Template Template::parse(std::string_view source, std::string source_name) {
 Rendering Template::render(const std::vector<std::pair<std::string, Value>>& variables,
                            const RenderSettings& settings) const {
   const MarkedText text = Evaluator(*tree_, settings).render(variables);
-  return {text.bytes(), {text.runs().begin(), text.runs().end()}};
+  return {text.bytes(), {text.runs().begin(), text.runs().end()}, {text.generated().begin(), text.generated().end()}};
 }
 
 }  // namespace vlmtrain::text::jinja

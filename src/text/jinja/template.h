@@ -20,6 +20,7 @@ struct Tree;
 struct Rendering {
   std::string text;
   std::vector<Run> runs;
+  std::vector<Generated> generated{};  ///< what `generation` blocks wrote, in order, without overlap
 };
 
 struct RenderSettings {

@@ -8,8 +8,12 @@
 
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/quantized_weights.h"
 #include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::brain_llava {
@@ -38,8 +42,19 @@ bool is_of_pictures(const std::string& key) {
          std::ranges::find(kKeys, key) != kKeys.end();
 }
 
+/// Where the files hold an output projection of its own, the text model has one, whatever its config says.
+void follow_weights(ordered_json& text, const std::filesystem::path& folder) {
+  if (!text.value("tie_word_embeddings", false)) return;
+  const auto tensors = find_output_tensors(io::checkpoint_tensor_names(folder));
+  if (!tensors || are_equal(*tensors, folder)) return;
+  spdlog::warn("{}: config.json ties {} to {} (tie_word_embeddings), but their values differ; both are taken",
+               folder.string(), tensors->output, tensors->embedding);
+  text["tie_word_embeddings"] = false;
+}
+
 ordered_json text_config_in(const std::filesystem::path& folder) {
-  read_model_config(folder);  // says what the folder is where it is no checkpoint
+  // Says what the folder is where it is no checkpoint.
+  refuse_quantized_weights(read_model_config(folder), folder);
   const std::string file = (folder / "config.json").string();
   const auto config = io::read_ordered_json(folder / "config.json");
   const auto type = io::get_or<std::string>(config, "model_type", "", file);
@@ -52,6 +67,8 @@ ordered_json text_config_in(const std::filesystem::path& folder) {
     ordered_json text = *section;
     if (!text.contains("model_type")) text["model_type"] = "llama";
     if (config.value("tie_word_embeddings", false)) text["tie_word_embeddings"] = true;
+    text.erase("quantization_config");
+    follow_weights(text, folder);
     return text;
   }
   ordered_json text = ordered_json::object();
@@ -59,6 +76,8 @@ ordered_json text_config_in(const std::filesystem::path& folder) {
     if (!is_of_pictures(key)) text[key] = value;
   }
   text["model_type"] = known->second;
+  text.erase("quantization_config");
+  follow_weights(text, folder);
   return text;
 }
 

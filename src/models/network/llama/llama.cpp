@@ -11,6 +11,7 @@
 #include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/nn/activation.h"
 #include "vlmtrain/nn/attention.h"
 
@@ -45,6 +46,15 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
     throw data_error("{}: use_sliding_window is not supported in a {} text model; set it to false", source, type);
   }
   return std::nullopt;
+}
+
+/// Qwen's class gives the blocks that are named so a window.
+void refuse_sliding_layers(const nlohmann::json& json, const std::string& type, const std::string& source) {
+  if (type != "qwen2" && type != "qwen3") return;
+  for (const auto& layer : json.value("layer_types", nlohmann::json::array())) {
+    if (layer == "full_attention") continue;
+    throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::json_excerpt(layer));
+  }
 }
 
 /// Many feed-forward layers, of which a router chooses: none of it is here.
@@ -88,6 +98,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   config.max_positions = size_of(json, "max_position_embeddings", config.max_positions, kMostPositions, source);
   config.rope = RopeConfig::from_json(json, source);
   config.sliding_window = read_sliding_window(json, type, config, source);
+  refuse_sliding_layers(json, type, source);
   if (type == "llama" || type == "qwen3") {
     config.query_key_value_bias = config.attention_output_bias =
         io::get_or<bool>(json, "attention_bias", false, source);

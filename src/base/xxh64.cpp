@@ -1,0 +1,94 @@
+#include "vlmtrain/base/xxh64.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace vlmtrain {
+
+namespace {
+
+constexpr uint64_t kPrime1 = 0x9e3779b185ebca87U;
+constexpr uint64_t kPrime2 = 0xc2b2ae3d27d4eb4fU;
+constexpr uint64_t kPrime3 = 0x165667b19e3779f9U;
+constexpr uint64_t kPrime4 = 0x85ebca77c2b2ae63U;
+constexpr uint64_t kPrime5 = 0x27d4eb2f165667c5U;
+
+static_assert(std::endian::native == std::endian::little, "XXH64 reads words little-endian");
+
+template <class Word>
+Word word_at(const char* place) {
+  Word word = 0;
+  std::memcpy(&word, place, sizeof(word));
+  return word;
+}
+
+uint64_t mix(uint64_t lane, uint64_t word) {
+  return std::rotl(lane + word * kPrime2, 31) * kPrime1;
+}
+
+uint64_t merge(uint64_t hash, uint64_t lane) {
+  return (hash ^ mix(0, lane)) * kPrime1 + kPrime4;
+}
+
+void add_stripe(std::array<uint64_t, 4>& lanes, const char* stripe) {
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    lanes[lane] = mix(lanes[lane], word_at<uint64_t>(stripe + lane * sizeof(uint64_t)));
+  }
+}
+
+}  // namespace
+
+Xxh64::Xxh64() : lanes_{kPrime1 + kPrime2, kPrime2, 0, 0 - kPrime1} {}
+
+Xxh64& Xxh64::add(std::string_view bytes) {
+  const size_t held = bytes_ % kStripe;
+  bytes_ += bytes.size();
+  if (held > 0) {
+    const size_t count = std::min(kStripe - held, bytes.size());
+    std::memcpy(rest_.data() + held, bytes.data(), count);
+    bytes.remove_prefix(count);
+    if (held + count < kStripe) return *this;
+    add_stripe(lanes_, rest_.data());
+  }
+  auto lanes = lanes_;  // in registers
+  const char* place = bytes.data();
+  const char* const end = place + bytes.size() / kStripe * kStripe;
+  for (; place < end; place += kStripe) add_stripe(lanes, place);
+  lanes_ = lanes;
+  bytes.remove_prefix(bytes.size() / kStripe * kStripe);
+  if (!bytes.empty()) std::memcpy(rest_.data(), bytes.data(), bytes.size());
+  return *this;
+}
+
+uint64_t Xxh64::value() const {
+  uint64_t hash = kPrime5;
+  if (bytes_ >= kStripe) {
+    hash = std::rotl(lanes_[0], 1) + std::rotl(lanes_[1], 7) + std::rotl(lanes_[2], 12) + std::rotl(lanes_[3], 18);
+    for (const uint64_t lane : lanes_) hash = merge(hash, lane);
+  }
+  hash += bytes_;
+  const char* place = rest_.data();
+  const char* const end = place + bytes_ % kStripe;
+  for (; end - place >= 8; place += 8) {
+    hash = std::rotl(hash ^ mix(0, word_at<uint64_t>(place)), 27) * kPrime1 + kPrime4;
+  }
+  if (end - place >= 4) {
+    hash = std::rotl(hash ^ (word_at<uint32_t>(place) * kPrime1), 23) * kPrime2 + kPrime3;
+    place += 4;
+  }
+  for (; place < end; ++place) {
+    hash = std::rotl(hash ^ (static_cast<unsigned char>(*place) * kPrime5), 11) * kPrime1;
+  }
+  hash = (hash ^ (hash >> 33)) * kPrime2;
+  hash = (hash ^ (hash >> 29)) * kPrime3;
+  return hash ^ (hash >> 32);
+}
+
+std::string Xxh64::text() const {
+  return fmt::format("{:016x}", value());
+}
+
+}  // namespace vlmtrain

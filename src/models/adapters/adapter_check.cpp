@@ -1,0 +1,96 @@
+#include "models/adapters/adapter_check.h"
+
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "models/adapters/adapter_layout.h"
+#include "models/adapters/tied_output.h"
+#include "models/checkpoints/load_parameters.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/dtype_name.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// What is wrong with a tensor that no parameter of the adapter is called like.
+std::string problem_of_other(const std::string& name, const VisionLanguageModel& model, const AdapterTensors& tensors) {
+  const std::string& stored = tensors.stored_name(name);
+  const nn::Parameter* const embedding = tied_embedding(model);
+  if (embedding != nullptr && embedding->in_modules_to_save && name == output_module(model) + ".weight") {
+    if (!tensors.contains(embedding->name) || at::equal(tensors.tensor(embedding->name), tensors.tensor(name))) {
+      return "";
+    }
+    return fmt::format(
+        "{} differs from {}, and the two are tied (ensure_weight_tying); set that to false where they "
+        "were trained apart",
+        stored, tensors.stored_name(embedding->name));
+  }
+  if (name.find(".base_layer.") != std::string::npos || name.find(".original_module.") != std::string::npos) {
+    return fmt::format(
+        "unexpected: {} (a weight of the base; merge the adapter with the program that wrote it, or "
+        "save the adapter without the base's weights)",
+        stored);
+  }
+  return "unexpected: " + stored;
+}
+
+}  // namespace
+
+std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model) {
+  std::vector<nn::Parameter> found;
+  for (const auto& parameter : model.parameters().all()) {
+    if (parameter.goes_with_adapter()) found.push_back(parameter);
+  }
+  return found;
+}
+
+void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& tensors) {
+  std::vector<std::string> problems;
+  std::unordered_set<std::string> wanted;
+  for (const auto& parameter : adapter_parameters(model)) {
+    wanted.insert(parameter.name);
+    if (!tensors.contains(parameter.name)) {
+      problems.push_back(fmt::format("missing: {}{}", kAdapterPrefix, parameter.name));
+      continue;
+    }
+    const auto& info = tensors.info(parameter.name);
+    for (auto problem : {dtype_problem(parameter.name, info.dtype), shape_problem(parameter, info.shape)}) {
+      if (!problem.empty()) problems.push_back(std::move(problem));
+    }
+  }
+  for (const auto& name : tensors.names()) {
+    if (wanted.contains(name)) continue;
+    if (auto problem = problem_of_other(name, model, tensors); !problem.empty()) problems.push_back(std::move(problem));
+  }
+  refuse_differences(fmt::format("{}: the adapter does not match the model; is it one for another model?",
+                                 tensors.file().parent_path().string()),
+                     problems);
+}
+
+void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors) {
+  for (const auto& parameter : adapter_parameters(model)) {
+    const at::Tensor values = tensors.tensor(parameter.name);
+    if (values.numel() == 0) continue;
+    const auto [least, most] = at::aminmax(values);
+    const double largest = std::max(std::abs(least.item<double>()), std::abs(most.item<double>()));
+    const std::string place = tensors.file().string();
+    if (!std::isfinite(largest)) {
+      throw data_error("{}: {} has values that are not finite; take an earlier checkpoint of the adapter", place,
+                       tensors.stored_name(parameter.name));
+    }
+    const at::ScalarType dtype = parameter.tensor.scalar_type();
+    if (at::full({}, largest, at::kDouble).to(dtype).isinf().item<bool>()) {
+      throw data_error("{}: {} has values up to {:.3g}, more than {} holds; compute in bf16 or fp32", place,
+                       tensors.stored_name(parameter.name), largest, io::dtype_name(dtype));
+    }
+  }
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,252 @@
+#include "models/adapters/adapter_config.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <set>
+#include <string_view>
+
+#include "models/adapters/adapter_layout.h"
+#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/size_limits.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/unread_keys.h"
+#include "vlmtrain/nn/lora_settings.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+constexpr std::array<std::string_view, 14> kReadKeys{"peft_type",
+                                                     "base_model_name_or_path",
+                                                     "r",
+                                                     "lora_alpha",
+                                                     "lora_dropout",
+                                                     "use_rslora",
+                                                     "use_dora",
+                                                     "bias",
+                                                     "target_modules",
+                                                     "modules_to_save",
+                                                     "rank_pattern",
+                                                     "alpha_pattern",
+                                                     "ensure_weight_tying",
+                                                     "init_lora_weights"};
+
+/// Keys of PEFT's LoraConfig (0.21.2) that change what an adapter computes or holds, in ways that are not supported.
+constexpr std::array<std::string_view, 12> kUnsupportedKeys{"layer_replication", "trainable_token_indices",
+                                                            "target_parameters", "alora_invocation_tokens",
+                                                            "lora_bias",         "use_qalora",
+                                                            "use_bdlora",        "arrow_config",
+                                                            "kasa_config",       "monteclora_config",
+                                                            "megatron_config",   "enable_lora"};
+
+constexpr std::string_view kOfStart = "how training began; init_lora_weights decides whether it changed the base";
+constexpr std::string_view kWhichModules = "the adapter's tensors say which modules it is for";
+constexpr std::string_view kNote = "a note of the program that wrote it";
+constexpr std::string_view kOfTraining = "changes how gradients are computed, not what the adapter computes";
+
+constexpr std::array kHarmlessKeys{
+    io::HarmlessKey{"auto_mapping", kNote},
+    io::HarmlessKey{"peft_version", kNote},
+    io::HarmlessKey{"revision", kNote},
+    io::HarmlessKey{"task_type", kNote},
+    io::HarmlessKey{"inference_mode", "whether PEFT trains what it loads"},
+    io::HarmlessKey{"exclude_modules", kWhichModules},
+    io::HarmlessKey{"layers_to_transform", kWhichModules},
+    io::HarmlessKey{"layers_pattern", kWhichModules},
+    io::HarmlessKey{"fan_in_fan_out", "PEFT sets it to false for Linears, which all modules are"},
+    io::HarmlessKey{"megatron_core", "used with megatron_config only"},
+    io::HarmlessKey{"qalora_group_size", "used with use_qalora only"},
+    io::HarmlessKey{"loftq_config", kOfStart},
+    io::HarmlessKey{"eva_config", kOfStart},
+    io::HarmlessKey{"corda_config", kOfStart},
+    io::HarmlessKey{"lora_ga_config", kOfStart},
+    io::HarmlessKey{"velora_config", kOfTraining},
+    io::HarmlessKey{"runtime_config", "where PEFT computes DoRA's start"},
+    io::HarmlessKey{"lora_dtype", "ms-swift's: the tensors have their own types"},
+    io::HarmlessKey{"lorap_lr_ratio", "ms-swift's: learning rate of lora_B"},
+    io::HarmlessKey{"lorap_emb_lr", "ms-swift's: learning rate of embeddings"},
+    io::HarmlessKey{"merge_weights", "PEFT's before 0.3: whether layers merge while they are evaluated"},
+};
+
+/// "model.layers.3.q_proj", which is a single module, and not "q_proj", of which a model may have many or none.
+bool is_of_one_block(const std::string& target) {
+  const auto is_number = [](std::string_view word) {
+    return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
+  };
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = target.find('.', begin);
+    if (is_number(std::string_view(target).substr(begin, end - begin))) return true;
+  }
+  return false;
+}
+
+bool is_set(const nlohmann::json& value) {
+  return !io::is_empty_value(value) && value != false && value != 0;
+}
+
+void check_supported(const nlohmann::json& config, const std::string& source) {
+  const auto method = io::get<std::string>(config, "peft_type", source);
+  if (method != "LORA") throw data_error("{}: peft_type {} is not supported; LORA is", source, method);
+  const auto bias = io::get_or<std::string>(config, "bias", "none", source);
+  if (bias != "none") throw data_error("{}: trained biases (bias: {}) are not supported; none is", source, bias);
+  for (const auto key : kUnsupportedKeys) {
+    const auto found = config.find(key);
+    if (found == config.end() || !is_set(*found)) continue;
+    throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and take the result",
+                     source, key, io::json_excerpt(*found));
+  }
+  // Such starts (PiSSA, OLoRA, …) change the base weights as well.
+  const auto start = config.value("init_lora_weights", nlohmann::json());
+  constexpr std::array kStartsOfAdapterOnly{"gaussian", "orthogonal", "eva", "mica"};
+  if (start.is_string() && std::ranges::find(kStartsOfAdapterOnly, start) == kStartsOfAdapterOnly.end()) {
+    throw data_error("{}: init_lora_weights {} changes the base's weights; let peft convert the adapter to plain LoRA",
+                     source, io::json_excerpt(start));
+  }
+}
+
+/// Warns once in a process: an adapter is read several times on the way to a model.
+void warn_of_unread_keys(const nlohmann::json& config, const std::string& source) {
+  std::vector<std::string_view> known(kReadKeys.begin(), kReadKeys.end());
+  known.insert(known.end(), kUnsupportedKeys.begin(), kUnsupportedKeys.end());
+  const auto unread = io::unread_keys(config, known, kHarmlessKeys);
+  if (unread.empty()) return;
+  static std::mutex mutex;
+  static std::set<std::string> warned;
+  const std::lock_guard lock(mutex);
+  if (!warned.insert(source).second) return;
+  spdlog::warn("{}: {} not read: {}; PEFT 0.21 does not have {} either, so check what the adapter was trained with",
+               source, unread.size() == 1 ? "a key is" : "keys are", fmt::join(unread, ", "),
+               unread.size() == 1 ? "it" : "them");
+}
+
+std::vector<std::string> saved_modules(const nlohmann::json& config, const std::string& source) {
+  const auto modules = config.value("modules_to_save", nlohmann::json());
+  if (modules.is_null()) return {};
+  if (modules.is_string()) return {modules.get<std::string>()};
+  return io::get<std::vector<std::string>>(config, "modules_to_save", source);
+}
+
+nlohmann::json pattern(const nlohmann::json& config, const char* key, const std::string& source) {
+  const auto found = config.find(key);
+  if (found == config.end() || io::is_empty_value(*found)) return nlohmann::json::object();
+  if (!found->is_object()) {
+    throw data_error("{}: {} is {}; PEFT writes an object of modules' names and numbers", source, key,
+                     io::json_excerpt(*found));
+  }
+  return *found;
+}
+
+/// A pattern of rank_pattern or alpha_pattern and its number.
+struct ModulePattern {
+  std::string text;
+  nn::LoraTarget target;
+  double value;
+};
+
+std::vector<ModulePattern> module_patterns(std::string_view key, const nlohmann::json& patterns,
+                                           const std::string& source) {
+  std::vector<ModulePattern> found;
+  for (const auto& [text, value] : patterns.items()) {
+    try {
+      // As PEFT's get_pattern_key.
+      found.push_back({text, nn::LoraTarget("(.*\\.)?(" + text + ")"), io::get<double>(patterns, text, source)});
+    } catch (const UserError& error) {
+      throw data_error("{}: {}: \"{}\" is not read: {}", source, key, text, error.what());
+    }
+  }
+  return found;
+}
+
+/// Throws where `patterns` give one of `paths` another number than `usual`. The first pattern that a path ends in
+/// counts.
+void check_pattern(std::string_view key, const nlohmann::json& patterns, double usual,
+                   const std::vector<std::string>& paths, const std::string& source) {
+  const auto all = module_patterns(key, patterns, source);
+  for (const auto& path : paths) {
+    const auto first = std::ranges::find_if(all, [&](const ModulePattern& one) { return one.target.matches(path); });
+    if (first == all.end() || first->value == usual) continue;
+    throw data_error(
+        "{}: {} \"{}\" gives {} {}, and other modules have {}; such an adapter is not supported: merge it with peft, "
+        "and take the result",
+        source, key, first->text, path, first->value, usual);
+  }
+}
+
+}  // namespace
+
+void AdapterConfig::check_targets(const std::vector<std::string>& adapted, const AdapterModules* modules,
+                                  const std::string& source) const {
+  if (!target_modules.is_array()) return;
+  std::vector<std::string> problems;
+  for (const auto& target : target_modules) {
+    if (!target.is_string() || !is_of_one_block(target)) continue;
+    const auto name = target.get<std::string>();
+    const std::string resolved = modules != nullptr ? modules->resolve(name) : name;
+    const bool has_tensors = std::ranges::any_of(adapted, [&](const std::string& path) {
+      return path == name || path == resolved || path.ends_with("." + name);
+    });
+    if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraA));
+  }
+  refuse_differences(fmt::format("{}: its target_modules have no tensors in {}", source, kAdapterWeightsName),
+                     problems);
+  if (modules != nullptr) warn_of_partial_targets(adapted, *modules, source);
+}
+
+void AdapterConfig::warn_of_partial_targets(const std::vector<std::string>& adapted, const AdapterModules& modules,
+                                            const std::string& source) const {
+  std::vector<std::string> missing;
+  for (const std::string& linear : modules.linears()) {
+    const bool is_target = std::ranges::any_of(target_modules, [&](const nlohmann::json& target) {
+      return target.is_string() && linear.ends_with("." + target.get<std::string>());
+    });
+    if (is_target && std::ranges::find(adapted, linear) == adapted.end()) missing.push_back(linear);
+  }
+  if (missing.empty()) return;
+  spdlog::warn(
+      "{}: {} of the Linears that target_modules name have no tensors in {} and stay as the base has them, such as {}; "
+      "check that the adapter was saved whole",
+      source, missing.size(), kAdapterWeightsName, missing.front());
+}
+
+void AdapterConfig::check_patterns(const std::vector<std::string>& paths, const std::string& source) const {
+  check_pattern("rank_pattern", rank_pattern, static_cast<double>(rank), paths, source);
+  check_pattern("alpha_pattern", alpha_pattern, alpha, paths, source);
+}
+
+AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
+  const auto path = folder / kAdapterConfigName;
+  const std::string source = path.string();
+  if (!std::filesystem::exists(path)) {
+    if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);  // which names a run's checkpoint
+    throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source);
+  }
+  const auto json = io::read_json(path);
+  check_supported(json, source);
+  warn_of_unread_keys(json, source);
+  AdapterConfig config{.rank = io::get<int64_t>(json, "r", source),
+                       .alpha = io::get<double>(json, "lora_alpha", source),
+                       .dropout = io::get_or<double>(json, "lora_dropout", 0.0, source),
+                       .use_rslora = io::get_or<bool>(json, "use_rslora", false, source),
+                       .use_dora = io::get_or<bool>(json, "use_dora", false, source),
+                       .modules_to_save = saved_modules(json, source),
+                       .ensure_weight_tying = io::get_or<bool>(json, "ensure_weight_tying", false, source),
+                       .target_modules = json.value("target_modules", nlohmann::json()),
+                       .rank_pattern = pattern(json, "rank_pattern", source),
+                       .alpha_pattern = pattern(json, "alpha_pattern", source)};
+  check_size(config.rank, "r", kWidestLayer, source);
+  check_number(config.alpha, "lora_alpha", {.above = 0, .most = 1e9}, source);
+  if (!(config.dropout >= 0 && config.dropout < 1)) {
+    throw data_error("{}: lora_dropout is {}, no share of an adapter's inputs; it is from 0 to below 1", source,
+                     config.dropout);
+  }
+  return config;
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,116 @@
+#include "models/adapters/adapter_names.h"
+
+#include <array>
+#include <utility>
+
+#include "models/adapters/adapter_layout.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// Beginnings of paths in older releases of transformers (to 4.51: LLaVA, Gemma 3 and InternVL with the text model on
+/// the outside, Qwen2-VL and Qwen2.5-VL with the text model's own names; to 5.0: towers with `vision_model`), or in
+/// adapters of the text model alone, and those of today. As conversion_mapping.py of transformers 5.24.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kOlderBeginnings{{
+    {"language_model.lm_head", "lm_head"},
+    {"model.language_model.lm_head", "lm_head"},
+    {"model.language_model.model.", "model.language_model."},
+    {"language_model.model.", "model.language_model."},
+    {"language_model.", "model.language_model."},
+    {"model.vision_tower.vision_model.", "model.vision_tower."},
+    {"vision_tower.vision_model.", "model.vision_tower."},
+    {"vision_tower.", "model.vision_tower."},
+    {"multi_modal_projector.", "model.multi_modal_projector."},
+    {"visual.", "model.visual."},
+    {"model.", "model.language_model."},
+    {"model.", "model.text_model."},
+}};
+
+constexpr std::array<std::string_view, 4> kWrappers{"module.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.",
+                                                    "_orig_mod."};
+
+/// Removes a whole name of a path wherever it stands.
+void remove_name(std::string& path, std::string_view name) {
+  for (size_t at = path.find(name); at != std::string::npos; at = path.find(name, at)) {
+    if (at == 0 || path[at - 1] == '.') {
+      path.erase(at, name.size());
+    } else {
+      ++at;
+    }
+  }
+}
+
+/// Removes the name of the adapter after `marker`: `lora_A.default.weight` becomes `lora_A.weight`.
+void remove_adapter_name(AdapterTensorName& name, std::string_view marker) {
+  const size_t at = name.path.find(marker);
+  if (at == std::string::npos) return;
+  const size_t begin = at + marker.size();
+  const size_t end = name.path.find('.', begin);
+  if (end == std::string::npos) {
+    // DoRA's vector has had no `weight` at its end, and one.
+    if (marker != ".lora_magnitude_vector.") return;
+    if (name.path.substr(begin) != "weight") name.adapter_name = name.path.substr(begin);
+    name.path.resize(begin - 1);
+    return;
+  }
+  name.adapter_name = name.path.substr(begin, end - begin);
+  if (marker == ".lora_magnitude_vector.") {
+    name.path.resize(begin - 1);
+  } else if (marker == ".modules_to_save.") {
+    name.path.erase(at, end - at);
+  } else {
+    name.path.erase(begin, end + 1 - begin);
+  }
+}
+
+std::string_view module_of(std::string_view path) {
+  for (const std::string_view marker : {".lora_A.", ".lora_B.", ".lora_magnitude_vector"}) {
+    if (const size_t at = path.find(marker); at != std::string_view::npos) return path.substr(0, at);
+  }
+  return path.substr(0, path.rfind('.'));
+}
+
+}  // namespace
+
+AdapterTensorName plain_adapter_name(std::string_view name) {
+  AdapterTensorName plain{.path = std::string(name), .adapter_name = {}};
+  for (const auto wrapper : kWrappers) remove_name(plain.path, wrapper);
+  if (const size_t at = plain.path.find(kAdapterPrefix); at != std::string::npos) {
+    plain.path.erase(0, at + kAdapterPrefix.size());
+  }
+  for (const auto* marker : {".lora_A.", ".lora_B.", ".lora_magnitude_vector.", ".modules_to_save."}) {
+    remove_adapter_name(plain, marker);
+  }
+  return plain;
+}
+
+AdapterModules::AdapterModules(const VisionLanguageModel& model, std::string_view output) {
+  for (const auto& parameter : model.parameters().all()) {
+    if (parameter.is_adapter) continue;
+    // Every module on the way: modules_to_save may name any.
+    for (size_t end = parameter.name.rfind('.'); end != std::string::npos && end > 0;
+         end = parameter.name.rfind('.', end - 1)) {
+      if (!modules_.insert(parameter.name.substr(0, end)).second) break;
+    }
+    modules_.insert(parameter.name);
+  }
+  if (!output.empty()) modules_.emplace(output);
+  for (const auto& linear : model.parameters().linears()) linears_.push_back(linear.path);
+}
+
+bool AdapterModules::knows(std::string_view path) const {
+  return modules_.contains(path) || modules_.contains(module_of(path));
+}
+
+std::string AdapterModules::resolve(const std::string& path) const {
+  if (knows(path)) return path;
+  for (const auto& [older, current] : kOlderBeginnings) {
+    if (!path.starts_with(older)) continue;
+    std::string resolved = std::string(current) + path.substr(older.size());
+    if (knows(resolved)) return resolved;
+  }
+  return path;
+}
+
+}  // namespace vlmtrain::models

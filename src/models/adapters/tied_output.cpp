@@ -1,0 +1,32 @@
+#include "models/adapters/tied_output.h"
+
+#include <algorithm>
+
+namespace vlmtrain::models {
+
+namespace {
+
+const nn::Parameter* output_parameter(const VisionLanguageModel& model) {
+  const auto& all = model.parameters().all();
+  const at::Tensor& output = model.output_weight();
+  const auto found =
+      std::ranges::find_if(all, [&](const nn::Parameter& parameter) { return parameter.tensor.is_same(output); });
+  return found == all.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+const nn::Parameter* tied_embedding(const VisionLanguageModel& model) {
+  const nn::Parameter* const output = output_parameter(model);
+  return output != nullptr && output->is_embedding ? output : nullptr;
+}
+
+std::string output_module(const VisionLanguageModel& model) {
+  const nn::Parameter* const output = output_parameter(model);
+  if (output == nullptr) return "lm_head";
+  if (!output->is_embedding) return output->name.substr(0, output->name.rfind('.'));
+  // nanoVLM's decoder has its head within.
+  return output->name.starts_with("decoder.") ? "decoder.head" : "lm_head";
+}
+
+}  // namespace vlmtrain::models

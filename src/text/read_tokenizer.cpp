@@ -1,0 +1,38 @@
+#include "vlmtrain/text/read_tokenizer.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "text/outside_token.h"
+#include "text/tokenizer_settings.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_kind.h"
+
+namespace vlmtrain::text {
+
+std::string read_tokenizer_json(const std::filesystem::path& tokenizer_json) {
+  if (const auto kind = kind_if_no_file(tokenizer_json); !kind.empty()) {
+    throw data_error("The tokenizer {} is {}; a file is wanted here", tokenizer_json.string(), kind);
+  }
+  std::ifstream file(tokenizer_json, std::ios::binary);
+  std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) {
+    throw data_error("The tokenizer {} cannot be read; a checkpoint folder must hold a tokenizer.json",
+                     tokenizer_json.string());
+  }
+  return content;
+}
+
+Tokenizer read_tokenizer(const std::filesystem::path& folder, std::span<const std::string> extra_special_tokens) {
+  const auto file = folder / "tokenizer.json";
+  const std::string content = read_tokenizer_json(file);
+  OutsideTokens outside = read_outside_tokens(folder);
+  for (const std::string& token : extra_special_tokens) {
+    outside.tokens.push_back({.content = token, .source = (folder / "config.json").string()});
+  }
+  Tokenizer tokenizer = Tokenizer::from_parts(content, file.string(), outside.tokens);
+  check_tokenizer_settings(folder, tokenizer, outside);
+  return tokenizer;
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "vlmtrain/data/data_set.h"
+#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::train {
+
+/// Logs what was found out about data.train before the first step: notices of its samples, where all were looked at;
+/// that none has an image, video or volume, in all or of a source; settings without effect on such data.
+void log_remarks_on_training(const Config& config, const data::DataSet& records, const data::Outlines& outlines);
+
+/// The same of data.eval: notices and media alone.
+void log_remarks_on_evaluation(const Config& config, const data::Outlines& outlines);
+
+/// Logs that samples of data.eval are trained on: warns where their conversations and media are, and mentions those
+/// that share a file. `evaluated` and `trained` have prints where the samples were looked at; without them only a file
+/// that both keys name is found.
+void log_trained_evaluation(const Config& config, const data::Outlines& evaluated, data::Outlines& trained);
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,55 @@
+#include "vlmtrain/io/checksums.h"
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include "io/temporary_folder.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/safetensors.h"
+
+namespace vlmtrain::io {
+namespace {
+
+class ChecksumsTest : public TemporaryFolderTest {};
+
+TEST_F(ChecksumsTest, AreThoseOfTheFilesAsTheyAreOnTheDisk) {
+  const ChecksumRecorder recorder;
+  write_file(folder() / "empty.json", "");
+  write_file(folder() / "text.json", "{\"a\": 1}");
+  write_safetensors(folder() / "weights.safetensors", NamedTensors{{"a", at::ones({100, 7})}, {"b", at::ones({3})}});
+  ASSERT_EQ(recorder.files().size(), 3U);
+  for (const auto& [path, checksum] : recorder.files()) {
+    EXPECT_EQ(checksum, checksum_of(path)) << path;
+    EXPECT_EQ(checksum.bytes, std::filesystem::file_size(path));
+  }
+}
+
+TEST_F(ChecksumsTest, AreOfOneThreadAndOfTheInnermostRecorder) {
+  const ChecksumRecorder outer;
+  {
+    const ChecksumRecorder inner;
+    write_file(folder() / "inner", "1");
+    EXPECT_EQ(inner.files().size(), 1U);
+  }
+  std::thread([this] { write_file(folder() / "elsewhere", "2"); }).join();
+  {
+    AtomicFile abandoned(folder() / "abandoned");
+    abandoned.write("of which nothing may enter the next one");
+  }
+  write_file(folder() / "outer", "3");
+  ASSERT_EQ(outer.files().size(), 1U);
+  EXPECT_EQ(outer.files().begin()->first, folder() / "outer");
+  EXPECT_EQ(outer.files().begin()->second, checksum_of(folder() / "outer"));
+}
+
+TEST_F(ChecksumsTest, OfAFileThatIsMissingAreAnError) {
+  EXPECT_THROW(checksum_of(folder() / "nothing"), UserError);
+  EXPECT_THROW(checksum_of(folder()), UserError);
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

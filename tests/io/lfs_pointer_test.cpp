@@ -1,0 +1,45 @@
+#include "vlmtrain/io/lfs_pointer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "parity/temporary_folder.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/torch_file.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
+
+TEST(LfsPointer, IsNamedByEveryReaderOfAFile) {
+  const parity::TemporaryFolder folder;
+  const auto refusal = [&](const char* name, const auto& read) {
+    write_file(folder.path() / name, kPointer);
+    const auto message = message_of([&] { read(folder.path() / name); });
+    EXPECT_THAT(message, AllOf(HasSubstr((folder.path() / name).string()), HasSubstr("is a Git LFS pointer"),
+                               HasSubstr("git lfs pull")));
+  };
+  refusal("config.json", [](const auto& path) { read_json(path); });
+  refusal("generation_config.json", [](const auto& path) { read_ordered_json(path); });
+  refusal("chat_template.jinja", [](const auto& path) { read_file(path); });
+  refusal("weights.pt", [](const auto& path) { read_torch_file(path); });
+  refusal("model.safetensors.index.json", [](const auto& path) { CheckpointTensors weights(path.parent_path()); });
+  refusal("model.safetensors", [](const auto& path) { CheckpointTensors weights(path.parent_path()); });
+}
+
+TEST(LfsPointer, OtherTextsAreNone) {
+  for (const char* text : {"", "version", "version https://example.org/", "{}", "\n version https://git-lfs"}) {
+    EXPECT_FALSE(is_git_lfs_pointer(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "io/row_file_plugin.h"
+#include "io/temporary_folder.h"
+
+namespace vlmtrain::io {
+
+/// Returns a file of tests/io/data.
+inline std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data" / name;
+}
+
+/// Skipped where the build has no plug-in, which the message says how to get.
+class ParquetTest : public TemporaryFolderTest {
+ protected:
+  void SetUp() override {
+    TemporaryFolderTest::SetUp();
+    try {
+      open_row_file(golden("cauldron.parquet"));
+    } catch (const UserError& error) {
+      ASSERT_THAT(error.what(), testing::HasSubstr("run scripts/setup.sh, which fetches Arrow"));
+      GTEST_SKIP() << error.what();
+    }
+  }
+};
+
+}  // namespace vlmtrain::io

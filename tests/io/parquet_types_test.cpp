@@ -1,0 +1,116 @@
+// Types of Arrow and Parquet beside the plain ones: each is read as what it stands for, or named.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/parquet_test.h"
+#include "io/row_values.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/row_file.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ParquetTypes : public ParquetTest {
+ protected:
+  static json row_of(const std::string& name, int64_t index) {
+    json row = open_row_file(golden(name))->read(0, /*with_bytes=*/true)->row(index);
+    settle_row_values(row);
+    return row;
+  }
+};
+
+TEST_F(ParquetTypes, ViewsAreReadAsWhatTheyView) {
+  const auto records = open_records(golden("views.parquet"), {});
+  const Record first = records->at(0), second = records->at(1);
+  EXPECT_EQ(first.problem, "");
+  EXPECT_EQ(*first.images.at(0).bytes, "picture 0") << "binary_view";
+  EXPECT_EQ(first.turns.at(1).text, "A2") << "large_list_view";
+  EXPECT_EQ(second.turns.at(0).text, "<image>\nQ1") << "string_view";
+  EXPECT_EQ(second.turns.at(1).text, "A1") << "dictionary";
+  EXPECT_EQ(row_of("views.parquet", 0)["subject_id"], json({"s", "t"})) << "list_view";
+  EXPECT_EQ(row_of("views.parquet", 1)["subject_id"], nullptr);
+}
+
+TEST_F(ParquetTypes, JsonIsParsedWhereverItStands) {
+  const auto columns = open_records(golden("json_columns.parquet"), {.image_root = "/root"});
+  EXPECT_EQ(columns->at(0).problem, "");
+  EXPECT_EQ(columns->at(0).id, "text");
+  EXPECT_EQ(columns->at(1).id, "3");
+  EXPECT_EQ(columns->at(1).turns.at(1).text, "A");
+  EXPECT_THAT(columns->at(1).images, ElementsAre("/root/a.png")) << "a struct without bytes";
+  EXPECT_EQ(columns->text_at(1).images, columns->at(1).images) << "the same without bytes";
+  EXPECT_THAT(columns->at(2).problem, HasSubstr("its column \"messages\" is of the type arrow.json and is not valid "
+                                                "JSON at line 1, column"));
+
+  const auto contents = open_records(golden("json_contents.parquet"), {});
+  EXPECT_EQ(contents->at(0).problem, "");
+  EXPECT_EQ(contents->at(0).turns.at(0).text, "Q");
+  EXPECT_EQ(contents->at(0).turns.at(1).text, "A") << "blocks";
+  EXPECT_EQ(contents->at(1).turns.at(0).text, "1.5");
+  EXPECT_EQ(contents->at(1).turns.at(1).text, "B");
+}
+
+TEST_F(ParquetTypes, ValuesAreNotTheTextOfTheirType) {
+  const json row = row_of("values.parquet", 0);
+  EXPECT_EQ(row["question"], 1.5) << "half float";
+  EXPECT_EQ(row["answer"], "12.50") << "decimal";
+  EXPECT_EQ(row["id"], "30313233-3435-3637-3839-616263646566") << "arrow.uuid";
+  EXPECT_EQ(row["task"], "1970-01-02") << "date";
+  EXPECT_EQ(row["kind"], true) << "arrow.bool8";
+  EXPECT_EQ(row["left"], (json{{"a", 1}, {"b", 2}})) << "map";
+  EXPECT_EQ(row["none"], nullptr);
+  const json empty = row_of("values.parquet", 1);
+  for (const auto& [column, value] : empty.items()) EXPECT_EQ(value, nullptr) << column;
+}
+
+TEST_F(ParquetTypes, WhatHasNoFormIsNamed) {
+  const Record unused = open_records(golden("values.parquet"), {})->at(0);
+  EXPECT_EQ(unused.problem, "");
+  EXPECT_THAT(unused.notices,
+              testing::Contains(Notice{.kind = "column \"length\" of the type duration[s]", .example = ""}));
+  EXPECT_THAT(open_records(golden("values.parquet"), {})->at(1).notices,
+              testing::Not(testing::Contains(testing::Field(&Notice::kind, HasSubstr("length")))));
+
+  const auto problem = [](const std::string& name, const RecordSettings& settings = {}) {
+    return open_records(golden(name), settings)->at(0).problem;
+  };
+  EXPECT_THAT(problem("durations.parquet"),
+              AllOf(HasSubstr("its column \"answer\" is of the type duration[ms], which is not read"),
+                    HasSubstr("write it as text")));
+  EXPECT_THAT(problem("tensors.parquet"), HasSubstr("extension<arrow.fixed_shape_tensor"));
+  EXPECT_THAT(problem("values.parquet", {.columns = {{"answer", "length"}}}), HasSubstr("its column \"length\""));
+}
+
+TEST_F(ParquetTypes, RunLengthsMayBeBytes) {
+  const Record record = open_records(golden("run_lengths.parquet"), {})->at(0);
+  EXPECT_EQ(record.mask_problem, "");
+  ASSERT_EQ(record.masks.size(), 1);
+  EXPECT_THAT(record.masks[0].rle.value().counts, ElementsAre(16));
+}
+
+TEST(RowValues, AreSettledWithinListsAndObjects) {
+  json row{{"a", {{"b", {row_value(RowValue::kJsonText, R"({"c": [1, null]})"), 2}}}},
+           {"d", row_value(RowValue::kUnreadType, "duration[s]")},
+           {"e", {row_value(RowValue::kJsonText, "["), row_value(RowValue::kJsonText, "\xff")}},
+           {"f", json::binary({1, 2})}};
+  const auto unread = settle_row_values(row);
+  EXPECT_EQ(row["a"]["b"][0]["c"], json({1, nullptr}));
+  EXPECT_EQ(row["d"], nullptr);
+  EXPECT_EQ(row["e"], json({nullptr, nullptr}));
+  EXPECT_TRUE(row["f"].is_binary());
+  ASSERT_EQ(unread.size(), 2);
+  EXPECT_EQ(unread[0].column, "d");
+  EXPECT_EQ(unread[0].type, "duration[s]");
+  EXPECT_EQ(unread[1].column, "e");
+  EXPECT_THAT(settle_row_values(row), IsEmpty());
+}
+
+}  // namespace
+}  // namespace vlmtrain::io

@@ -1,0 +1,198 @@
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "models/adapter_folder.h"
+#include "models/adapters/auxiliary_files.h"
+#include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/models/sample_key.h"
+#include "vlmtrain/models/weights_to_save.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using io::message_of;
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Key;
+using testing::Not;
+
+/// Returns the id that transformers gives to the next added token.
+int64_t next_id(const nlohmann::json& tokenizer) {
+  int64_t next = 0;
+  for (const auto& [token, id] : tokenizer.at("model").at("vocab").items())
+    next = std::max(next, id.get<int64_t>() + 1);
+  for (const auto& token : tokenizer.at("added_tokens")) next = std::max(next, token.at("id").get<int64_t>() + 1);
+  return next;
+}
+
+/// Adds a token to tokenizer.json.
+void add_token(nlohmann::json& tokenizer, int64_t id, const std::string& content) {
+  tokenizer["added_tokens"].push_back({{"id", id},
+                                       {"content", content},
+                                       {"special", true},
+                                       {"normalized", false},
+                                       {"single_word", false},
+                                       {"lstrip", false},
+                                       {"rstrip", false}});
+}
+
+/// An adapter whose tokenizer, image processor and generation config differ from its base's.
+class FilesOfAdapter : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    adapter_.edit("tokenizer.json", [&](auto& json) {
+      id_ = next_id(json);
+      add_token(json, id_, "<box>");
+    });
+    adapter_.edit("generation_config.json", [&](auto& json) { json["eos_token_id"] = {1, id_}; });
+  }
+
+  ProcessorSettings with_adapter() const {
+    ProcessorSettings settings;
+    settings.template_folder = adapter_.path();
+    return settings;
+  }
+  std::unique_ptr<Processor> processor() const { return load_processor(adapter_.base(), with_adapter()); }
+
+  int64_t id_ = 0;
+  const AdapterFolder adapter_{GetParam()};
+};
+
+TEST_P(FilesOfAdapter, WinOverTheBasesInEveryCommand) {
+  const auto found = processor();
+  EXPECT_EQ(found->tokenizer().token_to_id("<box>"), id_);
+  EXPECT_EQ(load_processor(adapter_.path(), {})->tokenizer().token_to_id("<box>"), id_);
+  EXPECT_THAT(end_token_ids(adapter_.base(), *found, adapter_.path()), Contains(id_));
+  EXPECT_THAT(end_token_ids(adapter_.path(), *found), Contains(id_));
+  EXPECT_THAT(end_token_ids(adapter_.base(), *found), Not(Contains(id_)));
+  EXPECT_NE(sample_key(adapter_.base(), with_adapter()), sample_key(adapter_.base(), {}));
+  // What a run saves that goes on with the adapter, and what a merge writes.
+  const BaseWeights saved(adapter_.base(), adapter_.path());
+  EXPECT_THAT(saved.files().at("tokenizer.json"), HasSubstr("<box>"));
+  EXPECT_THAT(saved.files().at("generation_config.json"), HasSubstr(std::to_string(id_)));
+  const auto merged = adapter_.merge();
+  EXPECT_EQ(load_processor(merged, {})->tokenizer().token_to_id("<box>"), id_);
+  EXPECT_THAT(io::read_file(merged / "generation_config.json"), HasSubstr(std::to_string(id_)));
+}
+
+TEST_P(FilesOfAdapter, ThatAreDamagedAreNamedWhereTheyLie) {
+  io::write_file(adapter_.path() / "tokenizer.json", "{");
+  EXPECT_THAT(message_of([&] { processor(); }), HasSubstr((adapter_.path() / "tokenizer.json").string()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FilesOfAdapter,
+                         testing::Values("qwen2_5_vl_video", "llava_siglip_qwen2", "llava_clip_llama"),
+                         [](const auto& member) { return std::string(member.param); });
+
+class AuxiliaryFiles : public testing::Test {
+ protected:
+  std::map<std::string, std::string> of(const std::map<std::string, std::string>& base,
+                                        const std::map<std::string, std::string>& adapter) const {
+    for (const auto& [name, files] : {std::pair{"base", &base}, std::pair{"adapter", &adapter}}) {
+      const auto folder = folder_.path() / name;
+      std::filesystem::remove_all(folder);
+      std::filesystem::create_directories(folder);
+      for (const auto& [file, content] : *files) io::write_file(folder / file, content);
+    }
+    return auxiliary_files(folder_.path() / "base", folder_.path() / "adapter");
+  }
+
+  const parity::TemporaryFolder folder_;
+};
+
+TEST_F(AuxiliaryFiles, ATokenizerIsTakenAsAWhole) {
+  const auto files = of({{"tokenizer.json", "1"}, {"added_tokens.json", "1"}, {"merges.txt", "1"}},
+                        {{"tokenizer.json", "2"}, {"tokenizer_config.json", "2"}});
+  EXPECT_THAT(files, AllOf(Contains(std::pair{"tokenizer.json", "2"}), Contains(Key("tokenizer_config.json")),
+                           Not(Contains(Key("added_tokens.json"))), Not(Contains(Key("merges.txt")))));
+}
+
+TEST_F(AuxiliaryFiles, AnImageProcessorIsTakenFromEitherFile) {
+  const std::string both = R"({"image_processor": {"a": 1}, "video_processor": {"b": 1}})";
+  EXPECT_THAT(of({{"processor_config.json", both}}, {{"preprocessor_config.json", "{}"}}),
+              AllOf(Contains(Key("preprocessor_config.json")), Not(Contains(Key("processor_config.json")))));
+  EXPECT_THAT(of({{"preprocessor_config.json", "{}"}, {"video_preprocessor_config.json", "{}"}},
+                 {{"processor_config.json", both}}),
+              testing::ElementsAre(std::pair{"processor_config.json", both}));
+  EXPECT_THAT(
+      of({{"preprocessor_config.json", "{}"}, {"processor_config.json", R"({"image_seq_len": 4})"}},
+         {{"preprocessor_config.json", R"({"a": 1})"}}),
+      AllOf(Contains(std::pair{"preprocessor_config.json", R"({"a": 1})"}), Contains(Key("processor_config.json"))));
+}
+
+TEST_F(AuxiliaryFiles, OthersAreTakenOneByOne) {
+  EXPECT_THAT(of({{"chat_template.json", "{}"}, {"generation_config.json", "1"}, {"tokenizer.json", "1"}},
+                 {{"chat_template.jinja", "x"}, {"volume_settings.json", "{}"}}),
+              testing::ElementsAre(std::pair{"chat_template.jinja", "x"}, std::pair{"generation_config.json", "1"},
+                                   std::pair{"tokenizer.json", "1"}, std::pair{"volume_settings.json", "{}"}));
+}
+
+/// An adapter that was trained after the vocabulary had grown: PEFT saves embedding and output whole.
+class GrownRows : public testing::TestWithParam<const char*> {
+ protected:
+  static constexpr int64_t kNewRows = 8;
+
+  void SetUp() override {
+    auto tensors = adapter_.tensors();
+    int64_t rows = 0;
+    for (auto& [name, tensor] : tensors) {
+      if (!name.ends_with("embed_tokens.weight") && !name.ends_with("lm_head.weight")) continue;
+      rows = tensor.size(0);
+      tensor = at::cat({tensor, tensor.narrow(0, 0, kNewRows)});
+    }
+    adapter_.put(tensors);
+    first_new_ = rows;
+    adapter_.edit("tokenizer.json", [&](auto& json) {
+      for (int64_t id = next_id(json); id < rows; ++id) add_token(json, id, fmt::format("<reserved_{}>", id));
+      add_token(json, rows, "<new>");
+    });
+  }
+
+  static nn::LoraSettings settings() {
+    std::vector<std::string> modules{"embed_tokens"};
+    if (std::string(GetParam()).starts_with("llava_clip")) modules.emplace_back("lm_head");
+    return {.rank = 2, .target_modules = {"q_proj"}, .modules_to_save = modules};
+  }
+
+  const AdapterFolder adapter_{GetParam(), settings()};
+  int64_t first_new_ = 0;
+};
+
+TEST_P(GrownRows, AreLoadedAndMergedWithConfigAndTokenizer) {
+  const auto merged = adapter_.merge();
+  for (const auto& folder : {adapter_.path(), merged}) {
+    EXPECT_EQ(load_model(folder, at::kCPU, at::kFloat)->output_weight().size(0), first_new_ + kNewRows);
+    EXPECT_EQ(load_processor(folder, {})->tokenizer().token_to_id("<new>"), first_new_);
+  }
+  const auto config = io::read_json(merged / "config.json");
+  for (const auto* level : {&config, &config.at("text_config")}) {
+    EXPECT_EQ(level->value("vocab_size", first_new_ + kNewRows), first_new_ + kNewRows);
+  }
+}
+
+TEST_P(GrownRows, WithoutTheTokenizerAreRefused) {
+  std::filesystem::remove(adapter_.path() / "tokenizer.json");
+  const auto wanted = AllOf(HasSubstr("no tokenizer.json"), HasSubstr(std::to_string(first_new_ + kNewRows)));
+  EXPECT_THAT(message_of([&] { adapter_.load(); }), wanted);
+  EXPECT_THAT(message_of([&] { adapter_.merge(); }), wanted);
+  EXPECT_FALSE(std::filesystem::exists(adapter_.beside("merged")));
+}
+
+TEST_P(GrownRows, ThatModulesToSaveDoNotNameAreThoseThatPeftSavesUnasked) {
+  adapter_.edit("adapter_config.json", [](auto& json) {
+    json["modules_to_save"] = nullptr;
+    json["ensure_weight_tying"] = false;
+  });
+  EXPECT_EQ(adapter_.load()->output_weight().size(0), first_new_ + kNewRows);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GrownRows, testing::Values("llava_clip_llama", "mixed_batch", "qwen3_vl_images"),
+                         [](const auto& member) { return std::string(member.param); });
+
+}  // namespace
+}  // namespace vlmtrain::models

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randn_like.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "models/checkpoint_copy.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::models {
+
+/// An adapter of a parity case's checkpoint, for changing its files as other programs write them.
+class AdapterFolder {
+ public:
+  explicit AdapterFolder(const std::string& case_name,
+                         nn::LoraSettings lora = {.rank = 2, .target_modules = {"q_proj"}})
+      : base_(case_name), path_(folder_.path() / "adapter") {
+    const auto model = build_model(base(), at::kCPU, at::kFloat, lora);
+    load_weights(*model, base());
+    initialize_adapter(*model, /*seed=*/1);
+    const at::NoGradGuard no_gradients;
+    for (const auto& parameter : model->parameters().all()) {
+      if (parameter.goes_with_adapter()) parameter.tensor.detach().add_(at::full_like(parameter.tensor, 0.125));
+    }
+    std::filesystem::create_directories(path_);
+    save_adapter(*model, base(), path_);
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& base() const { return base_.path(); }
+  const CheckpointCopy& base_copy() const { return base_; }
+  std::filesystem::path beside(const std::string& name) const { return folder_.path() / name; }
+
+  using Tensors = std::map<std::string, at::Tensor>;
+  Tensors tensors() const {
+    const io::SafetensorsFile file(path_ / "adapter_model.safetensors");
+    Tensors found;
+    for (const auto& name : file.names()) found.emplace(name, file.tensor(name).clone());
+    return found;
+  }
+  void put(const Tensors& tensors) const {
+    io::write_safetensors(path_ / "adapter_model.safetensors", io::NamedTensors(tensors.begin(), tensors.end()));
+  }
+  /// Changes the tensors' names.
+  void rename(const std::function<std::string(const std::string& name)>& change) const {
+    Tensors renamed;
+    for (const auto& [name, tensor] : tensors()) renamed.emplace(change(name), tensor);
+    put(renamed);
+  }
+  void edit(const std::string& file, const std::function<void(nlohmann::json& json)>& change) const {
+    auto json = std::filesystem::exists(path_ / file) ? io::read_json(path_ / file) : nlohmann::json::object();
+    change(json);
+    io::write_file(path_ / file, json.dump());
+  }
+
+  std::unique_ptr<VisionLanguageModel> load() const { return load_model(path_, at::kCPU, at::kFloat); }
+  std::filesystem::path merge(const MergeSettings& settings = {}) const {
+    const auto out = beside("merged");
+    std::filesystem::remove_all(out);
+    merge_adapter(path_, out, settings);
+    return out;
+  }
+
+ private:
+  const parity::TemporaryFolder folder_;
+  const CheckpointCopy base_;
+  std::filesystem::path path_;
+};
+
+inline std::map<std::string, at::Tensor> values_of(const VisionLanguageModel& model) {
+  std::map<std::string, at::Tensor> found;
+  for (const auto& parameter : model.parameters().all()) found.emplace(parameter.name, parameter.tensor.detach());
+  return found;
+}
+
+inline std::string replaced(std::string text, const std::string& part, const std::string& other) {
+  const size_t at = text.find(part);
+  return at == std::string::npos ? text : text.replace(at, part.size(), other);
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,147 @@
+#include "models/processing/listed_frames.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "io/temporary_folder.h"
+#include "models/checkpoint_copy.h"
+#include "models/idefics3/video_processor.h"
+#include "models/internvl/video_processor.h"
+#include "models/qwen2_vl/video_processor.h"
+#include "models/qwen3_vl/video_processor.h"
+#include "parity/tiny_preset.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using io::message_of;
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+image::VideoInfo list_of(int64_t frames, double fps = 0) {
+  return {.frames = frames, .fps = fps, .size = {10, 10}, .is_list = true};
+}
+
+image::VideoInfo file_of(int64_t frames, double fps) {
+  return {.frames = frames, .fps = fps, .size = {10, 10}};
+}
+
+/// As transformers with do_sample_frames=False.
+TEST(ListedFrames, AreAllTakenByEachFamily) {
+  const qwen2_vl::VisionConfig vision;
+  for (const int64_t count : {1, 2, 3, 5, 10, 64}) {
+    for (const double fps : {0.0, 1.0, 30.0}) {
+      const auto list = list_of(count, fps);
+      EXPECT_THAT(qwen2_vl::VideoSettings{}.frames_of(list, 2, vision), SizeIs(count)) << count;
+      EXPECT_THAT(qwen3_vl::VideoSettings{}.frames_of(list, 2), SizeIs(count)) << count;
+      EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .fps = 1, .most_frames = 8}.sample(list)), SizeIs(count));
+      EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 4}.sample(list)), SizeIs(count)) << count;
+    }
+  }
+}
+
+TEST(ListedFrames, AreSpreadWhereTheyAreTooMany) {
+  qwen2_vl::VideoSettings qwen2;
+  qwen2.limits.most_listed = 4;
+  EXPECT_THAT(qwen2.frames_of(list_of(16), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 4, 8, 12));
+  EXPECT_THAT(qwen2.frames_of(list_of(16, 30), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 4, 8, 12))
+      << "however fast they are shown";
+  qwen3_vl::VideoSettings qwen3;
+  qwen3.limits.most_listed = 4;
+  EXPECT_THAT(qwen3.frames_of(list_of(16, 30), 2), ElementsAre(0, 5, 10, 15));
+  EXPECT_THAT((idefics3::VideoSettings{.frame = {}, .most_listed = 3}.sample(list_of(9))), ElementsAre(0, 4, 8));
+  EXPECT_THAT((internvl::VideoSettings{.tile = {}, .num_frames = 8, .most_frames = 2}.sample(list_of(8))),
+              ElementsAre(2, 6));
+}
+
+TEST(ListedFrames, OfAFileAreSampledAsBefore) {
+  EXPECT_THAT(qwen2_vl::VideoSettings{}.frames_of(file_of(10, 5), 2, qwen2_vl::VisionConfig{}), SizeIs(4));
+  EXPECT_THAT(qwen3_vl::VideoSettings{}.frames_of(file_of(10, 5), 1), ElementsAre(0, 3, 6, 9));
+}
+
+/// num_frames of a processor file, as transformers 5.24 gives them (tests/models/data has the rest).
+TEST(NumFrames, AreThoseOfTransformers) {
+  qwen2_vl::VideoSettings qwen2;
+  qwen2.limits.num_frames = 3;
+  EXPECT_THAT(qwen2.frames_of(file_of(10, 5), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 2, 5, 7)) << "whole patches";
+  qwen2.limits.num_frames = 20;
+  EXPECT_THAT(qwen2.frames_of(file_of(10, 5), 2, qwen2_vl::VisionConfig{}), SizeIs(10)) << "all, where that stops";
+  qwen3_vl::VideoSettings qwen3;
+  qwen3.limits.num_frames = 3;
+  EXPECT_THAT(qwen3.frames_of(file_of(10, 5), 2), ElementsAre(0, 4, 9));
+  qwen3.limits.num_frames = 4;
+  EXPECT_THAT(qwen3.frames_of(file_of(2, 5), 2), ElementsAre(0, 0, 1, 1));
+}
+
+TEST(NumFrames, BesideFramesASecondRefuseVideosAlone) {
+  const auto limits = [](const json& file, bool has_fps) {
+    return qwen2_vl::read_frame_limits(PreprocessorConfig(file, "video_preprocessor_config.json"),
+                                       {.max_video_tokens = 9}, qwen2_vl::VisionConfig{}, has_fps);
+  };
+  EXPECT_FALSE(limits({{"num_frames", 3}}, /*has_fps=*/false).excludes_fps);
+  EXPECT_FALSE(limits({{"num_frames", 3}, {"fps", nullptr}}, /*has_fps=*/true).excludes_fps);
+  EXPECT_TRUE(limits({{"num_frames", 3}}, /*has_fps=*/true).excludes_fps) << "the class has an fps of its own";
+  EXPECT_TRUE(limits({{"num_frames", 3}, {"fps", 1}}, /*has_fps=*/false).excludes_fps);
+  EXPECT_FALSE(limits({{"fps", 1}}, /*has_fps=*/true).excludes_fps);
+  qwen3_vl::VideoSettings videos;
+  videos.limits = limits({{"num_frames", 3}}, /*has_fps=*/true);
+  EXPECT_THAT(message_of([&] { videos.frames_of(file_of(10, 5), 2); }),
+              AllOf(HasSubstr("num_frames (3)"), HasSubstr("null")));
+  EXPECT_THAT(videos.frames_of(list_of(10), 2), SizeIs(10)) << "which are not sampled";
+}
+
+/// Records of families that take videos, with frames that were given one by one.
+class ListedFramesOfFamily : public testing::TestWithParam<const char*> {};
+
+TEST_P(ListedFramesOfFamily, AreTakenAndWhatIsLeftOutIsNoticed) {
+  const parity::TinyPreset preset(GetParam());
+  const auto records = preset.records();
+  auto record = *std::ranges::find(records, "video", &io::Record::id);
+  io::Medium& video = record.videos.front();
+  for (int i = 0; i < 6; ++i) video.frames.emplace_back(std::filesystem::path(video.path) / fmt::format("{}.png", i));
+  const auto sample = load_processor(preset.checkpoint(), {})->process(record, 0);
+  EXPECT_EQ(sample.video_frames, 6);
+  EXPECT_THAT(sample.notices, IsEmpty());
+  ProcessorSettings settings;
+  settings.video_max_frames = 4;
+  const auto processor = load_processor(preset.checkpoint(), settings);
+  for (const auto& fewer : {processor->process(record, 0), processor->outline(record, 0)}) {
+    EXPECT_EQ(fewer.video_frames, 4);
+    EXPECT_THAT(fewer.notices, ElementsAre(testing::Field(&io::Notice::example,
+                                                          AllOf(HasSubstr("4 of 6 frames"), HasSubstr("ball")))));
+  }
+}
+
+/// The model normalizes images and frames alike: only a video is refused where the files do not.
+TEST_P(ListedFramesOfFamily, OfAnotherNormalizationAreRefusedAndImagesAreNot) {
+  const parity::TinyPreset preset(GetParam());
+  const auto file = preset.checkpoint() / "video_preprocessor_config.json";
+  auto settings =
+      io::read_json(std::filesystem::exists(file) ? file : preset.checkpoint() / "preprocessor_config.json");
+  settings.erase("image_processor_type");
+  settings["image_std"] = {0.3, 0.3, 0.3};
+  io::write_file(file, settings.dump());
+  const auto records = preset.records();
+  const auto processor = load_processor(preset.checkpoint(), {});
+  for (const auto& record : records) {
+    const auto make = [&] { data::make_sample(*processor, record, 0); };
+    if (record.videos.empty()) {
+      EXPECT_NO_THROW(make()) << record.id;
+    } else {
+      EXPECT_THAT(message_of(make), AllOf(HasSubstr("image_std"), HasSubstr("ball")));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, ListedFramesOfFamily,
+                         testing::Values("qwen2.5-vl-tiny", "qwen3-vl-tiny", "smolvlm2-tiny", "internvl3-tiny"),
+                         [](const auto& instance) { return parity::TinyPreset::test_name(instance.param); });
+
+}  // namespace
+}  // namespace vlmtrain::models

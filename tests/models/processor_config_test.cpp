@@ -1,0 +1,53 @@
+#include "models/processing/processor_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/temporary_folder.h"
+#include "models/llava/image_processor.h"
+#include "parity/tiny_preset.h"
+
+namespace vlmtrain::models {
+namespace {
+
+using io::message_of;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// By processor_config.json transformers writes as many tokens as it says; the model has others.
+TEST(ProcessorConfig, OfOtherTokensThanTheModelsIsRefused) {
+  const std::pair<const char*, const char*> keys[]{{"smolvlm-tiny", "image_seq_len"},
+                                                   {"smolvlm2-tiny", "image_seq_len"},
+                                                   {"gemma-3-tiny", "image_seq_length"},
+                                                   {"internvl3-tiny", "image_seq_length"}};
+  for (const auto& [preset, key] : keys) {
+    const parity::TinyPreset model(preset);
+    const auto file = model.checkpoint() / "processor_config.json";
+    json config = std::filesystem::exists(file) ? io::read_json(file) : json::object();
+    config[key] = 7;
+    io::write_file(file, config.dump());
+    EXPECT_THAT(message_of([&] { load_processor(model.checkpoint(), {}); }),
+                AllOf(HasSubstr("processor_config.json"), HasSubstr(key), HasSubstr("7")))
+        << preset;
+  }
+}
+
+/// A number under `size`, as older files have it, with what transformers 5.24 makes of it.
+TEST(ProcessorConfig, SaysWhatANumberUnderSizeMeans) {
+  const auto read = [](const char* type, const json& more) {
+    json config{{"image_processor_type", type}, {"size", 336}};
+    config.update(more);
+    return llava::read_image_processor_settings(PreprocessorConfig(config, "preprocessor_config.json"));
+  };
+  EXPECT_EQ(read("CLIPImageProcessor", json::object()).shortest_edge, 336);
+  EXPECT_EQ(read("CLIPImageProcessor", {{"default_to_square", false}}).shortest_edge, 336);
+  const auto square = read("CLIPImageProcessor", {{"default_to_square", true}});
+  EXPECT_FALSE(square.shortest_edge);
+  EXPECT_EQ(square.resized, (image::ImageSize{336, 336}));
+  EXPECT_EQ(read("SiglipImageProcessor", json::object()).shortest_edge, 336);
+  EXPECT_EQ(read("SiglipImageProcessor", {{"default_to_square", true}}).resized, (image::ImageSize{336, 336}));
+}
+
+}  // namespace
+}  // namespace vlmtrain::models

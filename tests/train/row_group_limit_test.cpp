@@ -1,0 +1,33 @@
+#include "train/row_group_limit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/parquet_test.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/row_group_memory.h"
+
+namespace vlmtrain::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+using RowGroupLimit = io::ParquetTest;
+
+TEST_F(RowGroupLimit, ComparesTheLargestGroupOfOpenFiles) {
+  constexpr double kTooLittle = 1e-6;
+  check_row_groups(kTooLittle);  // no file is open
+  const auto small = io::open_records(io::golden("cauldron.parquet"), {});
+  const auto large = io::open_records(io::golden("mixed_batch.parquet"), {});
+  check_row_groups({});
+  check_row_groups(1e6);
+  EXPECT_THAT(io::message_of([&] { check_row_groups(kTooLittle); }, ExitCode::kDoesNotFit),
+              AllOf(HasSubstr("mixed_batch.parquet: its row group "), HasSubstr("GB (memory.limit_gb)"),
+                    HasSubstr("row_group_size=")));
+  EXPECT_EQ(row_group_remedy(), "") << "they are small";
+  EXPECT_EQ(io::row_group_memory().held_bytes, 0) << "nothing was read";
+}
+
+}  // namespace
+}  // namespace vlmtrain::train

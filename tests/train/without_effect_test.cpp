@@ -1,0 +1,71 @@
+#include "train/without_effect.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace vlmtrain::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+constexpr data::MediaCensus kImages{.samples = 9, .with_images = 5, .without_media = 4};
+constexpr data::MediaCensus kVideos{.samples = 9, .with_videos = 9};
+constexpr data::MediaCensus kVolumes{.samples = 9, .with_volumes = 9};
+constexpr data::MediaCensus kWords{.samples = 9, .without_media = 9};
+
+class WithoutEffectTest : public testing::Test {
+ protected:
+  std::vector<std::string> remarks(const data::MediaCensus& census, bool draws_masks = false) const {
+    return settings_without_effect(config_, census, draws_masks);
+  }
+
+  Config config_;
+};
+
+TEST_F(WithoutEffectTest, DefaultsAreNotReported) {
+  for (const auto& census : {kImages, kVideos, kVolumes, kWords}) EXPECT_THAT(remarks(census), IsEmpty());
+}
+
+TEST_F(WithoutEffectTest, AugmentationChangesImagesOnly) {
+  config_.data.augment = {{"flip", "0.5"}};
+  EXPECT_THAT(remarks(kImages), IsEmpty());
+  for (const auto& census : {kVideos, kVolumes, kWords}) {
+    EXPECT_THAT(remarks(census),
+                ElementsAre(HasSubstr("data.augment={flip: 0.5} has no effect: no sample has an image")));
+  }
+}
+
+TEST_F(WithoutEffectTest, SettingsOfMediaThatNoSampleHasAreReported) {
+  config_.data.video_fps = 1;
+  config_.data.video_max_frames = 8;
+  config_.data.image_max_pixels = 1000;
+  EXPECT_THAT(remarks(kImages),
+              UnorderedElementsAre(HasSubstr("data.video_fps=1"), HasSubstr("data.video_max_frames=8")));
+  EXPECT_THAT(remarks(kVideos), IsEmpty());
+  EXPECT_THAT(remarks(kWords), UnorderedElementsAre(HasSubstr("data.video_fps"), HasSubstr("data.video_max_frames"),
+                                                    HasSubstr("data.image_max_pixels")));
+  EXPECT_THAT(remarks({}), IsEmpty()) << "nothing is known of the samples";
+}
+
+TEST_F(WithoutEffectTest, SettingsThatAnotherOneTurnsOffAreReported) {
+  config_.data.pack_max_tokens = 9000;
+  config_.training.balance.gradnorm_alpha = 3;
+  config_.training.loss_scale_growth_steps = 7;
+  config_.evaluation.max_new_tokens = 7;
+  config_.training.mask_losses.dice = 3;
+  EXPECT_THAT(remarks(kImages),
+              UnorderedElementsAre(HasSubstr("data.packing is false"), HasSubstr("training.gradnorm_alpha=3"),
+                                   HasSubstr("training.loss_scale_growth_steps=7"),
+                                   HasSubstr("training.eval_steps is 0"), HasSubstr("the model draws no masks")));
+  config_.data.packing = true;
+  config_.training.balance.task_weighting = engine::TaskWeighting::kGradNorm;
+  config_.training.precision = engine::Precision::kFp16;
+  config_.evaluation.steps = 2;
+  EXPECT_THAT(remarks(kImages, /*draws_masks=*/true), IsEmpty());
+}
+
+}  // namespace
+}  // namespace vlmtrain::train
