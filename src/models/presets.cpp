@@ -122,6 +122,8 @@ void put_tokenizer(const std::string& preset, const std::filesystem::path& token
   const std::string content = io::read_file(tokenizer);
   text::Tokenizer::from_json(content, tokenizer.string());
   io::write_file(folder / "tokenizer.json", completed_tokenizer(preset, content, tokenizer.string()));
+  // Its ids are those of the published tokenizer, which this need not be; tokenizer.json has all tokens.
+  std::filesystem::remove(folder / "added_tokens.json");
   try {
     load_processor(folder, {});
   } catch (const UserError& error) {
