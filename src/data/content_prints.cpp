@@ -21,7 +21,8 @@ SharedContent shared_content(const ContentPrints& prints, ContentPrints& other) 
     if (is_shared && is_same[static_cast<size_t>(index)] == 0) shared.with_files.push_back(index);
   }
   std::ranges::sort(shared.with_files);
-  shared.with_files.erase(std::ranges::unique(shared.with_files).begin(), shared.with_files.end());
+  const auto unique_end = std::unique(shared.with_files.begin(), shared.with_files.end());
+  shared.with_files.erase(unique_end, shared.with_files.end());
   return shared;
 }
 

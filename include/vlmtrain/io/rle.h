@@ -22,9 +22,9 @@ struct Rle {
 /// A mask of more pixels is refused; image::kMaxImagePixels.
 inline constexpr int64_t kMaxMaskPixels = 178'956'970;
 
-/// Of {"size": [height, width], "counts": […]} and of {"size": …, "counts": "compressed"}, the latter as text or as bytes. A data error, a sentence
-/// that begins with "a mask" and ends with the remedy, where runs do not fill the mask exactly or anything is missing
-/// or malformed.
+/// Of {"size": [height, width], "counts": […]} and of {"size": …, "counts": "compressed"}, the latter as text or as
+/// bytes. A data error, a sentence that begins with "a mask" and ends with the remedy, where runs do not fill the mask
+/// exactly or anything is missing or malformed.
 Rle parse_rle(const nlohmann::json& value);
 
 /// The counts as the string of pycocotools: each but the first three as the difference to the last but one, in groups
