@@ -4,7 +4,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/adapter_folder.h"
-#include "models/adapters/tied_output.h"
+#include "models/adapters/output_module.h"
 
 namespace vlmtrain::models {
 namespace {

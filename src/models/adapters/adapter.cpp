@@ -16,7 +16,7 @@
 #include "models/adapters/adapter_tensors.h"
 #include "models/adapters/load_settings.h"
 #include "models/adapters/other_weights.h"
-#include "models/adapters/tied_output.h"
+#include "models/adapters/output_module.h"
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/saved_tensors.h"

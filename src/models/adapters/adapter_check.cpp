@@ -10,7 +10,7 @@
 #include <unordered_set>
 
 #include "models/adapters/adapter_layout.h"
-#include "models/adapters/tied_output.h"
+#include "models/adapters/output_module.h"
 #include "models/checkpoints/load_parameters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/dtype_name.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/adapters/tied_output.h"
+#include "models/adapters/output_module.h"
 #include "models/checkpoints/load_parameters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"

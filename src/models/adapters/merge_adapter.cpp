@@ -14,7 +14,7 @@
 #include "models/adapters/adapter_tensors.h"
 #include "models/adapters/auxiliary_files.h"
 #include "models/adapters/load_settings.h"
-#include "models/adapters/tied_output.h"
+#include "models/adapters/output_module.h"
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/config_changes.h"
 #include "models/checkpoints/new_folder.h"

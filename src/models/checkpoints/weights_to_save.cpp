@@ -10,7 +10,7 @@
 
 #include "models/adapters/adapter_tensors.h"
 #include "models/adapters/auxiliary_files.h"
-#include "models/adapters/tied_output.h"
+#include "models/adapters/output_module.h"
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/overflow.h"

@@ -1,4 +1,4 @@
-#include "models/adapters/tied_output.h"
+#include "models/adapters/output_module.h"
 
 #include <algorithm>
 
