@@ -422,7 +422,7 @@ ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
 
 std::string ExpressionParser::parse_dotted_name(std::string_view what) {
   std::string name = tokens_.expect_name(what);
-  while (tokens_.skip_operator(".")) name += "." + tokens_.expect_name(what);
+  while (tokens_.skip_operator(".")) name.append(".").append(tokens_.expect_name(what));
   return name;
 }
 
