@@ -190,7 +190,7 @@ void AdapterConfig::check_targets(const std::vector<std::string>& adapted, const
     const auto name = target.get<std::string>();
     const std::string resolved = modules != nullptr ? modules->resolve(name) : name;
     const bool has_tensors = std::ranges::any_of(adapted, [&](const std::string& path) {
-      return path == name || path == resolved || path.ends_with("." + name);
+      return path == name || path == resolved || path.ends_with(fmt::format(".{}", name));
     });
     if (!has_tensors) problems.push_back(fmt::format("missing: {}{}.{}", kAdapterPrefix, name, kLoraA));
   }
@@ -204,7 +204,7 @@ void AdapterConfig::warn_of_partial_targets(const std::vector<std::string>& adap
   std::vector<std::string> missing;
   for (const std::string& linear : modules.linears()) {
     const bool is_target = std::ranges::any_of(target_modules, [&](const nlohmann::json& target) {
-      return target.is_string() && linear.ends_with("." + target.get<std::string>());
+      return target.is_string() && linear.ends_with(fmt::format(".{}", target.get_ref<const std::string&>()));
     });
     if (is_target && std::ranges::find(adapted, linear) == adapted.end()) missing.push_back(linear);
   }

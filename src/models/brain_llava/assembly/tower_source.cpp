@@ -44,7 +44,7 @@ bool is_never_run(std::string_view name) {
 TowerSource::TowerSource(const std::filesystem::path& place) : tensors_(place, words_of_towers()) {
   for (const auto& [name, tensor] : tensors_.all()) {
     for (const std::string_view patch : {kConvolution, kPerceptron}) {
-      const bool is_whole = name == patch || name.ends_with("." + std::string(patch));
+      const bool is_whole = name == patch || name.ends_with(fmt::format(".{}", patch));
       if (!is_whole) continue;
       beginning_ = name.substr(0, name.size() - patch.size());
       is_perceptron_ = patch == kPerceptron;
