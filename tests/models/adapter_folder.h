@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/randn_like.h>
 #include <gtest/gtest.h>
 

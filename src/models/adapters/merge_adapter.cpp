@@ -136,7 +136,9 @@ std::map<std::string, WholeTensor> whole_tensors(const AdapterTensors& adapter, 
 void put_end_of_turn(const std::filesystem::path& base, const std::filesystem::path& adapter,
                      std::map<std::string, std::string>& files) {
   try {
-    put_end_token(load_processor(base, {.template_folder = adapter})->end_of_turn_id(), files);
+    ProcessorSettings settings;
+    settings.template_folder = adapter;
+    put_end_token(load_processor(base, settings)->end_of_turn_id(), files);
   } catch (const UserError& error) {
     spdlog::warn("{}: whether generation_config.json ends texts at the adapter's end of turn is not known: {}",
                  adapter.string(), error.what());
