@@ -45,11 +45,11 @@ void add_token(nlohmann::json& tokenizer, int64_t id, const std::string& content
 class FilesOfAdapter : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    adapter_.edit("tokenizer.json", [&](auto& json) {
-      id_ = next_id(json);
-      add_token(json, id_, "<box>");
+    adapter_.edit("tokenizer.json", [&](auto& content) {
+      id_ = next_id(content);
+      add_token(content, id_, "<box>");
     });
-    adapter_.edit("generation_config.json", [&](auto& json) { json["eos_token_id"] = {1, id_}; });
+    adapter_.edit("generation_config.json", [&](auto& content) { content["eos_token_id"] = {1, id_}; });
   }
 
   ProcessorSettings with_adapter() const {
@@ -147,9 +147,9 @@ class GrownRows : public testing::TestWithParam<const char*> {
     }
     adapter_.put(tensors);
     first_new_ = rows;
-    adapter_.edit("tokenizer.json", [&](auto& json) {
-      for (int64_t id = next_id(json); id < rows; ++id) add_token(json, id, fmt::format("<reserved_{}>", id));
-      add_token(json, rows, "<new>");
+    adapter_.edit("tokenizer.json", [&](auto& content) {
+      for (int64_t id = next_id(content); id < rows; ++id) add_token(content, id, fmt::format("<reserved_{}>", id));
+      add_token(content, rows, "<new>");
     });
   }
 
@@ -184,9 +184,9 @@ TEST_P(GrownRows, WithoutTheTokenizerAreRefused) {
 }
 
 TEST_P(GrownRows, ThatModulesToSaveDoNotNameAreThoseThatPeftSavesUnasked) {
-  adapter_.edit("adapter_config.json", [](auto& json) {
-    json["modules_to_save"] = nullptr;
-    json["ensure_weight_tying"] = false;
+  adapter_.edit("adapter_config.json", [](auto& content) {
+    content["modules_to_save"] = nullptr;
+    content["ensure_weight_tying"] = false;
   });
   EXPECT_EQ(adapter_.load()->output_weight().size(0), first_new_ + kNewRows);
 }

@@ -59,10 +59,10 @@ class AdapterFolder {
     for (const auto& [name, tensor] : tensors()) renamed.emplace(change(name), tensor);
     put(renamed);
   }
-  void edit(const std::string& file, const std::function<void(nlohmann::json& json)>& change) const {
-    auto json = std::filesystem::exists(path_ / file) ? io::read_json(path_ / file) : nlohmann::json::object();
-    change(json);
-    io::write_file(path_ / file, json.dump());
+  void edit(const std::string& file, const std::function<void(nlohmann::json& content)>& change) const {
+    auto content = std::filesystem::exists(path_ / file) ? io::read_json(path_ / file) : nlohmann::json::object();
+    change(content);
+    io::write_file(path_ / file, content.dump());
   }
 
   std::unique_ptr<VisionLanguageModel> load() const { return load_model(path_, at::kCPU, at::kFloat); }

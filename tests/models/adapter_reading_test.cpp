@@ -55,8 +55,8 @@ TEST_P(AdapterOfOlderTransformers, IsTheSameAdapter) {
     return older(name);
   });
   EXPECT_GT(renamed, 0);
-  adapter.edit("adapter_config.json", [&](auto& json) {
-    for (auto& target : json["target_modules"]) {
+  adapter.edit("adapter_config.json", [&](auto& content) {
+    for (auto& target : content["target_modules"]) {
       target = older("base_model.model." + target.template get<std::string>()).substr(17);
     }
   });
@@ -163,7 +163,7 @@ TEST(AdapterReading, LoadingAndMergingRefuseTheSame) {
 
 TEST(AdapterReading, AMergeRefusesABaseThatLoadingRefuses) {
   const AdapterFolder adapter("mixed_batch");
-  adapter.base_copy().edit("config.json", [](auto& json) { json["text_config"]["intermediate_size"] = 72; });
+  adapter.base_copy().edit("config.json", [](auto& content) { content["text_config"]["intermediate_size"] = 72; });
   EXPECT_THAT(error_of_both(adapter), HasSubstr("down_proj"));
 }
 
@@ -190,7 +190,7 @@ class AdapterConfigKeys : public testing::Test {
  protected:
   void set(const std::string& key, const nlohmann::json& value) {
     io::write_file(file_, content_);
-    adapter_.edit("adapter_config.json", [&](auto& json) { json[key] = value; });
+    adapter_.edit("adapter_config.json", [&](auto& content) { content[key] = value; });
   }
 
   const AdapterFolder adapter_{"mixed_batch"};

@@ -84,8 +84,8 @@ TEST_F(MergedAdapter, OfInfiniteValuesIsRefused) {
 }
 
 TEST_F(MergedAdapter, HasNoQuantizationConfigLeft) {
-  adapter_.base_copy().edit("config.json", [](auto& json) {
-    json["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+  adapter_.base_copy().edit("config.json", [](auto& content) {
+    content["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
   });
   merged();
   EXPECT_FALSE(io::read_json(out_ / "config.json").contains("quantization_config"));
@@ -93,7 +93,7 @@ TEST_F(MergedAdapter, HasNoQuantizationConfigLeft) {
 
 TEST_F(MergedAdapter, KeepsTheBasesTemplateNextToATokenizerWithout) {
   std::filesystem::remove(adapter_.path() / "chat_template.jinja");
-  adapter_.edit("tokenizer_config.json", [](auto& json) { json["note"] = 1; });
+  adapter_.edit("tokenizer_config.json", [](auto& content) { content["note"] = 1; });
   merged();
   EXPECT_EQ(io::read_file(out_ / "chat_template.jinja"), io::read_file(adapter_.base() / "chat_template.jinja"));
 }

@@ -30,9 +30,9 @@ class TiedAdapter : public testing::TestWithParam<const char*> {
     if (has_head) tensors[kHead] = tensors.at(kHead) * 2;
     if (!has_head) tensors.erase(kHead);
     adapter_.put(tensors);
-    adapter_.edit("adapter_config.json", [&](auto& json) {
-      json["modules_to_save"] = modules;
-      json["ensure_weight_tying"] = false;
+    adapter_.edit("adapter_config.json", [&](auto& content) {
+      content["modules_to_save"] = modules;
+      content["ensure_weight_tying"] = false;
     });
   }
 
@@ -87,10 +87,10 @@ TEST_P(TiedAdapter, IsReadAsPeftAndEarlierReleasesWroteIt) {
   // PEFT names the embedding twice.
   const std::string prefix = "base_model.model.";
   const std::string module = embedding_.substr(prefix.size(), embedding_.rfind('.') - prefix.size());
-  adapter_.edit("adapter_config.json", [&](auto& json) { json["modules_to_save"] = {module, "embed_tokens"}; });
+  adapter_.edit("adapter_config.json", [&](auto& content) { content["modules_to_save"] = {module, "embed_tokens"}; });
   expect_tied();
   // And the output where that is what was asked for.
-  adapter_.edit("adapter_config.json", [&](auto& json) { json["modules_to_save"] = {"embed_tokens", "lm_head"}; });
+  adapter_.edit("adapter_config.json", [&](auto& content) { content["modules_to_save"] = {"embed_tokens", "lm_head"}; });
   expect_tied();
   auto tensors = written_;
   tensors.erase(kHead);

@@ -20,7 +20,7 @@ class NoticesInRunTest : public SmallRunTest {
  protected:
   /// Three of the four samples have more positions.
   void take_model_made_for_few_positions() {
-    short_.edit("config.json", [](auto& json) { json["text_config"]["max_position_embeddings"] = 30; });
+    short_.edit("config.json", [](auto& content) { content["text_config"]["max_position_embeddings"] = 30; });
     config_.model.path = short_.path();
   }
 
