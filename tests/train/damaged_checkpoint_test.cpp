@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <gmock/gmock.h>
 
 #include <fstream>
