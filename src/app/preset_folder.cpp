@@ -27,6 +27,8 @@ PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
                       preset_);
   }
   std::filesystem::copy_file(tokenizer_, file);
+  // The published tokenizer's, which the given one need not be; tokenizer.json has all tokens.
+  std::filesystem::remove(folder_.path() / "added_tokens.json");
 }
 
 void PresetFolder::require_tokenizer() const {
