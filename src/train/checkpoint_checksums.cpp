@@ -148,7 +148,7 @@ bool verify_checksums(const fs::path& checkpoint, VerifiedFiles which) {
       continue;
     }
     finish_to(kMostReaders - 1);
-    const auto verify = [file = checkpoint / name, saved] { verify_content(file, saved); };
+    const auto verify = [file = checkpoint / name, saved = saved] { verify_content(file, saved); };
     if (!has_threads) {
       verify();
       continue;
