@@ -1,17 +1,16 @@
 #include "models/adapters/adapter_check.h"
 
-#include <ATen/ops/aminmax.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <unordered_set>
 
 #include "models/adapters/adapter_layout.h"
 #include "models/adapters/output_module.h"
 #include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/overflow.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/dtype_name.h"
 
@@ -77,18 +76,15 @@ void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& 
 void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors) {
   for (const auto& parameter : adapter_parameters(model)) {
     const at::Tensor values = tensors.tensor(parameter.name);
-    if (values.numel() == 0) continue;
-    const auto [least, most] = at::aminmax(values);
-    const double largest = std::max(std::abs(least.item<double>()), std::abs(most.item<double>()));
     const std::string place = tensors.file().string();
-    if (!std::isfinite(largest)) {
+    if (!find_non_finite(values).empty()) {
       throw data_error("{}: {} has values that are not finite; take an earlier checkpoint of the adapter", place,
                        tensors.stored_name(parameter.name));
     }
     const at::ScalarType dtype = parameter.tensor.scalar_type();
-    if (at::full({}, largest, at::kDouble).to(dtype).isinf().item<bool>()) {
+    if (overflows(values, dtype)) {
       throw data_error("{}: {} has values up to {:.3g}, more than {} holds; compute in bf16 or fp32", place,
-                       tensors.stored_name(parameter.name), largest, io::dtype_name(dtype));
+                       tensors.stored_name(parameter.name), values.abs().max().item<double>(), io::dtype_name(dtype));
     }
   }
 }

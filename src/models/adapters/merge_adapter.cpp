@@ -1,9 +1,7 @@
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/aminmax.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
@@ -18,6 +16,7 @@
 #include "models/checkpoints/companion_files.h"
 #include "models/checkpoints/config_changes.h"
 #include "models/checkpoints/new_folder.h"
+#include "models/checkpoints/overflow.h"
 #include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -39,18 +38,9 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// In one pass and without a copy.
-bool all_finite(const at::Tensor& values) {
-  if (values.numel() == 0) return true;
-  const auto [least, most] = at::aminmax(values);
-  return std::isfinite(least.item<double>()) && std::isfinite(most.item<double>());
-}
-
-/// Converted to `dtype`. Throws UserError (kBadData) where finite values overflow there.
+/// Returns `values` in `dtype`. Throws UserError (kBadData) where finite values overflow there.
 at::Tensor in_type(const at::Tensor& values, at::ScalarType dtype, std::string_view name) {
-  if (values.scalar_type() == dtype) return values;
-  at::Tensor converted = values.to(dtype);
-  if (all_finite(converted) || !all_finite(values)) return converted;
+  if (!overflows(values, dtype)) return values.to(dtype);
   throw data_error("{}: merged values reach {:.3g}, more than {} holds; merge with --dtype float32", name,
                    values.abs().max().item<double>(), io::dtype_name(dtype));
 }
@@ -69,7 +59,7 @@ class Fold {
     const at::Tensor weight = base_.tensor(weight_);
     at::Tensor sum = at::mm(wide(kLoraB), wide(kLoraA)).mul_(settings.scale()).add_(weight);
     if (settings.use_dora) sum.mul_((wide(kMagnitude) / nn::row_lengths(sum)).unsqueeze(1));
-    if (!all_finite(sum)) {
+    if (!find_non_finite(sum).empty()) {
       throw data_error(
           "{}: has values that are not finite once the adapter is merged; take an earlier checkpoint of the adapter, "
           "or "
@@ -158,7 +148,6 @@ std::string merged_config(const std::filesystem::path& base, const VisionLanguag
         "{}: the adapter has an embedding and an output projection that differ: config.json is written with "
         "tie_word_embeddings false",
         lora.adapter.string());
-    untie_output(config);
   }
   if (lora.vocabulary_rows > 0) {
     spdlog::info(

@@ -20,6 +20,7 @@
 #include "models/checkpoints/saved_config.h"
 #include "models/checkpoints/saved_tensors.h"
 #include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/tied_output.h"
 #include "models/checkpoints/weights.h"
 #include "models/processing/extended_context.h"
 #include "models/registry.h"
@@ -46,7 +47,7 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
     const Family& family = family_of(config, folder);
     refuse_quantized_weights(config, folder);
     config = config_of_weights(std::move(config), family, folder);
-    if (lora && lora->unties_output) untie_output(config);
+    if (lora && lora->unties_output) set_tying(config, false);
     if (lora && lora->vocabulary_rows > 0) set_vocabulary(config, lora->vocabulary_rows);
     check_elements(family.elements(config, folder), folder);
     refuse_altering_keys(config, (folder / "config.json").string());

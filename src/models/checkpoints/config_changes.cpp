@@ -11,8 +11,6 @@ namespace {
 
 /// Where config.json describes the text model of a family, beside its top.
 constexpr std::array kTextModels{"text_config", "llm_config", "language_config"};
-constexpr const char* kTied = "tie_word_embeddings";
-constexpr const char* kTiedInNanoVlm = "lm_tie_weights";
 constexpr std::array kVocabularies{"vocab_size", "lm_vocab_size"};
 
 /// Calls `change` with the top of config.json and with each text model in it.
@@ -24,14 +22,6 @@ void for_each_level(Json& config, const Change& change) {
     const auto found = config.find(name);
     if (found != config.end() && found->is_object()) change(*found);
   }
-}
-
-template <class Json>
-void untie_everywhere(Json& config) {
-  for_each_level(config, [](Json& level) {
-    if (level.contains(kTied)) level[kTied] = false;
-  });
-  config[config.contains(kTiedInNanoVlm) ? kTiedInNanoVlm : kTied] = false;
 }
 
 template <class Json>
@@ -50,12 +40,6 @@ void resize_vocabulary(Json& config, int64_t rows) {
 
 }  // namespace
 
-void untie_output(nlohmann::json& config) {
-  untie_everywhere(config);
-}
-void untie_output(nlohmann::ordered_json& config) {
-  untie_everywhere(config);
-}
 void set_vocabulary(nlohmann::json& config, int64_t rows) {
   resize_vocabulary(config, rows);
 }
