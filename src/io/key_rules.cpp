@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <unordered_map>
+#include <vector>
 
 #include "vlmtrain/base/error.h"
 
@@ -18,7 +20,58 @@ using enum KeyRule;
 // torchtune (`masked`), qwen-vl-utils (`video_start`, `sample_fps`), DeepSeek, Ollama and OpenRouter
 // (`reasoning_content`, `thinking`, `reasoning_details`).
 
-constexpr std::array kKeysOfRecord = std::to_array<KeyEntry>({
+// Of records, turns and blocks.
+constexpr std::array kOfAllTexts = std::to_array<KeyEntry>({
+    {"audio", kAudio},        {"audio_file", kAudio},  {"audio_path", kAudio},   {"audio_paths", kAudio},
+    {"audio_url", kAudio},    {"audio_urls", kAudio},  {"audios", kAudio},       {"fps", kFrameRate},
+    {"frames", kVideo},       {"image_bytes", kImage}, {"image_file", kImage},   {"image_files", kImage},
+    {"image_name", kImage},   {"image_names", kImage}, {"image_path", kImage},   {"image_paths", kImage},
+    {"image_urls", kImage},   {"images_path", kImage}, {"img", kImage},          {"img_path", kImage},
+    {"img_url", kImage},      {"imgs", kImage},        {"loss_mask", kLossMask}, {"photo", kImage},
+    {"photos", kImage},       {"picture", kImage},     {"pictures", kImage},     {"reasoning", kReasoning},
+    {"thinking", kReasoning}, {"video_file", kVideo},  {"video_files", kVideo},  {"video_path", kVideo},
+    {"video_paths", kVideo},  {"video_urls", kVideo},
+});
+
+// Of records and turns.
+constexpr std::array kOfConversations = std::to_array<KeyEntry>({
+    {"function_call", kTool},
+    {"functions", kTool},
+    {"image", kMedia},
+    {"image_b64", kImage},
+    {"image_base64", kImage},
+    {"image_url", kImage},
+    {"images", kMedia},
+    {"loss_scale", kLossMask},
+    {"loss_weight", kLossMask},
+    {"output_with_loss", kLossMask},
+    {"reasoning_content", kReasoning},
+    {"system_prompt", kSystemText},
+    {"tool_calls", kTool},
+    {"tools", kTool},
+    {"video", kMedia},
+    {"video_url", kVideo},
+    {"videos", kMedia},
+    {"volumes", kMedia},
+});
+
+// Of blocks and of objects that stand for media.
+constexpr std::array kOfFiles = std::to_array<KeyEntry>({
+    {"b64", kEncoded},
+    {"base64", kEncoded},
+    {"bytes", kRead},
+    {"data", kEncoded},
+    {"detail", kHarmless, "of the service that the messages were sent to: pixels are those of data.image_max_pixels"},
+    {"format", kHarmless, "the file has it"},
+    {"height", kHarmless, "the file has it"},
+    {"media_type", kHarmless, "the file has it"},
+    {"mime_type", kHarmless, "the file has it"},
+    {"path", kRead},
+    {"url", kRead},
+    {"width", kHarmless, "the file has it"},
+});
+
+constexpr std::array kOfRecordsAlone = std::to_array<KeyEntry>({
     {"__index_level_0__", kHarmless, "names the record"},
     {"__key__", kHarmless, "names the record"},
     {"__local_path__", kHarmless, "names the record"},
@@ -26,13 +79,6 @@ constexpr std::array kKeysOfRecord = std::to_array<KeyEntry>({
     {"_id", kHarmless, "names the record"},
     {"answer_type", kWord},
     {"assistant_masks", kLossMask},
-    {"audio", kAudio},
-    {"audio_file", kAudio},
-    {"audio_path", kAudio},
-    {"audio_paths", kAudio},
-    {"audio_url", kAudio},
-    {"audio_urls", kAudio},
-    {"audios", kAudio},
     {"author", kHarmless, "where the record is from"},
     {"bbox", kBoxes},
     {"bboxes", kBoxes},
@@ -48,35 +94,13 @@ constexpr std::array kKeysOfRecord = std::to_array<KeyEntry>({
     {"dataset", kHarmless, "where the record is from"},
     {"dataset_name", kHarmless, "where the record is from"},
     {"date", kHarmless, "where the record is from"},
-    {"fps", kFrameRate},
-    {"frames", kVideo},
-    {"function_call", kTool},
-    {"functions", kTool},
     {"generator", kHarmless, "where the record is from"},
     {"height", kHarmless, "sizes, which are measured"},
     {"id", kRead},
     {"idx", kHarmless, "names the record"},
-    {"image", kMedia},
-    {"image_b64", kImage},
-    {"image_base64", kImage},
-    {"image_bytes", kImage},
-    {"image_file", kImage},
-    {"image_files", kImage},
     {"image_height", kHarmless, "sizes, which are measured"},
-    {"image_name", kImage},
-    {"image_names", kImage},
-    {"image_path", kImage},
-    {"image_paths", kImage},
     {"image_size", kHarmless, "sizes, which are measured"},
-    {"image_url", kImage},
-    {"image_urls", kImage},
     {"image_width", kHarmless, "sizes, which are measured"},
-    {"images", kMedia},
-    {"images_path", kImage},
-    {"img", kImage},
-    {"img_path", kImage},
-    {"img_url", kImage},
-    {"imgs", kImage},
     {"index", kHarmless, "names the record"},
     {"kind", kWord},
     {"kto_tag", kDesirable},
@@ -86,10 +110,7 @@ constexpr std::array kKeysOfRecord = std::to_array<KeyEntry>({
     {"length", kHarmless, "sizes, which are measured"},
     {"license", kHarmless, "where the record is from"},
     {"loss", kSampleWeight},
-    {"loss_mask", kLossMask},
     {"loss_masks", kLossMask},
-    {"loss_scale", kLossMask},
-    {"loss_weight", kLossMask},
     {"loss_weights", kLossMask},
     {"mask", kRead},
     {"masks", kRead},
@@ -98,15 +119,8 @@ constexpr std::array kKeysOfRecord = std::to_array<KeyEntry>({
     {"model", kHarmless, "where the record is from"},
     {"num_tokens", kHarmless, "sizes, which are measured"},
     {"objects", kBoxes},
-    {"output_with_loss", kLossMask},
-    {"photo", kImage},
-    {"photos", kImage},
-    {"picture", kImage},
-    {"pictures", kImage},
     {"qid", kHarmless, "names the record"},
     {"question_id", kHarmless, "names the record"},
-    {"reasoning", kReasoning},
-    {"reasoning_content", kReasoning},
     {"sample_fps", kFrameRate},
     {"sample_id", kHarmless, "names the record"},
     {"sample_weight", kLossMask},
@@ -119,14 +133,10 @@ constexpr std::array kKeysOfRecord = std::to_array<KeyEntry>({
     {"system", kRead},
     {"system_instruction", kSystemText},
     {"system_message", kSystemText},
-    {"system_prompt", kSystemText},
     {"task", kName},
     {"task_type", kName},
-    {"thinking", kReasoning},
     {"timestamp", kHarmless, "where the record is from"},
     {"token_count", kHarmless, "sizes, which are measured"},
-    {"tool_calls", kTool},
-    {"tools", kTool},
     {"train", kSampleWeight},
     {"train_on_input", kLossMask},
     {"train_on_inputs", kLossMask},
@@ -134,60 +144,22 @@ constexpr std::array kKeysOfRecord = std::to_array<KeyEntry>({
     {"uid", kHarmless, "names the record"},
     {"uuid", kHarmless, "names the record"},
     {"version", kHarmless, "where the record is from"},
-    {"video", kMedia},
-    {"video_file", kVideo},
-    {"video_files", kVideo},
     {"video_fps", kFrameRate},
-    {"video_path", kVideo},
-    {"video_paths", kVideo},
-    {"video_url", kVideo},
-    {"video_urls", kVideo},
-    {"videos", kMedia},
     {"volume", kAmount},
-    {"volumes", kMedia},
     {"weight", kSampleWeight},
     {"width", kHarmless, "sizes, which are measured"},
 });
 
-constexpr std::array kKeysOfTurn = std::to_array<KeyEntry>({
-    {"audio", kAudio},
-    {"audio_file", kAudio},
-    {"audio_path", kAudio},
-    {"audio_paths", kAudio},
-    {"audio_url", kAudio},
-    {"audio_urls", kAudio},
-    {"audios", kAudio},
+constexpr std::array kOfTurnsAlone = std::to_array<KeyEntry>({
     {"calculate_loss", kLossMask},
     {"compute_loss", kLossMask},
     {"content", kRead},
     {"do_train", kLossMask},
-    {"frames", kVideo},
-    {"fps", kFrameRate},
     {"from", kRead},
-    {"function_call", kTool},
-    {"functions", kTool},
     {"has_loss", kLossMask},
     {"id", kHarmless, "names the turn"},
     {"ignore", kLossMaskOff},
     {"ignore_loss", kLossMaskOff},
-    {"image", kMedia},
-    {"image_b64", kImage},
-    {"image_base64", kImage},
-    {"image_bytes", kImage},
-    {"image_file", kImage},
-    {"image_files", kImage},
-    {"image_name", kImage},
-    {"image_names", kImage},
-    {"image_path", kImage},
-    {"image_paths", kImage},
-    {"image_url", kImage},
-    {"image_urls", kImage},
-    {"images", kMedia},
-    {"images_path", kImage},
-    {"img", kImage},
-    {"img_path", kImage},
-    {"img_url", kImage},
-    {"imgs", kImage},
     {"index", kHarmless, "names the turn"},
     {"is_label", kLossMask},
     {"is_masked", kLossMaskOff},
@@ -196,39 +168,25 @@ constexpr std::array kKeysOfTurn = std::to_array<KeyEntry>({
     {"learn", kLossMask},
     {"learnable", kLossMask},
     {"loss", kLossMask},
-    {"loss_mask", kLossMask},
-    {"loss_scale", kLossMask},
-    {"loss_weight", kLossMask},
     {"mask", kLossMaskOff},
     {"mask_loss", kLossMaskOff},
     {"masked", kLossMaskOff},
     {"message_id", kHarmless, "names the turn"},
     {"no_loss", kLossMaskOff},
-    {"output_with_loss", kLossMask},
-    {"photo", kImage},
-    {"photos", kImage},
-    {"picture", kImage},
-    {"pictures", kImage},
-    {"reasoning", kReasoning},
-    {"reasoning_content", kReasoning},
     {"reasoning_details", kReasoning},
     {"role", kRead},
     {"skip_loss", kLossMaskOff},
     {"source", kHarmless, "where the turn is from"},
     {"supervised", kLossMask},
     {"system", kSystemText},
-    {"system_prompt", kSystemText},
     {"think", kReasoning},
-    {"thinking", kReasoning},
     {"thought", kReasoning},
     {"thoughts", kReasoning},
     {"timestamp", kHarmless, "names the turn"},
     {"to_train", kLossMask},
     {"tool_call", kTool},
     {"tool_call_id", kTool},
-    {"tool_calls", kTool},
     {"tool_responses", kTool},
-    {"tools", kTool},
     {"train", kLossMask},
     {"train_detail", kLossMask},
     {"train_details", kLossMask},
@@ -241,116 +199,72 @@ constexpr std::array kKeysOfTurn = std::to_array<KeyEntry>({
     {"untrainable", kLossMaskOff},
     {"use_loss", kLossMask},
     {"value", kRead},
-    {"video", kMedia},
-    {"video_file", kVideo},
-    {"video_files", kVideo},
-    {"video_path", kVideo},
-    {"video_paths", kVideo},
-    {"video_url", kVideo},
-    {"video_urls", kVideo},
-    {"videos", kMedia},
     {"volume", kMedia},
-    {"volumes", kMedia},
     {"weight", kLossMask},
     {"with_loss", kLossMask},
 });
 
-constexpr std::array kKeysOfBlock = std::to_array<KeyEntry>({
-    {"audio", kAudio},
-    {"audio_file", kAudio},
-    {"audio_path", kAudio},
-    {"audio_paths", kAudio},
-    {"audio_url", kAudio},
-    {"audio_urls", kAudio},
-    {"audios", kAudio},
-    {"b64", kEncoded},
-    {"base64", kEncoded},
-    {"bytes", kRead},
+constexpr std::array kOfBlocksAlone = std::to_array<KeyEntry>({
     {"cache_control", kHarmless, "of the service that the messages were sent to"},
     {"caption", kText},
     {"content", kText},
-    {"data", kEncoded},
-    {"detail", kHarmless, "of the service that the messages were sent to: pixels are those of data.image_max_pixels"},
-    {"format", kHarmless, "the file has it"},
-    {"fps", kFrameRate},
-    {"frames", kVideo},
-    {"height", kHarmless, "the file has it"},
     {"id", kHarmless, "names the block"},
     {"image", kRead},
     {"image_b64", kEncoded},
     {"image_base64", kEncoded},
-    {"image_bytes", kImage},
-    {"image_file", kImage},
-    {"image_files", kImage},
-    {"image_name", kImage},
-    {"image_names", kImage},
-    {"image_path", kImage},
-    {"image_paths", kImage},
     {"image_url", kRead},
-    {"image_urls", kImage},
     {"images", kImage},
-    {"images_path", kImage},
-    {"img", kImage},
-    {"img_path", kImage},
-    {"img_url", kImage},
-    {"imgs", kImage},
     {"index", kRead},
     {"input_audio", kAudio},
     {"loss", kLossMask},
-    {"loss_mask", kLossMask},
-    {"media_type", kHarmless, "the file has it"},
-    {"mime_type", kHarmless, "the file has it"},
-    {"path", kRead},
-    {"photo", kImage},
-    {"photos", kImage},
-    {"picture", kImage},
-    {"pictures", kImage},
-    {"reasoning", kReasoning},
     {"sample_fps", kFrameRate},
     {"source", kEncoded},
     {"text", kRead},
-    {"thinking", kReasoning},
     {"train", kLossMask},
     {"type", kRead},
-    {"url", kRead},
     {"value", kText},
     {"video", kRead},
     {"video_end", kSegment},
-    {"video_file", kVideo},
-    {"video_files", kVideo},
-    {"video_path", kVideo},
-    {"video_paths", kVideo},
     {"video_start", kSegment},
     {"video_url", kRead},
-    {"video_urls", kVideo},
     {"videos", kVideo},
     {"volume", kRead},
     {"volume_url", kRead},
     {"weight", kLossMask},
-    {"width", kHarmless, "the file has it"},
 });
 
-constexpr std::array kKeysOfMedium = std::to_array<KeyEntry>({
-    {"b64", kEncoded},
-    {"base64", kEncoded},
-    {"bytes", kRead},
-    {"data", kEncoded},
-    {"detail", kHarmless, "of the service that the messages were sent to: pixels are those of data.image_max_pixels"},
-    {"format", kHarmless, "the file has it"},
-    {"height", kHarmless, "the file has it"},
+constexpr std::array kOfMediaAlone = std::to_array<KeyEntry>({
     {"id", kHarmless, "names the file"},
-    {"media_type", kHarmless, "the file has it"},
-    {"mime_type", kHarmless, "the file has it"},
     {"mode", kHarmless, "the file has it"},
-    {"path", kRead},
     {"size", kHarmless, "the file has it"},
-    {"url", kRead},
-    {"width", kHarmless, "the file has it"},
 });
 
 }  // namespace key_tables
 
 using Rules = std::unordered_map<std::string_view, KeyRule>;
+using Keys = std::vector<KeyEntry>;
+
+Keys joined(std::initializer_list<std::span<const KeyEntry>> tables) {
+  Keys keys;
+  for (const auto& table : tables) keys.insert(keys.end(), table.begin(), table.end());
+  std::ranges::sort(keys, {}, &KeyEntry::name);
+  return keys;
+}
+
+Keys keys_of(KeyPlace place) {
+  using namespace key_tables;
+  switch (place) {
+    case KeyPlace::kRecord:
+      return joined({kOfAllTexts, kOfConversations, kOfRecordsAlone});
+    case KeyPlace::kTurn:
+      return joined({kOfAllTexts, kOfConversations, kOfTurnsAlone});
+    case KeyPlace::kBlock:
+      return joined({kOfAllTexts, kOfFiles, kOfBlocksAlone});
+    case KeyPlace::kMedium:
+      return joined({kOfFiles, kOfMediaAlone});
+  }
+  throw InternalError("unknown place of a key");
+}
 
 Rules rules_of(KeyPlace place) {
   Rules rules;
@@ -361,17 +275,9 @@ Rules rules_of(KeyPlace place) {
 }  // namespace
 
 std::span<const KeyEntry> known_keys(KeyPlace place) {
-  switch (place) {
-    case KeyPlace::kRecord:
-      return key_tables::kKeysOfRecord;
-    case KeyPlace::kTurn:
-      return key_tables::kKeysOfTurn;
-    case KeyPlace::kBlock:
-      return key_tables::kKeysOfBlock;
-    case KeyPlace::kMedium:
-      return key_tables::kKeysOfMedium;
-  }
-  throw InternalError("unknown place of a key");
+  static const std::array<Keys, 4> kKeys{keys_of(KeyPlace::kRecord), keys_of(KeyPlace::kTurn),
+                                         keys_of(KeyPlace::kBlock), keys_of(KeyPlace::kMedium)};
+  return kKeys.at(static_cast<size_t>(place));
 }
 
 KeyRule rule_of_key(KeyPlace place, std::string_view name) {
