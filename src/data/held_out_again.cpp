@@ -44,7 +44,7 @@ bool are_in_their_places(const HeldOutMemory& memory, const io::Records& records
   return std::ranges::all_of(is_same, [](char same) { return same != 0; });
 }
 
-/// The share of what was added behind the old ones.
+/// The share of what was added after the old ones.
 HeldOutAgain with_added(const HeldOutMemory& memory, int64_t samples, uint64_t seed) {
   HeldOutAgain again{.split = split_of(samples, memory.places), .change = {}};
   const int64_t added = samples - memory.samples;

@@ -281,7 +281,7 @@ bool OutlineCacheReader::is_whole() {
   return read_kinds(last_line);
 }
 
-/// The line behind those of the samples.
+/// The line after those of the samples.
 bool OutlineCacheReader::read_kinds(std::streamoff place) {
   stream_.seekg(place);
   std::string line;

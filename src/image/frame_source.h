@@ -27,7 +27,7 @@ class VideoFile::Source {
 /// A data error where a video has more than kMostVideoFrames.
 void check_frames(int64_t frames, const std::string& name);
 
-/// Of pictures, in their order, `fps` of them a second (0: unknown). REQUIRES: at least one.
+/// Of images, in their order, `fps` of them a second (0: unknown). REQUIRES: at least one.
 std::unique_ptr<VideoFile::Source> open_frames(std::vector<io::Medium> pictures, double fps);
 /// Of a folder of them.
 std::unique_ptr<VideoFile::Source> open_frame_folder(const std::filesystem::path& folder, double fps);

@@ -17,13 +17,13 @@ struct MaskRule {
 };
 
 /// Finds the rule:
-/// - one value beside 0: what is not 0 is mask;
+/// - one value other than 0: what is not 0 is mask;
 /// - a mask with soft edges: what is above half of the range is. Of the pixels above half, half or more are in the
 /// upper
 ///   tenth of the range, and they are more than four times the lower ones that are not 0; or just more, in a file of
 ///   more than 8 values; or there are more than 64 values;
 /// - labels, which are no more than 192 gray values, 256 palette entries or 256 colors: all of them are mask.
-/// Throws UserError (kBadData) that names `name` for anything else: a few low values beside the highest one, which may
+/// Throws UserError (kBadData) that names `name` for anything else: a few low values next to the highest one, which may
 /// be noise or labels with a border, or an image.
 MaskRule find_mask_rule(const PngSamples& samples, const std::string& name);
 

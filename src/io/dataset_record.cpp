@@ -70,7 +70,7 @@ void take_image_marks_for_videos(std::vector<Turn>& turns, ConversationPlaces& p
   }
 }
 
-/// What a record lists beside its turns.
+/// What a record lists next to its turns.
 struct ListedMedia {
   std::vector<Medium> images;  ///< or volumes
   std::vector<Medium> videos;

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Fields of records beside kColumns, in which turns or their media stand.
+/// Fields of records next to kColumns, in which turns or their media stand.
 constexpr auto kOtherFields = std::to_array<std::string_view>(
     {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
 

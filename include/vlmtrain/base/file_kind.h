@@ -10,7 +10,7 @@ namespace vlmtrain {
 /// open a device may do anything.
 std::string_view kind_if_no_file(const std::filesystem::path& path);
 
-/// Whether a file's name ends as that of a JPEG, PNG or WebP picture does, in letters of any case: .jpg, .jpeg, .jpe,
+/// Whether a file's name ends as that of a JPEG, PNG or WebP image does, in letters of any case: .jpg, .jpeg, .jpe,
 /// .jfif, .pjpeg, .pjp, .png, .webp.
 bool is_named_like_a_picture(const std::filesystem::path& file);
 

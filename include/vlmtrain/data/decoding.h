@@ -11,7 +11,7 @@
 namespace vlmtrain::data {
 
 /// What an outline cannot see: of the samples that are usable by it, those whose pixels cannot be made, each with what
-/// a run says of it. As few samples are made, as training makes them, as show each picture, video and mask of data set
+/// a run says of it. As few samples are made, as training makes them, as show each image, video and mask of data set
 /// `set` of `index` once, and those besides that share one with a sample that failed. On so many threads, one sample
 /// each at a time; `on_progress` hears how many are made and of how many.
 std::map<int64_t, SampleProblem> decode_all(const io::Records& records, const SampleProcessor& processor,

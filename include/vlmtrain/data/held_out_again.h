@@ -34,7 +34,7 @@ struct HeldOutAgain {
   std::string change;  ///< what has become of the held-out samples, for people; empty where nothing has changed
 };
 
-/// The division of a source that may have changed since: what was held out stays so. Records behind the old ones are
+/// The division of a source that may have changed since: what was held out stays so. Records after the old ones are
 /// divided as hold_out() does with them alone. Records in another order are found by their contents, and those that are
 /// new among them are kept. Reads nothing where the source's stamp is the same, else the texts of the remembered
 /// records, and of all where these are not in their places. Throws UserError (kUsage) where the held-out samples cannot

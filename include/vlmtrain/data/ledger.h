@@ -33,7 +33,7 @@ class Ledger {
 
   /// The ledger of a run that goes on at `next`: dropped samples are taken from `saved` (what to_json gave when the
   /// checkpoint was written), as are notices; used ones follow from the order, in O(samples). A sample that stopped the
-  /// run is tried anew, so it is no longer a failed one. Throws UserError (kBadData) if `saved` is of another data
+  /// run is tried again, so it is no longer a failed one. Throws UserError (kBadData) if `saved` is of another data
   /// set's size or is not a ledger.
   static Ledger restore(const nlohmann::ordered_json& saved, std::string dataset, const DrawOrder& order,
                         const Cursor& next);

@@ -84,7 +84,7 @@ class Fold {
   std::string module_;  // what the names of the adapter's tensors begin with
 };
 
-/// A tensor that takes the place of the base's, or is beside them.
+/// A tensor that takes the place of the base's, or is next to them.
 struct WholeTensor {
   std::vector<int64_t> shape;
   std::function<at::Tensor()> read;

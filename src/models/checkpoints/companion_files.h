@@ -9,7 +9,7 @@
 
 namespace vlmtrain::models {
 
-/// The names of the files beside config.json and the weights that go with a model: tokenizer, processor, template,
+/// The names of the files next to config.json and the weights that go with a model: tokenizer, processor, template,
 /// generation and settings files.
 std::span<const std::string_view> companion_file_names();
 

@@ -9,7 +9,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Where config.json describes the text model of a family, beside its top.
+/// Where config.json describes the text model of a family, next to its top.
 constexpr std::array kTextModels{"text_config", "llm_config", "language_config"};
 constexpr std::array kVocabularies{"vocab_size", "lm_vocab_size"};
 

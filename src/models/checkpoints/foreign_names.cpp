@@ -17,7 +17,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// The names' ends that begin behind a dot and have two words or more, the longest first.
+/// The names' ends that begin after a dot and have two words or more, the longest first.
 std::vector<std::string_view> ends_of(std::string_view name) {
   std::vector<std::string_view> ends{name};
   for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {

@@ -59,7 +59,7 @@ constexpr std::array kMarkers{
     Marker{".dense_weights", "SpQR", true},
 };
 
-/// Files of older programs beside config.json.
+/// Files of older programs next to config.json.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFiles{
     {{"quantize_config.json", "GPTQ"}, {"quant_config.json", "AWQ"}, {"hf_quant_config.json", "ModelOpt"}}};
 

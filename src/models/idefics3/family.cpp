@@ -102,7 +102,7 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .row = {.height = side, .width = side}};
 }
 
-/// Of pictures. data.image_max_pixels bounds the cells of a picture together, and transformers the longer side alone.
+/// Of images. data.image_max_pixels bounds the cells of an image together, and transformers the longer side alone.
 void limit_tiles(const ImageProcessorSettings& images, std::optional<int64_t> max_pixels, ProcessorChanges& changes) {
   if (!max_pixels || !images.do_image_splitting) return;
   const int64_t tile = images.tile_size, square = tile * tile;

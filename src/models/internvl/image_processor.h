@@ -65,7 +65,7 @@ class ImageProcessor {
   ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels);
 
   const TileSettings& tile() const { return settings_.tile; }
-  /// Cells into which a picture is cut.
+  /// Cells into which an image is cut.
   int64_t min_tiles() const { return std::min(settings_.min_tiles, settings_.max_tiles); }
   int64_t max_tiles() const { return settings_.max_tiles; }
 

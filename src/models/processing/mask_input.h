@@ -46,7 +46,7 @@ data::Masks outline_masks(const io::Record& record, const data::Sample& sample,
 /// Which of the record's pictures the rows of Masks::pixels are.
 std::vector<int64_t> pictures_with_masks(const io::Record& record);
 
-/// The targets of outline_masks(). `augmentation` is that of the record's pictures. `notices` gets what is to be
+/// The targets of outline_masks(). `augmentation` is that of the record's images. `notices` gets what is to be
 /// reported of the files, at most one of a kind.
 at::Tensor mask_targets(const io::Record& record, std::span<const image::ImageSize> pictures,
                         const image::Augmentation& augmentation, int64_t side, std::vector<io::Notice>& notices);

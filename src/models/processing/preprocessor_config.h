@@ -29,7 +29,7 @@ class PreprocessorConfig {
   PreprocessorConfig(nlohmann::json config, std::string name);
 
   /// What is said of images, as transformers 5.24 looks for it: section image_processor of processor_config.json, else
-  /// preprocessor_config.json. Nothing where there is neither. A file beside it that says something else is reported
+  /// preprocessor_config.json. Nothing where there is neither. A file next to it that says something else is reported
   /// once.
   static std::optional<PreprocessorConfig> find_in(const std::filesystem::path& folder);
 

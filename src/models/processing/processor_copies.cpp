@@ -44,7 +44,7 @@ bool names_a_class(std::string_view key) {
   return std::ranges::find(kClasses, key) != kClasses.end();
 }
 
-/// {"min_pixels", "max_pixels"} beside {"shortest_edge", "longest_edge"}.
+/// {"min_pixels", "max_pixels"} next to {"shortest_edge", "longest_edge"}.
 bool are_spelled_alike(const json& one, const json& other) {
   if (!one.is_object() || !other.is_object()) return one.is_object() == other.is_object();
   return std::ranges::all_of(one.items(), [&](const auto& item) { return other.contains(item.key()); });
