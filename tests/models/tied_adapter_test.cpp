@@ -90,7 +90,9 @@ TEST_P(TiedAdapter, IsReadAsPeftAndEarlierReleasesWroteIt) {
   adapter_.edit("adapter_config.json", [&](auto& content) { content["modules_to_save"] = {module, "embed_tokens"}; });
   expect_tied();
   // And the output where that is what was asked for.
-  adapter_.edit("adapter_config.json", [&](auto& content) { content["modules_to_save"] = {"embed_tokens", "lm_head"}; });
+  adapter_.edit("adapter_config.json", [&](auto& content) {
+    content["modules_to_save"] = {"embed_tokens", "lm_head"};
+  });
   expect_tied();
   auto tensors = written_;
   tensors.erase(kHead);
