@@ -13,34 +13,59 @@ namespace {
 
 constexpr std::string_view kPlace = "image_encoder.";
 
-/// An encoder with the weights of a case (reference/make_tiny_vit_reference.py).
+/// A case of reference/make_tiny_vit_reference.py, with encoders that have its weights.
 class TinyVitParity : public testing::TestWithParam<std::string> {
  protected:
   /// Features, and gradients of all that has one.
   using Results = std::map<std::string, at::Tensor>;
 
-  void SetUp() override {
+  /// Of an encoder that computes in `dtype`.
+  Results run(at::ScalarType dtype, int64_t recomputed_blocks) const {
+    nn::ParameterStore store{at::TensorOptions(dtype)};
+    const models::TinyVit encoder({store, nn::Component::kMaskEncoder, "image_encoder"}, config_);
     size_t weights = 0;
     for (const std::string& name : file_.names()) weights += name.starts_with("weights.") ? 1 : 0;
-    ASSERT_EQ(store_.all().size(), weights);
-    for (const nn::Parameter& parameter : store_.all()) {
+    EXPECT_EQ(store.all().size(), weights);
+    for (const nn::Parameter& parameter : store.all()) {
       const at::Tensor values = file_.tensor("weights." + name_of(parameter));
-      ASSERT_EQ(parameter.sizes(), values.sizes()) << parameter.name;
+      EXPECT_EQ(parameter.sizes(), values.sizes()) << parameter.name;
       parameter.set_values(values);
     }
-  }
-
-  Results run(int64_t recomputed_blocks) const {
-    const at::Tensor pixels = file_.tensor("pixels").to(at::kFloat).requires_grad_();
-    const at::Tensor features = encoder_(pixels, recomputed_blocks);
+    const at::Tensor pixels = file_.tensor("pixels").to(dtype).requires_grad_();
+    const at::Tensor features = encoder(pixels, recomputed_blocks);
     (features * file_.tensor("direction")).sum().backward();
     Results results{{"features", features.detach()}, {"gradient.pixels", pixels.grad()}};
-    for (const nn::Parameter& parameter : store_.all()) {
-      at::Tensor tensor = parameter.tensor;
-      if (tensor.grad().defined()) results["gradient." + name_of(parameter)] = tensor.grad();
-      tensor.mutable_grad() = at::Tensor();
+    for (const nn::Parameter& parameter : store.all()) {
+      if (parameter.tensor.grad().defined()) results["gradient." + name_of(parameter)] = parameter.tensor.grad();
     }
     return results;
+  }
+
+  /// Holds `results` against the reference.
+  void expect_near_reference(const Results& results, double features_bound, double gradient_bound) const {
+    Deviations deviations;
+    size_t expected = 0;
+    for (const std::string& name : file_.names()) {
+      if (name != "features" && !name.starts_with("gradient.")) continue;
+      ++expected;
+      ASSERT_TRUE(results.contains(name)) << name;
+      const at::Tensor actual = stored_part(name, results.at(name));
+      const at::Tensor reference = file_.tensor(name);
+      ASSERT_EQ(actual.sizes(), reference.sizes()) << name;
+      if (name == "features") {
+        deviations.expect_at_most(features_bound, relative_difference(actual, reference), "features", GetParam());
+      } else {
+        deviations.expect_at_most(gradient_bound, largest_difference(actual, reference), "gradient",
+                                  GetParam() + ": " + name);
+      }
+    }
+    EXPECT_EQ(results.size(), expected);
+    deviations.report();
+  }
+
+  int64_t blocks() const {
+    nn::ParameterStore store{at::TensorOptions(at::kFloat)};
+    return models::TinyVit({store, nn::Component::kMaskEncoder, "image_encoder"}, config_).blocks();
   }
 
   /// The elements that the file has.
@@ -54,36 +79,27 @@ class TinyVitParity : public testing::TestWithParam<std::string> {
   const io::SafetensorsFile file_{source_folder() / "tests/parity/data/tiny_vit" / (GetParam() + ".safetensors")};
   const models::TinyVitConfig config_ = models::TinyVitConfig::from_json(
       io::parse_json(file_.metadata().at("config"), file_.path().string()), file_.path().string());
-  nn::ParameterStore store_{at::TensorOptions(at::kFloat)};
-  const models::TinyVit encoder_{{store_, nn::Component::kMaskEncoder, "image_encoder"}, config_};
 };
 
+// What is rounded here is the same on every processor: nn::NormedConvolution folds its batch norm in float32, element
+// by element, and the reference is stored as float32. Gradients amplify that to 1.5e-6.
+TEST_P(TinyVitParity, FeaturesAndGradientsAreTimmsInFloat64) {
+  expect_near_reference(run(at::kDouble, /*recomputed_blocks=*/0), /*features_bound=*/1e-6, /*gradient_bound=*/5e-6);
+}
+
+// The gradient of a batch norm's weight is a sum over all positions (10,816 in block_of_5m) whose terms nearly cancel,
+// so the order of float32 additions, which differs between processors, moves it by up to 1.5e-5 of its largest element.
 TEST_P(TinyVitParity, FeaturesAndGradientsAreTimms) {
-  Deviations deviations;
-  const Results results = run(/*recomputed_blocks=*/0);
-  size_t expected = 0;
-  for (const std::string& name : file_.names()) {
-    if (name != "features" && !name.starts_with("gradient.")) continue;
-    ++expected;
-    ASSERT_TRUE(results.contains(name)) << name;
-    const at::Tensor found = stored_part(name, results.at(name));
-    const at::Tensor wanted = file_.tensor(name);
-    ASSERT_EQ(found.sizes(), wanted.sizes()) << name;
-    const bool is_gradient = name != "features";
-    const double difference = is_gradient ? largest_difference(found, wanted) : relative_difference(found, wanted);
-    deviations.expect_at_most(1e-5, difference, is_gradient ? "gradient" : "features", GetParam() + ": " + name);
-  }
-  EXPECT_EQ(results.size(), expected);
-  deviations.report();
+  expect_near_reference(run(at::kFloat, /*recomputed_blocks=*/0), /*features_bound=*/1e-5, /*gradient_bound=*/1e-4);
 }
 
 TEST_P(TinyVitParity, RecomputedBlocksChangeNothing) {
-  const Results wanted = run(/*recomputed_blocks=*/0);
-  for (const int64_t recomputed_blocks : {int64_t{1}, encoder_.blocks() - 1, encoder_.blocks()}) {
-    const Results found = run(recomputed_blocks);
-    ASSERT_EQ(found.size(), wanted.size());
-    for (const auto& [name, tensor] : wanted) {
-      EXPECT_TRUE(at::equal(found.at(name), tensor)) << name << ", " << recomputed_blocks;
+  const Results reference = run(at::kFloat, /*recomputed_blocks=*/0);
+  for (const int64_t recomputed_blocks : {int64_t{1}, blocks() - 1, blocks()}) {
+    const Results actual = run(at::kFloat, recomputed_blocks);
+    ASSERT_EQ(actual.size(), reference.size());
+    for (const auto& [name, tensor] : reference) {
+      EXPECT_TRUE(at::equal(actual.at(name), tensor)) << name << ", " << recomputed_blocks;
     }
   }
 }
