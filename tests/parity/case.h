@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "parity/stored_tensor.h"
 #include "vlmtrain/data/sample.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
@@ -62,7 +63,7 @@ class Case {
   std::filesystem::path images() const { return folder_ / "images"; }
   std::filesystem::path checkpoint() const { return folder_ / "checkpoint"; }
   nlohmann::json description() const { return io::read_json(folder_ / "case.json"); }
-  io::SafetensorsFile expected() const { return io::SafetensorsFile(folder_ / "expected.safetensors"); }
+  ReferenceFile expected() const { return ReferenceFile(folder_ / "expected.safetensors"); }
   std::vector<io::Record> records() const { return io::read_dataset(folder_ / "conversations.json", images()); }
 
   std::unique_ptr<models::VisionLanguageModel> load_model(at::ScalarType dtype = at::kFloat) const {

@@ -12,9 +12,9 @@
 
 #include "engine/small_step.h"
 #include "parity/deviations.h"
+#include "parity/stored_tensor.h"
 #include "vlmtrain/data/micro_batch.h"
 #include "vlmtrain/engine/step.h"
-#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::parity {
@@ -24,6 +24,8 @@ namespace vlmtrain::parity {
 constexpr double kTimesTheReference = 16;
 /// Four times float32's precision: a reference that happens to be exact is no measure.
 constexpr double kFewRoundings = 2.4e-7;
+/// How far, relative, a reference in float32 may be from float64.
+constexpr double kReferencePrecision = 2e-5;
 
 /// How far, relative, float32 may be from `reference` on another processor, which itself is as far from `exact` as it
 /// is.
@@ -53,12 +55,14 @@ class ExactValues {
   const at::Tensor& gradient(const std::string& parameter) const { return gradients_.at(parameter); }
 
   /// How exact float32 is to be expected to find the norm of all gradients, relative: a vector's norm is no further off
-  /// than the vector. The reference's gradients are called `prefix` + the parameter's name.
-  double precision_of_norm(const io::SafetensorsFile& reference, const std::string& prefix) const {
+  /// than the vector. It is measured on the stored elements. The reference's gradients are called `prefix` + the
+  /// parameter's name.
+  double precision_of_norm(const ReferenceFile& reference, const std::string& prefix) const {
     std::vector<at::Tensor> found, exact;
     for (const auto& [name, gradient] : gradients_) {
-      found.push_back(reference.tensor(prefix + name).flatten());
-      exact.push_back(gradient.flatten());
+      const StoredTensor stored = reference.stored(prefix + name);
+      found.push_back(stored.values());
+      exact.push_back(stored.part_of(gradient));
     }
     return precision_of(at::cat(found), at::cat(exact));
   }
@@ -72,19 +76,33 @@ class ExactValues {
 /// Holds two results in float32 against the exact one. `reference` was read from a file, so that its distance is the
 /// same on every processor; it says how much float32 can know of this value, and so how far `found` may be, which was
 /// computed here.
-inline void expect_as_exact(Deviations& deviations, const at::Tensor& found, const at::Tensor& reference,
+/// Every element of `found` is held; of the reference, the stored ones one by one and the others by the projections.
+inline void expect_as_exact(Deviations& deviations, const at::Tensor& found, const StoredTensor& reference,
                             const at::Tensor& exact, const std::string& kind, const std::string& place) {
   struct Measure {
     double (*distance)(const at::Tensor&, const at::Tensor&);
     const char* suffix;
   };
-  deviations.note(relative_difference(found, reference), kind + "_from_reference", place);
+  const at::Tensor found_part = reference.part_of(found);
+  const at::Tensor exact_part = reference.part_of(exact);
+  deviations.note(relative_difference(found_part, reference.values()), kind + "_from_reference", place);
   for (const auto& [distance, suffix] : {Measure{relative_difference, ""}, {largest_difference, ", single element"}}) {
-    const double of_reference = distance(reference, exact);
-    deviations.expect_at_most(2e-5, of_reference, kind + suffix + ", reference from float64", place);
-    deviations.expect_at_most(kTimesTheReference, distance(found, exact) / (of_reference + kFewRoundings),
+    const double of_reference = distance(reference.values(), exact_part);
+    const double of_found = std::max(distance(found_part, exact_part), distance(found, exact));
+    deviations.expect_at_most(kReferencePrecision, of_reference, kind + suffix + ", reference from float64", place);
+    deviations.expect_at_most(kTimesTheReference, of_found / (of_reference + kFewRoundings),
                               kind + suffix + ", times the reference's", place);
   }
+  const double norm = exact.to(at::kDouble).norm().clamp_min(1e-12).item<double>();
+  deviations.expect_at_most(kReferencePrecision, reference.norm_of_difference(exact) / norm,
+                            kind + ", all elements, reference from float64", place);
+}
+
+/// The same for a reference that is stored whole.
+inline void expect_as_exact(Deviations& deviations, const at::Tensor& found, const at::Tensor& reference,
+                            const at::Tensor& exact, const std::string& kind, const std::string& place) {
+  expect_as_exact(deviations, found, StoredTensor(place, reference.flatten(), projections_of(reference)), exact, kind,
+                  place);
 }
 
 /// Holds a step of the optimizer against the reference's, of which `exact` is the same in float64: weights drift apart
@@ -106,7 +124,7 @@ inline void expect_same_step(Deviations& deviations, const engine::StepResult& f
 /// Trains `model`, and beside it the same in float64, as the reference did, all samples at once.
 inline void expect_same_steps(Deviations& deviations, models::VisionLanguageModel& model,
                               models::VisionLanguageModel& exact_model, const engine::AdamWSettings& settings,
-                              double rate, std::span<const data::Sample> samples, const io::SafetensorsFile& reference,
+                              double rate, std::span<const data::Sample> samples, const ReferenceFile& reference,
                               const std::string& gradient_prefix, const std::string& name) {
   const double precision_of_norm = ExactValues(exact_model, samples).precision_of_norm(reference, gradient_prefix);
   engine::Training training(model, settings);

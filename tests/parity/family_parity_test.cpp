@@ -68,7 +68,7 @@ class FamilyParity : public testing::TestWithParam<std::string> {
       const auto& tensor = parameter.tensor;
       ASSERT_EQ(tensor.grad().defined(), expected_.contains("gradient." + name)) << name;
       if (!tensor.grad().defined()) continue;
-      const at::Tensor wanted = expected_.tensor("gradient." + name);
+      const StoredTensor wanted = expected_.stored("gradient." + name);
       if (has_zero_true_gradient(name)) {
         const double noise = tensor.grad().abs().max().item<double>() / largest_gradient;
         deviations_.expect_at_most(1e-6, noise, "gradient that is zero, of the largest", name);
@@ -79,7 +79,7 @@ class FamilyParity : public testing::TestWithParam<std::string> {
   }
 
   const Case case_{GetParam()};
-  const io::SafetensorsFile expected_ = case_.expected();
+  const ReferenceFile expected_ = case_.expected();
   const std::vector<data::Sample> samples_ = case_.samples();
   Deviations deviations_;
 };
@@ -128,9 +128,8 @@ TEST_P(FamilyParity, LogitsOfThePackedBatch) {
       at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
-    const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
+    const StoredTensor wanted = expected_.stored(fmt::format("sample.{}.logits", i));
     const at::Tensor found = logits.narrow(0, first, samples_[i].label_tokens());
-    ASSERT_EQ(found.sizes(), wanted.sizes());
     const at::Tensor truth = exact.logits().narrow(0, first, samples_[i].label_tokens());
     expect_as_exact(deviations_, found, wanted, truth, "logits", samples_[i].id);
     first += samples_[i].label_tokens();
@@ -171,19 +170,20 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   // is more than the precision of its tensor's gradient; the few others are counted, and still bounded.
   constexpr double kGradientPrecision = 1e-5;
   const double largest_drift = rate;
-  int64_t astray = 0;
+  int64_t astray = 0, astray_from_exact = 0;
   const auto start = case_.load_model();
   const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
     const auto& name = model->parameters().all()[i].name;
     const auto& tensor = model->parameters().all()[i].tensor;
-    const at::Tensor found = with_true_gradient(name, tensor.detach());
     if (unmoved.contains(name)) {
-      EXPECT_TRUE(at::equal(found, start->parameters().all()[i].tensor.detach())) << name << " has moved";
+      EXPECT_TRUE(at::equal(tensor.detach(), start->parameters().all()[i].tensor.detach())) << name << " has moved";
       continue;
     }
     if (has_zero_true_gradient(name)) continue;
-    const at::Tensor wanted = with_true_gradient(name, expected_.tensor("parameter." + name));
+    const StoredTensor stored = expected_.stored("parameter." + name);
+    const at::Tensor found = with_true_gradient(name, stored.part_of(tensor.detach()));
+    const at::Tensor wanted = with_true_gradient(name, stored.values());
     const at::Tensor difference = (found - wanted).abs();
     // A text model's key bias has a gradient only as far as positions turn it: of the slow pairs next to none, and what
     // there is drowns in the rounding of the others' sums.
@@ -192,8 +192,17 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
                                is_key_bias ? "key bias, mean difference" : "weight, mean difference", name);
     deviations_.expect_at_most(largest_drift, difference.max().item<double>(), "weight, any element", name);
     astray += (difference > 1e-5).sum().item<int64_t>();
+    if (stored.values().numel() < tensor.numel()) {
+      // The elements that are not stored: the reference's as a whole, ours against the same steps in float64.
+      deviations_.expect_at_most(largest_drift, stored.norm_of_difference(tensor), "weight, norm of difference", name);
+      const at::Tensor from_exact = (tensor.detach() - exact_model->parameters().all()[i].tensor.detach()).abs();
+      deviations_.expect_at_most(1e-6, from_exact.mean().item<double>(), "weight, mean difference from float64", name);
+      deviations_.expect_at_most(largest_drift, from_exact.max().item<double>(),
+                                 "weight, any element's difference from float64", name);
+      astray_from_exact += (from_exact > 1e-5).sum().item<int64_t>();
+    }
 
-    const at::Tensor size = with_true_gradient(name, expected_.tensor("gradient." + name)).abs();
+    const at::Tensor size = with_true_gradient(name, expected_.stored("gradient." + name).values()).abs();
     const double precision = is_key_bias ? 100 * kGradientPrecision : kGradientPrecision;
     const at::Tensor is_certain = (size > precision * size.max()).logical_or_(size == 0);
     EXPECT_GE(2 * is_certain.sum().item<int64_t>(), is_certain.numel()) << name << ": hardly an element is compared";
@@ -204,6 +213,7 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
                                "weight, relative", name);
   }
   deviations_.expect_at_most(5, static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
+  deviations_.note(static_cast<double>(astray_from_exact), "XX elements that differ from float64", GetParam());
 }
 
 TEST_P(FamilyParity, SavedCheckpointIsTheSame) {

@@ -115,14 +115,14 @@ class QuantizedLora : public testing::TestWithParam<std::string> {
       const std::string name = "gradient.base_model.model." + parameter.name;
       ASSERT_EQ(parameter.is_adapter, expected_.contains(name)) << name;
       if (!parameter.is_adapter) continue;
-      expect_as_exact(deviations_, parameter.tensor.grad(), expected_.tensor(name), exact.gradient(parameter.name),
+      expect_as_exact(deviations_, parameter.tensor.grad(), expected_.stored(name), exact.gradient(parameter.name),
                       "gradient", name);
     }
   }
 
   const std::filesystem::path folder_ = data_folder() / GetParam();
   const nlohmann::json description_ = io::read_json(folder_ / "case.json");
-  const io::SafetensorsFile expected_{folder_ / "expected.safetensors"};
+  const ReferenceFile expected_{folder_ / "expected.safetensors"};
   const Quantization quantization_ =
       description_.at("quantization") == "nf4" ? Quantization::kNf4 : Quantization::kInt8;
   const Case base_{description_.at("base")};
@@ -155,7 +155,7 @@ TEST_P(QuantizedLora, Logits) {
       at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden, model->output_weight().t());
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
-    const at::Tensor wanted = expected_.tensor(fmt::format("sample.{}.logits", i));
+    const StoredTensor wanted = expected_.stored(fmt::format("sample.{}.logits", i));
     const int64_t rows = samples_[i].label_tokens();
     expect_as_exact(deviations_, logits.narrow(0, first, rows), wanted, exact.logits().narrow(0, first, rows), "logits",
                     samples_[i].id);

@@ -44,6 +44,9 @@ a network. To make them again: a virtual environment with `../reference/requirem
 The cases `llava_*` are made by `python make_llava_reference.py`, `nanovlm_*` by `python make_nanovlm_reference.py`, `qwen2*` by
 `python make_qwen_reference.py`, `internvl*` by `python make_internvl_reference.py`, `smolvlm_video` by `python make_smolvlm_video_reference.py`; their `case.json` says under `deviation` how far float32 is from float64.
 
+Large gradients, parameters and logits are stored in part, with projections of the whole (`../reference/thin.py`). The tests hold the
+stored elements one by one, and the others by the projections (`../stored_tensor.h`).
+
 ## How far transformers is from itself
 Float32 (stored here) against the same in float64; absolute differences, gradients relative to the largest value of their tensor.
 A tolerance of a test should be a small multiple of these. `deviations.json` has every tensor.

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from transformers.models.gemma3 import modeling_gemma3
 
 import gemma3_checkpoints
 import gemma3_format
 import pictures
+import thin
 import training
 from cases import Case
 from gemma3_checkpoints import Shape
@@ -125,7 +125,7 @@ def make(case, out):
     double = training.run(checkpoint, samples, torch.float64)
     tensors = expected_tensors(samples, single) | {"loss_float64": double.loss}
     tensors |= generation(case, checkpoint, encode)
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     description = describe(case, samples, single) | {
         "image_mean": list(processor.image_processor.image_mean),
         "image_std": list(processor.image_processor.image_std),

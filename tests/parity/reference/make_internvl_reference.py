@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
 
 import internvl_checkpoints
 import internvl_format
+import thin
 import training
 from cases import Case
 from internvl_checkpoints import Shape
@@ -101,7 +101,7 @@ def make(case, out):
     single = training.run(checkpoint, samples, torch.float32)
     double = training.run(checkpoint, samples, torch.float64)
     tensors = expected_tensors(samples, single) | {"loss_float64": double.loss} | generation(case, checkpoint, encode)
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     description = describe(case, samples, single) | {"deviation": summary(single, double)}
     (folder / "case.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
     print(case.name, json.dumps(description["deviation"]))

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
 
 import deviations
 import llava_checkpoints
 import llava_format
 import pictures
+import thin
 import training
 from cases import Case, sample
 from llava_checkpoints import Shape, own_names
@@ -157,7 +157,7 @@ def make(case, out):
     if shape.layout == "original":
         for name in [name for name in tensors if name.endswith("_ids")]:
             tensors[name] = tensors[name].masked_fill(tensors[name] == image_id, 0)
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     description = describe(case, samples, single) | {
         "image_mean": list(processor.image_processor.image_mean),
         "image_std": list(processor.image_processor.image_std),

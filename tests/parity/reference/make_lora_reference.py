@@ -23,7 +23,6 @@ from pathlib import Path
 import peft
 import torch
 import transformers
-from safetensors.torch import save_file
 from transformers import AutoProcessor
 
 import deviations
@@ -34,6 +33,7 @@ import make_llava_reference
 import make_qwen_reference
 import qwen_checkpoints
 import qwen_format
+import thin
 import training
 from cases import CASES
 
@@ -212,7 +212,7 @@ def make(case, out):
     tensors |= {f"gradient.{name}": value for name, value in single.gradients.items()}
     tensors |= {f"parameter.{name}": value for name, value in single.parameters.items() if name in single.gradients}
     tensors |= merged_weights(base / "checkpoint", case)
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     description = {
         "name": case.name,
         "about": case.about,

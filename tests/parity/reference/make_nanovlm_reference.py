@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
 
 import nanovlm_checkpoints
 import nanovlm_format
 import pictures
+import thin
 import training
 from cases import Case, sample
 from make_llava_reference import summary
@@ -164,7 +164,7 @@ def make(case, config, seed, tokenizer_size, extra_in_file, out):
             tensors[f"sample.{index}.unrounded_tiles"] = differ
             tensors[f"sample.{index}.unrounded_pixels"] = one.unrounded_pixels[differ]
     tensors |= generation(case, model, tokenizer, config, folder / "images")
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     description = describe(case, samples, single) | {
         "image_mean": [0.0, 0.0, 0.0], "image_std": [1.0, 1.0, 1.0], "deviation": deviation,
         "unrounded": what_rounding_changes(model, samples, single),

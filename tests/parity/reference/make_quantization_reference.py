@@ -37,6 +37,7 @@ from bitsandbytes import functional
 from safetensors.torch import save_file
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
+import thin
 import training
 from make_lora_reference import ALPHA, RANK, LoraCase, laid_out_as, randomise, samples_of, saved_name, trained
 
@@ -184,7 +185,7 @@ def make_case(quantization, case, out):
     model = adapted(plain, case)
     save_adapter(model, case, folder / "adapter")
     tensors = run(model, samples)
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     description = {
         "name": case.name,
         "about": case.about,

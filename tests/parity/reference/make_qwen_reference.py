@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen2_vl import modeling_qwen2_vl
 from transformers.models.qwen3_vl import modeling_qwen3_vl
@@ -21,6 +20,7 @@ from transformers.models.qwen3_vl import modeling_qwen3_vl
 import pictures
 import qwen_checkpoints
 import qwen_format
+import thin
 import training
 from cases import Case, sample
 from make_llava_reference import summary
@@ -234,7 +234,7 @@ def make(case, out):
     tensors = expected_tensors(samples, single) | {"loss_float64": double.loss}
     tensors |= {f"sample.{index}.position_ids": value.position_ids for index, value in enumerate(samples)}
     tensors |= generation(case, checkpoint, encode)
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     description = describe(case, samples, single) | {
         "image_mean": list(processor.image_processor.image_mean),
         "image_std": list(processor.image_processor.image_std),

@@ -13,6 +13,8 @@ the case is, settings, counts) and expected.safetensors (what transformers compu
     step_losses, step_grad_norms   float32 [5], of AdamW steps on this batch; norms before clipping
     parameter.NAME          after these steps; absent where transformers has no gradient (the tensor did not change)
     generation.prompt_ids, generation.new_ids   int64, greedy, where the case generates
+
+Large gradients, parameters and logits are stored in part; thin.py has the rule.
 """
 
 import argparse
@@ -22,13 +24,13 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from transformers import AutoProcessor
 
 import checkpoints
 import deviations
 import llava
 import pictures
+import thin
 import training
 from cases import CASES
 
@@ -115,8 +117,7 @@ def make(case, out):
     tensors = expected_tensors(samples, single) | {"loss_float64": double.loss}
     if case.generate:
         tensors |= generation_tensors(case, folder, processor)
-    tensors = {name: value.clone().contiguous() for name, value in tensors.items()}
-    save_file(tensors, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     text = json.dumps(describe(case, samples, single), indent=2, ensure_ascii=False)
     (folder / "case.json").write_text(text + "\n")
     return deviations.compare(single, double) | {

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from num2words import num2words
-from safetensors.torch import save_file
 from transformers import AutoProcessor
 from transformers.models.smolvlm.processing_smolvlm import DEFAULT_CHAT_TEMPLATE
 from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
@@ -19,6 +18,7 @@ from transformers.video_utils import VideoMetadata
 
 import checkpoints
 import llava
+import thin
 import training
 from cases import Case, sample
 from checkpoints import Shape
@@ -128,7 +128,7 @@ def make(case, out):
     assert len(new_ids) == NEW_TOKENS and lead > SMALLEST_LEAD, f"choose another seed: {len(new_ids)} tokens, a lead of {lead}"
     tensors = expected_tensors(samples, single) | {"loss_float64": double.loss}
     tensors |= {"generation.prompt_ids": prompt.input_ids, "generation.new_ids": new_ids}
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "expected.safetensors")
+    thin.save(tensors, folder / "expected.safetensors")
     description = describe(case, samples, single) | {"deviation": summary(single, double)}
     (folder / "case.json").write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
     print(case.name, json.dumps(description["deviation"]))
