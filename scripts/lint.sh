@@ -3,6 +3,7 @@
 #
 #   scripts/lint.sh                     clang-format only
 #   scripts/lint.sh --tidy              and clang-tidy on every source file (long)
+#   scripts/lint.sh --tidy-files FILE…  and clang-tidy on these
 #   scripts/lint.sh --tidy-since COMMIT and clang-tidy on the source files changed since COMMIT
 #   scripts/lint.sh --tidy-changed      since this branch left the remote's main one; on that itself, since the commit before
 set -euo pipefail
@@ -23,6 +24,7 @@ branching_point() {
 
 case ${1:-} in
   --tidy) mapfile -t sources < <(git ls-files 'src/*.cpp') ;;
+  --tidy-files) sources=("${@:2}") ;;
   --tidy-since) mapfile -t sources < <(git diff --name-only --diff-filter=d "$2" -- 'src/*.cpp') ;;
   --tidy-changed) mapfile -t sources < <(git diff --name-only --diff-filter=d "$(branching_point)" -- 'src/*.cpp') ;;
   *) exit 0 ;;

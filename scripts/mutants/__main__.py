@@ -13,6 +13,7 @@ import argparse
 import collections
 import json
 import pathlib
+import sys
 
 import clang.cindex
 
@@ -121,7 +122,7 @@ def change_of(mutant):
     return shown(before) if mutant["kind"] == "condition" else f"{shown(before, 60)} → {shown(after, 40)}"
 
 
-def report(_arguments):
+def report(arguments):
     mutants = read("mutants.json", [])
     results = read("results.json", {})
     counts = collections.defaultdict(collections.Counter)
@@ -151,6 +152,10 @@ def report(_arguments):
     print("\n| Named | caught by |\n|---|---|")
     for mutant, by_any in named:
         print(f"| {mutant['after']} | {by_any} |")
+    count = counts[arguments.part]
+    share = 100 * count["own"] / max(1, count["mutants"])
+    if share < arguments.least:
+        sys.exit(f"mutants: {share:.1f} % of {arguments.part} are caught, fewer than {arguments.least:g} %")
 
 
 def main():
@@ -166,6 +171,8 @@ def main():
     parser.add_argument("--numbers", nargs="*", type=int, help="run: these mutants")
     parser.add_argument("--budget", type=float, default=0, help="run: seconds of tests a mutant; 0: all that reach it")
     parser.add_argument("--survivors", action="store_true", help="run: again where nothing was caught")
+    parser.add_argument("--part", default="in all", help="report: the part that --least is for")
+    parser.add_argument("--least", type=float, default=0, metavar="PERCENT", help="report: exit 1 if fewer are caught by the part's program")
     parser.add_argument("--fresh", nargs="*", metavar="WORD", help="run: see again what tests with these words reach")
     arguments = parser.parse_args()
     {"make": make, "run": run, "report": report}[arguments.command](arguments)

@@ -1,0 +1,77 @@
+"""What is recorded of the parts: results in the repository, and the steps that are done in build/nightly."""
+
+import json
+import subprocess
+from pathlib import Path
+
+RESULTS = Path("docs/benchmarks/nightly")
+STATES = Path("build/nightly")
+
+
+def git(root, *arguments):
+    return subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True)
+
+
+def head(root):
+    return git(root, "rev-parse", "HEAD").stdout.strip()
+
+
+def has_changed(root, commit, paths):
+    """Returns whether the paths differ from those of `commit`; also if git does not have that commit."""
+    return git(root, "diff", "--quiet", commit, "--", *paths).returncode != 0
+
+
+def is_clean(root, paths):
+    return not git(root, "status", "--porcelain", "--", *paths).stdout
+
+
+def read_result(root, part):
+    path = root / RESULTS / f"{part.name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def write_result(root, part, result):
+    path = root / RESULTS / f"{part.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def status(root, part):
+    """Returns passed, failed, stale or never."""
+    result = read_result(root, part)
+    if result is None:
+        return "never"
+    return "stale" if has_changed(root, result["commit"], part.paths) else result["outcome"]
+
+
+class State:
+    """Which steps of a part are done at a commit. Saved after each, so that a part that is interrupted resumes."""
+
+    def __init__(self, root, part):
+        self.path = root / STATES / part.name / "state.json"
+        self.is_clean = is_clean(root, part.paths)
+        saved = json.loads(self.path.read_text()) if self.path.exists() else None
+        if saved and self.is_clean and not has_changed(root, saved["commit"], part.paths):
+            self.commit, self.steps = saved["commit"], saved["steps"]
+        else:
+            self.commit, self.steps = head(root), {}
+
+    def outcome(self, step):
+        """Returns passed, failed, or None if the step is not done with its present command."""
+        done = self.steps.get(step.name, {})
+        return done["outcome"] if done.get("command") == step.command else None
+
+    def record(self, step, outcome, seconds):
+        self.steps[step.name] = {"outcome": outcome, "seconds": round(seconds), "command": step.command}
+        self.save()
+
+    def start_over(self, outcome):
+        """Ends a round: the next call runs the steps that have failed, or all if the part has passed."""
+        self.steps = {name: step for name, step in self.steps.items() if outcome == "failed" and step["outcome"] == "passed"}
+        self.save()
+
+    def save(self):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # A change that no commit has cannot be recognized again: nothing done with it counts in the next call.
+        commit = self.commit if self.is_clean else ""
+        self.path.write_text(json.dumps({"commit": commit, "steps": self.steps}, indent=1) + "\n")
