@@ -61,7 +61,11 @@ class NightlyTest(unittest.TestCase):
     def run_out_of_time_at(self, name, part):
         """Runs the part as if its seconds ended in the step `name`."""
         whole = runner.run_step
-        with unittest.mock.patch.object(runner, "run_step", lambda root, step, *rest: None if step.name == name else whole(root, step, *rest)):
+
+        def run_step(root, step, *rest):
+            return None if step.name == name else whole(root, step, *rest)
+
+        with unittest.mock.patch.object(runner, "run_step", run_step):
             self.assertEqual(self.run_part(part), "unfinished")
 
     def runs(self, name):

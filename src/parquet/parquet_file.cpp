@@ -92,18 +92,21 @@ class ParquetFile final : public io::RowFile {
   std::vector<std::string> columns() const override {
     const auto& root = *metadata_->schema()->group_node();
     std::vector<std::string> names;
+    names.reserve(static_cast<size_t>(root.field_count()));
     for (int i = 0; i < root.field_count(); ++i) names.push_back(root.field(i)->name());
     return names;
   }
 
   std::vector<int64_t> group_rows() const override {
     std::vector<int64_t> rows;
+    rows.reserve(static_cast<size_t>(metadata_->num_row_groups()));
     for (int i = 0; i < metadata_->num_row_groups(); ++i) rows.push_back(metadata_->RowGroup(i)->num_rows());
     return rows;
   }
 
   std::vector<int64_t> group_bytes() const override {
     std::vector<int64_t> bytes;
+    bytes.reserve(static_cast<size_t>(metadata_->num_row_groups()));
     for (int i = 0; i < metadata_->num_row_groups(); ++i) bytes.push_back(metadata_->RowGroup(i)->total_byte_size());
     return bytes;
   }

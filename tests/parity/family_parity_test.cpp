@@ -188,11 +188,14 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
     // A text model's key bias has a gradient only as far as positions turn it: of the slow pairs next to none, and what
     // there is drowns in the rounding of the others' sums.
     const bool is_key_bias = name.ends_with("k_proj.bias");
-    deviations_.expect_at_most(is_key_bias ? 1e-5 : 1e-6, difference.mean().item<double>(),
+    const bool is_part = stored.values().numel() < tensor.numel();
+    // In a part, an element that is astray weighs 13 times as much. It is counted below.
+    const at::Tensor averaged = is_part ? difference.clamp_max(1e-5) : difference;
+    deviations_.expect_at_most(is_key_bias ? 1e-5 : 1e-6, averaged.mean().item<double>(),
                                is_key_bias ? "key bias, mean difference" : "weight, mean difference", name);
     deviations_.expect_at_most(largest_drift, difference.max().item<double>(), "weight, any element", name);
     astray += (difference > 1e-5).sum().item<int64_t>();
-    if (stored.values().numel() < tensor.numel()) {
+    if (is_part) {
       // The elements that are not stored: the reference's as a whole, ours against the same steps in float64.
       deviations_.expect_at_most(largest_drift, stored.norm_of_difference(tensor), "weight, norm of difference", name);
       const at::Tensor from_exact = (tensor.detach() - exact_model->parameters().all()[i].tensor.detach()).abs();
@@ -213,7 +216,8 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
                                "weight, relative", name);
   }
   deviations_.expect_at_most(5, static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
-  deviations_.note(static_cast<double>(astray_from_exact), "XX elements that differ from float64", GetParam());
+  deviations_.expect_at_most(5, static_cast<double>(astray_from_exact),
+                             "elements that differ by more than 1e-5 from float64", GetParam());
 }
 
 TEST_P(FamilyParity, SavedCheckpointIsTheSame) {

@@ -167,13 +167,16 @@ TEST_P(LoraParity, FiveStepsOfAdamW) {
     const at::Tensor found = stored.part_of(whole);
     const at::Tensor& wanted = stored.values();
     const at::Tensor difference = (found - wanted).abs();
-    deviations_.expect_at_most(1e-6, difference.mean().item<double>(), "weight, mean difference", name);
+    const bool is_part = wanted.numel() < whole.numel();
+    // In a part, an element that is astray weighs 13 times as much. It is counted below.
+    const at::Tensor averaged = is_part ? difference.clamp_max(1e-5) : difference;
+    deviations_.expect_at_most(1e-6, averaged.mean().item<double>(), "weight, mean difference", name);
     deviations_.expect_at_most(1e-4, difference.max().item<double>(), "weight, any element", name);
     // AdamW makes steps of up to the learning rate of a gradient that is nothing but rounding; see data/README.md. Such
     // elements are counted instead. Others whose gradient changes its sign within the steps part as well: peft in
     // float32 is 8e-6 from itself in float64.
     astray += (difference > 1e-5).sum().item<int64_t>();
-    if (wanted.numel() < whole.numel()) {
+    if (is_part) {
       // The elements that are not stored: the reference's as a whole, ours against the same steps in float64.
       deviations_.expect_at_most(1e-4, stored.norm_of_difference(whole), "weight, norm of difference", name);
       const at::Tensor from_exact = (whole - exact_model->parameters().all()[i].tensor.detach()).abs();
@@ -189,7 +192,8 @@ TEST_P(LoraParity, FiveStepsOfAdamW) {
                                "weight, elements with a certain gradient", name);
   }
   deviations_.expect_at_most(5, static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
-  deviations_.note(static_cast<double>(astray_from_exact), "XX elements that differ from float64", GetParam());
+  deviations_.expect_at_most(5, static_cast<double>(astray_from_exact),
+                             "elements that differ by more than 1e-5 from float64", GetParam());
 }
 
 TEST_P(LoraParity, SavedAdapterIsTheSame) {
