@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case " $* " in
-  *" --list "* | *" --status "* | *" --help "* | *" -h "*) ;;
+  *" --list "* | *" --status "* | *" --render "* | *" --help "* | *" -h "*) ;;
   *) scripts/setup.sh --nightly ;;
 esac
 PYTHONPATH=scripts exec python3 -m nightly "$@"

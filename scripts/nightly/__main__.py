@@ -5,6 +5,7 @@
     scripts/nightly.sh debug asan                 all parts whose names start so
     scripts/nightly.sh --list                     the parts, the number of their steps and the paths that they cover
     scripts/nightly.sh --status                   for each part: passed, failed, stale or never; and whether all have passed
+    scripts/nightly.sh --render                   docs/benchmarks/nightly.md from the results, after a merge
 
 Steps that are done are in build/nightly/PART, with their logs. The result of a part, with its commit, is written to
 docs/benchmarks/nightly/PART.json, and docs/benchmarks/nightly.md is rendered; commit both. A result is stale if `git diff COMMIT`
@@ -17,6 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from . import page
 from . import results
 from . import runner
 from .parts import all_parts
@@ -61,11 +63,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each part; default: {SECONDS}")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--status", action="store_true")
+    parser.add_argument("--render", action="store_true")
     arguments = parser.parse_args()
 
     parts = all_parts(ROOT)
     if arguments.list:
         return print_list(parts)
+    if arguments.render:
+        return page.write(ROOT, parts)
     if arguments.status:
         return 0 if print_status(ROOT, parts) else 1
     names = [*arguments.part, *arguments.names]

@@ -7,7 +7,7 @@ from . import results
 PAGE = Path("docs/benchmarks/nightly.md")
 HEADER = """# Nightly results
 
-Rendered by `scripts/nightly.sh` from the files in `docs/benchmarks/nightly`; do not edit. A result holds as long as the paths that its
+Rendered by `scripts/nightly.sh --render` from the files in `docs/benchmarks/nightly`; do not edit. A result holds as long as the paths that its
 part covers do not change: `scripts/nightly.sh --status` compares them. [testing.md](../testing.md) describes the parts.
 
 | part | checks | outcome | minutes | date | commit | machine |
