@@ -125,16 +125,16 @@ class Bench:
         finally:
             self.clock = whole
 
-    def checkpoint(self, preset, seed=0):
-        """A randomly initialized checkpoint, made once."""
-        folder = self.work / f"{preset}-{seed}"
+    def checkpoint(self, preset, seed=0, dtype="float32"):
+        """Returns the folder of a randomly initialized checkpoint, which is created once."""
+        folder = self.work / f"{preset}-{seed}{'' if dtype == 'float32' else '-' + dtype}"
         with self.lock(folder):
-            self.create_checkpoint(preset, seed, folder)
+            self.create_checkpoint(preset, seed, dtype, folder)
         return folder
 
-    def create_checkpoint(self, preset, seed, folder):
+    def create_checkpoint(self, preset, seed, dtype, folder):
         if not folder.exists():
-            words = ["init", "--preset", preset, "--out", folder, "--seed", seed]
+            words = ["init", "--preset", preset, "--out", folder, "--seed", seed] + ([] if dtype == "float32" else ["--dtype", dtype])
             if not (inputs.ROOT / "configs" / "models" / preset / "tokenizer.json").exists():
                 self.work.mkdir(parents=True, exist_ok=True)
                 tokenizer = self.tokenizer or inputs.write_tokenizer(preset, self.work / f"{preset}-tokenizer.json")
