@@ -45,7 +45,9 @@ def row(entry, result):
 def section(entry, result):
     versions = ", ".join(f"{name} {version}" for name, version in result.get("versions", {}).items())
     text = (f'\n<a id="{entry.name}"></a>\n## {entry.title}\n\n{entry.shows}\n\n{result["gpu"]}, {result["date"]}, commit '
-            f'{result["commit"]}, {result["seconds"]:.0f} s' + (f"; {versions}" if versions else "") + ".\n")
+            f'{result["commit"]}' + (f", {result['seconds']:.0f} s" if result["seconds"] else "") + (f"; {versions}" if versions else "") + ".\n")
+    if source := result.get("transcribed_from"):
+        text += f"Transcribed from [{source}]({source.removeprefix('docs/benchmarks/')}), which is older than the queue.\n"
     text += "\n| check | state | seconds | result |\n|---|---|---|---|\n"
     for check in result["checks"]:
         fix = f" Look at: {cell(check['fix'])}" if check["state"] == FAILED else ""
