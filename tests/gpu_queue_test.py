@@ -89,6 +89,16 @@ class States(RepositoryCase):
         self.assertEqual([check["name"] for check in queue.finished_checks(self.first, GPU["gpu"])], ["x"])
         self.assertEqual(queue.finished_checks(self.first, "NVIDIA H100"), [])
 
+    def test_results_that_are_not_collected_count(self):
+        newer = self.folder / "newer"
+        newer.mkdir()
+        self.write_result("a")
+        (self.results / "a.json").rename(newer / "a.json")
+        queue = state.Queue([self.first, self.second], self.results, newer=newer)
+        self.assertEqual([queue.states[name] for name in "ab"], [state.DONE, state.NEVER])
+        self.commit("b.txt", "2")
+        self.assertEqual(state.Queue([self.first], self.results, newer=newer).states["a"], state.NEVER)
+
     def test_a_packed_queue_needs_no_repository(self):
         self.write_result("a", [("x", results.PASSED), ("y", results.CUT)], complete=False)
         packed = json.loads(json.dumps(self.queue().to_pack()))
@@ -160,7 +170,7 @@ class Runner(unittest.TestCase):
         (self.bench.out / "attachments" / "log").write_bytes(b"x")
         for limit, expected in ((runner.ARCHIVE_BYTES, ["name.json", "attachments/log"]), (1, ["name.json"])):
             with mock.patch.object(runner, "ARCHIVE_BYTES", limit):
-                runner.write_archive(self.bench.out)
+                runner.write_archive(self.bench.out, self.bench.out / runner.ARCHIVE)
             with tarfile.open(self.bench.out / runner.ARCHIVE) as archive:
                 self.assertEqual(archive.getnames(), expected)
 

@@ -2,10 +2,10 @@
 
     scripts/gpu_queue.sh list                        entries, their state and seconds
     scripts/gpu_queue.sh pack [ENTRY …]              here: fills gpu-queue/, reduces the checkout, prints what travels
-    scripts/gpu_queue.sh run --seconds 540 --out DIR on the GPU machine: runs what is due; also without the word run
+    scripts/gpu_queue.sh run --seconds 540           on the GPU machine: runs what is due; also without the word run
     scripts/gpu_queue.sh keep                        there: keeps carried folders for a later call
     scripts/gpu_queue.sh unpack                      here: restores the checkout
-    scripts/gpu_queue.sh collect DIR                 here: adds the results to docs/benchmarks/gpu and renders the page
+    scripts/gpu_queue.sh collect ARCHIVE             here: adds the results to docs/benchmarks/gpu and renders the page
     scripts/gpu_queue.sh render                      docs/benchmarks/gpu.md from docs/benchmarks/gpu
     scripts/gpu_queue.sh self-test                   plants faults into the checks of values, on the CPU
 
@@ -43,7 +43,8 @@ def read_arguments():
     parser.add_argument("--dry", action="store_true", help="run on a virtual GPU or the CPU; results are not kept")
     parser.add_argument("--seconds", type=float, default=HOURS, help="budget; entries that do not fit remain")
     parser.add_argument("--device", help="cuda, cuda:N, virtual:NAME or cpu; default: cuda, with --dry what each entry names")
-    parser.add_argument("--out", type=Path, help="folder of results; default: gpu-queue/results")
+    parser.add_argument("--out", type=Path, default=KEPT / "results", help=f"folder of results, which later calls continue; default: {KEPT}/results")
+    parser.add_argument("--archive", type=Path, help=f"file for all results together, rewritten after every entry; default: OUT/{runner.ARCHIVE}")
     parser.add_argument("--work", type=Path, help="folder of checkpoints and runs, up to 40 GB; default: a temporary one that remains")
     parser.add_argument("--vlmtrain", type=Path, help="default: gpu-queue/portable/vlmtrain, else build/release/vlmtrain")
     parser.add_argument("--gpu-tests", type=Path, help="default: gpu_tests next to vlmtrain, or in tests/ there")
@@ -55,7 +56,7 @@ def read_arguments():
     arguments.command = arguments.words.pop(0) if arguments.words and arguments.words[0] in COMMANDS else "run"
     if arguments.command == "collect":
         if len(arguments.words) != 1:
-            parser.error("collect takes the folder or archive of results")
+            parser.error("collect takes the archive of results, or the folder that has it")
         return arguments, parser
     known = {entry.name: entry for entry in ENTRIES}
     for name in arguments.words:
@@ -98,16 +99,19 @@ def finish(done, remains):
 
 def run(arguments, _):
     device = arguments.device or "cuda"
-    queue = Queue(ENTRIES, packed=packed_state())
+    queue = Queue(ENTRIES, packed=packed_state(), newer=arguments.out)
     entries = (arguments.entries or ENTRIES) if arguments.again else [entry for entry in queue.due()
                                                                       if not arguments.entries or entry in arguments.entries]
     if not entries:
         say("No entry is due; --again repeats them.")
         return 0
-    bench = make_bench(arguments, device, arguments.out or pack.CARRIED / "results")
+    bench = make_bench(arguments, device, arguments.out)
+    runner.log_to(bench.attach("log.txt"))
+    archive = arguments.archive or arguments.out / runner.ARCHIVE
+    archive.parent.mkdir(parents=True, exist_ok=True)
     machine = programs.describe_machine(device)
     say(f"{arguments.version} on {machine['gpu']}")
-    return finish(*runner.run_queue(queue, entries, bench, machine, arguments.seconds, arguments.again, arguments.only))
+    return finish(*runner.run_queue(queue, entries, bench, machine, arguments.seconds, archive, arguments.again, arguments.only))
 
 
 def dry(arguments, _):
@@ -132,8 +136,8 @@ def dry(arguments, _):
     return finish(done, remains)
 
 
-def list_entries(*_):
-    queue = Queue(ENTRIES, packed=packed_state())
+def list_entries(arguments, _):
+    queue = Queue(ENTRIES, packed=packed_state(), newer=arguments.out)
     for entry in ENTRIES:
         result = queue.results[entry.name]
         seen = f"{result['gpu']}, {result['date']}, {result['commit']}" if result else ""
@@ -155,14 +159,14 @@ def pack_queue(arguments, parser):
     say("\n".join(lines))
     if not fits:
         parser.error("too large for one call: name fewer entries, or carry folders in calls of their own with `keep`")
-    say("there: scripts/gpu_queue.sh --seconds 540 --out $OUT   with carry: gpu-queue")
+    say("there: scripts/gpu_queue.sh --seconds 540 --archive $OUT/" + runner.ARCHIVE + "   with carry: gpu-queue")
     return 0
 
 
 def keep(*_):
     """Copies carried folders out of the checkout of the GPU machine, where the next call's carry would remove them."""
     for path in sorted(pack.CARRIED.iterdir()):
-        if path.is_dir() and path.name != "results":
+        if path.is_dir():
             shutil.copytree(path, KEPT / "carried" / path.name, dirs_exist_ok=True, symlinks=True)
             say(f"kept {path.name}")
     return 0
@@ -196,7 +200,7 @@ def collect(arguments, parser):
 
 def self_test(arguments, _):
     """Plants each fault of each check of values on the CPU: the check must fail, and pass without it."""
-    bench = make_bench(arguments, "cpu", arguments.out or pack.CARRIED / "self-test")
+    bench = make_bench(arguments, "cpu", arguments.out)
     bad = count = 0
     for entry in arguments.entries or ENTRIES:
         for check in entry.checks(bench):

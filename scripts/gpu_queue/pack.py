@@ -12,7 +12,7 @@ CARRIED = inputs.ROOT / "gpu-queue"
 LIMIT_BYTES = 64 * 2 ** 20
 # What the queue reads of the checkout: scripts, presets, the peers, and for gpu_tests their cases without expected tensors.
 CHECKOUT = ["/*", "!/src/", "!/include/", "!/docs/", "!/packaging/", "!/tests/", "/tests/parity/data/*/", "/tests/parity/reference/",
-            "!/tests/parity/data/*/expected.safetensors", "/docs/benchmarks/gpu/"]
+            "/tests/gpu/", "!/tests/parity/data/*/expected.safetensors"]
 
 
 class PackFailed(Exception):

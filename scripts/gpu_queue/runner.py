@@ -18,8 +18,19 @@ ARCHIVE_BYTES = 15 * 2 ** 20
 PATIENCE = 2.5
 
 
+LOG = None
+
+
+def log_to(path):
+    """Appends everything that `say` prints to a file as well."""
+    global LOG
+    LOG = open(path, "a")
+
+
 def say(text):
     print(text, flush=True)
+    if LOG:
+        print(text, file=LOG, flush=True)
 
 
 def outcome_of(check, bench):
@@ -90,23 +101,23 @@ def run_entry(entry, bench, machine, commit, seconds_left, finished=(), only="")
     return run.result
 
 
-def write_archive(out):
-    """Packs all results into one file. Attachments that would exceed the limit are left out and named."""
-    partial = out / (ARCHIVE + ".partial")
+def write_archive(out, file):
+    """Packs all results into one file. Without the attachments if it would exceed the limit otherwise."""
+    partial = file.with_name(file.name + ".partial")
     with tarfile.open(partial, "w:gz") as archive:
         for path in sorted(out.glob("*.json")):
             archive.add(path, path.name)
         for path in sorted((out / "attachments").glob("*")):
             archive.add(path, f"attachments/{path.name}")
     if partial.stat().st_size > ARCHIVE_BYTES:
-        say(f"gpu_queue: the attachments exceed {ARCHIVE_BYTES // 2 ** 20} MiB; {ARCHIVE} has only the results")
+        say(f"gpu_queue: the attachments exceed {ARCHIVE_BYTES // 2 ** 20} MiB; {file.name} has only the results")
         with tarfile.open(partial, "w:gz") as archive:
             for path in sorted(out.glob("*.json")):
                 archive.add(path, path.name)
-    partial.replace(out / ARCHIVE)
+    partial.replace(file)
 
 
-def run_queue(queue, entries, bench, machine, seconds, again=False, only=""):
+def run_queue(queue, entries, bench, machine, seconds, archive, again=False, only=""):
     """Runs `entries` in order until the time is over. Returns the results and whether something remains."""
     deadline = program.Clock(seconds)
     done, remains = [], False
@@ -122,7 +133,7 @@ def run_queue(queue, entries, bench, machine, seconds, again=False, only=""):
             continue
         say(f"== {entry.name}: {entry.title} (about {entry.seconds} s; {deadline.left():.0f} s remain)")
         result = run_entry(entry, bench, machine, queue.commit, deadline.left(), finished, only)
-        write_archive(bench.out)
+        write_archive(bench.out, archive)
         done.append(result)
         remains = remains or not result["complete"]
     return done, remains
