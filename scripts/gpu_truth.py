@@ -3,10 +3,10 @@
 
 For each cap: plans, trains the planned batch on the worst sample, which must neither retry an allocation nor run out of memory, then
 the next larger micro-batch with PyTorch's allocator capped alike, which must do one of both. Prints a Markdown table. The parts
-truth-1 and truth-2 of scripts/first_gpu_hour.sh are this with fixed choices. `--device virtual:h100` tries the script where
-there is no GPU.
+The entry plan-accuracy of scripts/gpu_queue.sh is this with fixed choices. `--device virtual:h100` tries the script where there
+is no GPU.
 
-    python3 scripts/gpu_truth.py --vlmtrain build/release/vlmtrain --preset smolvlm-256m
+    python3 scripts/gpu_plan_accuracy.py --vlmtrain build/release/vlmtrain --preset smolvlm-256m
 """
 
 import argparse
@@ -14,11 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "first_gpu_hour"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "gpu_queue"))
 
-import program  # noqa: E402
-import truth  # noqa: E402
-from bench import Bench, RunFailed  # noqa: E402
+from checks import plan_accuracy  # noqa: E402
+from harness import program  # noqa: E402
+from harness.bench import Bench, RunFailed  # noqa: E402
 
 HOURS = 24 * 3600
 
@@ -41,16 +41,16 @@ def main():
         bench.clock = program.Clock(HOURS)
         bench.tokenizer = arguments.tokenizer
         overrides = dict(override.split("=", 1) for override in arguments.overrides)
-        job = truth.Job(arguments.preset, overrides, arguments.images, arguments.words, arguments.global_batch)
+        job = plan_accuracy.Job(arguments.preset, overrides, arguments.images, arguments.words, arguments.global_batch)
         print(f"{arguments.preset}, {arguments.images} images, steps of {arguments.global_batch}\n\n| cap GB | state | what was seen |\n|---|---|---|")
         failed = False
         for cap in arguments.caps.split(","):
             try:
-                outcome = truth.at_cap(job, float(cap))(bench)
+                outcome = plan_accuracy.at_cap(job, float(cap))(bench)
             except RunFailed as error:
                 sys.exit(f"gpu_truth: {cap} GB: {error}")
             failed = failed or outcome.state == "FAILED"
-            print(f"| {cap} | {outcome.state} | {outcome.text}{'. To mend: ' + outcome.mend if outcome.mend else ''} |", flush=True)
+            print(f"| {cap} | {outcome.state} | {outcome.text}{'. To fix: ' + outcome.fix if outcome.fix else ''} |", flush=True)
     return 1 if failed else 0
 
 

@@ -5,7 +5,7 @@
 #   scripts/make_portable.sh [--program-alone] [FOLDER [BUILD]]     default: portable, and build/portable of the preset "portable"
 #
 # There, LibTorch's folder torch/ is looked for in FOLDER (a link will do) and beside it, then along LD_LIBRARY_PATH;
-# scripts/first_gpu_hour.sh finds that of Python.
+# scripts/gpu_queue.sh finds that of Python.
 # --program-alone: without gpu_tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "first_gpu_hour"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu_queue" / "harness"))
 
 import inputs  # noqa: E402
 

@@ -5,6 +5,7 @@
 
 #include "app/commands.h"
 #include "app/volume_size.h"
+#include "app/weight_dtype.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json_text.h"
@@ -47,20 +48,25 @@ void init_of_parts(const InitArguments& arguments) {
 
 ExitCode init(const InitArguments& arguments) {
   start_log(/*quiet=*/false);
+  const at::ScalarType dtype = parse_weight_dtype(arguments.dtype).value_or(at::kFloat);
   if (arguments.volume_tower.empty() && (arguments.tower_heads || !arguments.volume_size.empty())) {
     throw usage_error("{}: of which tower? give --volume-tower too",
                       arguments.tower_heads ? "--tower-heads" : "--volume-size");
   }
   if (!arguments.text_model.empty() || !arguments.mask_model.empty() || !arguments.volume_tower.empty()) {
+    if (dtype != at::kFloat) {
+      throw usage_error("--dtype {}: weights of other models are written in float32; leave --dtype out",
+                        arguments.dtype);
+    }
     init_of_parts(arguments);
     return ExitCode::kDone;
   }
-  models::write_preset(arguments.preset, arguments.tokenizer, arguments.seed, arguments.out);
+  models::write_preset(arguments.preset, arguments.tokenizer, arguments.seed, arguments.out, dtype);
   if (arguments.json) {
     fmt::print("{}\n",
                io::json_text(nlohmann::ordered_json{{"preset", arguments.preset}, {"checkpoint", arguments.out}}));
   } else {
-    spdlog::info("{}: a randomly initialised {}", arguments.out, arguments.preset);
+    spdlog::info("{}: a randomly initialized {}", arguments.out, arguments.preset);
   }
   return ExitCode::kDone;
 }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "app/validators.h"
+#include "app/weight_dtype.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::app {
@@ -40,6 +41,9 @@ void declare(CLI::App& command, InitArguments& arguments) {
       "else a cube]");
   command.add_option("--seed", arguments.seed, "seed of the weights that start at random")
       ->check(not_negative())
+      ->capture_default_str();
+  command.add_option("--dtype", arguments.dtype, "type of the weights; only float32 with weights of other models")
+      ->check(CLI::IsMember(weight_dtype_names()))
       ->capture_default_str();
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }

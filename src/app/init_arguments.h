@@ -19,6 +19,7 @@ struct InitArguments {
   std::optional<int64_t> tower_heads;
   std::string volume_size;
   uint64_t seed = 0;
+  std::string dtype = "float32";
   bool json = false;
 };
 

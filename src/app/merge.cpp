@@ -1,9 +1,9 @@
 #include <nlohmann/json.hpp>
 
-#include <optional>
 #include <string>
 
 #include "app/commands.h"
+#include "app/weight_dtype.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json_text.h"
 #include "vlmtrain/models/adapter.h"
@@ -11,22 +11,11 @@
 
 namespace vlmtrain::app {
 
-namespace {
-
-std::optional<at::ScalarType> dtype_by_name(const std::string& name) {
-  if (name == "float32" || name == "fp32") return at::kFloat;
-  if (name == "bfloat16" || name == "bf16") return at::kBFloat16;
-  if (name == "float16" || name == "fp16") return at::kHalf;
-  return std::nullopt;
-}
-
-}  // namespace
-
 ExitCode merge(const MergeArguments& arguments) {
   start_log(/*quiet=*/false);
   const std::string adapter = train::checkpoint_in(arguments.adapter).string();
-  const models::MergedWeights weights =
-      models::merge_adapter(adapter, arguments.out, {.base = arguments.base, .dtype = dtype_by_name(arguments.dtype)});
+  const models::MergedWeights weights = models::merge_adapter(
+      adapter, arguments.out, {.base = arguments.base, .dtype = parse_weight_dtype(arguments.dtype)});
   if (arguments.json) {
     fmt::print("{}\n", io::json_text(nlohmann::ordered_json{{"adapter", adapter},
                                                             {"checkpoint", arguments.out},

@@ -140,12 +140,12 @@ void put_tokenizer(const std::string& preset, const std::filesystem::path& token
 }  // namespace
 
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
-                  const std::filesystem::path& out) {
+                  const std::filesystem::path& out, at::ScalarType dtype) {
   check_known(preset, "--preset");
   prepare_new_folder(out);
   io::AtomicDirectory folder(out);
   write_preset_files(preset, tokenizer, folder.path());
-  complete_with_initial_weights(folder.path(), seed);
+  complete_with_initial_weights(folder.path(), seed, dtype);
   folder.commit();
 }
 

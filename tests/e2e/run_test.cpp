@@ -259,6 +259,13 @@ TEST_F(RunTest, InitWritesACheckpointThatAnswersAndTrains) {
   const std::string weights = read_text(folder() / "tiny/model.safetensors");
   EXPECT_EQ(weights, read_text(folder() / "tiny3/model.safetensors"));
   EXPECT_NE(weights, read_text(folder() / "tiny4/model.safetensors"));
+
+  ASSERT_EQ(run({"init", "--preset", "smolvlm-tiny", "--out", "half", "--dtype", "bf16"}).exit_code, 0);
+  EXPECT_LT(std::filesystem::file_size(folder() / "half/model.safetensors"), weights.size() * 6 / 10);
+  const Result mixed =
+      run({"init", "--preset", "prs-med-tiny", "--text-model", "tiny", "--out", "x", "--dtype", "bf16"});
+  EXPECT_EQ(mixed.exit_code, 2);
+  EXPECT_THAT(mixed.err, HasSubstr("--dtype bf16: weights of other models are written in float32"));
 }
 
 TEST_F(RunTest, InitRefusesAFolderThatHoldsSomething) {

@@ -22,6 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
+using testing::UnorderedElementsAreArray;
 
 /// One that comes with a tokenizer, and so makes a whole checkpoint.
 class Preset : public testing::TestWithParam<std::string> {
@@ -44,6 +45,24 @@ TEST_P(Preset, IsAFunctionOfTheSeed) {
   const auto weights = [&](const char* name) { return io::read_file(folder_.path() / name / "model.safetensors"); };
   EXPECT_TRUE(weights("a") == weights("b"));
   EXPECT_FALSE(weights("a") == weights("c"));
+}
+
+TEST_P(Preset, In16BitsHasTheRoundedValues) {
+  const auto full = folder_.path() / "full", half = folder_.path() / "half";
+  write_preset(GetParam(), {}, 1, full);
+  write_preset(GetParam(), {}, 1, half, at::kBFloat16);
+  const io::SafetensorsFile exact(full / "model.safetensors"), rounded(half / "model.safetensors");
+  EXPECT_THAT(rounded.names(), UnorderedElementsAreArray(exact.names()));
+  int64_t rounded_tensors = 0;
+  for (const std::string& name : exact.names()) {
+    const at::Tensor values = exact.tensor(name), actual = rounded.tensor(name);
+    if (actual.scalar_type() == at::kBFloat16) ++rounded_tensors;
+    EXPECT_TRUE(at::equal(actual, values.to(actual.scalar_type()))) << name;
+  }
+  EXPECT_GT(rounded_tensors, 0);
+  EXPECT_THAT(io::read_file(half / "config.json"), Not(HasSubstr("\"float32\"")));
+  const auto model = build_model(half, at::kCPU, at::kFloat);
+  load_weights(*model, half);
 }
 
 TEST_P(Preset, FillsAnEmptyFolderButNoOther) {

@@ -165,12 +165,14 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const double rate = description.at("learning_rate");
   expect_same_steps(deviations_, *model, *exact_model, settings, rate, samples_, expected_, "gradient.", GetParam());
 
-  // AdamW divides a gradient by its own size: of one that is nothing but rounding it makes steps of up to the learning
-  // rate, in transformers against itself too (data/README.md). So an element is held to 1e-5 where its first gradient
-  // is more than the precision of its tensor's gradient; the few others are counted, and still bounded.
-  constexpr double kGradientPrecision = 1e-5;
+  // AdamW divides a gradient by its own size. A gradient that is nothing but rounding moves its weight by up to the
+  // learning rate, in transformers against itself too (data/README.md). Gradients in float32 are off by some 3e-6 of
+  // their tensor's largest element, so five steps of rate 1e-3 hold an element to 1e-5 if its first gradient is above
+  // 1e-3 of the largest. The other elements that differ by more are counted, and held to the number of those in which
+  // transformers in float32 differs as much from float64.
+  constexpr double kCertainGradient = 1e-3;
   const double largest_drift = rate;
-  int64_t astray = 0, astray_from_exact = 0;
+  int64_t astray = 0, astray_from_exact = 0, reference_astray = 0;
   const auto start = case_.load_model();
   const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
@@ -195,10 +197,13 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
                                is_key_bias ? "key bias, mean difference" : "weight, mean difference", name);
     deviations_.expect_at_most(largest_drift, difference.max().item<double>(), "weight, any element", name);
     astray += (difference > 1e-5).sum().item<int64_t>();
+    const at::Tensor exact = exact_model->parameters().all()[i].tensor.detach();
+    const at::Tensor exact_part = with_true_gradient(name, stored.part_of(exact));
+    reference_astray += ((wanted - exact_part).abs() > 1e-5).sum().item<int64_t>();
     if (is_part) {
       // The elements that are not stored: the reference's as a whole, ours against the same steps in float64.
       deviations_.expect_at_most(largest_drift, stored.norm_of_difference(tensor), "weight, norm of difference", name);
-      const at::Tensor from_exact = (tensor.detach() - exact_model->parameters().all()[i].tensor.detach()).abs();
+      const at::Tensor from_exact = (tensor.detach() - exact).abs();
       deviations_.expect_at_most(1e-6, from_exact.mean().item<double>(), "weight, mean difference from float64", name);
       deviations_.expect_at_most(largest_drift, from_exact.max().item<double>(),
                                  "weight, any element's difference from float64", name);
@@ -206,17 +211,19 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
     }
 
     const at::Tensor size = with_true_gradient(name, expected_.stored("gradient." + name).values()).abs();
-    const double precision = is_key_bias ? 100 * kGradientPrecision : kGradientPrecision;
-    const at::Tensor is_certain = (size > precision * size.max()).logical_or_(size == 0);
-    EXPECT_GE(2 * is_certain.sum().item<int64_t>(), is_certain.numel()) << name << ": hardly an element is compared";
+    const at::Tensor is_certain = (size > kCertainGradient * size.max()).logical_or_(size == 0);
+    EXPECT_GE(3 * is_certain.sum().item<int64_t>(), is_certain.numel())
+        << name << ": fewer than a third of the elements are compared one by one";
     const at::Tensor certain = difference.masked_select(is_certain);
     deviations_.expect_at_most(1e-5, certain.max().item<double>(), "weight, element with a certain gradient", name);
     deviations_.expect_at_most(1e-5,
                                relative_difference(found.masked_select(is_certain), wanted.masked_select(is_certain)),
                                "weight, relative", name);
   }
-  deviations_.expect_at_most(5, static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
-  deviations_.expect_at_most(5, static_cast<double>(astray_from_exact),
+  deviations_.expect_at_most(kTimesTheReference * std::max(1.0, static_cast<double>(reference_astray)),
+                             static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
+  deviations_.expect_at_most(kTimesTheReference * std::max(1.0, static_cast<double>(reference_astray)),
+                             static_cast<double>(astray_from_exact),
                              "elements that differ by more than 1e-5 from float64", GetParam());
 }
 

@@ -153,7 +153,7 @@ TEST_P(LoraParity, FiveStepsOfAdamW) {
                     std::string("gradient.") + kPrefix, GetParam());
 
   const auto start = case_.load();
-  int64_t astray = 0, astray_from_exact = 0;
+  int64_t astray = 0, astray_from_exact = 0, reference_astray = 0;
   const auto unmoved = description.at("parameters_without_gradient").get<std::set<std::string>>();
   for (size_t i = 0; i < model->parameters().all().size(); ++i) {
     const auto& parameter = model->parameters().all()[i];
@@ -176,10 +176,12 @@ TEST_P(LoraParity, FiveStepsOfAdamW) {
     // elements are counted instead. Others whose gradient changes its sign within the steps part as well: peft in
     // float32 is 8e-6 from itself in float64.
     astray += (difference > 1e-5).sum().item<int64_t>();
+    const at::Tensor exact = exact_model->parameters().all()[i].tensor.detach();
+    reference_astray += ((wanted - stored.part_of(exact)).abs() > 1e-5).sum().item<int64_t>();
     if (is_part) {
       // The elements that are not stored: the reference's as a whole, ours against the same steps in float64.
       deviations_.expect_at_most(1e-4, stored.norm_of_difference(whole), "weight, norm of difference", name);
-      const at::Tensor from_exact = (whole - exact_model->parameters().all()[i].tensor.detach()).abs();
+      const at::Tensor from_exact = (whole - exact).abs();
       deviations_.expect_at_most(1e-6, from_exact.mean().item<double>(), "weight, mean difference from float64", name);
       deviations_.expect_at_most(1e-4, from_exact.max().item<double>(), "weight, any element's difference from float64",
                                  name);
@@ -191,8 +193,10 @@ TEST_P(LoraParity, FiveStepsOfAdamW) {
                                relative_difference(found.masked_select(is_certain), wanted.masked_select(is_certain)),
                                "weight, elements with a certain gradient", name);
   }
-  deviations_.expect_at_most(5, static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
-  deviations_.expect_at_most(5, static_cast<double>(astray_from_exact),
+  deviations_.expect_at_most(kTimesTheReference * std::max(1.0, static_cast<double>(reference_astray)),
+                             static_cast<double>(astray), "elements that differ by more than 1e-5", GetParam());
+  deviations_.expect_at_most(kTimesTheReference * std::max(1.0, static_cast<double>(reference_astray)),
+                             static_cast<double>(astray_from_exact),
                              "elements that differ by more than 1e-5 from float64", GetParam());
 }
 

@@ -75,12 +75,13 @@ std::vector<std::string> preset_names();
 /// with its own.
 std::string tokenizer_source(const std::string& preset);
 
-/// Writes a randomly initialised fp32 checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is
-/// a tokenizer.json for presets that come without one; empty for the others. Memory holds one tensor at a time. Throws
-/// UserError: kUsage, naming the known presets, for an unknown one; kBadData for a tokenizer that is none, or none for
-/// this preset; kFailed where the disk has no room.
+/// Writes a randomly initialized checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is a
+/// tokenizer.json for presets that come without one; empty for the others. `dtype` is float32, bfloat16 or float16; the
+/// 16-bit values are the float32 ones rounded. Memory holds one tensor at a time. Throws UserError: kUsage, naming the
+/// known presets, for an unknown one; kBadData for a tokenizer that is none, or none for this preset; kFailed where the
+/// disk has no room.
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
-                  const std::filesystem::path& out);
+                  const std::filesystem::path& out, at::ScalarType dtype = at::kFloat);
 
 /// Writes the files of a preset as they are, without weights, into the existing `folder`: enough for build_model and
 /// shape_of, but not for load_processor where the preset comes without a tokenizer. Errors as write_preset's.

@@ -144,16 +144,16 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
   io::write_checkpoint_tensors(out, weights, max_shard_bytes);
 }
 
-void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t seed) {
+void complete_with_initial_weights(const std::filesystem::path& folder, uint64_t seed, at::ScalarType dtype) {
   const auto model = build_model(folder, at::kMeta, at::kFloat);
   const auto config = folder / "config.json";
-  io::write_file(config, saved_config(*model, io::read_file(config), config.string(), at::kFloat));
+  io::write_file(config, saved_config(*model, io::read_file(config), config.string(), dtype));
   io::LazyTensors weights;
   for (const auto& parameter : own_parameters(*model)) {
     weights.push_back({.name = model->checkpoint_name(parameter.name),
-                       .dtype = at::kFloat,
+                       .dtype = dtype,
                        .shape = parameter.sizes().vec(),
-                       .make = [parameter, seed] { return initial_values(parameter, seed); }});
+                       .make = [parameter, seed, dtype] { return initial_values(parameter, seed).to(dtype); }});
   }
   io::NamedTensors tables;
   model->complete_weights(tables);

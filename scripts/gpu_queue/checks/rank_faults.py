@@ -1,17 +1,17 @@
-"""One of two ranks is killed, stopped or asked to stop; two ranks see one card."""
+"""One of two ranks is killed, stopped or asked to stop; two ranks see one GPU."""
 
 import signal
 
-import cards
-import inputs
-import results
-from checks import Check
-from rank_costs import job_of
-from rank_processes import Ranks
-from rank_values import with_mixed_data
+from harness import gpus
+from harness import inputs
+from harness import results
+from harness.check import Check
+from checks.rank_costs import job_of
+from checks.rank_processes import Ranks
+from checks.rank_values import with_mixed_data
 
 WATCH = "src/distributed/watch.cpp and leave() in src/train/run_ranks.cpp; what each rank said lies in {}"
-# Each within what docs/several-ranks.md promises, and some seconds for the driver to let go of the card.
+# Each within what docs/several-ranks.md promises, and some seconds for the driver to let go of the GPU.
 SECONDS_TO_START, SECONDS_TO_END, SECONDS_TO_SAVE = 60, 30, 60
 STEPS_BEFORE = 4
 
@@ -26,10 +26,10 @@ def endless(bench, name, settings=None):
     return folder
 
 
-def outcome(bench, bad, text, mend, **figures):
+def outcome(bench, bad, text, fix, **figures):
     if bad:
-        return results.failed("; ".join([*bad, text] if text else bad), mend, **figures)
-    return results.dry(f"{text}; on a virtual card", **figures) if bench.is_virtual else results.passed(text, **figures)
+        return results.failed("; ".join([*bad, text] if text else bad), fix, **figures)
+    return results.dry(f"{text}; on a virtual GPU", **figures) if bench.is_virtual else results.passed(text, **figures)
 
 
 def described(ended, rank):
@@ -40,16 +40,16 @@ def described(ended, rank):
 
 def lost(name, what, words, has_long_steps=False):
     """Rank 1 gets the signal `what`: rank 0 has to end, and say `words` of it. In a long step it is most likely lost in a pass,
-    while its peer's card waits in a kernel of NCCL; in a short one between two calls."""
+    while its peer's gpu waits in a kernel of NCCL; in a short one between two calls."""
 
     def do(bench):
         if has_long_steps and bench.is_cpu:
-            return results.skipped("no card that could wait in a kernel")
+            return results.skipped("no gpu that could wait in a kernel")
         folder = endless(bench, name, job_of(bench, 2).settings(bench) if has_long_steps else None)
-        mend = WATCH.format(folder)
+        fix = WATCH.format(folder)
         with Ranks(bench, folder, "first") as ranks:
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
-                return results.failed(f"nothing was sent, since the ranks made no steps: {described(ranks.end_of(0, 10), 0)}", mend)
+                return results.failed(f"nothing was sent, since the ranks made no steps: {described(ranks.end_of(0, 10), 0)}", fix)
             ranks.send(1, bench.fault.get("signal", what))
             # Rank 0 may save some GB of the larger model first.
             seconds = bench.fault.get("seconds", SECONDS_TO_SAVE if has_long_steps else SECONDS_TO_END)
@@ -62,7 +62,7 @@ def lost(name, what, words, has_long_steps=False):
             if ended.code != 5:
                 bad.append("the exit code has to be 5")
             bad += [f"it does not say '{wanted}'" for wanted in (f"rank 1: process {number}", words) if wanted not in ended.err]
-        return outcome(bench, bad, described(ended, 0), mend, code=ended and ended.code, seconds=ended and ended.seconds)
+        return outcome(bench, bad, described(ended, 0), fix, code=ended and ended.code, seconds=ended and ended.seconds)
 
     return do
 
@@ -74,12 +74,12 @@ def newest_checkpoint(folder):
 def stop_and_go_on(bench):
     """TERM to rank 1, the same command again, TERM to rank 0."""
     folder = endless(bench, "asked")
-    mend = f"is_to_stop() in src/train/trainer.cpp, any_stops() in src/train/run_ranks.cpp; what each rank said lies in {folder}"
+    fix = f"is_to_stop() in src/train/trainer.cpp, any_stops() in src/train/run_ranks.cpp; what each rank said lies in {folder}"
     bad, texts = [], []
     for name, rank in (("first", 1), ("second", 0)):
         with Ranks(bench, folder, name) as ranks:
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
-                return results.failed(f"the ranks of the {name} start made no steps: {described(ranks.end_of(0, 10), 0)}", mend)
+                return results.failed(f"the ranks of the {name} start made no steps: {described(ranks.end_of(0, 10), 0)}", fix)
             ranks.send(rank, bench.fault.get("signal", signal.SIGTERM))
             ended = ranks.ends(SECONDS_TO_SAVE)
             lines = ranks.lines()
@@ -96,21 +96,21 @@ def stop_and_go_on(bench):
             break
         if bench.fault.get("without a checkpoint"):
             inputs.clear(folder / "run" / "checkpoints")
-    return outcome(bench, bad, "; ".join(texts), mend)
+    return outcome(bench, bad, "; ".join(texts), fix)
 
 
-def shared_card(bench):
-    """Both ranks see one card: NCCL would hang or fail in words of its own."""
+def shared_gpu(bench):
+    """Both ranks see one GPU: NCCL would hang or fail in words of its own."""
     if not bench.device.startswith("cuda"):
-        return results.skipped("no real cards")
+        return results.skipped("no real GPUs")
     folder = endless(bench, "shared")
-    with Ranks(bench, folder, "first", 2 * [{"CUDA_VISIBLE_DEVICES": cards.visible_cards()[0]}]) as ranks:
+    with Ranks(bench, folder, "first", 2 * [{"CUDA_VISIBLE_DEVICES": gpus.visible_gpus()[0]}]) as ranks:
         ended = ranks.ends(SECONDS_TO_SAVE)
     bad = []
     if [each and each.code for each in ended] != [2, 2]:
         bad.append("both exit codes have to be 2")
-    if not (ended[0] and "have the same card" in ended[0].err):
-        bad.append("rank 0 does not say that ranks have the same card")
+    if not (ended[0] and "have the same gpu" in ended[0].err):
+        bad.append("rank 0 does not say that ranks have the same gpu")
     return outcome(bench, bad, "; ".join(described(each, rank) for rank, each in enumerate(ended)),
                    f"refuse_shared_card() in src/train/run_ranks.cpp, bus_id() in src/memory/device.cpp; what each rank said lies in {folder}")
 
@@ -123,4 +123,4 @@ def checks():
                   {"killed instead": {"signal": signal.SIGKILL}}),
             Check("TERM to one, and the same command again", 40, stop_and_go_on,
                   {"killed instead": {"signal": signal.SIGKILL}, "no checkpoint to go on from": {"without a checkpoint": True}}),
-            Check("two ranks on one card are refused", 20, shared_card)]
+            Check("two ranks on one GPU are refused", 20, shared_gpu)]

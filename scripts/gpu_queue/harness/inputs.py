@@ -1,4 +1,4 @@
-"""What the checks train on: tiny checkpoints of `vlmtrain init`, drawn pictures, conversations. The same bytes every time."""
+"""What the checks train on: tiny checkpoints of `vlmtrain init`, drawn images, conversations. The same bytes every time."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import struct
 import zlib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 WORDS = ("the a red green blue yellow circle square triangle star is in left right upper lower corner of picture what colour "
          "where how many shapes are there one two three").split()
 
@@ -25,12 +25,12 @@ def write_png(path, width, height, pixels):
 
 
 def write_noise(path, width, height, seed):
-    """Pictures of noise are as large as pictures get."""
+    """Pictures of noise are as large as images get."""
     write_png(path, width, height, random.Random(seed).randbytes(width * height * 3))
 
 
 def write_waves(path, width, height, seed):
-    """Smooth colours, so that resizing and averaging leave something to see."""
+    """Smooth colors, so that resizing and averaging leave something to see."""
     pixels = bytearray()
     for y in range(height):
         for x in range(width):
@@ -48,14 +48,14 @@ SMALL_DATA = [[0], [1], [], [2], [0, 1], [1], [2], [0]]
 MIXED_DATA = [[0], [], [], [2], [0, 1], [], [2], []]
 
 
-def write_small_data(folder, pictures=None):
-    """Eight samples that differ in length, pictures and sizes. `pictures`: of each; else one has none, one has two."""
+def write_small_data(folder, images=None):
+    """Eight samples that differ in length, images and sizes. `images`: of each; else one has none, one has two."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = [(224, 224), (300, 180), (150, 260)]
     for i, (width, height) in enumerate(sizes):
         write_waves(folder / f"{i}.png", width, height, i)
     records = []
-    for i, used in enumerate(pictures or SMALL_DATA):
+    for i, used in enumerate(images or SMALL_DATA):
         records.append({"id": f"sample-{i}", "image": [f"{number}.png" for number in used],
                         "conversations": [{"from": "human", "value": "<image>\n" * len(used) + text(i, 4 + i) + "?"},
                                           {"from": "gpt", "value": text(100 + i, 3 + 5 * (i % 4))}]})
@@ -76,7 +76,7 @@ def write_worst_data(folder, images, words, samples):
 
 
 def write_varied_data(folder, samples):
-    """Answers whose lengths are spread log-normally, as in instruction data, with one picture each."""
+    """Answers whose lengths are spread log-normally, as in instruction data, with one image each."""
     folder.mkdir(parents=True, exist_ok=True)
     source = random.Random(7)
     for i in range(4):
@@ -90,18 +90,39 @@ def write_varied_data(folder, samples):
     (folder / "train.json").write_text(json.dumps(records))
 
 
+# Special tokens of models whose presets have no added_tokens.json, with the ids of the published tokenizers.
+QWEN_VL_TOKENS = {content: 151643 + i for i, content in enumerate([
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>", "<|box_end|>",
+    "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"])}
+
+
+def special_tokens(preset):
+    """Returns the preset of the same family that has a tokenizer, and the ids of special tokens by content."""
+    if preset.startswith("qwen"):
+        return "qwen2.5-vl-tiny" if preset.startswith("qwen2.5") else "qwen3-vl-tiny", QWEN_VL_TOKENS
+    added = json.loads((ROOT / "configs" / "models" / preset / "added_tokens.json").read_text())
+    if preset.startswith("llava"):
+        return "llava-tiny", {"<unk>": 0, "<s>": 1, "</s>": 2, **added}
+    return "smolvlm-tiny", {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2, **added}
+
+
 def write_tokenizer(preset, path):
-    """A tokenizer.json with the ids that a SmolVLM preset's config.json names: the tiny preset's, with words that no text
-    has in between. For presets that come without one, where nothing can be fetched."""
-    models = ROOT / "configs" / "models"
-    tokenizer = json.loads((models / "smolvlm-tiny" / "tokenizer.json").read_text())
-    added = json.loads((models / preset / "added_tokens.json").read_text())
+    """Writes a tokenizer.json for a preset that has none, where nothing can be downloaded. Returns its path.
+
+    Special tokens have the ids that the preset's config.json names. The other tokens are those of the family's tiny preset,
+    and the ids between are tokens that no text contains.
+    """
+    tiny, special = special_tokens(preset)
+    tokenizer = json.loads((ROOT / "configs" / "models" / tiny / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
-    for number in range(len(vocabulary), min(added.values())):
+    for content, number in [(content, number) for content, number in vocabulary.items() if special.get(content, number) != number]:
+        del vocabulary[content]
         vocabulary[f"<unused {number}>"] = number
-    kept = [token for token in tokenizer["added_tokens"] if token["id"] < 3]
-    tokenizer["added_tokens"] = kept + [{**kept[0], "id": number, "content": content}
-                                        for content, number in sorted(added.items(), key=lambda item: item[1])]
+    for number in range(len(vocabulary), min(number for number in special.values() if number >= len(vocabulary))):
+        vocabulary[f"<unused {number}>"] = number
+    template = tokenizer["added_tokens"][0]
+    tokenizer["added_tokens"] = [{**template, "id": number, "content": content}
+                                 for content, number in sorted(special.items(), key=lambda item: item[1])]
     path.write_text(json.dumps(tokenizer))
     return path
 

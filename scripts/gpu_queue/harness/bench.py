@@ -1,15 +1,16 @@
-"""The program under test: checkpoints, runs on the card and on the CPU, and what they left behind."""
+"""The programs under test: checkpoints, runs on the GPU and on the CPU, and their results."""
 
 import contextlib
 import hashlib
 import json
 import shutil
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import inputs
-import program
-import tensors
+from harness import inputs
+from harness import program
+from harness import tensors
 
 
 class RunFailed(Exception):
@@ -55,15 +56,40 @@ class Run:
 
 
 class Bench:
-    """`device` is what is under test: cuda, cuda:N, virtual:NAME, or cpu, which is compared with itself on two threads. Faults:
-    in a self-test, overrides of the side under test that a check has to notice."""
+    """The programs, the device and the working folders of a queue run.
 
-    def __init__(self, vlmtrain, device, work, gpu_tests=None, program_identity=""):
+    `device` is under test: cuda, cuda:N, virtual:NAME, or cpu, which is compared with itself on two threads. `portable` holds the
+    measuring programs next to vlmtrain, `carried` the parents of carried folders, `out` the results. `fault`: in
+    a self-test, overrides of the side under test that a check has to notice. Checks of one entry may run in several threads.
+    """
+
+    def __init__(self, vlmtrain, device, work, gpu_tests=None, program_identity="", carried=None, out=None):
         self.vlmtrain, self.device, self.work, self.gpu_tests = vlmtrain, device, work, gpu_tests
         self.program_identity = program_identity
+        self.portable = vlmtrain.parent
+        self.carried_folders = carried or [inputs.ROOT / "gpu-queue"]
+        self.out = out or work
         self.clock = program.Clock(0)
-        self.tokenizer = None  # of presets that come without one; SmolVLM's get one that is made here
+        self.tokenizer = None  # tokenizer.json for presets without one; inputs.write_tokenizer makes it otherwise
         self.fault = {}
+        self.threads = None  # OMP_NUM_THREADS of programs, when several checks run at the same time
+        self.locks = {}
+        self.locks_guard = threading.Lock()
+
+    def lock(self, path):
+        """Returns the lock of a folder that several checks need and one of them creates."""
+        with self.locks_guard:
+            return self.locks.setdefault(path, threading.RLock())
+
+    def find_carried(self, name):
+        """Returns the carried folder or file of that name, or None."""
+        return next((folder / name for folder in self.carried_folders if (folder / name).exists()), None)
+
+    def attach(self, name):
+        """Returns a path for a raw file that goes into the result archive."""
+        folder = self.out / "attachments"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
 
     @property
     def is_virtual(self):
@@ -74,10 +100,10 @@ class Bench:
         return self.device == "cpu"
 
     def environment(self, device):
-        """Of the two sides on the CPU, another number of threads makes sums round otherwise."""
+        """Returns the environment of one side. On the CPU the two sides have different numbers of threads, so that sums round differently."""
         if not self.is_cpu:
-            return {}
-        return {"OMP_NUM_THREADS": "2" if device == "card" else "1"}
+            return {"OMP_NUM_THREADS": str(self.threads)} if self.threads else {}
+        return {"OMP_NUM_THREADS": "2" if device == "gpu" else "1"}
 
     def run(self, words, environment=None, watch=None):
         return program.run([self.vlmtrain, *words], self.clock, environment, watch)
@@ -99,11 +125,16 @@ class Bench:
         finally:
             self.clock = whole
 
-    def checkpoint(self, preset, seed=0):
-        """A randomly initialised checkpoint, made once."""
-        folder = self.work / f"{preset}-{seed}"
+    def checkpoint(self, preset, seed=0, dtype="float32"):
+        """Returns the folder of a randomly initialized checkpoint, which is created once."""
+        folder = self.work / f"{preset}-{seed}{'' if dtype == 'float32' else '-' + dtype}"
+        with self.lock(folder):
+            self.create_checkpoint(preset, seed, dtype, folder)
+        return folder
+
+    def create_checkpoint(self, preset, seed, dtype, folder):
         if not folder.exists():
-            words = ["init", "--preset", preset, "--out", folder, "--seed", seed]
+            words = ["init", "--preset", preset, "--out", folder, "--seed", seed] + ([] if dtype == "float32" else ["--dtype", dtype])
             if not (inputs.ROOT / "configs" / "models" / preset / "tokenizer.json").exists():
                 self.work.mkdir(parents=True, exist_ok=True)
                 tokenizer = self.tokenizer or inputs.write_tokenizer(preset, self.work / f"{preset}-tokenizer.json")
@@ -111,12 +142,12 @@ class Bench:
             ended = self.run(words)
             if ended.code != 0:
                 raise RunFailed(f"init --preset {preset}", ended)
-        return folder
 
     def small_data(self):
         folder = self.work / "small-data"
-        if not (folder / "train.json").exists():
-            inputs.write_small_data(folder)
+        with self.lock(folder):
+            if not (folder / "train.json").exists():
+                inputs.write_small_data(folder)
         return folder
 
     def write_config(self, path, settings):
@@ -141,21 +172,25 @@ class Bench:
         """The run on the CPU; done once for all checks that need it."""
         return self.kept_run("reference", "cpu", preset, overrides or {})
 
-    def card(self, preset, overrides=None):
+    def on_gpu(self, preset, overrides=None):
         """The run on the device under test."""
-        return self.kept_run("card", self.device, preset, {**(overrides or {}), **self.fault})
+        return self.kept_run("gpu", self.device, preset, {**(overrides or {}), **self.fault})
 
     def kept_run(self, side, device, preset, overrides, words=()):
         """`words`: further ones of the command; a side has the same in all of its runs."""
         settings = self.settings(preset, overrides)
         key = json.dumps([self.program_identity, side, device, preset, {name: str(value) for name, value in settings.items()}], sort_keys=True)
         folder = self.work / "runs" / f"{side}-{preset}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+        with self.lock(folder):
+            return self.run_once(folder, device, settings, words, self.environment(side))
+
+    def run_once(self, folder, device, settings, words, environment):
         done = folder / "done"
         if done.exists():
             return Run(self.run_folder(folder / "run", device), 0)
         inputs.clear(folder)
         folder.mkdir(parents=True)
-        run = self.train(folder, device, settings, words, self.environment(side))
+        run = self.train(folder, device, settings, words, environment)
         done.touch()
         return run
 

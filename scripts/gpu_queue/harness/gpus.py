@@ -5,8 +5,8 @@ import re
 import subprocess
 
 
-def all_cards():
-    """(index, UUID) of each GPU of the machine; MIG's parts of one are no cards of their own here."""
+def all_gpus():
+    """(index, UUID) of each GPU of the machine; MIG's parts of one are no GPUs of their own here."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
@@ -14,15 +14,15 @@ def all_cards():
     return re.findall(r"^GPU (\d+):.*\(UUID: (\S+)\)", listed, re.MULTILINE)
 
 
-def visible_cards():
+def visible_gpus():
     """In the words of CUDA_VISIBLE_DEVICES. What stands there behind a name that is none is not seen, as CUDA has it."""
-    cards = all_cards()
+    GPUs = all_gpus()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        return [index for index, _ in cards]
+        return [index for index, _ in GPUs]
     seen = {}
     for name in (word.strip() for word in named.split(",")):
-        found = [index for index, identity in cards if name == index or (name.startswith("GPU-") and identity.startswith(name))]
+        found = [index for index, identity in GPUs if name == index or (name.startswith("GPU-") and identity.startswith(name))]
         if len(found) != 1 or found[0] in seen:
             break
         seen[found[0]] = name

@@ -1,15 +1,15 @@
-"""Tokens a second beside transformers: the same card, checkpoint, samples and order."""
+"""Tokens a second beside transformers: the same gpu, checkpoint, samples and order."""
 
 import importlib.util
 import json
 import statistics
 import sys
 
-import inputs
-import program
-import results
-from bench import RunFailed
-from checks import Check, Part
+from harness import inputs
+from harness import program
+from harness import results
+from harness.bench import RunFailed
+from harness.check import Check
 
 STEPS, WARM_UP, GLOBAL_BATCH = 20, 5, 8
 PEER = inputs.ROOT / "bench" / "peer_transformers.py"
@@ -47,7 +47,7 @@ def beside_transformers(preset):
         ours = tokens_per_second(lines)
         figures = {"vlmtrain_tokens_per_second": ours, "vlmtrain_reserved_peak_bytes": max(line["reserved_peak_bytes"] for line in lines)}
         if bench.is_virtual:
-            return results.dry("no times on a virtual card", **figures)
+            return results.dry("no times on a virtual GPU", **figures)
         if missing := missing_packages():
             return results.skipped(f"vlmtrain: {ours:.0f} tokens/s; this Python has no {', '.join(missing)}")
         peer = transformers_lines(bench, folder, run, job)
@@ -82,7 +82,7 @@ def transformers_lines(bench, folder, run, job):
 
 def generation(bench):
     if bench.is_virtual:
-        return results.dry("no times on a virtual card")
+        return results.dry("no times on a virtual GPU")
     data = bench.small_data()
     preset = "smolvlm-tiny" if bench.is_cpu else "smolvlm-256m"
     rates = []
@@ -100,5 +100,3 @@ def checks(bench):
     preset = "smolvlm-tiny" if bench.is_cpu else "smolvlm-256m"
     return [Check(f"{preset}: training beside transformers", 60, beside_transformers(preset)), Check("generation", 20, generation)]
 
-
-PARTS = [Part("speed", "tokens a second beside transformers, where it is installed", 4, checks)]

@@ -3,11 +3,11 @@ but for rounding."""
 
 import json
 
-import comparison
-import inputs
-import results
-from checks import Check
-from correctness import FASTER, LORA, OTHER_ORDER, STEPS, fp32_outcome, rehearsed, rounded_outcome
+from harness import comparison
+from harness import inputs
+from harness import results
+from harness.check import Check
+from checks.values import FASTER, LORA, OTHER_ORDER, STEPS, fp32_outcome, dry_outcome, rounded_outcome
 
 LAUNCH = ["--launch", "2"]
 SUMS = ("what ranks add up: src/distributed/collectives.cpp, src/nccl/process_group.cpp, the buckets of gradients in src/engine; "
@@ -19,7 +19,7 @@ HALF = {"training.global_batch_size": 2, "training.micro_batch_size": 1}
 
 
 def with_mixed_data(bench, overrides):
-    """Every other sample has no pictures: in some steps only one rank has gradients of the vision tower."""
+    """Every other sample has no images: in some steps only one rank has gradients of the vision tower."""
     folder = bench.work / "mixed-data"
     if not (folder / "train.json").exists():
         inputs.write_small_data(folder, inputs.MIXED_DATA)
@@ -36,11 +36,11 @@ def two_ranks(bench, preset, overrides, side="ranks"):
 
 
 def steps_of_uneven_ranks(bench, one):
-    """Steps in which one rank alone has pictures: rank r has every second sample from the r-th on."""
+    """Steps in which one rank alone has images: rank r has every second sample from the r-th on."""
     records = json.loads((bench.work / "mixed-data" / "train.json").read_text())
-    has_pictures = {record["id"]: bool(record["image"]) for record in records}
+    has_images = {record["id"]: bool(record["image"]) for record in records}
     steps = [json.loads(line)["ids"] for line in (one.folder / "samples.jsonl").read_text().splitlines()]
-    return sum(any(has_pictures[name] for name in ids[0::2]) != any(has_pictures[name] for name in ids[1::2]) for ids in steps)
+    return sum(any(has_images[name] for name in ids[0::2]) != any(has_images[name] for name in ids[1::2]) for ids in steps)
 
 
 def same_in_fp32(preset, overrides=None, of_ranks=None):
@@ -50,11 +50,11 @@ def same_in_fp32(preset, overrides=None, of_ranks=None):
     def do(bench):
         ranks = two_ranks(bench, preset, {**overrides, **(of_ranks or {}), **bench.fault})
         if bench.is_virtual:
-            return rehearsed(ranks)
+            return dry_outcome(ranks)
         one = one_process(bench, preset, overrides)
         outcome = fp32_outcome(ranks, one, SUMS)
         uneven = steps_of_uneven_ranks(bench, one)
-        outcome.text += f"; {uneven} of {STEPS} steps with pictures on one rank alone"
+        outcome.text += f"; {uneven} of {STEPS} steps with images on one rank alone"
         outcome.figures["uneven_steps"] = uneven
         return outcome
 
@@ -67,7 +67,7 @@ def about_as_far(preset):
     def do(bench):
         ranks = two_ranks(bench, preset, {**bf16, **bench.fault})
         if bench.is_virtual:
-            return rehearsed(ranks)
+            return dry_outcome(ranks)
         return rounded_outcome(ranks, one_process(bench, preset, {}), one_process(bench, preset, bf16), SUMS)
 
     return do
@@ -79,7 +79,7 @@ def repetition(preset):
     def do(bench):
         first, again = two_ranks(bench, preset, {}), two_ranks(bench, preset, bench.fault, side="ranks-again")
         if bench.is_virtual:
-            return rehearsed(again)
+            return dry_outcome(again)
         a, b = (run.folder / "checkpoints" / f"step-{STEPS}" for run in (first, again))
         names = sorted(path.relative_to(a) for path in a.rglob("*.safetensors"))
         unequal = [str(name) for name in names if not (b / name).exists() or (a / name).read_bytes() != (b / name).read_bytes()]

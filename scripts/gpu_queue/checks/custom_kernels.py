@@ -1,8 +1,8 @@
 """What vlmtrain's own kernels give to a step: the same work with them and with ATen's operations, and what the plans foresaw."""
 
-import results
-from checks import Check, Part
-from truth import Job, choices_of, seconds_of
+from harness import results
+from harness.check import Check
+from checks.plan_accuracy import Job, choices_of, seconds_of
 
 # Of the first loss of a random start in bf16, whose roundings fall otherwise.
 LOSS_TOLERANCE = 5e-3
@@ -41,5 +41,3 @@ def checks(bench):
             "smolvlm-500m, full, 8-bit states": Job("smolvlm-500m", {"training.optimizer_states": "8bit"})}
     return [Check(f"{title}: beside ATen's operations", 30, beside_aten(title, job)) for title, job in jobs.items()]
 
-
-PARTS = [Part("kernels", "a step with vlmtrain's own kernels beside one with ATen's operations: values and time", 4, checks)]

@@ -1,16 +1,16 @@
-"""How far a run on the card may be from the same run on the CPU, and how far it is.
+"""How far a run on the GPU may be from the same run on the CPU, and how far it is.
 
 Two sums of n rounded terms in another order differ by about sqrt(n) units of roundoff. What a tiny model's gradients are made
 of are sums of some thousand terms, one after the other through about sixteen operations: in fp32 (a unit is 2^-24) that is
 64 * 16 units, FP32_GRADIENT. The loss is a mean over label tokens in which most of it cancels: an eighth of that.
 
 In 16 bits, and where moments are held in fewer bits, no such bound is tight. There the CPU shows how far the less exact arithmetic
-is from the exact one, and the card may be a few times as far from the exact one, which is never rounded the same way.
+is from the exact one, and the GPU may be a few times as far from the exact one, which is never rounded the same way.
 """
 
 import math
 
-import tensors
+from harness import tensors
 
 UNIT_FP32 = 2.0 ** -24
 FP32_GRADIENT = 64 * 16 * UNIT_FP32
@@ -30,9 +30,9 @@ def finite(value):
     return value is not None and math.isfinite(value)
 
 
-def losses_apart(card, reference):
+def losses_apart(gpu, reference):
     """Relative, of each step; infinite where a value is missing."""
-    pairs = list(zip([line["loss"] for line in card.lines()], [line["loss"] for line in reference.lines()]))
+    pairs = list(zip([line["loss"] for line in gpu.lines()], [line["loss"] for line in reference.lines()]))
     if not pairs:
         return [math.inf]
     return [abs(a - b) / abs(b) if finite(a) and finite(b) and b != 0 else math.inf for a, b in pairs]
@@ -49,9 +49,9 @@ def first_gradients(run):
     return moments(run, 1)
 
 
-def gradients_apart(card, reference):
+def gradients_apart(gpu, reference):
     """The worst tensor: (relative distance, name). Tensors below a hundredth of the whole norm count as if they were as large."""
-    a, b = first_gradients(card), first_gradients(reference)
+    a, b = first_gradients(gpu), first_gradients(reference)
     difference = tensors.same_names(a, b)
     if difference or not b:
         return math.inf, difference or "there are no moments"
@@ -63,19 +63,19 @@ def gradients_apart(card, reference):
     return (math.inf if math.isnan(worst[0]) else worst[0]), worst[1]
 
 
-def whole_gradients_apart(card, reference, step=1):
-    a, b = moments(card, step), moments(reference, step)
+def whole_gradients_apart(gpu, reference, step=1):
+    a, b = moments(gpu, step), moments(reference, step)
     if tensors.same_names(a, b) or not b:
         return math.inf
     ratio = tensors.whole_distance(a, b) / tensors.whole_norm(b)
     return math.inf if math.isnan(ratio) else ratio
 
 
-def weights_apart(card, reference, steps):
+def weights_apart(gpu, reference, steps):
     """Of two runs in one precision, whose checkpoints name their tensors alike: how far the weights are from each other, in parts
     of the way that the reference's went from the first step to the last."""
     a, b, start = ({name: values for name, values in weights.items() if has_true_gradient(name)}
-                   for weights in (card.weights(steps), reference.weights(steps), reference.weights(1)))
+                   for weights in (gpu.weights(steps), reference.weights(steps), reference.weights(1)))
     if tensors.same_names(a, b):
         return math.inf
     way = tensors.whole_distance(b, start)

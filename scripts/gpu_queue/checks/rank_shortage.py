@@ -2,15 +2,15 @@
 
 import json
 
-import inputs
-import results
-from checks import Check
-from comparison import FP32_LATER_LOSS, finite
-from rank_faults import described, outcome
-from rank_processes import Ranks
-from truth import Job, gigabytes
+from harness import inputs
+from harness import results
+from harness.check import Check
+from harness.comparison import FP32_LATER_LOSS, finite
+from checks.rank_faults import described, outcome
+from checks.rank_processes import Ranks
+from checks.plan_accuracy import Job, gigabytes
 
-MEND = "src/train/oom_guard.cpp, and what ranks agree on in src/distributed/consensus.cpp; what each rank said lies in {}"
+FIX = "src/train/oom_guard.cpp, and what ranks agree on in src/distributed/consensus.cpp; what each rank said lies in {}"
 STEPS, SECONDS = 3, 90
 SHARE = 0.75  # of the peak: half of the micro-batch fits, since most of the peak are activations
 
@@ -39,12 +39,12 @@ def shortage(bench):
     """Both do the step again; rank 1 in smaller pieces, and nothing of the result changes."""
     if bench.is_cpu:
         return results.skipped("a CPU's memory is another matter")
-    mend = MEND.format(bench.work / "rank-shortage")
+    fix = FIX.format(bench.work / "rank-shortage")
     plan, free, ended = run(bench, "free", None)
     if [each and each.code for each in ended] == [3, 3]:
         return results.skipped(f"does not fit without a cap: {ended[0].reason()}")
     if plan is None or [each and each.code for each in ended] != [0, 0]:
-        return results.failed("without a cap: " + "; ".join(described(each, rank) for rank, each in enumerate(ended)), mend)
+        return results.failed("without a cap: " + "; ".join(described(each, rank) for rank, each in enumerate(ended)), fix)
     limit = int(SHARE * plan["measured"]["reserved_peak_bytes"])
     _, capped, ended = run(bench, "capped", limit)
     again = sum(line["oom_splits"] for line in capped)
@@ -60,7 +60,7 @@ def shortage(bench):
         text += f"; losses {apart:.1e} apart (at most {FP32_LATER_LOSS:.1e})"
         if not apart <= FP32_LATER_LOSS:
             bad.append("the losses changed")
-    return outcome(bench, bad, text, mend, limit_bytes=limit, done_again=again)
+    return outcome(bench, bad, text, fix, limit_bytes=limit, done_again=again)
 
 
 def checks():

@@ -1,21 +1,21 @@
-"""Planned against measured: peaks, the CUDA context, step times, at several caps of the card's memory."""
+"""Planned against measured: peaks, the CUDA context, step times, at several caps of the GPU's memory."""
 
 import statistics
 import subprocess
 import threading
 
-import inputs
-import results
-from bench import RunFailed
-from checks import Check, Part
+from harness import inputs
+from harness import results
+from harness.bench import RunFailed
+from harness.check import Check
 
-STEPS, STEPS_ON_A_VIRTUAL_CARD = 12, 4
+STEPS, STEPS_ON_A_VIRTUAL_GPU = 12, 4
 WARM_UP = 3
 GLOBAL_BATCH = 16
 IMAGES, ANSWER_WORDS = 2, 200
 # A plan is of the worst batch, which each step here is: what differs is how the driver rounds.
 PEAK_TOLERANCE = 0.03
-# Predicted times are there to compare plans on one card; where they are off by more than this they mislead.
+# Predicted times are there to compare plans on one GPU; where they are off by more than this they mislead.
 TIME_FACTOR = 2.0
 
 
@@ -56,7 +56,7 @@ class Job:
             inputs.write_worst_data(data, self.images, self.words, self.global_batch)
         return {"model.path": self.model or bench.checkpoint(self.preset), "data.train": data / "train.json",
                 "data.num_workers": 8, "training.global_batch_size": self.global_batch,
-                "training.max_steps": STEPS_ON_A_VIRTUAL_CARD if bench.is_virtual else STEPS, "training.precision": "bf16",
+                "training.max_steps": STEPS_ON_A_VIRTUAL_GPU if bench.is_virtual else STEPS, "training.precision": "bf16",
                 "training.learning_rate": "1.0e-5", "output.save_steps": 0, "output.keep": 1, "output.sample_predictions": 0,
                 "output.report": False, "output.tensorboard": False, **self.overrides}
 
@@ -82,12 +82,12 @@ def gigabytes(size):
 
 
 def context_bytes(line, card_bytes):
-    """What of the card is taken beside what PyTorch reserves, at the end of a step."""
+    """What of the GPU is taken beside what PyTorch reserves, at the end of a step."""
     return card_bytes - line["device_free_bytes"] - line["reserved_bytes"]
 
 
 def context(bench):
-    """What the process takes of the card beside what PyTorch reserves, against what the plan has left for it."""
+    """What the process takes of the GPU beside what PyTorch reserves, against what the plan has left for it."""
     job = Job("smolvlm-tiny", {"training.max_steps": 6, "memory.empty_cache_above": 1}, images=1, words=20, global_batch=2)
     run, _, nvml = job.run(bench, "context", {})
     plan, last = run.plan(), run.lines()[-1]
@@ -95,11 +95,11 @@ def context(bench):
     planned = plan["memory"]["context_bytes"]
     own = nvml - last["reserved_bytes"] if nvml else None
     figures = {"planned_bytes": planned, "measured_bytes": measured, "nvml_process_bytes": nvml}
-    text = f"context {gigabytes(measured)} of the card, {gigabytes(own)} of this process; planned {gigabytes(planned)}"
+    text = f"context {gigabytes(measured)} of the GPU, {gigabytes(own)} of this process; planned {gigabytes(planned)}"
     if bench.is_virtual:
-        return results.dry(text + ", as the virtual card was told", **figures)
+        return results.dry(text + ", as the virtual GPU was told", **figures)
     if measured > planned:
-        return results.failed(text, "the context that a plan leaves room for: src/planner/limit.cpp (or another process on the card)", **figures)
+        return results.failed(text, "the context that a plan leaves room for: src/planner/limit.cpp (or another process on the GPU)", **figures)
     return results.passed(text, **figures)
 
 
@@ -107,9 +107,9 @@ def at_cap(job, cap, next_larger=True):
     """The planned batch at a cap must train as planned; the next larger micro-batch must not fit there."""
 
     def do(bench):
-        card_bytes = whole_card_bytes(bench)
+        card_bytes = whole_gpu_bytes(bench)
         if cap is not None and cap * 1e9 > card_bytes:
-            return results.skipped(f"the card has {gigabytes(card_bytes)}")
+            return results.skipped(f"the GPU has {gigabytes(card_bytes)}")
         name = f"{job.preset}-{cap or 'whole'}-{'-'.join(str(value) for value in job.overrides.values())}"
         run, ended, nvml = job.run(bench, name, {"memory.limit_gb": cap} if cap else {}, expected=(0, 3))
         if ended.code == 3 and run.plan() is None:
@@ -127,7 +127,7 @@ def at_cap(job, cap, next_larger=True):
                 bad.append("the next larger micro-batch fits too, or was refused where it fits (src/planner/option_search.cpp)")
         text = describe(found)
         if bench.is_virtual:
-            return results.dry(f"{text}; {'; '.join(bad) or 'as planned'}, on a card that is as it was planned for", **found)
+            return results.dry(f"{text}; {'; '.join(bad) or 'as planned'}, on a gpu that is as it was planned for", **found)
         return results.failed(text, "; ".join(bad), **found) if bad else results.passed(text, **found)
 
     return do
@@ -143,7 +143,7 @@ def choices_of(plan):
 
 
 def seconds_of(lines):
-    """A step's; what decoding pictures takes is no part of a plan."""
+    """A step's; what decoding images takes is no part of a plan."""
     return statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in lines[WARM_UP:])
 
 
@@ -213,22 +213,22 @@ def next_larger_fails(bench, job, name, plan, card_bytes):
     return bool(retries or splits), seen
 
 
-def whole_card_bytes(bench):
+def whole_gpu_bytes(bench):
     """As a plan without a cap has it."""
     if not hasattr(bench, "card_bytes"):
         job = Job("smolvlm-tiny", {"training.max_steps": 1}, images=1, words=20, global_batch=2)
-        bench.card_bytes = job.run(bench, "whole-card", {})[0].plan()["card_bytes"]
+        bench.card_bytes = job.run(bench, "whole-gpu", {})[0].plan()["card_bytes"]
     return bench.card_bytes
 
 
-def only_on_cards(do):
+def only_on_gpus(do):
     return lambda bench: results.skipped("a CPU's memory is another matter") if bench.is_cpu else do(bench)
 
 
 def full_checks(bench):
     job = Job("smolvlm-256m")
-    checks = [Check("CUDA context", 20, only_on_cards(context))]
-    return checks + [Check(f"smolvlm-256m, full, {f'{cap} GB' if cap else 'whole card'}", 30, only_on_cards(at_cap(job, cap)))
+    checks = [Check("CUDA context", 20, only_on_gpus(context))]
+    return checks + [Check(f"smolvlm-256m, full, {f'{cap} GB' if cap else 'whole gpu'}", 30, only_on_gpus(at_cap(job, cap)))
                      for cap in (None, 12, 24, 40, 8, 16, 60)]
 
 
@@ -236,13 +236,11 @@ def lora_checks(bench):
     lora = Job("smolvlm-500m", {"lora.rank": 16, "model.quantization": "nf4"})
     fp16 = Job("smolvlm-256m", {"training.precision": "fp16", "training.optimizer_states": "8bit"})
     fixed = Job("smolvlm-256m", {"memory.expandable_segments": False})
-    return [Check("smolvlm-500m, LoRA on NF4, 8 GB", 40, only_on_cards(at_cap(lora, 8))),
-            Check("smolvlm-500m, LoRA on NF4, 24 GB", 40, only_on_cards(at_cap(lora, 24))),
-            Check("smolvlm-256m, fp16, 8-bit states, 16 GB", 30, only_on_cards(at_cap(fp16, 16))),
-            Check("smolvlm-256m, fixed segments, 16 GB", 30, only_on_cards(at_cap(fixed, 16, next_larger=False)))]
+    return [Check("smolvlm-500m, LoRA on NF4, 8 GB", 40, only_on_gpus(at_cap(lora, 8))),
+            Check("smolvlm-500m, LoRA on NF4, 24 GB", 40, only_on_gpus(at_cap(lora, 24))),
+            Check("smolvlm-256m, fp16, 8-bit states, 16 GB", 30, only_on_gpus(at_cap(fp16, 16))),
+            Check("smolvlm-256m, fixed segments, 16 GB", 30, only_on_gpus(at_cap(fixed, 16, next_larger=False)))]
 
 
-PARTS = [
-    Part("truth-1", "peaks, context and step times of full fine-tuning, planned and measured, from 8 GB to the whole card", 5, full_checks),
-    Part("truth-2", "the same with LoRA on NF4, with fp16 and 8-bit states, and with fixed segments", 3, lora_checks),
-]
+def checks(bench):
+    return full_checks(bench) + lora_checks(bench)

@@ -1,13 +1,13 @@
-"""What a second card costs: NCCL's memory beside the estimate, the time of sums beside the predicted, peaks of each rank."""
+"""What a second gpu costs: NCCL's memory beside the estimate, the time of sums beside the predicted, peaks of each rank."""
 
 import re
 import statistics
 
-import inputs
-import results
-from checks import Check
-from rank_values import LAUNCH
-from truth import GLOBAL_BATCH, PEAK_TOLERANCE, WARM_UP, Job, compare, context_bytes, gigabytes
+from harness import inputs
+from harness import results
+from harness.check import Check
+from checks.rank_values import LAUNCH
+from checks.plan_accuracy import GLOBAL_BATCH, PEAK_TOLERANCE, WARM_UP, Job, compare, context_bytes, gigabytes
 
 SECONDS = 120
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
@@ -50,12 +50,12 @@ def memory(bench):
         return results.skipped("a CPU's memory is another matter")
     one, two = run_of(bench, 1), run_of(bench, 2)
     plan, planned = two.plan(), two.plan()["memory"]["reserved_peak_bytes"]
-    # What is beside PyTorch's memory on one card is its context; the rest came with NCCL.
+    # What is beside PyTorch's memory on one GPU is its context; the rest came with NCCL.
     beside = [context_bytes(run.lines()[-1], run.plan()["card_bytes"]) for run in (one, two)]
     nccl, estimate = beside[1] - beside[0], plan["memory"]["communication_bytes"]
     reserved = [plan["measured"]["reserved_peak_bytes"], log_of_rank_1(two)[0]]
     bad = compare(plan, two.lines(), nvml=None, has_times=False)["bad"]
-    text = (f"NCCL {gigabytes(nccl)} of rank 0's card beside a context of {gigabytes(beside[0])}: {nccl / estimate:.2f} of the estimate, "
+    text = (f"NCCL {gigabytes(nccl)} of rank 0's gpu beside a context of {gigabytes(beside[0])}: {nccl / estimate:.2f} of the estimate, "
             f"{gigabytes(estimate)} ({MEMORY}); planned peak {gigabytes(planned)}")
     figures = {"nccl_bytes": nccl, "nccl_estimated_bytes": estimate, "context_bytes": beside[0], "reserved_planned_bytes": planned,
                "reserved_measured_bytes": reserved}
@@ -68,7 +68,7 @@ def memory(bench):
             bad.append(f"the peak of rank {rank} is not the planned one")
     if bad:
         return results.failed("; ".join([*bad, text]), "src/planner, as in truth-1; rank-1.log has rank 1's", **figures)
-    return results.dry(f"{text}; on a card that is as it was told", **figures) if bench.is_virtual else results.measured(text, **figures)
+    return results.dry(f"{text}; on a gpu that is as it was told", **figures) if bench.is_virtual else results.measured(text, **figures)
 
 
 def step_seconds(run):
@@ -105,7 +105,7 @@ def times(bench):
             bad.append(f"{told['bytes_per_step'] / 1e6:.1f} MB in {told['calls_per_step']} sums were planned")
     if bad or not summed:
         return results.failed("; ".join([*bad, text]), COUNTED, **figures)
-    return results.dry(text + "; no times on a virtual card", **figures) if bench.is_virtual else results.measured(text, **figures)
+    return results.dry(text + "; no times on a virtual GPU", **figures) if bench.is_virtual else results.measured(text, **figures)
 
 
 def checks():

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 
-import program
+from harness import program
 
 
 def free_port():

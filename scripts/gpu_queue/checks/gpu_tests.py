@@ -1,10 +1,10 @@
-"""The tests of tests/gpu: gradients tensor by tensor, kernels and quantisation, on the card against the CPU."""
+"""The tests of tests/gpu: gradients tensor by tensor, kernels and quantization, on the GPU against the CPU."""
 
 import re
 
-import inputs
-import results
-from checks import Check, Part
+from harness import inputs
+from harness import results
+from harness.check import Check
 
 
 def parts_of(output):
@@ -50,5 +50,3 @@ def checks(bench):
              "GpuKernels", "GpuKernelsOfSizes"]
     return [Check(f"tests/gpu: {name}", 15, suite(name), {"a planted difference": {"planted": 1}}) for name in names]
 
-
-PARTS = [Part("correctness-3", "tests/gpu: each tensor's gradient, attention, quantisation, optimizer and dropout", 3, checks)]

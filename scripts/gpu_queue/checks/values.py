@@ -1,12 +1,12 @@
-"""Loss, gradients, weights and answers on the card against the CPU: the same program, the same tiny random checkpoints."""
+"""Loss, gradients, weights and answers on the GPU against the CPU: the same program, the same tiny random checkpoints."""
 
 import json
 
-import comparison
-import results
-from bench import RunFailed
-from checks import KERNELS, Check, Part
-from comparison import Verdict
+from harness import comparison
+from harness import results
+from harness.bench import RunFailed
+from harness.check import KERNELS, Check
+from harness.comparison import Verdict
 
 STEPS = 5
 PRESETS = ["smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny", "qwen3-vl-tiny", "internvl3-tiny", "internvl3.5-tiny",
@@ -16,109 +16,109 @@ OTHER_ORDER = {"training.seed": 1}
 LORA = {"lora.rank": 4}
 
 
-def outcome_of(verdict, mend=KERNELS):
+def outcome_of(verdict, fix=KERNELS):
     if verdict.bad:
-        return results.failed(verdict.text(), mend, **verdict.figures)
+        return results.failed(verdict.text(), fix, **verdict.figures)
     return results.passed(verdict.text(), **verdict.figures)
 
 
-def rehearsed(card):
-    """Of a run on a virtual card: all of its steps were done, and none has values."""
-    lines = card.lines()
+def dry_outcome(gpu):
+    """Of a run on a virtual GPU: all of its steps were done, and none has values."""
+    lines = gpu.lines()
     if len(lines) != STEPS or any(line["loss"] is not None for line in lines):
-        return results.failed(f"{len(lines)} of {STEPS} steps, or a loss where there is none", "the run on the virtual card")
+        return results.failed(f"{len(lines)} of {STEPS} steps, or a loss where there is none", "the run on the virtual GPU")
     return results.dry()
 
 
-def fp32_outcome(card, reference, mend=KERNELS):
+def fp32_outcome(gpu, reference, fix=KERNELS):
     """Both runs did the same in fp32."""
     verdict = Verdict()
-    losses = comparison.losses_apart(card, reference)
+    losses = comparison.losses_apart(gpu, reference)
     verdict.at_most(comparison.FP32_LOSS, losses[0], "first loss")
-    gradient, name = comparison.gradients_apart(card, reference)
+    gradient, name = comparison.gradients_apart(gpu, reference)
     verdict.at_most(comparison.FP32_GRADIENT, gradient, "worst gradient", name)
     verdict.at_most(comparison.FP32_LATER_LOSS, max(losses), f"worst of {STEPS} losses")
-    verdict.at_least(STEPS, min(len(card.lines()), len(losses)), "steps")
-    verdict.at_most(comparison.FP32_WEIGHTS, comparison.weights_apart(card, reference, STEPS), f"weights after {STEPS} steps")
-    return outcome_of(verdict, mend)
+    verdict.at_least(STEPS, min(len(gpu.lines()), len(losses)), "steps")
+    verdict.at_most(comparison.FP32_WEIGHTS, comparison.weights_apart(gpu, reference, STEPS), f"weights after {STEPS} steps")
+    return outcome_of(verdict, fix)
 
 
-def same_in_fp32(preset, overrides=None, card_overrides=None, mend=KERNELS):
-    """The card with `card_overrides` too against the CPU without them."""
+def same_in_fp32(preset, overrides=None, gpu_overrides=None, fix=KERNELS):
+    """The gpu with `gpu_overrides` too against the CPU without them."""
     overrides = overrides or {}
 
     def do(bench):
-        card = bench.card(preset, {**overrides, **(card_overrides or {})})
+        gpu = bench.on_gpu(preset, {**overrides, **(gpu_overrides or {})})
         if bench.is_virtual:
-            return rehearsed(card)
-        return fp32_outcome(card, bench.reference(preset, overrides), mend)
+            return dry_outcome(gpu)
+        return fp32_outcome(gpu, bench.reference(preset, overrides), fix)
 
     return do
 
 
-def rounded_outcome(card, exact, rounded, mend=KERNELS):
-    """`card` and `rounded` did in 16 bits what `exact` did in fp32."""
+def rounded_outcome(gpu, exact, rounded, fix=KERNELS):
+    """`gpu` and `rounded` did in 16 bits what `exact` did in fp32."""
     own_gradients = comparison.whole_gradients_apart(rounded, exact)
     own_worst, _ = comparison.gradients_apart(rounded, exact)
     own_losses = comparison.losses_apart(rounded, exact)
     verdict = Verdict()
     # The error of one loss may be small by chance; that of the gradients, which are many, is not.
-    losses = comparison.losses_apart(card, exact)
+    losses = comparison.losses_apart(gpu, exact)
     verdict.at_most(4 * max(own_losses[0], own_gradients / 8), losses[0], "first loss")
-    gradients = comparison.whole_gradients_apart(card, exact)
+    gradients = comparison.whole_gradients_apart(gpu, exact)
     verdict.at_most(3 * own_gradients, gradients, "gradients")
     verdict.at_least(own_gradients / 8, gradients, "gradients")
-    worst, name = comparison.gradients_apart(card, exact)
+    worst, name = comparison.gradients_apart(gpu, exact)
     verdict.at_most(4 * own_worst, worst, "worst gradient", name)
     verdict.at_most(4 * max(max(own_losses), own_gradients / 8), max(losses), f"worst of {STEPS} losses")
     verdict.at_most(3 * comparison.whole_gradients_apart(rounded, exact, STEPS),
-                    comparison.whole_gradients_apart(card, exact, STEPS), f"moments after {STEPS} steps")
-    return outcome_of(verdict, mend)
+                    comparison.whole_gradients_apart(gpu, exact, STEPS), f"moments after {STEPS} steps")
+    return outcome_of(verdict, fix)
 
 
-def about_as_far(preset, overrides, mend=KERNELS):
-    """In 16 bits the card is about as far from fp32 as the CPU is. Much nearer would mean that it did not run in 16 bits."""
+def about_as_far(preset, overrides, fix=KERNELS):
+    """In 16 bits the GPU is about as far from fp32 as the CPU is. Much nearer would mean that it did not run in 16 bits."""
 
     def do(bench):
-        card = bench.card(preset, overrides)
+        gpu = bench.on_gpu(preset, overrides)
         if bench.is_virtual:
-            return rehearsed(card)
+            return dry_outcome(gpu)
         exact = bench.reference(preset, {**overrides, "training.precision": "fp32", "training.loss_scale": "auto"})
-        return rounded_outcome(card, exact, bench.reference(preset, overrides), mend)
+        return rounded_outcome(gpu, exact, bench.reference(preset, overrides), fix)
 
     return do
 
 
 def compressed_states(states, factor):
-    """The card's compressed moments against the CPU's, in parts of what compressing them changes on the CPU."""
-    mend = "src/engine/moments.cpp and src/engine/compressed_states.cpp"
+    """The gpu's compressed moments against the CPU's, in parts of what compressing them changes on the CPU."""
+    fix = "src/engine/moments.cpp and src/engine/compressed_states.cpp"
 
     def do(bench):
         overrides = {"training.optimizer_states": states}
-        card = bench.card("smolvlm-tiny", overrides)
+        gpu = bench.on_gpu("smolvlm-tiny", overrides)
         if bench.is_virtual:
-            return rehearsed(card)
+            return dry_outcome(gpu)
         exact, reference = bench.reference("smolvlm-tiny"), bench.reference("smolvlm-tiny", overrides)
         own = comparison.weights_apart(reference, exact, STEPS)
         own_losses = max(comparison.losses_apart(reference, exact))
         verdict = Verdict()
-        losses = comparison.losses_apart(card, reference)
+        losses = comparison.losses_apart(gpu, reference)
         verdict.at_most(comparison.FP32_LOSS, losses[0], "first loss")
         verdict.at_most(max(factor * own_losses, comparison.FP32_LATER_LOSS), max(losses), f"worst of {STEPS} losses")
-        verdict.at_most(factor * own, comparison.weights_apart(card, reference, STEPS), f"weights after {STEPS} steps")
-        return outcome_of(verdict, mend)
+        verdict.at_most(factor * own, comparison.weights_apart(gpu, reference, STEPS), f"weights after {STEPS} steps")
+        return outcome_of(verdict, fix)
 
     return do
 
 
 def dropout(bench):
-    """What is dropped does not depend on how a step is cut. Card and CPU draw different masks, so the card is its own reference."""
+    """What is dropped does not depend on how a step is cut. Card and CPU draw different masks, so the GPU is its own reference."""
     overrides = {**LORA, "lora.dropout": 0.3}
-    whole = bench.kept_run("card", bench.device, "smolvlm-tiny", {**overrides, "training.micro_batch_size": 4})
-    cut = bench.card("smolvlm-tiny", {**overrides, "training.micro_batch_size": 1, "memory.recompute": "all"})
+    whole = bench.kept_run("gpu", bench.device, "smolvlm-tiny", {**overrides, "training.micro_batch_size": 4})
+    cut = bench.on_gpu("smolvlm-tiny", {**overrides, "training.micro_batch_size": 1, "memory.recompute": "all"})
     if bench.is_virtual:
-        return rehearsed(cut)
-    none = bench.kept_run("card", bench.device, "smolvlm-tiny", {**LORA, "training.micro_batch_size": 4})
+        return dry_outcome(cut)
+    none = bench.kept_run("gpu", bench.device, "smolvlm-tiny", {**LORA, "training.micro_batch_size": 4})
     verdict = Verdict()
     losses = comparison.losses_apart(cut, whole)
     verdict.at_most(comparison.FP32_LATER_LOSS, max(losses), f"cut and recomputed against whole, worst of {STEPS} losses")
@@ -137,13 +137,13 @@ def json_of(ended, what):
 def answers(preset):
     def do(bench):
         if bench.is_virtual:
-            return results.dry(results.NO_VALUES + "; only training can be rehearsed")
+            return results.dry(results.NO_VALUES + "; only training has a dry run")
         data = bench.small_data()
         apart, tokens = [], 0
         for image, prompt in [("1.png", "what colour is the circle?"), (None, "the red star is")]:
             given = []
-            for side, device in [("reference", "cpu"), ("card", bench.device)]:
-                seed = bench.fault.get("seed", 0) if side == "card" else 0
+            for side, device in [("reference", "cpu"), ("gpu", bench.device)]:
+                seed = bench.fault.get("seed", 0) if side == "gpu" else 0
                 words = ["generate", "--checkpoint", bench.checkpoint(preset, seed), "--prompt", prompt, "--max-new-tokens", 24,
                          "--device", device, "--json"] + (["--image", data / image] if image else [])
                 given.append(json_of(bench.run(words, bench.environment(side)), "generate")["token_ids"])
@@ -162,12 +162,12 @@ def answers(preset):
 def evaluation(preset):
     def do(bench):
         if bench.is_virtual:
-            return results.dry(results.NO_VALUES + "; only training can be rehearsed")
+            return results.dry(results.NO_VALUES + "; only training has a dry run")
         config = bench.work / "eval.yaml"
         bench.write_config(config, {"data.eval": bench.small_data() / "train.json", "training.precision": "fp32"})
         losses = []
-        for side, device in [("reference", "cpu"), ("card", bench.device)]:
-            seed = bench.fault.get("seed", 0) if side == "card" else 0
+        for side, device in [("reference", "cpu"), ("gpu", bench.device)]:
+            seed = bench.fault.get("seed", 0) if side == "gpu" else 0
             words = ["eval", "--config", config, "--checkpoint", bench.checkpoint(preset, seed), "--device", device,
                      "--max-new-tokens", 1, "--json"]
             losses.append(json_of(bench.run(words, bench.environment(side)), "eval")["loss"])
@@ -210,29 +210,23 @@ def variant_checks(_):
     add_fp16(PRESETS[0])
     for quantization, other in (("nf4", "int8"), ("int8", "nf4")):
         quantized = {**LORA, "model.quantization": quantization}
-        add(f"smolvlm-tiny: {quantization} with LoRA, fp32", same_in_fp32("smolvlm-tiny", quantized, mend="src/nn/quantization.cpp"),
+        add(f"smolvlm-tiny: {quantization} with LoRA, fp32", same_in_fp32("smolvlm-tiny", quantized, fix="src/nn/quantization.cpp"),
             **{f"{other}_in_its_place": {"model.quantization": other}})
     add("qwen2.5-vl-tiny: nf4 with LoRA, bf16",
         about_as_far("qwen2.5-vl-tiny", {**LORA, "model.quantization": "nf4", **bf16}, "src/nn/quantization.cpp"),
         fp32_in_its_place={"training.precision": "fp32"})
-    # Codes at a bound of two may fall either way; what bf16 states round is drawn, and the card draws otherwise.
+    # Codes at a bound of two may fall either way; what bf16 states round is drawn, and the GPU draws otherwise.
     add("smolvlm-tiny: 8-bit optimizer states", compressed_states("8bit", 0.5), fp32_states={"training.optimizer_states": "fp32"})
     add("smolvlm-tiny: bf16 optimizer states", compressed_states("bf16", 2), a_learning_rate_1_percent_higher=FASTER)
     layouts = "src/nn/recompute.cpp, src/engine/step.cpp: no layout of a step changes its result"
-    add("smolvlm-tiny: everything recomputed", same_in_fp32("smolvlm-tiny", card_overrides={"memory.recompute": "all"}, mend=layouts),
+    add("smolvlm-tiny: everything recomputed", same_in_fp32("smolvlm-tiny", gpu_overrides={"memory.recompute": "all"}, fix=layouts),
         a_learning_rate_1_percent_higher=FASTER)
-    add("qwen2.5-vl-tiny: everything recomputed", same_in_fp32("qwen2.5-vl-tiny", card_overrides={"memory.recompute": "all"}, mend=layouts),
+    add("qwen2.5-vl-tiny: everything recomputed", same_in_fp32("qwen2.5-vl-tiny", gpu_overrides={"memory.recompute": "all"}, fix=layouts),
         a_learning_rate_1_percent_higher=FASTER)
     cuts = {"training.micro_batch_size": 1, "memory.vision_tiles_per_pass": 1, "memory.loss_chunk_rows": 5}
-    add("smolvlm-tiny: cut into single samples, tiles and few rows", same_in_fp32("smolvlm-tiny", card_overrides=cuts, mend=layouts),
+    add("smolvlm-tiny: cut into single samples, tiles and few rows", same_in_fp32("smolvlm-tiny", gpu_overrides=cuts, fix=layouts),
         a_learning_rate_1_percent_higher=FASTER)
     add("smolvlm-tiny: dropout", dropout, another_seed={"training.seed": 1}, no_dropout={"lora.dropout": 0})
     add_fp16(PRESETS[3])  # last: a CPU without products in fp16 takes a minute
     return checks
 
-
-PARTS = [
-    Part("correctness-1", "training, answers and evaluation in fp32, four families, against the CPU", 4, fp32_checks),
-    Part("correctness-2", "16 bits, flash attention with windows, NF4, int8, optimizer states, recomputation, cuts, dropout", 6,
-         variant_checks),
-]

@@ -1,0 +1,236 @@
+"""Runs the measurements that need a GPU, those that are missing or stale first. docs/gpu-queue.md
+
+    scripts/gpu_queue.sh list                        entries, their state and seconds
+    scripts/gpu_queue.sh pack [ENTRY …]              here: fills gpu-queue/, reduces the checkout, prints what travels
+    scripts/gpu_queue.sh run --seconds 540           on the GPU machine: runs what is due; also without the word run
+    scripts/gpu_queue.sh keep                        there: keeps carried folders for a later call
+    scripts/gpu_queue.sh unpack                      here: restores the checkout
+    scripts/gpu_queue.sh collect ARCHIVE             here: adds the results to docs/benchmarks/gpu and renders the page
+    scripts/gpu_queue.sh render                      docs/benchmarks/gpu.md from docs/benchmarks/gpu
+    scripts/gpu_queue.sh self-test                   plants faults into the checks of values, on the CPU
+
+--dry runs entries on a virtual GPU or the CPU and keeps no result. Exit codes: 0 nothing failed; 1 a check failed; 2 wrong usage; 3 nothing
+failed, but entries remain.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import pack
+import page
+import programs
+import runner
+from entries import ENTRIES
+from harness import inputs, program, results
+from harness.bench import Bench
+from runner import say
+from state import DONE, RESULTS, Queue
+
+COMMANDS = ("list", "pack", "run", "keep", "unpack", "collect", "render", "self-test")
+KEPT = Path(tempfile.gettempdir()) / "vlmtrain-gpu-queue"
+HOURS = 24 * 3600
+
+
+def read_arguments():
+    parser = argparse.ArgumentParser(prog="gpu_queue.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, then entries by name; default: run, and all entries")
+    parser.add_argument("--dry", action="store_true", help="run on a virtual GPU or the CPU; results are not kept")
+    parser.add_argument("--seconds", type=float, default=HOURS, help="budget; entries that do not fit remain")
+    parser.add_argument("--device", help="cuda, cuda:N, virtual:NAME or cpu; default: cuda, with --dry what each entry names")
+    parser.add_argument("--out", type=Path, default=KEPT / "results", help=f"folder of results, which later calls continue; default: {KEPT}/results")
+    parser.add_argument("--archive", type=Path, help=f"file for all results together, rewritten after every entry; default: OUT/{runner.ARCHIVE}")
+    parser.add_argument("--work", type=Path, help="folder of checkpoints and runs, up to 40 GB; default: a temporary one that remains")
+    parser.add_argument("--vlmtrain", type=Path, help="default: gpu-queue/portable/vlmtrain, else build/release/vlmtrain")
+    parser.add_argument("--gpu-tests", type=Path, help="default: gpu_tests next to vlmtrain, or in tests/ there")
+    parser.add_argument("--libtorch", type=Path, help="LibTorch's folder, for a portable program; default: that of this Python")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only checks whose names contain this")
+    parser.add_argument("--again", action="store_true", help="run entries that are done, and finished checks")
+    parser.add_argument("--no-build", action="store_true", help="pack: use the programs that gpu-queue/portable has")
+    arguments = parser.parse_args()
+    arguments.command = arguments.words.pop(0) if arguments.words and arguments.words[0] in COMMANDS else "run"
+    if arguments.command == "collect":
+        if len(arguments.words) != 1:
+            parser.error("collect takes the archive of results, or the folder that has it")
+        return arguments, parser
+    known = {entry.name: entry for entry in ENTRIES}
+    for name in arguments.words:
+        if name not in known:
+            parser.error(f"{name}: is not a command or an entry; the entries are {', '.join(known)}")
+    arguments.entries = [known[name] for name in arguments.words]
+    return arguments, parser
+
+
+def packed_state():
+    """Returns what `pack` wrote, if this is a copy without the repository's history."""
+    path = pack.CARRIED / "queue.json"
+    return json.loads(path.read_text()) if path.exists() and not (inputs.ROOT / ".git").exists() else None
+
+
+def make_bench(arguments, device, out):
+    arguments.vlmtrain = (arguments.vlmtrain or programs.default_program()).absolute()
+    if not hasattr(arguments, "version"):
+        arguments.version = programs.start(arguments.vlmtrain, arguments.libtorch)
+    out.mkdir(parents=True, exist_ok=True)
+    work = arguments.work or KEPT / "work"
+    bench = Bench(arguments.vlmtrain, device, work.absolute(), programs.find_gpu_tests(arguments.vlmtrain, arguments.gpu_tests),
+                  arguments.version, [pack.CARRIED, KEPT / "carried"], out.absolute())
+    bench.work.mkdir(parents=True, exist_ok=True)
+    bench.clock = program.Clock(300)
+    programs.check_device(bench)
+    return bench
+
+
+def finish(done, remains):
+    failures = [(result, check) for result in done for check in result["checks"] if check["state"] == results.FAILED]
+    states = [check["state"] for result in done for check in result["checks"]]
+    say("\n" + (", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no check was run"))
+    for result, check in failures:
+        say(f"to fix: {result['entry']}: {check['name']}: {check['text']}\n        look at {check['fix']}")
+    if remains:
+        say("Entries remain: run the queue again.")
+    return 1 if failures else 3 if remains else 0
+
+
+def run(arguments, _):
+    device = arguments.device or "cuda"
+    queue = Queue(ENTRIES, packed=packed_state(), newer=arguments.out)
+    entries = (arguments.entries or ENTRIES) if arguments.again else [entry for entry in queue.due()
+                                                                      if not arguments.entries or entry in arguments.entries]
+    if not entries:
+        say("No entry is due; --again repeats them.")
+        return 0
+    bench = make_bench(arguments, device, arguments.out)
+    runner.log_to(bench.attach("log.txt"))
+    archive = arguments.archive or arguments.out / runner.ARCHIVE
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    machine = programs.describe_machine(device)
+    say(f"{arguments.version} on {machine['gpu']}")
+    return finish(*runner.run_queue(queue, entries, bench, machine, arguments.seconds, archive, arguments.again, arguments.only))
+
+
+def dry(arguments, _):
+    """Runs each entry where no GPU is: it must go through, and its checks must not fail."""
+    done, remains, ends = [], False, time.monotonic() + arguments.seconds
+    with tempfile.TemporaryDirectory() as folder:
+        arguments.work = arguments.work or Path(folder) / "work"
+        for entry in arguments.entries or ENTRIES:
+            left = ends - time.monotonic()
+            if left <= 0:
+                remains = True
+                break
+            bench = make_bench(arguments, arguments.device or entry.dry_device, Path(folder) / "out")
+            if reason := entry.unusable(bench):
+                say(f"== {entry.name}: skipped, {reason}")
+                continue
+            say(f"== {entry.name} on {bench.device}: {entry.title}")
+            result = runner.run_entry(entry, bench, programs.describe_machine(bench.device), "dry", left, only=arguments.only)
+            say(f"   {result['seconds']:.0f} s")
+            done.append(result)
+            remains = remains or not result["complete"]
+    return finish(done, remains)
+
+
+def list_entries(arguments, _):
+    queue = Queue(ENTRIES, packed=packed_state(), newer=arguments.out)
+    for entry in ENTRIES:
+        result = queue.results[entry.name]
+        seen = f"{result['gpu']}, {result['date']}, {result['commit']}" if result else ""
+        say(f"{entry.name:<26} {entry.seconds:>4} s  {queue.states[entry.name]:<15} {seen}")
+    due = [entry for entry in queue.due()]
+    say(f"{len(due)} of {len(ENTRIES)} due, about {sum(entry.seconds for entry in due)} s")
+    return 0
+
+
+def pack_queue(arguments, parser):
+    queue = Queue(ENTRIES)
+    entries = arguments.entries or [entry for entry in ENTRIES if queue.states[entry.name] != DONE]
+    if not arguments.no_build:
+        pack.build_portable()
+    pack.write_state(queue)
+    pack.remove_unneeded(entries)
+    pack.reduce_checkout()
+    lines, fits = pack.describe(entries)
+    say("\n".join(lines))
+    if not fits:
+        parser.error("too large for one call: name fewer entries, or carry folders in calls of their own with `keep`")
+    say("there: scripts/gpu_queue.sh --seconds 540 --archive $OUT/" + runner.ARCHIVE + "   with carry: gpu-queue")
+    return 0
+
+
+def keep(*_):
+    """Copies carried folders out of the checkout of the GPU machine, where the next call's carry would remove them."""
+    for path in sorted(pack.CARRIED.iterdir()):
+        if path.is_dir():
+            shutil.copytree(path, KEPT / "carried" / path.name, dirs_exist_ok=True, symlinks=True)
+            say(f"kept {path.name}")
+    return 0
+
+
+def unpack(*_):
+    pack.restore_checkout()
+    return 0
+
+
+def render(*_):
+    page.PAGE.write_text(page.render(ENTRIES))
+    return 0
+
+
+def collect(arguments, parser):
+    source = Path(arguments.words[0])
+    archive = source / runner.ARCHIVE if source.is_dir() else source
+    if not archive.exists():
+        parser.error(f"{archive}: does not exist; collect takes the folder that --out named, or {runner.ARCHIVE} of it")
+    names = {entry.name for entry in ENTRIES}
+    RESULTS.mkdir(exist_ok=True)
+    with tarfile.open(archive) as opened:
+        for member in opened.getmembers():
+            name, _, extension = member.name.rpartition(".")
+            if extension == "json" and name in names:
+                (RESULTS / member.name).write_bytes(opened.extractfile(member).read())
+                say(f"collected {member.name}")
+    return render()
+
+
+def self_test(arguments, _):
+    """Plants each fault of each check of values on the CPU: the check must fail, and pass without it."""
+    bench = make_bench(arguments, "cpu", arguments.out)
+    bad = count = 0
+    for entry in arguments.entries or ENTRIES:
+        for check in entry.checks(bench):
+            if not check.faults or arguments.only not in check.name:
+                continue
+            for name, fault in [("nothing planted", {}), *check.faults.items()]:
+                bench.fault, bench.clock = fault, program.Clock(300)
+                outcome = runner.outcome_of(check, bench)
+                expected = results.FAILED if fault else results.PASSED
+                right = outcome.state in (expected, results.SKIPPED)
+                count += 1
+                bad += not right
+                say(f"   {'passed' if right else 'FAILED':>11}  {check.name}, {name}: {outcome.state}: {outcome.text}")
+    say(f"\n{count} faults and controls, {bad} not as expected")
+    return 1 if bad else 0
+
+
+ACTIONS = {"list": list_entries, "pack": pack_queue, "run": run, "keep": keep, "unpack": unpack, "collect": collect, "render": render,
+           "self-test": self_test}
+
+
+def main():
+    arguments, parser = read_arguments()
+    action = dry if arguments.command == "run" and arguments.dry else ACTIONS[arguments.command]
+    try:
+        return action(arguments, parser)
+    except (programs.Unusable, pack.PackFailed) as error:
+        print(f"gpu_queue: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

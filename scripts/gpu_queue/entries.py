@@ -1,0 +1,29 @@
+"""The queue, in order. Entries without a result run before stale ones; within each group this order holds."""
+
+from checks import custom_kernels, gpu_tests, plan_accuracy, ranks, transformers_speed, values
+from harness.check import Entry
+
+# The code whose values and times every step depends on.
+STEP = ("src/nn", "src/kernels", "src/engine", "src/models", "include/vlmtrain/nn", "include/vlmtrain/kernels", "include/vlmtrain/engine",
+        "include/vlmtrain/models", "cmake/libtorch.version")
+PLANNING = ("src/planner", "src/memory", "src/vgpu", "include/vlmtrain/planner", "include/vlmtrain/memory", "include/vlmtrain/vgpu")
+GENERATION = ("src/engine/generate.cpp", "src/nn/attention.cpp")
+
+ENTRIES = [
+    Entry("plan-accuracy", "Plans against measurements", 300,
+          "Peak memory within 3 % of the plan, no retry, no split; step times within a factor of two; the next larger micro-batch does not fit.",
+          plan_accuracy.checks, STEP + PLANNING),
+    Entry("kernels-against-aten", "A step with custom kernels against one with ATen's operations", 200,
+          "First losses within 5e-3, and custom kernels are faster.", custom_kernels.checks, STEP),
+    Entry("values-fp32", "fp32 training, answers and evaluation against the CPU", 120,
+          "Losses, gradients and weights within what the order of fp32 sums allows; the same answers.", values.fp32_checks, STEP, jobs=8),
+    Entry("values-16-bit", "16 bits, quantization, optimizer states, recomputation and dropout against the CPU", 120,
+          "As far from fp32 as the CPU's own 16 bits; NF4, int8 and layouts of a step as in fp32.", values.variant_checks, STEP, jobs=8),
+    Entry("gpu-tests", "tests/gpu: gradients by tensor, attention, quantization, optimizer, dropout, kernels", 90,
+          "All tests pass.", gpu_tests.checks, STEP + ("tests/gpu",), jobs=9, dry_device="cpu"),
+    Entry("speed-against-transformers", "SmolVLM-256M training against transformers, and generation", 100,
+          "At least as many tokens per second; first losses within 2e-2.", transformers_speed.checks, STEP + ("bench/peer_transformers.py",)),
+    Entry("ranks", "Two GPUs: values, repetition, NCCL's memory and time, lost and stopped ranks", 360,
+          "Two ranks train as one process does; a lost rank ends the run within 30 s.", ranks.checks,
+          STEP + ("src/distributed", "include/vlmtrain/distributed", "src/train"), unusable=ranks.unusable),
+]

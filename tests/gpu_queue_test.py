@@ -1,0 +1,220 @@
+"""Tests of scripts/gpu_queue without a GPU and without the program: states, order, archive, page, packing."""
+
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts" / "gpu_queue"))
+
+import pack  # noqa: E402
+import page  # noqa: E402
+import runner  # noqa: E402
+import state  # noqa: E402
+from entries import ENTRIES  # noqa: E402
+from harness import inputs, program, results  # noqa: E402
+from harness.check import Check, Entry  # noqa: E402
+
+GPU = {"gpu": "NVIDIA H200, 150 GB", "versions": {"driver": "1.2"}}
+
+
+class RepositoryCase(unittest.TestCase):
+    """A repository of two files, and a queue of two entries that depend on one each."""
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        self.results = self.folder / "results"
+        self.results.mkdir()
+        patch = mock.patch.object(inputs, "ROOT", self.folder)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.git("init", "-q")
+        self.commit("a.txt", "1")
+        self.commit("b.txt", "1")
+        self.first, self.second = (Entry(name, name.title(), 10, "", lambda bench: [], (f"{name}.txt",)) for name in "ab")
+
+    def git(self, *words):
+        identity = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
+        subprocess.run(["git", "-C", self.folder, *identity, *words], check=True, capture_output=True)
+
+    def commit(self, name, text):
+        (self.folder / name).write_text(text)
+        self.git("add", name)
+        self.git("commit", "-q", "-m", name)
+
+    def write_result(self, name, checks=(("x", results.PASSED),), complete=True, commit=None):
+        lines = [{"name": check, "state": outcome, "text": "", "figures": {}, "fix": "", "seconds": 1} for check, outcome in checks]
+        result = {"entry": name, "commit": commit or state.current_commit(), "date": "2026-01-01", "seconds": 1, "complete": complete,
+                  "checks": lines, **GPU}
+        (self.results / f"{name}.json").write_text(json.dumps(result))
+
+    def queue(self, packed=None):
+        return state.Queue([self.first, self.second], self.results, packed)
+
+
+class States(RepositoryCase):
+    def test_an_entry_is_done_until_its_paths_change(self):
+        self.assertEqual(self.queue().states["a"], state.NEVER)
+        self.write_result("a")
+        self.assertEqual(self.queue().states["a"], state.DONE)
+        self.commit("b.txt", "2")
+        self.assertEqual(self.queue().states["a"], state.DONE)
+        (self.folder / "a.txt").write_text("not committed")
+        self.assertEqual(self.queue().states["a"], state.STALE)
+        self.commit("a.txt", "2")
+        self.assertEqual(self.queue().states["a"], state.STALE)
+
+    def test_a_commit_that_git_does_not_know_makes_a_result_stale(self):
+        self.write_result("a", commit="0123456789ab")
+        self.assertEqual(self.queue().states["a"], state.STALE)
+
+    def test_unmeasured_entries_come_before_stale_ones(self):
+        self.write_result("a")
+        self.commit("a.txt", "2")
+        self.assertEqual([entry.name for entry in self.queue().due()], ["b", "a"])
+        self.write_result("b")
+        self.assertEqual([entry.name for entry in self.queue().due()], ["a"])
+
+    def test_finished_checks_of_the_same_gpu_are_kept(self):
+        self.write_result("a", [("x", results.FAILED), ("y", results.CUT)], complete=False)
+        queue = self.queue()
+        self.assertEqual(queue.states["a"], state.INCOMPLETE)
+        self.assertEqual([check["name"] for check in queue.finished_checks(self.first, GPU["gpu"])], ["x"])
+        self.assertEqual(queue.finished_checks(self.first, "NVIDIA H100"), [])
+
+    def test_results_that_are_not_collected_count(self):
+        newer = self.folder / "newer"
+        newer.mkdir()
+        self.write_result("a")
+        (self.results / "a.json").rename(newer / "a.json")
+        queue = state.Queue([self.first, self.second], self.results, newer=newer)
+        self.assertEqual([queue.states[name] for name in "ab"], [state.DONE, state.NEVER])
+        self.commit("b.txt", "2")
+        self.assertEqual(state.Queue([self.first], self.results, newer=newer).states["a"], state.NEVER)
+
+    def test_a_packed_queue_needs_no_repository(self):
+        self.write_result("a", [("x", results.PASSED), ("y", results.CUT)], complete=False)
+        packed = json.loads(json.dumps(self.queue().to_pack()))
+        subprocess.run(["rm", "-rf", self.folder / ".git"], check=True)
+        queue = self.queue(packed)
+        self.assertEqual([entry.name for entry in queue.due()], ["a", "b"])
+        self.assertEqual(len(queue.finished_checks(self.first, GPU["gpu"])), 1)
+
+
+class FakeBench:
+    """As much of a Bench as the runner itself uses."""
+
+    def __init__(self, out):
+        self.out, self.device, self.clock, self.threads = out, "cuda", program.Clock(100), None
+
+
+class Runner(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.bench = FakeBench(Path(temporary.name))
+        patch = mock.patch.object(runner, "say")
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def entry(self, *checks, jobs=1):
+        return Entry("name", "Title", 10, "", lambda bench: list(checks), (), jobs=jobs)
+
+    def run_entry(self, entry, seconds=100, **options):
+        return runner.run_entry(entry, self.bench, GPU, "commit", seconds, **options)
+
+    def test_every_outcome_is_written_before_the_next_check(self):
+        seen = []
+
+        def look(bench):
+            path = bench.out / "name.json"
+            seen.append(len(json.loads(path.read_text())["checks"]) if path.exists() else 0)
+            return results.measured("one", figure=1)
+
+        result = self.run_entry(self.entry(Check("x", 1, look), Check("y", 1, look)))
+        self.assertEqual(seen, [0, 1])
+        self.assertTrue(result["complete"])
+        self.assertEqual(result["checks"][1]["figures"], {"figure": 1})
+
+    def test_a_check_that_breaks_does_not_end_the_entry(self):
+        def broken(_):
+            raise KeyError("x")
+
+        fine = Check("y", 1, lambda _: results.passed("fine"))
+        result = self.run_entry(self.entry(Check("x", 1, broken), fine, jobs=2))
+        self.assertEqual(sorted(check["state"] for check in result["checks"]), [results.FAILED, results.PASSED])
+        self.assertTrue(result["complete"])
+
+    def test_a_check_without_its_seconds_is_cut_and_the_entry_incomplete(self):
+        result = self.run_entry(self.entry(Check("x", 50, lambda _: results.passed("fine"))), seconds=10)
+        self.assertEqual([check["state"] for check in result["checks"]], [results.CUT])
+        self.assertFalse(result["complete"])
+
+    def test_finished_checks_are_not_repeated(self):
+        finished = [{"name": "x", "state": results.PASSED}]
+        result = self.run_entry(self.entry(Check("x", 1, lambda _: self.fail("repeated")), Check("y", 1, lambda _: results.passed("fine"))),
+                                finished=finished)
+        self.assertEqual([check["name"] for check in result["checks"]], ["x", "y"])
+        self.assertTrue(result["complete"])
+
+    def test_attachments_above_the_limit_are_left_out_of_the_archive(self):
+        (self.bench.out / "name.json").write_text("{}")
+        (self.bench.out / "attachments").mkdir()
+        (self.bench.out / "attachments" / "log").write_bytes(b"x")
+        for limit, expected in ((runner.ARCHIVE_BYTES, ["name.json", "attachments/log"]), (1, ["name.json"])):
+            with mock.patch.object(runner, "ARCHIVE_BYTES", limit):
+                runner.write_archive(self.bench.out, self.bench.out / runner.ARCHIVE)
+            with tarfile.open(self.bench.out / runner.ARCHIVE) as archive:
+                self.assertEqual(archive.getnames(), expected)
+
+
+class Entries(unittest.TestCase):
+    def test_paths_exist(self):
+        for entry in ENTRIES:
+            for path in entry.paths:
+                self.assertTrue((ROOT / path).exists(), f"{entry.name}: {path}")
+
+    def test_names_are_unique_and_results_belong_to_entries(self):
+        names = [entry.name for entry in ENTRIES]
+        self.assertEqual(len(names), len(set(names)))
+        for path in state.RESULTS.glob("*.json"):
+            self.assertIn(path.stem, names)
+
+    def test_the_page_is_rendered_from_the_results(self):
+        self.assertEqual(page.PAGE.read_text(), page.render(ENTRIES), "run scripts/gpu_queue.sh render")
+
+
+class Packing(RepositoryCase):
+    def test_sizes_are_those_of_what_travels(self):
+        carried = self.folder / "gpu-queue"
+        (carried / "portable").mkdir(parents=True)
+        (carried / "portable" / "vlmtrain").write_bytes(b"x" * 2 ** 20)
+        (carried / "queue.json").write_text("{}")
+        (self.folder / ".gitignore").write_text("gpu-queue/\n")
+        with mock.patch.object(pack, "CARRIED", carried):
+            lines, fits = pack.describe([self.first])
+            self.assertTrue(fits)
+            self.assertIn("gpu-queue/portable 1.0 MiB", lines)
+            with mock.patch.object(pack, "LIMIT_BYTES", 2 ** 20):
+                self.assertFalse(pack.describe([self.first])[1])
+
+    def test_the_checkout_is_reduced_and_restored(self):
+        self.commit("keep.txt", "1")
+        (self.folder / "src").mkdir()
+        self.commit("src/code.cpp", "1")
+        pack.reduce_checkout()
+        self.assertFalse((self.folder / "src" / "code.cpp").exists())
+        self.assertTrue((self.folder / "keep.txt").exists())
+        pack.restore_checkout()
+        self.assertTrue((self.folder / "src" / "code.cpp").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
