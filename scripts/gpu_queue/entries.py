@@ -1,6 +1,6 @@
 """The queue, in order. Entries without a result run before stale ones; within each group this order holds."""
 
-from checks import custom_kernels, gpu_tests, plan_accuracy, ranks, transformers_speed, values
+from checks import cuda_context, custom_kernels, gpu_tests, plan_accuracy, ranks, transformers_speed, values
 from harness.check import Entry
 
 # The code whose values and times every step depends on.
@@ -10,9 +10,13 @@ PLANNING = ("src/planner", "src/memory", "src/vgpu", "include/vlmtrain/planner",
 GENERATION = ("src/engine/generate.cpp", "src/nn/attention.cpp")
 
 ENTRIES = [
-    Entry("plan-accuracy", "Plans against measurements", 300,
+    Entry("plan-accuracy", "Plans against measurements: five caps, three models", 450,
           "Peak memory within 3 % of the plan, no retry, no split; step times within a factor of two; the next larger micro-batch does not fit.",
           plan_accuracy.checks, STEP + PLANNING),
+    *[Entry(f"cuda-context-{gpu.lower()}", f"The CUDA context of an {gpu}", 16,
+            "What a process takes outside PyTorch's allocator, after its first step and at its end, is at most what plans subtract.",
+            cuda_context.checks, STEP + PLANNING, dry_device=f"virtual:{gpu.lower()}", unusable=cuda_context.unusable_without(gpu))
+      for gpu in ("H100", "H200")],
     Entry("kernels-against-aten", "A step with custom kernels against one with ATen's operations", 200,
           "First losses within 5e-3, and custom kernels are faster.", custom_kernels.checks, STEP),
     Entry("values-fp32", "fp32 training, answers and evaluation against the CPU", 120,
