@@ -49,10 +49,10 @@ class Filler:
 
 
 class FillDuringRun:
-    """Fills the GPU once the run has done some steps, so that the run has what it reserved and `rest_bytes(reserved)` more."""
+    """Fills the GPU once the run has done some steps. `request`: what to ask of the Filler, from the bytes that the run has reserved."""
 
-    def __init__(self, filler, run_folder, steps, rest_bytes):
-        self.filler, self.path, self.steps, self.rest_bytes = filler, run_folder / "metrics.jsonl", steps, rest_bytes
+    def __init__(self, filler, run_folder, steps, request):
+        self.filler, self.path, self.steps, self.request = filler, run_folder / "metrics.jsonl", steps, request
         self.taken, self.done_after, self.failure, self.ended = None, None, "", threading.Event()
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
@@ -62,7 +62,7 @@ class FillDuringRun:
             lines = lines_of(self.path)
             if len(lines) >= self.steps:
                 try:
-                    self.taken = self.filler.ask("leave", self.rest_bytes(lines[-1]["reserved_bytes"]))
+                    self.taken = self.filler.ask(*self.request(lines[-1]["reserved_bytes"]))
                 except (OSError, RuntimeError) as error:
                     self.failure = str(error)
                 self.done_after = len(lines_of(self.path))

@@ -29,9 +29,9 @@ class Work:
 
     def __init__(self, bench):
         self.preset = "smolvlm-tiny" if bench.is_virtual else "smolvlm-256m"
-        self.batch, self.words, self.images = (32, 200, 2) if bench.is_virtual else (4, 400, 1)
-        # Long enough to fill the GPU meanwhile.
-        self.small_steps = 8 if bench.is_virtual else 60
+        self.batch, self.images, self.words = (32, 2, {"small": 50, "large": 200}) if bench.is_virtual else (4, 1, {"small": 400, "large": 400})
+        # Small steps last longer than the look-ahead needs for them (0.1 s), and all of them longer than it takes to fill the GPU.
+        self.small_steps = 8 if bench.is_virtual else 40
         self.folder = bench.work / "memory-shortage"
 
     @property
@@ -47,10 +47,10 @@ class Work:
                 inputs.write_noise(data / name, 1024, 768, number)
             records = []
             for number in range(2 * self.batch):
-                for task, used, words in (("small", [], self.words // 4), ("large", names, self.words)):
+                for task, used in (("small", []), ("large", names)):
                     records.append({"id": f"{task}-{number}", "task": task, "image": used, "conversations": [
                         {"from": "human", "value": "<image>\n" * len(used) + "What is shown?"},
-                        {"from": "gpt", "value": inputs.text(number, words)}]})
+                        {"from": "gpt", "value": inputs.text(number, self.words[task])}]})
             (data / "train.json").write_text(json.dumps(records))
         return data / "train.json"
 
@@ -144,56 +144,52 @@ def guard(bench):
 
 
 def filled_by_another(foreseen):
-    """Another process takes the GPU's memory while steps are small; `foreseen`: with the look-ahead, else with the guard alone."""
+    """Another process takes the GPU's memory while steps are small; `foreseen`: with the look-ahead, else with the guard alone.
+
+    A virtual GPU has one process. There a launch finds no memory once, and the other process takes memory of the host.
+    """
 
     def do(bench):
         work = Work(bench)
         needs = needs_of(bench, work)
-        fix = LOOK_AHEAD if foreseen else GUARD
-        if not has_torch():
-            return results.skipped(f"{sys.executable} has no torch to fill the GPU with")
         name = f"filled-{'foreseen' if foreseen else 'guard'}"
-        with Filler(bench.device) as filler:
+
+        def request(reserved):
+            if bench.is_virtual:
+                return "take", TAKEN_IN_A_DRY_RUN
+            return "leave", max(0, needs.limit - reserved) + LOADED_LATER_BYTES
+
+        with Filler("cpu" if bench.is_virtual else bench.device) as filler:
             watchers = []
 
             def watch(_):
-                watchers.append(FillDuringRun(filler, work.folder / name / "run", STEPS_BEFORE_FILLING,
-                                              lambda reserved: max(0, needs.limit - reserved) + LOADED_LATER_BYTES))
+                folder = bench.run_folder(work.folder / name / "run", bench.device)
+                watchers.append(FillDuringRun(filler, folder, STEPS_BEFORE_FILLING, request))
                 return watchers[-1]
 
-            run = work.run(bench, name, {"memory.twin": foreseen}, watch=watch)
+            run = work.run(bench, name, {"memory.twin": foreseen}, DRIVER_WITHOUT_MEMORY if bench.is_virtual else None, watch)
         filled = watchers[0]
-        if filled.failure or filled.taken is None or filled.done_after > work.small_steps - STEPS_BEFORE_FILLING:
-            return results.failed(f"the GPU was filled too late, after {filled.done_after} of {work.small_steps} small steps {filled.failure}",
+        if filled.failure or not filled.taken:
+            return results.failed(f"the other process took no memory: {filled.failure}", "scripts/gpu_queue/harness/gpu_filler.py")
+        if not bench.is_virtual and filled.done_after > work.small_steps - STEPS_BEFORE_FILLING:
+            return results.failed(f"the GPU was filled too late, after {filled.done_after} of {work.small_steps} small steps",
                                   "small_steps in scripts/gpu_queue/checks/memory_shortage.py")
         free = min(line["device_free_bytes"] for line in run.lines())
-        return outcome_of(bench, work, run, foreseen, fix, f"another process took {gigabytes(filled.taken)}, at least {gigabytes(free)} free at a step's end",
-                          taken_bytes=filled.taken)
+        text = f"another process took {gigabytes(filled.taken)} by step {filled.done_after}, at least {gigabytes(free)} free at a step's end"
+        return outcome_of(bench, work, run, foreseen, LOOK_AHEAD if foreseen else GUARD, text, taken_bytes=filled.taken)
 
     return do
 
 
-def driver_without_memory(bench):
-    """In a dry run: a virtual GPU whose driver finds no memory for a kernel once, and the filling process on the CPU."""
-    work = Work(bench)
-    run = work.run(bench, "driver", {"memory.twin": False}, DRIVER_WITHOUT_MEMORY)
-    text = "a launch found no memory once; "
-    if has_torch():
-        with Filler("cpu") as filler:
-            taken = filler.ask("take", TAKEN_IN_A_DRY_RUN)
-        if taken != TAKEN_IN_A_DRY_RUN:
-            return results.failed(f"the filling process took {taken} bytes", "scripts/gpu_queue/harness/gpu_filler.py")
-        text += f"the filling process took {gigabytes(taken)} of the host"
-    else:
-        text += "the filling process needs torch and was not started"
-    return outcome_of(bench, work, run, False, GUARD, text)
+def needs_torch(do):
+    return do if has_torch() else lambda bench: results.skipped(f"{sys.executable} has no torch for the process that fills the GPU")
 
 
 def checks(bench):
     if bench.is_cpu:
         return []
-    filled = [Check("memory runs out at a launch", 10, driver_without_memory)] if bench.is_virtual else [
-        Check("another process fills the GPU: the guard", 25, filled_by_another(False)),
-        Check("another process fills the GPU: the look-ahead", 25, filled_by_another(True))]
+    filled = [Check("another process fills the GPU: the guard", 25, needs_torch(filled_by_another(False)))]
+    if not bench.is_virtual:
+        filled.append(Check("another process fills the GPU: the look-ahead", 25, needs_torch(filled_by_another(True))))
     return [Check("the look-ahead splits a later step before memory runs out", 45, look_ahead),
             Check("the guard does a step again after memory ran out", 20, guard), *filled]
