@@ -1,6 +1,6 @@
 """The queue, in order. Entries without a result run before stale ones; within each group this order holds."""
 
-from checks import cuda_context, custom_kernels, gpu_tests, interruptions, memory_shortage, plan_accuracy, ranks, transformers_speed, values
+from checks import cuda_context, custom_kernels, gpu_tests, interruptions, media, memory_shortage, plan_accuracy, ranks, transformers_speed, values
 from harness.check import Entry
 
 # The code whose values and times every step depends on.
@@ -24,6 +24,9 @@ ENTRIES = [
     Entry("memory-shortage", "Later steps that do not fit: look-ahead, guard, and another process on the GPU", 115,
           "The look-ahead splits before memory runs out; the guard does steps again after; losses in fp32 as in an undisturbed run.",
           memory_shortage.checks, STEP + PLANNING + ("src/train", "include/vlmtrain/train")),
+    Entry("media", "Videos, volumes and masks in fp32 against the CPU", 30,
+          "Losses, gradients and weights within what the order of fp32 sums allows; the same scores of masks.",
+          media.checks, STEP + ("src/image", "include/vlmtrain/image", "src/evaluation", "include/vlmtrain/evaluation"), jobs=5),
     Entry("kernels-against-aten", "A step with custom kernels against one with ATen's operations", 200,
           "First losses within 5e-3, and custom kernels are faster.", custom_kernels.checks, STEP),
     Entry("values-fp32", "fp32 training, answers and evaluation against the CPU", 120,
