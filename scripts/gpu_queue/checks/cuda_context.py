@@ -1,23 +1,62 @@
-"""The memory that a process takes of a GPU outside PyTorch's allocator: before a run, after its first step and at its end."""
+"""The memory that a process takes of a GPU outside PyTorch's allocator: before a run's first tensor, after its first step and at its end."""
 
 import subprocess
 import sys
+import threading
 
 from checks.planned_job import Job, context_bytes, gigabytes, total_bytes
+from harness import inputs
 from harness import results
+from harness.bench import RunFailed
 from harness.check import Check
 from programs import describe_machine
 
 STEPS = 6
-# A run plans with what is taken at its start and with this much for kernels that load later (kLoadedLater in src/planner/limit.cpp).
-LOADED_LATER_BYTES = 208 * 2 ** 20
 FIX = "the context in src/memory/gpu_list.h and kLoadedLater in src/planner/limit.cpp (or another process on the GPU)"
+# What a context takes at least: less is another change of the GPU's memory.
+LEAST_CONTEXT = 100 * 2 ** 20
 BARE_CONTEXT = """
+import sys
 import torch
-torch.zeros(1, device="cuda")
-free, total = torch.cuda.mem_get_info()
+torch.zeros(1, device=sys.argv[1])
+free, total = torch.cuda.mem_get_info(sys.argv[1])
 print(total - free - torch.cuda.memory_reserved())
 """
+
+
+def used_bytes(device):
+    """Returns the memory in use on a GPU according to nvidia-smi; None where that does not answer."""
+    query = ["nvidia-smi", f"--id={device.partition(':')[2] or 0}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        return int(subprocess.run(query, capture_output=True, text=True, check=True, timeout=10).stdout) * 2 ** 20
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+class UsedMemory:
+    """The GPU's memory in use while a process runs, less what was in use before. None in place of a list without nvidia-smi."""
+
+    def __init__(self, device):
+        self.device, self.ended = device, threading.Event()
+        self.before = used_bytes(device)
+        self.samples = None if self.before is None else []
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def watch(self):
+        while self.samples is not None and not self.ended.wait(0.02):
+            used = used_bytes(self.device)
+            if used is not None:
+                self.samples.append(used - self.before)
+
+    def finish(self):
+        self.ended.set()
+        self.thread.join(timeout=15)
+
+    def first_plateau(self):
+        """Returns the first amount that was seen twice in a row: a run has a context, and no tensors, while it plans."""
+        samples = self.samples or []
+        return next((a for a, b in zip(samples, samples[1:]) if a == b and a >= LEAST_CONTEXT), None)
 
 
 def unusable_without(name):
@@ -36,7 +75,7 @@ def bare_context_bytes(bench):
     """Returns the context of a Python process that has launched one kernel of PyTorch's; None without torch or a real GPU."""
     if bench.is_virtual:
         return None
-    ended = subprocess.run([sys.executable, "-c", BARE_CONTEXT], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", BARE_CONTEXT, bench.device], capture_output=True, text=True, timeout=60)
     return int(ended.stdout) if ended.returncode == 0 else None
 
 
@@ -45,18 +84,19 @@ def context_of(name, preset, overrides):
 
     def do(bench):
         job = Job(preset, {"training.max_steps": STEPS, "memory.empty_cache_above": 1, **overrides}, images=1, words=20, global_batch=2)
-        run, _, nvml = job.run(bench, f"context-{name}", {})
+        folder, used = bench.work / f"context-{name}", UsedMemory(bench.device)
+        inputs.clear(folder)
+        ended, run = bench.try_train(folder, bench.device, job.settings(bench), watch=lambda _: used)
+        if ended.code != 0:
+            raise RunFailed(name, ended)
         plan, lines = run.plan(), run.lines()
         whole = total_bytes(plan, lines)
         planned = plan["memory"]["context_bytes"]
         first, last = (context_bytes(line, whole) for line in (lines[0], lines[-1]))
-        before = planned - LOADED_LATER_BYTES if plan["memory"]["context_measured"] else None
-        own = nvml - lines[-1]["reserved_bytes"] if nvml else None
-        figures = {"planned_bytes": planned, "before_bytes": before, "first_step_bytes": first, "last_step_bytes": last,
-                   "nvml_bytes": own, "bare_torch_bytes": bare_context_bytes(bench), "gpu_bytes": whole}
-        text = (f"context {gigabytes(first)} after the first step, {gigabytes(last)} at the end; planned {gigabytes(planned)}, "
-                f"{'measured' if before else 'of the table'}; at the run's start {gigabytes(before)}; NVML {gigabytes(own)}; "
-                f"a bare process of PyTorch {gigabytes(figures['bare_torch_bytes'])}")
+        figures = {"planned_bytes": planned, "start_bytes": used.first_plateau(), "first_step_bytes": first, "last_step_bytes": last,
+                   "bare_torch_bytes": bare_context_bytes(bench), "in_use_before_bytes": used.before, "gpu_bytes": whole, "samples": used.samples}
+        text = (f"context {gigabytes(figures['start_bytes'])} while it plans, {gigabytes(first)} after the first step, {gigabytes(last)} at the end; "
+                f"planned {gigabytes(planned)}; a bare process of PyTorch {gigabytes(figures['bare_torch_bytes'])}")
         if last > planned:
             return results.failed(text, FIX, **figures)
         return results.dry(text, **figures) if bench.is_virtual else results.passed(text, **figures)
