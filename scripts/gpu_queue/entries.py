@@ -1,18 +1,32 @@
 """The queue, in order. Entries without a result run before stale ones; within each group this order holds."""
 
-from checks import custom_kernels, gpu_tests, plan_accuracy, ranks, transformers_speed, values
+from checks import cuda_context, custom_kernels, gpu_tests, interruptions, media, memory_shortage, plan_accuracy, ranks, transformers_speed, values
 from harness.check import Entry
 
 # The code whose values and times every step depends on.
 STEP = ("src/nn", "src/kernels", "src/engine", "src/models", "include/vlmtrain/nn", "include/vlmtrain/kernels", "include/vlmtrain/engine",
         "include/vlmtrain/models", "cmake/libtorch.version")
 PLANNING = ("src/planner", "src/memory", "src/vgpu", "include/vlmtrain/planner", "include/vlmtrain/memory", "include/vlmtrain/vgpu")
+SAVING = ("src/train", "src/io", "include/vlmtrain/train", "include/vlmtrain/io")
 GENERATION = ("src/engine/generate.cpp", "src/nn/attention.cpp")
 
 ENTRIES = [
-    Entry("plan-accuracy", "Plans against measurements", 300,
+    Entry("plan-accuracy", "Plans against measurements: five caps, three models", 450,
           "Peak memory within 3 % of the plan, no retry, no split; step times within a factor of two; the next larger micro-batch does not fit.",
           plan_accuracy.checks, STEP + PLANNING),
+    *[Entry(f"cuda-context-{gpu.lower()}", f"The CUDA context of an {gpu}", 16,
+            "What a process takes outside PyTorch's allocator, after its first step and at its end, is at most what plans subtract.",
+            cuda_context.checks, STEP + PLANNING, dry_device=f"virtual:{gpu.lower()}", unusable=cuda_context.unusable_without(gpu))
+      for gpu in ("H100", "H200")],
+    Entry("interruptions", "Kill, stop and resume; checkpoints that are written while steps go on", 130,
+          "After resuming, losses and weights as without an interruption, within what the order of fp32 sums allows; which bits are equal.",
+          interruptions.checks, STEP + SAVING, dry_device="cpu"),
+    Entry("memory-shortage", "Later steps that do not fit: look-ahead, guard, and another process on the GPU", 115,
+          "The look-ahead splits before memory runs out; the guard does steps again after; losses in fp32 as in an undisturbed run.",
+          memory_shortage.checks, STEP + PLANNING + ("src/train", "include/vlmtrain/train")),
+    Entry("media", "Videos, volumes and masks in fp32 against the CPU", 30,
+          "Losses, gradients and weights within what the order of fp32 sums allows; the same scores of masks.",
+          media.checks, STEP + ("src/image", "include/vlmtrain/image", "src/evaluation", "include/vlmtrain/evaluation"), jobs=5),
     Entry("kernels-against-aten", "A step with custom kernels against one with ATen's operations", 200,
           "First losses within 5e-3, and custom kernels are faster.", custom_kernels.checks, STEP),
     Entry("values-fp32", "fp32 training, answers and evaluation against the CPU", 120,

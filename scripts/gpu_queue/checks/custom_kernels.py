@@ -2,7 +2,7 @@
 
 from harness import results
 from harness.check import Check
-from checks.plan_accuracy import Job, choices_of, seconds_of
+from checks.planned_job import Job, choices_of, seconds_of
 
 # Of the first loss of a random start in bf16, whose roundings fall otherwise.
 LOSS_TOLERANCE = 5e-3

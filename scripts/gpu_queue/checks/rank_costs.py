@@ -7,7 +7,8 @@ from harness import inputs
 from harness import results
 from harness.check import Check
 from checks.rank_values import LAUNCH
-from checks.plan_accuracy import GLOBAL_BATCH, PEAK_TOLERANCE, WARM_UP, Job, compare, context_bytes, gigabytes
+from checks.plan_accuracy import PEAK_TOLERANCE, compare
+from checks.planned_job import GLOBAL_BATCH, WARM_UP, Job, context_bytes, gigabytes
 
 SECONDS = 120
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
@@ -54,7 +55,7 @@ def memory(bench):
     beside = [context_bytes(run.lines()[-1], run.plan()["card_bytes"]) for run in (one, two)]
     nccl, estimate = beside[1] - beside[0], plan["memory"]["communication_bytes"]
     reserved = [plan["measured"]["reserved_peak_bytes"], log_of_rank_1(two)[0]]
-    bad = compare(plan, two.lines(), nvml=None, has_times=False)["bad"]
+    bad = compare(plan, two.lines(), has_times=False)["bad"]
     text = (f"NCCL {gigabytes(nccl)} of rank 0's gpu beside a context of {gigabytes(beside[0])}: {nccl / estimate:.2f} of the estimate, "
             f"{gigabytes(estimate)} ({MEMORY}); planned peak {gigabytes(planned)}")
     figures = {"nccl_bytes": nccl, "nccl_estimated_bytes": estimate, "context_bytes": beside[0], "reserved_planned_bytes": planned,

@@ -8,7 +8,7 @@ from harness.check import Check
 from harness.comparison import FP32_LATER_LOSS, finite
 from checks.rank_faults import described, outcome
 from checks.rank_processes import Ranks
-from checks.plan_accuracy import Job, gigabytes
+from checks.planned_job import Job, gigabytes
 
 FIX = "src/train/oom_guard.cpp, and what ranks agree on in src/distributed/consensus.cpp; what each rank said lies in {}"
 STEPS, SECONDS = 3, 90

@@ -71,11 +71,11 @@ def whole_gradients_apart(gpu, reference, step=1):
     return math.inf if math.isnan(ratio) else ratio
 
 
-def weights_apart(gpu, reference, steps):
+def weights_apart(gpu, reference, steps, first=1):
     """Of two runs in one precision, whose checkpoints name their tensors alike: how far the weights are from each other, in parts
-    of the way that the reference's went from the first step to the last."""
+    of the way that the reference's went from its `first` checkpoint to the last."""
     a, b, start = ({name: values for name, values in weights.items() if has_true_gradient(name)}
-                   for weights in (gpu.weights(steps), reference.weights(steps), reference.weights(1)))
+                   for weights in (gpu.weights(steps), reference.weights(steps), reference.weights(first)))
     if tensors.same_names(a, b):
         return math.inf
     way = tensors.whole_distance(b, start)

@@ -1,0 +1,73 @@
+"""A second process that fills the GPU while a run trains (harness/gpu_filler.py)."""
+
+import importlib.util
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from checks.interrupted_runs import lines_of
+
+SECONDS = 60
+
+
+def has_torch():
+    return importlib.util.find_spec("torch") is not None
+
+
+class Filler:
+    """For a `with` statement: what the process took is free again at its end."""
+
+    def __init__(self, device):
+        program = Path(__file__).resolve().parents[1] / "harness" / "gpu_filler.py"
+        self.process = subprocess.Popen([sys.executable, program, device], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+        self.limit = threading.Timer(SECONDS, self.process.kill)
+        self.limit.start()
+
+    def __enter__(self):
+        if self.process.stdout.readline().strip() != "ready":
+            raise RuntimeError(f"gpu_filler: {self.process.stderr.read().strip()[-300:]}")
+        return self
+
+    def ask(self, word, size):
+        """Returns the bytes that it took."""
+        print(word, size, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline().split()
+        if len(answer) != 2 or answer[0] != "took":
+            raise RuntimeError(f"gpu_filler: {self.process.stderr.read().strip()[-300:]}")
+        return int(answer[1])
+
+    def __exit__(self, *_):
+        self.limit.cancel()
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class FillDuringRun:
+    """Fills the GPU once the run has done some steps. `request`: what to ask of the Filler, from the bytes that the run has reserved."""
+
+    def __init__(self, filler, run_folder, steps, request):
+        self.filler, self.path, self.steps, self.request = filler, run_folder / "metrics.jsonl", steps, request
+        self.taken, self.done_after, self.failure, self.ended = None, None, "", threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def watch(self):
+        while not self.ended.wait(0.005):
+            lines = lines_of(self.path)
+            if len(lines) >= self.steps:
+                try:
+                    self.taken = self.filler.ask(*self.request(lines[-1]["reserved_bytes"]))
+                except (OSError, RuntimeError) as error:
+                    self.failure = str(error)
+                self.done_after = len(lines_of(self.path))
+                return
+
+    def finish(self):
+        self.ended.set()
+        self.thread.join()

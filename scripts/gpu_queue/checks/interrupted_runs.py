@@ -1,0 +1,77 @@
+"""Runs that get a signal, and what they leave."""
+
+import hashlib
+import json
+import os
+import threading
+
+from harness import inputs
+
+
+def lines_of(path):
+    """Returns the whole lines of metrics.jsonl; the last may be half written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+
+def checkpoints(run_folder):
+    """Returns the steps of the whole checkpoints, and whether another is being written."""
+    folder = run_folder / "checkpoints"
+    names = os.listdir(folder) if folder.exists() else []
+    return sorted(int(name.removeprefix("step-")) for name in names if name.startswith("step-")), any("vlmtrain-new" in name for name in names)
+
+
+class Interruption:
+    """Sends a signal to a run as soon as `is_due(lines, checkpoints, is_saving)`."""
+
+    def __init__(self, process, run_folder, what, is_due):
+        self.process, self.folder, self.what, self.is_due = process, run_folder, what, is_due
+        self.lines, self.saved, self.was_saving, self.ended = None, [], False, threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def watch(self):
+        while not self.ended.wait(0.003):
+            saved, is_saving = checkpoints(self.folder)
+            if self.process.poll() is None and self.is_due(lines_of(self.folder / "metrics.jsonl"), saved, is_saving):
+                self.process.send_signal(self.what)
+                self.was_saving = is_saving
+                return
+
+    def finish(self):
+        """Reads what the ended run left."""
+        self.ended.set()
+        self.thread.join()
+        self.lines = lines_of(self.folder / "metrics.jsonl")
+        self.saved, _ = checkpoints(self.folder)
+
+
+def interrupt(bench, folder, settings, what, is_due):
+    """Runs until the signal ends it. Returns how it ended, and the Interruption."""
+    inputs.clear(folder)
+    watchers = []
+
+    def watch(process):
+        watchers.append(Interruption(process, bench.run_folder(folder / "run", bench.device), what, is_due))
+        return watchers[-1]
+
+    ended, _ = bench.try_train(folder, bench.device, settings, environment=bench.environment("reference"), watch=watch)
+    return ended, watchers[0]
+
+
+def resume(bench, folder, settings):
+    """Starts the same command again; in a self-test with the planted fault."""
+    overrides = {key: value for key, value in bench.fault.items() if "." in key}
+    if bench.fault.get("without") == "checkpoint":
+        inputs.clear(folder / "run" / "checkpoints")
+    return bench.train(folder, bench.device, {**settings, **overrides}, environment=bench.environment("reference"))
+
+
+def digests(run, step):
+    """Returns the SHA-256 of each tensor file of a checkpoint by name."""
+    folder = run.folder / "checkpoints" / f"step-{step}"
+    found = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        with open(path, "rb") as file:
+            found[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found

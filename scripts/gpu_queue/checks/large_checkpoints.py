@@ -1,0 +1,170 @@
+"""Checkpoints of some GB: the time that steps wait for them, and a kill while one is written."""
+
+import signal
+import statistics
+import threading
+import time
+
+from checks.interrupted_runs import checkpoints, digests, interrupt, resume
+from checks.planned_job import Job
+from harness import comparison
+from harness import inputs
+from harness import results
+from harness.check import Check
+
+STEPS, SAVE_STEPS, WARM_UP = 12, 4, 2
+# Of losses in bf16 whose sums are added in another order.
+LOSS_TOLERANCE = 5e-3
+FIX = "src/train/run_saver.cpp; the runs lie in {}"
+
+
+class StepTimes:
+    """The time between a run's steps as its metrics.jsonl shows it, and whether a checkpoint was being written meanwhile."""
+
+    def __init__(self, run_folder):
+        self.folder, self.at, self.was_saving, self.ended = run_folder, [], [], threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def watch(self):
+        saves = False
+        while not self.ended.wait(0.01):
+            path = self.folder / "metrics.jsonl"
+            count = path.read_bytes().count(b"\n") if path.exists() else 0
+            saves = checkpoints(self.folder)[1] or saves
+            while len(self.at) < count:
+                self.at.append(time.monotonic())
+                self.was_saving.append(saves)
+                saves = False
+
+    def finish(self):
+        self.ended.set()
+        self.thread.join()
+
+    def intervals(self):
+        """Returns for each step but the first: the seconds since the step before, and whether a checkpoint was being written."""
+        return [(after - before, saving) for before, after, saving in zip(self.at, self.at[1:], self.was_saving[1:])]
+
+
+def job_of(bench):
+    """Returns the work: on the CPU that of the tiny preset, in bf16 as well."""
+    overrides = {"training.max_steps": STEPS, "output.save_steps": SAVE_STEPS, "output.keep": 9, "data.num_workers": 2}
+    if bench.is_cpu:
+        return Job("smolvlm-tiny", overrides, images=1, words=20, global_batch=4)
+    return Job("smolvlm-256m", overrides, global_batch=8)
+
+
+def saved_run(bench, name):
+    """Returns a run that saves in the given way, its summary and its step times; done once for all checks that need it."""
+    if not hasattr(bench, "saved_runs"):
+        bench.saved_runs = {}
+    if name not in bench.saved_runs:
+        folder = bench.work / "large-checkpoints" / name
+        inputs.clear(folder)
+        watchers = []
+
+        def watch(_):
+            watchers.append(StepTimes(folder / "run"))
+            return watchers[-1]
+
+        settings = {**job_of(bench).settings(bench), "output.async_save": name == "goes-on"}
+        run = bench.train(folder, bench.device, settings, environment=bench.environment("reference"), watch=watch)
+        bench.saved_runs[name] = run, watchers[0]
+    return bench.saved_runs[name]
+
+
+def size_of(run, step):
+    return sum(path.stat().st_size for path in (run.folder / "checkpoints" / f"step-{step}").rglob("*") if path.is_file())
+
+
+def times_of(times):
+    """Returns medians of a run's seconds between steps, and what all steps together took longer because of checkpoints."""
+    intervals = times.intervals()[WARM_UP:]
+    calm = [seconds for seconds, saving in intervals if not saving]
+    busy = [seconds for seconds, saving in intervals if saving]
+    usual = statistics.median(calm) if calm else None
+    return {"usual_seconds": usual, "while_saving_seconds": statistics.median(busy) if busy else None, "steps_while_saving": len(busy),
+            "longest_seconds": max(seconds for seconds, _ in intervals),
+            "lost_seconds": sum(seconds - usual for seconds in busy) if usual else None}
+
+
+def described(name, found):
+    def seconds(value):
+        return "-" if value is None else f"{value:.3f} s"
+
+    return (f"{name}: {seconds(found['usual_seconds'])} a step, {seconds(found['while_saving_seconds'])} in {found['steps_while_saving']} steps "
+            f"while a checkpoint was written, the longest {seconds(found['longest_seconds'])}, {seconds(found['lost_seconds'])} lost in all")
+
+
+def step_times(bench):
+    """Step times while checkpoints are written, with steps that wait and with steps that go on."""
+    figures, texts, bad = {}, [], []
+    for name in ("waits", "goes-on"):
+        run, times = saved_run(bench, name)
+        figures[name] = {**times_of(times), "run_seconds": run.seconds}
+        texts.append(described(name, figures[name]))
+        if len(run.lines()) != STEPS or len(times.at) != STEPS:
+            bad.append(f"{name}: {len(run.lines())} of {STEPS} steps, {len(times.at)} of them seen while it ran")
+        missing = [step for step in range(SAVE_STEPS, STEPS + 1, SAVE_STEPS) if not digests(run, step)]
+        if missing:
+            bad.append(f"{name}: no checkpoint of steps {missing}")
+    waits, goes_on = (saved_run(bench, name)[0] for name in ("waits", "goes-on"))
+    figures["checkpoint_bytes"] = size_of(waits, SAVE_STEPS)
+    texts.append(f"a checkpoint has {figures['checkpoint_bytes'] / 1e9:.2f} GB")
+    if not bad:
+        ours, theirs = digests(goes_on, SAVE_STEPS), digests(waits, SAVE_STEPS)
+        figures["same_files"] = sum(ours.get(name) == digest for name, digest in theirs.items())
+        figures["loss_apart"] = max(comparison.losses_apart(goes_on, waits))
+        texts.append(f"{figures['same_files']} of {len(theirs)} files of step {SAVE_STEPS} have the same bits; losses {figures['loss_apart']:.1e} apart")
+        if not figures["loss_apart"] <= LOSS_TOLERANCE:
+            bad.append("the losses differ")
+    for run in (waits, goes_on):
+        inputs.clear(run.folder / "checkpoints")  # 10 GB each
+    text = "; ".join([*texts, *bad])
+    return results.failed(text, FIX.format(goes_on.folder), **figures) if bad else results.measured(text, **figures)
+
+
+def killed_while_saving(bench):
+    """A run in bf16 that is killed while it writes its second checkpoint resumes from a whole one with the same losses."""
+    whole, _ = saved_run(bench, "waits")
+    folder = bench.work / "large-checkpoints" / "killed"
+    settings = {**job_of(bench).settings(bench), "output.async_save": True}
+
+    def is_due(lines, saved, is_saving):
+        # A small checkpoint may be written between two looks.
+        return bool(saved) and (is_saving and len(lines) >= 2 * SAVE_STEPS or len(lines) > 2 * SAVE_STEPS)
+
+    fix = FIX.format(folder)
+    ended, seen = interrupt(bench, folder, settings, bench.fault.get("signal", signal.SIGKILL), is_due)
+    if ended.code != -signal.SIGKILL or not seen.saved:
+        return results.failed(f"exit code {ended.code} after {len(seen.lines)} steps, checkpoints {seen.saved}: {ended.reason()}", fix)
+    began = time.monotonic()
+    run = resume(bench, folder, settings)
+    seconds, begin, lines = time.monotonic() - began, seen.saved[-1], run.lines()
+    losses = comparison.losses_apart(run, whole)
+    same_bits = [line["loss"] for line in lines] == [line["loss"] for line in whole.lines()]
+    bad = []
+    if lines[:begin] != seen.lines[:begin]:
+        bad.append(f"it did not resume after step {begin}")
+    if len(lines) != STEPS:
+        bad.append(f"{len(lines)} of {STEPS} steps")
+    bound = 0 if bench.is_cpu else LOSS_TOLERANCE
+    if not max(losses) <= bound:
+        bad.append("the losses differ")
+    left = [name for name in (folder / "run" / "checkpoints").iterdir() if not name.name.startswith("step-")]
+    if left:
+        bad.append(f"{left[0].name} was not removed")
+    inputs.clear(folder / "run" / "checkpoints")
+    text = "; ".join([f"killed after step {len(seen.lines)}, {'while' if seen.was_saving else 'not while'} a checkpoint was written; resumed after step {begin}; "
+                      f"losses {max(losses):.1e} apart (at most {bound:.0e}), {'equal' if same_bits else 'different'} bits", *bad])
+    figures = {"lines": len(seen.lines), "was_saving": seen.was_saving, "resumed_after": begin, "loss_apart": max(losses), "same_bits": same_bits,
+               "seconds_from_start_to_end": seconds}
+    return results.failed(text, fix, **figures) if bad else results.passed(text, **figures)
+
+
+def checks(bench):
+    faults = {"a learning rate 1 % higher after it": {"training.resume": "changed", "training.learning_rate": "1.01e-5"},
+              "without the checkpoint": {"without": "checkpoint"}, "asked to stop instead": {"signal": signal.SIGTERM}}
+    size = "smolvlm-256m" if not bench.is_cpu else "smolvlm-tiny"
+    return [Check(f"{size}, bf16: step times while checkpoints are written", 45, step_times),
+            Check(f"{size}, bf16: SIGKILL while a checkpoint is written", 35, killed_while_saving, faults)]

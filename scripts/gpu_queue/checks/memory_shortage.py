@@ -1,0 +1,195 @@
+"""A run whose later steps need more memory than there is: the look-ahead splits them before, the guard after memory ran out."""
+
+import json
+import sys
+
+from checks.filled_gpu import Filler, FillDuringRun, has_torch
+from checks.planned_job import gigabytes
+from harness import inputs
+from harness import results
+from harness.bench import RunFailed
+from harness.check import Check
+from harness.comparison import FP32_LATER_LOSS, losses_apart
+
+LARGE_STEPS = 3
+# Of what all samples of a step take beyond one sample: about half of them fit.
+SHARE_THAT_FITS = 0.6
+AGGRESSIVE_SHARE = 0.98
+# Kernels that large steps load first, and the driver's own rounding, when another process has taken all but a rest.
+LOADED_LATER_BYTES = 300 * 2 ** 20
+STEPS_BEFORE_FILLING = 5
+DRIVER_WITHOUT_MEMORY = {"VLMTRAIN_VGPU_FAIL": "launch@gather_kernel:10"}
+TAKEN_IN_A_DRY_RUN = 2 ** 26
+GUARD = "src/train/oom_guard.cpp, memory::failure_of; events.jsonl of the runs in {}"
+LOOK_AHEAD = "src/train/twin_link.cpp, src/planner/twin.cpp; events.jsonl of the runs in {}"
+
+
+class Work:
+    """Some steps of short texts, then steps with an image each. Small on a virtual GPU, where memory is in tens of MB."""
+
+    def __init__(self, bench):
+        self.preset = "smolvlm-tiny" if bench.is_virtual else "smolvlm-256m"
+        self.batch, self.images, self.words = (32, 2, {"small": 50, "large": 200}) if bench.is_virtual else (4, 1, {"small": 400, "large": 400})
+        # Small steps last longer than the look-ahead needs for them (0.1 s), and all of them longer than it takes to fill the GPU.
+        self.small_steps = 8 if bench.is_virtual else 40
+        self.folder = bench.work / "memory-shortage"
+
+    @property
+    def steps(self):
+        return self.small_steps + LARGE_STEPS
+
+    def write_data(self):
+        data = self.folder / "data"
+        if not (data / "train.json").exists():
+            data.mkdir(parents=True, exist_ok=True)
+            names = [f"noise-{number}.png" for number in range(self.images)]
+            for number, name in enumerate(names):
+                inputs.write_noise(data / name, 1024, 768, number)
+            records = []
+            for number in range(2 * self.batch):
+                for task, used in (("small", []), ("large", names)):
+                    records.append({"id": f"{task}-{number}", "task": task, "image": used, "conversations": [
+                        {"from": "human", "value": "<image>\n" * len(used) + "What is shown?"},
+                        {"from": "gpt", "value": inputs.text(number, self.words[task])}]})
+            (data / "train.json").write_text(json.dumps(records))
+        return data / "train.json"
+
+    def settings(self, bench):
+        shares = f"[{{step: 0, shares: {{small: 1, large: 0}}}}, {{step: {self.small_steps}, shares: {{small: 0, large: 1}}}}]"
+        return {"model.path": bench.checkpoint(self.preset), "data.train": self.write_data(), "data.task_shares": shares,
+                "training.precision": "fp32", "training.global_batch_size": self.batch, "training.micro_batch_size": self.batch,
+                "training.max_steps": self.steps, "training.learning_rate": "1.0e-5", "training.lr_scheduler": "constant",
+                "training.warmup_ratio": 0, "memory.recompute": "none", "memory.mode": "aggressive", "output.save_steps": 0,
+                "output.keep": 1, "output.sample_predictions": 0, "output.report": False, "output.tensorboard": False}
+
+    def run(self, bench, name, overrides=None, environment=None, watch=None):
+        folder = self.folder / name
+        inputs.clear(folder)
+        ended, run = bench.try_train(folder, bench.device, {**self.settings(bench), **(overrides or {})}, environment=environment, watch=watch)
+        if ended.code != 0:
+            raise RunFailed(name, ended)
+        inputs.clear(run.folder / "checkpoints")
+        return run
+
+
+class Needs:
+    """The undisturbed run, and the limit of memory in which its large steps do not fit whole. Measured once for all checks."""
+
+    def __init__(self, bench, work):
+        self.undisturbed = work.run(bench, "undisturbed")
+        single = work.run(bench, "single-samples", {"training.micro_batch_size": 1, "training.max_steps": 1})
+        self.plan = self.undisturbed.plan()
+        self.whole = self.plan["memory"]["reserved_peak_bytes"]
+        self.single = single.plan()["memory"]["reserved_peak_bytes"]
+        self.limit = int(self.single + SHARE_THAT_FITS * (self.whole - self.single))
+
+    def text(self):
+        return f"a large step reserves {gigabytes(self.whole)}, a sample of it {gigabytes(self.single)}, limit {gigabytes(self.limit)}"
+
+
+def needs_of(bench, work):
+    if not hasattr(bench, "needs"):
+        bench.needs = Needs(bench, work)
+    return bench.needs
+
+
+def outcome_of(bench, work, run, foreseen, fix, text="", **figures):
+    """`foreseen`: the large steps have to be split before they run; otherwise memory has to run out in one of them at least."""
+    needs, lines, measured = needs_of(bench, work), run.lines(), run.plan()["measured"]
+    small, large = lines[:work.small_steps], lines[work.small_steps:]
+    splits = {kind: [sum(line[kind] for line in part) for part in (small, large)] for kind in ("foreseen_splits", "oom_splits")}
+    figures = {"limit_bytes": needs.limit, "whole_step_bytes": needs.whole, "single_sample_bytes": needs.single, **splits,
+               "allocation_retries": measured["allocation_retries"], "micro_batches": [line["micro_batches"] for line in large],
+               "reserved_peak_bytes": max(line["reserved_peak_bytes"] for line in lines), "twin": measured.get("twin"),
+               "step_seconds": [line["step_seconds"] for line in large], **figures}
+    bad = []
+    if len(lines) != work.steps or any(line["samples"] != work.batch for line in lines):
+        bad.append(f"{len(lines)} of {work.steps} steps, or samples are missing")
+    if foreseen and (splits["oom_splits"] != [0, 0] or measured["allocation_retries"] or not splits["foreseen_splits"][1]):
+        bad.append("the look-ahead did not split the large steps before memory ran out")
+    if not foreseen and not sum(splits["oom_splits"]):
+        bad.append("memory did not run out")
+    parts = [needs.text(), *([text] if text else []),
+             f"{sum(splits['foreseen_splits'])} splits before and {sum(splits['oom_splits'])} after memory ran out, "
+             f"{measured['allocation_retries']} retries, micro-batches of the large steps {figures['micro_batches']}"]
+    if twin := measured.get("twin"):
+        parts.append(f"{twin['foreseen_steps']} steps foreseen, {twin['late_steps']} late, worst error {100 * twin['worst_error']:.2f} %")
+    if not bench.is_virtual:
+        apart = max(losses_apart(run, needs.undisturbed))
+        figures["losses"] = {"measured": apart, "at_most": FP32_LATER_LOSS}
+        parts.append(f"losses {apart:.1e} from the undisturbed run's (at most {FP32_LATER_LOSS:.1e})")
+        if not apart <= FP32_LATER_LOSS:
+            bad.append("the losses changed")
+    text = "; ".join(parts + bad)
+    if bad:
+        return results.failed(text, fix.format(work.folder), **figures)
+    return results.dry(text, **figures) if bench.is_virtual else results.passed(text, **figures)
+
+
+def look_ahead(bench):
+    """Below a limit that the program knows, large steps are split before they run."""
+    work = Work(bench)
+    needs = needs_of(bench, work)
+    limit_gb = (needs.limit + needs.plan["memory"]["context_bytes"]) / AGGRESSIVE_SHARE / 1e9
+    run = work.run(bench, "look-ahead", {"memory.limit_gb": f"{limit_gb:.6f}", "memory.allow_splits": True})
+    return outcome_of(bench, work, run, True, LOOK_AHEAD)
+
+
+def guard(bench):
+    """Below a limit of the allocator that the program does not know, the guard does the step again in smaller pieces."""
+    work = Work(bench)
+    needs = needs_of(bench, work)
+    run = work.run(bench, "guard", {"memory.twin": False}, {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(needs.limit)})
+    return outcome_of(bench, work, run, False, GUARD)
+
+
+def filled_by_another(foreseen):
+    """Another process takes the GPU's memory while steps are small; `foreseen`: with the look-ahead, else with the guard alone.
+
+    A virtual GPU has one process. There a launch finds no memory once, and the other process takes memory of the host.
+    """
+
+    def do(bench):
+        work = Work(bench)
+        needs = needs_of(bench, work)
+        name = f"filled-{'foreseen' if foreseen else 'guard'}"
+
+        def request(reserved):
+            if bench.is_virtual:
+                return "take", TAKEN_IN_A_DRY_RUN
+            return "leave", max(0, needs.limit - reserved) + LOADED_LATER_BYTES
+
+        with Filler("cpu" if bench.is_virtual else bench.device) as filler:
+            watchers = []
+
+            def watch(_):
+                folder = bench.run_folder(work.folder / name / "run", bench.device)
+                watchers.append(FillDuringRun(filler, folder, STEPS_BEFORE_FILLING, request))
+                return watchers[-1]
+
+            run = work.run(bench, name, {"memory.twin": foreseen}, DRIVER_WITHOUT_MEMORY if bench.is_virtual else None, watch)
+        filled = watchers[0]
+        if filled.failure or not filled.taken:
+            return results.failed(f"the other process took no memory: {filled.failure}", "scripts/gpu_queue/harness/gpu_filler.py")
+        if not bench.is_virtual and filled.done_after > work.small_steps - STEPS_BEFORE_FILLING:
+            return results.failed(f"the GPU was filled too late, after {filled.done_after} of {work.small_steps} small steps",
+                                  "small_steps in scripts/gpu_queue/checks/memory_shortage.py")
+        free = min(line["device_free_bytes"] for line in run.lines())
+        text = f"another process took {gigabytes(filled.taken)} by step {filled.done_after}, at least {gigabytes(free)} free at a step's end"
+        return outcome_of(bench, work, run, foreseen, LOOK_AHEAD if foreseen else GUARD, text, taken_bytes=filled.taken)
+
+    return do
+
+
+def needs_torch(do):
+    return do if has_torch() else lambda bench: results.skipped(f"{sys.executable} has no torch for the process that fills the GPU")
+
+
+def checks(bench):
+    if bench.is_cpu:
+        return []
+    filled = [Check("another process fills the GPU: the guard", 25, needs_torch(filled_by_another(False)))]
+    if not bench.is_virtual:
+        filled.append(Check("another process fills the GPU: the look-ahead", 25, needs_torch(filled_by_another(True))))
+    return [Check("the look-ahead splits a later step before memory runs out", 45, look_ahead),
+            Check("the guard does a step again after memory ran out", 20, guard), *filled]

@@ -1,0 +1,42 @@
+"""Takes a GPU's memory on request, as another process that uses the GPU does, and returns it at the end of its input.
+
+    python gpu_filler.py cuda:0
+
+Prints "ready" once it has a context. The line "leave BYTES" takes all memory of the GPU but so many bytes, "take BYTES" takes so many; each
+is answered by "took BYTES". Needs torch.
+"""
+
+import sys
+
+import torch
+
+# The driver may have given memory to another process since it was asked.
+ATTEMPTS, STEP_BACK_BYTES = 8, 64 * 2 ** 20
+
+
+def take(device, word, size, held):
+    """Allocates memory, appends it to `held` and returns its bytes."""
+    for attempt in range(ATTEMPTS):
+        wanted = size if word == "take" else torch.cuda.mem_get_info(device)[0] - size
+        wanted -= attempt * STEP_BACK_BYTES
+        if wanted <= 0:
+            return 0
+        try:
+            held.append(torch.empty(wanted, dtype=torch.uint8, device=device))
+            return wanted
+        except torch.OutOfMemoryError:
+            pass
+    raise SystemExit(f"gpu_filler: {device} does not give {size} bytes")
+
+
+def main():
+    device, held = torch.device(sys.argv[1]), []
+    torch.zeros(1, device=device)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        word, size = line.split()
+        print("took", take(device, word, int(size), held), flush=True)
+
+
+if __name__ == "__main__":
+    main()
