@@ -1,6 +1,6 @@
 """The queue, in order. Entries without a result run before stale ones; within each group this order holds."""
 
-from checks import custom_kernels, gpu_tests, plan_accuracy, ranks, transformers_speed, values
+from checks import custom_kernels, gpu_tests, kernel_speed, plan_accuracy, ranks, step_kernels, transformers_speed, values
 from harness.check import Entry
 
 # The code whose values and times every step depends on.
@@ -10,6 +10,12 @@ PLANNING = ("src/planner", "src/memory", "src/vgpu", "include/vlmtrain/planner",
 GENERATION = ("src/engine/generate.cpp", "src/nn/attention.cpp")
 
 ENTRIES = [
+    Entry("step-kernels", "A step of Qwen2.5-VL-3B by kernel name and grid", 140,
+          "Milliseconds of each part of a step, LoRA 16 and LoRA 16 on NF4, next to the inferred ones.", step_kernels.checks,
+          STEP + ("bench/kernel_times.cpp", "bench/kernel_times.py", "bench/step_parts.py")),
+    Entry("custom-kernels", "Custom kernels one by one, against the first H200", 30,
+          "GB/s next to a copy; no kernel has become slower.", kernel_speed.checks,
+          ("src/kernels", "include/vlmtrain/kernels", "cmake/libtorch.version", "bench/kernel_speed.cpp")),
     Entry("plan-accuracy", "Plans against measurements", 300,
           "Peak memory within 3 % of the plan, no retry, no split; step times within a factor of two; the next larger micro-batch does not fit.",
           plan_accuracy.checks, STEP + PLANNING),
