@@ -1,6 +1,6 @@
 """The queue, in order. Entries without a result run before stale ones; within each group this order holds."""
 
-from checks import custom_kernels, gpu_tests, kernel_speed, peers, plan_accuracy, ranks, step_kernels, transformers_speed, values
+from checks import custom_kernels, gpu_tests, kernel_speed, peers, plan_accuracy, published_settings, ranks, step_kernels, transformers_speed, values
 from harness.check import Entry
 
 # The code whose values and times every step depends on.
@@ -32,6 +32,8 @@ ENTRIES = [
     Entry("peers", "LoRA of Qwen2.5-VL-3B against transformers and PEFT, Liger and bitsandbytes", 265,
           "At least as many tokens per second as the peer's fastest SDPA backend and micro-batch; first losses within 2e-2.", peers.checks,
           STEP + ("bench/peer_lora.py", "bench/peer_transformers.py"), carry=("portable", "python"), dry_device="cpu"),
+    Entry("published-settings", "Settings that NeMo Automodel and LLMQ published for an H100", 165,
+          "Tokens per second with text-only records next to the published ones; what differs is stated.", published_settings.checks, STEP),
     Entry("ranks", "Two GPUs: values, repetition, NCCL's memory and time, lost and stopped ranks", 360,
           "Two ranks train as one process does; a lost rank ends the run within 30 s.", ranks.checks,
           STEP + ("src/distributed", "include/vlmtrain/distributed", "src/train"), unusable=ranks.unusable),
